@@ -1,0 +1,67 @@
+"""What the frames between gateway and runner say. One home for kinds and numbers; the format is in `frames.py`.
+
+A stream starts with `hello` in both directions; then any number of runs and file requests share it. `id` is the
+gateway's number of a request, `run` the gateway's name of a run (`RUN_ID`). Unknown fields are ignored, unknown kinds
+are answered with `error`. All text is UTF-8.
+
+Gateway to runner:
+
+| t | fields | payload |
+|---|---|---|
+| hello | version | |
+| run | run, language, args [str], env {str: str}, cwd (in the workspace), stdin (bool: input follows), timeout (seconds), output_limit (bytes), detached (bool) | code |
+| stdin | run, eof (bool) | input |
+| cancel | run | |
+| file | id, op, path, and by op: see below | part of a file |
+| ping | id | |
+
+Runner to gateway:
+
+| t | fields | payload |
+|---|---|---|
+| hello | version, languages {name: version}, workspace, memory_limit (bytes or null), runs [names of the live ones] | |
+| started | run | |
+| out | run, stream (stdout or stderr), offset (bytes of that stream before this piece) | output, at most OUT_PIECE bytes |
+| end | run, outcome, exit_code (or null), signal (name or null), duration_ms, cpu_ms, max_rss_bytes, stdout_bytes, stderr_bytes, detail (a sentence or null) | |
+| reply | id, and by op | part of a file |
+| error | id or run, code (an ErrorCode's value), message | |
+| pong | id | |
+
+`outcome` is ok, error, timeout, cancelled, out_of_memory or output_limit. Every accepted `run` gets `started`, all of
+its `out`, then exactly one `end`; a refused one gets `error` with `run` and nothing else. A run that is not detached
+is cancelled when its stream has been gone for ORPHAN_GRACE seconds.
+
+File operations (paths relative to the workspace, or absolute inside it):
+
+| op | fields | reply |
+|---|---|---|
+| read | offset, limit | size, mtime; payload the bytes |
+| write | overwrite (bool), last (bool); parts of one id in order, the file appears whole at the last | size, sha256 (with the last part only; earlier parts get no reply) |
+| list | recursive (bool), limit | entries [{path, kind, size, mtime}], truncated |
+| stat | | path, kind, size, mtime |
+| delete | recursive (bool) | |
+| mkdir | | |
+| move | destination, overwrite (bool) | |
+"""
+
+import re
+from typing import Final
+
+VERSION: Final = 1
+
+RUN_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
+LANGUAGES: Final = ("python", "javascript", "shell")
+
+OUT_PIECE: Final = 64 * 1024
+"""Largest payload of an `out` frame, bytes: the size of a Linux pipe."""
+FILE_PART: Final = 1024 * 1024
+"""Largest part of a file in one frame, bytes."""
+MAX_RUNS: Final = 64
+"""Runs at once in one sandbox."""
+ORPHAN_GRACE: Final = 10.0
+"""Seconds that a run outlives the stream that it was started on."""
+STOP_GRACE: Final = 0.5
+"""Seconds between TERM and KILL."""
+
+SOCKET: Final = "\0sandpod-runner"
+"""Abstract Unix socket: inside the pod's own network namespace, and no program can remove it."""

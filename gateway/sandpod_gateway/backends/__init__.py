@@ -1,0 +1,1 @@
+"""The backends: the protocol, its implementations, one file each, and the factory."""

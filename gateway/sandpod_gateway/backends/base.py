@@ -1,0 +1,145 @@
+"""What a backend must give: sandboxes that can be claimed, found and deleted, and a byte stream to their runners.
+
+The gateway knows backends by this protocol alone; `factory.py` holds the one switch. `tests/contract` holds the one
+suite that all of them pass. A backend runs no code itself: that is the runner's work, at the other end of the stream.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, Protocol
+
+Status = Literal["Pending", "Ready", "Failed", "Expired", "Suspended"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClaimRequest:
+    """What a caller wants of a sandbox.
+
+    Attributes:
+        owner: The caller; it alone may use the sandbox.
+        session: The owner's own name for it: unique among the owner's live sandboxes unless empty.
+        template: Name of the template, or None for the backend's default.
+        network: Name of a network profile of the template.
+        ttl: Seconds from claim to end, or None for the default.
+        idle_timeout: Seconds without use to the end, or None for the default.
+    """
+
+    owner: str
+    session: str = ""
+    template: str | None = None
+    network: str = "none"
+    ttl: int | None = None
+    idle_timeout: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SandboxRecord:
+    """A claimed sandbox as the backend knows it. `reason` is one of `sandpod_api.conditions.Reason`, if any."""
+
+    name: str
+    owner: str
+    session: str
+    template: str
+    network: str
+    status: Status
+    created: datetime
+    ttl: int
+    idle_timeout: int
+    image: str | None = None
+    reason: str | None = None
+    message: str | None = None
+    last_activity: datetime | None = None
+    expires: datetime | None = None
+
+
+class ByteStream(Protocol):
+    """A two-way stream of bytes to a sandbox's runner."""
+
+    async def read(self) -> bytes:
+        """Return the next bytes, at most 1 MiB; empty when the other side is gone, however it went.
+
+        Nothing is read ahead beyond a bounded buffer, so that a slow reader slows the sandbox.
+        """
+        ...
+
+    async def write(self, data: bytes) -> None:
+        """Send the bytes; waits while the other side does not take them.
+
+        Raises:
+            ConnectionError: The stream is closed.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Close both directions. May be called more than once, and while `read` waits: `read` then returns empty."""
+        ...
+
+
+class Backend(Protocol):
+    """Sandboxes of one kind. All methods raise `errors.SandpodError` with a code, a message and a next step.
+
+    Names, owners and sessions are data: a backend never lets them become options, paths or selectors unchecked.
+    A name that is malformed is one that does not exist. Records of ended sandboxes (Expired, Failed) stay for some
+    time, so that a later call can be told why.
+    """
+
+    @property
+    def kind(self) -> str:
+        """kubernetes, local or fake."""
+        ...
+
+    async def start(self) -> None:
+        """Open what the backend needs.
+
+        Raises:
+            SandpodError: backend_unavailable, when sandboxes can't be had; says what to do.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Close what `start` opened. A backend whose sandboxes live in this process ends them."""
+        ...
+
+    async def check(self) -> None:
+        """Return when sandboxes could be claimed now.
+
+        Raises:
+            SandpodError: backend_unavailable.
+        """
+        ...
+
+    async def claim(self, request: ClaimRequest) -> SandboxRecord:
+        """Give the caller a sandbox that is Ready, warm where there is one.
+
+        When the owner has a live sandbox of that session already (also when two calls race), that one is returned.
+
+        Raises:
+            SandpodError: max_sessions, pool_exhausted, image_pull_failed, unschedulable, quota_exceeded,
+                invalid_argument (no such template or profile), backend_unavailable, backend_error. Nothing is left
+                behind then.
+        """
+        ...
+
+    async def get(self, name: str) -> SandboxRecord | None:
+        """Return the claimed sandbox of that name, whosever it is, or None. Costs no request to a server."""
+        ...
+
+    async def list(self, owner: str) -> list[SandboxRecord]:
+        """Return the owner's sandboxes, oldest first. Costs no request to a server."""
+        ...
+
+    async def delete(self, name: str) -> None:
+        """End the sandbox and all that runs in it. No-op when there is none."""
+        ...
+
+    async def touch(self, name: str) -> None:
+        """Note that the sandbox is in use now. May be called on every use; writes are bounded by the backend."""
+        ...
+
+    async def open_stream(self, name: str) -> ByteStream:
+        """Open a stream to the sandbox's runner.
+
+        Raises:
+            SandpodError: sandbox_lost, session_not_found, backend_unavailable.
+        """
+        ...

@@ -1,0 +1,28 @@
+"""The gateway's one error that callers see, and its translation to a `Problem`.
+
+    SandpodError       code, message, cause, next: public in every word
+    └── StartError     the server can't start: one sentence on standard error, exit code 2
+
+Anything else that is raised is a bug: it is logged whole and told as `backend_error` without its text.
+"""
+
+from sandpod_api.results import ErrorCode, Problem
+
+
+class SandpodError(Exception):
+    """A refusal or failure with a code. Its texts are shown to callers: no secrets, no raw bodies."""
+
+    def __init__(self, code: ErrorCode, message: str, *, next_step: str, cause: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.cause = cause
+        self.next_step = next_step
+
+    def problem(self) -> Problem:
+        """Return the error as the result that takes the call's place."""
+        return Problem(error=self.code, message=self.message, cause=self.cause, next=self.next_step)
+
+
+class StartError(SandpodError):
+    """The server can't start as it was told to."""

@@ -1,0 +1,1 @@
+"""The MCP side of the gateway: server, tools by group, streaming."""

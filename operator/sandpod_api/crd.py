@@ -1,0 +1,189 @@
+"""Renders the CustomResourceDefinitions from `types.py`.
+
+Called by `make generate` and by the test that compares its output with the checked-in files. Kubernetes wants a
+structural schema: no references, no unions but a nullable, no `additionalProperties` beside `properties`; whatever
+can't be written so is refused here instead of by the API server.
+"""
+
+import sys
+from typing import Any, Final
+
+import yaml
+from pydantic import BaseModel
+
+from sandpod_api import names
+from sandpod_api.types import Sandbox, SandboxPool, SandboxTemplate
+
+# Keywords that mean the same in a structural schema. Everything else has a case of its own or is refused.
+_KEPT: Final = (
+    "type",
+    "description",
+    "default",
+    "enum",
+    "pattern",
+    "format",
+    "minLength",
+    "maxLength",
+    "minItems",
+    "maxItems",
+    "minimum",
+    "maximum",
+    "required",
+    "x-kubernetes-validations",
+    "x-kubernetes-list-type",
+    "x-kubernetes-list-map-keys",
+)
+_DROPPED: Final = {"title", "$defs", "$ref", "properties", "items", "anyOf", "additionalProperties", "const"}
+
+
+def structural(schema: dict[str, Any], defs: dict[str, Any]) -> dict[str, Any]:
+    """Return a JSON schema of pydantic's as a structural one.
+
+    Args:
+        schema: The schema, or a part of it.
+        defs: The definitions that its references name.
+
+    Raises:
+        ValueError: It has a keyword or a union that a structural schema can't express.
+    """
+    if "$ref" in schema:
+        named = defs[schema["$ref"].removeprefix("#/$defs/")]
+        return structural({**named, **{k: v for k, v in schema.items() if k != "$ref"}}, defs)
+    if unknown := set(schema) - set(_KEPT) - _DROPPED:
+        raise ValueError(f"not structural: {sorted(unknown)}")
+    if "anyOf" in schema:
+        return _nullable(schema, defs)
+    result: dict[str, Any] = {k: schema[k] for k in _KEPT if k in schema}
+    if "const" in schema:
+        result["enum"] = [schema["const"]]
+    if "properties" in schema:
+        result["properties"] = {k: structural(v, defs) for k, v in schema["properties"].items()}
+    elif isinstance(schema.get("additionalProperties"), dict):
+        result["additionalProperties"] = structural(schema["additionalProperties"], defs)
+    elif schema.get("type") == "object":
+        result["x-kubernetes-preserve-unknown-fields"] = True
+    if "items" in schema:
+        result["items"] = structural(schema["items"], defs)
+    return result
+
+
+def _nullable(schema: dict[str, Any], defs: dict[str, Any]) -> dict[str, Any]:
+    """An optional field: absent, never null, so the union falls away and so does the default."""
+    options = [o for o in schema["anyOf"] if o.get("type") != "null"]
+    if len(options) != 1:
+        raise ValueError("a structural schema has no unions but an optional value")
+    rest = {k: v for k, v in schema.items() if k not in {"anyOf", "default"}}
+    return structural({**options[0], **rest}, defs)
+
+
+def _part(model: type[BaseModel], field: str) -> dict[str, Any]:
+    whole = model.model_json_schema(by_alias=True)
+    return structural(whole["properties"][field], whole.get("$defs", {}))
+
+
+def _column(name: str, path: str, kind: str = "string", priority: int = 0) -> dict[str, Any]:
+    column: dict[str, Any] = {"name": name, "type": kind, "jsonPath": path}
+    return {**column, "priority": priority} if priority else column
+
+
+_AGE: Final = _column("Age", ".metadata.creationTimestamp", "date")
+
+
+def _crd(model: type[BaseModel], plural: str, short: str, columns: list[dict[str, Any]]) -> dict[str, Any]:
+    kind = model.__name__
+    schema: dict[str, Any] = {
+        "type": "object",
+        "description": (model.__doc__ or "").strip(),
+        "required": ["spec"],
+        "properties": {
+            "apiVersion": {"type": "string"},
+            "kind": {"type": "string"},
+            "metadata": {
+                "type": "object",
+                "properties": {
+                    "name": {"type": "string", "maxLength": 63, "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"}
+                },
+            },
+            "spec": _part(model, "spec"),
+        },
+    }
+    version: dict[str, Any] = {
+        "name": names.VERSION,
+        "served": True,
+        "storage": True,
+        "additionalPrinterColumns": columns,
+        "schema": {"openAPIV3Schema": schema},
+    }
+    if "status" in model.model_fields:
+        schema["properties"]["status"] = {k: v for k, v in _part(model, "status").items() if k != "default"}
+        version["subresources"] = {"status": {}}
+    return {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.{names.GROUP}"},
+        "spec": {
+            "group": names.GROUP,
+            "scope": "Namespaced",
+            "names": {
+                "kind": kind,
+                "listKind": f"{kind}List",
+                "plural": plural,
+                "singular": kind.lower(),
+                "shortNames": [short],
+                "categories": ["sandpod"],
+            },
+            "versions": [version],
+        },
+    }
+
+
+def render() -> list[dict[str, Any]]:
+    """Return the three CustomResourceDefinitions as plain objects."""
+    sandbox = _crd(
+        Sandbox,
+        names.SANDBOXES,
+        "sbx",
+        [
+            _column("Template", ".spec.templateRef.name"),
+            _column("Phase", ".status.phase"),
+            _column("Owner", ".spec.claim.owner"),
+            _AGE,
+            # A date column shows times to come as <invalid>, so this one is the time itself.
+            _column("Expires", ".status.expiresAt"),
+            _column("Reason", ".status.reason", priority=1),
+            _column("Node", ".status.nodeName", priority=1),
+        ],
+    )
+    template = _crd(
+        SandboxTemplate,
+        names.TEMPLATES,
+        "sbxt",
+        [_column("Image", ".spec.image"), _column("Runtime", ".spec.runtimeClassName"), _AGE],
+    )
+    pool = _crd(
+        SandboxPool,
+        names.POOLS,
+        "sbxp",
+        [
+            _column("Template", ".spec.templateRef.name"),
+            _column("Wanted", ".spec.replicas", "integer"),
+            _column("Ready", ".status.readyReplicas", "integer"),
+            _AGE,
+            _column("Reason", ".status.reason", priority=1),
+        ],
+    )
+    pool["spec"]["versions"][0]["subresources"]["scale"] = {
+        "specReplicasPath": ".spec.replicas",
+        "statusReplicasPath": ".status.replicas",
+        "labelSelectorPath": ".status.selector",
+    }
+    return [sandbox, template, pool]
+
+
+def main() -> None:
+    """Write the CRDs to standard output, as YAML."""
+    sys.stdout.write(yaml.safe_dump_all(render(), sort_keys=False, width=110))
+
+
+if __name__ == "__main__":
+    main()

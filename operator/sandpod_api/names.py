@@ -1,0 +1,83 @@
+"""Every name that two parts must spell alike: group, kinds, labels, annotations, children.
+
+Called by all of Sandpod and by the chart's tests; it decides nothing.
+"""
+
+import hashlib
+import re
+from typing import Final
+
+GROUP: Final = "sandpod.dev"
+VERSION: Final = "v1alpha1"
+API_VERSION: Final = f"{GROUP}/{VERSION}"
+
+SANDBOXES: Final = "sandboxes"
+TEMPLATES: Final = "sandboxtemplates"
+POOLS: Final = "sandboxpools"
+
+# Labels, on Sandboxes and on the pods made for them.
+LABEL_MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+MANAGED_BY: Final = "sandpod"
+LABEL_SANDBOX: Final = "sandpod.dev/sandbox"
+LABEL_TEMPLATE: Final = "sandpod.dev/template"
+LABEL_POOL: Final = "sandpod.dev/pool"
+LABEL_STATE: Final = "sandpod.dev/state"
+LABEL_OWNER: Final = "sandpod.dev/owner"
+LABEL_SESSION: Final = "sandpod.dev/session"
+LABEL_NETWORK: Final = "sandpod.dev/network"
+
+# The two values of LABEL_STATE. The claim patch turns one into the other.
+STATE_WARM: Final = "warm"
+STATE_CLAIMED: Final = "claimed"
+
+# The gateway's note of the last use (RFC 3339), its one write to a claimed Sandbox besides claim and delete.
+ANNOTATION_LAST_ACTIVITY: Final = "sandpod.dev/last-activity"
+# The hash of the template's spec that a warm Sandbox was made from: others are replaced.
+ANNOTATION_TEMPLATE_HASH: Final = "sandpod.dev/template-hash"
+
+# Inside the pod.
+CONTAINER: Final = "sandbox"
+RUNNER_COMMAND: Final = ("python3", "-I", "-m", "sandpod_runner")
+WORKSPACE: Final = "/workspace"
+# host:port pairs, separated by commas, that the runner must not be able to reach when it starts.
+ENV_PROBES: Final = "SANDPOD_PROBES"
+# Modules, separated by commas, that the Python zygote imports before the first run.
+ENV_PREIMPORT: Final = "SANDPOD_PREIMPORT"
+
+# The network profile that every Sandbox has unless it names another.
+NETWORK_NONE: Final = "none"
+POLICY_DENY_ALL: Final = "sandpod-deny-all"
+
+MAX_LABEL: Final = 63  # Kubernetes' limit for label values and DNS labels
+
+
+def label_value(text: str) -> str:
+    """Return a label value that stands for any text: hashed, so that it fits and says nothing of a person.
+
+    Args:
+        text: A principal, a session name: any length, any characters.
+    """
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:40]
+
+
+def child_name(parent: str, suffix: str) -> str:
+    """Return `parent-suffix`, shortened with a hash where it would pass 63 characters."""
+    name = f"{parent}-{suffix}"
+    if len(name) <= MAX_LABEL:
+        return name
+    digest = hashlib.sha256(parent.encode()).hexdigest()[:8]
+    keep = MAX_LABEL - len(suffix) - len(digest) - 2
+    return f"{parent[:keep].rstrip('-.')}-{digest}-{suffix}"
+
+
+def network_policy_name(template: str, profile: str) -> str:
+    """Return the name of the NetworkPolicy that opens a template's egress profile."""
+    return child_name(f"sandpod-{template}", profile)
+
+
+_DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
+
+
+def is_dns_label(text: str) -> bool:
+    """Tell whether Kubernetes takes the text as the name of a Sandbox, template or profile."""
+    return _DNS_LABEL.fullmatch(text) is not None

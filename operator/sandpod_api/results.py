@@ -1,0 +1,186 @@
+"""What a call returns: run results, sandboxes, files, and the coded error that takes their place.
+
+MCP tools, REST and CLI return these same models. Called by the gateway; it runs nothing.
+"""
+
+from enum import StrEnum
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class ErrorCode(StrEnum):
+    """Every way in which a call can be refused or fail before it gives its own result."""
+
+    INVALID_SESSION_ID = "invalid_session_id"
+    INVALID_ARGUMENT = "invalid_argument"
+    CODE_TOO_LARGE = "code_too_large"
+    UPLOAD_TOO_LARGE = "upload_too_large"
+    INVALID_FILENAME = "invalid_filename"
+    INVALID_PATH = "invalid_path"
+    INVALID_CONTENT = "invalid_content"
+    FILE_EXISTS = "file_exists"
+    MAX_SESSIONS = "max_sessions"
+    SESSION_BUSY = "session_busy"
+    SESSION_NOT_FOUND = "session_not_found"
+    NOT_FOUND = "not_found"
+    ARTIFACT_TOO_LARGE = "artifact_too_large"
+    BACKEND_ERROR = "backend_error"
+    BACKEND_UNAVAILABLE = "backend_unavailable"
+    EXECUTION_FAILED = "execution_failed"
+    TIMEOUT = "timeout"
+    OUT_OF_MEMORY = "out_of_memory"
+    CANCELLED = "cancelled"
+    QUOTA_EXCEEDED = "quota_exceeded"
+    RATE_LIMITED = "rate_limited"
+    UNAUTHORIZED = "unauthorized"
+    FORBIDDEN = "forbidden"
+    IMAGE_PULL_FAILED = "image_pull_failed"
+    UNSCHEDULABLE = "unschedulable"
+    POOL_EXHAUSTED = "pool_exhausted"
+    PACKAGE_BLOCKED = "package_blocked"
+    SANDBOX_LOST = "sandbox_lost"
+    UNSUPPORTED_LANGUAGE = "unsupported_language"
+
+
+class Outcome(StrEnum):
+    """How a run ended."""
+
+    OK = "ok"
+    ERROR = "error"
+    TIMEOUT = "timeout"
+    CANCELLED = "cancelled"
+    OUT_OF_MEMORY = "out_of_memory"
+    OUTPUT_LIMIT = "output_limit"
+    SANDBOX_LOST = "sandbox_lost"
+
+
+class Language(StrEnum):
+    """The languages that every sandbox image of ours runs."""
+
+    PYTHON = "python"
+    JAVASCRIPT = "javascript"
+    SHELL = "shell"
+
+
+class ResultModel(BaseModel):
+    """A result: snake_case on the wire, as MCP clients expect."""
+
+    model_config = ConfigDict(extra="forbid", use_enum_values=True)
+
+
+class Problem(ResultModel):
+    """The coded error that a call returns instead of its result."""
+
+    error: Annotated[ErrorCode, Field(description="What went wrong, as one of a fixed list of codes.")]
+    message: Annotated[str, Field(description="What went wrong, in a sentence.")]
+    cause: Annotated[str | None, Field(description="What is behind it, where it is known.")] = None
+    next: Annotated[str, Field(description="What to do about it.")]
+
+
+class Artifact(ResultModel):
+    """A file that a run created or changed."""
+
+    path: Annotated[str, Field(description="Its path, relative to the workspace.")]
+    size: Annotated[int, Field(ge=0, description="Bytes.")]
+    mime_type: Annotated[str, Field(description="Its type, by its name.")]
+    url: Annotated[str | None, Field(description="A signed, expiring link to it.")] = None
+
+
+class RunResult(ResultModel):
+    """What a run did. A failed run is a result too: both streams survive it."""
+
+    sandbox: Annotated[str, Field(description="The handle of the sandbox it ran in.")]
+    run_id: Annotated[str, Field(description="The run's own name.")]
+    outcome: Annotated[Outcome, Field(description="How it ended; ok means exit code 0.")]
+    exit_code: Annotated[int | None, Field(description="The exit code, where the program left one.")] = None
+    signal: Annotated[str | None, Field(description="The signal that ended it, as SIGKILL.")] = None
+    stdout: Annotated[str, Field(description="Standard output; head and tail where it was cut.")] = ""
+    stdout_bytes: Annotated[int, Field(ge=0, description="Bytes that the program wrote there in all.")] = 0
+    stdout_truncated: Annotated[bool, Field(description="Whether stdout was cut.")] = False
+    stderr: Annotated[str, Field(description="Standard error; head and tail where it was cut.")] = ""
+    stderr_bytes: Annotated[int, Field(ge=0, description="Bytes that the program wrote there in all.")] = 0
+    stderr_truncated: Annotated[bool, Field(description="Whether stderr was cut.")] = False
+    result: Annotated[dict[str, Any] | None, Field(description="The last value by MIME type (contexts only).")] = None
+    artifacts: Annotated[list[Artifact], Field(description="Files that the run created or changed.")] = Field(
+        default_factory=list
+    )
+    duration_ms: Annotated[float, Field(ge=0, description="Wall time in the sandbox, milliseconds.")] = 0
+    cpu_ms: Annotated[float, Field(ge=0, description="Processor time of it and its children, milliseconds.")] = 0
+    max_rss_bytes: Annotated[int, Field(ge=0, description="Peak memory of its largest process, bytes.")] = 0
+    progress_dropped_bytes: Annotated[
+        int, Field(ge=0, description="Output bytes not sent as progress because the client read slowly.")
+    ] = 0
+    hint: Annotated[str | None, Field(description="What to do about a failure, where it is known.")] = None
+
+
+class SandboxInfo(ResultModel):
+    """A sandbox as its owner sees it. Times are RFC 3339."""
+
+    sandbox: Annotated[str, Field(description="The handle; pass it to the other tools.")]
+    name: Annotated[str | None, Field(description="The name that its owner gave it.")] = None
+    status: Annotated[str, Field(description="Pending, Ready, Failed, Expired or Suspended.")]
+    reason: Annotated[str | None, Field(description="Why it is not ready.")] = None
+    message: Annotated[str | None, Field(description="Why, in a sentence.")] = None
+    template: Annotated[str, Field(description="The template it was made from.")]
+    image: Annotated[str | None, Field(description="The container image, where there is one.")] = None
+    network: Annotated[str, Field(description="Its network profile; none means no network at all.")] = "none"
+    created_at: Annotated[str, Field(description="When it was made.")]
+    last_activity_at: Annotated[str | None, Field(description="When it was last used.")] = None
+    expires_at: Annotated[str | None, Field(description="When it ends unless it is used before.")] = None
+    age_seconds: Annotated[float, Field(ge=0, description="Seconds since it was claimed.")] = 0
+    running: Annotated[int, Field(ge=0, description="Runs that are going on in it now.")] = 0
+
+
+class SandboxList(ResultModel):
+    """The caller's sandboxes."""
+
+    sandboxes: list[SandboxInfo]
+
+
+class Closed(ResultModel):
+    """A sandbox that was closed."""
+
+    sandbox: str
+    closed: Literal[True] = True
+
+
+class FileEntry(ResultModel):
+    """A file or folder of a workspace."""
+
+    path: Annotated[str, Field(description="Its path, relative to the workspace.")]
+    kind: Annotated[Literal["file", "directory", "symlink", "other"], Field(description="What it is.")]
+    size: Annotated[int, Field(ge=0, description="Bytes.")] = 0
+    modified_at: Annotated[str | None, Field(description="When it was last changed, RFC 3339.")] = None
+    mime_type: Annotated[str | None, Field(description="Its type, by its name.")] = None
+
+
+class FileList(ResultModel):
+    """A listing of a folder."""
+
+    sandbox: str
+    path: str
+    entries: list[FileEntry]
+    truncated: Annotated[bool, Field(description="Whether there are more than the limit.")] = False
+
+
+class FileContent(ResultModel):
+    """What was read of a file."""
+
+    sandbox: str
+    path: str
+    encoding: Annotated[Literal["utf-8", "base64"], Field(description="How `content` is written.")]
+    content: str
+    offset: Annotated[int, Field(ge=0, description="Where the content starts in the file, bytes.")] = 0
+    bytes: Annotated[int, Field(ge=0, description="Bytes that the content stands for.")]
+    size: Annotated[int, Field(ge=0, description="The whole file's size, bytes.")]
+    truncated: Annotated[bool, Field(description="Whether the file goes on after the content.")] = False
+
+
+class FileWritten(ResultModel):
+    """A file that was written."""
+
+    sandbox: str
+    path: str
+    size: Annotated[int, Field(ge=0, description="Bytes.")]
+    sha256: Annotated[str, Field(description="SHA-256 of the content, hexadecimal.")]

@@ -1,0 +1,1 @@
+"""The operator: keeps pods, policies and pools as the resources say."""
