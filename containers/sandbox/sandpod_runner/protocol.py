@@ -25,7 +25,7 @@ Runner to gateway:
 | end | run, outcome, exit_code (or null), signal (name or null), duration_ms, cpu_ms, max_rss_bytes, stdout_bytes, stderr_bytes, detail (a sentence or null) | |
 | reply | id, and by op | part of a file |
 | error | id or run, code (an ErrorCode's value), message | |
-| pong | id | |
+| pong | id, runs [names of the live ones] | |
 
 `outcome` is ok, error, timeout, cancelled, out_of_memory or output_limit. Every accepted `run` gets `started`, all of
 its `out`, then exactly one `end`; a refused one gets `error` with `run` and nothing else. A run that is not detached

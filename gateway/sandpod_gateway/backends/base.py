@@ -128,6 +128,10 @@ class Backend(Protocol):
         """Return the owner's sandboxes, oldest first. Costs no request to a server."""
         ...
 
+    def warm(self) -> dict[str, int]:
+        """Return how many Ready sandboxes wait for a claim, by template, for the metrics. Costs no request."""
+        ...
+
     async def delete(self, name: str) -> None:
         """End the sandbox and all that runs in it. No-op when there is none."""
         ...
