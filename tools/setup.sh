@@ -1,0 +1,43 @@
+#!/bin/bash
+# Makes .venv from a lock file and installs this checkout into it: `tools/setup.sh run` for what the local server
+# needs, `tools/setup.sh dev` for everything. Called by the Makefile. Does nothing when the environment is up to date.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+kind=$1
+python=${PYTHON:-python3}
+venv=.venv
+say() { echo "setup: $*" >&2; }
+
+want() { cat "requirements/$1.lock" pyproject.toml | sha256sum | cut -d' ' -f1; }
+done_already() { [ -x $venv/bin/sandpod ] && [ "$(cat "$venv/.$1" 2>/dev/null)" = "$(want "$1")" ]; }
+
+# The development environment holds all that the run environment does.
+if done_already dev || { [ "$kind" = run ] && done_already run; }; then
+  exit 0
+fi
+
+if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+  say "Sandpod needs Python 3.11 or later: install it, or name one with make PYTHON=/path/to/python3."
+  exit 1
+fi
+
+# Debian keeps what `python3 -m venv` needs in a package of its own.
+if [ ! -x $venv/bin/pip ] && ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+  if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    say "installing python3-venv"
+    apt-get update -qq
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends python3-venv >/dev/null
+  else
+    say "This Python can't make environments: install the package python3-venv (Debian: apt-get install python3-venv), then try again."
+    exit 1
+  fi
+fi
+
+say "installing requirements/$kind.lock into $venv"
+[ -x $venv/bin/pip ] || "$python" -m venv --clear $venv
+pip() { $venv/bin/python -m pip --disable-pip-version-check --quiet --no-input "$@"; }
+rm -f $venv/.run $venv/.dev
+pip install --require-hashes --requirement "requirements/$kind.lock"
+pip install --no-deps --no-build-isolation --editable .
+want "$kind" >"$venv/.$kind"
