@@ -35,14 +35,25 @@ ANNOTATION_LAST_ACTIVITY: Final = "sandpod.dev/last-activity"
 # The hash of the template's spec that a warm Sandbox was made from: others are replaced.
 ANNOTATION_TEMPLATE_HASH: Final = "sandpod.dev/template-hash"
 
+# The operator's own objects: which replica is active, and what shows it that watch events arrive.
+LEASE_LEADER: Final = "sandpod-operator"
+LEASE_HEARTBEAT: Final = "sandpod-operator-heartbeat"
+
 # Inside the pod.
 CONTAINER: Final = "sandbox"
 RUNNER_COMMAND: Final = ("python3", "-I", "-m", "sandpod_runner")
 WORKSPACE: Final = "/workspace"
-# host:port pairs, separated by commas, that the runner must not be able to reach when it starts.
+# host:port pairs (split at the last colon), separated by commas, that the runner must not be able to reach when it
+# starts. If it reaches one it ends with EXIT_NOT_ISOLATED and a termination message `NetworkOpen: reached host:port`.
 ENV_PROBES: Final = "SANDPOD_PROBES"
+EXIT_NOT_ISOLATED: Final = 78
 # Modules, separated by commas, that the Python zygote imports before the first run.
 ENV_PREIMPORT: Final = "SANDPOD_PREIMPORT"
+# Limits that the runner sets. Processes only where the pod has its own user namespace: without one the kernel counts
+# all processes of that uid on the node.
+ENV_PROCESSES: Final = "SANDPOD_PROCESSES"
+ENV_OPEN_FILES: Final = "SANDPOD_OPEN_FILES"
+ENV_WORKSPACE_BYTES: Final = "SANDPOD_WORKSPACE_BYTES"
 
 # The network profile that every Sandbox has unless it names another.
 NETWORK_NONE: Final = "none"

@@ -1,71 +1,67 @@
 """Sandbox, SandboxTemplate and SandboxPool: every field, default, limit and rule, once.
 
 `crd.py` renders the CRDs from these models; operator and gateway parse every object into them at the edge. Defaults
-and validation live here only, so that the API server refuses a bad object with a sentence of its own.
+and validation live on the types only, so that the API server refuses a bad object with a sentence of its own.
 """
 
-import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from sandpod_api.base import ApiModel, ObservedModel, Timestamp
 from sandpod_api.conditions import Condition
+from sandpod_api.fields import (
+    DAY,
+    MAX_LIFETIME,
+    Name,
+    ObjectMeta,
+    Quantity,
+    TemplateRef,
+    Workspace,
+    parse_quantity,
+    rules,
+)
 from sandpod_api.names import NETWORK_NONE
+from sandpod_api.templates import (
+    EgressRule,
+    Limits,
+    ModuleName,
+    NetworkProfile,
+    Resources,
+    SandboxTemplate,
+    SandboxTemplateSpec,
+    Toleration,
+)
 
-DAY = 86_400
-MAX_LIFETIME = 7 * DAY
-
-DNS_LABEL = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
-QUANTITY = r"^[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti)?$"
-_UNITS = {"m": 1e-3, "": 1, "k": 1e3, "Ki": 2**10, "M": 1e6, "Mi": 2**20, "G": 1e9, "Gi": 2**30, "T": 1e12, "Ti": 2**40}
-
-
-def parse_quantity(text: str) -> float:
-    """Return the number that a Kubernetes quantity stands for: cores or bytes.
-
-    Raises:
-        ValueError: The text is no quantity.
-    """
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(m|k|Ki|M|Mi|G|Gi|T|Ti)?", text)
-    if match is None:
-        raise ValueError(f"{text!r} is no quantity such as 500m, 1 or 512Mi")
-    return float(match[1]) * _UNITS[match[2] or ""]
-
-
-def _quantity(text: str) -> str:
-    parse_quantity(text)
-    return text
-
-
-def rules(*pairs: tuple[str, str]) -> dict[str, Any]:
-    """Return the schema extra that makes the API server check CEL expressions and answer with their sentences."""
-    return {"x-kubernetes-validations": [{"rule": expression, "message": message} for expression, message in pairs]}
-
-
-Name = Annotated[str, Field(pattern=DNS_LABEL, max_length=63)]
-Quantity = Annotated[str, Field(pattern=QUANTITY, max_length=32), AfterValidator(_quantity)]
-
-
-class ObjectMeta(ObservedModel):
-    """The part of Kubernetes' metadata that Sandpod reads."""
-
-    name: str = ""
-    namespace: str = ""
-    uid: str = ""
-    resource_version: str = ""
-    generation: int = 0
-    creation_timestamp: Timestamp | None = None
-    deletion_timestamp: Timestamp | None = None
-    labels: dict[str, str] = Field(default_factory=dict)
-    annotations: dict[str, str] = Field(default_factory=dict)
-    owner_references: list[dict[str, Any]] = Field(default_factory=list)
-
-
-class TemplateRef(ApiModel):
-    """The template that a sandbox is made from, in the same namespace."""
-
-    name: Annotated[Name, Field(description="Name of the SandboxTemplate.")]
+__all__ = [
+    "DAY",
+    "MAX_LIFETIME",
+    "Claim",
+    "EgressRule",
+    "Lifetime",
+    "Limits",
+    "ModuleName",
+    "Name",
+    "NetworkProfile",
+    "ObjectMeta",
+    "Phase",
+    "Quantity",
+    "Resources",
+    "Sandbox",
+    "SandboxPool",
+    "SandboxPoolSpec",
+    "SandboxPoolStatus",
+    "SandboxSpec",
+    "SandboxStatus",
+    "SandboxTemplate",
+    "SandboxTemplateSpec",
+    "TemplateRef",
+    "Toleration",
+    "UpdateStrategy",
+    "Workspace",
+    "parse_quantity",
+    "rules",
+]
 
 
 class Claim(ApiModel):
@@ -87,20 +83,6 @@ class Lifetime(ApiModel):
     idle_timeout: Annotated[int, Field(ge=1, le=MAX_LIFETIME, description="Seconds without use to the end.")] = 1800
 
 
-class Workspace(ApiModel):
-    """The folder /workspace of a sandbox."""
-
-    size: Annotated[Quantity, Field(description="The most it can hold.")] = "256Mi"
-    medium: Annotated[
-        Literal["Memory", "Disk"],
-        Field(
-            description="Memory: bounded at once, counts against the memory limit. "
-            "Disk: larger; the node evicts the pod some time after it passes the size."
-        ),
-    ] = "Memory"
-    persistent: Annotated[bool, Field(description="Whether it outlives the pod, on a volume claim.")] = False
-
-
 class SandboxSpec(ApiModel):
     """What is wished of one sandbox."""
 
@@ -111,6 +93,14 @@ class SandboxSpec(ApiModel):
                 "a claim is written once and never changed",
             ),
             ("self.templateRef == oldSelf.templateRef", "templateRef can't be changed; create another Sandbox"),
+            ("self.network == oldSelf.network", "network can't be changed; create another Sandbox"),
+            (
+                (
+                    "has(self.workspace) == has(oldSelf.workspace)"
+                    " && (!has(self.workspace) || self.workspace == oldSelf.workspace)"
+                ),
+                "workspace can't be changed; create another Sandbox",
+            ),
         )
     )
 
@@ -157,113 +147,6 @@ class Sandbox(ObservedModel):
     metadata: ObjectMeta = ObjectMeta()
     spec: SandboxSpec
     status: SandboxStatus = SandboxStatus()
-
-
-class Resources(ApiModel):
-    """The most that a sandbox can use."""
-
-    cpu: Annotated[Quantity, Field(description="Cores, as limit.")] = "1"
-    cpu_request: Annotated[Quantity, Field(description="Cores that the scheduler sets aside.")] = "50m"
-    memory: Annotated[Quantity, Field(description="Memory, as limit, memory-backed workspace included.")] = "512Mi"
-    memory_request: Annotated[Quantity, Field(description="Memory that the scheduler sets aside.")] = "128Mi"
-    ephemeral_storage: Annotated[Quantity, Field(description="Disk on the node, as limit.")] = "256Mi"
-
-
-class EgressRule(ApiModel):
-    """Addresses and ports that a network profile opens."""
-
-    cidr: Annotated[str, Field(max_length=64, description="Address range, as 10.0.0.0/8 or 2001:db8::/32.")]
-    except_cidrs: Annotated[
-        list[Annotated[str, Field(max_length=64)]], Field(max_length=32, description="Ranges that stay closed.")
-    ] = Field(default_factory=list)
-    ports: Annotated[
-        list[Annotated[int, Field(ge=1, le=65535)]], Field(max_length=32, description="TCP ports; empty means all.")
-    ] = Field(default_factory=list)
-
-
-class NetworkProfile(ApiModel):
-    """Egress that a sandbox may ask for by name. Everything that is not listed stays closed."""
-
-    name: Annotated[Name, Field(description="What a Sandbox's `network` names.")]
-    egress: Annotated[list[EgressRule], Field(max_length=64, description="What it opens.")] = Field(
-        default_factory=list
-    )
-    dns: Annotated[bool, Field(description="Whether the cluster's DNS answers.")] = False
-
-
-class Limits(ApiModel):
-    """Bounds of single runs."""
-
-    run_timeout: Annotated[int, Field(ge=1, le=DAY, description="Longest time that a run may ask for, seconds.")] = 3600
-    output_bytes: Annotated[int, Field(ge=1024, description="Output of one run at which it is ended.")] = 2 * 2**30
-    processes: Annotated[int, Field(ge=8, le=32_768, description="Processes and threads at once.")] = 256
-    open_files: Annotated[int, Field(ge=64, le=1_048_576, description="Open files of one process.")] = 1024
-
-
-class Toleration(ApiModel):
-    """A taint that the pods tolerate, as in Kubernetes."""
-
-    key: str = ""
-    operator: Literal["Exists", "Equal"] = "Exists"
-    value: str = ""
-    effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
-
-
-ModuleName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*$", max_length=128)]
-
-
-class SandboxTemplateSpec(ApiModel):
-    """What sandboxes of one kind are made of. Hardening is no option here: every pod has it."""
-
-    model_config = ConfigDict(
-        json_schema_extra=rules(
-            (
-                "!has(self.networkProfiles) || !self.networkProfiles.exists(p, p.name == 'none')",
-                "the network profile none is built in and always closed",
-            )
-        )
-    )
-
-    image: Annotated[str, Field(min_length=1, max_length=512, description="Container image, with the runner in it.")]
-    image_pull_policy: Annotated[
-        Literal["IfNotPresent", "Always", "Never"], Field(description="When the node pulls the image.")
-    ] = "IfNotPresent"
-    image_pull_secrets: Annotated[
-        list[Name], Field(max_length=8, description="Secrets in the same namespace for a private registry.")
-    ] = Field(default_factory=list)
-    resources: Annotated[Resources, Field(description="CPU, memory and disk.")] = Resources()
-    runtime_class_name: Annotated[Name | None, Field(description="RuntimeClass, as gvisor.")] = None
-    host_users: Annotated[
-        bool | None,
-        Field(description="false: own user namespace; absent: the cluster's default. Leave it absent under gVisor."),
-    ] = None
-    workspace: Annotated[Workspace, Field(description="The folder /workspace.")] = Workspace()
-    tmp_size: Annotated[Quantity, Field(description="The most that /tmp can hold; counts as memory.")] = "64Mi"
-    network_profiles: Annotated[
-        list[NetworkProfile],
-        Field(
-            max_length=16,
-            description="Egress profiles that sandboxes may name.",
-            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
-        ),
-    ] = Field(default_factory=list)
-    node_selector: Annotated[dict[str, str], Field(description="Labels of the nodes to use.")] = Field(
-        default_factory=dict
-    )
-    tolerations: Annotated[list[Toleration], Field(max_length=16, description="Taints to tolerate.")] = Field(
-        default_factory=list
-    )
-    limits: Annotated[Limits, Field(description="Bounds of single runs.")] = Limits()
-    preimport: Annotated[
-        list[ModuleName], Field(max_length=32, description="Python modules imported before the first run.")
-    ] = Field(default_factory=list)
-
-
-class SandboxTemplate(ObservedModel):
-    """A kind of sandbox."""
-
-    metadata: ObjectMeta = ObjectMeta()
-    spec: SandboxTemplateSpec
 
 
 class UpdateStrategy(ApiModel):

@@ -1,0 +1,90 @@
+"""The small things that all resources are made of: names, quantities, CEL rules, metadata, a workspace.
+
+Called by `types.py` and `templates.py`, which hold the resources themselves.
+"""
+
+import re
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import AfterValidator, Field
+
+from sandpod_api.base import ApiModel, ObservedModel, Timestamp
+
+DAY: Final = 86_400
+MAX_LIFETIME: Final = 7 * DAY
+
+DNS_LABEL: Final = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
+QUANTITY: Final = r"^[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti)?$"
+_UNITS: Final = {
+    "m": 1e-3,
+    "": 1,
+    "k": 1e3,
+    "Ki": 2**10,
+    "M": 1e6,
+    "Mi": 2**20,
+    "G": 1e9,
+    "Gi": 2**30,
+    "T": 1e12,
+    "Ti": 2**40,
+}
+
+
+def parse_quantity(text: str) -> float:
+    """Return the number that a Kubernetes quantity stands for: cores or bytes.
+
+    Raises:
+        ValueError: The text is no quantity.
+    """
+    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(m|k|Ki|M|Mi|G|Gi|T|Ti)?", text, re.ASCII)
+    if match is None:
+        raise ValueError(f"{text!r} is no quantity such as 500m, 1 or 512Mi")
+    return float(match[1]) * _UNITS[match[2] or ""]
+
+
+def _quantity(text: str) -> str:
+    parse_quantity(text)
+    return text
+
+
+def rules(*pairs: tuple[str, str]) -> dict[str, Any]:
+    """Return the schema extra that makes the API server check CEL expressions and answer with their sentences."""
+    return {"x-kubernetes-validations": [{"rule": expression, "message": message} for expression, message in pairs]}
+
+
+Name = Annotated[str, Field(pattern=DNS_LABEL, max_length=63)]
+Quantity = Annotated[str, Field(pattern=QUANTITY, max_length=32), AfterValidator(_quantity)]
+
+
+class ObjectMeta(ObservedModel):
+    """The part of Kubernetes' metadata that Sandpod reads."""
+
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
+    creation_timestamp: Timestamp | None = None
+    deletion_timestamp: Timestamp | None = None
+    labels: dict[str, str] = Field(default_factory=dict)
+    annotations: dict[str, str] = Field(default_factory=dict)
+    owner_references: list[dict[str, Any]] = Field(default_factory=list)
+
+
+class TemplateRef(ApiModel):
+    """The template that a sandbox is made from, in the same namespace."""
+
+    name: Annotated[Name, Field(description="Name of the SandboxTemplate.")]
+
+
+class Workspace(ApiModel):
+    """The folder /workspace of a sandbox."""
+
+    size: Annotated[Quantity, Field(description="The most it can hold.")] = "256Mi"
+    medium: Annotated[
+        Literal["Memory", "Disk"],
+        Field(
+            description="Memory: bounded at once, counts against the memory limit. "
+            "Disk: larger; the node evicts the pod some time after it passes the size."
+        ),
+    ] = "Memory"
+    persistent: Annotated[bool, Field(description="Whether it outlives the pod, on a volume claim.")] = False

@@ -1,0 +1,133 @@
+"""SandboxTemplate: what sandboxes of one kind are made of.
+
+`types.py` gives its names to the rest of Sandpod. Hardening is no option here: every pod has it, whatever a template
+says.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field
+
+from sandpod_api.base import ApiModel, ObservedModel
+from sandpod_api.fields import DAY, Name, ObjectMeta, Quantity, Workspace, rules
+
+
+class Resources(ApiModel):
+    """The most that a sandbox can use."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            ("quantity(self.cpuRequest).compareTo(quantity(self.cpu)) <= 0", "cpuRequest can't be larger than cpu"),
+            (
+                "quantity(self.memoryRequest).compareTo(quantity(self.memory)) <= 0",
+                "memoryRequest can't be larger than memory",
+            ),
+        )
+    )
+
+    cpu: Annotated[Quantity, Field(description="Cores, as limit.")] = "1"
+    cpu_request: Annotated[Quantity, Field(description="Cores that the scheduler sets aside.")] = "50m"
+    memory: Annotated[Quantity, Field(description="Memory, as limit, memory-backed workspace included.")] = "512Mi"
+    memory_request: Annotated[Quantity, Field(description="Memory that the scheduler sets aside.")] = "128Mi"
+    ephemeral_storage: Annotated[Quantity, Field(description="Disk on the node, as limit.")] = "256Mi"
+
+
+class EgressRule(ApiModel):
+    """Addresses and ports that a network profile opens."""
+
+    cidr: Annotated[str, Field(max_length=64, description="Address range, as 10.0.0.0/8 or 2001:db8::/32.")]
+    except_cidrs: Annotated[
+        list[Annotated[str, Field(max_length=64)]], Field(max_length=32, description="Ranges that stay closed.")
+    ] = Field(default_factory=list)
+    ports: Annotated[
+        list[Annotated[int, Field(ge=1, le=65535)]], Field(max_length=32, description="TCP ports; empty means all.")
+    ] = Field(default_factory=list)
+
+
+class NetworkProfile(ApiModel):
+    """Egress that a sandbox may ask for by name. Everything that is not listed stays closed.
+
+    The API server, the node and the metadata address must stay closed in every profile: a sandbox that reaches one of
+    them is not handed out. Ranges that hold them need an exception.
+    """
+
+    name: Annotated[Name, Field(description="What a Sandbox's `network` names.")]
+    egress: Annotated[list[EgressRule], Field(max_length=64, description="What it opens.")] = Field(
+        default_factory=list
+    )
+    dns: Annotated[bool, Field(description="Whether the cluster's DNS answers.")] = False
+
+
+class Limits(ApiModel):
+    """Bounds of single runs."""
+
+    run_timeout: Annotated[int, Field(ge=1, le=DAY, description="Longest time that a run may ask for, seconds.")] = 3600
+    output_bytes: Annotated[int, Field(ge=1024, description="Output of one run at which it is ended.")] = 2 * 2**30
+    processes: Annotated[int, Field(ge=8, le=32_768, description="Processes and threads at once.")] = 256
+    open_files: Annotated[int, Field(ge=64, le=1_048_576, description="Open files of one process.")] = 1024
+
+
+class Toleration(ApiModel):
+    """A taint that the pods tolerate, as in Kubernetes."""
+
+    key: str = ""
+    operator: Literal["Exists", "Equal"] = "Exists"
+    value: str = ""
+    effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
+
+
+ModuleName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*$", max_length=128)]
+
+
+class SandboxTemplateSpec(ApiModel):
+    """What sandboxes of one kind are made of. Hardening is no option here: every pod has it."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            (
+                "!has(self.networkProfiles) || !self.networkProfiles.exists(p, p.name == 'none')",
+                "the network profile none is built in and always closed",
+            )
+        )
+    )
+
+    image: Annotated[str, Field(min_length=1, max_length=512, description="Container image, with the runner in it.")]
+    image_pull_policy: Annotated[
+        Literal["IfNotPresent", "Always", "Never"], Field(description="When the node pulls the image.")
+    ] = "IfNotPresent"
+    image_pull_secrets: Annotated[
+        list[Name], Field(max_length=8, description="Secrets in the same namespace for a private registry.")
+    ] = Field(default_factory=list)
+    resources: Annotated[Resources, Field(description="CPU, memory and disk.")] = Resources()
+    runtime_class_name: Annotated[Name | None, Field(description="RuntimeClass, as gvisor.")] = None
+    host_users: Annotated[
+        bool | None,
+        Field(description="false: own user namespace; absent: the cluster's default. Leave it absent under gVisor."),
+    ] = None
+    workspace: Annotated[Workspace, Field(description="The folder /workspace.")] = Workspace()
+    tmp_size: Annotated[Quantity, Field(description="The most that /tmp can hold; counts as memory.")] = "64Mi"
+    network_profiles: Annotated[
+        list[NetworkProfile],
+        Field(
+            max_length=16,
+            description="Egress profiles that sandboxes may name.",
+            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+        ),
+    ] = Field(default_factory=list)
+    node_selector: Annotated[dict[str, str], Field(description="Labels of the nodes to use.")] = Field(
+        default_factory=dict
+    )
+    tolerations: Annotated[list[Toleration], Field(max_length=16, description="Taints to tolerate.")] = Field(
+        default_factory=list
+    )
+    limits: Annotated[Limits, Field(description="Bounds of single runs.")] = Limits()
+    preimport: Annotated[
+        list[ModuleName], Field(max_length=32, description="Python modules imported before the first run.")
+    ] = Field(default_factory=list)
+
+
+class SandboxTemplate(ObservedModel):
+    """A kind of sandbox."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: SandboxTemplateSpec
