@@ -1,0 +1,117 @@
+# Every command of this project; `make help` lists them. CI calls these and nothing else.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.SUFFIXES:
+
+# What can be set: make VARIABLE=value, or in the environment.
+PYTHON ?= python3
+RUN_ARGS ?=
+PYTEST_ARGS ?=
+BENCH_ARGS ?=
+IMAGE_PREFIX ?= sandpod
+IMAGE_TAG ?= dev
+KIND_CLUSTER ?= sandpod-test
+export PYTHON IMAGE_PREFIX IMAGE_TAG KIND_CLUSTER
+
+BIN := .venv/bin
+# The test cluster has a kubeconfig of its own, so that no command here ever meets another cluster.
+CLUSTER_ENV := KUBECONFIG=$(CURDIR)/.build/kubeconfig
+# Where there is no BuildKit, the classic builder has to reach the package registries through the host's network.
+DOCKER_BUILD ?= $(if $(shell docker buildx version 2>/dev/null),docker build,DOCKER_BUILDKIT=0 docker build --network=host)
+IMAGES := gateway operator sandbox
+
+.PHONY: help
+help: ## Lists these commands
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+
+##### On any machine
+
+.PHONY: run
+run: ## Starts the gateway on this machine: local sandboxes, no cluster, http://127.0.0.1:8000/mcp
+	@tools/setup.sh run
+	@exec $(BIN)/sandpod serve --backend local $(RUN_ARGS)
+
+.PHONY: test
+test: setup ## Runs every test that needs no cluster
+	@$(BIN)/pytest $(PYTEST_ARGS)
+
+.PHONY: setup
+setup: ## Makes .venv with all that development needs, pinned by requirements/dev.lock
+	@tools/setup.sh dev
+
+.PHONY: check
+check: setup ## Checks style, types, layers and the length of modules
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python tools/line_limits.py
+
+.PHONY: lint
+lint: check ## The same as check
+
+.PHONY: generate
+generate: setup ## Writes the generated files anew: CRDs, manifests, the values' schema
+	$(BIN)/python tools/generate.py
+
+.PHONY: verify
+verify: setup ## Fails when a generated file is not what `make generate` writes
+	$(BIN)/python tools/generate.py --check
+
+.PHONY: lock
+lock: ## Writes requirements/*.lock anew from pyproject.toml; UPGRADE=1 takes newer versions
+	tools/lock.sh
+
+.PHONY: wheel
+wheel: setup ## Builds the wheel that the images install, into dist/
+	@rm -rf dist
+	$(BIN)/python -m build --wheel --no-isolation --outdir dist
+
+.PHONY: bench-local
+bench-local: setup ## Measures the local gateway against the budgets
+	$(BIN)/python tests/bench/bench.py local $(BENCH_ARGS)
+
+##### With Docker, kind, kubectl and helm
+
+.PHONY: test-cluster
+test-cluster: setup cluster-tools ## Builds images, makes a kind cluster, installs the chart and runs all tests that need them
+	@$(MAKE) --no-print-directory images cluster install
+	@$(CLUSTER_ENV) tools/cluster.sh test $(PYTEST_ARGS)
+
+.PHONY: cluster-tools
+cluster-tools: ## Finds Docker, kind, kubectl and helm, or says what is missing
+	@tools/cluster.sh tools
+
+.PHONY: images
+images: wheel $(IMAGES:%=image-%) ## Builds the three images
+
+.PHONY: $(IMAGES:%=image-%)
+$(IMAGES:%=image-%): image-%:
+	$(DOCKER_BUILD) --tag $(IMAGE_PREFIX)/$*:$(IMAGE_TAG) --file containers/$*/Dockerfile .
+
+.PHONY: cluster
+cluster: ## Makes the kind cluster KIND_CLUSTER unless it is there, and loads the images into it
+	@$(CLUSTER_ENV) tools/cluster.sh up
+
+.PHONY: install
+install: setup ## Installs the chart into that cluster, with two API keys in .build/keys.json
+	@$(CLUSTER_ENV) tools/cluster.sh install
+
+.PHONY: bench
+bench: setup ## Measures the gateway in that cluster against the budgets
+	@$(CLUSTER_ENV) $(BIN)/python tests/bench/bench.py cluster $(BENCH_ARGS)
+
+.PHONY: cluster-story
+cluster-story: ## Prints what there is to look at in that cluster after a failed test
+	@$(CLUSTER_ENV) tools/cluster.sh story
+
+.PHONY: cluster-down
+cluster-down: ## Deletes the kind cluster KIND_CLUSTER
+	@$(CLUSTER_ENV) tools/cluster.sh down
+
+.PHONY: clean
+clean: ## Removes all that these commands made here: environment, builds, caches (not the cluster)
+	rm -rf .venv .build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find operator gateway containers tests tools -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,96 @@
+#!/bin/bash
+# The steps of `make test-cluster` that are more than one line. Called by the Makefile with KUBECONFIG, KIND_CLUSTER,
+# IMAGE_PREFIX and IMAGE_TAG set. All of it works on the kind cluster of that name through that kubeconfig alone.
+#
+#   tools    finds docker, kind, kubectl and helm, or says what is missing
+#   up       makes the cluster unless it is there, and loads the images
+#   install  installs the chart with two API keys, alice's and bob's, in .build/keys.json
+#   test     helm test, then the tests that need the cluster
+#   down     deletes the cluster
+#   story    prints what a failed test leaves to look at, bounded
+set -euo pipefail
+cd "$(dirname "$0")/.."
+mkdir -p .build
+
+NAMESPACE=sandpod
+SANDBOXES=sandpod-sandboxes
+# The Kubernetes version that is tested, where it can be had; else the one that kind brings.
+NODE_IMAGE=${NODE_IMAGE:-kindest/node:v1.34.4}
+# A program beside the checkout that gives a machine docker, kind, kubectl and helm. Most machines have them already.
+CLUSTER_SETUP=${CLUSTER_SETUP:-../shared/cluster/setup}
+
+say() { echo "cluster: $*" >&2; }
+there() { kind get clusters 2>/dev/null | grep -qx "$KIND_CLUSTER"; }
+usable() { command -v kind >/dev/null && command -v kubectl >/dev/null && command -v helm >/dev/null && docker info >/dev/null 2>&1; }
+
+tools() {
+  usable && return
+  if [ -x "$CLUSTER_SETUP" ] && [ "$(id -u)" = 0 ]; then
+    "$CLUSTER_SETUP"
+  fi
+  usable && return
+  say "This needs a running Docker engine, kind, kubectl and helm: install what is missing, then try again."
+  exit 1
+}
+
+up() {
+  if ! there; then
+    docker image inspect "$NODE_IMAGE" >/dev/null 2>&1 || docker pull --quiet "$NODE_IMAGE" || NODE_IMAGE=
+    kind create cluster --name "$KIND_CLUSTER" ${NODE_IMAGE:+--image "$NODE_IMAGE"} --wait 180s
+  fi
+  kind export kubeconfig --quiet --name "$KIND_CLUSTER"
+  local part
+  for part in gateway operator sandbox; do
+    kind load docker-image --quiet --name "$KIND_CLUSTER" "$IMAGE_PREFIX/$part:$IMAGE_TAG"
+  done
+}
+
+# A rebuilt image of the same tag must reach the pods, so its id is part of their template.
+image_id() { docker image inspect --format '{{.Id}}' "$IMAGE_PREFIX/$1:$IMAGE_TAG"; }
+
+install() {
+  .venv/bin/python tools/test_values.py .build/keys.json .build/values.yaml .build/helm-test.yaml
+  kubectl apply --server-side --force-conflicts -f charts/sandpod/crds >/dev/null
+  kubectl create namespace $NAMESPACE --dry-run=client -o yaml | kubectl apply -f - >/dev/null
+  kubectl apply -n $NAMESPACE -f .build/helm-test.yaml >/dev/null
+  local values=(--values tests/e2e/values.yaml --values .build/values.yaml) part
+  for part in gateway operator; do
+    values+=(--set "$part.image.repository=$IMAGE_PREFIX/$part" --set "$part.image.tag=$IMAGE_TAG")
+    values+=(--set "$part.podAnnotations.image=$(image_id $part)")
+  done
+  values+=(--set "sandboxes.image.repository=$IMAGE_PREFIX/sandbox" --set "sandboxes.image.tag=$IMAGE_TAG")
+  helm upgrade --install sandpod charts/sandpod --namespace $NAMESPACE "${values[@]}" --timeout 5m >/dev/null
+  kubectl -n $NAMESPACE rollout status deployment --timeout=300s
+  # What an earlier image left warm is made anew.
+  kubectl -n $SANDBOXES delete sandboxes.sandpod.dev --all --wait >/dev/null
+  kubectl -n $SANDBOXES wait sandboxpool/default --for=jsonpath='{.status.readyReplicas}'=2 --timeout=180s
+}
+
+run_tests() {
+  helm test sandpod --namespace $NAMESPACE --timeout 3m --logs
+  SANDPOD_TEST_KUBERNETES=1 SANDPOD_NAMESPACE=$NAMESPACE SANDPOD_SANDBOX_NAMESPACE=$SANDBOXES \
+    SANDPOD_KEYS="$PWD/.build/keys.json" .venv/bin/pytest tests/chart tests/contract tests/e2e "$@"
+}
+
+down() {
+  ! there || kind delete cluster --name "$KIND_CLUSTER"
+}
+
+story() {
+  kubectl get nodes,pods -A -o wide | head -60
+  kubectl get sandboxpools,sandboxtemplates,sandboxes -n $SANDBOXES -o wide | head -60
+  kubectl get events -A --sort-by=.lastTimestamp | tail -60
+  local part
+  for part in gateway operator; do
+    echo "--- $part"
+    kubectl -n $NAMESPACE describe pods -l app.kubernetes.io/component=$part | tail -80
+    kubectl -n $NAMESPACE logs -l app.kubernetes.io/component=$part --all-containers --prefix --tail=150 | cut -c1-400
+    kubectl -n $NAMESPACE logs -l app.kubernetes.io/component=$part --all-containers --prefix --tail=60 --previous 2>/dev/null | cut -c1-400 || true
+  done
+}
+
+case "${1:-}" in
+  tools | up | install | down | story) "$1" ;;
+  test) shift && run_tests "$@" ;;
+  *) say "use: tools/cluster.sh tools|up|install|test|down|story" && exit 2 ;;
+esac
