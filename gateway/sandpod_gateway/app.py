@@ -1,0 +1,149 @@
+"""Composes the server: backend, sandboxes, runs, MCP, and the plain routes around it.
+
+Called by `cli.py` and by tests. `Gateway.running` owns all that opens and closes; importing it starts nothing.
+"""
+
+import asyncio
+import contextlib
+import importlib.metadata
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Final
+
+import anyio
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Mount, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from sandpod_gateway.auth import KeyVerifier
+from sandpod_gateway.backends.base import Backend
+from sandpod_gateway.capabilities import capabilities
+from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.files import Files
+from sandpod_gateway.mcp.server import create_mcp
+from sandpod_gateway.metrics import Metrics
+from sandpod_gateway.runs import Runs
+from sandpod_gateway.sandboxes import Sandboxes
+from sandpod_gateway.settings import Settings
+
+MCP_PATH: Final = "/mcp"
+LOOPBACK_HOSTS: Final = ["127.0.0.1", "localhost", "[::1]", "127.0.0.1:*", "localhost:*", "[::1]:*"]
+
+
+class Gateway:
+    """One server over one backend.
+
+    Args:
+        settings: The settings.
+        backend: Where sandboxes come from; it is started and closed by `running`.
+
+    Raises:
+        StartError: The settings would leave it open to all, or the key file is wrong.
+    """
+
+    def __init__(self, settings: Settings, backend: Backend) -> None:
+        settings.require_keys_or_loopback()
+        self._settings = settings
+        self._backend = backend
+        self._keys = KeyVerifier(settings.auth.keys_file) if settings.auth.keys_file is not None else None
+        self.metrics = Metrics()
+        self._sandboxes = Sandboxes(backend, self.metrics)
+        self.metrics.watch_pools(backend.warm)
+        self.metrics.open_streams.set_function(self._sandboxes.open_streams)
+        self.mcp = create_mcp(
+            version=importlib.metadata.version("sandpod"),
+            runs=Runs(self._sandboxes, settings.limits.for_runs(), self.metrics),
+            sandboxes=self._sandboxes,
+            files=Files(self._sandboxes, self.metrics, max_upload=settings.limits.upload_bytes),
+            metrics=self.metrics,
+            auth=self._keys,
+        )
+        self.mcp.resource("sandpod://capabilities", mime_type="application/json")(self._capabilities)
+
+    async def _capabilities(self) -> str:
+        """Limits, languages, templates and network profiles of this server."""
+        return capabilities(self._settings, self._backend.kind)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Start the backend and what runs beside the requests; end both.
+
+        Raises:
+            SandpodError: backend_unavailable.
+        """
+        await self._backend.start()
+        tasks = [asyncio.create_task(self._sandboxes.sweep())]
+        if self._keys is not None:
+            tasks.append(asyncio.create_task(self._keys.follow()))
+        try:
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            with anyio.CancelScope(shield=True):
+                for task in tasks:
+                    with contextlib.suppress(asyncio.CancelledError):
+                        await task
+                await self._sandboxes.close()
+                await self._backend.close()
+
+    def http_app(self) -> Starlette:
+        """Return the ASGI app: MCP at /mcp, health and metrics beside it, outside of keys and Host checks."""
+        settings = self._settings
+        hosts = settings.allowed_hosts
+        if hosts is None:
+            hosts = LOOPBACK_HOSTS if self._keys is None else ["*"]
+        mcp_app = self.mcp.http_app(
+            path=MCP_PATH,
+            host_origin_protection=True,
+            allowed_hosts=hosts,
+            allowed_origins=settings.allowed_origins or None,
+        )
+        return Starlette(
+            routes=[
+                Route("/healthz", self._healthz),
+                Route("/readyz", self._readyz),
+                Route("/metrics", self._metrics),
+                Mount("/", _OneSpelling(mcp_app)),
+            ],
+            lifespan=_lifespan_of(mcp_app),
+        )
+
+    async def _healthz(self, _: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def _readyz(self, _: Request) -> Response:
+        try:
+            await self._backend.check()
+        except SandpodError as error:
+            return JSONResponse(error.problem().model_dump(mode="json"), status_code=503)
+        return PlainTextResponse("ready\n")
+
+    async def _metrics(self, _: Request) -> Response:
+        return Response(generate_latest(self.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+
+def _lifespan_of(inner: Starlette) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
+    """Return a lifespan that is the mounted app's: Starlette runs only the outermost one."""
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        async with inner.router.lifespan_context(inner):
+            yield
+
+    return lifespan
+
+
+class _OneSpelling:
+    """Answers `/mcp/` like `/mcp`: a redirect would cost some clients their Authorization header."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] == f"{MCP_PATH}/":
+            scope = {**scope, "path": MCP_PATH, "raw_path": MCP_PATH.encode()}
+        await self._app(scope, receive, send)

@@ -1,0 +1,40 @@
+"""What this server offers and bounds, in one JSON text for the model. Pure; the resource is made in `app.py`."""
+
+import json
+
+from sandpod_api.results import Language
+from sandpod_gateway.files import MAX_ENTRIES, MAX_READ
+from sandpod_gateway.settings import Settings
+
+
+def capabilities(settings: Settings, kind: str) -> str:
+    """Return limits, languages, templates and network profiles as JSON. Sizes in bytes, times in seconds.
+
+    Args:
+        settings: The settings.
+        kind: The backend's kind.
+    """
+    limits = settings.limits
+    backend = settings.kubernetes if kind == "kubernetes" else settings.local
+    template = settings.kubernetes.default_template if kind == "kubernetes" else settings.local.template
+    return json.dumps(
+        {
+            "backend": kind,
+            "languages": [str(language) for language in Language],
+            "templates": {"default": template},
+            "image": "each template names its own; get_sandbox tells a sandbox's",
+            "network": {"default": "none", "note": "no network unless the template has a profile that is asked for"},
+            "limits": {
+                "code_max_bytes": limits.code_bytes,
+                "stdin_max_bytes": limits.stdin_bytes,
+                "upload_max_bytes": limits.upload_bytes,
+                "read_max_bytes": MAX_READ,
+                "list_max_entries": MAX_ENTRIES,
+                "run_timeout_default": limits.run_timeout,
+                "run_timeout_max": limits.max_run_timeout,
+                "output_kept_bytes": limits.output_cap,
+                "output_max_bytes": limits.output_bytes,
+                "sandboxes_max_per_caller": backend.max_sandboxes_per_owner,
+            },
+        }
+    )

@@ -1,0 +1,109 @@
+"""The command `sandpod`: serve over HTTP, serve over stdio, make keys.
+
+The outermost layer: reads settings, configures logging, and turns an error at start into one sentence and exit code 2.
+"""
+
+import argparse
+import asyncio
+import importlib.metadata
+import logging
+import socket
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import uvicorn
+
+from sandpod_api.results import ErrorCode
+from sandpod_gateway import banner, key_commands, logs
+from sandpod_gateway.app import Gateway
+from sandpod_gateway.backends.factory import create_backend
+from sandpod_gateway.errors import SandpodError, StartError
+from sandpod_gateway.settings import Settings, load
+
+logger = logging.getLogger(__name__)
+
+EXIT_REFUSED: Final = 2
+SHUTDOWN_SECONDS: Final = 10  # for answers that are under way when the server is told to end
+KEEP_ALIVE_SECONDS: Final = 75  # longer than proxies keep an idle connection, so that they are the ones to close it
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(prog="sandpod", description="A safe, fast place for AI agents to run code.")
+    parser.add_argument("--version", action="version", version=importlib.metadata.version("sandpod"))
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, text in (("serve", "serve MCP over HTTP"), ("stdio", "serve MCP over standard input and output")):
+        command = commands.add_parser(name, help=text, add_help=False)
+        command.add_argument("--config", type=Path, help="settings file (YAML)")
+    key_commands.add_parser(commands)
+    arguments, rest = parser.parse_known_args()
+    if arguments.command == "keys":
+        if rest:
+            parser.error(f"unrecognized arguments: {' '.join(rest)}")
+        sys.exit(_told(lambda: key_commands.run(arguments, datetime.now(UTC))))
+    sys.exit(_told(lambda: _serve(arguments.command, arguments.config, rest)))
+
+
+def _told(command: Callable[[], None]) -> int:
+    """Run a command; a refusal becomes one line on standard error."""
+    try:
+        command()
+    except SandpodError as error:
+        sys.stderr.write(f"sandpod: {error.message} {error.next_step}\n")
+        return EXIT_REFUSED
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _serve(command: str, config: Path | None, flags: list[str]) -> None:
+    settings = load(flags, config=config, program=f"sandpod {command}")
+    logs.configure(settings.log_level, settings.log_format)
+    backend = create_backend(settings)
+    gateway = Gateway(settings, backend)
+    asyncio.run(_serve_stdio(gateway) if command == "stdio" else _serve_http(gateway, settings))
+
+
+async def _serve_stdio(gateway: Gateway) -> None:
+    async with gateway.running():
+        await gateway.mcp.run_async(transport="stdio", show_banner=False)
+
+
+async def _serve_http(gateway: Gateway, settings: Settings) -> None:
+    listener = _listen(settings)
+    with listener:
+        async with gateway.running():
+            port = listener.getsockname()[1]
+            sys.stderr.write(banner.text(settings.model_copy(update={"port": port})))
+            await _uvicorn(gateway, settings).serve(sockets=[listener])
+
+
+def _listen(settings: Settings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:
+        return socket.create_server((settings.host, settings.port), family=family, backlog=1024)
+    except OSError as error:
+        raise StartError(
+            ErrorCode.BACKEND_UNAVAILABLE,
+            f"Can't listen on {settings.host}:{settings.port}: {error.strerror}.",
+            next_step="Choose another address with --host and --port.",
+        ) from error
+
+
+def _uvicorn(gateway: Gateway, settings: Settings) -> uvicorn.Server:
+    return uvicorn.Server(
+        uvicorn.Config(
+            gateway.http_app(),
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            ws="none",
+            timeout_keep_alive=KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+            ssl_certfile=settings.tls.cert,
+            ssl_keyfile=settings.tls.key,
+        )
+    )

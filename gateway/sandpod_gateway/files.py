@@ -1,0 +1,222 @@
+"""Files of a sandbox's workspace, by way of its runner. Called by the file tools.
+
+Paths are checked by the runner, inside the sandbox, after they are opened; here only their form is. Content is
+bounded before it is sent and after it came: the runner is untrusted.
+"""
+
+import base64
+import binascii
+import hashlib
+import mimetypes
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from sandpod_api.base import rfc3339
+from sandpod_api.results import ErrorCode, FileContent, FileEntry, FileList, FileWritten
+from sandpod_gateway.connection import ConnectionLostError, RunnerConnection
+from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.limits import MAX_PATH, check_text
+from sandpod_gateway.metrics import Metrics
+from sandpod_gateway.sandboxes import Sandboxes
+from sandpod_runner import protocol
+
+MAX_READ: Final = 128 * 1024
+"""Most bytes of a file in one result: as JSON, counted twice, they stay below what clients take."""
+MAX_ENTRIES: Final = 2000
+MAX_NAME: Final = 255  # bytes of one file name, as in Linux
+
+_T = TypeVar("_T")
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+class _Entry(BaseModel):
+    """One entry of a runner's listing, checked."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    path: Annotated[str, Field(max_length=MAX_PATH)]
+    kind: Literal["file", "directory", "symlink", "other"]
+    size: Annotated[int, Field(ge=0, le=2**63)] = 0
+    mtime: Annotated[float, Field(ge=0, le=2**40)] = 0
+
+    def entry(self) -> FileEntry:
+        mime = mimetypes.guess_type(self.path)[0] if self.kind == "file" else None
+        time = rfc3339(datetime.fromtimestamp(self.mtime, UTC))
+        return FileEntry(path=self.path, kind=self.kind, size=self.size, modified_at=time, mime_type=mime)
+
+
+class _Listing(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    entries: Annotated[list[_Entry], Field(max_length=MAX_ENTRIES)]
+    truncated: bool = False
+
+
+class _Size(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    size: Annotated[int, Field(ge=0, le=2**63)]
+
+
+def check_path(path: str) -> None:
+    """Refuse what can't be a path.
+
+    Raises:
+        SandpodError: invalid_path.
+    """
+    check_text(path, "path")
+    parts = path.encode().split(b"/")
+    if not path or "\0" in path or len(path.encode()) > MAX_PATH or any(len(part) > MAX_NAME for part in parts):
+        raise SandpodError(
+            ErrorCode.INVALID_PATH,
+            "That is no path: it is empty, too long or has a NUL character in it.",
+            next_step="Use a path inside the workspace, such as data/table.csv.",
+        )
+
+
+class Files:
+    """Reads, writes and lists files in callers' sandboxes."""
+
+    def __init__(self, sandboxes: Sandboxes, metrics: Metrics, *, max_upload: int) -> None:
+        self._sandboxes = sandboxes
+        self._metrics = metrics
+        self._max_upload = max_upload
+
+    async def list(self, owner: str, path: str, *, sandbox: str | None, recursive: bool, limit: int) -> FileList:
+        """List a folder.
+
+        Raises:
+            SandpodError: invalid_path, not_found, or what `Sandboxes.resolve` says.
+        """
+        check_path(path)
+        fields = {"path": path, "recursive": recursive, "limit": min(limit, MAX_ENTRIES)}
+        name, reply = await self._ask(owner, sandbox, lambda connection: connection.file("list", fields))
+        listing = _checked(_Listing, reply.header)
+        entries = [entry.entry() for entry in listing.entries]
+        return FileList(sandbox=name, path=path, entries=entries, truncated=listing.truncated)
+
+    async def read(
+        self, owner: str, path: str, *, sandbox: str | None, span: tuple[int, int], encoding: str | None
+    ) -> FileContent:
+        """Read a part of a file.
+
+        Args:
+            owner: The caller.
+            path: The file.
+            sandbox: A handle, or None for the default sandbox.
+            span: Offset and most bytes to read.
+            encoding: utf-8, base64, or None for whichever fits.
+
+        Raises:
+            SandpodError: invalid_path, not_found, invalid_content (not text, and text was asked for).
+        """
+        check_path(path)
+        offset, limit = span[0], min(span[1], MAX_READ)
+        fields = {"path": path, "offset": offset, "limit": limit}
+        name, reply = await self._ask(owner, sandbox, lambda connection: connection.file("read", fields))
+        data = reply.payload[:limit]
+        size = _checked(_Size, reply.header).size
+        self._metrics.file_bytes.labels("out").inc(len(data))
+        used, text = _as_text(data, encoding)
+        return FileContent(
+            sandbox=name,
+            path=path,
+            encoding=used,
+            content=text,
+            offset=offset,
+            bytes=len(data),
+            size=size,
+            truncated=offset + len(data) < size,
+        )
+
+    async def write(self, owner: str, path: str, data: bytes, *, sandbox: str | None, overwrite: bool) -> FileWritten:
+        """Write a whole file; it appears at once or not at all.
+
+        Raises:
+            SandpodError: invalid_path, upload_too_large, file_exists, quota_exceeded.
+        """
+        check_path(path)
+        if len(data) > self._max_upload:
+            raise SandpodError(
+                ErrorCode.UPLOAD_TOO_LARGE,
+                f"The content is over {self._max_upload} bytes.",
+                next_step="Write it in parts and join them with a run.",
+            )
+        parts = [data[i : i + protocol.FILE_PART] for i in range(0, len(data), protocol.FILE_PART)] or [b""]
+        fields = {"path": path, "overwrite": overwrite}
+        name, _ = await self._ask(owner, sandbox, lambda connection: connection.file("write", fields, parts))
+        self._metrics.file_bytes.labels("in").inc(len(data))
+        return FileWritten(sandbox=name, path=path, size=len(data), sha256=hashlib.sha256(data).hexdigest())
+
+    async def _ask(
+        self, owner: str, sandbox: str | None, ask: Callable[[RunnerConnection], Awaitable[_T]]
+    ) -> tuple[str, _T]:
+        record = await self._sandboxes.resolve(owner, sandbox)
+        try:
+            async with self._sandboxes.connection(record) as connection:
+                return record.name, await ask(connection)
+        except ConnectionLostError as error:
+            raise SandpodError(
+                ErrorCode.SANDBOX_LOST,
+                "The sandbox went away; whether the file was changed is not known.",
+                cause=str(error) or None,
+                next_step="Call get_sandbox to see what became of it.",
+            ) from error
+
+
+def _checked(model: type[_Model], header: dict[str, Any]) -> _Model:
+    """Parse a reply of the runner.
+
+    Raises:
+        SandpodError: backend_error, when it makes no sense.
+    """
+    try:
+        return model.model_validate(header)
+    except ValidationError as error:
+        raise SandpodError(
+            ErrorCode.BACKEND_ERROR,
+            "The sandbox's answer makes no sense.",
+            next_step="Close it and use another one.",
+        ) from error
+
+
+def decode_base64(text: str) -> bytes:
+    """Return the bytes that base64 text stands for.
+
+    Raises:
+        SandpodError: invalid_content.
+    """
+    try:
+        return base64.b64decode(text.encode("ascii"), validate=True)
+    except (ValueError, binascii.Error) as error:
+        raise SandpodError(
+            ErrorCode.INVALID_CONTENT,
+            "The content is not base64.",
+            next_step="Encode the bytes as standard base64 with padding, or send text.",
+        ) from error
+
+
+def _as_text(data: bytes, wanted: str | None) -> tuple[Literal["utf-8", "base64"], str]:
+    if wanted != "base64":
+        text = _plain_text(data)
+        if text is not None:
+            return "utf-8", text
+        if wanted == "utf-8":
+            raise SandpodError(
+                ErrorCode.INVALID_CONTENT,
+                "That part of the file is not UTF-8 text.",
+                next_step="Read it with encoding base64.",
+            )
+    return "base64", base64.b64encode(data).decode("ascii")
+
+
+def _plain_text(data: bytes) -> str | None:
+    """Return the bytes as text, if they are text: control characters would grow a result up to thirteenfold."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return None
+    return text if all(char.isprintable() or char in "\t\r\n\f\x1b" or not char.isascii() for char in text) else None

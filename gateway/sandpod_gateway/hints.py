@@ -1,0 +1,50 @@
+"""What to do about a failed run, where that can be told from its end. Pure; called by `runs.py`."""
+
+import re
+from typing import Final
+
+from sandpod_api.results import Language, Outcome
+
+_MISSING_PYTHON: Final = re.compile(r"ModuleNotFoundError: No module named '([\w.]{1,100})'")
+_MISSING_NODE: Final = re.compile(r"Cannot find (?:module|package) '([^'\n]{1,100})'")
+_NO_NETWORK: Final = re.compile(
+    r"Temporary failure in name resolution|Name or service not known|Network is unreachable|ENETUNREACH|EAI_AGAIN"
+    r"|Could not resolve host"
+)
+
+_BY_OUTCOME: Final = {
+    Outcome.TIMEOUT: "The program was stopped at its timeout; ask for a longer one, or do less in one run.",
+    Outcome.OUT_OF_MEMORY: "The program used more memory than the sandbox has; work on the data in parts.",
+    Outcome.OUTPUT_LIMIT: "The program was stopped because it wrote too much; write large output to a file.",
+    Outcome.SANDBOX_LOST: "Files in the sandbox are lost; call again to use a new one.",
+}
+
+
+def hint_for(outcome: str, detail: str | None, stderr: str, language: Language) -> str | None:
+    """Return one or two sentences for the caller, or None.
+
+    Args:
+        outcome: How the run ended.
+        detail: What the runner said of the end.
+        stderr: What the program wrote there, as far as it was kept.
+        language: The program's language.
+    """
+    if outcome in _BY_OUTCOME:
+        return " ".join(filter(None, (detail, _BY_OUTCOME[Outcome(outcome)])))
+    if outcome != Outcome.ERROR:
+        return detail
+    return detail or _from_stderr(stderr, language)
+
+
+def _from_stderr(stderr: str, language: Language) -> str | None:
+    missing = (_MISSING_PYTHON if language == Language.PYTHON else _MISSING_NODE).search(stderr)
+    if missing is not None:
+        return (
+            f"{missing[1]!r} is not in this sandbox's image, and packages can't be installed from here; "
+            "use a template whose image has it."
+        )
+    if _NO_NETWORK.search(stderr):
+        return "This sandbox has no network; ask for a template's network profile with create_sandbox."
+    if "Read-only file system" in stderr or "EROFS" in stderr:
+        return "Only /workspace and /tmp can be written to."
+    return None

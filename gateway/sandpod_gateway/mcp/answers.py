@@ -1,0 +1,71 @@
+"""From results and errors of the gateway to what an MCP client gets. The one translation to the outside.
+
+Called by the tools, through `answering`. An error that is not ours is a bug: it is logged whole, and told without its
+text.
+"""
+
+import functools
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, ParamSpec
+
+from fastmcp.tools.base import ToolResult
+from mcp_types import TextContent
+from pydantic import BaseModel
+
+from sandpod_api.results import ErrorCode, Problem
+from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.metrics import Metrics
+
+logger = logging.getLogger(__name__)
+
+P = ParamSpec("P")
+
+
+def answer(result: BaseModel, *, is_error: bool = False) -> ToolResult:
+    """Return a result as structured content, and the same as JSON text for clients that read only that."""
+    text = TextContent(type="text", text=result.model_dump_json())
+    return ToolResult(content=[text], structured_content=result.model_dump(mode="json"), is_error=is_error)
+
+
+def output_schema(model: type[BaseModel]) -> dict[str, Any]:
+    """Return the schema of a tool's answer: its result, or the coded error that takes its place.
+
+    MCP wants an object at the top, and clients check answers against it: so all fields of both are there, and only
+    what both have in common (nothing) is required.
+    """
+    schema = model.model_json_schema(mode="serialization")
+    problem = Problem.model_json_schema(mode="serialization")
+    defs = {**schema.get("$defs", {}), **problem.get("$defs", {})}
+    properties = {**schema.get("properties", {})}
+    for name, field in problem["properties"].items():
+        properties.setdefault(name, field)
+    merged = {"type": "object", "description": (model.__doc__ or "").strip(), "properties": properties}
+    return {**merged, "$defs": defs} if defs else merged
+
+
+def answering(metrics: Metrics) -> Callable[[Callable[P, Awaitable[BaseModel]]], Callable[P, Awaitable[ToolResult]]]:
+    """Return a decorator that makes a tool of a function which returns a result or raises a `SandpodError`."""
+
+    def decorate(function: Callable[P, Awaitable[BaseModel]]) -> Callable[P, Awaitable[ToolResult]]:
+        @functools.wraps(function)
+        async def tool(*args: P.args, **kwargs: P.kwargs) -> ToolResult:
+            try:
+                return answer(await function(*args, **kwargs))
+            except SandpodError as error:
+                problem = error.problem()
+            except Exception:
+                logger.exception("tool %s failed", function.__name__)
+                problem = Problem(
+                    error=ErrorCode.BACKEND_ERROR,
+                    message="Something went wrong in the server; its log says what.",
+                    next="Try again; tell the administrator if it stays.",
+                )
+            metrics.refusals.labels(problem.error).inc()
+            return answer(problem, is_error=True)
+
+        # FastMCP reads types and the docstring from the wrapper; what it returns is not what the function returns.
+        tool.__annotations__ = {**function.__annotations__, "return": ToolResult}
+        return tool
+
+    return decorate

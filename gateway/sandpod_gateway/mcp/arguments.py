@@ -1,0 +1,35 @@
+"""The tools' arguments that several of them share, each described once for the model that calls them."""
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from sandpod_api.types import MAX_LIFETIME
+
+Sandbox = Annotated[
+    str | None,
+    Field(description="Handle that create_sandbox returned; without it, your default sandbox is used (and made)."),
+]
+RequiredSandbox = Annotated[str, Field(description="Handle that create_sandbox returned.")]
+Fresh = Annotated[
+    bool, Field(description="Use a new sandbox for this call alone and throw it away afterwards, with all its files.")
+]
+Timeout = Annotated[
+    float | None, Field(description="Seconds after which the program is stopped; the capabilities tell the default.")
+]
+Stdin = Annotated[str | None, Field(description="Text for standard input; without it, input is at its end at once.")]
+Args = Annotated[list[str] | None, Field(description="Command-line arguments of the program.")]
+Env = Annotated[dict[str, str] | None, Field(description="Environment variables to add.")]
+Cwd = Annotated[str, Field(description="Working directory, relative to /workspace.")]
+Path = Annotated[str, Field(description="Path relative to /workspace, or absolute inside it.")]
+
+
+class LifetimeArgument(BaseModel):
+    """How long a sandbox lives."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    ttl: Annotated[int | None, Field(ge=1, le=MAX_LIFETIME, description="Seconds to its end, used or not.")] = None
+    idle_timeout: Annotated[int | None, Field(ge=1, le=MAX_LIFETIME, description="Seconds without use to its end.")] = (
+        None
+    )

@@ -1,0 +1,99 @@
+"""The tools that run code: Python, JavaScript, shell. Called by MCP clients, registered by `server.py`."""
+
+from typing import Annotated
+
+from fastmcp import Context, FastMCP
+from pydantic import Field
+
+from sandpod_api.results import Language, RunResult
+from sandpod_gateway.auth import current_owner
+from sandpod_gateway.mcp import arguments
+from sandpod_gateway.mcp.answers import answering, output_schema
+from sandpod_gateway.mcp.progress import progress_sender
+from sandpod_gateway.metrics import Metrics
+from sandpod_gateway.runs import RunRequest, Runs
+
+PythonCode = Annotated[
+    str,
+    Field(description="A whole Python 3 program. Top-level await works. Print what you want to see."),
+]
+JsCode = Annotated[
+    str,
+    Field(
+        description="A whole Node.js program, CommonJS or ES module; top-level await works. Log what you want to see."
+    ),
+]
+Command = Annotated[str, Field(description="A command line or script for bash.")]
+
+_ANNOTATIONS = {"readOnlyHint": False, "destructiveHint": True, "idempotentHint": False, "openWorldHint": False}
+
+
+def register(mcp: FastMCP[None], runs: Runs, metrics: Metrics) -> None:
+    """Add the tools to a server."""
+
+    @mcp.tool(annotations={"title": "Run Python", **_ANNOTATIONS}, output_schema=output_schema(RunResult))
+    @answering(metrics)
+    async def run_python_code(
+        ctx: Context,
+        *,
+        code: PythonCode,
+        sandbox: arguments.Sandbox = None,
+        fresh: arguments.Fresh = False,
+        timeout: arguments.Timeout = None,  # noqa: ASYNC109  # the program's, enforced in its sandbox
+        stdin: arguments.Stdin = None,
+        args: arguments.Args = None,
+        env: arguments.Env = None,
+    ) -> RunResult:
+        """Run a Python program in a sandbox without network and return its output, exit code and how it ended.
+
+        Each call is a new process: files in /workspace stay between calls, variables do not. The program is stopped
+        at its timeout, and with it everything it started.
+        """
+        request = RunRequest(
+            language=Language.PYTHON, code=code, args=args or [], env=env or {}, stdin=stdin, timeout=timeout
+        )
+        return await runs.run(current_owner(), request, sandbox=sandbox, fresh=fresh, send=progress_sender(ctx))
+
+    @mcp.tool(annotations={"title": "Run JavaScript", **_ANNOTATIONS}, output_schema=output_schema(RunResult))
+    @answering(metrics)
+    async def run_js_code(
+        ctx: Context,
+        *,
+        code: JsCode,
+        sandbox: arguments.Sandbox = None,
+        fresh: arguments.Fresh = False,
+        timeout: arguments.Timeout = None,  # noqa: ASYNC109  # as above
+        stdin: arguments.Stdin = None,
+        args: arguments.Args = None,
+        env: arguments.Env = None,
+    ) -> RunResult:
+        """Run a Node.js program in a sandbox without network and return its output, exit code and how it ended.
+
+        Each call is a new process: files in /workspace stay between calls, variables do not. An unhandled rejection
+        fails the run.
+        """
+        request = RunRequest(
+            language=Language.JAVASCRIPT, code=code, args=args or [], env=env or {}, stdin=stdin, timeout=timeout
+        )
+        return await runs.run(current_owner(), request, sandbox=sandbox, fresh=fresh, send=progress_sender(ctx))
+
+    @mcp.tool(annotations={"title": "Run a shell command", **_ANNOTATIONS}, output_schema=output_schema(RunResult))
+    @answering(metrics)
+    async def run_shell_command(
+        ctx: Context,
+        *,
+        command: Command,
+        sandbox: arguments.Sandbox = None,
+        timeout: arguments.Timeout = None,  # noqa: ASYNC109  # as above
+        stdin: arguments.Stdin = None,
+        env: arguments.Env = None,
+        cwd: arguments.Cwd = ".",
+    ) -> RunResult:
+        """Run a bash command in a sandbox without network and return its output, exit code and how it ended.
+
+        Files in /workspace stay between calls. What the command leaves running in the background is ended with it.
+        """
+        request = RunRequest(
+            language=Language.SHELL, code=command, env=env or {}, cwd=cwd, stdin=stdin, timeout=timeout
+        )
+        return await runs.run(current_owner(), request, sandbox=sandbox, send=progress_sender(ctx))

@@ -1,0 +1,70 @@
+"""What a runner says, checked: its hello, a run's end, a refusal. Pure; called by `connection.py`.
+
+The runner is untrusted: numbers and texts are bounded here, and what makes no sense is refused.
+"""
+
+from typing import Annotated, Final
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from sandpod_api.results import ErrorCode, Outcome
+from sandpod_gateway.errors import SandpodError
+from sandpod_runner import protocol
+from sandpod_runner.frames import Frame
+
+_Count = Annotated[int, Field(ge=0, le=2**63)]
+_Millis = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
+
+
+class Ended(BaseModel):
+    """What the runner says of a run's end, checked."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    outcome: Outcome
+    exit_code: Annotated[int | None, Field(ge=-(2**31), le=2**32)] = None
+    signal: Annotated[str | None, Field(pattern=r"^[A-Z0-9+_]{1,16}$")] = None
+    duration_ms: _Millis = 0
+    cpu_ms: _Millis = 0
+    max_rss_bytes: _Count = 0
+    stdout_bytes: _Count = 0
+    stderr_bytes: _Count = 0
+    detail: Annotated[str | None, Field(max_length=1024)] = None
+
+
+class Hello(BaseModel):
+    """What the runner says of itself, checked."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    version: int
+    languages: Annotated[dict[str, Annotated[str, Field(max_length=64)]], Field(max_length=64)]
+    memory_limit: Annotated[int | None, Field(ge=0)] = None
+    runs: Annotated[list[Annotated[str, Field(max_length=64)]], Field(max_length=protocol.MAX_RUNS)] = Field(
+        default_factory=list
+    )
+
+
+# The codes that a runner may give a refusal; any other is told as backend_error.
+_RUNNER_CODES: Final = {
+    ErrorCode.INVALID_PATH: "Use a path inside the workspace.",
+    ErrorCode.INVALID_FILENAME: "Use another file name.",
+    ErrorCode.INVALID_ARGUMENT: "Correct the argument and call again.",
+    ErrorCode.NOT_FOUND: "List the folder to see what is there.",
+    ErrorCode.FILE_EXISTS: "Choose another name, or allow it to be overwritten.",
+    ErrorCode.QUOTA_EXCEEDED: "Delete files in the workspace to make room.",
+    ErrorCode.UNSUPPORTED_LANGUAGE: "Use a language that this sandbox has.",
+    ErrorCode.SESSION_BUSY: "Wait until a run in this sandbox has ended.",
+    ErrorCode.CODE_TOO_LARGE: "Put the code into a file and run that.",
+}
+
+
+def refusal(frame: Frame) -> SandpodError:
+    """Return the error that a runner's `error` frame stands for."""
+    message = str(frame.header.get("message") or "The sandbox refused the request.")[:300]
+    try:
+        code = ErrorCode(str(frame.header.get("code")))
+        next_step = _RUNNER_CODES[code]
+    except (ValueError, KeyError):
+        return SandpodError(ErrorCode.BACKEND_ERROR, message, next_step="Try again with another sandbox.")
+    return SandpodError(code, message, next_step=next_step)

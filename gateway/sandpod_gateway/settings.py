@@ -1,0 +1,203 @@
+"""All settings of the gateway: one schema for flags, environment and file.
+
+Read once by `cli.py`; parts are passed on by keyword, nothing here is global. Order: flags, then environment
+(`SANDPOD_...`, nested with two underscores), then the file, then the defaults below.
+"""
+
+import ipaddress
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    CliSettingsSource,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    YamlConfigSettingsSource,
+)
+
+from sandpod_api.results import ErrorCode
+from sandpod_gateway.backends.kubernetes_settings import KubernetesSettings
+from sandpod_gateway.backends.local_settings import LocalSettings
+from sandpod_gateway.errors import StartError
+from sandpod_gateway.limits import RunLimits
+
+
+class AuthSettings(BaseModel):
+    """Who may call."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    keys_file: Annotated[
+        Path | None,
+        Field(description="File of hashed API keys; read again when it changes. Needed unless host is loopback."),
+    ] = None
+
+
+class TlsSettings(BaseModel):
+    """TLS in the gateway itself; behind an Ingress with TLS leave it out."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    cert: Annotated[Path | None, Field(description="PEM file with the certificate chain.")] = None
+    key: Annotated[Path | None, Field(description="PEM file with its private key.")] = None
+
+    @model_validator(mode="after")
+    def _both_or_none(self) -> Self:
+        if (self.cert is None) != (self.key is None):
+            raise ValueError("tls.cert and tls.key go together")
+        return self
+
+
+class LimitSettings(BaseModel):
+    """Bounds of calls. Sizes in bytes, times in seconds."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    code_bytes: Annotated[int, Field(ge=1024, le=3 * 2**20, description="Longest program.")] = 2**20
+    stdin_bytes: Annotated[int, Field(ge=0, le=3 * 2**20, description="Longest input of a run.")] = 2**20
+    upload_bytes: Annotated[
+        int,
+        Field(ge=1024, le=2 * 2**20, description="Largest file in one call; as base64 it must fit a 4 MiB request."),
+    ] = 2 * 2**20
+    run_timeout: Annotated[float, Field(gt=0, description="Time of a run that names none.")] = 60
+    max_run_timeout: Annotated[float, Field(gt=0, le=86_400, description="Most time a run may ask for.")] = 3600
+    output_cap: Annotated[
+        int, Field(ge=1024, le=256 * 1024, description="Bytes of each stream in a result, head and tail.")
+    ] = 100 * 1024
+    output_bytes: Annotated[
+        int, Field(ge=1024, description="Output of one run at which it is ended; guards the network, not memory.")
+    ] = 2 * 2**30
+
+    def for_runs(self) -> RunLimits:
+        """Return the part that `runs.py` checks."""
+        return RunLimits(
+            code_bytes=self.code_bytes,
+            stdin_bytes=self.stdin_bytes,
+            default_timeout=self.run_timeout,
+            max_timeout=self.max_run_timeout,
+            output_cap=self.output_cap,
+            output_limit=self.output_bytes,
+        )
+
+
+class Settings(BaseSettings):
+    """The gateway's settings."""
+
+    model_config = SettingsConfigDict(env_prefix="SANDPOD_", env_nested_delimiter="__", extra="forbid", frozen=True)
+
+    backend: Annotated[Literal["local", "kubernetes", "fake"], Field(description="Where sandboxes come from.")] = (
+        "local"
+    )
+    host: Annotated[str, Field(description="Address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535, description="Port to listen on; 0 takes a free one.")] = 8000
+    allowed_hosts: Annotated[
+        list[str] | None,
+        Field(description="Host names that requests may be for; default: loopback only without keys, any with keys."),
+    ] = None
+    allowed_origins: Annotated[
+        list[str], Field(description="Web origins, besides the server's own, whose pages may call it.")
+    ] = []
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], Field(description="How much is logged.")] = (
+        "info"
+    )
+    log_format: Annotated[Literal["console", "json"], Field(description="How logs are written (to stderr).")] = (
+        "console"
+    )
+    auth: Annotated[AuthSettings, Field(description="Who may call.")] = AuthSettings()
+    tls: Annotated[TlsSettings, Field(description="TLS in the gateway itself.")] = TlsSettings()
+    limits: Annotated[LimitSettings, Field(description="Bounds of calls.")] = LimitSettings()
+    local: Annotated[LocalSettings, Field(description="The local backend.")] = LocalSettings()
+    kubernetes: Annotated[KubernetesSettings, Field(description="The Kubernetes backend.")] = KubernetesSettings()
+
+    @property
+    def loopback_only(self) -> bool:
+        """Whether nobody but this machine can connect."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    @property
+    def url(self) -> str:
+        """The MCP endpoint."""
+        scheme = "https" if self.tls.cert is not None else "http"
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{scheme}://{host}:{self.port}/mcp"
+
+    def require_keys_or_loopback(self) -> None:
+        """Refuse to be open to all.
+
+        Raises:
+            StartError: It would listen on more than loopback without keys.
+        """
+        if self.auth.keys_file is None and not self.loopback_only:
+            raise StartError(
+                ErrorCode.UNAUTHORIZED,
+                f"Without API keys the server listens on loopback only, not on {self.host}.",
+                next_step="Make one: sandpod keys create --user NAME --file keys.yaml; then add --auth.keys-file keys.yaml.",
+            )
+
+
+def load(arguments: list[str] | None, *, config: Path | None, program: str) -> Settings:
+    """Return the settings of flags, environment and file.
+
+    Args:
+        arguments: Flags, or None for none.
+        config: The file (YAML), if there is one.
+        program: What the help text calls the program.
+
+    Raises:
+        StartError: They contradict the schema; says which and why.
+    """
+    if config is not None and not config.is_file():
+        raise StartError(ErrorCode.NOT_FOUND, f"There is no settings file {config}.", next_step="Correct --config.")
+
+    class _Sources(Settings):
+        @classmethod
+        def settings_customise_sources(
+            cls, settings_cls: type[BaseSettings], *_: PydanticBaseSettingsSource, **__: PydanticBaseSettingsSource
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            sources: list[PydanticBaseSettingsSource] = []
+            if arguments is not None:
+                sources.append(_flags(settings_cls, arguments, program))
+            sources.append(EnvSettingsSource(settings_cls))
+            if config is not None:
+                sources.append(YamlConfigSettingsSource(settings_cls, yaml_file=config))
+            return tuple(sources)
+
+    try:
+        return _Sources()
+    except ValidationError as error:
+        raise StartError(
+            ErrorCode.INVALID_ARGUMENT,
+            f"Settings are wrong: {_first(error)}.",
+            next_step=f"See `{program} --help`.",
+        ) from error
+
+
+# The one nested flag that a user is told to type.
+_SHORT_FLAGS: Final = {"--unsafe-no-isolation": "--local.unsafe-no-isolation"}
+
+
+def _flags(settings_cls: type[BaseSettings], arguments: list[str], program: str) -> CliSettingsSource[Any]:
+    return CliSettingsSource(
+        settings_cls,
+        cli_prog_name=program,
+        cli_parse_args=[_SHORT_FLAGS.get(argument, argument) for argument in arguments],
+        cli_kebab_case=True,
+        cli_implicit_flags=True,
+        cli_hide_none_type=True,
+        cli_avoid_json=True,
+    )
+
+
+def _first(error: ValidationError) -> str:
+    """The first complaint, without the value: it might be a secret."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    place = ".".join(str(part) for part in first["loc"]) or "they"
+    return f"{place}: {first['msg']}"
