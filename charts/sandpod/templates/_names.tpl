@@ -1,0 +1,39 @@
+{{/*
+The name of every object of this chart. No template spells a name itself.
+*/}}
+
+{{- define "sandpod.fullname" -}}
+{{- .Values.fullnameOverride | default .Release.Name -}}
+{{- end -}}
+
+{{- define "sandpod.gateway" -}}
+{{ include "sandpod.fullname" . }}-gateway
+{{- end -}}
+
+{{- define "sandpod.gateway.config" -}}
+{{ include "sandpod.gateway" . }}-config
+{{- end -}}
+
+{{- define "sandpod.gateway.keys" -}}
+{{- .Values.auth.existingSecret | default (printf "%s-keys" (include "sandpod.fullname" .)) -}}
+{{- end -}}
+
+{{- define "sandpod.gateway.test" -}}
+{{ include "sandpod.gateway" . }}-test
+{{- end -}}
+
+{{- define "sandpod.operator" -}}
+{{ include "sandpod.fullname" . }}-operator
+{{- end -}}
+
+{{- define "sandpod.sandboxes.namespace" -}}
+{{- .Values.sandboxes.namespace -}}
+{{- end -}}
+
+{{/*
+For quota, limits and the policy of the sandbox namespace. The operator keeps a policy of its own there
+(sandpod-deny-all, for the pods that it makes); this one is for every pod, whoever makes it, so it needs another name.
+*/}}
+{{- define "sandpod.sandboxes" -}}
+{{ include "sandpod.fullname" . }}-namespace
+{{- end -}}

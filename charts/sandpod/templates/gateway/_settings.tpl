@@ -1,0 +1,18 @@
+{{/*
+The gateway's settings file: `gateway.config` and what follows from other values, which can't be set there.
+*/}}
+{{- define "sandpod.gateway.settings" -}}
+{{- $settings := dict
+  "backend" "kubernetes"
+  "host" "0.0.0.0"
+  "port" 8000
+  "kubernetes" (dict
+    "namespace" (include "sandpod.sandboxes.namespace" .)
+    "default_template" .Values.sandboxes.defaultTemplate)
+  "auth" (dict "keys_file" "/etc/sandpod/keys/keys.yaml")
+-}}
+{{- if .Values.tls.secretName -}}
+{{- $_ := set $settings "tls" (dict "cert" "/etc/sandpod/tls/tls.crt" "key" "/etc/sandpod/tls/tls.key") -}}
+{{- end -}}
+{{- toYaml (mergeOverwrite $settings (deepCopy .Values.gateway.config)) -}}
+{{- end -}}
