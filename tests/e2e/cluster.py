@@ -1,0 +1,146 @@
+"""What the cluster says, by kubectl as an administrator would: the tests' second pair of eyes beside the gateway.
+
+Called by the tests of this folder only. It waits on named conditions, each bounded; it never pauses and hopes.
+"""
+
+import asyncio
+import json
+import socket
+import subprocess
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+POLL = 0.2  # seconds between two looks at what has no watch
+
+
+class ClusterError(AssertionError):
+    """A command failed, or what was waited for did not come."""
+
+
+async def until(what: str, look: Callable[[], Awaitable[T]], *, within: float) -> T:
+    """Return the first true answer of `look`.
+
+    Raises:
+        ClusterError: There was none within that many seconds.
+    """
+    end = time.monotonic() + within
+    while True:
+        answer = await look()
+        if answer:
+            return answer
+        if time.monotonic() > end:
+            raise ClusterError(f"not within {within:g} s: {what}; last answer {answer!r}")
+        await asyncio.sleep(POLL)
+
+
+@contextmanager
+def forwarded(namespace: str, target: str, port: int) -> Iterator[int]:
+    """Give a local port that leads to one pod or Service; kubectl says when it is open."""
+    command = ["kubectl", "port-forward", "-n", namespace, target, f":{port}", "--address", "127.0.0.1"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as tunnel:
+        try:
+            assert tunnel.stdout is not None
+            line = tunnel.stdout.readline()
+            local = int(line.split(":")[1].split(" ")[0])
+            socket.create_connection(("127.0.0.1", local), timeout=5).close()
+            yield local
+        finally:
+            tunnel.terminate()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """The cluster that KUBECONFIG names, with the chart installed.
+
+    Attributes:
+        namespace: Where gateway and operator run.
+        sandboxes: Where the sandboxes run.
+    """
+
+    namespace: str
+    sandboxes: str
+
+    async def kubectl(self, *arguments: str, stdin: str | None = None, check: bool = True) -> str:
+        """Return what kubectl prints.
+
+        Raises:
+            ClusterError: It failed, and `check` is true; the text is its own.
+        """
+        done = await asyncio.to_thread(
+            subprocess.run,
+            ["kubectl", *arguments],
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        if check and done.returncode != 0:
+            raise ClusterError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
+        return done.stdout
+
+    async def items(self, kind: str, *, namespace: str | None = None, selector: str = "") -> list[dict[str, Any]]:
+        """Return all objects of a kind in the sandboxes' namespace, or in another."""
+        out = await self.kubectl("get", kind, "-n", namespace or self.sandboxes, "-l", selector, "-o", "json")
+        found: list[dict[str, Any]] = json.loads(out)["items"]
+        return found
+
+    async def sandbox(self, name: str) -> dict[str, Any]:
+        """Return a Sandbox as the API server has it."""
+        out = await self.kubectl("get", "sandboxes.sandpod.dev", name, "-n", self.sandboxes, "-o", "json")
+        found: dict[str, Any] = json.loads(out)
+        return found
+
+    async def pod_of(self, name: str) -> dict[str, Any]:
+        """Return the pod of a Sandbox."""
+        pod = (await self.sandbox(name))["status"]["podName"]
+        found: dict[str, Any] = json.loads(await self.kubectl("get", "pod", pod, "-n", self.sandboxes, "-o", "json"))
+        return found
+
+    async def in_pod(self, pod: str, code: str) -> str:
+        """Return what a Python program prints in a sandbox's pod, beside the runner and not through it."""
+        return await self.kubectl("exec", pod, "-n", self.sandboxes, "--", "python3", "-I", "-c", code)
+
+    async def claimed(self) -> set[str]:
+        """Return the names of all Sandboxes that somebody holds."""
+        return {s["metadata"]["name"] for s in await self.items("sandboxes.sandpod.dev") if "claim" in s["spec"]}
+
+    async def warm(self) -> set[str]:
+        """Return the names of all Sandboxes that wait, ready."""
+        found = await self.items("sandboxes.sandpod.dev")
+        return {
+            s["metadata"]["name"]
+            for s in found
+            if "claim" not in s["spec"] and s.get("status", {}).get("phase") == "Warm"
+        }
+
+    async def pool_is_full(self, *, within: float = 120) -> set[str]:
+        """Wait until the default pool has all its warm sandboxes, and return them."""
+        pool = json.loads(await self.kubectl("get", "sbxp", "default", "-n", self.sandboxes, "-o", "json"))
+        wanted = pool["spec"]["replicas"]
+
+        async def look() -> set[str]:
+            warm = await self.warm()
+            return warm if len(warm) >= wanted else set()
+
+        return await until(f"{wanted} warm sandboxes", look, within=within)
+
+    async def rollout(self, component: str) -> None:
+        """Wait until all pods of the gateway or the operator are ready."""
+        await self.kubectl(
+            "rollout", "status", f"deployment/sandpod-{component}", "-n", self.namespace, "--timeout=110s"
+        )
+
+    async def component_pods(self, component: str) -> list[str]:
+        """Return the names of the running pods of the gateway or the operator."""
+        pods = await self.items("pods", namespace=self.namespace, selector=f"app.kubernetes.io/component={component}")
+        return [
+            p["metadata"]["name"]
+            for p in pods
+            if "deletionTimestamp" not in p["metadata"] and p["status"].get("phase") == "Running"
+        ]

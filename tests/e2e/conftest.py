@@ -1,0 +1,68 @@
+"""Fixtures for a cluster that `make install` has prepared. Nothing is made here; what is missing is said."""
+
+import json
+import os
+import subprocess
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from e2e.callers import Caller, Session
+from e2e.cluster import Cluster
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Cluster:
+    if "SANDPOD_TEST_KUBERNETES" not in os.environ:
+        pytest.fail("These tests need a cluster with the chart installed: run make test-cluster.")
+    return Cluster(
+        namespace=os.environ.get("SANDPOD_NAMESPACE", "sandpod"),
+        sandboxes=os.environ.get("SANDPOD_SANDBOX_NAMESPACE", "sandpod-sandboxes"),
+    )
+
+
+@pytest.fixture(scope="session")
+def keys() -> dict[str, str]:
+    """API keys by user."""
+    path = Path(os.environ.get("SANDPOD_KEYS", ".build/keys.json"))
+    return {user: made["key"] for user, made in json.loads(path.read_text(encoding="utf-8")).items()}
+
+
+@pytest.fixture(scope="session")
+def gateway_url(cluster: Cluster) -> str:
+    """The gateway's address: SANDPOD_URL, or its Service's port on the first node."""
+    if url := os.environ.get("SANDPOD_URL"):
+        return url
+
+    def ask(*arguments: str) -> str:
+        return subprocess.run(["kubectl", "get", *arguments], capture_output=True, text=True, check=True).stdout
+
+    port = ask("svc", "sandpod-gateway", "-n", cluster.namespace, "-o", "jsonpath={.spec.ports[0].nodePort}")
+    address = ask("nodes", "-o", "jsonpath={.items[0].status.addresses[?(@.type=='InternalIP')].address}")
+    return f"http://{address}:{port}"
+
+
+@pytest.fixture(scope="session")
+def alice(gateway_url: str, keys: dict[str, str]) -> Caller:
+    return Caller(f"{gateway_url}/mcp", keys["alice"])
+
+
+@pytest.fixture(scope="session")
+def bob(gateway_url: str, keys: dict[str, str]) -> Caller:
+    return Caller(f"{gateway_url}/mcp", keys["bob"])
+
+
+@pytest.fixture
+async def session(alice: Caller) -> AsyncIterator[Session]:
+    """A connection of alice."""
+    async with alice.connect() as connected:
+        yield connected
+
+
+@pytest.fixture
+async def sandbox(session: Session) -> AsyncIterator[str]:
+    """A sandbox of alice, closed afterwards."""
+    handle = await session.create()
+    yield handle
+    await session.close(handle)

@@ -1,0 +1,105 @@
+"""Parts are killed in the middle of a run. The caller gets a coded answer, and nothing is left behind."""
+
+import asyncio
+import contextlib
+from typing import Any
+
+from e2e.callers import Caller, Reply, Session
+from e2e.cluster import Cluster, until
+
+TICKS = "import time\nfor i in range(1000):\n    print('tick', i, flush=True)\n    time.sleep(0.2)\n"
+FEW_TICKS = "import time\nfor i in range(60):\n    print('tick', i, flush=True)\n    time.sleep(0.2)\nprint('done')\n"
+
+
+async def started(session: Session, sandbox: str, code: str) -> asyncio.Task[Reply]:
+    """Start a run and return once its first output is here."""
+    first = asyncio.Event()
+
+    async def listen(text: str) -> None:
+        if "tick" in text:
+            first.set()
+
+    run = asyncio.create_task(session.python(code, sandbox=sandbox, timeout=120, on_output=listen))
+    async with asyncio.timeout(20):
+        await first.wait()
+    return run
+
+
+async def no_orphans(cluster: Cluster) -> None:
+    """Wait until every pod belongs to a Sandbox that exists, and every Sandbox has one pod at most."""
+
+    async def look() -> bool:
+        sandboxes = {s["metadata"]["uid"] for s in await cluster.items("sandboxes.sandpod.dev")}
+        owners = [
+            owner["uid"]
+            for pod in await cluster.items("pods")
+            for owner in pod["metadata"].get("ownerReferences", [{"uid": "nobody"}])
+        ]
+        return len(owners) == len(set(owners)) and set(owners) <= sandboxes
+
+    await until("no pod without its Sandbox", look, within=90)
+
+
+async def test_killed_sandbox_pod_ends_the_run_as_sandbox_lost(
+    session: Session, sandbox: str, cluster: Cluster
+) -> None:
+    run = await started(session, sandbox, TICKS)
+    pod = (await cluster.pod_of(sandbox))["metadata"]["name"]
+    await cluster.kubectl("delete", "pod", pod, "-n", cluster.sandboxes, "--force", "--grace-period=0")
+    async with asyncio.timeout(60):
+        reply = await run
+    assert "sandbox_lost" in {reply.error, reply.data.get("outcome")}, reply
+    again = await session.python("print(1)", sandbox=sandbox)
+    assert again.error in {"sandbox_lost", "session_not_found"}, again
+    await session.close(sandbox)
+    await no_orphans(cluster)
+
+
+async def test_killed_gateway_loses_the_call_but_not_the_sandbox(alice: Caller, cluster: Cluster) -> None:
+    async with alice.connect() as before:
+        sandbox = await before.create(name="survivor")
+        await before.call("write_file", path="kept.txt", text="kept", sandbox=sandbox)
+        run = await started(before, sandbox, TICKS)
+        gateways = await cluster.component_pods("gateway")
+        await cluster.kubectl("delete", "pod", *gateways, "-n", cluster.namespace, "--force", "--grace-period=0")
+        with contextlib.suppress(Exception):  # the connection is gone in the middle of a call: any error is right
+            async with asyncio.timeout(60):
+                await run
+    await cluster.rollout("gateway")
+
+    async def reconnected() -> Any:
+        with contextlib.suppress(Exception):
+            async with alice.connect() as after:
+                reply = await after.python("print(open('kept.txt').read())", sandbox=sandbox)
+                return reply if reply.error != "backend_unavailable" else None
+        return None
+
+    reply = await until("a new gateway answers", reconnected, within=60)
+    assert reply["stdout"] == "kept\n"
+    async with alice.connect() as after:
+        await after.close(sandbox)
+    await no_orphans(cluster)
+
+
+async def test_killed_operator_disturbs_no_run_and_its_work_is_taken_over(
+    session: Session, sandbox: str, cluster: Cluster
+) -> None:
+    run = await started(session, sandbox, FEW_TICKS)
+    operators = await cluster.component_pods("operator")
+    await cluster.kubectl("delete", "pod", *operators, "-n", cluster.namespace, "--force", "--grace-period=0")
+    closed = await session.create(name="closed-meanwhile")
+    await session.close(closed)
+    reply = await run
+    assert (reply["outcome"], reply["stdout"].endswith("done\n")) == ("ok", True)
+    await cluster.rollout("operator")
+    await cluster.pool_is_full(within=180)
+    await no_orphans(cluster)
+
+
+async def test_sandbox_past_its_lifetime_ends_and_says_so(session: Session, cluster: Cluster) -> None:
+    sandbox = await session.create(name="short", lifetime={"ttl": 3, "idle_timeout": 3})
+    pod = (await cluster.pod_of(sandbox))["metadata"]["name"]
+    await cluster.kubectl("wait", f"pod/{pod}", "-n", cluster.sandboxes, "--for=delete", "--timeout=90s")
+    reply = await session.python("print(1)", sandbox=sandbox)
+    assert reply.error in {"sandbox_lost", "session_not_found"}, reply
+    await no_orphans(cluster)

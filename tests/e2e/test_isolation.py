@@ -1,0 +1,168 @@
+"""What code in a sandbox can't do, each shown by trying it from inside. README.md's table names these tests."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from e2e.callers import Session
+from e2e.cluster import Cluster
+
+PROBE = """
+import json, os, pathlib
+status = dict(line.split(":\\t", 1) for line in open("/proc/self/status").read().splitlines() if ":\\t" in line)
+PLACES = ("/", "/etc", "/usr/bin", "/var", "/opt", "/root", "/proc", "/sys")
+def writable(place):
+    try:
+        pathlib.Path(place, "probe").write_text("x")
+    except OSError as error:
+        return error.strerror
+    return True
+print(json.dumps({
+    "uids": os.getresuid(), "gids": os.getresgid(), "groups": os.getgroups(),
+    "capabilities": [int(status[name], 16) for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")],
+    "no_new_privileges": status["NoNewPrivs"], "seccomp": status["Seccomp"],
+    "writable": {place: writable(place) for place in PLACES},
+    "token": os.path.exists("/var/run/secrets/kubernetes.io"),
+    "services": [name for name in os.environ if name.startswith("KUBERNETES") or name.endswith("_SERVICE_HOST")],
+    "nameservers": [line for line in open("/etc/resolv.conf").read().splitlines() if line.startswith("nameserver")],
+    "workspace": os.getcwd(),
+}))
+"""
+
+# Tries TCP to each address and DNS by UDP, and prints how each try ended.
+CONNECT = """
+import json, socket, sys
+answers = {}
+for place in sys.argv[1:]:
+    host, port = place.rsplit(":", 1)
+    try:
+        socket.create_connection((host, int(port)), timeout=2).close()
+        answers[place] = "open"
+    except OSError as error:
+        answers[place] = type(error).__name__
+print(json.dumps(answers))
+"""
+
+ASK_DNS = """
+import socket, sys
+name = b"\\x0akubernetes\\x07default\\x03svc\\x07cluster\\x05local\\0"
+query = bytes.fromhex("123401000001000000000000") + name + bytes.fromhex("00010001")
+asker = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+asker.settimeout(2)
+try:
+    asker.sendto(query, (sys.argv[1], 53))
+    print("answered", len(asker.recv(512)))
+except OSError as error:
+    print("nothing:", type(error).__name__)
+"""
+
+LISTEN = """
+import pathlib, socket
+server = socket.create_server(("0.0.0.0", 8765))
+pathlib.Path("listening").write_text("")
+socket.create_connection((socket.gethostbyname(socket.gethostname()), 8765), timeout=2).close()
+print("reached by itself", flush=True)
+while True:
+    server.accept()
+"""
+
+
+@pytest.fixture
+async def facts(session: Session, sandbox: str) -> dict[str, Any]:
+    reply = await session.python(PROBE, sandbox=sandbox)
+    assert reply["outcome"] == "ok", reply
+    found: dict[str, Any] = json.loads(reply["stdout"])
+    return found
+
+
+async def test_code_does_not_run_as_root(facts: dict[str, Any]) -> None:
+    assert 0 not in facts["uids"] + facts["gids"] + facts["groups"]
+
+
+async def test_code_has_no_capability_and_can_gain_none(facts: dict[str, Any]) -> None:
+    assert facts["capabilities"] == [0, 0, 0, 0, 0]
+    assert facts["no_new_privileges"] == "1"
+
+
+async def test_system_calls_are_filtered(facts: dict[str, Any]) -> None:
+    assert facts["seccomp"] == "2"
+
+
+async def test_root_file_system_is_read_only(facts: dict[str, Any]) -> None:
+    assert facts["workspace"] == "/workspace"
+    assert [place for place, answer in facts["writable"].items() if answer is True] == []
+
+
+async def test_there_is_no_service_account_token(facts: dict[str, Any]) -> None:
+    assert facts["token"] is False
+    assert facts["services"] == []
+
+
+async def addresses(cluster: Cluster) -> list[str]:
+    """What must not be reached: API server (Service and node), kubelet, DNS, the gateway, the internet."""
+
+    async def ask(*arguments: str) -> str:
+        return (await cluster.kubectl("get", *arguments)).strip()
+
+    service = await ask("svc", "kubernetes", "-n", "default", "-o", "jsonpath={.spec.clusterIP}")
+    dns = await ask("svc", "kube-dns", "-n", "kube-system", "-o", "jsonpath={.spec.clusterIP}")
+    node = await ask("nodes", "-o", "jsonpath={.items[0].status.addresses[?(@.type=='InternalIP')].address}")
+    gateway = await ask(
+        "svc", "sandpod-gateway", "-n", cluster.namespace, "-o", "jsonpath={.spec.clusterIP}:{.spec.ports[0].port}"
+    )
+    return [
+        f"{service}:443",
+        f"{node}:6443",
+        f"{node}:10250",
+        f"{node}:22",
+        f"{dns}:53",
+        gateway,
+        "1.1.1.1:443",
+        "8.8.8.8:53",
+    ]
+
+
+async def test_no_way_to_the_api_server_the_node_dns_the_gateway_or_the_internet(
+    session: Session, sandbox: str, cluster: Cluster
+) -> None:
+    reply = await session.python(CONNECT, sandbox=sandbox, args=await addresses(cluster), timeout=60)
+    answers = json.loads(reply["stdout"])
+    assert len(answers) == 8
+    assert "open" not in answers.values(), answers
+    # A refusal would mean that the packet got there.
+    assert "ConnectionRefusedError" not in answers.values(), answers
+
+
+async def test_no_name_is_resolved(session: Session, sandbox: str, facts: dict[str, Any], cluster: Cluster) -> None:
+    dns = await cluster.kubectl("get", "svc", "kube-dns", "-n", "kube-system", "-o", "jsonpath={.spec.clusterIP}")
+    assert not any(dns in line for line in facts["nameservers"])
+    assert (await session.python(ASK_DNS, sandbox=sandbox, args=[dns]))["stdout"].startswith("nothing:")
+
+
+async def test_no_way_to_another_sandbox(session: Session, sandbox: str, cluster: Cluster) -> None:
+    other = await session.create(name="listener")
+    listening = asyncio.Event()
+
+    async def listen(text: str) -> None:
+        if "reached by itself" in text:
+            listening.set()
+
+    server = asyncio.create_task(session.python(LISTEN, sandbox=other, timeout=60, on_output=listen))
+    async with asyncio.timeout(15):
+        await listening.wait()
+    address = (await cluster.pod_of(other))["status"]["podIP"]
+    reply = await session.python(CONNECT, sandbox=sandbox, args=[f"{address}:8765"])
+    await session.close(other)
+    await server
+    assert json.loads(reply["stdout"]) == {f"{address}:8765": "TimeoutError"}
+
+
+async def test_sandboxes_share_no_files(session: Session, sandbox: str) -> None:
+    other = await session.create(name="apart")
+    for place in ("/workspace", "/tmp", "/dev/shm"):
+        await session.call("run_shell_command", command=f"echo x > {place}/mark", sandbox=sandbox)
+    look = await session.call("run_shell_command", command="ls /workspace /tmp /dev/shm", sandbox=other)
+    await session.close(other)
+    assert "mark" not in look["stdout"]

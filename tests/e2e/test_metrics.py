@@ -1,0 +1,74 @@
+"""What Prometheus scrapes: the numbers of gateways and operators, read through the API server."""
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from e2e.callers import Session
+from e2e.cluster import Cluster, until
+
+Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+async def scrape(cluster: Cluster, component: str, port: int) -> Series:
+    """Return the sum over all pods of a component, by name and labels."""
+    total: Series = {}
+    for pod in await cluster.component_pods(component):
+        path = f"/api/v1/namespaces/{cluster.namespace}/pods/{pod}:{port}/proxy/metrics"
+        for family in text_string_to_metric_families(await cluster.kubectl("get", "--raw", path)):
+            for sample in family.samples:
+                key = (sample.name, frozenset(sample.labels.items()))
+                total[key] = total.get(key, 0) + sample.value
+    return total
+
+
+def value(series: Series, name: str, **labels: str) -> float:
+    return series[name, frozenset(labels.items())]
+
+
+async def test_runs_are_counted_and_timed_by_language_and_outcome(
+    session: Session, sandbox: str, cluster: Cluster
+) -> None:
+    before = await scrape(cluster, "gateway", 8000)
+    await session.python("print('x' * 999)", sandbox=sandbox)
+    await session.python("raise SystemExit(1)", sandbox=sandbox)
+    await session.call("run_js_code", code="console.log(1)", sandbox=sandbox)
+    after = await scrape(cluster, "gateway", 8000)
+
+    def grown(name: str, **labels: str) -> float:
+        return value(after, name, **labels) - value(before, name, **labels)
+
+    assert grown("sandpod_runs_total", language="python", outcome="ok") == 1
+    assert grown("sandpod_runs_total", language="python", outcome="error") == 1
+    assert grown("sandpod_runs_total", language="javascript", outcome="ok") == 1
+    assert grown("sandpod_run_seconds_count", language="python") == 2
+    assert grown("sandpod_output_bytes_total", stream="stdout") == 1002
+
+
+async def test_claims_open_streams_and_pool_depth_are_told(session: Session, cluster: Cluster) -> None:
+    await cluster.pool_is_full()
+    before = await scrape(cluster, "gateway", 8000)
+    sandbox = await session.create(name="measured")
+    await session.python("print(1)", sandbox=sandbox)
+    after = await scrape(cluster, "gateway", 8000)
+    await session.close(sandbox)
+    assert value(after, "sandpod_claims_total", result="ok") - value(before, "sandpod_claims_total", result="ok") == 1
+    assert value(after, "sandpod_open_streams") >= 1
+
+    async def full_again() -> bool:
+        # Each of the two gateways tells what it sees: two warm sandboxes.
+        return value(await scrape(cluster, "gateway", 8000), "sandpod_pool_ready", template="default") == 4
+
+    await until("both gateways see the full pool", full_again, within=60)
+
+
+async def test_operator_tells_of_its_work(cluster: Cluster) -> None:
+    series = await scrape(cluster, "operator", 8081)
+    names = {name for name, _ in series if name.startswith("sandpod_operator_")}
+    assert any("reconcile" in name for name in names), names
+    assert any("pool" in name for name in names), names
+
+
+async def test_no_series_names_a_sandbox_or_a_caller(session: Session, sandbox: str, cluster: Cluster) -> None:
+    await session.python("print(1)", sandbox=sandbox)
+    for component, port in (("gateway", 8000), ("operator", 8081)):
+        labels = {label for _, pairs in await scrape(cluster, component, port) for _, label in pairs}
+        assert not {label for label in labels if sandbox in label or "alice" in label}

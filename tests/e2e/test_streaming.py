@@ -1,0 +1,119 @@
+"""Output arrives while the program runs, and a cancel reaches the process. Order and cause prove it, not a clock:
+the program goes on only after the client has seen its last line.
+"""
+
+import asyncio
+import contextlib
+import re
+
+from e2e.callers import Caller, Session
+from e2e.cluster import Cluster, until
+
+FIVE = "import time\nfor i in range(5):\n    print(i)\n    time.sleep(1)\n"
+
+# Each line is answered by a file; without live output this program would wait until its timeout.
+DIALOGUE = """
+import pathlib, time
+for i in range(3):
+    print("line", i)
+    while not pathlib.Path(f"seen-{i}").exists():
+        time.sleep(0.01)
+print("heard everything")
+"""
+
+TICKS = """
+import pathlib, time
+for i in range(100_000):
+    print("tick", i, flush=True)
+    time.sleep(0.2)
+"""
+
+# Counts the processes in the pod whose code has the marker in its environment.
+COUNT = """
+import pathlib
+count = 0
+for place in pathlib.Path("/proc").glob("[0-9]*/environ"):
+    try:
+        count += b"MARKER=ticking" in place.read_bytes()
+    except OSError:
+        pass
+print(count)
+"""
+
+
+async def test_loop_that_prints_once_a_second_arrives_as_five_notifications(session: Session, sandbox: str) -> None:
+    reply = await session.python(FIVE, sandbox=sandbox)
+    spoken = [text for text in reply.progress if text.strip()]
+    assert spoken == ["0\n", "1\n", "2\n", "3\n", "4\n"]
+    assert reply["stdout"] == "".join(spoken)
+
+
+async def test_line_is_seen_before_the_program_goes_on(session: Session, sandbox: str) -> None:
+    heard = ""
+
+    async def answer(text: str) -> None:
+        nonlocal heard
+        before, heard = heard, heard + text
+        for number in set(re.findall(r"line (\d)\n", heard)) - set(re.findall(r"line (\d)\n", before)):
+            await session.call("write_file", path=f"seen-{number}", text="", sandbox=sandbox)
+
+    reply = await session.python(DIALOGUE, sandbox=sandbox, timeout=30, on_output=answer)
+    assert (reply["outcome"], heard) == ("ok", reply["stdout"])
+    assert heard.endswith("heard everything\n")
+
+
+async def test_both_streams_are_streamed_and_kept_apart(session: Session, sandbox: str) -> None:
+    reply = await session.call("run_shell_command", command="echo out; echo err >&2", sandbox=sandbox)
+    assert (reply["stdout"], reply["stderr"]) == ("out\n", "err\n")
+    assert sorted("".join(reply.progress).split()) == ["err", "out"]
+
+
+async def test_cancel_after_the_second_line_ends_the_process_in_the_pod(
+    session: Session, sandbox: str, cluster: Cluster
+) -> None:
+    pod = (await cluster.pod_of(sandbox))["metadata"]["name"]
+    second = asyncio.Event()
+
+    async def listen(text: str) -> None:
+        if "tick 1\n" in text:
+            second.set()
+
+    run = asyncio.create_task(
+        session.python(TICKS, sandbox=sandbox, env={"MARKER": "ticking"}, timeout=60, on_output=listen)
+    )
+    async with asyncio.timeout(15):
+        await second.wait()
+    assert int(await cluster.in_pod(pod, COUNT)) > 0
+    run.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await run
+
+    async def ended() -> bool:
+        return int(await cluster.in_pod(pod, COUNT)) == 0
+
+    await until("the cancelled program has ended", ended, within=5)
+    assert (await session.python("print('still here')", sandbox=sandbox))["stdout"] == "still here\n"
+
+
+async def test_client_that_goes_away_ends_its_run(alice: Caller, sandbox: str, cluster: Cluster) -> None:
+    pod = (await cluster.pod_of(sandbox))["metadata"]["name"]
+    started = asyncio.Event()
+
+    async def listen(text: str) -> None:
+        if "tick" in text:
+            started.set()
+
+    async with alice.connect() as other:
+        run = asyncio.create_task(
+            other.python(TICKS, sandbox=sandbox, env={"MARKER": "ticking"}, timeout=60, on_output=listen)
+        )
+        async with asyncio.timeout(15):
+            await started.wait()
+        run.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await run
+
+    async def ended() -> bool:
+        return int(await cluster.in_pod(pod, COUNT)) == 0
+
+    await until("the run of the client that left has ended", ended, within=15)
