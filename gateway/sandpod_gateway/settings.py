@@ -139,7 +139,7 @@ class Settings(BaseSettings):
             raise StartError(
                 ErrorCode.UNAUTHORIZED,
                 f"Without API keys the server listens on loopback only, not on {self.host}.",
-                next_step="Make one: sandpod keys create --user NAME --file keys.yaml; then add --auth.keys-file keys.yaml.",
+                next_step="Make one: sandpod keys create --user NAME --file keys.yaml; then set --auth.keys-file.",
             )
 
 

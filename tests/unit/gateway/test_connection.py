@@ -1,0 +1,181 @@
+import asyncio
+from typing import Any
+
+import pytest
+
+from gateway_peers import ScriptedStream, until
+from sandpod_api.results import ErrorCode
+from sandpod_gateway.connection import ConnectionLostError, RunnerConnection, open_connection
+from sandpod_gateway.errors import SandpodError
+from sandpod_runner import protocol
+
+
+async def connect(**hello: Any) -> tuple[ScriptedStream, RunnerConnection]:
+    stream = ScriptedStream()
+    stream.hello(**hello)
+    connection = await open_connection(stream)
+    await stream.heard("hello")
+    return stream, connection
+
+
+def header(run: str = "r1") -> dict[str, Any]:
+    return {"run": run, "language": "python", "args": [], "env": {}, "cwd": ".", "stdin": False, "timeout": 5}
+
+
+async def test_a_runner_of_another_version_is_refused() -> None:
+    with pytest.raises(ConnectionLostError, match="version 2"):
+        await connect(version=2)
+
+
+@pytest.mark.parametrize("raw", [b"", b"\xff" * 64, b"GET / HTTP/1.1\r\n\r\n"])
+async def test_what_is_no_runner_is_refused(raw: bytes) -> None:
+    stream = ScriptedStream()
+    stream.say_raw(raw)
+    with pytest.raises(ConnectionLostError):
+        await open_connection(stream)
+    assert stream.closed
+
+
+async def test_a_hello_that_makes_no_sense_is_refused() -> None:
+    with pytest.raises(ConnectionLostError):
+        await connect(languages=["python"])
+
+
+async def test_output_and_end_reach_the_run_they_belong_to() -> None:
+    stream, connection = await connect()
+    seen: dict[str, list[tuple[str, bytes]]] = {"a": [], "b": []}
+    runs = [await connection.start_run(header(n), b"1", lambda s, d, n=n: seen[n].append((s, d))) for n in seen]  # type: ignore[misc]
+    assert connection.busy == 2
+    stream.say({"t": "out", "run": "b", "stream": "stderr", "offset": 0}, b"B")
+    stream.say({"t": "out", "run": "a", "stream": "stdout", "offset": 0}, b"A")
+    for name in seen:
+        stream.say({"t": "end", "run": name, "outcome": "ok", "exit_code": 0})
+    assert [(await run.ended).outcome for run in runs] == ["ok", "ok"]
+    assert seen == {"a": [("stdout", b"A")], "b": [("stderr", b"B")]}
+    assert connection.busy == 0
+    await connection.close()
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        {"t": "out", "run": ["x"], "stream": "stdout"},
+        {"t": "out", "run": "r1", "stream": "../etc"},
+        {"t": "out", "run": "unknown", "stream": "stdout"},
+        {"t": "end", "run": {"a": 1}},
+        {"t": "reply", "id": "1"},
+        {"t": "reply", "id": 10**30},
+        {"t": "error", "id": None, "run": 3},
+        {"t": "never heard of"},
+        {"t": 7},
+        {},
+    ],
+)
+async def test_frames_that_make_no_sense_change_nothing(frame: dict[str, Any]) -> None:
+    stream, connection = await connect()
+    got: list[bytes] = []
+    run = await connection.start_run(header(), b"1", lambda _, data: got.append(data))
+    stream.say(frame, b"hostile")
+    stream.say({"t": "end", "run": "r1", "outcome": "ok", "exit_code": 0})
+    assert (await run.ended).exit_code == 0
+    assert got == []
+    await connection.close()
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        {"outcome": "splendid"},
+        {"outcome": "ok", "exit_code": 10**40},
+        {"outcome": "ok", "cpu_ms": -1},
+        {"outcome": "ok", "duration_ms": 1e300},
+        {"outcome": "error", "signal": "<script>"},
+        {"outcome": "ok", "detail": "x" * 5000},
+    ],
+)
+async def test_an_end_that_makes_no_sense_is_no_success(end: dict[str, Any]) -> None:
+    stream, connection = await connect()
+    run = await connection.start_run(header(), b"1", lambda *_: None)
+    stream.say({"t": "end", "run": "r1", **end})
+    with pytest.raises(ConnectionLostError):
+        await run.ended
+    await connection.close()
+
+
+async def test_a_lost_stream_ends_runs_and_requests() -> None:
+    stream, connection = await connect()
+    run = await connection.start_run(header(), b"1", lambda *_: None)
+    asking = asyncio.create_task(connection.file("stat", {"path": "a"}))
+    await stream.heard("run")
+    await stream.heard("file")
+    stream.say_raw(b"")
+    with pytest.raises(ConnectionLostError):
+        await run.ended
+    with pytest.raises(ConnectionLostError):
+        await asking
+    assert connection.closed
+    with pytest.raises(ConnectionLostError):
+        await connection.start_run(header("r2"), b"1", lambda *_: None)
+
+
+async def test_garbage_ends_the_connection() -> None:
+    stream, connection = await connect()
+    stream.say_raw(b"\xff" * 8)
+    await until(lambda: connection.closed)
+    assert stream.closed
+
+
+async def test_a_refused_run_tells_its_code() -> None:
+    stream, connection = await connect()
+    run = await connection.start_run(header(), b"1", lambda *_: None)
+    stream.say({"t": "error", "run": "r1", "code": "unsupported_language", "message": "No cobol here."})
+    with pytest.raises(SandpodError) as raised:
+        await run.ended
+    assert raised.value.code == ErrorCode.UNSUPPORTED_LANGUAGE
+    await connection.close()
+
+
+async def test_a_code_that_a_runner_must_not_give_becomes_backend_error() -> None:
+    stream, connection = await connect()
+    asking = asyncio.create_task(connection.file("stat", {"path": "a"}))
+    frame = await stream.heard("file")
+    stream.say({"t": "error", "id": frame.header["id"], "code": "unauthorized", "message": "x" * 9999})
+    with pytest.raises(SandpodError) as raised:
+        await asking
+    assert raised.value.code == ErrorCode.BACKEND_ERROR
+    assert len(raised.value.message) <= 300
+    await connection.close()
+
+
+async def test_a_file_is_written_in_parts_of_one_request() -> None:
+    stream, connection = await connect()
+    parts = [b"a" * protocol.FILE_PART, b"b"]
+    writing = asyncio.create_task(connection.file("write", {"path": "f", "overwrite": True}, parts))
+    first, second = await stream.heard("file"), await stream.heard("file")
+    assert (first.payload, second.payload) == (parts[0], parts[1])
+    assert (first.header["last"], second.header["last"]) == (False, True)
+    assert first.header["id"] == second.header["id"]
+    stream.say({"t": "reply", "id": first.header["id"], "size": 1})
+    assert (await writing).header["size"] == 1
+    await connection.close()
+
+
+async def test_stopping_a_run_waits_for_its_end() -> None:
+    stream, connection = await connect()
+    run = await connection.start_run(header(), b"1", lambda *_: None)
+    await stream.heard("run")
+    stopping = asyncio.create_task(connection.stop_run("r1", wait=5))
+    await stream.heard("cancel")
+    assert not stopping.done()
+    stream.say({"t": "end", "run": "r1", "outcome": "cancelled"})
+    assert await stopping
+    assert (await run.ended).outcome == "cancelled"
+    assert await connection.stop_run("r1", wait=5)
+    await connection.close()
+
+
+async def test_a_run_that_will_not_end_is_told() -> None:
+    _, connection = await connect()
+    await connection.start_run(header(), b"1", lambda *_: None)
+    assert not await connection.stop_run("r1", wait=0)
+    await connection.close()

@@ -1,0 +1,59 @@
+from pathlib import Path
+
+import pytest
+
+from sandpod_gateway.errors import StartError
+from sandpod_gateway.settings import Settings, load
+
+
+def settings(*flags: str, config: Path | None = None) -> Settings:
+    return load(list(flags), config=config, program="sandpod serve")
+
+
+def test_flags_win_over_environment_over_file_over_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("port: 1001\nlog_level: warning\nlimits: {run_timeout: 7, code_bytes: 4096}\n")
+    monkeypatch.setenv("SANDPOD_PORT", "1002")
+    monkeypatch.setenv("SANDPOD_LIMITS__RUN_TIMEOUT", "8")
+    result = settings("--port", "1003", config=config)
+    assert (result.port, result.limits.run_timeout, result.limits.code_bytes) == (1003, 8, 4096)
+    assert result.log_level == "warning"
+    assert result.host == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("prot: 1\n", "prot"),
+        ("port: nine\n", "port"),
+        ("limits: {code_bytes: 1}\n", "code_bytes"),
+        ("tls: {cert: a}\n", "tls"),
+    ],
+)
+def test_a_wrong_setting_is_named_in_one_sentence(tmp_path: Path, text: str, word: str) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(text)
+    with pytest.raises(StartError, match=word) as raised:
+        settings(config=config)
+    assert "\n" not in raised.value.message
+
+
+def test_a_missing_settings_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(StartError, match=r"no settings file"):
+        settings(config=tmp_path / "none.yaml")
+
+
+def test_isolation_can_be_given_up_by_one_flag_only() -> None:
+    assert not settings().local.unsafe_no_isolation
+    assert settings("--unsafe-no-isolation").local.unsafe_no_isolation
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "example.org", ""])
+def test_without_keys_it_listens_on_loopback_only(host: str) -> None:
+    with pytest.raises(StartError, match="loopback"):
+        Settings(host=host).require_keys_or_loopback()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "127.9.9.9"])
+def test_loopback_needs_no_keys(host: str) -> None:
+    Settings(host=host).require_keys_or_loopback()

@@ -1,0 +1,91 @@
+import asyncio
+
+from gateway_peers import until
+from sandpod_gateway import streaming
+from sandpod_gateway.streaming import OutputStream
+
+
+class Client:
+    """Takes notifications; reads only while `open` is set."""
+
+    def __init__(self) -> None:
+        self.got: list[tuple[int, str]] = []
+        self.open = asyncio.Event()
+        self.open.set()
+
+    async def send(self, number: int, message: str) -> None:
+        await self.open.wait()
+        self.got.append((number, message))
+
+    @property
+    def text(self) -> str:
+        return "".join(message for _, message in self.got)
+
+
+async def test_pieces_join_to_the_output_and_numbers_grow() -> None:
+    client = Client()
+    stream = OutputStream(client.send)
+    pump = asyncio.create_task(stream.pump())
+    data = "é漢🙂".encode() * 3000
+    for start in range(0, len(data), 4095):
+        stream.feed("stdout", data[start : start + 4095])
+    await stream.finish(pump)
+    assert client.text == "é漢🙂" * 3000
+    assert [number for number, _ in client.got] == sorted({number for number, _ in client.got})
+    assert stream.dropped == 0
+
+
+async def test_first_piece_is_sent_at_once() -> None:
+    client = Client()
+    stream = OutputStream(client.send)
+    pump = asyncio.create_task(stream.pump())
+    stream.feed("stdout", b"first")
+    await until(lambda: client.text == "first")
+    await stream.finish(pump)
+
+
+async def test_what_comes_close_together_is_one_notification() -> None:
+    client = Client()
+    stream = OutputStream(client.send)
+    pump = asyncio.create_task(stream.pump())
+    for _ in range(100):
+        stream.feed("stderr", b"x")
+    await stream.finish(pump)
+    assert client.text == "x" * 100
+    assert len(client.got) <= 2
+
+
+async def test_a_client_that_does_not_read_costs_bounded_memory_and_what_is_dropped_is_counted() -> None:
+    client = Client()
+    client.open.clear()
+    stream = OutputStream(client.send)
+    pump = asyncio.create_task(stream.pump())
+    for _ in range(100):
+        stream.feed("stdout", b"y" * 65536)
+    assert stream.dropped >= 90 * 65536
+    assert stream._size <= streaming.MAX_BUFFER
+    client.open.set()
+    await stream.finish(pump)
+    assert len(client.text) + stream.dropped == 100 * 65536
+
+
+async def test_no_notification_is_larger_than_clients_take() -> None:
+    client = Client()
+    stream = OutputStream(client.send)
+    stream.feed("stdout", b"z" * 200_000)
+    pump = asyncio.create_task(stream.pump())
+    await stream.finish(pump)
+    assert max(len(message) for _, message in client.got) <= streaming.MAX_MESSAGE
+    assert client.text == "z" * 200_000
+
+
+async def test_a_client_that_is_gone_stops_the_pump_and_not_the_run() -> None:
+    async def broken(_number: int, _message: str) -> None:
+        raise ConnectionResetError
+
+    stream = OutputStream(broken)
+    pump = asyncio.create_task(stream.pump())
+    stream.feed("stdout", b"a")
+    await asyncio.wait_for(asyncio.shield(pump), 5)
+    stream.feed("stdout", b"b")
+    await stream.finish(pump)
