@@ -35,6 +35,10 @@ def configure(level: str, style: str) -> None:
     plain = logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s", datefmt="%H:%M:%S")
     handler.setFormatter(_JsonFormatter() if style == "json" else plain)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    # FastMCP brings a handler of its own, with colours and boxes.
+    library = logging.getLogger("fastmcp")
+    library.handlers.clear()
+    library.propagate = True
     # These tell each request or frame at info; their warnings are wanted, their chatter is not.
     for noisy in ("uvicorn.access", "httpx", "mcp", "fastmcp", "asyncio"):
         logging.getLogger(noisy).setLevel(max(logging.getLevelNamesMapping()[level.upper()], logging.WARNING))

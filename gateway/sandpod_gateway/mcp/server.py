@@ -7,6 +7,7 @@ from fastmcp.server.auth import TokenVerifier
 
 from sandpod_gateway.files import Files
 from sandpod_gateway.mcp import file_tools, run_tools, sandbox_tools
+from sandpod_gateway.mcp.bad_arguments import BadArguments
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.runs import Runs
 from sandpod_gateway.sandboxes import Sandboxes
@@ -36,6 +37,7 @@ def create_mcp(
     mcp: FastMCP[None] = FastMCP(
         "sandpod", version=version, instructions=INSTRUCTIONS, auth=auth, mask_error_details=True
     )
+    mcp.add_middleware(BadArguments(metrics))
     run_tools.register(mcp, runs, metrics)
     sandbox_tools.register(mcp, sandboxes, metrics)
     file_tools.register(mcp, files, metrics)
