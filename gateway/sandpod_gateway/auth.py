@@ -106,14 +106,19 @@ def read_keys(path: Path) -> KeyFile:
 class KeyVerifier(TokenVerifier):
     """Knows the keys of a file, and reads it again when it changes.
 
-    A file that went bad is logged, and the keys of before stay: a slip in a Secret must lock nobody out or in.
+    While there is no file, there are no keys, and everyone is refused: a Secret may be made later, or taken away. A
+    file that went bad is logged, and the keys of before stay: a slip in it must lock nobody out.
     """
 
     def __init__(self, path: Path) -> None:
         super().__init__()
         self._path = path
-        self._keys = self._by_hash(read_keys(path))
         self._stamp = self._read_stamp()
+        self._keys: dict[str, KeyEntry] = {}
+        if self._stamp is not None:
+            self._keys = self._by_hash(read_keys(path))
+        else:
+            logger.warning("there is no key file %s yet: every caller is refused until there is one", path)
 
     async def verify_token(self, token: str) -> AccessToken | None:
         """Return who a key belongs to, or None."""
@@ -138,6 +143,10 @@ class KeyVerifier(TokenVerifier):
         if stamp == self._stamp:
             return
         self._stamp = stamp
+        if stamp is None:
+            self._keys = {}
+            logger.warning("the key file %s is gone: every caller is refused", self._path)
+            return
         try:
             self._keys = self._by_hash(read_keys(self._path))
         except StartError as error:

@@ -64,9 +64,20 @@ async def test_a_file_that_went_bad_locks_nobody_out(tmp_path: Path) -> None:
     verifier = KeyVerifier(path)
     path.write_text("keys: [oops")
     verifier.reload()
-    path.unlink()
+    assert await verifier.verify_token(key) is not None
+
+
+async def test_without_a_key_file_everyone_is_refused_until_there_is_one(tmp_path: Path) -> None:
+    path = tmp_path / "keys.yaml"
+    verifier = KeyVerifier(path)
+    key, entry = make_key(user="alice", name="a", days=None, now=NOW)
+    assert await verifier.verify_token(key) is None
+    write(path, entry)
     verifier.reload()
     assert await verifier.verify_token(key) is not None
+    path.unlink()
+    verifier.reload()
+    assert await verifier.verify_token(key) is None
 
 
 @pytest.mark.parametrize("text", ["keys: [oops", "keys: [{name: x}]", "[]", "other: 1", "keys: [{name: a, hash: b}]"])

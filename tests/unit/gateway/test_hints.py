@@ -1,0 +1,27 @@
+import pytest
+from sandpod_api.results import Language
+from sandpod_gateway.hints import hint_for
+
+
+@pytest.mark.parametrize(
+    ("outcome", "detail", "stderr", "language", "word"),
+    [
+        ("timeout", None, "", Language.PYTHON, "timeout"),
+        ("out_of_memory", "It used more than 512 MiB.", "", Language.PYTHON, "512 MiB"),
+        ("sandbox_lost", "The sandbox went away.", "", Language.SHELL, "lost"),
+        ("error", None, "ModuleNotFoundError: No module named 'a.b'", Language.PYTHON, "'a.b'"),
+        ("error", None, "Error: Cannot find module 'left-pad'", Language.JAVASCRIPT, "'left-pad'"),
+        ("error", None, "OSError: [Errno 30] Read-only file system: '/etc/x'", Language.PYTHON, "/workspace"),
+        ("error", None, "curl: (6) Could not resolve host: example.org", Language.SHELL, "no network"),
+        ("cancelled", "The sandbox was closed.", "", Language.SHELL, "closed"),
+    ],
+)
+def test_a_failure_with_a_known_cause_says_what_to_do(
+    outcome: str, detail: str | None, stderr: str, language: Language, word: str
+) -> None:
+    assert word in (hint_for(outcome, detail, stderr, language) or "")
+
+
+def test_success_and_unknown_failures_have_no_hint() -> None:
+    assert hint_for("ok", None, "No module named 'x'", Language.PYTHON) is None
+    assert hint_for("error", None, "boom", Language.PYTHON) is None
