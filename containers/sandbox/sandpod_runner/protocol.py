@@ -64,4 +64,6 @@ STOP_GRACE: Final = 0.5
 """Seconds between TERM and KILL."""
 
 SOCKET: Final = "\0sandpod-runner"
-"""Abstract Unix socket: inside the pod's own network namespace, and no program can remove it."""
+"""Abstract Unix socket: inside the pod's own network namespace, and no program can remove it.
+
+`serve --listen-fd N` listens on an inherited socket instead: the local backend connects to it from outside."""

