@@ -71,7 +71,7 @@ wheel: setup ## Builds the wheel that the images install, into dist/
 
 .PHONY: bench-local
 bench-local: setup ## Measures the local gateway against the budgets
-	$(BIN)/python tests/bench/bench.py local $(BENCH_ARGS)
+	PYTHONPATH=tests $(BIN)/python -m bench.bench local $(BENCH_ARGS)
 
 ##### With Docker, kind, kubectl and helm
 
@@ -101,7 +101,7 @@ install: setup ## Installs the chart into that cluster, with two API keys in .bu
 
 .PHONY: bench
 bench: setup ## Measures the gateway in that cluster against the budgets
-	@$(CLUSTER_ENV) $(BIN)/python tests/bench/bench.py cluster $(BENCH_ARGS)
+	@$(CLUSTER_ENV) PYTHONPATH=tests $(BIN)/python -m bench.bench cluster $(BENCH_ARGS)
 
 .PHONY: cluster-story
 cluster-story: ## Prints what there is to look at in that cluster after a failed test

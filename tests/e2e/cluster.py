@@ -38,6 +38,17 @@ async def until(what: str, look: Callable[[], Awaitable[T]], *, within: float) -
         await asyncio.sleep(POLL)
 
 
+def node_url(namespace: str) -> str:
+    """Return the address of the gateway's Service on the first node, which needs no tunnel."""
+
+    def ask(*arguments: str) -> str:
+        return subprocess.run(["kubectl", "get", *arguments], capture_output=True, text=True, check=True).stdout
+
+    port = ask("svc", "sandpod-gateway", "-n", namespace, "-o", "jsonpath={.spec.ports[0].nodePort}")
+    address = ask("nodes", "-o", "jsonpath={.items[0].status.addresses[?(@.type=='InternalIP')].address}")
+    return f"http://{address}:{port}"
+
+
 @contextmanager
 def forwarded(namespace: str, target: str, port: int) -> Iterator[int]:
     """Give a local port that leads to one pod or Service; kubectl says when it is open."""

@@ -2,14 +2,13 @@
 
 import json
 import os
-import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from e2e.callers import Caller, Session
-from e2e.cluster import Cluster
+from e2e.cluster import Cluster, node_url
 
 
 @pytest.fixture(scope="session")
@@ -32,15 +31,7 @@ def keys() -> dict[str, str]:
 @pytest.fixture(scope="session")
 def gateway_url(cluster: Cluster) -> str:
     """The gateway's address: SANDPOD_URL, or its Service's port on the first node."""
-    if url := os.environ.get("SANDPOD_URL"):
-        return url
-
-    def ask(*arguments: str) -> str:
-        return subprocess.run(["kubectl", "get", *arguments], capture_output=True, text=True, check=True).stdout
-
-    port = ask("svc", "sandpod-gateway", "-n", cluster.namespace, "-o", "jsonpath={.spec.ports[0].nodePort}")
-    address = ask("nodes", "-o", "jsonpath={.items[0].status.addresses[?(@.type=='InternalIP')].address}")
-    return f"http://{address}:{port}"
+    return os.environ.get("SANDPOD_URL") or node_url(cluster.namespace)
 
 
 @pytest.fixture(scope="session")

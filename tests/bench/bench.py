@@ -1,0 +1,159 @@
+"""Measures what Sandpod costs and prints it beside the budgets: `make bench` and `make bench-local`.
+
+    python -m bench.bench local      a gateway that is started here, with the local backend
+    python -m bench.bench cluster    the gateway that `make install` put into the cluster of KUBECONFIG
+
+A benchmark is no test: it fails only when something does not work at all.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+from bench import measures
+from bench.rows import BUDGETS, HEAD, Row, line
+from e2e.callers import Caller, Session
+from e2e.cluster import Cluster, node_url
+from sandpod_gateway.backends.base import Backend, ClaimRequest
+from sandpod_gateway.backends.factory import create_backend
+from sandpod_gateway.connection import open_connection
+from sandpod_gateway.settings import load
+
+ROOT = Path(__file__).resolve().parents[2]
+START_SECONDS = 60
+
+
+@asynccontextmanager
+async def local_gateway() -> AsyncIterator[tuple[str, int]]:
+    """Start a gateway with the local backend; gives its address and process id."""
+    program = Path(sys.executable).with_name("sandpod")
+    command = [str(program), "serve", "--backend", "local", "--port", "0", "--local.warm", "2"]
+    server = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
+    assert server.stderr is not None
+    try:
+        async with asyncio.timeout(START_SECONDS):
+            while said := (await server.stderr.readline()).decode():
+                if "is ready: " in said:
+                    break
+        if not said:
+            raise measures.BenchError("the gateway did not start; sandpod serve --backend local says why")
+        drain = asyncio.create_task(server.stderr.read())
+        yield said.rsplit("is ready: ", 1)[1].strip(), server.pid
+        drain.cancel()
+    finally:
+        if server.returncode is None:
+            server.terminate()
+            await server.wait()
+
+
+def processor_seconds(pid: int) -> float:
+    """Return the processor time that a process has used, without its children's."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+async def frames(backend: Backend, count: int) -> AsyncIterator[Row]:
+    """A ping to a runner and back, over a stream of a backend in this process."""
+    await backend.start()
+    record = await backend.claim(ClaimRequest(owner="bench", session="frames"))
+    connection = await open_connection(await backend.open_stream(record.name))
+    samples = []
+    for index in range(count + measures.WARM_UP):
+        start = time.perf_counter()
+        await connection.ping()
+        if index >= measures.WARM_UP:
+            samples.append((time.perf_counter() - start) * measures.MILLIS)
+    await connection.close()
+    await backend.delete(record.name)
+    await backend.close()
+    yield Row("frame", samples)
+
+
+async def local(options: argparse.Namespace) -> AsyncIterator[Row]:
+    """All rows that a machine without a cluster has."""
+    async with AsyncExitStack() as stack:
+        url, pid = await stack.enter_async_context(local_gateway())
+        session = await stack.enter_async_context(Caller(url, None).connect())
+        settings = load(["--backend", "local"], config=None, program="bench")
+
+        async def refilled() -> None:
+            # A local sandbox starts in less than this; there is nothing to ask whether it has.
+            await asyncio.sleep(1)
+
+        parts = [
+            *shared(session, options, refilled),
+            measures.rate(session, options.calls, lambda: processor_seconds(pid)),
+            frames(create_backend(settings), options.calls),
+        ]
+        for part in parts:
+            async for row in part:
+                yield row
+
+
+async def cluster(options: argparse.Namespace) -> AsyncIterator[Row]:
+    """All rows, on the cluster."""
+    there = Cluster(
+        namespace=os.environ.get("SANDPOD_NAMESPACE", "sandpod"),
+        sandboxes=os.environ.get("SANDPOD_SANDBOX_NAMESPACE", "sandpod-sandboxes"),
+    )
+    keys = json.loads((ROOT / ".build/keys.json").read_text(encoding="utf-8"))
+    url = os.environ.get("SANDPOD_URL") or node_url(there.namespace)
+    flags = ["--backend", "kubernetes", "--kubernetes.namespace", there.sandboxes]
+    settings = load(flags, config=None, program="bench")
+    async with Caller(f"{url}/mcp", keys["alice"]["key"]).connect() as session:
+        parts = [
+            *shared(session, options, there.pool_is_full),
+            measures.cold(session, options.cold, "bare"),
+            frames(create_backend(settings), options.calls),
+        ]
+        for part in parts:
+            async for row in part:
+                yield row
+
+
+def shared(
+    session: Session, options: argparse.Namespace, refilled: Callable[[], Awaitable[object]]
+) -> list[AsyncIterator[Row]]:
+    """Return the measurements that every backend has, not begun."""
+    return [
+        measures.calls(session, options.calls),
+        measures.fresh(session, options.fresh, refilled),
+        measures.first_byte(session, options.bytes),
+        measures.throughput(session, options.megabytes),
+    ]
+
+
+def parse() -> argparse.Namespace:
+    """Return the command line."""
+    parser = argparse.ArgumentParser(description="Measures what Sandpod costs.")
+    parser.add_argument("where", choices=("local", "cluster"))
+    parser.add_argument("--calls", type=int, default=300, help="calls of each kind")
+    parser.add_argument("--fresh", type=int, default=20, help="fresh sandboxes")
+    parser.add_argument("--cold", type=int, default=5, help="sandboxes without a pool")
+    parser.add_argument("--bytes", type=int, default=40, help="streamed lines")
+    parser.add_argument("--megabytes", type=int, default=100, help="output to stream")
+    parser.add_argument("--json", type=Path, default=None, help="file for all samples")
+    return parser.parse_args()
+
+
+async def main() -> None:
+    """Measure and print, row by row."""
+    options = parse()
+    print(f"{HEAD}\n{'-' * len(HEAD)}")
+    rows = []
+    async for row in local(options) if options.where == "local" else cluster(options):
+        rows.append(row)
+        print(line(row), flush=True)
+    if options.json is not None:
+        found = {BUDGETS[row.key].what: list(row.samples) for row in rows}
+        options.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

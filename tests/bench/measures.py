@@ -1,0 +1,152 @@
+"""How each figure is taken, as a client sees it: through MCP over HTTP, one call after the other.
+
+Called by `bench.py` with a connected session. Each yields rows; none judges them.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from bench.rows import Row
+from e2e.callers import Reply, Session
+
+WARM_UP = 10  # calls before the first that counts
+MILLIS = 1000
+MEGA = 1_000_000
+
+PRINT_TIMES = """
+import time
+for _ in range({count}):
+    print(repr(time.time()), flush=True)
+    time.sleep(0.15)
+"""
+
+PRINT_MUCH = """
+import os
+block = b"x" * 99_999 + b"\\n"
+for _ in range({blocks}):
+    os.write(1, block)
+"""
+
+CGROUP_MEMORY = "cat /sys/fs/cgroup/memory.current 2>/dev/null || cat /sys/fs/cgroup/memory/memory.usage_in_bytes"
+
+
+class BenchError(RuntimeError):
+    """A call did not do what it is measured for."""
+
+
+def checked(reply: Reply) -> Reply:
+    """Return the reply of a run that went well.
+
+    Raises:
+        BenchError: It did not.
+    """
+    if reply.data.get("outcome") != "ok":
+        raise BenchError(f"the run failed: {reply.data}")
+    return reply
+
+
+async def timed(count: int, call: Callable[[], Awaitable[Reply]]) -> tuple[list[float], list[Reply]]:
+    """Return the milliseconds and the replies of so many calls, after some that do not count."""
+    samples, replies = [], []
+    for index in range(count + WARM_UP):
+        start = time.perf_counter()
+        reply = checked(await call())
+        if index >= WARM_UP:
+            samples.append((time.perf_counter() - start) * MILLIS)
+            replies.append(reply)
+    return samples, replies
+
+
+async def calls(session: Session, count: int) -> AsyncIterator[Row]:
+    """A sandbox in use, in each language; the Python runs also as the runner timed them."""
+    sandbox = await session.create(name="bench-calls")
+    samples, replies = await timed(count, lambda: session.python("print(1)", sandbox=sandbox))
+    yield Row("call", samples)
+    yield Row("runner", [reply["duration_ms"] for reply in replies])
+    samples, _ = await timed(count // 3, lambda: session.call("run_js_code", code="console.log(1)", sandbox=sandbox))
+    yield Row("javascript", samples)
+    samples, _ = await timed(count // 3, lambda: session.call("run_shell_command", command="true", sandbox=sandbox))
+    yield Row("shell", samples)
+    await session.close(sandbox)
+
+
+async def fresh(session: Session, count: int, refilled: Callable[[], Awaitable[object]]) -> AsyncIterator[Row]:
+    """From nothing to the first output of a warm sandbox; the pool is full again before each try."""
+    samples = []
+    for index in range(count):
+        await refilled()
+        first = 0.0
+
+        async def note(_: str) -> None:
+            nonlocal first
+            first = first or time.perf_counter()
+
+        start = time.perf_counter()
+        sandbox = await session.create(name=f"bench-fresh-{index}")
+        checked(await session.python("print(1)", sandbox=sandbox, on_output=note))
+        samples.append((first - start) * MILLIS)
+        await session.close(sandbox)
+    yield Row("fresh", samples)
+
+
+async def first_byte(session: Session, count: int) -> AsyncIterator[Row]:
+    """From a program's write to its arrival here; the sandbox's clock is this machine's."""
+    sandbox = await session.create(name="bench-byte")
+    samples: list[float] = []
+
+    async def note(text: str) -> None:
+        now = time.time()
+        for written in text.split():
+            with contextlib.suppress(ValueError):
+                samples.append((now - float(written)) * MILLIS)
+
+    checked(await session.python(PRINT_TIMES.format(count=count), sandbox=sandbox, on_output=note))
+    await session.close(sandbox)
+    yield Row("byte", samples)
+
+
+async def throughput(session: Session, megabytes: int) -> AsyncIterator[Row]:
+    """How fast a program's output leaves its sandbox. The result keeps head and tail only."""
+    sandbox = await session.create(name="bench-output")
+    code = PRINT_MUCH.format(blocks=megabytes * 10)
+    samples = []
+    for _ in range(3):
+        reply = checked(await session.python(code, sandbox=sandbox, timeout=120))
+        if reply["stdout_bytes"] != megabytes * MEGA:
+            raise BenchError(f"only {reply['stdout_bytes']} bytes came")
+        samples.append(megabytes / (reply["duration_ms"] / MILLIS))
+    await session.close(sandbox)
+    yield Row("output", samples)
+
+
+async def cold(session: Session, count: int, template: str) -> AsyncIterator[Row]:
+    """A sandbox of a template that has no pool, and what it takes while it is idle."""
+    samples, memory = [], []
+    for index in range(count):
+        start = time.perf_counter()
+        sandbox = await session.create(name=f"bench-cold-{index}", template=template)
+        samples.append((time.perf_counter() - start) * MILLIS)
+        used = checked(await session.call("run_shell_command", command=CGROUP_MEMORY, sandbox=sandbox))
+        memory.append(int(used["stdout"]) / MEGA)
+        await session.close(sandbox)
+    yield Row("cold", samples)
+    yield Row("memory", memory)
+
+
+async def rate(session: Session, count: int, processor_seconds: Callable[[], float]) -> AsyncIterator[Row]:
+    """Calls that the gateway serves for one second of its processor time, eight at once."""
+    sandboxes = [await session.create(name=f"bench-rate-{index}") for index in range(8)]
+
+    async def work(sandbox: str) -> None:
+        for _ in range(count // len(sandboxes)):
+            checked(await session.python("print(1)", sandbox=sandbox))
+
+    await asyncio.gather(*(work(sandbox) for sandbox in sandboxes))
+    before = processor_seconds()
+    await asyncio.gather(*(work(sandbox) for sandbox in sandboxes))
+    spent = processor_seconds() - before
+    for sandbox in sandboxes:
+        await session.close(sandbox)
+    yield Row("rate", [count // len(sandboxes) * len(sandboxes) / spent])
