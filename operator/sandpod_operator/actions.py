@@ -1,0 +1,72 @@
+"""What a plan can ask for: a few kinds of writes, each whole, so that carrying them out takes no decision.
+
+Made by the plans, carried out by `reconcile.py`.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from sandpod_operator.resources import Resource
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Create:
+    """Make an object; that it exists already is as good, if `may_exist`."""
+
+    resource: Resource
+    manifest: dict[str, Any]
+    may_exist: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Apply:
+    """Make an object say what the manifest says, whatever it said before (server-side apply, forced)."""
+
+    resource: Resource
+    manifest: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Delete:
+    """Delete exactly that object, and only in that version where one is given: a claimed sandbox is another version."""
+
+    resource: Resource
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PatchStatus:
+    """Write a status; None takes a field away."""
+
+    resource: Resource
+    namespace: str
+    name: str
+    status: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Emit:
+    """Tell people, by an Event that `kubectl describe` shows."""
+
+    resource: Resource
+    namespace: str
+    name: str
+    uid: str
+    reason: str
+    message: str
+    kind: Literal["Normal", "Warning"] = "Normal"
+
+
+Action = Create | Apply | Delete | PatchStatus | Emit
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """What to do now, in that order, and when to look again at the latest (None: when something happens)."""
+
+    actions: tuple[Action, ...] = ()
+    due: datetime | None = None

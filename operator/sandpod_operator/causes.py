@@ -1,0 +1,124 @@
+"""Why a pod does not work, in Sandpod's reasons: read from what kubelet, scheduler and runner say.
+
+Called by `status.py`. Pure. Words from elsewhere (a registry, the scheduler, the runner) are made safe and short here
+before they become part of a status.
+"""
+
+import re
+from typing import Final, NamedTuple
+
+from sandpod_api.conditions import SENTENCES, Reason
+from sandpod_api.names import EXIT_NOT_ISOLATED
+from sandpod_operator.pods import Pod, Terminated
+
+MAX_MESSAGE: Final = 1024
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
+
+# A sandbox with one of these has ended: its files are gone, and it is not made anew.
+FINAL: Final = frozenset(
+    {
+        Reason.POD_FAILED,
+        Reason.OUT_OF_MEMORY,
+        Reason.EVICTED,
+        Reason.NODE_LOST,
+        Reason.START_FAILED,
+        Reason.NETWORK_OPEN,
+    }
+)
+# What the kubelet says while it tries again; anything else that waits is on its way.
+_PULL: Final = frozenset(
+    {
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "InvalidImageName",
+        "ErrImageNeverPull",
+        "ImageInspectError",
+        "RegistryUnavailable",
+    }
+)
+_START: Final = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
+_NEVER_RAN: Final = frozenset({"StartError", "ContainerCannotRun"})
+_NODE_GONE: Final = frozenset({"NodeLost", "NodeShutdown", "Shutdown", "Terminated"})
+_DISRUPTED_NODE: Final = frozenset({"DeletionByTaintManager", "DeletionByPodGC"})
+
+
+class Cause(NamedTuple):
+    """A reason, and a sentence that says more."""
+
+    reason: Reason
+    message: str
+
+
+def clean(text: str) -> str:
+    """Return text from elsewhere as one line without control characters, at most 1024 characters long."""
+    line = _CONTROL.sub(" ", text).strip()
+    return line if len(line) <= MAX_MESSAGE else line[: MAX_MESSAGE - 1] + "…"
+
+
+def cause(reason: Reason, detail: str = "") -> Cause:
+    """Return a cause with the reason's sentence, and the detail behind it where there is one."""
+    sentence = SENTENCES[reason]
+    return Cause(reason, clean(f"{sentence[:-1]}: {detail}" if clean(detail) else sentence))
+
+
+def end_of(pod: Pod, *, was_ready: bool) -> Cause | None:
+    """Return why the pod has ended, or None while it has not.
+
+    Args:
+        pod: The sandbox's pod.
+        was_ready: Whether it was ever ready: then its files are lost, else it never started.
+    """
+    if not pod.ended:
+        return None
+    taken = _taken(pod)
+    if taken is not None:
+        return taken
+    if pod.terminated is None:
+        return cause(Reason.POD_FAILED if was_ready else Reason.START_FAILED, pod.status.message or pod.status.reason)
+    return _end_of_container(pod.terminated, was_ready=was_ready)
+
+
+def _taken(pod: Pod) -> Cause | None:
+    """Return who took the pod away, where it did not end by itself."""
+    status = pod.status
+    disrupted = pod.condition("DisruptionTarget")
+    if status.reason == "Evicted":
+        return cause(Reason.EVICTED, status.message)
+    if status.reason in _NODE_GONE:
+        return cause(Reason.NODE_LOST, status.message)
+    if status.reason == "DeadlineExceeded":
+        return cause(Reason.POD_FAILED, "it reached its activeDeadlineSeconds.")
+    if disrupted is not None and disrupted.status == "True":
+        reason = Reason.NODE_LOST if disrupted.reason in _DISRUPTED_NODE else Reason.EVICTED
+        return cause(reason, disrupted.message)
+    return None
+
+
+def _end_of_container(ended: Terminated, *, was_ready: bool) -> Cause:
+    if ended.reason == "OOMKilled":
+        return cause(Reason.OUT_OF_MEMORY)
+    if is_network_open(ended):
+        return cause(Reason.NETWORK_OPEN, ended.message.partition(":")[2].strip())
+    if ended.reason in _NEVER_RAN or not was_ready:
+        return cause(Reason.START_FAILED, ended.message or f"its process ended with exit code {ended.exit_code}.")
+    return cause(Reason.POD_FAILED, ended.message or f"the runner ended with exit code {ended.exit_code}.")
+
+
+def is_network_open(ended: Terminated) -> bool:
+    """Tell whether the runner ended itself because it reached an address that it must not reach."""
+    return ended.exit_code == EXIT_NOT_ISOLATED and ended.message.startswith(f"{Reason.NETWORK_OPEN}:")
+
+
+def obstacle(pod: Pod) -> Cause | None:
+    """Return what keeps a pod from starting though Kubernetes still tries, or None."""
+    scheduled = pod.condition("PodScheduled")
+    if scheduled is not None and scheduled.status == "False" and scheduled.reason == "Unschedulable":
+        return cause(Reason.UNSCHEDULABLE, scheduled.message)
+    waiting = pod.waiting
+    if waiting is None:
+        return None
+    if waiting.reason in _PULL:
+        return cause(Reason.IMAGE_PULL_FAILED, waiting.message or waiting.reason)
+    if waiting.reason in _START:
+        return cause(Reason.START_FAILED, waiting.message or waiting.reason)
+    return None

@@ -1,0 +1,233 @@
+"""Builds the whole objects that the operator makes for a Sandbox and a pool: pods, volume claims, warm Sandboxes.
+
+Called by the plans. Pure: the same input gives the same manifest, and the tests compare all of it. What locks a pod
+down is in `security.py`, network policies are in `policies.py`.
+"""
+
+import hashlib
+import json
+from typing import Any, Final
+
+from sandpod_api import names
+from sandpod_api.types import (
+    MAX_LIFETIME,
+    NetworkProfile,
+    Sandbox,
+    SandboxPool,
+    SandboxTemplate,
+    Toleration,
+    Workspace,
+    parse_quantity,
+)
+from sandpod_operator import resources, security
+from sandpod_operator.settings import OperatorSettings
+
+READY_COMMAND: Final = (*names.RUNNER_COMMAND, "ready")
+_START_SECONDS: Final = 60
+_MARGIN: Final = 3600
+_KUBELET_PORT: Final = 10250
+_METADATA: Final = "169.254.169.254:80"
+
+
+def owner_reference(resource: resources.Resource, owner: Sandbox | SandboxPool | SandboxTemplate) -> dict[str, Any]:
+    """Return the reference by which Kubernetes deletes an object together with its owner."""
+    return {
+        "apiVersion": resource.api_version,
+        "kind": resource.kind,
+        "name": owner.metadata.name,
+        "uid": owner.metadata.uid,
+        "controller": True,
+        "blockOwnerDeletion": False,
+    }
+
+
+def template_hash(template: SandboxTemplate) -> str:
+    """Return a short hash of all that a template says; warm sandboxes with another one are out of date."""
+    text = json.dumps(template.spec.to_wire(), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def workspace_of(sandbox: Sandbox, template: SandboxTemplate) -> Workspace:
+    """Return the workspace that a sandbox has: its own wish, else its template's."""
+    return sandbox.spec.workspace or template.spec.workspace
+
+
+def find_profile(sandbox: Sandbox, template: SandboxTemplate) -> NetworkProfile | None:
+    """Return the network profile that the sandbox names, or None where its template has none of that name."""
+    if sandbox.spec.network == names.NETWORK_NONE:
+        return NetworkProfile(name=names.NETWORK_NONE)
+    return next((p for p in template.spec.network_profiles if p.name == sandbox.spec.network), None)
+
+
+def build_pod(
+    sandbox: Sandbox, template: SandboxTemplate, profile: NetworkProfile, settings: OperatorSettings
+) -> dict[str, Any]:
+    """Return the pod of a sandbox."""
+    spec = template.spec
+    optional = {
+        "hostUsers": _host_users(template, settings),
+        "runtimeClassName": spec.runtime_class_name,
+        "nodeSelector": spec.node_selector or None,
+        "tolerations": [_toleration(t) for t in spec.tolerations] or None,
+        "imagePullSecrets": [{"name": name} for name in spec.image_pull_secrets] or None,
+    }
+    return {
+        "apiVersion": resources.PODS.api_version,
+        "kind": resources.PODS.kind,
+        "metadata": {
+            "name": sandbox.metadata.name,
+            "namespace": sandbox.metadata.namespace,
+            "labels": {
+                names.LABEL_MANAGED_BY: names.MANAGED_BY,
+                names.LABEL_SANDBOX: sandbox.metadata.name,
+                names.LABEL_TEMPLATE: template.metadata.name,
+                names.LABEL_NETWORK: profile.name,
+            },
+            "ownerReferences": [owner_reference(resources.SANDBOXES, sandbox)],
+        },
+        "spec": {
+            **security.pod_isolation(),
+            **({"dnsPolicy": "ClusterFirst"} if profile.dns else security.closed_dns()),
+            **{key: value for key, value in optional.items() if value is not None},
+            "securityContext": security.pod_security_context(),
+            "terminationGracePeriodSeconds": 2,
+            "activeDeadlineSeconds": _active_deadline(sandbox),
+            "containers": [_container(sandbox, template, profile, settings)],
+            "volumes": _volumes(sandbox, template),
+        },
+    }
+
+
+def _host_users(template: SandboxTemplate, settings: OperatorSettings) -> bool | None:
+    spec = template.spec
+    return security.user_namespace(
+        template=spec.host_users, default=settings.host_users, runtime_class=spec.runtime_class_name
+    )
+
+
+def _container(
+    sandbox: Sandbox, template: SandboxTemplate, profile: NetworkProfile, settings: OperatorSettings
+) -> dict[str, Any]:
+    spec = template.spec
+    return {
+        "name": names.CONTAINER,
+        "image": spec.image,
+        "imagePullPolicy": spec.image_pull_policy,
+        "env": _environment(sandbox, template, profile, settings),
+        "resources": _resources(sandbox, template),
+        "securityContext": security.container_security_context(),
+        "startupProbe": {
+            "exec": {"command": list(READY_COMMAND)},
+            "periodSeconds": 1,
+            "timeoutSeconds": 5,
+            "failureThreshold": _START_SECONDS,
+        },
+        "terminationMessagePath": "/dev/termination-log",
+        "terminationMessagePolicy": "File",
+        "volumeMounts": [
+            {"name": "workspace", "mountPath": names.WORKSPACE},
+            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - the pod's own, sized and in memory
+        ],
+    }
+
+
+def _environment(
+    sandbox: Sandbox, template: SandboxTemplate, profile: NetworkProfile, settings: OperatorSettings
+) -> list[dict[str, Any]]:
+    spec = template.spec
+    values = {
+        names.ENV_PROBES: ",".join(probes(profile, settings)),
+        names.ENV_PREIMPORT: ",".join(spec.preimport),
+        names.ENV_OPEN_FILES: str(spec.limits.open_files),
+        names.ENV_WORKSPACE_BYTES: str(int(parse_quantity(workspace_of(sandbox, template).size))),
+    }
+    if security.process_limit_holds(host_users=_host_users(template, settings)):
+        values[names.ENV_PROCESSES] = str(spec.limits.processes)
+    node = {"name": "NODE_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}}
+    # The node's address comes first: Kubernetes expands $(NODE_IP) only in what follows it.
+    return [node, *({"name": key, "value": value} for key, value in values.items())]
+
+
+def probes(profile: NetworkProfile, settings: OperatorSettings) -> list[str]:
+    """Return the addresses that the runner must fail to reach: whatever a profile opens, but the DNS it asks for."""
+    dns = "" if profile.dns else settings.cluster_dns
+    more = (part.strip() for part in settings.more_probes.split(","))
+    wanted = (settings.api_server, f"$(NODE_IP):{_KUBELET_PORT}", _METADATA, dns, *more)
+    return [address for address in wanted if address]
+
+
+def _resources(sandbox: Sandbox, template: SandboxTemplate) -> dict[str, Any]:
+    wanted = template.spec.resources
+    workspace = workspace_of(sandbox, template)
+    storage = wanted.ephemeral_storage
+    if workspace.medium == "Disk" and not workspace.persistent:
+        # The kubelet counts a disk-backed emptyDir too, and would evict a pod that fills its workspace.
+        storage = str(int(parse_quantity(storage) + parse_quantity(workspace.size)))
+    return {
+        "limits": {"cpu": wanted.cpu, "memory": wanted.memory, "ephemeral-storage": storage},
+        "requests": {"cpu": wanted.cpu_request, "memory": wanted.memory_request, "ephemeral-storage": storage},
+    }
+
+
+def _volumes(sandbox: Sandbox, template: SandboxTemplate) -> list[dict[str, Any]]:
+    workspace = workspace_of(sandbox, template)
+    folder: dict[str, Any]
+    if workspace.persistent:
+        folder = {"persistentVolumeClaim": {"claimName": sandbox.metadata.name}}
+    elif workspace.medium == "Memory":
+        folder = {"emptyDir": {"medium": "Memory", "sizeLimit": workspace.size}}
+    else:
+        folder = {"emptyDir": {"sizeLimit": workspace.size}}
+    return [
+        {"name": "workspace", **folder},
+        {"name": "tmp", "emptyDir": {"medium": "Memory", "sizeLimit": template.spec.tmp_size}},
+    ]
+
+
+def _toleration(toleration: Toleration) -> dict[str, str]:
+    return {key: value for key, value in toleration.to_wire().items() if value}
+
+
+def _active_deadline(sandbox: Sandbox) -> int:
+    """The last net, in seconds. It can't be raised later, so it covers whatever a claim may ask for.
+
+    A warm pod may wait as long as a pool's maxAge can be, and the claim may then set any lifetime.
+    """
+    wait = 0 if sandbox.spec.claim else MAX_LIFETIME
+    return wait + MAX_LIFETIME + _MARGIN
+
+
+def build_volume_claim(sandbox: Sandbox, workspace: Workspace) -> dict[str, Any]:
+    """Return the volume claim of a persistent workspace; it lives as long as the Sandbox."""
+    return {
+        "apiVersion": resources.VOLUME_CLAIMS.api_version,
+        "kind": resources.VOLUME_CLAIMS.kind,
+        "metadata": {
+            "name": sandbox.metadata.name,
+            "namespace": sandbox.metadata.namespace,
+            "labels": {names.LABEL_MANAGED_BY: names.MANAGED_BY, names.LABEL_SANDBOX: sandbox.metadata.name},
+            "ownerReferences": [owner_reference(resources.SANDBOXES, sandbox)],
+        },
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": workspace.size}}},
+    }
+
+
+def build_warm_sandbox(pool: SandboxPool, template: SandboxTemplate, suffix: str) -> dict[str, Any]:
+    """Return a Sandbox that waits in the pool; the claim patch takes it out by removing the owner reference."""
+    return {
+        "apiVersion": resources.SANDBOXES.api_version,
+        "kind": resources.SANDBOXES.kind,
+        "metadata": {
+            "name": names.child_name(pool.metadata.name, suffix),
+            "namespace": pool.metadata.namespace,
+            "labels": {
+                names.LABEL_MANAGED_BY: names.MANAGED_BY,
+                names.LABEL_TEMPLATE: template.metadata.name,
+                names.LABEL_POOL: pool.metadata.name,
+                names.LABEL_STATE: names.STATE_WARM,
+            },
+            "annotations": {names.ANNOTATION_TEMPLATE_HASH: template_hash(template)},
+            "ownerReferences": [owner_reference(resources.POOLS, pool)],
+        },
+        "spec": {"templateRef": {"name": template.metadata.name}},
+    }

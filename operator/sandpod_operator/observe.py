@@ -1,0 +1,184 @@
+"""What one reconcile sees: frozen values, and how they are read out of the store.
+
+Called by `reconcile.py`. The plans and `status.py` work on these values alone: whatever is not in here can't decide
+anything. It writes nothing.
+"""
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Final
+
+from sandpod_api import names
+from sandpod_api.conditions import Reason
+from sandpod_api.types import Sandbox, SandboxPool, SandboxTemplate
+from sandpod_operator import resources
+from sandpod_operator.pods import Pod
+from sandpod_operator.policies import build_deny_all, in_force
+from sandpod_operator.resources import Key
+from sandpod_operator.store import Store
+
+# Without vowels and look-alikes, as Kubernetes' own: no words, no confusion.
+_ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
+_SUFFIX: Final = 8
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Refusal:
+    """The API server did not take a sandbox's pod.
+
+    Attributes:
+        reason: QuotaExceeded or AdmissionRefused.
+        message: The API server's sentence.
+        attempts: How often in a row.
+        until: When to try again.
+    """
+
+    reason: Reason
+    message: str
+    attempts: int
+    until: datetime
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ObservedSandbox:
+    """A Sandbox and what belongs to it.
+
+    Attributes:
+        sandbox: The object.
+        pod: Its own pod; one that an earlier Sandbox of the same name left is not.
+        name_taken: Whether such a pod is still there.
+        template: Its template, if it exists.
+        refusal: Why its pod was not taken when it was last tried.
+        closed: Whether the namespace's deny-all policy is in force.
+    """
+
+    sandbox: Sandbox
+    pod: Pod | None = None
+    name_taken: bool = False
+    template: SandboxTemplate | None = None
+    refusal: Refusal | None = None
+    closed: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ObservedPool:
+    """A pool and the unclaimed Sandboxes that it owns.
+
+    Attributes:
+        pool: The object.
+        members: Its warm sandboxes, in no order, without those that are being deleted.
+        template: Its template, if it exists.
+        failures: Warm sandboxes that failed since one was last ready.
+        suffixes: Unused name endings, one for each sandbox that may be made now.
+        status_written: When the pool's status was last written.
+    """
+
+    pool: SandboxPool
+    members: tuple[Sandbox, ...] = ()
+    template: SandboxTemplate | None = None
+    failures: int = 0
+    suffixes: tuple[str, ...] = ()
+    status_written: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ObservedTemplate:
+    """A template and the network policies that were made for it, by name."""
+
+    template: SandboxTemplate
+    policies: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(kw_only=True, slots=True)
+class Notes:
+    """What the operator remembers and no object says. Losing it costs a retry, never a wrong decision.
+
+    Attributes:
+        refusals: By the Sandbox's uid.
+        failures: By the pool's uid.
+        status_written: By the pool's uid.
+    """
+
+    refusals: dict[str, Refusal] = field(default_factory=dict)
+    failures: dict[str, int] = field(default_factory=dict)
+    status_written: dict[str, datetime] = field(default_factory=dict)
+
+
+def observe_sandbox(store: Store, notes: Notes, key: Key) -> ObservedSandbox | None:
+    """Return what is known of a Sandbox, or None when it is gone."""
+    sandbox = store.sandbox(key.namespace, key.name)
+    if sandbox is None:
+        return None
+    pod = store.pod(key.namespace, key.name)
+    own = pod is not None and pod.owned_by(sandbox.metadata.uid)
+    deny_all = store.policy(key.namespace, names.POLICY_DENY_ALL)
+    return ObservedSandbox(
+        sandbox=sandbox,
+        pod=pod if own else None,
+        name_taken=pod is not None and not own,
+        template=store.template(key.namespace, sandbox.spec.template_ref.name),
+        refusal=notes.refusals.get(sandbox.metadata.uid),
+        closed=in_force(build_deny_all(key.namespace), deny_all),
+    )
+
+
+def observe_pool(store: Store, notes: Notes, key: Key, *, burst: int) -> ObservedPool | None:
+    """Return what is known of a pool, or None when it is gone.
+
+    Args:
+        store: Where objects are read.
+        notes: What no object says.
+        key: The pool's.
+        burst: The most sandboxes that one pass may make.
+    """
+    pool = store.pool(key.namespace, key.name)
+    if pool is None:
+        return None
+    uid = pool.metadata.uid
+    return ObservedPool(
+        pool=pool,
+        members=tuple(s for s in store.members(key.namespace, key.name) if is_member(s, pool)),
+        template=store.template(key.namespace, pool.spec.template_ref.name),
+        failures=notes.failures.get(uid, 0),
+        suffixes=tuple(_suffix() for _ in range(burst)),
+        status_written=notes.status_written.get(uid),
+    )
+
+
+def is_member(sandbox: Sandbox, pool: SandboxPool) -> bool:
+    """Tell whether an unclaimed Sandbox belongs to the pool: by uid, since a pool of that name may have been remade."""
+    owned = any(reference.get("uid") == pool.metadata.uid for reference in sandbox.metadata.owner_references)
+    return owned and sandbox.spec.claim is None and sandbox.metadata.deletion_timestamp is None
+
+
+def observe_template(store: Store, key: Key) -> ObservedTemplate | None:
+    """Return what is known of a template, or None when it is gone."""
+    template = store.template(key.namespace, key.name)
+    if template is None:
+        return None
+    policies = {
+        policy["metadata"]["name"]: policy
+        for policy in store.policies(key.namespace)
+        if policy["metadata"].get("labels", {}).get(names.LABEL_TEMPLATE) == key.name
+    }
+    return ObservedTemplate(template=template, policies=policies)
+
+
+def is_closed(store: Store, namespace: str) -> bool:
+    """Tell whether the namespace's deny-all policy is in force."""
+    return in_force(build_deny_all(namespace), store.policy(namespace, names.POLICY_DENY_ALL))
+
+
+def orphans(store: Store) -> list[Key]:
+    """Return the pods whose Sandbox the store does not know; the API server must confirm that before they go."""
+    return [
+        Key(resources.PODS.kind, pod.metadata.namespace, pod.metadata.name)
+        for pod in store.all_pods()
+        if store.sandbox(pod.metadata.namespace, pod.metadata.name) is None and not pod.deleting
+    ]
+
+
+def _suffix() -> str:
+    return "".join(secrets.choice(_ALPHABET) for _ in range(_SUFFIX))

@@ -1,0 +1,139 @@
+"""The part of a pod that Sandpod reads.
+
+`store.py` parses every pod into this at the edge; the pure modules never see the raw object. It decides nothing.
+"""
+
+from datetime import datetime
+
+from pydantic import Field
+
+from sandpod_api.base import ObservedModel, Timestamp
+from sandpod_api.names import CONTAINER
+from sandpod_api.types import ObjectMeta
+
+
+class Waiting(ObservedModel):
+    """A container that does not run yet."""
+
+    reason: str = ""
+    message: str = ""
+
+
+class Terminated(ObservedModel):
+    """A container that has ended. `message` comes from inside: untrusted."""
+
+    exit_code: int = 0
+    reason: str = ""
+    message: str = ""
+
+
+class ContainerState(ObservedModel):
+    """At most one of these is there."""
+
+    waiting: Waiting | None = None
+    terminated: Terminated | None = None
+
+
+class ContainerStatus(ObservedModel):
+    """What the kubelet says of a container."""
+
+    name: str = ""
+    ready: bool = False
+    started: bool | None = None
+    state: ContainerState = ContainerState()
+
+
+class PodCondition(ObservedModel):
+    """One of a pod's own conditions."""
+
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+    message: str = ""
+    last_transition_time: Timestamp | None = None
+
+
+class PodStatus(ObservedModel):
+    """What scheduler and kubelet say."""
+
+    phase: str = ""
+    reason: str = ""
+    message: str = ""
+    conditions: list[PodCondition] = Field(default_factory=list)
+    container_statuses: list[ContainerStatus] = Field(default_factory=list)
+
+
+class PodContainer(ObservedModel):
+    """A container as it was asked for."""
+
+    name: str = ""
+    image: str = ""
+
+
+class PodSpec(ObservedModel):
+    """Where it runs, and what."""
+
+    node_name: str | None = None
+    containers: list[PodContainer] = Field(default_factory=list)
+
+
+class Pod(ObservedModel):
+    """A sandbox's pod."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+    @property
+    def container(self) -> ContainerStatus | None:
+        """What the kubelet says of the sandbox's container, once it says anything."""
+        return next((c for c in self.status.container_statuses if c.name == CONTAINER), None)
+
+    @property
+    def terminated(self) -> Terminated | None:
+        """How the container ended, if it did."""
+        return self.container.state.terminated if self.container else None
+
+    @property
+    def waiting(self) -> Waiting | None:
+        """Why the container does not run yet, if it waits."""
+        return self.container.state.waiting if self.container else None
+
+    @property
+    def image(self) -> str | None:
+        """The image that was asked for."""
+        return next((c.image for c in self.spec.containers if c.name == CONTAINER), None)
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended, however; it never starts again."""
+        return self.status.phase in {"Succeeded", "Failed"} or self.terminated is not None
+
+    @property
+    def deleting(self) -> bool:
+        """Whether it was told to go."""
+        return self.metadata.deletion_timestamp is not None
+
+    @property
+    def started(self) -> bool:
+        """Whether its startup probe has passed: the runner has probed its isolation and takes runs."""
+        return self.container is not None and self.container.started is True and self.terminated is None
+
+    @property
+    def ready(self) -> bool:
+        """Whether the kubelet reports it as ready now."""
+        ready = self.condition("Ready")
+        return self.started and not self.ended and ready is not None and ready.status == "True"
+
+    def condition(self, kind: str) -> PodCondition | None:
+        """Return the pod's condition of that type, or None."""
+        return next((c for c in self.status.conditions if c.type == kind), None)
+
+    def ready_since(self) -> datetime | None:
+        """Return when it became ready."""
+        ready = self.condition("Ready")
+        return ready.last_transition_time if ready is not None and ready.status == "True" else None
+
+    def owned_by(self, uid: str) -> bool:
+        """Tell whether the pod was made for the object with that uid, and not for an earlier one of the same name."""
+        return any(reference.get("uid") == uid for reference in self.metadata.owner_references)

@@ -1,0 +1,80 @@
+"""What locks a sandbox's pod down. The one file that an auditor reads.
+
+Called by `manifests.py` for every pod, without exceptions and without options: nothing here depends on a template,
+but the user namespace, which not every cluster and runtime has. It is Pod Security's `restricted` and more.
+"""
+
+from typing import Any, Final
+
+UID: Final = 1000
+"""The uid, gid and fsGroup of everything in a sandbox: numeric, so that the kubelet can check it is not root."""
+
+
+def pod_security_context() -> dict[str, Any]:
+    """Return the pod's security context."""
+    return {
+        "runAsNonRoot": True,
+        "runAsUser": UID,
+        "runAsGroup": UID,
+        "fsGroup": UID,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def container_security_context() -> dict[str, Any]:
+    """Return the container's security context."""
+    return {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "privileged": False,
+        "readOnlyRootFilesystem": True,
+        "runAsNonRoot": True,
+        "runAsUser": UID,
+        "runAsGroup": UID,
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+
+
+def pod_isolation() -> dict[str, Any]:
+    """Return the fields of a pod's spec that keep the cluster's own things out of it."""
+    return {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "hostNetwork": False,
+        "hostPID": False,
+        "hostIPC": False,
+        "shareProcessNamespace": False,
+        # One name for all: the pod's own would tell a program its owner's handle.
+        "hostname": "sandbox",
+        # A runner that ended has lost its files: a restart would hide that.
+        "restartPolicy": "Never",
+    }
+
+
+def closed_dns() -> dict[str, Any]:
+    """Return the DNS fields of a pod without DNS: Kubernetes wants a name server, so it gets one that never answers."""
+    return {
+        "dnsPolicy": "None",
+        "dnsConfig": {
+            "nameservers": ["127.0.0.1"],
+            "options": [{"name": "timeout", "value": "1"}, {"name": "attempts", "value": "1"}],
+        },
+    }
+
+
+def user_namespace(*, template: bool | None, default: bool | None, runtime_class: str | None) -> bool | None:
+    """Return the pod's `hostUsers`: the template's word, else the operator's where the runtime is the cluster's own.
+
+    Args:
+        template: `hostUsers` of the template.
+        default: The operator's setting.
+        runtime_class: The template's RuntimeClass; gVisor, for one, starts no pod with a user namespace.
+    """
+    if template is not None or runtime_class is not None:
+        return template
+    return default
+
+
+def process_limit_holds(*, host_users: bool | None) -> bool:
+    """Tell whether RLIMIT_NPROC counts this pod's processes alone: only in a user namespace of its own."""
+    return host_users is False

@@ -1,0 +1,132 @@
+"""The operator's settings: one frozen model, read once in `__main__` from the environment, passed by keyword.
+
+Every field is `SANDPOD_OPERATOR_<NAME>` in the environment. No other module reads the environment.
+"""
+
+import os
+import secrets
+import socket
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from sandpod_api.names import is_dns_label
+
+
+def _api_server() -> str:
+    """Kubernetes tells every pod where its API server is; that is the address to probe, too."""
+    host = os.environ.get("KUBERNETES_SERVICE_HOST", "")
+    return f"{host}:{os.environ.get('KUBERNETES_SERVICE_PORT', '443')}" if host else ""
+
+
+def _identity() -> str:
+    """Unique for each process: a restarted pod keeps its name, and must not take its old lease for its own."""
+    return f"{socket.gethostname()}-{secrets.token_hex(4)}"
+
+
+class OperatorSettings(BaseSettings):
+    """How the operator works. Times are seconds."""
+
+    model_config = SettingsConfigDict(env_prefix="SANDPOD_OPERATOR_", frozen=True)
+
+    namespaces: Annotated[
+        tuple[str, ...],
+        NoDecode,
+        Field(min_length=1, description="Namespaces whose sandboxes it keeps, separated by commas."),
+    ]
+    namespace: Annotated[str, Field(description="Its own namespace, for the Lease of the active replica.")] = "default"
+    identity: Annotated[str, Field(min_length=1, description="Its name in the Lease; unique for each process.")] = (
+        Field(default_factory=_identity)
+    )
+
+    host_users: Annotated[
+        bool | None,
+        Field(
+            description="hostUsers of pods whose template does not say. false gives each its own user namespace; unset "
+            "leaves it to the cluster, since not every cluster has them. Never applied with a RuntimeClass."
+        ),
+    ] = None
+    api_server: Annotated[
+        str, Field(description="host:port of the API server that no sandbox may reach; from KUBERNETES_SERVICE_HOST.")
+    ] = Field(default_factory=_api_server)
+    cluster_dns: Annotated[
+        str, Field(description="host:port of the cluster's DNS that no sandbox without DNS may reach; kubeadm's value.")
+    ] = "10.96.0.10:53"
+    more_probes: Annotated[
+        str, Field(description="More host:port pairs, separated by commas, that no sandbox may reach.")
+    ] = ""
+
+    retention: Annotated[
+        float, Field(ge=0, description="Time that an expired or failed Sandbox stays, so that its caller is told why.")
+    ] = 600
+    failed_pod_grace: Annotated[
+        float, Field(ge=0, description="Time that a failed pod stays, so that its log can be read.")
+    ] = 30
+    status_delay: Annotated[
+        float,
+        Field(
+            ge=0,
+            description="Time in which a new Sandbox that only starts is not written to: its status would be "
+            "overwritten at once, since a pod starts in two seconds.",
+        ),
+    ] = 5
+    refused_retry: Annotated[
+        float, Field(gt=0, description="First wait before a refused pod is tried again; doubles up to backoff_max.")
+    ] = 5
+    pool_burst: Annotated[
+        int, Field(ge=1, le=500, description="Most warm sandboxes that one pass over a pool creates.")
+    ] = 25
+
+    workers: Annotated[int, Field(ge=1, le=256, description="Objects worked on at once.")] = 16
+    backoff_min: Annotated[float, Field(gt=0, description="Wait after an object's first error; doubles.")] = 0.5
+    backoff_max: Annotated[float, Field(gt=0, description="Longest wait after errors.")] = 300
+    sweep_interval: Annotated[float, Field(gt=0, description="Time between looks for orphans and due work.")] = 5
+    resync_interval: Annotated[
+        float, Field(gt=0, description="Time between full lists, which repair whatever a watch lost.")
+    ] = 180
+    request_timeout: Annotated[float, Field(gt=0, description="Longest wait for one answer of the API server.")] = 30
+
+    lease_duration: Annotated[int, Field(ge=2, description="Time after which a silent active replica is replaced.")] = (
+        15
+    )
+    lease_renew_deadline: Annotated[
+        float, Field(gt=0, description="Time without renewal after which the active replica ends itself.")
+    ] = 10
+    lease_retry: Annotated[float, Field(gt=0, description="Time between tries to get or renew the Lease.")] = 2
+    heartbeat_interval: Annotated[
+        float, Field(gt=0, description="Time between the writes whose watch events prove that events arrive.")
+    ] = 15
+    heartbeat_timeout: Annotated[
+        float, Field(gt=0, description="Time without such an event after which /healthz fails.")
+    ] = 90
+
+    http_host: Annotated[str, Field(description="Address of /healthz, /readyz and /metrics.")] = "0.0.0.0"
+    http_port: Annotated[int, Field(ge=0, le=65535, description="Port of the same; 0 takes a free one.")] = 8081
+    log_format: Annotated[Literal["console", "json"], Field(description="Lines for people or for machines.")] = (
+        "console"
+    )
+    log_level: Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR"], Field(description="Least level logged.")] = (
+        "INFO"
+    )
+
+    @field_validator("namespaces", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+    @field_validator("namespaces")
+    @classmethod
+    def _named(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for name in value:
+            if not is_dns_label(name):
+                raise ValueError(f"{name!r} is no name of a namespace; patterns are not supported")
+        return tuple(dict.fromkeys(value))
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if not self.lease_retry < self.lease_renew_deadline < self.lease_duration:
+            raise ValueError("lease_retry, lease_renew_deadline and lease_duration must grow in this order")
+        if self.heartbeat_timeout <= self.heartbeat_interval:
+            raise ValueError("heartbeat_timeout must be longer than heartbeat_interval")
+        return self

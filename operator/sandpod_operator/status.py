@@ -1,0 +1,215 @@
+"""A Sandbox's status, computed whole on every pass: one function for each condition, then phase and the rest.
+
+Called by `plan.py`. Pure. The old status decides in one case only: a sandbox that has ended stays ended, with the
+reason of then, since its pod may be gone and its files are.
+"""
+
+from datetime import datetime
+
+from sandpod_api.conditions import SENTENCES, Condition, ConditionStatus, ConditionType, Reason, find, is_true, merge
+from sandpod_api.types import Phase, Sandbox, SandboxStatus
+from sandpod_operator import lifetime
+from sandpod_operator.causes import FINAL, Cause, cause, end_of, is_network_open, obstacle
+from sandpod_operator.manifests import find_profile
+from sandpod_operator.observe import ObservedSandbox
+
+
+def compute_status(observed: ObservedSandbox, now: datetime) -> SandboxStatus:
+    """Return the status that the Sandbox should have.
+
+    Args:
+        observed: What there is.
+        now: The time, in whole seconds.
+    """
+    old = observed.sandbox.status
+    conditions = merge(old.conditions, _conditions(observed, now), now)
+    ready = find(conditions, ConditionType.READY)
+    pod = observed.pod
+    ended = is_final(conditions)
+    used, expires = _clock(observed.sandbox, now)
+    return SandboxStatus(
+        phase=_phase(observed.sandbox, conditions),
+        reason=ready.reason if ready is not None and ready.status != "True" else None,
+        conditions=conditions,
+        pod_name=pod.metadata.name if pod else old.pod_name if ended else None,
+        node_name=pod.spec.node_name if pod else old.node_name if ended else None,
+        image=pod.image if pod else old.image if ended else None,
+        start_time=_start_time(observed, conditions, now),
+        last_activity_time=used,
+        expires_at=expires,
+        observed_generation=observed.sandbox.metadata.generation,
+    )
+
+
+def is_final(conditions: list[Condition]) -> bool:
+    """Tell whether the sandbox has ended by itself, for good."""
+    ready = find(conditions, ConditionType.READY)
+    return ready is not None and ready.status == "False" and ready.reason in FINAL
+
+
+def _conditions(observed: ObservedSandbox, now: datetime) -> list[Condition]:
+    generation = observed.sandbox.metadata.generation
+    found = [
+        pod_scheduled(observed),
+        network_isolated(observed),
+        kernel_isolated(observed),
+        ready_condition(observed, now),
+        expired(observed.sandbox, now),
+    ]
+    return [c.model_copy(update={"observed_generation": generation}) for c in found if c is not None]
+
+
+def _condition(kind: ConditionType, status: ConditionStatus, why: Cause) -> Condition:
+    return Condition(type=kind, status=status, reason=why.reason, message=why.message)
+
+
+def pod_scheduled(observed: ObservedSandbox) -> Condition:
+    """Tell whether the pod has a node."""
+    kind = ConditionType.POD_SCHEDULED
+    if observed.pod is None:
+        return _condition(kind, "False", no_pod(observed))
+    scheduled = observed.pod.condition("PodScheduled")
+    if scheduled is not None and scheduled.status == "True":
+        return _condition(kind, "True", cause(Reason.SCHEDULED))
+    stuck = obstacle(observed.pod)
+    waits = Cause(Reason.POD_PENDING, "The pod waits for a node.")
+    return _condition(kind, "False", stuck if stuck is not None and stuck.reason == Reason.UNSCHEDULABLE else waits)
+
+
+def no_pod(observed: ObservedSandbox) -> Cause:
+    """Return why there is no pod yet."""
+    sandbox = observed.sandbox
+    if sandbox.spec.operating_mode == "Suspended":
+        return cause(Reason.SUSPENDED)
+    if observed.template is None:
+        return Cause(Reason.TEMPLATE_NOT_FOUND, f"There is no SandboxTemplate {sandbox.spec.template_ref.name!r} here.")
+    if find_profile(sandbox, observed.template) is None:
+        name = observed.template.metadata.name
+        return Cause(Reason.PROFILE_NOT_FOUND, f"{name!r} has no network profile {sandbox.spec.network!r}.")
+    if observed.refusal is not None:
+        return cause(observed.refusal.reason, observed.refusal.message)
+    if observed.name_taken:
+        return Cause(Reason.POD_PENDING, "A pod of that name, made for something else, is still there.")
+    return cause(Reason.POD_PENDING)
+
+
+def network_isolated(observed: ObservedSandbox) -> Condition:
+    """Tell whether the runner probed from inside that it can't reach what it must not reach."""
+    kind = ConditionType.NETWORK_ISOLATED
+    pod = observed.pod
+    before = find(observed.sandbox.status.conditions, kind)
+    if pod is not None and pod.terminated is not None and is_network_open(pod.terminated):
+        return _condition(kind, "False", cause(Reason.NETWORK_OPEN, pod.terminated.message.partition(":")[2]))
+    if pod is None and before is not None and before.reason == Reason.NETWORK_OPEN:
+        return before
+    if (pod is not None and pod.started) or observed.sandbox.status.start_time is not None:
+        return _condition(kind, "True", cause(Reason.PROBED))
+    return _condition(kind, "Unknown", cause(Reason.PROBE_PENDING))
+
+
+def kernel_isolated(observed: ObservedSandbox) -> Condition | None:
+    """Tell whether the sandbox has a kernel of its own; only asked where a RuntimeClass promises one."""
+    runtime = observed.template.spec.runtime_class_name if observed.template else None
+    if runtime is None:
+        return None
+    text = (
+        f"RuntimeClass {runtime} asks for a kernel of its own; the runner does not probe that yet, so trust the node."
+    )
+    return _condition(ConditionType.KERNEL_ISOLATED, "Unknown", Cause(Reason.PROBE_PENDING, text))
+
+
+def ready_condition(observed: ObservedSandbox, now: datetime) -> Condition:
+    """Tell whether the sandbox takes runs, and if not why."""
+    why = _not_ready(observed, now)
+    if why is None:
+        return _condition(ConditionType.READY, "True", cause(Reason.READY))
+    return _condition(ConditionType.READY, "False", why)
+
+
+def _not_ready(observed: ObservedSandbox, now: datetime) -> Cause | None:
+    return _over(observed, now) or _lost(observed) or _starting(observed)
+
+
+def _over(observed: ObservedSandbox, now: datetime) -> Cause | None:
+    """Return why it takes no runs whatever its pod says: by wish, by an earlier end, by its age."""
+    sandbox, pod = observed.sandbox, observed.pod
+    if sandbox.spec.operating_mode == "Suspended":
+        return cause(Reason.SUSPENDED)
+    before = find(sandbox.status.conditions, ConditionType.READY)
+    if before is not None and is_final([before]) and (pod is None or pod.deleting):
+        return Cause(Reason(before.reason), before.message)
+    expiry = lifetime.expiry(sandbox, now)
+    return cause(expiry) if expiry is not None else None
+
+
+def _lost(observed: ObservedSandbox) -> Cause | None:
+    """Return how its pod ended or went, if it did."""
+    pod = observed.pod
+    was_ready = observed.sandbox.status.start_time is not None
+    end = end_of(pod, was_ready=was_ready) if pod is not None else None
+    if end is None and was_ready and (pod is None or pod.deleting):
+        return cause(Reason.NODE_LOST, "its pod was deleted, and its files with it.")
+    if end is None and was_ready and pod is not None and pod.started and not pod.ready:
+        return cause(Reason.NODE_LOST, "its node does not report it as ready.")
+    return end
+
+
+def _starting(observed: ObservedSandbox) -> Cause | None:
+    """Return what it waits for, or None once it is ready."""
+    pod = observed.pod
+    if pod is None:
+        return no_pod(observed)
+    if pod.ready and not pod.deleting:
+        return None
+    stuck = obstacle(pod)
+    before = find(observed.sandbox.status.conditions, ConditionType.READY)
+    if stuck is not None and before is not None and before.reason == stuck.reason == Reason.IMAGE_PULL_FAILED:
+        # The kubelet's words alternate between the registry's answer and its own waiting: the first ones say most.
+        return Cause(stuck.reason, before.message)
+    return stuck or cause(Reason.STARTING)
+
+
+def expired(sandbox: Sandbox, now: datetime) -> Condition:
+    """Tell whether its lifetime has ended."""
+    reason = lifetime.expiry(sandbox, now)
+    if reason is None:
+        return _condition(ConditionType.EXPIRED, "False", cause(Reason.ALIVE))
+    limits = sandbox.spec.lifetime
+    seconds = limits.ttl if reason == Reason.TTL_EXPIRED else limits.idle_timeout
+    return _condition(ConditionType.EXPIRED, "True", Cause(reason, f"{SENTENCES[reason][:-1]} ({seconds} s)."))
+
+
+def _clock(sandbox: Sandbox, now: datetime) -> tuple[datetime | None, datetime | None]:
+    """Return last use and end; the old ones while they are only a little older, so that a use costs no write.
+
+    The end that is shown is then up to a tenth of the idle timeout early, never late.
+    """
+    used, expires = lifetime.last_activity(sandbox, now), lifetime.expires_at(sandbox, now)
+    old = sandbox.status
+    if used is None or expires is None or old.last_activity_time is None or old.expires_at is None:
+        return used, expires
+    slack = sandbox.spec.lifetime.idle_timeout / 10
+    same = old.observed_generation == sandbox.metadata.generation and old.expires_at > now
+    if same and abs((used - old.last_activity_time).total_seconds()) < slack:
+        return old.last_activity_time, old.expires_at
+    return used, expires
+
+
+def _start_time(observed: ObservedSandbox, conditions: list[Condition], now: datetime) -> datetime | None:
+    if observed.sandbox.spec.operating_mode == "Suspended":
+        return None
+    if observed.sandbox.status.start_time is not None or not is_true(conditions, ConditionType.READY):
+        return observed.sandbox.status.start_time
+    return (observed.pod.ready_since() if observed.pod else None) or now
+
+
+def _phase(sandbox: Sandbox, conditions: list[Condition]) -> Phase:
+    if is_final(conditions):
+        return "Failed"
+    if is_true(conditions, ConditionType.EXPIRED):
+        return "Expired"
+    if sandbox.spec.operating_mode == "Suspended":
+        return "Suspended"
+    if is_true(conditions, ConditionType.READY):
+        return "Ready" if sandbox.spec.claim else "Warm"
+    return "Pending"

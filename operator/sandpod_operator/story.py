@@ -1,0 +1,81 @@
+"""Turns changes of a status into Events, so that `kubectl describe` tells what happened, when and why.
+
+Called by the plans. Pure. An Event is made where the status changes and nowhere else, so a restart repeats none.
+"""
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from sandpod_api.conditions import Condition, ConditionType, Reason, find, is_true
+from sandpod_api.types import Sandbox, SandboxPool, SandboxPoolStatus, SandboxStatus
+from sandpod_operator.actions import Emit
+from sandpod_operator.resources import POOLS, SANDBOXES
+
+# Not ready for a reason that is nobody's trouble.
+_QUIET = frozenset({Reason.POD_PENDING, Reason.STARTING, Reason.SUSPENDED, Reason.TTL_EXPIRED, Reason.IDLE_TIMEOUT})
+
+
+def sandbox_story(sandbox: Sandbox, new: SandboxStatus) -> Iterator[Emit]:
+    """Return the Events of a status that is about to replace the Sandbox's."""
+    old = sandbox.status
+    ready, was = find(new.conditions, ConditionType.READY), find(old.conditions, ConditionType.READY)
+    if ready is not None and ready.status == "True" and (was is None or was.status != "True"):
+        yield _emit(sandbox, "Ready", f"{new.pod_name} takes runs on {new.node_name}{_took(sandbox, new.start_time)}.")
+    if sandbox.spec.claim is not None and old.phase == "Warm":
+        yield _emit(sandbox, "Claimed", f"It left its pool{_until(new.expires_at)}.")
+    if ready is not None and _is_trouble(ready) and (was is None or was.reason != ready.reason):
+        yield _emit(sandbox, ready.reason, ready.message, warning=True)
+    expired = find(new.conditions, ConditionType.EXPIRED)
+    if expired is not None and expired.status == "True" and not is_true(old.conditions, ConditionType.EXPIRED):
+        yield _emit(sandbox, expired.reason, expired.message)
+
+
+def pod_created(sandbox: Sandbox, pod: str) -> Emit:
+    """Return the Event of a pod that was made."""
+    return _emit(sandbox, "PodCreated", f"Made pod {pod}.")
+
+
+def pool_story(pool: SandboxPool, new: SandboxPoolStatus) -> Iterator[Emit]:
+    """Return the Events of a status that is about to replace the pool's."""
+    now, was = (find(s.conditions, ConditionType.PROGRESSING) for s in (new, pool.status))
+    if now is None or (was is not None and was.reason == now.reason and was.message == now.message):
+        return
+    metadata = pool.metadata
+    if now.reason == Reason.POOL_BLOCKED:
+        yield Emit(
+            resource=POOLS,
+            namespace=metadata.namespace,
+            name=metadata.name,
+            uid=metadata.uid,
+            reason=now.reason,
+            message=now.message,
+            kind="Warning",
+        )
+
+
+def _is_trouble(ready: Condition) -> bool:
+    return ready.status == "False" and ready.reason not in _QUIET
+
+
+def _emit(sandbox: Sandbox, reason: str, message: str, *, warning: bool = False) -> Emit:
+    metadata = sandbox.metadata
+    return Emit(
+        resource=SANDBOXES,
+        namespace=metadata.namespace,
+        name=metadata.name,
+        uid=metadata.uid,
+        reason=reason,
+        message=message,
+        kind="Warning" if warning else "Normal",
+    )
+
+
+def _took(sandbox: Sandbox, ready: datetime | None) -> str:
+    created = sandbox.metadata.creation_timestamp
+    if created is None or ready is None:
+        return ""
+    return f", {max(0, round((ready - created).total_seconds()))} s after it was created"
+
+
+def _until(end: datetime | None) -> str:
+    return f" and ends at {end:%Y-%m-%dT%H:%M:%SZ} unless it is used before" if end is not None else ""
