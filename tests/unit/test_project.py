@@ -1,0 +1,174 @@
+"""What README, Makefile, lock files and workflows say is so: names of commands, files and tests, pinned versions."""
+
+import ast
+import importlib.util
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+from sandpod_gateway.settings import load
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+TARGETS = set(re.findall(r"^([a-z][a-z-]*):.* ## ", MAKEFILE, re.MULTILINE))
+PHONY = set(re.findall(r"^\.PHONY: ([a-z][a-z-]*)$", MAKEFILE, re.MULTILINE))
+# Each lock file, and the extras of pyproject.toml that it holds.
+LOCKS = {"run": {"node"}, "gateway": {"kubernetes"}, "operator": {"kubernetes", "operator"}}
+LOCKS["dev"] = {"node", "kubernetes", "operator", "dev"}
+
+
+def code_in(text: str) -> list[str]:
+    """Return the lines of all code blocks and the content of all code spans."""
+    blocks = re.findall(r"^```.*?\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    spans = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
+    return [line for block in blocks for line in block.splitlines()] + spans
+
+
+def make_targets(lines: list[str]) -> set[str]:
+    """Return the targets of every `make ...` in the lines; settings and comments are none."""
+    found = set()
+    for line in lines:
+        if match := re.match(r"(?:- run: |stage \S+ )?make\s+([^#]*)", line.strip()):
+            words = match[1].split()
+            found |= {word for word in words if re.fullmatch(r"[a-z][a-z-]*", word)}
+    return found
+
+
+def test_readme_starts_with_the_two_commands() -> None:
+    block = re.search(r"^```\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    assert block is not None
+    assert [line.split("#")[0].strip() for line in block[1].splitlines()] == ["make run", "make test"]
+
+
+def test_every_command_that_readme_names_is_a_target_with_a_help_line() -> None:
+    named = make_targets(code_in(README))
+    assert {"run", "test", "test-cluster", "bench"} <= named
+    assert named <= TARGETS
+
+
+def test_every_target_with_a_help_line_is_phony() -> None:
+    assert TARGETS == PHONY
+
+
+def test_every_file_that_readme_names_exists() -> None:
+    links = {link for link in re.findall(r"\]\(([^)]+)\)", README) if "://" not in link}
+    spans = {code.split("::")[0] for code in code_in(README) if re.match(r"(tests|tools|charts|manifests)/", code)}
+    assert links
+    assert [name for name in sorted(links | spans) if not (ROOT / name).exists()] == []
+
+
+def protections() -> list[tuple[str, str]]:
+    """Return each sentence of README's table of protections with the tests that it names."""
+    table = README.split("## What it protects against")[1].split("What it does **not**")[0]
+    rows = [line.strip("|").split("|") for line in table.splitlines() if line.startswith("|")][2:]
+    return [(sentence.strip(), tests.strip()) for sentence, tests in rows]
+
+
+@pytest.mark.parametrize(("sentence", "tests"), protections(), ids=lambda text: text[:50])
+def test_every_protection_in_readme_names_a_test_that_exists(sentence: str, tests: str) -> None:
+    named = re.findall(r"`([^`]+)::([^`]+)`", tests)
+    assert named, sentence
+    for file, name in named:
+        tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+        assert name in {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+
+
+def test_readme_says_the_same_setting_in_three_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flag = re.search(r"sandpod serve (--limits\.\S+ \d+)", README)
+    variable = re.search(r"(SANDPOD_\w+)=(\d+) sandpod serve", README)
+    line = re.search(r"--config settings.yaml +# (.*)", README)
+    assert flag is not None
+    assert variable is not None
+    assert line is not None
+    file = tmp_path / "settings.yaml"
+    file.write_text(line[1], encoding="utf-8")
+    by_flag = load(flag[1].split(), config=None, program="sandpod serve")
+    by_file = load([], config=file, program="sandpod serve")
+    monkeypatch.setenv(variable[1], variable[2])
+    by_variable = load([], config=None, program="sandpod serve")
+    assert by_flag.limits.run_timeout == by_variable.limits.run_timeout == by_file.limits.run_timeout == 120
+
+
+def test_example_in_readme_is_a_program() -> None:
+    (example,) = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    compile(example, "README.md", "exec")
+
+
+def pins(lock: str) -> dict[str, Version]:
+    """Return the version of each package in a lock file."""
+    text = (ROOT / "requirements" / f"{lock}.lock").read_text(encoding="utf-8")
+    return {name: Version(version) for name, version in re.findall(r"^([a-z0-9._-]+)==([^ \\]+)", text, re.MULTILINE)}
+
+
+def requirements_of(extras: set[str]) -> list[Requirement]:
+    """Return what pyproject.toml asks for, without its references to itself."""
+    project = PROJECT["project"]
+    lines = list(project["dependencies"])
+    for extra in extras:
+        lines += project["optional-dependencies"][extra]
+    return [asked for line in lines if (asked := Requirement(line)).name != "sandpod"]
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_lock_holds_every_dependency_in_a_version_that_is_asked_for(lock: str) -> None:
+    pinned = pins(lock)
+    for asked in requirements_of(LOCKS[lock]):
+        assert asked.specifier.contains(pinned[asked.name]), asked
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_lock_has_a_hash_for_every_package_and_no_address(lock: str) -> None:
+    text = (ROOT / "requirements" / f"{lock}.lock").read_text(encoding="utf-8")
+    assert "://" not in text
+    entries = re.split(r"^(?=[a-z0-9._-]+==)", text, flags=re.MULTILINE)[1:]
+    assert entries
+    assert [entry.split()[0] for entry in entries if "--hash=sha256:" not in entry] == []
+
+
+@pytest.mark.parametrize("lock", ["run", "gateway", "operator"])
+def test_what_runs_has_the_versions_that_are_tested(lock: str) -> None:
+    tested = pins("dev")
+    assert {name: version for name, version in pins(lock).items() if tested.get(name) != version} == {}
+
+
+def test_continuous_integration_calls_only_make_targets() -> None:
+    script = (ROOT / ".ci/run").read_text(encoding="utf-8")
+    stages = re.findall(r"^stage (\S+) make --no-print-directory (\S+)$", script, re.MULTILINE)
+    assert [target for _, target in stages] == re.findall(r"^stage .* (\S+)$", script, re.MULTILINE)
+    workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yaml").read_text(encoding="utf-8"))
+    steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
+    commands = [step["run"] for step in steps if "run" in step and not step["run"].startswith("sudo sysctl")]
+    assert all(command.startswith("make ") for command in commands)
+    assert {target for _, target in stages} | make_targets(commands) <= TARGETS
+
+
+def test_workflow_may_write_nothing_and_pins_every_action() -> None:
+    workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yaml").read_text(encoding="utf-8"))
+    assert workflow["permissions"] == {}
+    for job in workflow["jobs"].values():
+        assert job["permissions"] == {"contents": "read"}
+        for step in job["steps"]:
+            assert "uses" not in step or re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", step["uses"])
+
+
+def test_line_limit_complains_of_long_modules_and_of_idle_exceptions(tmp_path: Path) -> None:
+    spec = importlib.util.spec_from_file_location("line_limits", ROOT / "tools/line_limits.py")
+    assert spec is not None
+    assert spec.loader is not None
+    line_limits = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(line_limits)
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools/long.py").write_text("x = 1\n" * 301, encoding="utf-8")
+    (tmp_path / "tools/short.py").write_text("x = 1\n" * 300, encoding="utf-8")
+    assert [text.split()[0] for text in line_limits.complaints(tmp_path, {})] == ["tools/long.py"]
+    assert line_limits.complaints(tmp_path, {"tools/long.py": "a reason"}) == []
+    idle = {"tools/long.py": "a reason", "tools/short.py": "none"}
+    assert [text.split()[0] for text in line_limits.complaints(tmp_path, idle)] == ["tools/short.py"]
