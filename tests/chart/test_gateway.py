@@ -1,0 +1,155 @@
+"""The gateway as the chart installs it: settings that it takes, keys, TLS, the way in from outside."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from chart.render import Manifest, only, render
+from sandpod_gateway.auth import KeyFile
+from sandpod_gateway.settings import Settings, load
+
+HASH = f"sha256:{'a' * 64}"
+ONE_KEY = (
+    "auth.keys[0].name=laptop",
+    "auth.keys[0].user=alice",
+    f"auth.keys[0].hash={HASH}",
+    "auth.keys[0].created=2026-01-01T00:00:00Z",
+)
+
+
+def settings(tmp_path: Path, *values: str) -> Settings:
+    """Return the settings that the gateway reads out of the ConfigMap."""
+    config = only(render(*values), "ConfigMap", "sandpod-gateway-config")
+    file = tmp_path / "config.yaml"
+    file.write_text(config["data"]["config.yaml"], encoding="utf-8")
+    return load(None, config=file, program="sandpod serve")
+
+
+def pod(*values: str) -> Manifest:
+    template: Manifest = only(render(*values), "Deployment", "sandpod-gateway")["spec"]["template"]
+    return template
+
+
+def volumes(*values: str) -> dict[str, Any]:
+    return {volume["name"]: volume for volume in pod(*values)["spec"]["volumes"]}
+
+
+def test_gateway_takes_the_settings_that_the_chart_writes(tmp_path: Path) -> None:
+    found = settings(tmp_path)
+    assert (found.backend, found.host, found.port, found.log_format) == ("kubernetes", "0.0.0.0", 8000, "json")
+    assert found.kubernetes.namespace == "sandpod-sandboxes"
+    assert found.kubernetes.default_template == "default"
+    assert found.auth.keys_file == Path("/etc/sandpod/keys/keys.yaml")
+    assert found.tls.cert is None
+
+
+def test_config_values_reach_the_gateway_beside_those_of_the_chart(tmp_path: Path) -> None:
+    found = settings(tmp_path, "gateway.config.limits.code_bytes=2000000", "gateway.config.kubernetes.warm_streams=0")
+    assert found.limits.code_bytes == 2_000_000
+    assert found.kubernetes.warm_streams == 0
+    assert found.kubernetes.namespace == "sandpod-sandboxes"
+
+
+def test_changed_setting_makes_new_pods_and_a_changed_key_does_not() -> None:
+    def checksum(*values: str) -> str:
+        text: str = pod(*values)["metadata"]["annotations"]["checksum/config"]
+        return text
+
+    assert checksum("gateway.config.log_level=debug") != checksum()
+    assert checksum(*ONE_KEY) == checksum()
+
+
+def test_most_sandboxes_fit_the_quota(tmp_path: Path) -> None:
+    quota = only(render(), "ResourceQuota", "sandpod-namespace")["spec"]["hard"]
+    warm = only(render(), "SandboxPool", "default")["spec"]["replicas"]
+    assert settings(tmp_path).kubernetes.max_sandboxes + warm <= int(quota["pods"])
+
+
+def test_without_keys_the_list_is_empty_until_a_secret_that_the_chart_does_not_make() -> None:
+    assert not [m for m in render() if m["kind"] == "Secret"]
+    sources = volumes()["keys"]["projected"]["sources"]
+    # The kubelet lets the later source win, so the order is the point.
+    assert sources == [
+        {"configMap": {"name": "sandpod-gateway-config", "items": [{"key": "no-keys.yaml", "path": "keys.yaml"}]}},
+        {"secret": {"name": "sandpod-keys", "optional": True}},
+    ]
+    config = only(render(), "ConfigMap", "sandpod-gateway-config")
+    assert KeyFile.model_validate(yaml.safe_load(config["data"]["no-keys.yaml"])).keys == []
+
+
+def test_keys_of_the_values_are_a_secret_that_the_gateway_takes() -> None:
+    secret = only(render(*ONE_KEY), "Secret", "sandpod-keys")
+    entries = KeyFile.model_validate(yaml.safe_load(secret["stringData"]["keys.yaml"])).keys
+    assert [(entry.name, entry.user, entry.hash) for entry in entries] == [("laptop", "alice", HASH)]
+    assert volumes(*ONE_KEY)["keys"]["projected"]["sources"] == [
+        {"secret": {"name": "sandpod-keys", "items": [{"key": "keys.yaml", "path": "keys.yaml"}]}}
+    ]
+
+
+def test_existing_secret_is_mounted_and_no_other_is_made() -> None:
+    manifests = render("auth.existingSecret=team-keys")
+    assert not [m for m in manifests if m["kind"] == "Secret"]
+    (source,) = volumes("auth.existingSecret=team-keys")["keys"]["projected"]["sources"]
+    assert source["secret"]["name"] == "team-keys"
+
+
+def test_keys_are_mounted_as_a_folder_so_that_a_change_is_seen() -> None:
+    mounts = {mount["name"]: mount for mount in pod()["spec"]["containers"][0]["volumeMounts"]}
+    assert mounts["keys"] == {"name": "keys", "mountPath": "/etc/sandpod/keys", "readOnly": True}
+
+
+def test_certificate_turns_gateway_and_probes_to_https(tmp_path: Path) -> None:
+    values = ("tls.secretName=cert",)
+    found = settings(tmp_path, *values)
+    container = pod(*values)["spec"]["containers"][0]
+    mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    assert volumes(*values)["tls"]["secret"]["secretName"] == "cert"
+    assert found.tls.cert == Path(mounts["tls"], "tls.crt")
+    assert found.tls.key == Path(mounts["tls"], "tls.key")
+    schemes = {container[f"{probe}Probe"]["httpGet"]["scheme"] for probe in ("startup", "readiness", "liveness")}
+    assert schemes == {"HTTPS"}
+
+
+def test_probes_ask_for_the_process_or_for_the_cluster_by_what_follows() -> None:
+    container = pod()["spec"]["containers"][0]
+    assert container["livenessProbe"]["httpGet"]["path"] == "/healthz"
+    assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+
+
+def test_there_is_no_ingress_unless_it_is_asked_for() -> None:
+    assert not [m for m in render() if m["kind"] == "Ingress"]
+
+
+def test_ingress_has_tls_and_lets_long_silent_streams_through() -> None:
+    values = ("ingress.enabled=true", "ingress.host=run.example.com", "ingress.tls.secretName=cert")
+    ingress = only(render(*values), "Ingress", "sandpod-gateway")
+    annotations = ingress["metadata"]["annotations"]
+    assert int(annotations["nginx.ingress.kubernetes.io/proxy-read-timeout"]) >= 3600
+    assert annotations["nginx.ingress.kubernetes.io/proxy-buffering"] == "off"
+    assert ingress["spec"]["tls"] == [{"hosts": ["run.example.com"], "secretName": "cert"}]
+    (rule,) = ingress["spec"]["rules"]
+    assert rule["host"] == "run.example.com"
+    backend = {"service": {"name": "sandpod-gateway", "port": {"name": "http"}}}
+    assert [path["path"] for path in rule["http"]["paths"]] == ["/mcp", "/healthz"]
+    assert all(path["backend"] == backend for path in rule["http"]["paths"])
+
+
+def test_service_leads_to_the_port_that_the_gateway_listens_on() -> None:
+    service = only(render("gateway.service.port=80"), "Service", "sandpod-gateway")
+    (port,) = service["spec"]["ports"]
+    assert (port["name"], port["port"], port["targetPort"]) == ("http", 80, "http")
+    labels = pod()["metadata"]["labels"]
+    assert service["spec"]["selector"].items() <= labels.items()
+    assert pod()["spec"]["containers"][0]["ports"] == [{"name": "http", "containerPort": 8000, "protocol": "TCP"}]
+
+
+def test_helm_test_gets_a_key_only_if_one_is_named() -> None:
+    def environment(*values: str) -> dict[str, Any]:
+        container = only(render(*values), "Pod", "sandpod-gateway-test")["spec"]["containers"][0]
+        return {variable["name"]: variable for variable in container["env"]}
+
+    assert environment()["SANDPOD_TEST_URL"]["value"] == "http://sandpod-gateway.sandpod.svc:8000"
+    assert "SANDPOD_TEST_KEY" not in environment()
+    named = environment("tests.keySecret=probe")["SANDPOD_TEST_KEY"]
+    assert named["valueFrom"] == {"secretKeyRef": {"name": "probe", "key": "key"}}

@@ -1,0 +1,113 @@
+"""The operator as the chart installs it, and what it finds in the sandboxes' namespace."""
+
+import pytest
+
+from chart.render import Manifest, only, render
+from sandpod_api.types import SandboxPool, SandboxTemplate, parse_quantity
+from sandpod_operator.settings import OperatorSettings
+
+
+def container(*values: str) -> Manifest:
+    deployment = only(render(*values), "Deployment", "sandpod-operator")
+    found: Manifest = deployment["spec"]["template"]["spec"]["containers"][0]
+    return found
+
+
+def settings(monkeypatch: pytest.MonkeyPatch, *values: str) -> OperatorSettings:
+    for variable in container(*values)["env"]:
+        monkeypatch.setenv(variable["name"], variable["value"])
+    return OperatorSettings()
+
+
+def test_operator_takes_the_environment_that_the_chart_gives_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = settings(monkeypatch)
+    assert found.namespaces == ("sandpod-sandboxes",)
+    assert found.namespace == "sandpod"
+    assert found.log_format == "json"
+    assert found.http_port == container()["ports"][0]["containerPort"] == 8081
+
+
+def test_config_values_reach_the_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = settings(monkeypatch, "operator.config.cluster_dns=10.0.0.10:53", "operator.config.resync_interval=60")
+    assert (found.cluster_dns, found.resync_interval) == ("10.0.0.10:53", 60)
+
+
+def test_every_environment_variable_of_the_operator_is_one_that_it_reads() -> None:
+    known = {f"SANDPOD_OPERATOR_{name.upper()}" for name in OperatorSettings.model_fields}
+    given = {v["name"] for v in container()["env"] if v["name"].startswith("SANDPOD_")}
+    assert given <= known
+
+
+def test_probes_and_metrics_are_on_the_health_port() -> None:
+    found = container()
+    assert found["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "http"}
+    assert found["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "http"}
+    service = only(render(), "Service", "sandpod-operator")
+    assert service["spec"]["ports"][0]["targetPort"] == "http"
+
+
+def test_both_components_have_two_replicas_spread_over_nodes() -> None:
+    for component in ("gateway", "operator"):
+        deployment = only(render(), "Deployment", f"sandpod-{component}")["spec"]
+        assert deployment["replicas"] == 2
+        (spread,) = deployment["template"]["spec"]["topologySpreadConstraints"]
+        assert spread["labelSelector"] == deployment["selector"]
+        budget = only(render(), "PodDisruptionBudget", f"sandpod-{component}")["spec"]
+        assert budget == {"maxUnavailable": 1, "selector": deployment["selector"]}
+
+
+def test_default_template_and_pool_are_what_the_types_take() -> None:
+    template = SandboxTemplate.model_validate(only(render(), "SandboxTemplate", "default"))
+    pool = SandboxPool.model_validate(only(render(), "SandboxPool", "default"))
+    assert template.spec.image == "sandpod/sandbox:0.1.0"
+    assert template.spec.host_users is False
+    assert template.spec.preimport == ["numpy", "pandas", "matplotlib.pyplot"]
+    assert (pool.spec.template_ref.name, pool.spec.replicas) == ("default", 2)
+
+
+def test_added_template_stands_beside_the_default_one_and_null_removes_it() -> None:
+    def named(*values: str) -> set[str]:
+        return {m["metadata"]["name"] for m in render(*values) if m["kind"] == "SandboxTemplate"}
+
+    assert named("sandboxes.templates.gvisor.runtimeClassName=gvisor") == {"default", "gvisor"}
+    only_gvisor = ("sandboxes.templates.default=null", "sandboxes.pools.default=null")
+    assert named("sandboxes.templates.gvisor.runtimeClassName=gvisor", *only_gvisor) == {"gvisor"}
+
+
+def test_image_of_the_values_goes_to_all_templates_that_name_none() -> None:
+    values = ("sandboxes.image.registry=r.example", "sandboxes.image.tag=dev", "sandboxes.templates.own.image=own:1")
+    images = {m["metadata"]["name"]: m["spec"]["image"] for m in render(*values) if m["kind"] == "SandboxTemplate"}
+    assert images == {"default": "r.example/sandpod/sandbox:dev", "own": "own:1"}
+
+
+def test_quota_carries_as_many_default_sandboxes_as_it_has_pods() -> None:
+    hard = only(render(), "ResourceQuota", "sandpod-namespace")["spec"]["hard"]
+    wanted = SandboxTemplate.model_validate(only(render(), "SandboxTemplate", "default")).spec.resources
+    pods = int(hard["pods"])
+    assert int(hard["count/sandboxes.sandpod.dev"]) >= pods
+    for name, each in {
+        "requests.cpu": wanted.cpu_request,
+        "limits.cpu": wanted.cpu,
+        "requests.memory": wanted.memory_request,
+        "limits.memory": wanted.memory,
+        "requests.ephemeral-storage": wanted.ephemeral_storage,
+        "limits.ephemeral-storage": wanted.ephemeral_storage,
+    }.items():
+        assert parse_quantity(hard[name]) >= pods * parse_quantity(each), name
+
+
+def test_limit_range_fills_in_what_the_quota_asks_every_container_for() -> None:
+    (limits,) = only(render(), "LimitRange", "sandpod-namespace")["spec"]["limits"]
+    names = {"cpu", "memory", "ephemeral-storage"}
+    assert limits["type"] == "Container"
+    assert set(limits["default"]) == set(limits["defaultRequest"]) == set(limits["max"]) == names
+
+
+def test_service_monitors_are_for_both_components_when_asked_for() -> None:
+    monitors = [
+        m["metadata"]["name"]
+        for m in render("metrics.serviceMonitor.enabled=true", "metrics.serviceMonitor.labels.release=prometheus")
+        if m["kind"] == "ServiceMonitor" and m["metadata"]["labels"]["release"] == "prometheus"
+    ]
+    assert monitors == ["sandpod-gateway", "sandpod-operator"]
+    assert not [m for m in render() if m["kind"] == "ServiceMonitor"]

@@ -1,0 +1,114 @@
+"""What the chart allows: pods that a restricted namespace takes, and roles with nothing more than is used."""
+
+import pytest
+
+from chart.render import Manifest, only, pod_specs, render
+from sandpod_api import names
+
+SANDBOXES = "sandpod-sandboxes"
+WITH_ALL = ("ingress.enabled=true", "ingress.host=x.example", "tls.secretName=t", "tests.keySecret=k")
+
+
+def roles() -> list[Manifest]:
+    return [m for m in render() if m["kind"] == "Role"]
+
+
+@pytest.mark.parametrize("values", [(), WITH_ALL], ids=["defaults", "all"])
+def test_every_pod_meets_pod_security_restricted_and_has_a_read_only_root(values: tuple[str, ...]) -> None:
+    specs = dict(pod_specs(render(*values)))
+    assert set(specs) == {"sandpod-gateway", "sandpod-operator", "sandpod-gateway-test"}
+    for spec in specs.values():
+        assert spec["securityContext"] == {
+            "runAsNonRoot": True,
+            "runAsUser": 10001,
+            "runAsGroup": 10001,
+            "fsGroup": 10001,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        }
+        assert not {"hostNetwork", "hostPID", "hostIPC"} & set(spec)
+        for container in spec["containers"]:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+            assert "memory" in container["resources"]["limits"]
+        assert {next(iter(set(volume) - {"name"})) for volume in spec["volumes"]} <= {
+            "configMap",
+            "projected",
+            "secret",
+            "emptyDir",
+        }
+
+
+def test_only_gateway_and_operator_have_a_service_account_token() -> None:
+    mounted = {name: spec["automountServiceAccountToken"] for name, spec in pod_specs(render())}
+    assert mounted == {"sandpod-gateway": True, "sandpod-operator": True, "sandpod-gateway-test": False}
+    accounts = [m for m in render() if m["kind"] == "ServiceAccount"]
+    assert [account["automountServiceAccountToken"] for account in accounts] == [False, False]
+
+
+def test_nothing_is_granted_cluster_wide() -> None:
+    assert not [m for m in render() if m["kind"].startswith("ClusterRole")]
+
+
+def test_no_role_has_a_wildcard_or_touches_secrets() -> None:
+    for role in roles():
+        for rule in role["rules"]:
+            said = {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}
+            assert not {"*", "secrets", "configmaps", "serviceaccounts", "escalate", "bind", "impersonate"} & said
+
+
+def test_only_the_gateway_may_exec_and_only_among_sandboxes() -> None:
+    exec_roles = [
+        (role["metadata"]["namespace"], role["metadata"]["name"])
+        for role in roles()
+        if any("pods/exec" in rule["resources"] for rule in role["rules"])
+    ]
+    assert exec_roles == [(SANDBOXES, "sandpod-gateway")]
+
+
+def test_each_role_is_bound_to_the_one_account_of_its_name() -> None:
+    bindings = [m for m in render() if m["kind"] == "RoleBinding"]
+    assert {(b["metadata"]["namespace"], b["metadata"]["name"]) for b in bindings} == {
+        (r["metadata"]["namespace"], r["metadata"]["name"]) for r in roles()
+    }
+    for binding in bindings:
+        assert binding["roleRef"]["name"] == binding["metadata"]["name"]
+        assert binding["subjects"] == [
+            {"kind": "ServiceAccount", "name": binding["metadata"]["name"], "namespace": "sandpod"}
+        ]
+
+
+def test_sandbox_namespace_is_restricted_and_closed_for_every_pod() -> None:
+    namespace = only(render(), "Namespace", SANDBOXES)
+    assert {
+        mode: namespace["metadata"]["labels"][f"pod-security.kubernetes.io/{mode}"]
+        for mode in ("enforce", "warn", "audit")
+    } == {"enforce": "restricted", "warn": "restricted", "audit": "restricted"}
+    policies = [m for m in render() if m["kind"] == "NetworkPolicy" and m["metadata"]["namespace"] == SANDBOXES]
+    assert [policy["spec"] for policy in policies] == [{"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}]
+    # The operator keeps a policy of its own by server-side apply; one name for both would make them fight.
+    assert policies[0]["metadata"]["name"] != names.POLICY_DENY_ALL
+
+
+def test_policies_open_the_gateway_for_clients_and_both_for_dns_and_the_api_server_only() -> None:
+    for component in ("gateway", "operator"):
+        spec = only(render(), "NetworkPolicy", f"sandpod-{component}")["spec"]
+        assert spec["policyTypes"] == ["Ingress", "Egress"]
+        assert spec["ingress"] == [{"ports": [{"port": "http", "protocol": "TCP"}]}]
+        ports = [port["port"] for rule in spec["egress"] for port in rule["ports"]]
+        assert ports == [53, 53, 443, 6443]
+
+
+def test_narrowed_gateway_still_lets_the_helm_test_in() -> None:
+    manifests = render("networkPolicy.gatewayFrom[0].podSelector.matchLabels.app=proxy")
+    spec = only(manifests, "NetworkPolicy", "sandpod-gateway")["spec"]
+    test = only(manifests, "Pod", "sandpod-gateway-test")
+    chosen = [peer["podSelector"]["matchLabels"] for peer in spec["ingress"][0]["from"]]
+    assert chosen[0] == {"app": "proxy"}
+    assert chosen[1].items() <= test["metadata"]["labels"].items()
+
+
+def test_namespace_that_exists_is_left_alone() -> None:
+    assert not [m for m in render("sandboxes.createNamespace=false") if m["kind"] == "Namespace"]
