@@ -10,46 +10,22 @@ import argparse
 import asyncio
 import json
 import os
-import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 from bench import measures
 from bench.rows import BUDGETS, HEAD, Row, line
 from e2e.callers import Caller, Session
 from e2e.cluster import Cluster, node_url
+from e2e.server import serving
 from sandpod_gateway.backends.base import Backend, ClaimRequest
 from sandpod_gateway.backends.factory import create_backend
 from sandpod_gateway.connection import open_connection
 from sandpod_gateway.settings import load
 
 ROOT = Path(__file__).resolve().parents[2]
-START_SECONDS = 60
-
-
-@asynccontextmanager
-async def local_gateway() -> AsyncIterator[tuple[str, int]]:
-    """Start a gateway with the local backend; gives its address and process id."""
-    program = Path(sys.executable).with_name("sandpod")
-    command = [str(program), "serve", "--backend", "local", "--port", "0", "--local.warm", "2"]
-    server = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
-    assert server.stderr is not None
-    try:
-        async with asyncio.timeout(START_SECONDS):
-            while said := (await server.stderr.readline()).decode():
-                if "is ready: " in said:
-                    break
-        if not said:
-            raise measures.BenchError("the gateway did not start; sandpod serve --backend local says why")
-        drain = asyncio.create_task(server.stderr.read())
-        yield said.rsplit("is ready: ", 1)[1].strip(), server.pid
-        drain.cancel()
-    finally:
-        if server.returncode is None:
-            server.terminate()
-            await server.wait()
 
 
 def processor_seconds(pid: int) -> float:
@@ -78,7 +54,7 @@ async def frames(backend: Backend, count: int) -> AsyncIterator[Row]:
 async def local(options: argparse.Namespace) -> AsyncIterator[Row]:
     """All rows that a machine without a cluster has."""
     async with AsyncExitStack() as stack:
-        url, pid = await stack.enter_async_context(local_gateway())
+        url, pid = await stack.enter_async_context(serving("--backend", "local", "--local.warm", "2"))
         session = await stack.enter_async_context(Caller(url, None).connect())
         settings = load(["--backend", "local"], config=None, program="bench")
 

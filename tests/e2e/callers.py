@@ -2,6 +2,7 @@
 benchmark; it imports nothing of Sandpod, so that it sees what any client sees.
 """
 
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -79,14 +80,22 @@ class Session:
 
 @dataclass(frozen=True)
 class Caller:
-    """Somebody with a key, at one address of the gateway."""
+    """Somebody at one address of the gateway.
+
+    Attributes:
+        url: The MCP endpoint.
+        key: An API key, or None.
+        trust: The certificates to trust, or None for the system's.
+    """
 
     url: str
     key: str | None
+    trust: ssl.SSLContext | None = None
 
     @asynccontextmanager
     async def connect(self, era: Era = "auto") -> AsyncIterator[Session]:
         """Open a connection in one of the protocol's two eras."""
         headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
-        async with Client(StreamableHttpTransport(self.url, headers=headers), mode=era, timeout=120) as client:
+        transport = StreamableHttpTransport(self.url, headers=headers, verify=self.trust)
+        async with Client(transport, mode=era, timeout=120) as client:
             yield Session(client)

@@ -1,0 +1,79 @@
+"""The gateway outside of the cluster, started by hand: over TLS, and when it can't start."""
+
+import asyncio
+import ssl
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+
+import pytest
+import yaml
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from e2e.callers import Caller
+from e2e.cluster import Cluster
+from e2e.server import PROGRAM, StartError, serving
+
+
+def make_certificate(folder: Path) -> tuple[Path, Path]:
+    """Write a certificate for 127.0.0.1 that signs itself, and its key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "sandpod test")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(minutes=5))
+        .not_valid_after(now + timedelta(hours=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    (folder / "tls.crt").write_bytes(certificate.public_bytes(pem))
+    plain = serialization.NoEncryption()
+    (folder / "tls.key").write_bytes(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain))
+    return folder / "tls.crt", folder / "tls.key"
+
+
+async def test_gateway_serves_over_tls_with_keys_from_a_file(cluster: Cluster, tmp_path: Path) -> None:
+    certificate, private = make_certificate(tmp_path)
+    keys = tmp_path / "keys.yaml"
+    made = await asyncio.create_subprocess_exec(
+        *(PROGRAM, "keys", "create", "--user", "carol", "--file", str(keys)), stdout=asyncio.subprocess.PIPE
+    )
+    printed, _ = await made.communicate()
+    key = printed.decode().splitlines()[0].rsplit(" ", 1)[1]
+    assert key not in keys.read_text(encoding="utf-8")
+    flags = ["--backend", "kubernetes", "--kubernetes.namespace", cluster.sandboxes]
+    flags += ["--auth.keys-file", str(keys), "--tls.cert", str(certificate), "--tls.key", str(private)]
+    trust = ssl.create_default_context(cafile=str(certificate))
+    async with serving(*flags) as (url, _), Caller(url, key, trust).connect() as session:
+        assert url.startswith("https://127.0.0.1:")
+        reply = await session.python("print('over TLS')", fresh=True)
+    assert reply["stdout"] == "over TLS\n"
+
+
+async def test_cluster_that_cannot_be_reached_is_said_in_one_sentence(tmp_path: Path) -> None:
+    nowhere = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "nowhere",
+        "clusters": [{"name": "nowhere", "cluster": {"server": "https://127.0.0.1:1"}}],
+        "users": [{"name": "nobody", "user": {}}],
+        "contexts": [{"name": "nowhere", "context": {"cluster": "nowhere", "user": "nobody"}}],
+    }
+    file = tmp_path / "kubeconfig"
+    file.write_text(yaml.safe_dump(nowhere), encoding="utf-8")
+    with pytest.raises(StartError) as told:
+        async with serving("--backend", "kubernetes", "--kubernetes.kubeconfig", str(file)):
+            pass
+    lines = [line for line in str(told.value).splitlines() if line.startswith("sandpod: ")]
+    assert len(lines) == 1
+    assert "Traceback" not in str(told.value)
