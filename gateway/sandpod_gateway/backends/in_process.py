@@ -14,9 +14,9 @@ from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
 from sandpod_api.conditions import Reason
+from sandpod_api.fields import MAX_LIFETIME
 from sandpod_api.names import NETWORK_NONE
 from sandpod_api.results import ErrorCode
-from sandpod_api.types import MAX_LIFETIME
 from sandpod_gateway.backends.base import ByteStream, ClaimRequest, SandboxRecord
 from sandpod_gateway.backends.ledger import Ledger, Limits, sentence
 from sandpod_gateway.errors import SandpodError
@@ -24,6 +24,12 @@ from sandpod_gateway.errors import SandpodError
 logger = logging.getLogger(__name__)
 
 Clock = Callable[[], datetime]
+
+
+def utc_now() -> datetime:
+    """Return the time, as records tell it."""
+    return datetime.now(UTC)
+
 
 _SWEEP_SECONDS: Final = 60.0
 """Longest pause of the sweep: a laptop that slept must not wait for a time that has long passed."""
@@ -89,7 +95,7 @@ class Terms:
 class InProcessBackend:
     """A `Backend` over a launcher."""
 
-    def __init__(self, kind: str, launcher: Launcher, terms: Terms, clock: Clock = lambda: datetime.now(UTC)) -> None:
+    def __init__(self, kind: str, launcher: Launcher, terms: Terms, clock: Clock = utc_now) -> None:
         self.kind = kind
         self._launcher = launcher
         self._terms = terms

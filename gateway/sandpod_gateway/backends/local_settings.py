@@ -8,10 +8,13 @@ from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from sandpod_api.types import MAX_LIFETIME, ModuleName, Name, Quantity, parse_quantity
+from sandpod_api.fields import MAX_LIFETIME, Name, Quantity, parse_quantity
+from sandpod_api.templates import ModuleName
 
 _DATA_FACTOR: Final = 2
 """Private memory of one process over the sandbox's limit: room for what a program reserves and does not touch."""
+_DATA_LEAST: Final = 2**30
+"""Bytes. Node.js 24 reserves about 600 MiB when it starts, and needs few of them."""
 
 
 class LocalSettings(BaseModel):
@@ -58,7 +61,7 @@ class LocalSettings(BaseModel):
     @property
     def data_bytes(self) -> int:
         """Private writable memory that one process can map, bytes: the net under the runner's own watch."""
-        return self.memory_bytes * _DATA_FACTOR
+        return max(_DATA_LEAST, self.memory_bytes * _DATA_FACTOR)
 
     @property
     def workspace_bytes(self) -> int:

@@ -1,0 +1,38 @@
+"""The one place that knows which backends there are.
+
+Called by the gateway's composition. What a backend needs is imported only when that one is chosen: a laptop has no
+Kubernetes client.
+"""
+
+from typing import Literal
+
+from sandpod_gateway.backends.base import Backend
+from sandpod_gateway.backends.kubernetes_settings import KubernetesSettings
+from sandpod_gateway.backends.local_settings import LocalSettings
+
+BackendKind = Literal["kubernetes", "local", "fake"]
+
+
+def create_backend(
+    kind: BackendKind, *, local: LocalSettings | None = None, kubernetes: KubernetesSettings | None = None
+) -> Backend:
+    """Return the backend of that kind, not started.
+
+    Args:
+        kind: Which one.
+        local: Settings of the local backend; its defaults when left out.
+        kubernetes: Settings of the Kubernetes backend; its defaults when left out.
+    """
+    match kind:
+        case "kubernetes":
+            from sandpod_gateway.backends.kubernetes import KubernetesBackend  # noqa: PLC0415 - an optional extra
+
+            return KubernetesBackend(kubernetes or KubernetesSettings())
+        case "local":
+            from sandpod_gateway.backends.local import LocalBackend  # noqa: PLC0415 - Linux's own modules
+
+            return LocalBackend(local or LocalSettings())
+        case "fake":
+            from sandpod_gateway.backends.fake import FakeBackend  # noqa: PLC0415 - for tests
+
+            return FakeBackend()
