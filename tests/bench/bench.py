@@ -15,15 +15,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import httpx2
+
 from bench import measures
 from bench.rows import BUDGETS, HEAD, Row, line
 from e2e.callers import Caller, Session
-from e2e.cluster import Cluster, node_url
-from e2e.server import serving
+from e2e.cluster import Cluster, node_url, until
+from e2e.server import START_SECONDS, serving
 from sandpod_gateway.backends.base import Backend, ClaimRequest
 from sandpod_gateway.backends.factory import create_backend
+from sandpod_gateway.backends.kubernetes_settings import KubernetesSettings
 from sandpod_gateway.connection import open_connection
-from sandpod_gateway.settings import load
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -56,16 +58,19 @@ async def local(options: argparse.Namespace) -> AsyncIterator[Row]:
     async with AsyncExitStack() as stack:
         url, pid = await stack.enter_async_context(serving("--backend", "local", "--local.warm", "2"))
         session = await stack.enter_async_context(Caller(url, None).connect())
-        settings = load(["--backend", "local"], config=None, program="bench")
+        http = await stack.enter_async_context(httpx2.AsyncClient())
 
-        async def refilled() -> None:
-            # A local sandbox starts in less than this; there is nothing to ask whether it has.
-            await asyncio.sleep(1)
+        async def look() -> bool:
+            metrics = await http.get(url.removesuffix("/mcp") + "/metrics")
+            return 'sandpod_pool_ready{template="default"} 2.0' in metrics.text
+
+        async def refilled() -> bool:
+            return await until("two warm sandboxes", look, within=START_SECONDS)
 
         parts = [
             *shared(session, options, refilled),
             measures.rate(session, options.calls, lambda: processor_seconds(pid)),
-            frames(create_backend(settings), options.calls),
+            frames(create_backend("local"), options.calls),
         ]
         for part in parts:
             async for row in part:
@@ -80,13 +85,12 @@ async def cluster(options: argparse.Namespace) -> AsyncIterator[Row]:
     )
     keys = json.loads((ROOT / ".build/keys.json").read_text(encoding="utf-8"))
     url = os.environ.get("SANDPOD_URL") or node_url(there.namespace)
-    flags = ["--backend", "kubernetes", "--kubernetes.namespace", there.sandboxes]
-    settings = load(flags, config=None, program="bench")
+    settings = KubernetesSettings(namespace=there.sandboxes)
     async with Caller(f"{url}/mcp", keys["alice"]["key"]).connect() as session:
         parts = [
             *shared(session, options, there.pool_is_full),
             measures.cold(session, options.cold, "bare"),
-            frames(create_backend(settings), options.calls),
+            frames(create_backend("kubernetes", kubernetes=settings), options.calls),
         ]
         for part in parts:
             async for row in part:
