@@ -1,0 +1,267 @@
+"""Claims sandboxes: one patch of a warm one, or a new one that is waited for.
+
+Called by the Kubernetes backend for each claim. What is decided is in `claims.py`, `claim_errors.py` and `records.py`.
+
+A claim runs in a task of its own, so that a caller's cancel reaches it once and at a place where it can still clean up:
+whatever it made and can't hand over is deleted. Sessions with a name are unique without a lock that gateways share:
+each claim looks, after it is written, for another of the same name; see `rivals.py`.
+"""
+
+import asyncio
+import logging
+import random
+import secrets
+import time
+from collections import Counter
+from collections.abc import Collection, Coroutine, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import Any, Final, Protocol
+from weakref import WeakValueDictionary
+
+from pydantic import ValidationError
+
+from sandpod_api import names
+from sandpod_api.types import Sandbox, SandboxTemplate
+from sandpod_gateway.backends import claim_errors, claims
+from sandpod_gateway.backends.background import Background
+from sandpod_gateway.backends.base import ClaimRequest
+from sandpod_gateway.backends.claims import Wanted
+from sandpod_gateway.backends.cluster import Cluster
+from sandpod_gateway.backends.cluster_errors import ClusterError, RefusedError, UnreachableError, translate
+from sandpod_gateway.backends.kubernetes_settings import KubernetesSettings
+from sandpod_gateway.backends.readiness import Readiness, note
+from sandpod_gateway.backends.records import is_live
+from sandpod_gateway.backends.rivals import find_rival
+from sandpod_gateway.backends.store import SandboxStore
+
+logger = logging.getLogger(__name__)
+
+LOST_RACE_WAIT: Final = 0.25
+"""Seconds to wait, in all, for the watch to tell of other warm sandboxes when all that are known were just taken."""
+
+
+class WarmStreamKeeper(Protocol):
+    """What is needed of `warm_streams.WarmStreams`."""
+
+    def names(self) -> Collection[str]:
+        """Return the sandboxes that have a stream open already."""
+        ...
+
+    def promise(self, name: str) -> None:
+        """Keep the stream although its sandbox is no longer warm: a claim is about to use it."""
+        ...
+
+
+class Claimer:
+    """All claims of one gateway."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        store: SandboxStore,
+        settings: KubernetesSettings,
+        *,
+        streams: WarmStreamKeeper,
+        background: Background,
+    ) -> None:
+        self._cluster = cluster
+        self._store = store
+        self._settings = settings
+        self._streams = streams
+        self._background = background
+        self._readiness = Readiness(cluster, store, settings.cold_start_timeout)
+        self._under_way: Counter[str] = Counter()
+        self._reserved: set[str] = set()
+        self._sessions: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+
+    async def claim(self, request: ClaimRequest) -> tuple[Sandbox, bool]:
+        """Return a Ready sandbox that the caller holds, and whether this call claimed it. A cancel leaves nothing.
+
+        Raises:
+            SandpodError: As `base.Backend.claim`.
+        """
+        wanted = claims.check_request(request, self._settings.default_template, datetime.now(UTC))
+        task = self._background.start(self._claim(wanted))
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            # The task may have ended just now, with a sandbox that nobody is going to fetch.
+            if not task.cancel() and not task.cancelled() and task.exception() is None:
+                unfetched, fresh = task.result()
+                if fresh:
+                    self._background.start(self.release(unfetched.metadata.name))
+            raise
+        except ClusterError as error:
+            raise translate(error, "a sandbox was claimed") from error
+
+    async def release(self, name: str) -> None:
+        """Delete a sandbox that this claim made or took, whatever happens."""
+        try:
+            await self._cluster.delete(names.SANDBOXES, name)
+        except RefusedError as error:
+            if not error.not_found:
+                logger.warning("sandbox %s can't be deleted and is left to its idle timeout: %s", name, error)
+        except ClusterError as error:
+            logger.warning("sandbox %s can't be deleted and is left to its idle timeout: %s", name, error)
+        self._store.note_deleted(name, time.monotonic())
+
+    async def _claim(self, wanted: Wanted) -> tuple[Sandbox, bool]:
+        """Return the sandbox, and whether it is fresh: claimed by this very call."""
+        claim = wanted.claim
+        if not claim.session:
+            return await self._take(wanted)
+        lock = self._sessions.setdefault((claim.owner, claim.session), asyncio.Lock())
+        async with lock:
+            held = [s for s in self._store.owned(claim.owner) if claims.same_session(s, claim) and is_live(s)]
+            if held:
+                return await self._readiness.wait(claims.first_claimed(held).metadata.name), False
+            return await self._take(wanted)
+
+    async def _take(self, wanted: Wanted) -> tuple[Sandbox, bool]:
+        with self._admitted(wanted.claim.owner):
+            mine = await self._take_warm(wanted) or await self._make(wanted)
+        name = mine.metadata.name
+        try:
+            rival = await find_rival(self._cluster, self._store, mine, wanted.claim)
+            if rival is None:
+                return await self._readiness.wait(name), True
+        except BaseException:
+            await asyncio.shield(self._background.start(self.release(name)))
+            raise
+        self._background.start(self.release(name))
+        return await self._readiness.wait(rival), False
+
+    @contextmanager
+    def _admitted(self, owner: str) -> Iterator[None]:
+        """Hold one place within the limits until the claimed sandbox is in the store."""
+        owned = sum(1 for sandbox in self._store.owned(owner) if is_live(sandbox)) + self._under_way[owner]
+        total = self._store.live_count + self._under_way.total()
+        refusal = claim_errors.over_limit(owned, total, self._settings)
+        if refusal is not None:
+            raise refusal
+        self._under_way[owner] += 1
+        try:
+            yield
+        finally:
+            self._under_way[owner] -= 1
+            if not self._under_way[owner]:
+                del self._under_way[owner]
+
+    async def _take_warm(self, wanted: Wanted) -> Sandbox | None:
+        """Claim a warm sandbox; None where there is none left."""
+        tried: set[tuple[str, str]] = set()
+
+        def candidate() -> Sandbox | None:
+            warm = [
+                s
+                for s in self._store.warm(wanted.template)
+                if s.metadata.name not in self._reserved and (s.metadata.uid, s.metadata.resource_version) not in tried
+            ]
+            return claims.choose_candidate(warm, wanted.network, self._streams.names(), random.choice)
+
+        deadline = time.monotonic() + LOST_RACE_WAIT
+        while True:
+            # With nothing tried there is nothing to wait for; else the watch is a moment behind other claims.
+            wait = max(deadline - time.monotonic(), 0) if tried else 0
+            found = candidate() or (await self._store.until(candidate, wait) if wait else None)
+            if found is None:
+                return None
+            claimed = await self._patch(found, wanted)
+            if claimed is not None:
+                return claimed
+            tried.add((found.metadata.uid, found.metadata.resource_version))
+
+    async def _patch(self, sandbox: Sandbox, wanted: Wanted) -> Sandbox | None:
+        """Write the claim. Return the claimed sandbox, or None where someone else changed it first."""
+        name = sandbox.metadata.name
+        patch = claims.claim_patch(sandbox, wanted)
+        self._reserved.add(name)
+        self._streams.promise(name)
+        try:
+            return self._noted(await self._write(self._cluster.json_patch(names.SANDBOXES, name, patch), name))
+        except RefusedError as error:
+            if _lost_race(error):
+                return None
+            raise
+        except UnreachableError as error:
+            return await self._reread_claim(name, wanted, error)
+        finally:
+            self._reserved.discard(name)
+
+    async def _make(self, wanted: Wanted) -> Sandbox:
+        """Create a sandbox for the claim."""
+        await self._check_template(wanted)
+        if not self._settings.cold_start:
+            raise claim_errors.pool_exhausted(wanted.template, wanted.network)
+        name = f"sbx-{secrets.token_hex(6)}"
+        try:
+            body = claims.new_sandbox(name, wanted)
+            return self._noted(await self._write(self._cluster.create(names.SANDBOXES, body), name))
+        except UnreachableError as error:
+            made = await self._reread_claim(name, wanted, error)
+            if made is None:
+                raise
+            return made
+
+    async def _write(self, work: Coroutine[Any, Any, dict[str, Any]], name: str) -> dict[str, Any]:
+        """Do a write that a cancel does not leave half known: it is finished, then undone."""
+        task = self._background.start(work)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            self._background.start(self._undo(task, name))
+            raise
+
+    async def _undo(self, write: asyncio.Task[dict[str, Any]], name: str) -> None:
+        try:
+            await write
+        except RefusedError:
+            return  # nothing was written
+        except ClusterError:
+            logger.info("a cancelled claim of sandbox %s had no answer; it is deleted if it is there", name)
+        await self.release(name)
+
+    async def _reread_claim(self, name: str, wanted: Wanted, error: UnreachableError) -> Sandbox | None:
+        """Find out whether a write without an answer was done: then the sandbox is ours.
+
+        Raises:
+            ClusterError: It was not, or that can't be known: should it be done later, the idle timeout ends it.
+        """
+        try:
+            sandbox = self._noted(await self._cluster.get(names.SANDBOXES, name))
+        except RefusedError as refusal:
+            raise error from refusal
+        return sandbox if sandbox.spec.claim == wanted.claim else None
+
+    async def _check_template(self, wanted: Wanted) -> None:
+        """Refuse what can't start before anything is made.
+
+        Raises:
+            SandpodError: invalid_argument.
+        """
+        try:
+            template = SandboxTemplate.model_validate(await self._cluster.get(names.TEMPLATES, wanted.template))
+        except ValidationError as error:
+            raise ClusterError("the template is not one that this version understands") from error
+        except RefusedError as error:
+            if error.not_found:
+                raise claim_errors.unknown_template(wanted.template) from error
+            raise
+        profiles = {names.NETWORK_NONE, *(profile.name for profile in template.spec.network_profiles)}
+        if wanted.network not in profiles:
+            raise claim_errors.unknown_profile(wanted.network, wanted.template)
+
+    def _noted(self, body: dict[str, Any]) -> Sandbox:
+        return note(self._store, body)
+
+
+def _lost_race(error: RefusedError) -> bool:
+    """Tell whether a patch was refused because its object had changed.
+
+    A failed `test` is a 422, as is an object that would not be valid; only the latter's message says so.
+    """
+    return error.status in {HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND} or (
+        error.status == HTTPStatus.UNPROCESSABLE_ENTITY and "is invalid" not in str(error)
+    )

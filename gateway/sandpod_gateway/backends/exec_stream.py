@@ -1,0 +1,291 @@
+"""A stream of bytes to a program in a pod: Kubernetes' exec protocol over a WebSocket.
+
+Called by the Kubernetes backend. Written here because the clients' own lose exit codes, break on characters that are
+split between frames, or read ahead without bounds. It speaks `v5.channel.k8s.io` and, to older API servers, `v4`: the
+first byte of each message is its channel. It knows nothing of what the bytes mean.
+
+The other end is untrusted: messages, the unread rest and what is kept of standard error all have limits. Reading stops
+while the reader is slow, so that the API server, the kubelet and at last the program wait too.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import ssl
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import aiohttp
+
+from sandpod_gateway.backends.cluster_errors import RefusedError, UnreachableError
+
+logger = logging.getLogger(__name__)
+
+V5: Final = "v5.channel.k8s.io"
+V4: Final = "v4.channel.k8s.io"
+
+STDIN, STDOUT, STDERR, STATUS, CLOSE = 0, 1, 2, 3, 255
+
+OPEN_TIMEOUT: Final = 10.0
+"""Seconds to open a stream; it takes about 0.1."""
+HEARTBEAT: Final = 20.0
+"""Seconds between pings: proxies drop connections that are silent for a minute. After two without a sign of life the
+connection is dead."""
+CLOSE_TIMEOUT: Final = 2.0
+"""Seconds that the API server gets to answer a close."""
+MAX_MESSAGE: Final = 512 * 1024
+"""Largest message taken, bytes; the kubelet sends 32 KiB at most."""
+BUFFER: Final = 512 * 1024
+"""Unread bytes at which reading from the network stops. With one message more a read gives 1 MiB at most."""
+WRITE_PIECE: Final = 256 * 1024
+"""Largest message sent, bytes."""
+STDERR_TAIL: Final = 4096
+"""Bytes kept of what the program wrote to standard error, for the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExecTarget:
+    """Where and how to open an exec stream. Made anew for each, since tokens are renewed."""
+
+    url: str
+    params: Sequence[tuple[str, str]]
+    headers: Mapping[str, str]
+    ssl: ssl.SSLContext | bool
+    server_hostname: str | None = None
+    proxy: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExecEnd:
+    """How the program ended. `exit_code` is None where it never started or was not told."""
+
+    exit_code: int | None
+    message: str
+
+
+def parse_status(raw: bytes) -> ExecEnd:
+    """Return what the status channel says of the program's end. Success is said in words, never assumed."""
+    try:
+        status = json.loads(raw)
+        if status["status"] == "Success":
+            return ExecEnd(0, "")
+        causes = (status.get("details") or {}).get("causes") or []
+        codes = [cause["message"] for cause in causes if cause.get("reason") == "ExitCode"]
+        return ExecEnd(int(codes[0]) if codes else None, str(status.get("message", ""))[:STDERR_TAIL])
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return ExecEnd(None, "the end was told in a way that makes no sense")
+
+
+async def open_exec(http: aiohttp.ClientSession, target: ExecTarget, *, heartbeat: float = HEARTBEAT) -> "ExecStream":
+    """Open a stream.
+
+    Args:
+        http: The connections' owner; without a limit of connections, since each stream is one.
+        target: Where and what.
+        heartbeat: Seconds between pings.
+
+    Raises:
+        RefusedError: The API server refused, as 404 where there is no such pod.
+        UnreachableError: It gave no answer, or one that is no exec stream.
+    """
+    try:
+        async with asyncio.timeout(OPEN_TIMEOUT):
+            socket = await http.ws_connect(
+                target.url,
+                params=list(target.params),
+                headers=target.headers,
+                protocols=(V5, V4),
+                ssl=target.ssl,
+                server_hostname=target.server_hostname,
+                proxy=target.proxy,
+                autoping=False,  # pings and pongs are signs of life that the stream counts itself
+                timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_TIMEOUT),
+                max_msg_size=MAX_MESSAGE,
+                compress=0,
+            )
+    except aiohttp.WSServerHandshakeError as error:
+        raise RefusedError(error.status) from error
+    except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+        raise UnreachableError(f"no exec stream could be opened: {type(error).__name__}") from error
+    if socket.protocol is None:
+        await socket.close()
+        raise UnreachableError("the server does not speak Kubernetes' exec protocol")
+    return ExecStream(socket, heartbeat)
+
+
+class ExecStream:
+    """One open exec; implements `base.ByteStream`. Make it with `open_exec`. For one reader and any writers."""
+
+    def __init__(self, socket: aiohttp.ClientWebSocketResponse[bool], heartbeat: float) -> None:
+        self._socket = socket
+        self._heartbeat = heartbeat
+        self._pieces: deque[bytes] = deque()
+        self._buffered = 0
+        self._readable = asyncio.Event()
+        self._room = asyncio.Event()
+        self._write_lock = asyncio.Lock()
+        self._write_deadline: asyncio.Timeout | None = None
+        self._stderr = bytearray()
+        self._status: bytes | None = None
+        self._listening = False
+        self._heard = asyncio.get_running_loop().time()
+        self._closed = False
+        self._ended = asyncio.Event()
+        self._tasks = [asyncio.create_task(self._pump()), asyncio.create_task(self._keep_alive())]
+
+    @property
+    def ended(self) -> bool:
+        """Whether the other side is gone, or this side closed."""
+        return self._closed or self._ended.is_set()
+
+    @property
+    def end(self) -> ExecEnd | None:
+        """How the program ended; None while it runs, and where the connection was lost before that was told."""
+        return None if self._status is None else parse_status(self._status)
+
+    @property
+    def stderr(self) -> str:
+        """The last of what the program wrote to standard error, printable in a log."""
+        text = self._stderr.decode("utf-8", "replace")
+        return "".join(c if c.isprintable() else " " for c in text).strip()
+
+    async def wait_ended(self) -> None:
+        """Return when the other side is gone."""
+        await self._ended.wait()
+
+    async def read(self) -> bytes:
+        """Return the next bytes of the program's standard output; empty when there will be none."""
+        while not self._pieces:
+            if self.ended:
+                return b""
+            self._readable.clear()
+            await self._readable.wait()
+        data = self._pieces.popleft() if len(self._pieces) == 1 else b"".join(self._pieces)
+        self._pieces.clear()
+        self._buffered = 0
+        self._room.set()
+        return data
+
+    async def write(self, data: bytes) -> None:
+        """Send bytes to the program's standard input.
+
+        Raises:
+            ConnectionError: The stream is closed, by either side.
+        """
+        async with self._write_lock:
+            view = memoryview(data)
+            for start in range(0, len(view), WRITE_PIECE):
+                await self._send(bytes((STDIN,)) + view[start : start + WRITE_PIECE])
+
+    async def end_input(self) -> None:
+        """Tell the program that there is no more input (v5; under v4 only `close` can).
+
+        Raises:
+            ConnectionError: The stream is closed, by either side.
+        """
+        if self._socket.protocol == V5:
+            async with self._write_lock:
+                await self._send(bytes((CLOSE, STDIN)))
+
+    async def close(self) -> None:
+        """Close both directions, also while `read` or `write` wait. May be called more than once."""
+        if not self._closed:
+            self._closed = True
+            self._pieces.clear()
+            self._wake()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        # The program sees the end of its input from the closed connection, under v4 and v5 alike.
+        with contextlib.suppress(TimeoutError, aiohttp.ClientError, OSError):
+            async with asyncio.timeout(CLOSE_TIMEOUT):  # the socket's own limit starts anew with each message
+                await self._socket.close()
+
+    async def _send(self, message: bytes) -> None:
+        if self.ended:
+            raise ConnectionResetError("the stream is closed")
+        try:
+            async with asyncio.timeout(None) as self._write_deadline:
+                await self._socket.send_bytes(message)
+        except (TimeoutError, aiohttp.ClientError, RuntimeError) as error:
+            raise ConnectionResetError("the stream was closed while writing") from error
+        finally:
+            self._write_deadline = None
+
+    def _wake(self) -> None:
+        """Let whoever waits see that the stream is over: a reader, a reader's pump, a writer."""
+        self._readable.set()
+        self._room.set()
+        if self._write_deadline is not None:
+            self._write_deadline.reschedule(asyncio.get_running_loop().time())
+
+    async def _pump(self) -> None:
+        """Take messages while there is room for them, until the stream ends."""
+        try:
+            while await self._next():
+                while self._buffered >= BUFFER and not self._closed:
+                    self._room.clear()
+                    await self._room.wait()
+        except (aiohttp.ClientError, OSError) as error:
+            logger.debug("an exec stream broke: %s", error)
+        finally:
+            self._ended.set()
+            self._wake()
+            self._log_end()
+
+    async def _next(self) -> bool:
+        """Take one message. Return whether more can follow."""
+        self._listening = True
+        message = await self._socket.receive()
+        self._listening = False
+        self._heard = asyncio.get_running_loop().time()
+        if message.type is aiohttp.WSMsgType.BINARY:
+            self._take(message.data)
+            return self._status is None
+        if message.type is aiohttp.WSMsgType.PING:
+            await self._socket.pong(message.data)
+            return True
+        return message.type is aiohttp.WSMsgType.PONG
+
+    def _take(self, data: bytes) -> None:
+        channel = data[0] if data else None
+        if channel == STDOUT and len(data) > 1:
+            self._pieces.append(data[1:])
+            self._buffered += len(data) - 1
+            self._readable.set()
+        elif channel == STDERR:
+            self._stderr += data[1:]
+            del self._stderr[:-STDERR_TAIL]
+        elif channel == STATUS:
+            self._status = data[1:]
+
+    async def _keep_alive(self) -> None:
+        """Ping until the stream ends; end it when nothing is heard although we listen."""
+        loop = asyncio.get_running_loop()
+        while not self.ended:
+            await asyncio.sleep(self._heartbeat)
+            if self._listening and loop.time() - self._heard > 2 * self._heartbeat:
+                logger.info("an exec stream is dead: nothing was heard for %.0f s", loop.time() - self._heard)
+                self._tasks[0].cancel()
+                return
+            # A write that waits for the other side holds the connection: then the ping waits, but not for ever.
+            with contextlib.suppress(TimeoutError, aiohttp.ClientError, OSError):
+                async with asyncio.timeout(self._heartbeat):
+                    await self._socket.ping()
+
+    def _log_end(self) -> None:
+        if self._closed:
+            return
+        how = self.end
+        if how is None:
+            logger.info("an exec stream was lost; standard error: %s", self.stderr or "empty")
+        elif how.exit_code != 0:
+            logger.warning(
+                "an exec ended with code %s (%s); standard error: %s",
+                how.exit_code,
+                how.message,
+                self.stderr or "empty",
+            )

@@ -1,0 +1,115 @@
+"""What a Sandbox object means to the gateway: whether it can be claimed, is live, and its record for callers.
+
+Pure: called by the modules of the Kubernetes backend, with objects that are already parsed.
+"""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from sandpod_api import names
+from sandpod_api.conditions import Condition, ConditionType, find, is_true
+from sandpod_api.types import Claim, Sandbox
+from sandpod_gateway.backends.base import SandboxRecord, Status
+
+_ENDED: Final = frozenset({"Failed", "Expired"})
+
+
+def parse(body: Mapping[str, Any]) -> Sandbox | None:
+    """Return the Sandbox of a body from the API server; None where it is none that this version understands."""
+    try:
+        return Sandbox.model_validate(body)
+    except ValidationError:
+        return None
+
+
+def is_claimable(sandbox: Sandbox) -> bool:
+    """Tell whether it waits for a claim, started and whole."""
+    return (
+        sandbox.spec.claim is None
+        and sandbox.metadata.labels.get(names.LABEL_STATE) == names.STATE_WARM
+        and sandbox.metadata.deletion_timestamp is None
+        and is_true(sandbox.status.conditions, ConditionType.READY)
+    )
+
+
+def is_live(sandbox: Sandbox) -> bool:
+    """Tell whether it is someone's and can still be used, now or soon."""
+    return (
+        sandbox.spec.claim is not None
+        and sandbox.metadata.deletion_timestamp is None
+        and status_of(sandbox) not in _ENDED
+    )
+
+
+def status_of(sandbox: Sandbox) -> Status:
+    """Return a claimed sandbox's status. Conditions speak, the phase only where they say nothing of it."""
+    if is_true(sandbox.status.conditions, ConditionType.EXPIRED) or sandbox.status.phase == "Expired":
+        return "Expired"
+    if sandbox.status.phase == "Failed":
+        return "Failed"
+    if sandbox.spec.operating_mode == "Suspended" or sandbox.status.phase == "Suspended":
+        return "Suspended"
+    return "Ready" if is_true(sandbox.status.conditions, ConditionType.READY) else "Pending"
+
+
+def blocking(sandbox: Sandbox) -> Condition | None:
+    """Return the condition that tells why the sandbox is not ready: Expired, else the one that `Ready` names."""
+    conditions = sandbox.status.conditions
+    expired = find(conditions, ConditionType.EXPIRED)
+    if expired is not None and expired.status == "True":
+        return expired
+    ready = find(conditions, ConditionType.READY)
+    return ready if ready is not None and ready.status != "True" else None
+
+
+def to_record(sandbox: Sandbox, claim: Claim) -> SandboxRecord:
+    """Return what callers are told of a claimed sandbox.
+
+    Args:
+        sandbox: The object.
+        claim: Its claim.
+    """
+    status = status_of(sandbox)
+    why = None if status == "Ready" else blocking(sandbox)
+    activity = last_activity(sandbox)
+    return SandboxRecord(
+        name=sandbox.metadata.name,
+        owner=claim.owner,
+        session=claim.session,
+        template=sandbox.spec.template_ref.name,
+        network=sandbox.spec.network,
+        status=status,
+        created=claim.time,
+        ttl=sandbox.spec.lifetime.ttl,
+        idle_timeout=sandbox.spec.lifetime.idle_timeout,
+        image=sandbox.status.image,
+        reason=why.reason if why else None,
+        message=why.message or None if why else None,
+        last_activity=activity,
+        expires=sandbox.status.expires_at or _expiry(sandbox, claim, activity),
+    )
+
+
+def last_activity(sandbox: Sandbox) -> datetime | None:
+    """Return the latest note of the sandbox's use."""
+    times = [sandbox.status.last_activity_time, _parse_time(sandbox)]
+    return max((time for time in times if time is not None), default=None)
+
+
+def _expiry(sandbox: Sandbox, claim: Claim, activity: datetime | None) -> datetime:
+    lifetime = sandbox.spec.lifetime
+    return min(
+        claim.time + timedelta(seconds=lifetime.ttl),
+        (activity or claim.time) + timedelta(seconds=lifetime.idle_timeout),
+    )
+
+
+def _parse_time(sandbox: Sandbox) -> datetime | None:
+    try:
+        time = datetime.fromisoformat(sandbox.metadata.annotations[names.ANNOTATION_LAST_ACTIVITY])
+    except (KeyError, ValueError):
+        return None
+    return time if time.tzinfo is not None else None
