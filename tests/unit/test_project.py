@@ -11,7 +11,9 @@ import yaml
 from packaging.requirements import Requirement
 from packaging.version import Version
 
-from sandpod_gateway.settings import load
+from sandpod_gateway.app import Gateway
+from sandpod_gateway.backends.factory import create_backend
+from sandpod_gateway.settings import Settings, load
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -95,6 +97,13 @@ def test_readme_says_the_same_setting_in_three_ways(tmp_path: Path, monkeypatch:
     monkeypatch.setenv(variable[1], variable[2])
     by_variable = load([], config=None, program="sandpod serve")
     assert by_flag.limits.run_timeout == by_variable.limits.run_timeout == by_file.limits.run_timeout == 120
+
+
+async def test_readme_names_every_tool_and_no_other() -> None:
+    table = README.split("| tools | what they do |")[1].split("\n\n")[0]
+    first_cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    server = Gateway(Settings(backend="fake"), create_backend("fake")).mcp
+    assert set(re.findall(r"`(\w+)`", " ".join(first_cells))) == {tool.name for tool in await server.list_tools()}
 
 
 def test_example_in_readme_is_a_program() -> None:
