@@ -88,7 +88,8 @@ def read_keys(path: Path) -> KeyFile:
             raise StartError(
                 ErrorCode.INVALID_CONTENT, f"The key file {path} is too large.", next_step="Remove expired keys."
             )
-        return KeyFile.model_validate(yaml.safe_load(raw) or {})
+        document = yaml.safe_load(raw)
+        return KeyFile.model_validate({} if document is None else document)
     except OSError as error:
         raise StartError(
             ErrorCode.NOT_FOUND,

@@ -62,7 +62,7 @@ def _told(command: Callable[[], None]) -> int:
 def _serve(command: str, config: Path | None, flags: list[str]) -> None:
     settings = load(flags, config=config, program=f"sandpod {command}")
     logs.configure(settings.log_level, settings.log_format)
-    backend = create_backend(settings)
+    backend = create_backend(settings.backend, local=settings.local, kubernetes=settings.kubernetes)
     gateway = Gateway(settings, backend)
     asyncio.run(_serve_stdio(gateway) if command == "stdio" else _serve_http(gateway, settings))
 

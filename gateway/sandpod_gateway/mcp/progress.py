@@ -9,7 +9,7 @@ def progress_sender(ctx: Context) -> Send | None:
     """Return what sends one notification, or None where the caller gave no progress token."""
     request = ctx.request_context
     meta = request.meta if request is not None else None
-    if not meta or meta.get("progress_token") is None:
+    if not meta or meta.get("progressToken") is None:
         return None
 
     async def send(number: int, message: str) -> None:

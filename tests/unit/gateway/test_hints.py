@@ -1,4 +1,5 @@
 import pytest
+
 from sandpod_api.results import Language
 from sandpod_gateway.hints import hint_for
 

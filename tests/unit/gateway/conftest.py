@@ -1,0 +1,71 @@
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from fastmcp import Client
+
+from sandpod_api.results import RunResult
+from sandpod_gateway import auth
+from sandpod_gateway.app import Gateway
+from sandpod_gateway.backends.fake import FakeBackend
+from sandpod_gateway.settings import Settings
+
+
+@dataclass
+class Caller:
+    """A client of the gateway under test, as one owner."""
+
+    client: Client[Any]
+    owner: str
+    become: Callable[[str], None]
+
+    async def call(self, tool: str, /, **arguments: Any) -> dict[str, Any]:
+        self.become(self.owner)
+        result = await self.client.call_tool(tool, arguments, raise_on_error=False)
+        assert isinstance(result.structured_content, dict)
+        assert result.is_error == ("error" in result.structured_content)
+        return result.structured_content
+
+    async def python(self, code: str, **arguments: Any) -> RunResult:
+        return RunResult.model_validate(await self.call("run_python_code", code=code, **arguments))
+
+
+@dataclass
+class Place:
+    """A gateway over a fake backend, and callers of it."""
+
+    gateway: Gateway
+    backend: FakeBackend
+    connect: Callable[[str], AbstractAsyncContextManager[Caller]]
+
+    def metric(self, name: str, **labels: str) -> float:
+        return self.gateway.metrics.registry.get_sample_value(name, labels) or 0.0
+
+
+@pytest.fixture(params=["auto", "legacy"])
+async def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Place]:
+    """In both protocol eras: sessions of the older one, self-contained requests of the newer one."""
+    backend = FakeBackend()
+    gateway = Gateway(Settings(backend="fake"), backend)
+    current = [auth.LOCAL_OWNER]
+    for module in ("run_tools", "sandbox_tools", "file_tools"):
+        monkeypatch.setattr(f"sandpod_gateway.mcp.{module}.current_owner", lambda: current[0])
+
+    def become(owner: str) -> None:
+        current[0] = owner
+
+    @asynccontextmanager
+    async def connect(owner: str) -> AsyncIterator[Caller]:
+        async with Client(gateway.mcp, mode=request.param) as client:
+            yield Caller(client, owner, become)
+
+    async with gateway.running():
+        yield Place(gateway, backend, connect)
+
+
+@pytest.fixture
+async def alice(place: Place) -> AsyncIterator[Caller]:
+    async with place.connect("alice") as caller:
+        yield caller
