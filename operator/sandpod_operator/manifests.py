@@ -22,6 +22,7 @@ from sandpod_api.types import (
 from sandpod_operator import resources, security
 from sandpod_operator.settings import OperatorSettings
 
+SERVE_COMMAND: Final = (*names.RUNNER_COMMAND, "serve")
 READY_COMMAND: Final = (*names.RUNNER_COMMAND, "ready")
 _START_SECONDS: Final = 60
 _MARGIN: Final = 3600
@@ -113,6 +114,8 @@ def _container(
         "name": names.CONTAINER,
         "image": spec.image,
         "imagePullPolicy": spec.image_pull_policy,
+        # Said here, so that the runner is process 1 whatever an image's own entry point is.
+        "command": list(SERVE_COMMAND),
         "env": _environment(sandbox, template, profile, settings),
         "resources": _resources(sandbox, template),
         "securityContext": security.container_security_context(),

@@ -31,12 +31,14 @@ class Refusal:
     Attributes:
         reason: QuotaExceeded or AdmissionRefused.
         message: The API server's sentence.
+        key: The Sandbox's.
         attempts: How often in a row.
         until: When to try again.
     """
 
     reason: Reason
     message: str
+    key: Key
     attempts: int
     until: datetime
 

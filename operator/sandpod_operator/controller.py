@@ -1,0 +1,181 @@
+"""Joins the parts at run time: what is seen goes into the store and wakes whoever depends on it; sweep and resync.
+
+Called by `handlers.py` with watch events, by `reconcile.py` with answers, by `supervisor.py` with time. It decides only
+who has to look again; what is done then is the plans' business.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Protocol
+
+from sandpod_api import names
+from sandpod_api.conditions import Reason
+from sandpod_operator import observe, resources
+from sandpod_operator.errors import NotFoundError
+from sandpod_operator.metrics import Metrics
+from sandpod_operator.observe import Notes
+from sandpod_operator.queue import WorkQueue
+from sandpod_operator.resources import Key, Resource, key_of
+from sandpod_operator.settings import OperatorSettings
+from sandpod_operator.store import Store
+
+_log = logging.getLogger(__name__)
+
+
+class ClusterReads(Protocol):
+    """What sweep and resync ask of the cluster; `cluster.Cluster` is the real one."""
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> dict[str, Any]: ...  # noqa: D102
+    async def list(self, resource: Resource, namespace: str) -> list[dict[str, Any]]: ...  # noqa: D102
+    async def delete(  # noqa: D102
+        self, resource: Resource, namespace: str, name: str, preconditions: dict[str, str]
+    ) -> dict[str, Any]: ...
+
+
+class Controller:
+    """The store, the queue, and who wakes whom."""
+
+    def __init__(
+        self,
+        *,
+        cluster: ClusterReads,
+        store: Store,
+        notes: Notes,
+        queue: WorkQueue,
+        metrics: Metrics,
+        settings: OperatorSettings,
+        clock: Callable[[], datetime],
+    ) -> None:
+        self._cluster = cluster
+        self._store = store
+        self._notes = notes
+        self._queue = queue
+        self._metrics = metrics
+        self._settings = settings
+        self._clock = clock
+        self._suspects: set[Key] = set()
+
+    def saw(self, resource: Resource, manifest: dict[str, Any]) -> None:
+        """Take in an object that was watched, listed or answered, and wake whoever depends on it."""
+        key = key_of(resource, manifest)
+        before = set(self._dependents(key))
+        try:
+            news = self._store.put(resource, manifest)
+        except ValueError as error:
+            # The API server validates by the same types: only an object older than its CRD is like that.
+            _log.warning("%s %s/%s can't be read and is left alone: %s", *key, str(error)[:500])
+            return
+        if news:
+            for dependent in before | set(self._dependents(key)):
+                self._queue.add(dependent)
+
+    def lost(self, key: Key, uid: str = "") -> None:
+        """Forget an object that is gone, and wake whoever depended on it."""
+        dependents = set(self._dependents(key))
+        self._store.remove(key, uid)
+        if key.kind == resources.PODS.kind:
+            self._retry_quota(key.namespace)
+        self._queue.forget(key)
+        for dependent in dependents:
+            self._queue.add(dependent)
+
+    def _dependents(self, key: Key) -> Iterator[Key]:
+        """Return whose plan an object is part of, by what the store knows of it."""
+        namespace, name = key.namespace, key.name
+        if key.kind == resources.SANDBOXES.kind:
+            yield key
+            sandbox = self._store.sandbox(namespace, name)
+            if sandbox is not None and (pool := sandbox.metadata.labels.get(names.LABEL_POOL)):
+                yield Key(resources.POOLS.kind, namespace, pool)
+        elif key.kind == resources.PODS.kind:
+            yield Key(resources.SANDBOXES.kind, namespace, name)
+        elif key.kind == resources.TEMPLATES.kind:
+            yield key
+            yield from self._users(namespace, name)
+        elif key.kind == resources.POLICIES.kind:
+            yield from self._policy_owners(namespace, name)
+        elif key.kind == resources.POOLS.kind:
+            yield key
+
+    def _users(self, namespace: str, template: str) -> Iterator[Key]:
+        for pool in self._store.all_pools(namespace):
+            if pool.spec.template_ref.name == template:
+                yield Key(resources.POOLS.kind, namespace, pool.metadata.name)
+        for sandbox in self._store.all_sandboxes(namespace):
+            # Those that have a pod keep it as it is.
+            has_pod = self._store.pod(namespace, sandbox.metadata.name) is not None
+            if sandbox.spec.template_ref.name == template and not has_pod:
+                yield Key(resources.SANDBOXES.kind, namespace, sandbox.metadata.name)
+
+    def _policy_owners(self, namespace: str, name: str) -> Iterator[Key]:
+        if name == names.POLICY_DENY_ALL:
+            yield Key(resources.NAMESPACE, namespace, "")
+            return
+        policy = self._store.policy(namespace, name)
+        template = policy["metadata"].get("labels", {}).get(names.LABEL_TEMPLATE) if policy is not None else None
+        if template is not None:
+            yield Key(resources.TEMPLATES.kind, namespace, template)
+
+    def _retry_quota(self, namespace: str) -> None:
+        """Let one sandbox that the quota refused try again, since a pod has left room."""
+        for uid, refusal in self._notes.refusals.items():
+            if refusal.reason == Reason.QUOTA_EXCEEDED and refusal.key.namespace == namespace:
+                self._notes.refusals[uid] = replace(refusal, until=self._clock())
+                self._queue.add(refusal.key)
+                return
+
+    async def resync(self) -> None:
+        """List everything anew, repair the store where a watch lost something, and look at every object again."""
+        for namespace in self._settings.namespaces:
+            self._queue.add(Key(resources.NAMESPACE, namespace, ""))
+            for resource in resources.WATCHED:
+                if resource is not resources.LEASES:
+                    await self._resync(resource, namespace)
+        self._trim_notes()
+
+    async def _resync(self, resource: Resource, namespace: str) -> None:
+        manifests = await self._cluster.list(resource, namespace)
+        before = set(self._store.keys(resource))
+        changed, bad = self._store.replace(resource, namespace, manifests)
+        if bad:
+            _log.warning("%d %s in %s can't be read and are left alone", bad, resource.plural, namespace)
+        if before:
+            self._metrics.watch_missed.labels(resource.kind).inc(len(changed))
+        for key in changed | {k for k in self._store.keys(resource) if k.namespace == namespace}:
+            for dependent in (key, *self._dependents(key)):
+                if dependent.kind not in {resources.PODS.kind, resources.POLICIES.kind}:
+                    self._queue.add(dependent)
+            await asyncio.sleep(0)  # Thousands of objects must not hold up the heartbeat.
+
+    def _trim_notes(self) -> None:
+        alive = {s.metadata.uid for n in self._settings.namespaces for s in self._store.all_sandboxes(n)}
+        pools = {p.metadata.uid for n in self._settings.namespaces for p in self._store.all_pools(n)}
+        self._notes.refusals = {uid: note for uid, note in self._notes.refusals.items() if uid in alive}
+        self._notes.failures = {uid: note for uid, note in self._notes.failures.items() if uid in pools}
+        self._notes.status_written = {uid: note for uid, note in self._notes.status_written.items() if uid in pools}
+
+    async def sweep(self) -> None:
+        """Delete pods that were without a Sandbox in two sweeps in a row and of which the API server says the same.
+
+        Owner references do it already; this is for those that lost theirs.
+        """
+        found = set(observe.orphans(self._store))
+        for key in found & self._suspects:
+            pod = self._store.pod(key.namespace, key.name)
+            if pod is None:
+                continue
+            try:
+                self.saw(resources.SANDBOXES, await self._cluster.get(resources.SANDBOXES, key.namespace, key.name))
+            except NotFoundError:
+                await self._delete_orphan(key, pod.metadata.uid)
+        self._suspects = found
+
+    async def _delete_orphan(self, key: Key, uid: str) -> None:
+        _log.info("pod %s/%s has no Sandbox any more: deleting it", key.namespace, key.name)
+        try:
+            await self._cluster.delete(resources.PODS, key.namespace, key.name, {"uid": uid})
+        except NotFoundError:
+            self.lost(key, uid)

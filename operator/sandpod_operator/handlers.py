@@ -1,0 +1,103 @@
+"""Everything of kopf: its settings, its login, and one event handler for each watched kind.
+
+Called by `supervisor.py`. kopf watches and nothing else here: raw events need no finalizer, no annotation and no write
+of kopf's own, and every event only says "look again". It decides nothing.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import kopf
+
+from sandpod_api import names
+from sandpod_operator.cluster import Credentials
+from sandpod_operator.controller import Controller
+from sandpod_operator.health import Health
+from sandpod_operator.resources import LEASES, WATCHED, Resource, key_of
+from sandpod_operator.settings import OperatorSettings
+
+Login = Callable[[], Awaitable[Credentials]]
+Seen = Callable[[Resource, str | None, dict[str, Any]], None]
+
+
+def create_sink(controller: Controller, health: Health) -> Seen:
+    """Return the function that every watch event goes to."""
+
+    def seen(resource: Resource, kind: str | None, manifest: dict[str, Any]) -> None:
+        if resource is LEASES:
+            if manifest["metadata"]["name"] == names.LEASE_HEARTBEAT and kind != "DELETED":
+                health.beat(manifest["metadata"]["namespace"], manifest.get("spec", {}).get("holderIdentity", ""))
+        elif kind == "DELETED":
+            controller.lost(key_of(resource, manifest), manifest["metadata"]["uid"])
+        else:
+            controller.saw(resource, manifest)
+
+    return seen
+
+
+def create_registry(seen: Seen, login: Login) -> kopf.OperatorRegistry:
+    """Return kopf's registry: a handler for each watched kind, and the login."""
+    registry = kopf.OperatorRegistry()
+    for resource in WATCHED:
+        _register(registry, resource, seen)
+
+    @kopf.on.login(registry=registry, id="login")
+    async def log_in(**_: Any) -> kopf.ConnectionInfo:
+        # kopf asks again when the API server does not take a token any more, and so gets the renewed one.
+        credentials = await login()
+        return kopf.ConnectionInfo(
+            server=credentials.server,
+            ca_path=credentials.ca_path,
+            insecure=credentials.insecure,
+            scheme="Bearer" if credentials.token else None,
+            token=credentials.token,
+            certificate_path=credentials.certificate_path,
+            private_key_path=credentials.private_key_path,
+        )
+
+    return registry
+
+
+def _register(registry: kopf.OperatorRegistry, resource: Resource, seen: Seen) -> None:
+    @kopf.on.event(resource.group, resource.version, resource.plural, registry=registry, id=f"saw-{resource.plural}")
+    async def saw(event: Any, **_: Any) -> None:
+        seen(resource, event["type"], event["object"])
+
+
+def create_settings(settings: OperatorSettings) -> kopf.OperatorSettings:
+    """Return kopf's settings."""
+    result = kopf.OperatorSettings()
+    # Namespaces and kinds are known: no rights to look for others are needed.
+    result.scanning.disabled = True
+    result.posting.enabled = False
+    result.networking.request_timeout = settings.request_timeout
+    result.watching.server_timeout = 300
+    result.persistence.finalizer = f"{names.GROUP}/unused"
+    result.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=names.GROUP)
+    result.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=names.GROUP)
+    for resource in WATCHED:
+        if resource.selector:
+            result.watching.label_selectors[resource.plural] = resource.selector
+    return result
+
+
+async def watch(
+    registry: kopf.OperatorRegistry, settings: OperatorSettings, *, ready: asyncio.Event, stop: asyncio.Event
+) -> None:
+    """Run kopf until `stop` is set. That it returns without is a fault, for the caller to end the process.
+
+    Args:
+        registry: From `create_registry`.
+        settings: The operator's.
+        ready: Set by kopf when it has started.
+        stop: Ends it.
+    """
+    await kopf.operator(
+        registry=registry,
+        settings=create_settings(settings),
+        namespaces=list(settings.namespaces),
+        standalone=True,
+        ready_flag=ready,
+        stop_flag=stop,
+    )

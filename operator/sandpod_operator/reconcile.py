@@ -1,0 +1,234 @@
+"""Observe, plan, apply: the only orchestration. The same for every cause: event, date, resync.
+
+Called by the queue's workers, once at a time for each key. It takes no decision about objects; it only says what an
+answer of the API server means for the next look.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any, Final, Protocol
+
+from sandpod_api.conditions import Reason
+from sandpod_operator import observe, resources
+from sandpod_operator.actions import Action, Apply, Create, Delete, Emit, PatchStatus, Plan
+from sandpod_operator.causes import clean
+from sandpod_operator.errors import ClusterError, ConflictError, NotFoundError, RefusedError
+from sandpod_operator.measure import measure_pool, measure_status
+from sandpod_operator.metrics import Metrics
+from sandpod_operator.observe import Notes, Refusal
+from sandpod_operator.plan import plan_namespace, plan_sandbox, plan_template
+from sandpod_operator.plan_pool import PoolPlan, plan_pool
+from sandpod_operator.resources import Key, Resource, key_of
+from sandpod_operator.settings import OperatorSettings
+from sandpod_operator.store import Store
+
+_log = logging.getLogger(__name__)
+
+# A refusal or a conflict changes what is seen; after the second of them in a row the queue's back-off takes over.
+_PASSES: Final = 3
+_QUOTA: Final = "exceeded quota"
+_MAX_DOUBLINGS: Final = 16
+
+
+class ClusterApi(Protocol):
+    """The writes that plans need; `cluster.Cluster` is the real one."""
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> dict[str, Any]: ...  # noqa: D102
+    async def create(self, resource: Resource, manifest: dict[str, Any]) -> dict[str, Any]: ...  # noqa: D102
+    async def apply(self, resource: Resource, manifest: dict[str, Any]) -> dict[str, Any]: ...  # noqa: D102
+    async def patch_status(  # noqa: D102
+        self, resource: Resource, namespace: str, name: str, status: dict[str, Any]
+    ) -> dict[str, Any]: ...
+    async def delete(  # noqa: D102
+        self, resource: Resource, namespace: str, name: str, preconditions: dict[str, str]
+    ) -> dict[str, Any]: ...
+
+
+class Listener(Protocol):
+    """Whom the answers of the API server are told: they are as good as watch events, and earlier."""
+
+    def saw(self, resource: Resource, manifest: dict[str, Any]) -> None:
+        """An object is so now."""
+        ...
+
+    def lost(self, key: Key, uid: str = "") -> None:
+        """An object is gone."""
+        ...
+
+
+class Reconciler:
+    """Brings one object's surroundings to what it says."""
+
+    def __init__(
+        self,
+        *,
+        cluster: ClusterApi,
+        store: Store,
+        notes: Notes,
+        listener: Listener,
+        emit: Callable[[Emit], None],
+        metrics: Metrics,
+        settings: OperatorSettings,
+        clock: Callable[[], datetime],
+    ) -> None:
+        self._cluster = cluster
+        self._store = store
+        self._notes = notes
+        self._listener = listener
+        self._emit = emit
+        self._metrics = metrics
+        self._settings = settings
+        self._clock = clock
+
+    async def reconcile(self, key: Key) -> datetime | None:
+        """Work on one key.
+
+        Returns:
+            When to look again at the latest; None means when something happens.
+
+        Raises:
+            ClusterError: The API server did not answer, or said no to something that should work.
+        """
+        start = time.monotonic()
+        result = "error"
+        try:
+            due = await self._passes(key)
+            result = "ok"
+        finally:
+            self._metrics.reconciles.labels(key.kind, result).inc()
+            self._metrics.reconcile_seconds.labels(key.kind).observe(time.monotonic() - start)
+        return due
+
+    async def _passes(self, key: Key) -> datetime | None:
+        for _ in range(_PASSES):
+            now = self._clock().replace(microsecond=0)
+            plan = self._decide(key, now)
+            if await self._carry_out(plan):
+                return plan.due
+        raise ClusterError("the state changed under every try")
+
+    def _decide(self, key: Key, now: datetime) -> Plan:
+        if key.kind == resources.SANDBOXES.kind:
+            sandbox = observe.observe_sandbox(self._store, self._notes, key)
+            return plan_sandbox(sandbox, self._settings, now) if sandbox is not None else Plan()
+        if key.kind == resources.POOLS.kind:
+            return self._decide_pool(key, now)
+        if key.kind == resources.TEMPLATES.kind:
+            template = observe.observe_template(self._store, key)
+            return plan_template(template) if template is not None else Plan()
+        return plan_namespace(key.namespace, closed=observe.is_closed(self._store, key.namespace))
+
+    def _decide_pool(self, key: Key, now: datetime) -> Plan:
+        observed = observe.observe_pool(self._store, self._notes, key, burst=self._settings.pool_burst)
+        if observed is None:
+            self._metrics.forget_pool(key.namespace, key.name)
+            return Plan()
+        plan: PoolPlan = plan_pool(observed, self._settings, now)
+        uid = observed.pool.metadata.uid
+        self._notes.failures[uid] = plan.failures
+        if any(isinstance(action, PatchStatus) for action in plan.actions):
+            self._notes.status_written[uid] = now
+        measure_pool(self._metrics, observed)
+        return plan
+
+    async def _carry_out(self, plan: Plan) -> bool:
+        """Do what the plan says, in order.
+
+        Returns:
+            False when an answer changed what is seen, so that the rest of the plan is void.
+        """
+        for action in plan.actions:
+            if not await self._do(action):
+                return False
+        return True
+
+    async def _do(self, action: Action) -> bool:
+        match action:
+            case Emit():
+                self._emit(action)
+                return True
+            case Create():
+                return await self._create(action)
+            case Apply(resource=resource, manifest=manifest):
+                self._listener.saw(resource, await self._cluster.apply(resource, manifest))
+                return True
+            case PatchStatus():
+                return await self._patch_status(action)
+            case Delete():
+                return await self._delete(action)
+
+    async def _create(self, action: Create) -> bool:
+        key = key_of(action.resource, action.manifest)
+        try:
+            made = await self._cluster.create(action.resource, action.manifest)
+        except ConflictError:
+            if action.may_exist:
+                return True
+            self._listener.saw(action.resource, await self._cluster.get(action.resource, key.namespace, key.name))
+            return False
+        except RefusedError as error:
+            owner = self._store.sandbox(key.namespace, key.name)
+            if owner is None:
+                raise  # Not a sandbox's pod: a pool's sandbox, which only wrong rights or an old CRD refuse.
+            self._note_refusal(owner.metadata.uid, key, error)
+            return False
+        self._notes.refusals.pop(_owner_uid(action.manifest), None)
+        self._listener.saw(action.resource, made)
+        return True
+
+    def _note_refusal(self, uid: str, key: Key, error: RefusedError) -> None:
+        before = self._notes.refusals.get(uid)
+        attempts = before.attempts + 1 if before is not None else 1
+        doubled = self._settings.refused_retry * 2 ** min(attempts - 1, _MAX_DOUBLINGS)
+        self._notes.refusals[uid] = Refusal(
+            reason=Reason.QUOTA_EXCEEDED if _QUOTA in error.message else Reason.ADMISSION_REFUSED,
+            message=clean(error.message),
+            key=Key(resources.SANDBOXES.kind, key.namespace, key.name),
+            attempts=attempts,
+            until=self._clock() + timedelta(seconds=min(doubled, self._settings.backoff_max)),
+        )
+
+    async def _patch_status(self, action: PatchStatus) -> bool:
+        key = Key(action.resource.kind, action.namespace, action.name)
+        before = self._store.sandbox(action.namespace, action.name)
+        try:
+            after = await self._cluster.patch_status(action.resource, action.namespace, action.name, action.status)
+        except NotFoundError:
+            self._listener.lost(key)
+            return False
+        self._listener.saw(action.resource, after)
+        if action.resource is resources.SANDBOXES and before is not None:
+            measure_status(self._metrics, before, self._store.sandbox(action.namespace, action.name))
+        return True
+
+    async def _delete(self, action: Delete) -> bool:
+        key = Key(action.resource.kind, action.namespace, action.name)
+        preconditions = {"uid": action.uid}
+        if action.resource_version is not None:
+            preconditions["resourceVersion"] = action.resource_version
+        try:
+            answer = await self._cluster.delete(action.resource, action.namespace, action.name, preconditions)
+        except NotFoundError:
+            self._listener.lost(key, action.uid)
+            return True
+        except ConflictError:
+            # Claimed, used or remade since it was seen: look again before anything is taken away.
+            self._listener.saw(action.resource, await self._cluster.get(*key_parts(action)))
+            return False
+        if answer.get("kind") == action.resource.kind:
+            self._listener.saw(action.resource, answer)
+        if action.resource is not resources.PODS:
+            self._listener.lost(key, action.uid)
+        return True
+
+
+def key_parts(action: Delete) -> tuple[Resource, str, str]:
+    """Return what names the object of a deletion."""
+    return action.resource, action.namespace, action.name
+
+
+def _owner_uid(manifest: dict[str, Any]) -> str:
+    references = manifest["metadata"].get("ownerReferences") or [{}]
+    return str(references[0].get("uid", ""))
