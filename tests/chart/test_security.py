@@ -4,6 +4,7 @@ import pytest
 
 from chart.render import Manifest, only, pod_specs, render
 from sandpod_api import names
+from sandpod_gateway.backends.kubernetes import RIGHTS
 
 SANDBOXES = "sandpod-sandboxes"
 WITH_ALL = ("ingress.enabled=true", "ingress.host=x.example", "tls.secretName=t", "tests.keySecret=k")
@@ -57,6 +58,12 @@ def test_no_role_has_a_wildcard_or_touches_secrets() -> None:
         for rule in role["rules"]:
             said = {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}
             assert not {"*", "secrets", "configmaps", "serviceaccounts", "escalate", "bind", "impersonate"} & said
+
+
+def test_role_of_the_gateway_is_what_it_asks_for_at_its_start_and_no_more() -> None:
+    role = only(render(), "Role", "sandpod-gateway")
+    granted = {(verb, resource) for rule in role["rules"] for resource in rule["resources"] for verb in rule["verbs"]}
+    assert granted == {(verb, f"{resource}/{sub}" if sub else resource) for verb, resource, sub in RIGHTS}
 
 
 def test_only_the_gateway_may_exec_and_only_among_sandboxes() -> None:

@@ -1,7 +1,8 @@
-"""Every file that a user may apply by hand is applied here: the examples, and the manifests for clusters without helm."""
+"""Every file that a user may apply by hand is applied here: examples, and the manifests for clusters without helm."""
 
 import json
-from collections.abc import AsyncIterator
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -16,11 +17,14 @@ NAMESPACE: Final = "sandpod-examples"
 
 
 @pytest.fixture(scope="module")
-async def namespace(cluster: Cluster) -> AsyncIterator[str]:
-    await cluster.kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found")
-    await cluster.kubectl("create", "namespace", NAMESPACE)
+def namespace(cluster: Cluster) -> Iterator[str]:  # noqa: ARG001  # says first what is missing
+    def kubectl(*arguments: str) -> None:
+        subprocess.run(["kubectl", *arguments], check=True, capture_output=True, timeout=120)
+
+    kubectl("delete", "namespace", NAMESPACE, "--ignore-not-found")
+    kubectl("create", "namespace", NAMESPACE)
     yield NAMESPACE
-    await cluster.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
+    kubectl("delete", "namespace", NAMESPACE, "--wait=false")
 
 
 def test_there_is_an_example_of_each_kind() -> None:
