@@ -130,7 +130,7 @@ def _file_system(view: View, settings: LocalSettings, descriptors: Descriptors) 
 
 
 def environment(path: str, settings: LocalSettings) -> dict[str, str]:
-    """Return the whole environment of the runner: nothing of the gateway's own is in it.
+    """Return the whole environment of the runner, which makes its programs' own: nothing of the gateway's is in it.
 
     Args:
         path: The value of PATH.
@@ -138,14 +138,7 @@ def environment(path: str, settings: LocalSettings) -> dict[str, str]:
     """
     return {
         "PATH": path,
-        "HOME": WORKSPACE,
-        "USER": "sandbox",
         "LANG": "C.UTF-8",
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "MPLCONFIGDIR": "/tmp/matplotlib",  # noqa: S108 - a path inside
-        # Libraries that start a thread for each core of a large machine would use up the process limit.
-        "OMP_NUM_THREADS": "4",
-        "OPENBLAS_NUM_THREADS": "4",
         "SANDPOD_MEMORY_LIMIT": str(settings.memory_bytes),
         "SANDPOD_PROCESSES": str(settings.processes),
         "SANDPOD_OPEN_FILES": str(settings.open_files),

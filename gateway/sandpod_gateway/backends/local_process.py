@@ -203,9 +203,10 @@ async def start_plain(host: Host, settings: LocalSettings) -> LocalProcess:
     listener = Listener()
     folder = Path(tempfile.mkdtemp(prefix="sandpod-"))
     workspace = folder / "workspace"
-    workspace.mkdir()
+    for place in (workspace, folder / "tmp"):
+        place.mkdir()
     variables = bwrap.environment(f"{Path(host.python).parent}:{os.environ.get('PATH', os.defpath)}", settings)
-    variables |= {"HOME": str(workspace), "SANDPOD_WORKSPACE": str(workspace), "TMPDIR": str(folder)}
+    variables |= {"SANDPOD_WORKSPACE": str(workspace), "TMPDIR": str(folder / "tmp")}
     # Without a user namespace a process limit would count all of the user's own processes.
     options = runner_options(settings, str(Path(host.runner).parent), 0)
     listening = listener.socket.fileno()

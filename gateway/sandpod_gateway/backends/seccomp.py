@@ -42,7 +42,7 @@ _STREAM, _DATAGRAM = 1, 2
 _TYPE_MASK: Final = 0xF
 
 # name: (x86_64, aarch64); None where the architecture has no such call.
-_REFUSED: Final[dict[str, tuple[int | None, int | None]]] = {
+REFUSED: Final[dict[str, tuple[int | None, int | None]]] = {
     # Mounts and roots.
     "mount": (165, 40),
     "umount2": (166, 39),
@@ -158,7 +158,7 @@ def program(machine: Machine) -> bytes:
         *_when(_AT_LEAST, _NEWEST + 1, errno.ENOSYS),
         *_when(_EQUAL, _CLONE3, errno.ENOSYS),
     ]
-    for numbers in _REFUSED.values():
+    for numbers in REFUSED.values():
         number = numbers[column]
         if number is not None:
             code += _when(_EQUAL, number, errno.EPERM)

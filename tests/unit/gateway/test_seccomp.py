@@ -106,8 +106,23 @@ def test_nothing_can_be_typed_into_a_terminal(machine: str) -> None:
         ((38, 5, 0), error(errno.EAFNOSUPPORT)),
         ((40, 1, 0), error(errno.EAFNOSUPPORT)),
     ],
-    ids=["unix", "unix-seqpacket", "tcp", "tcp-flags", "udp6", "route", "netfilter", "raw", "seqpacket", "sctp"]
-    + ["packet", "crypto", "vsock"],
+    ids=(
+        [
+            "unix",
+            "unix-seqpacket",
+            "tcp",
+            "tcp-flags",
+            "udp6",
+            "route",
+            "netfilter",
+            "raw",
+            "seqpacket",
+            "sctp",
+            "packet",
+            "crypto",
+            "vsock",
+        ]
+    ),
 )
 def test_sockets_are_unix_tcp_udp_and_route_only(machine: str, arguments: tuple[int, ...], expected: int) -> None:
     assert answer(machine, SOCKET[machine], *arguments) == expected

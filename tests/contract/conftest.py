@@ -1,0 +1,72 @@
+"""Fixtures of the contract suite: a started backend of each kind, and an owner whose sandboxes are closed after."""
+
+import os
+import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from contract.backend_fixtures import Case, cases
+from sandpod_gateway.backends.base import Backend
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "obligation(id): the promise of a backend that the test is about")
+    config.addinivalue_line("markers", "needs_userns: needs user namespaces, as local sandboxes do")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the tests of local sandboxes out where it was said that there are no user namespaces, and say so."""
+    if "SANDPOD_TEST_NO_USERNS" not in os.environ:
+        return
+    left_out = [item for item in items if item.get_closest_marker("needs_userns")]
+    items[:] = [item for item in items if item not in left_out]
+    config.hook.pytest_deselected(items=left_out)
+    config.stash[_LEFT_OUT] = len(left_out)
+
+
+_LEFT_OUT = pytest.StashKey[int]()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if count := config.stash.get(_LEFT_OUT, 0):
+        terminalreporter.write_line(f"SANDPOD_TEST_NO_USERNS: {count} tests of local sandboxes were left out.")
+
+
+@pytest.fixture(params=cases())
+def case(request: pytest.FixtureRequest) -> Case:
+    """A kind of backend."""
+    return cases()[request.param]()
+
+
+@asynccontextmanager
+async def _started(backend: Backend, owner: str) -> AsyncIterator[Backend]:
+    await backend.start()
+    try:
+        yield backend
+    finally:
+        for name in (owner, f"{owner}-b"):
+            for record in await backend.list(name):
+                await backend.delete(record.name)
+        await backend.close()
+
+
+@pytest.fixture
+def owner() -> str:
+    """A caller that no other test knows; `<owner>-b` is another one."""
+    return f"test-{uuid.uuid4().hex[:12]}"
+
+
+@pytest.fixture
+async def backend(case: Case, owner: str) -> AsyncIterator[Backend]:
+    """A started backend."""
+    async with _started(case.create(per_owner=8), owner) as backend:
+        yield backend
+
+
+@pytest.fixture
+async def narrow(case: Case, owner: str) -> AsyncIterator[Backend]:
+    """A started backend that gives an owner two sandboxes."""
+    async with _started(case.create(per_owner=2), owner) as backend:
+        yield backend
