@@ -33,8 +33,9 @@ OPERATOR: Final[Rights] = {
     "persistentvolumeclaims": ("create",),
     "networkpolicies.networking.k8s.io": (*READ, "create", "patch", "delete"),
     "events": ("create",),
+    "leases.coordination.k8s.io": ("list", "watch", "create", "patch"),
 }
-LEASES: Final[Rights] = {"leases.coordination.k8s.io": ("get", "create", "update", "patch")}
+LEASES: Final[Rights] = {"leases.coordination.k8s.io": ("get", "create", "update")}
 
 # In the sandboxes' namespace, the release's namespace, and everywhere.
 GRANTED: Final[dict[tuple[str, str], Rights]] = {
