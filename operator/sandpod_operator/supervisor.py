@@ -145,14 +145,16 @@ class Operator:
             return OK
         _log.info("%s is active for %s", self._settings.identity, ", ".join(self._settings.namespaces))
         self._health.lead()
+        lease = asyncio.create_task(self._elector.keep(), name="lease")
         try:
-            # Everything is known before anything is decided.
+            # Everything is known before anything is decided; the Lease is renewed meanwhile.
             await self._controller.resync()
-            return await self._work()
+            return await self._work(lease)
         except ClusterError as error:
             _log.error("the first list failed: %s", error)
             return FAILED
         finally:
+            await _cancel({lease})
             await self._elector.release()
 
     async def _acquired(self) -> bool:
