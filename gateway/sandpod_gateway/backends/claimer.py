@@ -136,8 +136,8 @@ class Claimer:
     @contextmanager
     def _admitted(self, owner: str) -> Iterator[None]:
         """Hold one place within the limits until the claimed sandbox is in the store."""
-        owned = sum(1 for sandbox in self._store.owned(owner) if is_live(sandbox)) + self._under_way[owner]
-        total = self._store.live_count + self._under_way.total()
+        owned = self._store.live(owner) + self._under_way[owner]
+        total = self._store.live_total + self._under_way.total()
         refusal = claim_errors.over_limit(owned, total, self._settings)
         if refusal is not None:
             raise refusal

@@ -19,7 +19,7 @@ from kubernetes.aio import client, config
 
 from sandpod_api import names
 from sandpod_gateway.backends.cluster_errors import ConfigError, RefusedError, UnreachableError
-from sandpod_gateway.backends.exec_stream import ExecTarget
+from sandpod_gateway.backends.exec_protocol import ExecTarget
 from sandpod_gateway.backends.kubernetes_settings import KubernetesSettings
 
 logger = logging.getLogger(__name__)

@@ -1,8 +1,8 @@
 """A stream of bytes to a program in a pod: Kubernetes' exec protocol over a WebSocket.
 
 Called by the Kubernetes backend. Written here because the clients' own lose exit codes, break on characters that are
-split between frames, or read ahead without bounds. It speaks `v5.channel.k8s.io` and, to older API servers, `v4`: the
-first byte of each message is its channel. It knows nothing of what the bytes mean.
+split between frames, or read ahead without bounds. The protocol's words are in `exec_protocol.py`; what the bytes on
+the stream mean is not known here.
 
 The other end is untrusted: messages, the unread rest and what is kept of standard error all have limits. Reading stops
 while the reader is slow, so that the API server, the kubelet and at last the program wait too.
@@ -10,30 +10,37 @@ while the reader is slow, so that the API server, the kubelet and at last the pr
 
 import asyncio
 import contextlib
-import json
 import logging
-import ssl
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Final
 
 import aiohttp
 
 from sandpod_gateway.backends.cluster_errors import RefusedError, UnreachableError
+from sandpod_gateway.backends.exec_protocol import (
+    CLOSE,
+    STATUS,
+    STDERR,
+    STDERR_TAIL,
+    STDIN,
+    STDOUT,
+    V4,
+    V5,
+    ExecEnd,
+    ExecTarget,
+    parse_status,
+    printable,
+)
 
 logger = logging.getLogger(__name__)
-
-V5: Final = "v5.channel.k8s.io"
-V4: Final = "v4.channel.k8s.io"
-
-STDIN, STDOUT, STDERR, STATUS, CLOSE = 0, 1, 2, 3, 255
 
 OPEN_TIMEOUT: Final = 10.0
 """Seconds to open a stream; it takes about 0.1."""
 HEARTBEAT: Final = 20.0
-"""Seconds between pings: proxies drop connections that are silent for a minute. After two without a sign of life the
-connection is dead."""
+"""Seconds between pings: proxies drop connections that are silent for a minute."""
+UNANSWERED: Final = 2
+"""Pings in a row without any sign of life after which the connection is dead."""
 CLOSE_TIMEOUT: Final = 2.0
 """Seconds that the API server gets to answer a close."""
 MAX_MESSAGE: Final = 512 * 1024
@@ -42,41 +49,6 @@ BUFFER: Final = 512 * 1024
 """Unread bytes at which reading from the network stops. With one message more a read gives 1 MiB at most."""
 WRITE_PIECE: Final = 256 * 1024
 """Largest message sent, bytes."""
-STDERR_TAIL: Final = 4096
-"""Bytes kept of what the program wrote to standard error, for the log."""
-
-
-@dataclass(frozen=True, slots=True)
-class ExecTarget:
-    """Where and how to open an exec stream. Made anew for each, since tokens are renewed."""
-
-    url: str
-    params: Sequence[tuple[str, str]]
-    headers: Mapping[str, str]
-    ssl: ssl.SSLContext | bool
-    server_hostname: str | None = None
-    proxy: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ExecEnd:
-    """How the program ended. `exit_code` is None where it never started or was not told."""
-
-    exit_code: int | None
-    message: str
-
-
-def parse_status(raw: bytes) -> ExecEnd:
-    """Return what the status channel says of the program's end. Success is said in words, never assumed."""
-    try:
-        status = json.loads(raw)
-        if status["status"] == "Success":
-            return ExecEnd(0, "")
-        causes = (status.get("details") or {}).get("causes") or []
-        codes = [cause["message"] for cause in causes if cause.get("reason") == "ExitCode"]
-        return ExecEnd(int(codes[0]) if codes else None, str(status.get("message", ""))[:STDERR_TAIL])
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return ExecEnd(None, "the end was told in a way that makes no sense")
 
 
 async def open_exec(http: aiohttp.ClientSession, target: ExecTarget, *, heartbeat: float = HEARTBEAT) -> "ExecStream":
@@ -107,7 +79,9 @@ async def open_exec(http: aiohttp.ClientSession, target: ExecTarget, *, heartbea
                 compress=0,
             )
     except aiohttp.WSServerHandshakeError as error:
-        raise RefusedError(error.status) from error
+        if error.status >= HTTPStatus.BAD_REQUEST:
+            raise RefusedError(error.status) from error
+        raise UnreachableError(f"what answers with status {error.status} is no exec stream") from error
     except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
         raise UnreachableError(f"no exec stream could be opened: {type(error).__name__}") from error
     if socket.protocol is None:
@@ -131,7 +105,7 @@ class ExecStream:
         self._stderr = bytearray()
         self._status: bytes | None = None
         self._listening = False
-        self._heard = asyncio.get_running_loop().time()
+        self._heard = 0  # messages
         self._closed = False
         self._ended = asyncio.Event()
         self._tasks = [asyncio.create_task(self._pump()), asyncio.create_task(self._keep_alive())]
@@ -149,8 +123,7 @@ class ExecStream:
     @property
     def stderr(self) -> str:
         """The last of what the program wrote to standard error, printable in a log."""
-        text = self._stderr.decode("utf-8", "replace")
-        return "".join(c if c.isprintable() else " " for c in text).strip()
+        return printable(self._stderr.decode("utf-8", "replace"))
 
     async def wait_ended(self) -> None:
         """Return when the other side is gone."""
@@ -241,7 +214,7 @@ class ExecStream:
         self._listening = True
         message = await self._socket.receive()
         self._listening = False
-        self._heard = asyncio.get_running_loop().time()
+        self._heard += 1
         if message.type is aiohttp.WSMsgType.BINARY:
             self._take(message.data)
             return self._status is None
@@ -263,12 +236,17 @@ class ExecStream:
             self._status = data[1:]
 
     async def _keep_alive(self) -> None:
-        """Ping until the stream ends; end it when nothing is heard although we listen."""
-        loop = asyncio.get_running_loop()
+        """Ping until the stream ends; end it when two pings in a row have no answer although we listen.
+
+        Pings are counted, not seconds: an event loop that was held up has answers it has not looked at yet.
+        """
+        silent, heard = 0, 0
         while not self.ended:
             await asyncio.sleep(self._heartbeat)
-            if self._listening and loop.time() - self._heard > 2 * self._heartbeat:
-                logger.info("an exec stream is dead: nothing was heard for %.0f s", loop.time() - self._heard)
+            silent = silent + 1 if self._listening and self._heard == heard else 0
+            heard = self._heard
+            if silent > UNANSWERED:
+                logger.info("an exec stream is dead: %d pings had no answer", UNANSWERED)
                 self._tasks[0].cancel()
                 return
             # A write that waits for the other side holds the connection: then the ping waits, but not for ever.
@@ -277,15 +255,12 @@ class ExecStream:
                     await self._socket.ping()
 
     def _log_end(self) -> None:
+        """Say how it ended, unless this side closed it. No warning: a sandbox that is deleted ends so, too."""
+        how = self.end
         if self._closed:
             return
-        how = self.end
         if how is None:
             logger.info("an exec stream was lost; standard error: %s", self.stderr or "empty")
         elif how.exit_code != 0:
-            logger.warning(
-                "an exec ended with code %s (%s); standard error: %s",
-                how.exit_code,
-                how.message,
-                self.stderr or "empty",
-            )
+            message = printable(how.message)
+            logger.info("an exec ended with code %s: %s; standard error: %s", how.exit_code, message, self.stderr)

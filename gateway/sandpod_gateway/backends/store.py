@@ -9,7 +9,7 @@ It does no I/O and reads no clock. Everything is bounded by the number of Sandbo
 """
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
@@ -58,7 +58,7 @@ class SandboxStore:
         self._view: dict[str, Sandbox] = {}
         self._owned: dict[str, dict[str, Sandbox]] = {}
         self._warm: dict[str, dict[str, Sandbox]] = {}
-        self._live: set[str] = set()
+        self._live: Counter[str] = Counter()  # by owner
         self._gone: deque[str] = deque(maxlen=_GONE)
         self._wakers: set[asyncio.Event] = set()
 
@@ -78,10 +78,14 @@ class SandboxStore:
         """Return how many Sandboxes of each template can be claimed."""
         return {template: len(sandboxes) for template, sandboxes in self._warm.items()}
 
+    def live(self, owner: str) -> int:
+        """Return how many Sandboxes the owner has that have not ended."""
+        return self._live[owner]
+
     @property
-    def live_count(self) -> int:
-        """Claimed Sandboxes that have not ended."""
-        return len(self._live)
+    def live_total(self) -> int:
+        """Claimed Sandboxes that have not ended, of all owners."""
+        return self._live.total()
 
     def observe(self, sandbox: Sandbox) -> None:
         """Take what the watch tells of an object that is there."""
@@ -181,15 +185,16 @@ class SandboxStore:
     def _index(self, name: str, sandbox: Sandbox) -> None:
         if sandbox.spec.claim is not None:
             self._owned.setdefault(sandbox.spec.claim.owner, {})[name] = sandbox
-        if is_live(sandbox):
-            self._live.add(name)
+            self._live[sandbox.spec.claim.owner] += is_live(sandbox)
         if is_claimable(sandbox):
             self._warm.setdefault(sandbox.spec.template_ref.name, {})[name] = sandbox
 
     def _unindex(self, name: str, sandbox: Sandbox) -> None:
         if sandbox.spec.claim is not None:
             _drop(self._owned, sandbox.spec.claim.owner, name)
-        self._live.discard(name)
+            self._live[sandbox.spec.claim.owner] -= is_live(sandbox)
+            if not self._live[sandbox.spec.claim.owner]:
+                del self._live[sandbox.spec.claim.owner]
         # A template stays known with no warm sandbox left: a gauge that vanishes is not the same as one at zero.
         self._warm.get(sandbox.spec.template_ref.name, {}).pop(name, None)
 
