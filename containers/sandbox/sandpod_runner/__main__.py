@@ -1,0 +1,45 @@
+"""`python3 -I -m sandpod_runner`: serve (the default), attach or ready.
+
+Each command imports only what it needs: `attach` starts with every stream. Nothing is decided here.
+"""
+
+import sys
+
+_USAGE = "usage: sandpod_runner [serve [--listen-fd N | --stream-fd N] | attach | ready]\n"
+_WRONG_USE = 2
+
+
+def main(argv: list[str]) -> int:
+    """Run one command and return the exit code.
+
+    Args:
+        argv: The command and its options, without the program's name.
+    """
+    match argv:
+        case [] | ["serve"]:
+            return _serve()
+        case ["serve", "--listen-fd", number] if number.isdecimal():
+            return _serve(listen_fd=int(number))
+        case ["serve", "--stream-fd", number] if number.isdecimal():
+            return _serve(stream_fd=int(number))
+        case ["attach"]:
+            from sandpod_runner.attach import attach  # noqa: PLC0415 - see the module's first lines
+
+            return attach()
+        case ["ready"]:
+            from sandpod_runner.attach import ready  # noqa: PLC0415 - as above
+
+            return ready()
+        case _:
+            sys.stderr.write(_USAGE)
+            return _WRONG_USE
+
+
+def _serve(*, listen_fd: int | None = None, stream_fd: int | None = None) -> int:
+    from sandpod_runner.serve import Entrance, serve  # noqa: PLC0415 - as above
+
+    return serve(Entrance(listen_fd=listen_fd, stream_fd=stream_fd))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

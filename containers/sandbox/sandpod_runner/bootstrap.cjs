@@ -1,0 +1,105 @@
+// Waits in a Node process that was started beforehand for one program, then becomes `node program`.
+//
+// Started by node.py. The job comes as JSON on descriptor 3 and ends with it. Which kind of module the code is, is
+// found by compiling it: as CommonJS first, then as the same with `await`, and else as an ES module, whose own error
+// is then the one to show. In an ES module `require` is there too, since people use both.
+'use strict';
+
+const fs = require('node:fs');
+const Module = require('node:module');
+const path = require('node:path');
+const { pathToFileURL } = require('node:url');
+const vm = require('node:vm');
+
+const PARAMETERS = ['exports', 'require', 'module', '__filename', '__dirname'];
+const ASYNC = 'return (async () => {';
+const UNSETTLED = 13; // Node's own exit code for a top-level await that nothing can settle
+
+// Through a pipe Node writes what fits and the rest later, which process.exit() then loses.
+for (const stream of [process.stdout, process.stderr]) {
+  stream._handle?.setBlocking?.(true);
+}
+
+const text = fs.readFileSync(3, 'utf8');
+fs.closeSync(3);
+if (text === '') {
+  process.exit(0); // the runner had no use for this process
+}
+start(JSON.parse(text));
+
+function start({ file, cwd, args, env }) {
+  process.chdir(cwd);
+  for (const name of Object.keys(process.env)) {
+    delete process.env[name];
+  }
+  Object.assign(process.env, env);
+  Module._initPaths(); // NODE_PATH may be another one
+  process.argv = [process.execPath, file, ...args];
+  process.execArgv = [];
+  const code = fs.readFileSync(file, 'utf8').replace(/^\uFEFF/, '').replace(/^#!/, '//');
+  const compiled = compile(code, path.join(cwd, path.basename(file)));
+  if (compiled) {
+    // Called by the event loop itself, so that stack traces begin with the program.
+    setImmediate(runScript(compiled, file, cwd));
+  } else {
+    setImmediate(importModule, file, cwd);
+  }
+}
+
+function compile(code, filename) {
+  const options = { filename, importModuleDynamically: vm.constants?.USE_MAIN_CONTEXT_DEFAULT_LOADER };
+  try {
+    return { call: vm.compileFunction(code, PARAMETERS, options), waits: false };
+  } catch (error) {
+    if (!(error instanceof SyntaxError)) throw error;
+  }
+  try {
+    const shifted = { ...options, columnOffset: -ASYNC.length };
+    return { call: vm.compileFunction(`${ASYNC}${code}\n})()`, PARAMETERS, shifted), waits: true };
+  } catch (error) {
+    if (!(error instanceof SyntaxError)) throw error;
+    return null;
+  }
+}
+
+function runScript({ call, waits }, file, cwd) {
+  const main = new Module('.');
+  Object.assign(main, { filename: file, path: cwd, paths: Module._nodeModulePaths(cwd) });
+  process.mainModule = main;
+  const require = Module.createRequire(path.join(cwd, path.basename(file)));
+  require.main = main;
+  const bound = call.bind(main.exports, main.exports, require, main, file, cwd);
+  return waits ? () => watch(bound()) : bound;
+}
+
+function importModule(file, cwd) {
+  const entry = file.replace(/\.js$/, '.mjs');
+  fs.renameSync(file, entry);
+  process.argv[1] = entry;
+  process.mainModule = undefined;
+  const require = Module.createRequire(path.join(cwd, path.basename(entry)));
+  Object.defineProperty(globalThis, 'require', { value: require, configurable: true, writable: true });
+  const url = pathToFileURL(entry).href;
+  // The file lies elsewhere, but what it imports is meant from the working directory.
+  const parentURL = pathToFileURL(path.join(cwd, path.basename(entry))).href;
+  if (Module.registerHooks) {
+    Module.registerHooks({
+      resolve: (specifier, context, next) =>
+        next(specifier, context.parentURL === url ? { ...context, parentURL } : context),
+    });
+  } else {
+    Module.register('./hooks.mjs', pathToFileURL(__filename), { data: { url, parentURL } });
+  }
+  watch(import(url));
+}
+
+function watch(promise) {
+  let settled = false;
+  promise.finally(() => { settled = true; }); // a rejection stays unhandled, and ends the process with exit code 1
+  process.once('beforeExit', () => {
+    if (!settled) {
+      process.exitCode ??= UNSETTLED;
+      fs.writeSync(2, 'Warning: a top-level await was never settled.\n');
+    }
+  });
+}

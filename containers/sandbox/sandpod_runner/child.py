@@ -1,0 +1,91 @@
+"""What a freshly forked process does to become a program: its streams, limits, signals and environment.
+
+Called by `zygote.py` in the forked process, and never returns. Python code runs in this very process
+(`python_main.py`); everything else is put in its place by `exec`.
+"""
+
+import os
+import resource
+import signal
+import sys
+from typing import NoReturn
+
+from sandpod_runner import kernel, python_main
+from sandpod_runner.jobs import Job, read_job
+
+_CANNOT_START = 126
+_NOT_FOUND = 127
+
+
+def run(job_fd: int, stream_fds: list[int]) -> NoReturn:
+    """Become the program.
+
+    Args:
+        job_fd: The file in memory that holds the job.
+        stream_fds: What become the program's descriptors 0, 1, 2 and so on.
+    """
+    status = _CANNOT_START
+    try:
+        job = read_job(job_fd)
+        _place(stream_fds)
+        _detach()
+        _confine(job)
+        if job.command:
+            _replace(job)
+        status = python_main.run(job)
+    except OSError as error:
+        os.write(2, f"The program could not be started: {error.strerror}.\n".encode())
+    except BaseException as error:  # noqa: BLE001 - nothing may get back into the zygote's loop
+        os.write(2, f"The program could not be started: {type(error).__name__}: {error}.\n".encode(errors="replace"))
+    finally:
+        os._exit(status)
+
+
+def _place(stream_fds: list[int]) -> None:
+    # They were received into free places above 2, so none is overwritten before it is used.
+    for number, fd in enumerate(stream_fds):
+        if fd == number:
+            os.set_inheritable(fd, True)
+            continue
+        os.dup2(fd, number, inheritable=True)
+    for fd in stream_fds:
+        if fd >= len(stream_fds):
+            os.close(fd)
+
+
+def _detach() -> None:
+    os.setsid()
+    kernel.set_readable(True)
+    kernel.adopt_orphans()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    try:
+        # When memory runs out the kernel takes a program and not the runner.
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write("1000")
+    except OSError:
+        pass  # not in every sandbox kernel; the runner watches memory itself
+
+
+def _confine(job: Job) -> None:
+    for kind, value in job.rlimits:
+        _, hard = resource.getrlimit(kind)
+        limit = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(kind, (limit, limit))
+    os.umask(0o022)
+    os.chdir(job.cwd)
+
+
+def _replace(job: Job) -> NoReturn:
+    # Python ignores this one for itself. It ignores SIGXFSZ too, and that stays: a program that writes a file over the
+    # limit is told "File too large" and is not killed without a word.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    command = job.command
+    try:
+        os.execve(command[0], command, job.env)  # noqa: S606 - no shell is between, unless the program is one
+    except FileNotFoundError:
+        sys.stderr.write(f"{command[0]}: not found\n")
+        sys.stderr.flush()
+        os._exit(_NOT_FOUND)

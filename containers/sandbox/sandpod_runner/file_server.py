@@ -1,0 +1,112 @@
+"""File requests of one stream, done one after the other in a thread, so that no disk keeps the runner waiting.
+
+Called by `server.py`. In order, since parts of a file come one by one; bounded, by not reading the stream while too
+much waits.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+from sandpod_runner.errors import Refusal, refusal_of
+from sandpod_runner.files import Files, Reply
+from sandpod_runner.frames import Frame
+from sandpod_runner.paths import Workspace
+from sandpod_runner.uploads import Uploads
+
+logger = logging.getLogger(__name__)
+
+MAX_WAITING: Final = 64
+MAX_WAITING_BYTES: Final = 8 * 1024 * 1024
+
+_threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="files")
+
+Answer = Callable[[int, Reply | Refusal], None]
+
+
+class FileServer:
+    """The file requests of one stream.
+
+    Args:
+        workspace: Where the files are.
+        answer: Called with a request's number and its reply or refusal.
+        hold: Called with whether the stream must not be read for now.
+    """
+
+    def __init__(self, workspace: Workspace, answer: Answer, hold: Callable[[bool], None]) -> None:
+        self._files = Files(workspace)
+        self._uploads = Uploads(workspace)
+        self._answer = answer
+        self._hold = hold
+        self._waiting: deque[tuple[int, Frame]] = deque()
+        self._bytes = 0
+        self._worker: asyncio.Task[None] | None = None
+        self._room = asyncio.Event()
+        self._room.set()
+        self._closed = False
+
+    def submit(self, frame: Frame) -> None:
+        """Take a `file` frame.
+
+        Raises:
+            Refusal: invalid_argument: it has no number to answer to.
+        """
+        number = frame.header.get("id")
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise Refusal("invalid_argument", "A file request has a whole number as its id.")
+        self._waiting.append((number, frame))
+        self._bytes += len(frame.payload)
+        if self._full():
+            self._hold(True)
+        if self._worker is None:
+            self._worker = asyncio.get_running_loop().create_task(self._work())
+
+    def sendable(self, can_send: bool) -> None:  # noqa: FBT001 - the one thing it is about
+        """Say whether replies can be sent now; the next request waits until then."""
+        if can_send:
+            self._room.set()
+        else:
+            self._room.clear()
+
+    def close(self) -> None:
+        """Forget what waits, and remove what is half written, once the request that is being done is done."""
+        self._closed = True
+        self._waiting.clear()
+        self._room.set()
+        if self._worker is None:
+            self._worker = asyncio.get_running_loop().create_task(self._work())
+
+    async def _work(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._waiting:
+            number, frame = self._waiting.popleft()
+            was_full = self._full()
+            self._bytes -= len(frame.payload)
+            answer = await loop.run_in_executor(_threads, self._do, number, frame.header, frame.payload)
+            if answer is not None and not self._closed:
+                await self._room.wait()
+                self._answer(number, answer)
+            if was_full and not self._full():
+                self._hold(False)
+        self._worker = None
+        if self._closed:
+            await loop.run_in_executor(_threads, self._uploads.close)
+
+    def _do(self, number: int, fields: dict[str, Any], payload: bytes) -> Reply | Refusal | None:
+        try:
+            if fields.get("op") == "write":
+                return self._uploads.part(number, fields, payload)
+            return self._files.operation(fields.get("op"))(fields)
+        except Refusal as refusal:
+            return refusal
+        except OSError as error:
+            return refusal_of(error)
+        except Exception:
+            logger.exception("a file request failed")
+            return Refusal("backend_error", "The request failed inside the runner.")
+
+    def _full(self) -> bool:
+        return len(self._waiting) >= MAX_WAITING or self._bytes >= MAX_WAITING_BYTES

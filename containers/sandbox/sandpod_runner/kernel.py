@@ -1,0 +1,41 @@
+"""The few kernel switches that the standard library has no function for.
+
+Called by the runner, the zygote and each program's process before the program begins. It decides nothing.
+"""
+
+import ctypes
+import os
+import signal
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_DUMPABLE = 4
+_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_NO_NEW_PRIVS = 38
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _prctl(option: int, value: int) -> None:
+    if _libc.prctl(option, value, 0, 0, 0) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+
+
+def set_readable(readable: bool) -> None:  # noqa: FBT001 - the one thing it is about
+    """Let other processes of the same user read and trace this one, or not. `exec` makes it readable again."""
+    _prctl(_PR_SET_DUMPABLE, int(readable))
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of all its descendants that lose theirs. It stays so after `exec`."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def forbid_new_rights() -> None:
+    """Make set-user-id programs powerless, for this process and all that come from it."""
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+
+
+def end_with_parent() -> None:
+    """Kill this process when its parent ends."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

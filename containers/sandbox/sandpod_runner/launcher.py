@@ -1,0 +1,231 @@
+"""The runner's side of the zygote: starts programs through it, learns how they end, and starts it again if it dies.
+
+Called by `runs.py` and `node.py`. It also reaps whatever becomes the runner's own child, and ends what an ended
+program left. It knows nothing of frames.
+"""
+
+import asyncio
+import itertools
+import logging
+import os
+import signal
+import socket
+import sys
+from dataclasses import dataclass, field
+
+from sandpod_runner import processes
+from sandpod_runner.jobs import MESSAGE_SIZE, REQUEST, Job, Kind, Message, write_job
+
+logger = logging.getLogger(__name__)
+
+_PACKAGE_PARENT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_START = (
+    "import sys; sys.path[0] = sys.argv[1]; from sandpod_runner.zygote import main; "
+    "sys.path.remove(sys.argv[1]); main(int(sys.argv[2]), sys.argv[3:])"
+)
+_RESTART_PAUSE = 0.1  # seconds after a zygote that lived shorter than that
+_SWEEP_SECONDS = 5.0
+_SWEEP_WAIT = 0.05  # seconds to wait for killed processes before looking again
+_FREEZE_AFTER = 2  # rounds of killing that did not end it
+
+
+class LostError(Exception):
+    """The process that was to start a program is gone, or could not start it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a program ended. `status` is as from `wait`, or None where nobody saw it."""
+
+    status: int | None
+    cpu: float = 0.0
+    max_rss: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Program:
+    """A process that was asked for. `pid` is set first, then `ended`; `pid` fails with LostError where it never was."""
+
+    pid: "asyncio.Future[int]"
+    ended: "asyncio.Future[Exit]"
+
+    def abandon(self) -> None:
+        """Kill it as soon as it is there: nobody waits for it any more."""
+        self.pid.add_done_callback(_kill)
+
+
+@dataclass(slots=True)
+class _Link:
+    """One zygote."""
+
+    pid: int
+    sock: socket.socket
+    pending: dict[int, Program] = field(default_factory=dict)
+    ready: bool = False
+
+
+def _kill(pid: "asyncio.Future[int]") -> None:
+    if pid.exception() is None:
+        processes.end_trees([pid.result()])
+
+
+class Launcher:
+    """Starts programs and sees their ends."""
+
+    def __init__(self, env: dict[str, str], modules: tuple[str, ...]) -> None:
+        self._env = env
+        self._modules = modules
+        self._loop = asyncio.get_running_loop()
+        self._numbers = itertools.count(1)
+        self._programs: dict[int, Program] = {}
+        self._ready = asyncio.Event()
+        self._died = asyncio.Event()
+        self._closing = False
+        self._loop.add_signal_handler(signal.SIGCHLD, self._reap)
+        self._link = self._start()
+
+    async def ready(self) -> None:
+        """Return when the zygote has imported its modules."""
+        await self._ready.wait()
+
+    def start(self, job: Job, fds: list[int]) -> Program:
+        """Have a program started. The descriptors stay the caller's, who may close them at once.
+
+        Raises:
+            LostError: It can't be asked for now.
+        """
+        program = Program(self._loop.create_future(), self._loop.create_future())
+        # Nobody may be waiting for the process when it turns out that there is none.
+        program.pid.add_done_callback(lambda future: future.exception())
+        number = next(self._numbers)
+        job_fd = write_job(job)
+        try:
+            socket.send_fds(self._link.sock, [REQUEST.pack(number)], [job_fd, *fds])
+        except OSError as error:
+            raise LostError("programs can't be started at the moment") from error
+        finally:
+            os.close(job_fd)
+        self._link.pending[number] = program
+        return program
+
+    async def sweep(self) -> None:
+        """End all that ended programs left: what became the runner's own child and is no program that goes on."""
+        deadline = self._loop.time() + _SWEEP_SECONDS
+        for rounds in itertools.count():
+            self._died.clear()
+            self._reap()
+            strays = processes.own_children() - {self._link.pid} - self._programs.keys()
+            if not strays:
+                return
+            if self._loop.time() > deadline:
+                logger.warning("%d processes of ended programs could not be ended", len(strays))
+                return
+            processes.end_trees(strays, freeze=rounds >= _FREEZE_AFTER)
+            if rounds > _FREEZE_AFTER * 5 and os.getpid() == 1:
+                # What keeps forking away from every scan is met by the one signal that the kernel sends to all at
+                # once. It takes the zygote and other runs too; a sandbox that goes on is worth that.
+                os.kill(-1, signal.SIGKILL)
+            try:
+                await asyncio.wait_for(self._died.wait(), _SWEEP_WAIT)
+            except TimeoutError:
+                continue
+
+    async def close(self) -> None:
+        """End the zygote and everything that came from it."""
+        self._closing = True
+        processes.send([self._link.pid], signal.SIGKILL)
+        self._programs.clear()
+        await self.sweep()
+
+    def _start(self) -> _Link:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        theirs.set_inheritable(True)
+        try:
+            pid = os.posix_spawn(
+                sys.executable,
+                [sys.executable, "-s", "-c", _START, _PACKAGE_PARENT, str(theirs.fileno()), *self._modules],
+                self._env,
+                file_actions=[(os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0), (os.POSIX_SPAWN_DUP2, 2, 1)],
+                setsigmask=(),
+            )
+        finally:
+            theirs.close()
+        link = _Link(pid, ours)
+        self._ready.clear()
+        self._loop.add_reader(ours, self._receive, link)
+        return link
+
+    def _receive(self, link: _Link) -> None:
+        while True:
+            try:
+                data = link.sock.recv(MESSAGE_SIZE)
+            except BlockingIOError:
+                return
+            except OSError:
+                data = b""
+            if len(data) != MESSAGE_SIZE:
+                self._lose(link)
+                return
+            self._take(link, Message.unpack(data))
+
+    def _take(self, link: _Link, message: Message) -> None:
+        match message.kind:
+            case Kind.READY:
+                link.ready = True
+                self._ready.set()
+            case Kind.FORKED:
+                program = link.pending.pop(message.number)
+                self._programs[message.pid] = program
+                if not program.pid.done():
+                    program.pid.set_result(message.pid)
+            case Kind.FAILED:
+                program = link.pending.pop(message.number)
+                if not program.pid.done():
+                    program.pid.set_exception(LostError(os.strerror(message.status)))
+            case Kind.EXITED:
+                self._ended(message.pid, Exit(message.status, message.cpu, message.max_rss))
+
+    def _ended(self, pid: int, how: Exit) -> None:
+        program = self._programs.pop(pid, None)
+        if program is not None and not program.ended.done():
+            program.ended.set_result(how)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status, usage = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            self._died.set()
+            if pid == self._link.pid:
+                self._receive(self._link)
+            # Programs become children of the runner when their zygote dies.
+            self._ended(pid, Exit(status, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024))
+
+    def _lose(self, link: _Link) -> None:
+        if link is not self._link or self._closing:
+            return
+        self._loop.remove_reader(link.sock)
+        link.sock.close()
+        processes.send([link.pid], signal.SIGKILL)
+        for program in link.pending.values():
+            if not program.pid.done():
+                program.pid.set_exception(LostError("the process that starts programs was killed"))
+        logger.warning("the process that starts programs has ended; another one is started")
+        if link.ready:
+            self._restart()
+        else:
+            self._link = _Link(0, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            self._loop.call_later(_RESTART_PAUSE, self._restart)
+
+    def _restart(self) -> None:
+        if self._closing:
+            return
+        self._link = self._start()
+        for pid in list(self._programs):
+            # Reaped by a zygote that died before it told.
+            if not processes.exists(pid):
+                self._ended(pid, Exit(None))

@@ -1,0 +1,197 @@
+"""Sees memory running out before the kernel does, so that one run ends and says why, and not the whole sandbox.
+
+Called by `runs.py` while runs go on. In a pod the cgroup says what is used (version 1 and 2); under the local backend,
+which has none, processes and files in memory are added up. What to do about it is decided by `runs.py`.
+"""
+
+import os
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+_MIB: Final = 1024 * 1024
+_UNLIMITED: Final = 2**60
+_RATE: Final = 4096 * _MIB
+"""Bytes a second that programs may fill at most: how soon the next look must be."""
+_SOONEST: Final = 0.002
+_LATEST: Final = 0.25
+
+
+class Source(Protocol):
+    """Where the figures come from."""
+
+    @property
+    def limit(self) -> int:
+        """The limit, bytes."""
+        ...
+
+    def used(self, over: int) -> int:
+        """Return the bytes in use that can't be had back. Below `over` a rough figure that is too high will do."""
+        ...
+
+    def kills(self) -> int:
+        """Return how often the kernel has killed for want of memory."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Cgroup:
+    """A pod's own control group. What the kernel can drop, the cache of files, is not counted as used."""
+
+    limit: int
+    usage: str
+    stat: str
+    events: str
+    cache: tuple[str, ...]
+
+    def used(self, over: int) -> int:
+        """See `Source`."""
+        usage = int(_read(self.usage))
+        if usage < over:
+            return usage
+        stat = _fields(self.stat)
+        return usage - sum(stat.get(name, 0) for name in self.cache)
+
+    def kills(self) -> int:
+        """See `Source`."""
+        try:
+            return _fields(self.events).get("oom_kill", 0)
+        except OSError:
+            return 0
+
+
+class ProcessSum:
+    """All processes that can be seen and the files in memory, for a limit that no cgroup keeps."""
+
+    def __init__(self, limit: int, folders: Iterable[str]) -> None:
+        self.limit = limit
+        self._folders = {os.stat(folder).st_dev: folder for folder in folders if _in_memory(folder)}
+
+    def used(self, over: int) -> int:
+        """See `Source`."""
+        files = sum(_folder_bytes(folder) for folder in self._folders.values())
+        rough = _added("status", ("RssAnon", "RssShmem"))
+        if rough[0] + max(rough[1], files) < over:
+            return rough[0] + max(rough[1], files)
+        # Forked processes share memory until they write to it: here each page is counted once.
+        exact = _added("smaps_rollup", ("Pss_Anon", "Pss_Shmem"))
+        return exact[0] + max(exact[1], files)
+
+    def kills(self) -> int:
+        """See `Source`: the kernel knows nothing of this limit."""
+        return 0
+
+
+class Watch:
+    """Decides when memory is running out. It looks when it is told to and says when to look again."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._threshold = source.limit - max(source.limit // 20, 24 * _MIB)
+        self._line = self._threshold
+
+    @property
+    def limit(self) -> int:
+        """The limit, bytes."""
+        return self._source.limit
+
+    def rest(self) -> None:
+        """Take what is used now, with nothing running, as given.
+
+        Files in memory may fill it almost, and the run that would delete them must not be ended for it.
+        """
+        used = self._used()
+        self._line = max(self._threshold, used + (self.limit - used) // 2)
+
+    def look(self) -> tuple[bool, float]:
+        """Return whether too much is used, and in how many seconds to look again."""
+        used = self._used()
+        room = self._line - used
+        return room < 0, min(max(room / _RATE, _SOONEST), _LATEST)
+
+    def kills(self) -> int:
+        """Return how often the kernel has killed for want of memory."""
+        return self._source.kills()
+
+    def _used(self) -> int:
+        try:
+            return self._source.used(self._threshold)
+        except (OSError, ValueError):
+            return 0  # figures that can't be read now may be there at the next look
+
+
+def find_watch(limit: int | None, folders: Iterable[str]) -> Watch | None:
+    """Return a watch over this sandbox's memory, or None where nothing limits it.
+
+    Args:
+        limit: Bytes, where the settings say it; else the cgroup does.
+        folders: Folders whose files may be in memory.
+    """
+    if limit is not None:
+        return Watch(ProcessSum(limit, folders))
+    base = "/sys/fs/cgroup"
+    version_2 = ("memory.max", "memory.current", "memory.stat", "memory.events")
+    version_1 = ("limit_in_bytes", "usage_in_bytes", "stat", "oom_control")
+    for prefix, names, cache in (
+        (f"{base}/", version_2, ("inactive_file", "active_file", "slab_reclaimable")),
+        (f"{base}/memory/memory.", version_1, ("total_inactive_file", "total_active_file")),
+    ):
+        source = _cgroup([prefix + name for name in names], cache)
+        if source is not None:
+            return Watch(source)
+    return None
+
+
+def _cgroup(paths: list[str], cache: tuple[str, ...]) -> Cgroup | None:
+    try:
+        value = int(_read(paths[0]))
+    except (OSError, ValueError):
+        return None  # not this version, or "max"
+    return Cgroup(value, paths[1], paths[2], paths[3], cache) if value < _UNLIMITED else None
+
+
+def _read(path: str) -> str:
+    with open(path) as file:
+        return file.read()
+
+
+def _fields(path: str) -> dict[str, int]:
+    pairs = (line.split() for line in _read(path).splitlines())
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) > 1 and pair[1].isdecimal()}
+
+
+def _added(file: str, names: tuple[str, str]) -> tuple[int, int]:
+    """Add two fields of a file of each process up; bytes. Processes that can't be looked into count as nothing."""
+    first = second = 0
+    wanted: dict[str, Callable[[int], tuple[int, int]]] = {
+        f"{names[0]}:": lambda value: (value, 0),
+        f"{names[1]}:": lambda value: (0, value),
+    }
+    for pid in os.listdir("/proc"):
+        if not pid.isdecimal():
+            continue
+        try:
+            lines = _read(f"/proc/{pid}/{file}").splitlines()
+        except OSError:
+            continue
+        for line in lines:
+            words = line.split()
+            if words and words[0] in wanted:
+                one, two = wanted[words[0]](int(words[1]) * 1024)
+                first, second = first + one, second + two
+    return first, second
+
+
+def _folder_bytes(folder: str) -> int:
+    info = os.statvfs(folder)
+    return (info.f_blocks - info.f_bfree) * info.f_frsize
+
+
+def _in_memory(folder: str) -> bool:
+    try:
+        device = os.stat(folder).st_dev
+        mounts = _read("/proc/self/mountinfo").splitlines()
+    except OSError:
+        return False
+    name = f"{os.major(device)}:{os.minor(device)}"
+    return any(f" {name} " in mount and " - tmpfs " in mount for mount in mounts)

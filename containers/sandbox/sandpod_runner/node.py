@@ -1,0 +1,114 @@
+"""Keeps a Node process ready that has started but has no program yet, so that a JavaScript run starts in milliseconds.
+
+Called by `run.py`. The spare waits in `bootstrap.cjs` for one job on descriptor 3; its streams are made beforehand. It
+is kept from the first JavaScript run on, or from the start where the settings say so, since it takes memory.
+"""
+
+import asyncio
+import json
+import os
+from dataclasses import dataclass, field, replace
+
+from sandpod_runner.jobs import Job
+from sandpod_runner.launcher import Launcher, LostError, Program
+from sandpod_runner.programs import BOOTSTRAP
+from sandpod_runner.requests import RunRequest
+from sandpod_runner.streams import Input
+
+REFILL_DELAY = 0.1
+"""Seconds after a spare was taken until the next one is made: starting Node would slow down a short run."""
+
+
+@dataclass(slots=True)
+class Pipes:
+    """The runner's ends of a program's streams."""
+
+    stdin: Input | None
+    outputs: dict[str, int] = field(default_factory=dict)
+
+    def close(self) -> None:
+        """Close what is still open."""
+        if self.stdin is not None:
+            self.stdin.close()
+        for fd in self.outputs.values():
+            os.close(fd)
+        self.outputs = {}
+
+
+@dataclass(slots=True)
+class Spare:
+    """A Node process that waits for its job."""
+
+    program: Program
+    pipes: Pipes
+    job: Input
+
+    def usable(self) -> bool:
+        """Tell whether it is still there."""
+        pid = self.program.pid
+        return not self.program.ended.done() and (not pid.done() or pid.exception() is None)
+
+    def drop(self) -> None:
+        """Close its streams: it ends when it finds that no job comes."""
+        self.pipes.close()
+        self.job.close()
+
+    def begin(self, request: RunRequest, *, file: str, cwd: str, env: dict[str, str]) -> None:
+        """Give it its program."""
+        job = {"file": file, "cwd": cwd, "args": request.args, "env": env}
+        # Surrogates can't be UTF-8; Node gets what the bytes look like.
+        self.job.feed(json.dumps(job).encode())
+        self.job.end()
+
+
+class NodePool:
+    """One spare at most."""
+
+    def __init__(self, launcher: Launcher, node: str, base: Job) -> None:
+        self._launcher = launcher
+        self._base = base
+        self._node = node
+        self._spare: Spare | None = None
+        self._refill: asyncio.TimerHandle | None = None
+
+    def prepare(self) -> None:
+        """Make a spare unless there is one."""
+        self._refill = None
+        if self._spare is None or not self._spare.usable():
+            if self._spare is not None:
+                self._spare.drop()
+            try:
+                self._spare = self._make()
+            except (LostError, OSError):
+                self._spare = None  # the next run makes its own, or says why it can't
+
+    def take(self) -> Spare:
+        """Return the spare, or a Node process that is just starting.
+
+        Raises:
+            LostError: None can be started now.
+        """
+        spare, self._spare = self._spare, None
+        if self._refill is None:
+            self._refill = asyncio.get_running_loop().call_later(REFILL_DELAY, self.prepare)
+        if spare is not None:
+            if spare.usable():
+                return spare
+            spare.drop()
+        return self._make()
+
+    def _make(self) -> Spare:
+        ends = [os.pipe2(os.O_CLOEXEC) for _ in range(4)]
+        (stdin, stdin_write), (stdout, stdout_write), (stderr, stderr_write), (job, job_write) = ends
+        theirs = [stdin, stdout_write, stderr_write, job]
+        spec = replace(self._base, command=[self._node, BOOTSTRAP])
+        try:
+            program = self._launcher.start(spec, theirs)
+        except LostError:
+            for fd in (stdin_write, stdout, stderr, job_write):
+                os.close(fd)
+            raise
+        finally:
+            for fd in theirs:
+                os.close(fd)
+        return Spare(program, Pipes(Input(stdin_write), {"stdout": stdout, "stderr": stderr}), Input(job_write))

@@ -1,0 +1,60 @@
+"""Finds out from inside whether the sandbox's network is closed, before anything may run in it.
+
+Called by `serve.py` at the start, with addresses that the network policies must keep out of reach. A plug-in that
+ignores policies is found out so. It tells only what it saw; that the sandbox must not serve then is decided there.
+"""
+
+import errno
+import select
+import socket
+import time
+from typing import Final
+
+SECONDS: Final = 1.5
+"""For all addresses together: they are tried side by side."""
+
+_PENDING: Final = (errno.EINPROGRESS, errno.EWOULDBLOCK)
+
+
+def find_open(addresses: tuple[tuple[str, int], ...], seconds: float = SECONDS) -> str | None:
+    """Return `host:port` of one of the addresses that can be reached, or None.
+
+    An address is reached when a connection is made, and also when its host answers that nothing listens there
+    (ECONNREFUSED): the packet went out and an answer came back. Where a policy rejects connections by an answer of its
+    own, that looks the same and counts as open: better a closed sandbox that is not used than an open one that is.
+    """
+    tries = _begin(addresses)
+    deadline = time.monotonic() + seconds
+    try:
+        poll = select.poll()
+        for fd in tries:
+            poll.register(fd, select.POLLOUT)
+        while tries and (left := deadline - time.monotonic()) > 0:
+            for fd, _ in poll.poll(left * 1000):
+                poll.unregister(fd)
+                sock, name = tries.pop(fd)
+                code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+                sock.close()
+                if code in (0, errno.ECONNREFUSED):
+                    return name
+    finally:
+        for sock, _ in tries.values():
+            sock.close()
+    return None
+
+
+def _begin(addresses: tuple[tuple[str, int], ...]) -> dict[int, tuple[socket.socket, str]]:
+    tries = {}
+    for host, port in addresses:
+        try:
+            family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+            sock = socket.socket(family, kind)
+        except OSError:
+            continue  # a name that can't be resolved, or no such kind of network: not reachable
+        sock.setblocking(False)
+        code = sock.connect_ex(address)
+        if code in (0, errno.ECONNREFUSED, *_PENDING):
+            tries[sock.fileno()] = (sock, f"{host}:{port}")
+        else:
+            sock.close()
+    return tries

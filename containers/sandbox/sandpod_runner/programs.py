@@ -1,0 +1,120 @@
+"""How each language is started: which languages there are, the file that holds a run's code, and the job.
+
+Called by `run.py`. Building a job is pure; the code folder is the only thing here that touches the disk.
+"""
+
+import contextlib
+import os
+import sys
+from dataclasses import dataclass, replace
+from typing import Final
+
+from sandpod_runner.environment import find_program
+from sandpod_runner.errors import refusal_of
+from sandpod_runner.jobs import Job
+from sandpod_runner.requests import MAX_TEXT, RunRequest
+
+BOOTSTRAP: Final = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bootstrap.cjs")
+SUFFIXES: Final = {"python": ".py", "javascript": ".js", "shell": ".sh"}
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """The programs of this image that run code; None where there is none."""
+
+    shell: str | None
+    node: str | None
+
+
+def find_tools(path: str) -> Tools:
+    """Return what is on this PATH."""
+    return Tools(shell=find_program(("bash", "sh"), path), node=find_program(("node",), path))
+
+
+class CodeFolder:
+    """Where runs' code lies as real files, outside the workspace: tracebacks and `multiprocessing` read it."""
+
+    def __init__(self, tmp: str) -> None:
+        self.path = f"{tmp}/.sandpod-{os.urandom(4).hex()}"
+        os.makedirs(self.path, mode=0o700, exist_ok=True)
+
+    def write(self, request: RunRequest) -> str:
+        """Write a run's code and return the file's path.
+
+        Raises:
+            Refusal: quota_exceeded where the disk is full, or what else the system says.
+        """
+        path = self._file(request)
+        try:
+            # A program may have removed the folder: it is its user's.
+            os.makedirs(self.path, mode=0o700, exist_ok=True)
+            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            with open(fd, "wb", buffering=0) as file:
+                file.write(request.code)
+        except OSError as error:
+            self.remove(request)
+            raise refusal_of(error) from error
+        return path
+
+    def remove(self, request: RunRequest) -> None:
+        """Remove a run's file; Node may have renamed it to say that it is a module."""
+        path = self._file(request)
+        for name in (path, f"{path.removesuffix('.js')}.mjs") if request.language == "javascript" else (path,):
+            try:
+                os.unlink(name)
+            except OSError:
+                continue
+
+    def _file(self, request: RunRequest) -> str:
+        return f"{self.path}/{request.run}{SUFFIXES[request.language]}"
+
+
+def needs_file(request: RunRequest) -> bool:
+    """Tell whether the code must lie in a file: all but a command that fits into an argument."""
+    return request.language != "shell" or len(request.code) >= MAX_TEXT
+
+
+def build_job(request: RunRequest, *, shell: str | None, file: str, cwd: str, base: Job) -> Job:
+    """Return the job of a Python or shell run.
+
+    Args:
+        request: The run.
+        shell: The shell's path, for a shell run.
+        file: The file with the code, or empty where it needs none.
+        cwd: The working directory, absolute.
+        base: Environment and limits that every program has.
+    """
+    job = replace(base, cwd=cwd, file=file, args=request.args, env=base.env | request.env)
+    if request.language == "python":
+        return replace(job, code=request.code)
+    if shell is None:
+        return job
+    code = [file] if file else ["-c", os.fsdecode(request.code), os.path.basename(shell)]
+    return replace(job, command=[shell, *code, *request.args])
+
+
+def find_versions(tools: Tools) -> dict[str, str]:
+    """Return the languages that can be run, and their versions."""
+    versions = {"python": ".".join(map(str, sys.version_info[:3]))}
+    if tools.node is not None:
+        versions["javascript"] = _ask(tools.node, "--version").removeprefix("v")
+    if tools.shell is not None:
+        versions["shell"] = _ask(tools.shell, "-c", "echo $BASH_VERSION") or "POSIX"
+    return versions
+
+
+def _ask(program: str, *args: str) -> str:
+    read, write = os.pipe2(os.O_CLOEXEC)
+    actions = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), (os.POSIX_SPAWN_DUP2, write, 1)]
+    try:
+        pid = os.posix_spawn(program, [program, *args], {}, file_actions=actions, setsigmask=())
+    except OSError:
+        os.close(read)
+        return ""
+    finally:
+        os.close(write)
+    with open(read) as file:
+        answer = file.read(100).strip()
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, 0)
+    return answer

@@ -1,0 +1,230 @@
+"""One run from its acceptance to its `end`: started, watched, stopped where it must be, and cleaned up after.
+
+Called by `runs.py`. A run ends exactly once, after all of its output, with nothing of it left alive.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Protocol
+
+from sandpod_runner import processes
+from sandpod_runner.ends import Stop, describe_end, killed, out_of_memory
+from sandpod_runner.jobs import Job
+from sandpod_runner.launcher import Exit, Launcher, LostError, Program
+from sandpod_runner.memory import Watch
+from sandpod_runner.node import NodePool, Pipes, Spare
+from sandpod_runner.programs import CodeFolder, Tools, build_job, needs_file
+from sandpod_runner.protocol import STOP_GRACE
+from sandpod_runner.requests import RunRequest
+from sandpod_runner.streams import Input, Output
+
+logger = logging.getLogger(__name__)
+
+START_SECONDS: Final = 30.0
+"""Longest wait for a process: the zygote may just be starting again."""
+KILL_ROUNDS: Final = 10
+KILL_WAIT: Final = 0.5
+
+
+class Owner(Protocol):
+    """The stream that a run was started on. What is sent after its end is dropped."""
+
+    @property
+    def can_send(self) -> bool:
+        """Whether more can be sent now."""
+        ...
+
+    def send(self, header: dict[str, Any], payload: bytes = b"") -> None:
+        """Send a frame, without waiting."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Toolbox:
+    """What runs are made with."""
+
+    launcher: Launcher
+    tools: Tools
+    node: NodePool | None
+    code: CodeFolder
+    base: Job = field(repr=False)
+    memory: Watch | None
+
+
+class Run:
+    """A run that was accepted. Its process is asked for at once; `live` does the rest.
+
+    Raises:
+        Refusal: The code can't be put into a file.
+    """
+
+    def __init__(self, request: RunRequest, cwd: str, owner: Owner, toolbox: Toolbox) -> None:
+        self.request = request
+        self.owner = owner
+        self.pid: int | None = None
+        self._cwd = cwd
+        self._toolbox = toolbox
+        self._loop = asyncio.get_running_loop()
+        self._stop: asyncio.Future[Stop] = self._loop.create_future()
+        self._spare: Spare | None = None
+        self._output: Output | None = None
+        self._input: Input | None = None
+        self._times = (self._loop.time(), self._loop.time())
+        self._kills = toolbox.memory.kills() if toolbox.memory else 0
+        self._file = toolbox.code.write(request) if needs_file(request) else ""
+        self._program: Program | None = None
+        self._fault: str | None = None
+        try:
+            self._program = self._launch()
+        except (LostError, OSError) as error:
+            self._fault = f"The program could not be started: {error}."
+
+    async def live(self) -> None:
+        """See it through, and send its `end`."""
+        how = Exit(None)
+        try:
+            if self._program is not None:
+                how = await self._follow(self._program)
+        except Exception:
+            logger.exception("a run failed inside the runner")
+            self._fault = "The runner failed: this is a fault of its own."
+        finally:
+            self._clean_up()
+        memory = self._toolbox.memory
+        if memory is not None and killed(how) and memory.kills() > self._kills:
+            self.stop(out_of_memory(memory.limit))
+        self._send_end(how)
+
+    @property
+    def stopped(self) -> str | None:
+        """What it is being ended for, if it is."""
+        return self._stop.result().outcome if self._stop.done() else None
+
+    def stop(self, why: Stop) -> None:
+        """End it; the first reason counts."""
+        if not self._stop.done():
+            self._stop.set_result(why)
+
+    def feed(self, data: bytes, *, last: bool) -> None:
+        """Take input for the program."""
+        if self._input is None or not self.request.stdin:
+            return
+        if not self._input.feed(data):
+            self.stop(Stop("error", "More input came than the program read: it was ended."))
+        if last:
+            self._input.end()
+
+    def set_flow(self, *, flowing: bool) -> None:
+        """Let output come, or leave it in the pipes."""
+        if self._output is not None:
+            if flowing:
+                self._output.resume()
+            else:
+                self._output.pause()
+
+    def _launch(self) -> Program:
+        if self.request.language == "javascript" and self._toolbox.node is not None:
+            self._spare = self._toolbox.node.take()
+            self._connect(self._spare.pipes)
+            return self._spare.program
+        box = self._toolbox
+        job = build_job(self.request, shell=box.tools.shell, file=self._file, cwd=self._cwd, base=box.base)
+        pipes, theirs = _make_pipes(stdin=self.request.stdin)
+        try:
+            program = box.launcher.start(job, theirs)
+        except BaseException:
+            pipes.close()
+            raise
+        finally:
+            for fd in theirs:
+                os.close(fd)
+        self._connect(pipes)
+        return program
+
+    def _connect(self, pipes: Pipes) -> None:
+        self._output = Output(pipes.outputs, self.request.output_limit, self._send_output, self._too_much)
+        if self.owner.can_send:
+            self._output.resume()
+        self._input = pipes.stdin
+        if self._input is not None and not self.request.stdin:
+            self._input.end()
+
+    async def _follow(self, program: Program) -> Exit:
+        try:
+            self.pid = await asyncio.wait_for(asyncio.shield(program.pid), START_SECONDS)
+        except (LostError, TimeoutError) as error:
+            self._fault = f"The program could not be started: {str(error) or 'it took too long'}."
+            program.abandon()
+            return Exit(None)
+        used = 0.0
+        if self._spare is not None:
+            used = processes.processor_seconds(self.pid)  # by its start, which was nobody's run
+            env = self._toolbox.base.env | self.request.env
+            self._spare.begin(self.request, file=self._file, cwd=self._cwd, env=env)
+        begin = self._loop.time()
+        how = await self._until_end(program, self.pid)
+        self._times = (begin, self._loop.time())
+        await self._toolbox.launcher.sweep()
+        if self._output is not None:
+            self._output.drain()
+        return replace(how, cpu=max(0.0, how.cpu - used))
+
+    async def _until_end(self, program: Program, pid: int) -> Exit:
+        waits: set[asyncio.Future[Any]] = {program.ended, self._stop}
+        await asyncio.wait(waits, timeout=self.request.timeout, return_when=asyncio.FIRST_COMPLETED)
+        if program.ended.done():
+            return program.ended.result()
+        self.stop(Stop("timeout", f"It was stopped after {self.request.timeout:g} seconds."))
+        if self._stop.result().gentle:
+            processes.send(processes.trees([pid], processes.parents()), signal.SIGTERM)
+            await asyncio.wait({program.ended}, timeout=STOP_GRACE)
+        for attempt in range(KILL_ROUNDS):
+            if program.ended.done():
+                return program.ended.result()
+            processes.end_trees([pid], freeze=attempt > 0)
+            await asyncio.wait({program.ended}, timeout=KILL_WAIT)
+        self._fault = "Its process could not be ended."
+        return Exit(None)
+
+    def _send_output(self, stream: str, offset: int, data: bytes) -> None:
+        self.owner.send({"t": "out", "run": self.request.run, "stream": stream, "offset": offset}, data)
+
+    def _too_much(self) -> None:
+        limit = self.request.output_limit
+        self.stop(Stop("output_limit", f"It wrote more than {limit} bytes of output.", gentle=False))
+
+    def _clean_up(self) -> None:
+        if self._output is not None:
+            self._output.close()
+        if self._input is not None:
+            self._input.close()
+        if self._spare is not None:
+            self._spare.job.close()
+        if self._file:
+            self._toolbox.code.remove(self.request)
+
+    def _send_end(self, how: Exit) -> None:
+        counts = self._output.counts if self._output is not None else {"stdout": 0, "stderr": 0}
+        begin, end = self._times
+        self.owner.send(
+            {
+                "t": "end",
+                "run": self.request.run,
+                **describe_end(how, self._stop.result() if self._stop.done() else None, self._fault),
+                "duration_ms": round((end - begin) * 1000, 3),
+                "stdout_bytes": counts["stdout"],
+                "stderr_bytes": counts["stderr"],
+            }
+        )
+
+
+def _make_pipes(*, stdin: bool) -> tuple[Pipes, list[int]]:
+    """Return the runner's ends and the program's: input (or none at all), output, errors."""
+    read, write = os.pipe2(os.O_CLOEXEC) if stdin else (os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), -1)
+    out, out_write = os.pipe2(os.O_CLOEXEC)
+    err, err_write = os.pipe2(os.O_CLOEXEC)
+    pipes = Pipes(Input(write) if stdin else None, {"stdout": out, "stderr": err})
+    return pipes, [read, out_write, err_write]

@@ -1,0 +1,187 @@
+"""Puts the runner together and serves streams until it is told to end. Called by `__main__`; decides the order.
+
+First it protects itself, then the network is probed while the zygote imports its modules, and only then is anybody
+listened to.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import struct
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from sandpod_runner import environment, kernel, probe, processes, programs, protocol, signals
+from sandpod_runner.jobs import Job
+from sandpod_runner.launcher import Launcher
+from sandpod_runner.memory import find_watch
+from sandpod_runner.node import NodePool
+from sandpod_runner.paths import Workspace
+from sandpod_runner.programs import CodeFolder, find_tools
+from sandpod_runner.run import Toolbox
+from sandpod_runner.runs import Runs
+from sandpod_runner.server import Connection, Service
+from sandpod_runner.settings import Settings, SettingsError, read_settings
+
+logger = logging.getLogger(__name__)
+
+NOT_ISOLATED: Final = 78
+_CONFIG: Final = 2
+_TERMINATION_LOG: Final = "/dev/termination-log"
+_PEER: Final = struct.Struct("=iII")
+
+
+@dataclass(frozen=True, slots=True)
+class Entrance:
+    """Where streams come from: the named socket, one listening descriptor, or one stream that is the only one."""
+
+    listen_fd: int | None = None
+    stream_fd: int | None = None
+
+
+def serve(entrance: Entrance) -> int:
+    """Serve until SIGTERM, or until the one stream ends. Returns the exit code."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="sandpod-runner: %(message)s")
+    try:
+        settings = read_settings(os.environ)
+    except SettingsError as error:
+        sys.stderr.write(f"{error}.\n")
+        return _CONFIG
+    protect(entrance)
+    code = asyncio.run(_serve(settings, entrance))
+    sys.stderr.flush()
+    # Threads that wait for a disk must not keep a sandbox that has ended.
+    os._exit(code)
+
+
+def protect(entrance: Entrance) -> None:
+    """Keep programs away from this process, and make it the one that all orphans come to."""
+    kernel.set_readable(False)
+    if os.getpid() != 1:
+        kernel.adopt_orphans()
+    keep = {entrance.listen_fd, entrance.stream_fd}
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2 or int(name) in keep:  # noqa: PLR2004 - the standard streams stay as they are
+            with contextlib.suppress(OSError):
+                os.set_inheritable(int(name), False)
+
+
+async def _serve(settings: Settings, entrance: Entrance) -> int:
+    loop = asyncio.get_running_loop()
+    ending = asyncio.Event()
+    signals.watch_term(loop, ending.set)
+    tmp = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - the sandbox's own
+    env = environment.build_environment(os.environ, tmp=tmp, cpus=environment.count_cpus())
+    environment.prepare_home(env, settings.skeleton)
+    launcher = Launcher(env, settings.preimport)
+    try:
+        if entrance == Entrance():
+            reached = await asyncio.to_thread(probe.find_open, settings.probes)
+            if reached is not None and not _tolerate(reached, settings):
+                return NOT_ISOLATED
+        warm = loop.create_task(launcher.ready())
+        stop = loop.create_task(ending.wait())
+        await asyncio.wait({warm, stop}, return_when=asyncio.FIRST_COMPLETED)
+        service = _compose(settings, launcher, env, tmp)
+        await _listen(service, entrance, ending)
+        await service.runs.close()
+    finally:
+        await launcher.close()
+    return 0
+
+
+def _tolerate(reached: str, settings: Settings) -> bool:
+    message = f"NetworkOpen: reached {reached}"
+    sys.stderr.write(f"{message}\n")
+    if settings.allow_open_network:
+        return True
+    with contextlib.suppress(OSError), open(_TERMINATION_LOG, "w") as file:
+        file.write(message)
+    return False
+
+
+def _compose(settings: Settings, launcher: Launcher, env: dict[str, str], tmp: str) -> Service:
+    workspace = Workspace(settings.workspace)
+    base = Job(env=env, rlimits=settings.rlimits)
+    tools = find_tools(env["PATH"])
+    node = NodePool(launcher, tools.node, base) if tools.node else None
+    if node is not None and settings.prenode:
+        node.prepare()
+    memory = find_watch(settings.memory_limit, (workspace.root, tmp, "/dev/shm"))  # noqa: S108 - a name of the system's
+    toolbox = Toolbox(launcher, tools, node, CodeFolder(tmp), base, memory)
+    return Service(
+        runs=Runs(toolbox, workspace),
+        workspace=workspace,
+        languages=programs.find_versions(tools),
+        memory_limit=memory.limit if memory else None,
+    )
+
+
+async def _listen(service: Service, entrance: Entrance, ending: asyncio.Event) -> None:
+    """Serve streams until it is time to end."""
+    loop = asyncio.get_running_loop()
+    streams: set[Connection] = set()
+
+    def connect() -> Connection:
+        connection = Connection(service, gone)
+        streams.add(connection)
+        return connection
+
+    def gone(connection: Connection) -> None:
+        streams.discard(connection)
+        if entrance.stream_fd is not None:
+            ending.set()
+
+    if entrance.stream_fd is not None:
+        await loop.connect_accepted_socket(connect, socket.socket(fileno=entrance.stream_fd))
+        await ending.wait()
+        return
+    listener = _listener(entrance)
+    accepting = loop.create_task(_accept(listener, connect))
+    logger.info("ready")
+    await ending.wait()
+    accepting.cancel()
+    listener.close()
+
+
+def _listener(entrance: Entrance) -> socket.socket:
+    if entrance.listen_fd is not None:
+        listener = socket.socket(fileno=entrance.listen_fd)
+    else:
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.bind(protocol.SOCKET)
+        listener.listen(16)
+    listener.setblocking(False)
+    return listener
+
+
+async def _accept(listener: socket.socket, connect: Callable[[], Connection]) -> None:
+    loop = asyncio.get_running_loop()
+    while True:
+        try:
+            sock, _ = await loop.sock_accept(listener)
+        except OSError as error:
+            logger.warning("a stream could not be accepted: %s", error)
+            await asyncio.sleep(0.1)
+            continue
+        if is_own_program(sock):
+            sock.close()
+            continue
+        await loop.connect_accepted_socket(connect, sock)
+
+
+def is_own_program(sock: socket.socket) -> bool:
+    """Tell whether a program of the sandbox is at the other end.
+
+    It could start runs that outlive its own. The gateway's `attach` comes from outside, so it does not descend from
+    the runner, which everything inside does.
+    """
+    pid, _, _ = _PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    if pid == 0:
+        return False  # of another process namespace
+    table = processes.parents()
+    return pid not in table or processes.descends(pid, os.getpid(), table)

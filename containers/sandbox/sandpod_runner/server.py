@@ -1,0 +1,205 @@
+"""One stream to the gateway: frames in, frames out. Called by `serve.py`, which accepts streams.
+
+The other end is not trusted: what is no frame ends its stream and no other, what asks for nonsense gets an `error`.
+Nothing is kept without bound: while frames out pile up, programs' output stays in their pipes.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sandpod_runner import protocol
+from sandpod_runner.errors import Refusal
+from sandpod_runner.file_server import FileServer
+from sandpod_runner.files import Reply
+from sandpod_runner.frames import Decoder, Frame, FrameError, encode
+from sandpod_runner.paths import Workspace
+from sandpod_runner.requests import run_name
+from sandpod_runner.runs import Runs
+
+logger = logging.getLogger(__name__)
+
+HIGH_WATER: Final = 256 * 1024
+"""Bytes to send from which on programs have to wait."""
+LOW_WATER: Final = 64 * 1024
+MAX_UNREAD: Final = 32 * 1024 * 1024
+"""Bytes to send at which a stream is given up: its reader asks and asks and does not read the answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What all streams share."""
+
+    runs: Runs
+    workspace: Workspace
+    languages: dict[str, str]
+    memory_limit: int | None
+
+
+class Connection(asyncio.Protocol):
+    """One stream.
+
+    Args:
+        service: What all streams share.
+        closed: Called with the stream when it has gone.
+    """
+
+    def __init__(self, service: Service, closed: Callable[["Connection"], None]) -> None:
+        self._service = service
+        self._closed = closed
+        self._decoder = Decoder()
+        self._files = FileServer(service.workspace, self._answer, self._hold)
+        self._transport: asyncio.Transport | None = None
+        self._greeted = False
+        self._flowing = True
+
+    @property
+    def can_send(self) -> bool:
+        """Whether programs' output may come."""
+        return self._flowing
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Say hello."""
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - tells the type checker what kind of stream it is
+        transport.set_write_buffer_limits(HIGH_WATER, LOW_WATER)
+        self._transport = transport
+        self.send(
+            {
+                "t": "hello",
+                "version": protocol.VERSION,
+                "languages": self._service.languages,
+                "workspace": self._service.workspace.root,
+                "memory_limit": self._service.memory_limit,
+                "runs": self._service.runs.names,
+            }
+        )
+
+    def data_received(self, data: bytes) -> None:
+        """Do what the frames ask for."""
+        try:
+            for frame in self._decoder.feed(data):
+                if self._transport is None:
+                    return
+                self._take(frame)
+        except FrameError as error:
+            self.send({"t": "error", "code": "invalid_argument", "message": f"That is no frame: {error}."})
+            self.close()
+
+    def pause_writing(self) -> None:
+        """Let programs wait."""
+        self._flow(flowing=False)
+
+    def resume_writing(self) -> None:
+        """Let output come again."""
+        self._flow(flowing=True)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Leave its runs without an owner."""
+        del exc  # why it went makes no difference
+        self._transport = None
+        self._flowing = True
+        self._files.close()
+        self._service.runs.orphan(self)
+        self._closed(self)
+
+    def send(self, header: dict[str, Any], payload: bytes = b"") -> None:
+        """Send a frame, unless the stream has gone."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if transport.get_write_buffer_size() > MAX_UNREAD:
+            logger.warning("a stream was given up: its reader does not read")
+            transport.abort()
+            return
+        transport.write(encode(header, payload))
+
+    def close(self) -> None:
+        """Close the stream after what is still to be sent."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def _take(self, frame: Frame) -> None:
+        try:
+            self._handle(frame)
+        except Refusal as refusal:
+            self._refuse(frame, refusal)
+        except Exception:
+            logger.exception("a frame could not be handled")
+            self._refuse(frame, Refusal("backend_error", "The request failed inside the runner."))
+
+    def _handle(self, frame: Frame) -> None:
+        header = frame.header
+        if not self._greeted:
+            self._greet(frame)
+            return
+        match frame.kind:
+            case "run":
+                self._service.runs.start(header, frame.payload, self)
+            case "stdin":
+                self._feed(header, frame.payload)
+            case "cancel":
+                self._service.runs.cancel(run_name(header))
+            case "file":
+                self._files.submit(frame)
+            case "ping":
+                self.send({"t": "pong", "id": _number(header)})
+            case "hello":
+                raise Refusal("invalid_argument", "That stream has been greeted already.")
+            case _:
+                raise Refusal("invalid_argument", "There is no such kind of frame.")
+
+    def _greet(self, frame: Frame) -> None:
+        if frame.kind != "hello" or frame.header.get("version") != protocol.VERSION:
+            message = f"A stream begins with hello, version {protocol.VERSION}."
+            self._refuse(frame, Refusal("invalid_argument", message))
+            self.close()
+            return
+        self._greeted = True
+
+    def _feed(self, header: dict[str, Any], data: bytes) -> None:
+        eof = header.get("eof", False)
+        if not isinstance(eof, bool):
+            raise Refusal("invalid_argument", "eof is true or false.")
+        try:
+            run = self._service.runs.find(run_name(header))
+        except Refusal as refusal:
+            if refusal.code == "not_found":
+                return  # it ended while its input was on the way
+            raise
+        run.feed(data, last=eof)
+
+    def _refuse(self, frame: Frame, refusal: Refusal) -> None:
+        about = "id" if frame.kind in {"file", "ping"} else "run"
+        value = frame.header.get(about)
+        known = {about: value} if isinstance(value, int | str) and len(str(value)) <= 64 else {}  # noqa: PLR2004 - as RUN_ID
+        self.send({"t": "error", **known, "code": refusal.code, "message": refusal.message})
+
+    def _answer(self, number: int, answer: Reply | Refusal) -> None:
+        if isinstance(answer, Refusal):
+            self.send({"t": "error", "id": number, "code": answer.code, "message": answer.message})
+            return
+        fields, payload = answer
+        self.send({"t": "reply", "id": number, **fields}, payload)
+
+    def _hold(self, held: bool) -> None:  # noqa: FBT001 - the one thing it is about
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if held:
+            transport.pause_reading()
+        else:
+            transport.resume_reading()
+
+    def _flow(self, *, flowing: bool) -> None:
+        self._flowing = flowing
+        self._files.sendable(flowing)
+        self._service.runs.set_flow(self, flowing=flowing)
+
+
+def _number(header: dict[str, Any]) -> int:
+    number = header.get("id")
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise Refusal("invalid_argument", "A ping has a whole number as its id.")
+    return number

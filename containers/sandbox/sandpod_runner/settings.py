@@ -1,0 +1,93 @@
+"""What the pod's template or the local backend asks of the runner, read once from its environment.
+
+Called by `__main__`; everything else gets the frozen result. None of these names reaches a program.
+"""
+
+import resource
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+class SettingsError(ValueError):
+    """A variable of the environment can't be used; says which and what it takes."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Settings:
+    """The runner's settings. Sizes are bytes; None is no limit.
+
+    Attributes:
+        workspace: SANDPOD_WORKSPACE, the folder that files are served from and programs start in.
+        memory_limit: SANDPOD_MEMORY_LIMIT, where no cgroup says it: the local backend.
+        processes: SANDPOD_PROCESSES, of the user in all.
+        open_files: SANDPOD_OPEN_FILES, of one process.
+        workspace_bytes: SANDPOD_WORKSPACE_BYTES, the largest single file of a program.
+        preimport: SANDPOD_PREIMPORT, Python modules by comma, imported once so that runs need not.
+        probes: SANDPOD_PROBES, `host:port` by comma, which must not be reachable from here.
+        allow_open_network: SANDPOD_ALLOW_OPEN_NETWORK=1, serve even where they are.
+        prenode: SANDPOD_PRENODE=1, keep a Node process ready before the first JavaScript run. Without it one is
+            kept from that run on: it takes about 40 MB, more than the whole idle runner.
+        skeleton: SANDPOD_SKELETON, a folder whose files are linked into the programs' home at the start.
+    """
+
+    workspace: str = "/workspace"
+    memory_limit: int | None = None
+    processes: int | None = None
+    open_files: int | None = None
+    workspace_bytes: int | None = None
+    preimport: tuple[str, ...] = ()
+    probes: tuple[tuple[str, int], ...] = ()
+    allow_open_network: bool = False
+    prenode: bool = False
+    skeleton: str | None = None
+
+    @property
+    def rlimits(self) -> list[tuple[int, int]]:
+        """The limits of each program's process: resource and value."""
+        wanted = (
+            (resource.RLIMIT_NPROC, self.processes),
+            (resource.RLIMIT_NOFILE, self.open_files),
+            (resource.RLIMIT_FSIZE, self.workspace_bytes),
+            (resource.RLIMIT_CORE, 0),
+        )
+        return [(kind, value) for kind, value in wanted if value is not None]
+
+
+def read_settings(env: Mapping[str, str]) -> Settings:
+    """Return the settings that the environment holds.
+
+    Raises:
+        SettingsError: A value is malformed.
+    """
+    return Settings(
+        workspace=env.get("SANDPOD_WORKSPACE") or "/workspace",
+        memory_limit=_number(env, "SANDPOD_MEMORY_LIMIT"),
+        processes=_number(env, "SANDPOD_PROCESSES"),
+        open_files=_number(env, "SANDPOD_OPEN_FILES"),
+        workspace_bytes=_number(env, "SANDPOD_WORKSPACE_BYTES"),
+        preimport=_words(env, "SANDPOD_PREIMPORT"),
+        probes=tuple(_endpoint(word) for word in _words(env, "SANDPOD_PROBES")),
+        allow_open_network=env.get("SANDPOD_ALLOW_OPEN_NETWORK") == "1",
+        prenode=env.get("SANDPOD_PRENODE") == "1",
+        skeleton=env.get("SANDPOD_SKELETON") or None,
+    )
+
+
+def _words(env: Mapping[str, str], name: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in env.get(name, "").split(",") if word.strip())
+
+
+def _number(env: Mapping[str, str], name: str) -> int | None:
+    text = env.get(name, "")
+    if not text:
+        return None
+    if not text.isdecimal() or not text.isascii() or int(text) == 0:
+        raise SettingsError(f"{name} is {text!r}: set it to a whole number over 0, or leave it out")
+    return int(text)
+
+
+def _endpoint(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdecimal():
+        raise SettingsError(f"SANDPOD_PROBES has {text!r}: write each as host:port")
+    return host.strip("[]"), int(port)

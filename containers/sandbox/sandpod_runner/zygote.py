@@ -1,0 +1,117 @@
+"""The process that all programs are forked from: it has imported Python's heavy modules once, so that runs need not.
+
+Started by `launcher.py`, which it serves over one socket: a request comes with the program's descriptors, and it says
+which process that became and, later, how that ended. It has one thread, runs no user code itself, and gives each
+forked process to `child.py` at once.
+"""
+
+import contextlib
+import gc
+import os
+import select
+import signal
+import socket
+import sys
+from importlib import import_module
+from typing import NoReturn
+
+from sandpod_runner import child, kernel
+from sandpod_runner.jobs import MAX_FDS, REQUEST, Kind, Message
+
+
+def main(fd: int, modules: list[str]) -> NoReturn:
+    """Import the modules, then serve until the runner closes its end.
+
+    Args:
+        fd: This end of the socket.
+        modules: What to import; one that can't be is told on standard error and left out.
+    """
+    kernel.set_readable(False)
+    kernel.end_with_parent()
+    kernel.forbid_new_rights()
+    os.chdir("/")
+    zygote = _Zygote(socket.socket(fileno=fd))
+    _import(modules)
+    zygote.serve()
+    os._exit(0)
+
+
+def _import(modules: list[str]) -> None:
+    for name in modules:
+        try:
+            import_module(name)
+        except Exception as error:  # noqa: BLE001 - a template may name anything, and a module may raise anything
+            sys.stderr.write(f"{name} was not imported beforehand: {type(error).__name__}: {error}\n")
+    sys.stderr.flush()
+
+
+class _Zygote:
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._wake, self._woken = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+
+    def serve(self) -> None:
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._woken, warn_on_full_buffer=False)
+        # Threads of numeric libraries end at the first fork: better now than in somebody's run.
+        if os.fork() == 0:
+            os._exit(0)
+        # What is there now is never collected: it would only be copied for each program.
+        gc.collect()
+        gc.freeze()
+        self._tell(Message(Kind.READY))
+        poll = select.poll()
+        poll.register(self._sock, select.POLLIN)
+        poll.register(self._wake, select.POLLIN)
+        while True:
+            events = dict(poll.poll())
+            if self._wake in events:
+                os.read(self._wake, 4096)
+                self._reap()
+            if self._sock.fileno() in events and not self._take():
+                return
+
+    def _take(self) -> bool:
+        data, fds, _, _ = socket.recv_fds(self._sock, REQUEST.size, MAX_FDS)
+        if not data:
+            return False
+        (number,) = REQUEST.unpack(data)
+        try:
+            pid = os.fork()
+        except OSError as error:
+            self._tell(Message(Kind.FAILED, number, status=error.errno or 0))
+        else:
+            if pid == 0:
+                self._become(fds)
+            self._tell(Message(Kind.FORKED, number, pid))
+        for fd in fds:
+            os.close(fd)
+        return True
+
+    def _become(self, fds: list[int]) -> NoReturn:
+        signal.set_wakeup_fd(-1)
+        self._sock.close()
+        os.close(self._wake)
+        os.close(self._woken)
+        child.run(fds[0], fds[1:])
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                # Looked at first and reaped after: until then the number can't be another group's.
+                ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            except ChildProcessError:
+                return
+            if ended is None:
+                return
+            with contextlib.suppress(OSError):  # nothing of its group is left, which is how most programs end
+                os.killpg(ended.si_pid, signal.SIGKILL)
+            pid, status, usage = os.wait4(ended.si_pid, 0)
+            cpu = usage.ru_utime + usage.ru_stime
+            self._tell(Message(Kind.EXITED, 0, pid, status, cpu, usage.ru_maxrss * 1024))
+
+    def _tell(self, message: Message) -> None:
+        try:
+            self._sock.send(message.pack())
+        except OSError:
+            os._exit(0)  # the runner is gone, and with it the reason to be here
