@@ -41,7 +41,7 @@ up() {
   kind export kubeconfig --quiet --name "$KIND_CLUSTER"
   local part
   for part in gateway operator sandbox; do
-    kind load docker-image --quiet --name "$KIND_CLUSTER" "$IMAGE_PREFIX/$part:$IMAGE_TAG"
+    kind load docker-image --name "$KIND_CLUSTER" "$IMAGE_PREFIX/$part:$IMAGE_TAG"
   done
 }
 
