@@ -1,0 +1,255 @@
+"""Starts a runner as a subprocess over a socket pair and speaks frames with it. Used by the `test_runner_*` modules.
+
+It is a client as the gateway is one, made small: every wait is bounded, and what comes is kept whole so that a test
+can look at the order of things.
+"""
+
+import asyncio
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sandpod_runner import protocol
+from sandpod_runner.frames import Decoder, Frame, encode
+
+PACKAGE = Path(protocol.__file__).parents[1]
+MAIN = "import sys; sys.path.insert(0, sys.argv.pop(1)); from sandpod_runner.__main__ import main; sys.exit(main(sys.argv[1:]))"
+PATIENCE = 20.0
+"""Seconds after which a test that waits has failed."""
+
+
+@dataclass
+class Result:
+    """What a run did."""
+
+    end: dict[str, Any]
+    out: bytes = b""
+    err: bytes = b""
+    frames: list[Frame] = field(default_factory=list)
+
+    @property
+    def outcome(self) -> str:
+        return str(self.end["outcome"])
+
+    @property
+    def exit_code(self) -> int | None:
+        code = self.end["exit_code"]
+        assert code is None or isinstance(code, int)
+        return code
+
+
+class RefusedError(AssertionError):
+    """The runner answered with `error`."""
+
+    def __init__(self, header: dict[str, Any]) -> None:
+        super().__init__(header["message"])
+        self.code: str = header["code"]
+        self.header = header
+
+
+class Client:
+    """One stream to a runner."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._sock.setblocking(False)
+        self._numbers = 0
+        self._queues: dict[str, asyncio.Queue[Frame | None]] = {}
+        self._others: asyncio.Queue[Frame | None] = asyncio.Queue()
+        self._reading = asyncio.Event()
+        self._reading.set()
+        self._reader = asyncio.create_task(self._read())
+        self.hello: dict[str, Any] = {}
+
+    async def greet(self) -> None:
+        await self.send({"t": "hello", "version": protocol.VERSION})
+        frame = await self.next()
+        assert frame is not None
+        assert frame.kind == "hello", frame
+        self.hello = frame.header
+
+    async def send(self, header: dict[str, Any], payload: bytes = b"") -> None:
+        await self.send_raw(encode(header, payload))
+
+    async def send_raw(self, data: bytes) -> None:
+        await asyncio.wait_for(asyncio.get_running_loop().sock_sendall(self._sock, data), PATIENCE)
+
+    async def next(self) -> Frame | None:
+        """Return the next frame that belongs to no run; None when the stream has ended."""
+        return await asyncio.wait_for(self._others.get(), PATIENCE)
+
+    async def start(self, code: str | bytes, language: str = "python", **fields: Any) -> str:
+        self._numbers += 1
+        name: str = fields.pop("run", None) or f"r{self._numbers}"
+        self._queues[name] = asyncio.Queue()
+        data = code.encode() if isinstance(code, str) else code
+        await self.send({"t": "run", "run": name, "language": language, "timeout": 15, **fields}, data)
+        return name
+
+    async def frame_of(self, name: str) -> Frame:
+        """Return the next frame of a run."""
+        frame = await asyncio.wait_for(self._queues[name].get(), PATIENCE)
+        assert frame is not None, "the stream ended"
+        if frame.kind == "error":
+            raise RefusedError(frame.header)
+        return frame
+
+    async def until_output(self, name: str, text: bytes) -> bytes:
+        """Return a run's standard output once the text is in it."""
+        seen = b""
+        while text not in seen:
+            frame = await self.frame_of(name)
+            assert frame.kind in {"started", "out"}, frame
+            if frame.header.get("stream") == "stdout":
+                seen += frame.payload
+        return seen
+
+    async def finish(self, name: str) -> Result:
+        """Return a run's result, of what came since the last look."""
+        frames: list[Frame] = []
+        parts = {"stdout": b"", "stderr": b""}
+        while True:
+            frame = await self.frame_of(name)
+            frames.append(frame)
+            if frame.kind == "out":
+                parts[frame.header["stream"]] += frame.payload
+            if frame.kind == "end":
+                return Result(frame.header, parts["stdout"], parts["stderr"], frames)
+
+    async def run(self, code: str | bytes, language: str = "python", **fields: Any) -> Result:
+        stdin: bytes | None = fields.pop("input", None)
+        if stdin is not None:
+            fields["stdin"] = True
+        name = await self.start(code, language, **fields)
+        if stdin is not None:
+            await self.send({"t": "stdin", "run": name, "eof": True}, stdin)
+        return await self.finish(name)
+
+    async def file(self, op: str, payload: bytes = b"", **fields: Any) -> Frame:
+        self._numbers += 1
+        await self.send({"t": "file", "id": self._numbers, "op": op, **fields}, payload)
+        frame = await self.next()
+        assert frame is not None, "the stream ended"
+        assert frame.header.get("id") == self._numbers, frame
+        if frame.kind == "error":
+            raise RefusedError(frame.header)
+        return frame
+
+    async def refused(self, op: str, payload: bytes = b"", **fields: Any) -> str:
+        """Return the code with which a file request is refused."""
+        with contextlib.suppress(RefusedError) as _:
+            try:
+                await self.file(op, payload, **fields)
+            except RefusedError as error:
+                return error.code
+        raise AssertionError("it was not refused")
+
+    def hold(self, *, held: bool) -> None:
+        """Stop or go on reading."""
+        if held:
+            self._reading.clear()
+        else:
+            self._reading.set()
+
+    async def close(self) -> None:
+        self._reader.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._reader
+        self._sock.close()
+
+    async def _read(self) -> None:
+        decoder = Decoder()
+        loop = asyncio.get_running_loop()
+        try:
+            while True:
+                await self._reading.wait()
+                data = await loop.sock_recv(self._sock, 256 * 1024)
+                if not data:
+                    break
+                for frame in decoder.feed(data):
+                    self._queue_of(frame).put_nowait(frame)
+        except OSError:
+            pass
+        for queue in (self._others, *self._queues.values()):
+            queue.put_nowait(None)
+
+    def _queue_of(self, frame: Frame) -> "asyncio.Queue[Frame | None]":
+        name = frame.header.get("run")
+        return self._queues.get(name, self._others) if isinstance(name, str) else self._others
+
+
+@dataclass
+class Runner:
+    """A runner that listens, and its process."""
+
+    process: "subprocess.Popen[bytes]"
+    address: Path
+    workspace: Path
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    async def connect(self) -> Client:
+        sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        sock.connect(str(self.address))
+        client = Client(sock)
+        await client.greet()
+        return client
+
+
+@contextlib.asynccontextmanager
+async def running(folder: Path, **env: str) -> AsyncIterator[Runner]:
+    """Start a runner with a workspace in this folder; ended afterwards."""
+    workspace, tmp = folder / "workspace", folder / "tmp"
+    workspace.mkdir(exist_ok=True)
+    tmp.mkdir(exist_ok=True)
+    address = folder / "socket"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(address))
+        listener.listen()
+        process = start(["serve", "--listen-fd", str(listener.fileno())], listener.fileno(), workspace, tmp, env)
+    try:
+        yield Runner(process, address, workspace)
+    finally:
+        process.terminate()
+        await asyncio.to_thread(process.wait, PATIENCE)
+
+
+@contextlib.asynccontextmanager
+async def stream(folder: Path, **env: str) -> AsyncIterator[tuple[Client, "subprocess.Popen[bytes]"]]:
+    """Start a runner that has one stream and ends with it."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        process = start(["serve", "--stream-fd", str(theirs.fileno())], theirs.fileno(), folder, folder, env)
+    client = Client(ours)
+    try:
+        await client.greet()
+        yield client, process
+    finally:
+        await client.close()
+        await asyncio.to_thread(process.wait, PATIENCE)
+
+
+def start(
+    command: list[str], fd: int, workspace: Path, tmp: Path, env: dict[str, str]
+) -> "subprocess.Popen[bytes]":
+    """Start a runner's process."""
+    return subprocess.Popen(  # noqa: S603 - our own program
+        [sys.executable, "-I", "-c", MAIN, str(PACKAGE), *command],
+        pass_fds=(fd,),
+        env={
+            "PATH": os.environ["PATH"],
+            "SANDPOD_WORKSPACE": str(workspace),
+            "TMPDIR": str(tmp),
+            **env,
+        },
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+    )
