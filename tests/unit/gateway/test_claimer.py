@@ -1,0 +1,283 @@
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from sandboxes import READY, MemoryApi, body, held_by, not_ready
+from sandpod_api.conditions import Reason
+from sandpod_api.results import ErrorCode
+from sandpod_api.types import Sandbox
+from sandpod_gateway.backends import claim_errors, claimer, rivals
+from sandpod_gateway.backends.background import Background
+from sandpod_gateway.backends.base import ClaimRequest
+from sandpod_gateway.backends.claimer import Claimer
+from sandpod_gateway.backends.cluster_errors import UnreachableError
+from sandpod_gateway.backends.kubernetes_settings import KubernetesSettings
+from sandpod_gateway.backends.store import SandboxStore
+from sandpod_gateway.errors import SandpodError
+
+if TYPE_CHECKING:
+    from sandpod_gateway.backends.cluster import Cluster
+
+LIMIT = 5.0
+
+
+class NoStreams:
+    def names(self) -> set[str]:
+        return set()
+
+    def promise(self, name: str) -> None:
+        pass
+
+
+class Place:
+    """A claimer over an API in memory. The store knows what the test shows it."""
+
+    def __init__(self) -> None:
+        self.api = MemoryApi()
+        self.store = SandboxStore()
+        self.background = Background()
+
+    def claimer(self, **settings: Any) -> Claimer:
+        return Claimer(
+            cast("Cluster", self.api),
+            self.store,
+            KubernetesSettings(**settings),
+            streams=NoStreams(),
+            background=self.background,
+        )
+
+    def warm(self, name: str) -> None:
+        self.see(self.api.put(body(name)))
+
+    def see(self, told: dict[str, Any]) -> None:
+        self.store.observe(Sandbox.model_validate(told))
+
+    async def claim(self, session: str = "", **settings: Any) -> Sandbox:
+        claiming = self.claimer(**settings).claim(ClaimRequest(owner="alice", session=session))
+        return (await asyncio.wait_for(claiming, LIMIT))[0]
+
+    async def starting(self) -> str:
+        """Return the name of the sandbox that a claim has made, once there is one that it waits for."""
+        async with asyncio.timeout(LIMIT):
+            while not self.store.owned("alice"):  # noqa: ASYNC110 # the store tells of changes to those who look at it
+                await asyncio.sleep(0)
+        name = self.store.owned("alice")[0].metadata.name
+        self.see(self.api.objects[name])  # a watch tells of everything in order, so of the creation first
+        return name
+
+
+@pytest.fixture
+async def place() -> AsyncIterator[Place]:
+    place = Place()
+    yield place
+    await place.background.close()
+
+
+@pytest.fixture(autouse=True)
+def _short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claimer, "LOST_RACE_WAIT", 0.001)
+    monkeypatch.setattr(rivals, "PAUSES", (0.0, 0.0))
+
+
+async def test_a_claim_of_a_warm_sandbox_is_one_request(place: Place) -> None:
+    place.warm("w")
+    sandbox = await place.claim()
+    assert sandbox.metadata.name == "w"
+    assert sandbox.spec.claim is not None
+    assert place.api.requests == ["patch"]
+    assert place.store.warm("default") == []
+
+
+async def test_the_loser_of_a_race_takes_the_next_one(place: Place) -> None:
+    for name in ("a", "b", "c"):
+        place.warm(name)
+    for name in ("a", "b"):
+        place.api.put(body(name, claim=held_by("bob")))
+    assert (await place.claim()).metadata.name == "c"
+    assert place.api.requests.count("patch") == 1
+    assert [place.api.objects[name]["spec"]["claim"]["owner"] for name in ("a", "b", "c")] == ["bob", "bob", "alice"]
+
+
+async def test_claims_of_one_gateway_never_try_the_same_sandbox(place: Place) -> None:
+    for number in range(20):
+        place.warm(f"w{number}")
+    one = place.claimer()
+    taken = await asyncio.gather(*(one.claim(ClaimRequest(owner="alice")) for _ in range(20)))
+    assert len({sandbox.metadata.name for sandbox, _ in taken}) == 20
+    assert place.api.requests == ["patch"] * 20
+
+
+async def test_an_empty_pool_is_told_where_nothing_is_made_on_demand(place: Place) -> None:
+    place.warm("w")
+    place.api.put(body("w", claim=held_by("bob")))
+    with pytest.raises(SandpodError) as refused:
+        await place.claim(cold_start=False)
+    assert refused.value.code == ErrorCode.POOL_EXHAUSTED
+    assert set(place.api.objects) == {"w"}
+
+
+async def test_a_session_that_is_held_is_returned_without_a_request(place: Place) -> None:
+    place.see(place.api.put(body("mine", claim=held_by("alice", "one"))))
+    place.see(place.api.put(body("other", claim=held_by("alice", "two"))))
+    place.see(place.api.put(body("bobs", claim=held_by("bob", "one"))))
+    place.warm("w")
+    assert (await place.claim("one")).metadata.name == "mine"
+    assert place.api.requests == []
+
+
+async def test_an_older_claim_of_the_session_wins_and_ours_is_given_up(place: Place) -> None:
+    place.warm("w")
+    place.api.put(body("theirs", claim=held_by("alice", "one", "2020-01-01T00:00:00Z")))
+    assert (await place.claim("one")).metadata.name == "theirs"
+    await place.background.close()
+    assert set(place.api.objects) == {"theirs"}
+    assert [s.metadata.name for s in place.store.owned("alice")] == ["theirs"]
+
+
+async def test_a_later_claim_of_the_session_gives_up_and_ours_stays(place: Place) -> None:
+    place.warm("w")
+    place.api.put(body("theirs", claim=held_by("alice", "one", "2099-01-01T00:00:00Z")))
+    place.api.answer_after["list"] = asyncio.Event()
+    claiming = asyncio.create_task(place.claim("one"))
+    async with asyncio.timeout(LIMIT):
+        while "list" not in place.api.requests:  # noqa: ASYNC110 # the API in memory has no event for it
+            await asyncio.sleep(0)
+    del place.api.objects["theirs"]
+    place.api.answer_after["list"].set()
+    assert (await claiming).metadata.name == "w"
+    assert set(place.api.objects) == {"w"}
+
+
+async def test_a_later_claim_that_had_looked_before_us_keeps_its_sandbox(place: Place) -> None:
+    place.warm("w")
+    place.api.put(body("theirs", claim=held_by("alice", "one", "2099-01-01T00:00:00Z")))
+    assert (await place.claim("one")).metadata.name == "theirs"
+    await place.background.close()
+    assert set(place.api.objects) == {"theirs"}
+
+
+async def test_a_sandbox_is_made_and_waited_for_where_none_is_warm(place: Place) -> None:
+    claiming = asyncio.create_task(place.claim())
+    name = await place.starting()
+    place.see(place.api.set_conditions(name, not_ready("Starting")))
+    place.see(place.api.set_conditions(name, READY))
+    assert (await claiming).metadata.name == name
+    assert place.api.requests == ["get", "create"]
+
+
+@pytest.mark.parametrize(
+    ("reason", "code"),
+    [
+        ("ImagePullFailed", ErrorCode.IMAGE_PULL_FAILED),
+        ("Unschedulable", ErrorCode.UNSCHEDULABLE),
+        ("QuotaExceeded", ErrorCode.QUOTA_EXCEEDED),
+        ("StartFailed", ErrorCode.BACKEND_ERROR),
+    ],
+)
+async def test_a_sandbox_that_can_not_start_is_told_with_its_cause_and_nothing_is_left(
+    place: Place, reason: str, code: ErrorCode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = claim_errors._CODES[Reason.UNSCHEDULABLE]
+    monkeypatch.setitem(claim_errors._CODES, Reason.UNSCHEDULABLE, (row[0], 0.0, row[2]))
+    claiming = asyncio.create_task(place.claim())
+    name = await place.starting()
+    place.see(place.api.set_conditions(name, not_ready(reason, "because")))
+    with pytest.raises(SandpodError) as refused:
+        await claiming
+    assert (refused.value.code, refused.value.cause) == (code, "because")
+    assert place.api.objects == {}
+    assert place.store.get(name) is None
+
+
+async def test_a_sandbox_that_does_not_become_ready_in_time_is_told_and_nothing_is_left(place: Place) -> None:
+    with pytest.raises(SandpodError, match="not ready within"):
+        await place.claim(cold_start_timeout=0.01)
+    assert place.api.objects == {}
+
+
+async def test_a_cancel_while_the_sandbox_starts_leaves_nothing(place: Place) -> None:
+    claiming = asyncio.create_task(place.claim())
+    await place.starting()
+    claiming.cancel()
+    await asyncio.gather(claiming, return_exceptions=True)
+    await place.background.close()
+    assert claiming.cancelled()
+    assert place.api.objects == {}
+
+
+@pytest.mark.parametrize("write", ["patch", "create"])
+async def test_a_cancel_while_the_answer_is_under_way_leaves_nothing(place: Place, write: str) -> None:
+    if write == "patch":
+        place.warm("w")
+    place.api.answer_after[write] = asyncio.Event()
+    claiming = asyncio.create_task(place.claim())
+    async with asyncio.timeout(LIMIT):
+        while write not in place.api.requests:  # noqa: ASYNC110 # the API in memory has no event for it
+            await asyncio.sleep(0)
+    claiming.cancel()
+    await asyncio.gather(claiming, return_exceptions=True)
+    assert claiming.cancelled()
+    place.api.answer_after[write].set()
+    await place.background.close()
+    assert place.api.objects == {}
+
+
+@pytest.mark.parametrize("steps", range(12))
+async def test_a_cancel_at_any_step_of_a_warm_claim_leaves_a_result_or_nothing(place: Place, steps: int) -> None:
+    place.warm("w")
+    claiming = asyncio.create_task(place.claim("one"))
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    claiming.cancel()
+    await asyncio.gather(claiming, return_exceptions=True)
+    await place.background.close()
+    held = [o for o in place.api.objects.values() if "claim" in o["spec"]]
+    assert len(held) == (0 if claiming.cancelled() else 1)
+
+
+async def test_a_patch_whose_answer_was_lost_is_ours_if_it_was_written(place: Place) -> None:
+    place.warm("w")
+    place.api.failures["patch"] = UnreachableError("the answer broke off")
+    assert (await place.claim()).metadata.name == "w"
+
+
+async def test_a_cluster_that_does_not_answer_is_told(place: Place) -> None:
+    place.warm("w")
+    place.api.failures |= dict.fromkeys(("patch", "get", "create"), UnreachableError("it took too long"))
+    with pytest.raises(SandpodError) as refused:
+        await place.claim()
+    assert (refused.value.code, refused.value.cause) == (ErrorCode.BACKEND_UNAVAILABLE, "it took too long")
+
+
+async def test_claims_under_way_count_for_the_limit(place: Place) -> None:
+    for number in range(5):
+        place.warm(f"w{number}")
+    one = place.claimer(max_sandboxes_per_owner=2)
+    request = ClaimRequest(owner="alice")
+    results = await asyncio.gather(*(one.claim(request) for _ in range(4)), return_exceptions=True)
+    codes = [result.code for result in results if isinstance(result, SandpodError)]
+    assert codes == [ErrorCode.MAX_SESSIONS] * 2
+    assert len(place.store.owned("alice")) == 2
+
+
+@pytest.mark.parametrize(("field", "value"), [("template", "no-such"), ("network", "no-such")])
+async def test_what_the_cluster_does_not_have_is_refused_before_anything_is_made(
+    place: Place, field: str, value: str
+) -> None:
+    place.warm("w")
+    with pytest.raises(SandpodError, match="no-such") as refused:
+        await place.claimer().claim(ClaimRequest(owner="alice", **cast("dict[str, Any]", {field: value})))
+    assert refused.value.code == ErrorCode.INVALID_ARGUMENT
+    assert "create" not in place.api.requests
+
+
+async def test_a_network_profile_of_the_template_gets_a_sandbox_of_its_own(place: Place) -> None:
+    place.warm("w")
+    place.api.templates["default"]["spec"]["networkProfiles"] = [{"name": "web"}]
+    claiming = asyncio.create_task(place.claimer().claim(ClaimRequest(owner="alice", network="web")))
+    name = await place.starting()
+    place.see(place.api.set_conditions(name, READY))
+    sandbox, fresh = await claiming
+    assert (sandbox.spec.network, fresh) == ("web", True)
