@@ -57,8 +57,8 @@ def clean(text: str) -> str:
 
 def cause(reason: Reason, detail: str = "") -> Cause:
     """Return a cause with the reason's sentence, and the detail behind it where there is one."""
-    sentence = SENTENCES[reason]
-    return Cause(reason, clean(f"{sentence[:-1]}: {detail}" if clean(detail) else sentence))
+    sentence, more = SENTENCES[reason], clean(detail)
+    return Cause(reason, clean(f"{sentence[:-1]}: {more}") if more else sentence)
 
 
 def end_of(pod: Pod, *, was_ready: bool) -> Cause | None:

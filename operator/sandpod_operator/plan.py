@@ -18,7 +18,7 @@ from sandpod_operator.observe import ObservedSandbox, ObservedTemplate
 from sandpod_operator.policies import build_deny_all, build_profile, in_force
 from sandpod_operator.resources import PODS, POLICIES, SANDBOXES, VOLUME_CLAIMS
 from sandpod_operator.settings import OperatorSettings
-from sandpod_operator.status import compute_status, is_final
+from sandpod_operator.status import compute_status, is_final, is_over
 from sandpod_operator.story import pod_created, sandbox_story
 
 _PASSING = frozenset({Reason.POD_PENDING, Reason.STARTING})
@@ -48,10 +48,6 @@ def plan_sandbox(observed: ObservedSandbox, settings: OperatorSettings, now: dat
     return Plan(actions=actions, due=_due(observed, status, settings, now))
 
 
-def _over(status: SandboxStatus) -> bool:
-    return is_final(status.conditions) or is_true(status.conditions, ConditionType.EXPIRED)
-
-
 def _end_pod(
     observed: ObservedSandbox, status: SandboxStatus, settings: OperatorSettings, now: datetime
 ) -> Iterator[Action]:
@@ -65,7 +61,12 @@ def _make_pod(
     observed: ObservedSandbox, status: SandboxStatus, settings: OperatorSettings, now: datetime
 ) -> Iterator[Action]:
     sandbox, template = observed.sandbox, observed.template
-    if observed.pod is not None or observed.name_taken or _over(status) or sandbox.spec.operating_mode == "Suspended":
+    if (
+        observed.pod is not None
+        or observed.name_taken
+        or is_over(status.conditions)
+        or sandbox.spec.operating_mode == "Suspended"
+    ):
         return
     profile = find_profile(sandbox, template) if template is not None else None
     waits = observed.refusal is not None and observed.refusal.until > now
@@ -154,7 +155,7 @@ def _due(
     times = [_delete_at(status, settings)]
     if observed.pod is not None:
         times.append(_pod_delete_at(observed, status, settings, now))
-    if not _over(status):
+    if not is_over(status.conditions):
         times += [status.expires_at, lifetime.expires_at(observed.sandbox, now)]
     if observed.refusal is not None and observed.pod is None:
         times.append(observed.refusal.until)

@@ -25,15 +25,15 @@ def compute_status(observed: ObservedSandbox, now: datetime) -> SandboxStatus:
     conditions = merge(old.conditions, _conditions(observed, now), now)
     ready = find(conditions, ConditionType.READY)
     pod = observed.pod
-    ended = is_final(conditions)
+    over = is_over(conditions)
     used, expires = _clock(observed.sandbox, now)
     return SandboxStatus(
         phase=_phase(observed.sandbox, conditions),
         reason=ready.reason if ready is not None and ready.status != "True" else None,
         conditions=conditions,
-        pod_name=pod.metadata.name if pod else old.pod_name if ended else None,
-        node_name=pod.spec.node_name if pod else old.node_name if ended else None,
-        image=pod.image if pod else old.image if ended else None,
+        pod_name=pod.metadata.name if pod else old.pod_name if over else None,
+        node_name=pod.spec.node_name if pod else old.node_name if over else None,
+        image=pod.image if pod else old.image if over else None,
         start_time=_start_time(observed, conditions, now),
         last_activity_time=used,
         expires_at=expires,
@@ -47,14 +47,23 @@ def is_final(conditions: list[Condition]) -> bool:
     return ready is not None and ready.status == "False" and ready.reason in FINAL
 
 
+def is_over(conditions: list[Condition]) -> bool:
+    """Tell whether the sandbox has ended, by itself or by its lifetime: it never has another pod."""
+    return is_final(conditions) or is_true(conditions, ConditionType.EXPIRED)
+
+
 def _conditions(observed: ObservedSandbox, now: datetime) -> list[Condition]:
     generation = observed.sandbox.metadata.generation
+    ready = ready_condition(observed, now)
+    expires = expired(observed.sandbox, now)
+    # Once it is over its pod goes, and that is no news: the status that said why stays as it is.
+    ended = Cause(Reason(ready.reason), ready.message) if is_over([ready, expires]) else None
     found = [
-        pod_scheduled(observed),
-        network_isolated(observed),
+        pod_scheduled(observed, ended),
+        network_isolated(observed, over=ended is not None),
         kernel_isolated(observed),
-        ready_condition(observed, now),
-        expired(observed.sandbox, now),
+        ready,
+        expires,
     ]
     return [c.model_copy(update={"observed_generation": generation}) for c in found if c is not None]
 
@@ -63,9 +72,11 @@ def _condition(kind: ConditionType, status: ConditionStatus, why: Cause) -> Cond
     return Condition(type=kind, status=status, reason=why.reason, message=why.message)
 
 
-def pod_scheduled(observed: ObservedSandbox) -> Condition:
-    """Tell whether the pod has a node."""
+def pod_scheduled(observed: ObservedSandbox, ended: Cause | None = None) -> Condition:
+    """Tell whether the pod has a node; with `ended`, that it has none any more and why."""
     kind = ConditionType.POD_SCHEDULED
+    if ended is not None:
+        return _condition(kind, "False", ended)
     if observed.pod is None:
         return _condition(kind, "False", no_pod(observed))
     scheduled = observed.pod.condition("PodScheduled")
@@ -93,18 +104,28 @@ def no_pod(observed: ObservedSandbox) -> Cause:
     return cause(Reason.POD_PENDING)
 
 
-def network_isolated(observed: ObservedSandbox) -> Condition:
-    """Tell whether the runner probed from inside that it can't reach what it must not reach."""
+def network_isolated(observed: ObservedSandbox, *, over: bool = False) -> Condition:
+    """Tell whether the runner probed from inside that it can't reach what it must not reach.
+
+    Args:
+        observed: What there is.
+        over: Whether the sandbox has ended: what was found then stays, when its pod is gone.
+    """
     kind = ConditionType.NETWORK_ISOLATED
     pod = observed.pod
     before = find(observed.sandbox.status.conditions, kind)
     if pod is not None and pod.terminated is not None and is_network_open(pod.terminated):
         return _condition(kind, "False", cause(Reason.NETWORK_OPEN, pod.terminated.message.partition(":")[2]))
-    if pod is None and before is not None and before.reason == Reason.NETWORK_OPEN:
+    if pod is None and before is not None and over:
         return before
-    if (pod is not None and pod.started) or observed.sandbox.status.start_time is not None:
+    if (pod is not None and pod.started) or _was_ready(observed.sandbox):
         return _condition(kind, "True", cause(Reason.PROBED))
     return _condition(kind, "Unknown", cause(Reason.PROBE_PENDING))
+
+
+def _was_ready(sandbox: Sandbox) -> bool:
+    """Tell whether it has been ready since it last began to run: a resume begins anew, with another pod."""
+    return sandbox.status.start_time is not None and sandbox.spec.operating_mode == "Running"
 
 
 def kernel_isolated(observed: ObservedSandbox) -> Condition | None:
@@ -145,7 +166,7 @@ def _over(observed: ObservedSandbox, now: datetime) -> Cause | None:
 def _lost(observed: ObservedSandbox) -> Cause | None:
     """Return how its pod ended or went, if it did."""
     pod = observed.pod
-    was_ready = observed.sandbox.status.start_time is not None
+    was_ready = _was_ready(observed.sandbox)
     end = end_of(pod, was_ready=was_ready) if pod is not None else None
     if end is None and was_ready and (pod is None or pod.deleting):
         return cause(Reason.NODE_LOST, "its pod was deleted, and its files with it.")

@@ -1,0 +1,268 @@
+"""Whole objects: whatever a pod has or lacks is seen here."""
+
+from typing import Any
+
+import pytest
+
+from operator_world import a_pool, a_sandbox, a_template, settings
+from sandpod_api.types import NetworkProfile
+from sandpod_operator.manifests import (
+    build_pod,
+    build_volume_claim,
+    build_warm_sandbox,
+    find_profile,
+    probes,
+    template_hash,
+    workspace_of,
+)
+
+CLOSED = NetworkProfile(name="none")
+
+PLAIN_POD: dict[str, Any] = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {
+        "name": "box",
+        "namespace": "boxes",
+        "labels": {
+            "app.kubernetes.io/managed-by": "sandpod",
+            "sandpod.dev/sandbox": "box",
+            "sandpod.dev/template": "python",
+            "sandpod.dev/network": "none",
+        },
+        "ownerReferences": [
+            {
+                "apiVersion": "sandpod.dev/v1alpha1",
+                "kind": "Sandbox",
+                "name": "box",
+                "uid": "uid-box",
+                "controller": True,
+                "blockOwnerDeletion": False,
+            }
+        ],
+    },
+    "spec": {
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "hostNetwork": False,
+        "hostPID": False,
+        "hostIPC": False,
+        "shareProcessNamespace": False,
+        "hostname": "sandbox",
+        "restartPolicy": "Never",
+        "dnsPolicy": "None",
+        "dnsConfig": {
+            "nameservers": ["127.0.0.1"],
+            "options": [{"name": "timeout", "value": "1"}, {"name": "attempts", "value": "1"}],
+        },
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": 1000,
+            "runAsGroup": 1000,
+            "fsGroup": 1000,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "terminationGracePeriodSeconds": 2,
+        "activeDeadlineSeconds": 14 * 86400 + 3600,
+        "containers": [
+            {
+                "name": "sandbox",
+                "image": "sandpod/sandbox:test",
+                "imagePullPolicy": "IfNotPresent",
+                "command": ["python3", "-I", "-m", "sandpod_runner", "serve"],
+                "env": [
+                    {"name": "NODE_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}},
+                    {
+                        "name": "SANDPOD_PROBES",
+                        "value": "10.96.0.1:443,$(NODE_IP):10250,169.254.169.254:80,10.96.0.10:53",
+                    },
+                    {"name": "SANDPOD_PREIMPORT", "value": ""},
+                    {"name": "SANDPOD_OPEN_FILES", "value": "1024"},
+                    {"name": "SANDPOD_WORKSPACE_BYTES", "value": "268435456"},
+                ],
+                "resources": {
+                    "limits": {"cpu": "1", "memory": "512Mi", "ephemeral-storage": "256Mi"},
+                    "requests": {"cpu": "50m", "memory": "128Mi", "ephemeral-storage": "256Mi"},
+                },
+                "securityContext": {
+                    "allowPrivilegeEscalation": False,
+                    "capabilities": {"drop": ["ALL"]},
+                    "privileged": False,
+                    "readOnlyRootFilesystem": True,
+                    "runAsNonRoot": True,
+                    "runAsUser": 1000,
+                    "runAsGroup": 1000,
+                    "seccompProfile": {"type": "RuntimeDefault"},
+                },
+                "startupProbe": {
+                    "exec": {"command": ["python3", "-I", "-m", "sandpod_runner", "ready"]},
+                    "periodSeconds": 1,
+                    "timeoutSeconds": 5,
+                    "failureThreshold": 60,
+                },
+                "terminationMessagePath": "/dev/termination-log",
+                "terminationMessagePolicy": "File",
+                "volumeMounts": [
+                    {"name": "workspace", "mountPath": "/workspace"},
+                    {"name": "tmp", "mountPath": "/tmp"},
+                ],
+            }
+        ],
+        "volumes": [
+            {"name": "workspace", "emptyDir": {"medium": "Memory", "sizeLimit": "256Mi"}},
+            {"name": "tmp", "emptyDir": {"medium": "Memory", "sizeLimit": "64Mi"}},
+        ],
+    },
+}
+
+
+def test_pod_of_a_plain_template_is_exactly_this() -> None:
+    assert build_pod(a_sandbox(), a_template(), CLOSED, settings()) == PLAIN_POD
+
+
+def spec_of(**template: Any) -> dict[str, Any]:
+    pod = build_pod(a_sandbox(), a_template(**template), CLOSED, settings())
+    result: dict[str, Any] = pod["spec"]
+    return result
+
+
+def test_template_adds_placement_and_secrets_and_changes_nothing_else() -> None:
+    spec = spec_of(
+        nodeSelector={"pool": "sandboxes"},
+        tolerations=[{"key": "sandboxes", "effect": "NoSchedule"}, {"key": "x", "operator": "Equal", "value": "y"}],
+        imagePullSecrets=["registry"],
+        runtimeClassName="gvisor",
+    )
+    added = {
+        "nodeSelector": {"pool": "sandboxes"},
+        "tolerations": [
+            {"key": "sandboxes", "operator": "Exists", "effect": "NoSchedule"},
+            {"key": "x", "operator": "Equal", "value": "y"},
+        ],
+        "imagePullSecrets": [{"name": "registry"}],
+        "runtimeClassName": "gvisor",
+    }
+    assert spec == {**PLAIN_POD["spec"], **added}
+
+
+@pytest.mark.parametrize(
+    ("template", "default", "runtime", "host_users"),
+    [
+        (None, None, None, None),
+        (None, False, None, False),
+        (True, False, None, True),
+        (False, None, None, False),
+        (None, False, "gvisor", None),
+    ],
+)
+def test_user_namespace_is_the_templates_word_and_else_the_operators_without_a_runtime_class(
+    *, template: bool | None, default: bool | None, runtime: str | None, host_users: bool | None
+) -> None:
+    made = a_template(hostUsers=template, runtimeClassName=runtime)
+    pod = build_pod(a_sandbox(), made, CLOSED, settings(host_users=default))
+    assert pod["spec"].get("hostUsers") is host_users
+
+
+def env_of(pod: dict[str, Any]) -> dict[str, str]:
+    return {e["name"]: e["value"] for e in pod["spec"]["containers"][0]["env"] if "value" in e}
+
+
+def test_process_limit_is_set_only_in_a_user_namespace_of_its_own() -> None:
+    shared = build_pod(a_sandbox(), a_template(), CLOSED, settings())
+    own = build_pod(a_sandbox(), a_template(hostUsers=False, limits={"processes": 99}), CLOSED, settings())
+    assert "SANDPOD_PROCESSES" not in env_of(shared)
+    assert env_of(own)["SANDPOD_PROCESSES"] == "99"
+
+
+def test_runner_is_told_limits_and_modules() -> None:
+    made = a_template(preimport=["numpy", "pandas"], limits={"openFiles": 64}, workspace={"size": "1Gi"})
+    env = env_of(build_pod(a_sandbox(), made, CLOSED, settings()))
+    assert env["SANDPOD_PREIMPORT"] == "numpy,pandas"
+    assert env["SANDPOD_OPEN_FILES"] == "64"
+    assert env["SANDPOD_WORKSPACE_BYTES"] == str(2**30)
+
+
+def test_profile_with_dns_uses_the_clusters_and_does_not_probe_it() -> None:
+    profile = NetworkProfile(name="web", dns=True)
+    pod = build_pod(a_sandbox(network="web"), a_template(), profile, settings())
+    assert pod["spec"]["dnsPolicy"] == "ClusterFirst"
+    assert "dnsConfig" not in pod["spec"]
+    assert pod["metadata"]["labels"]["sandpod.dev/network"] == "web"
+    assert "10.96.0.10:53" not in env_of(pod)["SANDPOD_PROBES"]
+
+
+def test_administrator_can_name_more_addresses_to_probe() -> None:
+    found = probes(CLOSED, settings(api_server="", more_probes="10.1.1.1:80, 10.2.2.2:443,"))
+    assert found == ["$(NODE_IP):10250", "169.254.169.254:80", "10.96.0.10:53", "10.1.1.1:80", "10.2.2.2:443"]
+
+
+def test_disk_workspace_has_its_size_in_the_disk_limit() -> None:
+    spec = spec_of(workspace={"size": "1Gi", "medium": "Disk"})
+    assert spec["volumes"][0] == {"name": "workspace", "emptyDir": {"sizeLimit": "1Gi"}}
+    assert spec["containers"][0]["resources"]["limits"]["ephemeral-storage"] == str(2**30 + 256 * 2**20)
+
+
+def test_persistent_workspace_is_a_volume_claim_of_the_sandbox() -> None:
+    sandbox, template = a_sandbox(workspace={"size": "2Gi", "persistent": True}), a_template()
+    pod = build_pod(sandbox, template, CLOSED, settings())
+    assert pod["spec"]["volumes"][0] == {"name": "workspace", "persistentVolumeClaim": {"claimName": "box"}}
+    assert build_volume_claim(sandbox, workspace_of(sandbox, template)) == {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {
+            "name": "box",
+            "namespace": "boxes",
+            "labels": {"app.kubernetes.io/managed-by": "sandpod", "sandpod.dev/sandbox": "box"},
+            "ownerReferences": PLAIN_POD["metadata"]["ownerReferences"],
+        },
+        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "2Gi"}}},
+    }
+
+
+def test_claimed_sandboxs_pod_needs_no_time_to_wait_in_a_pool() -> None:
+    pod = build_pod(a_sandbox(claimed=0), a_template(), CLOSED, settings())
+    assert pod["spec"]["activeDeadlineSeconds"] == 7 * 86400 + 3600
+
+
+def test_warm_sandbox_is_exactly_this() -> None:
+    template = a_template()
+    assert build_warm_sandbox(a_pool(), template, "x7kq2mzb") == {
+        "apiVersion": "sandpod.dev/v1alpha1",
+        "kind": "Sandbox",
+        "metadata": {
+            "name": "warm-x7kq2mzb",
+            "namespace": "boxes",
+            "labels": {
+                "app.kubernetes.io/managed-by": "sandpod",
+                "sandpod.dev/template": "python",
+                "sandpod.dev/pool": "warm",
+                "sandpod.dev/state": "warm",
+            },
+            "annotations": {"sandpod.dev/template-hash": template_hash(template)},
+            "ownerReferences": [
+                {
+                    "apiVersion": "sandpod.dev/v1alpha1",
+                    "kind": "SandboxPool",
+                    "name": "warm",
+                    "uid": "uid-warm",
+                    "controller": True,
+                    "blockOwnerDeletion": False,
+                }
+            ],
+        },
+        "spec": {"templateRef": {"name": "python"}},
+    }
+
+
+def test_template_hash_follows_the_spec_and_nothing_else() -> None:
+    renamed = a_template("other")
+    changed = a_template(preimport=["numpy"])
+    assert template_hash(a_template()) == template_hash(renamed)
+    assert template_hash(a_template()) != template_hash(changed)
+
+
+def test_profile_is_found_by_name_and_none_is_always_there() -> None:
+    template = a_template(networkProfiles=[{"name": "web", "dns": True}])
+    assert find_profile(a_sandbox(), template) == CLOSED
+    assert find_profile(a_sandbox(network="web"), template) == NetworkProfile(name="web", dns=True)
+    assert find_profile(a_sandbox(network="other"), template) is None

@@ -1,0 +1,373 @@
+"""Each state of the world gives the conditions that say it; together they reach every reason a Sandbox can have."""
+
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import pytest
+
+from operator_world import NOW, a_pod, a_sandbox, a_template, ago, condition, ended, running, sandbox_object, waiting
+from sandpod_api.base import rfc3339
+from sandpod_api.conditions import Condition, ConditionType, Reason, find
+from sandpod_api.types import Sandbox, SandboxStatus
+from sandpod_operator.causes import FINAL
+from sandpod_operator.observe import ObservedSandbox, Refusal
+from sandpod_operator.plan import whole_status
+from sandpod_operator.resources import Key
+from sandpod_operator.status import compute_status
+
+KEY = Key("Sandbox", "boxes", "box")
+# It was ready once: what it had in it can be lost.
+LIVED = {"startTime": rfc3339(ago(30)), "podName": "box", "nodeName": "node-1", "image": "sandpod/sandbox:test"}
+
+
+def observed(**parts: Any) -> ObservedSandbox:
+    return ObservedSandbox(**{"sandbox": a_sandbox(claimed=30), "template": a_template(), **parts})
+
+
+def refused(reason: Reason, message: str) -> Refusal:
+    return Refusal(reason=reason, message=message, key=KEY, attempts=1, until=NOW + timedelta(seconds=5))
+
+
+def unschedulable() -> dict[str, Any]:
+    why = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": "0/1 nodes: too little cpu.",
+    }
+    return {"phase": "Pending", "conditions": [why]}
+
+
+def disrupted(reason: str) -> dict[str, Any]:
+    why = {"type": "DisruptionTarget", "status": "True", "reason": reason, "message": "Taken away."}
+    return {"phase": "Failed", "conditions": [why]}
+
+
+class Case(NamedTuple):
+    """A state, and what it must give: conditions as `Type=Status/Reason`, the phase, part of Ready's message."""
+
+    state: ObservedSandbox
+    conditions: str
+    phase: str
+    message: str = ""
+
+
+CASES: dict[str, Case] = {
+    "no pod yet": Case(observed(), "PodScheduled=False/PodPending Ready=False/PodPending", "Pending"),
+    "template missing": Case(
+        observed(template=None),
+        "PodScheduled=False/TemplateNotFound Ready=False/TemplateNotFound",
+        "Pending",
+        "'python'",
+    ),
+    "profile missing": Case(
+        observed(sandbox=a_sandbox(claimed=30, network="web")),
+        "PodScheduled=False/ProfileNotFound Ready=False/ProfileNotFound",
+        "Pending",
+        "no network profile 'web'",
+    ),
+    "quota": Case(
+        observed(refusal=refused(Reason.QUOTA_EXCEEDED, "exceeded quota: pods, limited: pods=2")),
+        "PodScheduled=False/QuotaExceeded Ready=False/QuotaExceeded",
+        "Pending",
+        "limited: pods=2",
+    ),
+    "admission": Case(
+        observed(refusal=refused(Reason.ADMISSION_REFUSED, "violates PodSecurity")),
+        "PodScheduled=False/AdmissionRefused Ready=False/AdmissionRefused",
+        "Pending",
+        "violates PodSecurity",
+    ),
+    "pod of an earlier sandbox": Case(
+        observed(name_taken=True), "Ready=False/PodPending", "Pending", "A pod of that name"
+    ),
+    "pod without a node": Case(
+        observed(pod=a_pod()),
+        "PodScheduled=False/PodPending NetworkIsolated=Unknown/ProbePending Ready=False/Starting",
+        "Pending",
+    ),
+    "unschedulable": Case(
+        observed(pod=a_pod(status=unschedulable())),
+        "PodScheduled=False/Unschedulable Ready=False/Unschedulable",
+        "Pending",
+        "0/1 nodes: too little cpu.",
+    ),
+    "container is made": Case(
+        observed(pod=a_pod(status=waiting("ContainerCreating"))),
+        "PodScheduled=True/Scheduled NetworkIsolated=Unknown/ProbePending Ready=False/Starting",
+        "Pending",
+    ),
+    "image can't be pulled": Case(
+        observed(pod=a_pod(status=waiting("ErrImagePull", "registry says: no such image"))),
+        "PodScheduled=True/Scheduled Ready=False/ImagePullFailed",
+        "Pending",
+        "registry says: no such image",
+    ),
+    "image pull waits": Case(
+        observed(pod=a_pod(status=waiting("ImagePullBackOff"))), "Ready=False/ImagePullFailed", "Pending"
+    ),
+    "image name is none": Case(
+        observed(pod=a_pod(status=waiting("InvalidImageName"))), "Ready=False/ImagePullFailed", "Pending"
+    ),
+    "image is never pulled": Case(
+        observed(pod=a_pod(status=waiting("ErrImageNeverPull"))), "Ready=False/ImagePullFailed", "Pending"
+    ),
+    "container can't be configured": Case(
+        observed(pod=a_pod(status=waiting("CreateContainerConfigError", "secret not found"))),
+        "Ready=False/StartFailed",
+        "Failed",
+        "secret not found",
+    ),
+    "container can't be run": Case(
+        observed(pod=a_pod(status=ended(128, reason="StartError", message="exec: python3: not found"))),
+        "Ready=False/StartFailed",
+        "Failed",
+        "exec: python3: not found",
+    ),
+    "runner never became ready": Case(
+        observed(pod=a_pod(status=ended(137))), "Ready=False/StartFailed", "Failed", "exit code 137"
+    ),
+    "ready and held": Case(
+        observed(pod=a_pod(status=running())),
+        "PodScheduled=True/Scheduled NetworkIsolated=True/Probed Ready=True/Ready Expired=False/Alive",
+        "Ready",
+    ),
+    "ready and warm": Case(
+        observed(sandbox=a_sandbox(), pod=a_pod(status=running())), "Ready=True/Ready Expired=False/Alive", "Warm"
+    ),
+    "ready under a RuntimeClass": Case(
+        observed(template=a_template(runtimeClassName="gvisor"), pod=a_pod(status=running())),
+        "KernelIsolated=Unknown/ProbePending Ready=True/Ready",
+        "Ready",
+    ),
+    "network open": Case(
+        observed(pod=a_pod(status=ended(78, message="NetworkOpen: reached 10.96.0.1:443"))),
+        "NetworkIsolated=False/NetworkOpen Ready=False/NetworkOpen",
+        "Failed",
+        "reached 10.96.0.1:443",
+    ),
+    "exit code 78 without that message": Case(
+        observed(pod=a_pod(status=ended(78, message="something else"))),
+        "NetworkIsolated=Unknown/ProbePending Ready=False/StartFailed",
+        "Failed",
+    ),
+    "runner ended": Case(
+        observed(sandbox=a_sandbox(claimed=30, status=LIVED), pod=a_pod(status=ended(1, message="it broke"))),
+        "NetworkIsolated=True/Probed Ready=False/PodFailed",
+        "Failed",
+        "it broke",
+    ),
+    "out of memory": Case(
+        observed(sandbox=a_sandbox(claimed=30, status=LIVED), pod=a_pod(status=ended(137, reason="OOMKilled"))),
+        "Ready=False/OutOfMemory",
+        "Failed",
+    ),
+    "deadline": Case(
+        observed(pod=a_pod(status={"phase": "Failed", "reason": "DeadlineExceeded"})),
+        "Ready=False/PodFailed",
+        "Failed",
+        "activeDeadlineSeconds",
+    ),
+    "evicted by the kubelet": Case(
+        observed(pod=a_pod(status={"phase": "Failed", "reason": "Evicted", "message": "Usage exceeds 256Mi"})),
+        "Ready=False/Evicted",
+        "Failed",
+        "Usage exceeds 256Mi",
+    ),
+    "preempted": Case(
+        observed(pod=a_pod(status=disrupted("PreemptionByScheduler"))), "Ready=False/Evicted", "Failed", "Taken away."
+    ),
+    "node deleted": Case(
+        observed(pod=a_pod(status=disrupted("DeletionByPodGC"))), "Ready=False/NodeLost", "Failed", "Taken away."
+    ),
+    "node shut down": Case(
+        observed(pod=a_pod(status={"phase": "Failed", "reason": "NodeShutdown"})), "Ready=False/NodeLost", "Failed"
+    ),
+    "refused by the kubelet": Case(
+        observed(pod=a_pod(status={"phase": "Failed", "reason": "OutOfcpu"})),
+        "Ready=False/StartFailed",
+        "Failed",
+        "OutOfcpu",
+    ),
+    "pod deleted under it": Case(
+        observed(sandbox=a_sandbox(claimed=30, status=LIVED)), "Ready=False/NodeLost", "Failed", "its files with it"
+    ),
+    "pod being deleted under it": Case(
+        observed(
+            sandbox=a_sandbox(claimed=30, status=LIVED),
+            pod=a_pod(status=running(), deletionTimestamp=rfc3339(NOW)),
+        ),
+        "Ready=False/NodeLost",
+        "Failed",
+    ),
+    "node does not report": Case(
+        observed(sandbox=a_sandbox(claimed=30, status=LIVED), pod=a_pod(status=running(ready=False))),
+        "Ready=False/NodeLost",
+        "Failed",
+        "node does not report",
+    ),
+    "suspended": Case(
+        observed(sandbox=a_sandbox(claimed=30, operatingMode="Suspended", status=LIVED)),
+        "PodScheduled=False/Suspended Ready=False/Suspended",
+        "Suspended",
+    ),
+    "ttl over": Case(
+        observed(sandbox=a_sandbox(claimed=30, lifetime={"ttl": 20, "idleTimeout": 20}), pod=a_pod(status=running())),
+        "Ready=False/TTLExpired Expired=True/TTLExpired",
+        "Expired",
+        "ttl",
+    ),
+    "idle": Case(
+        observed(sandbox=a_sandbox(claimed=30, lifetime={"ttl": 90, "idleTimeout": 30}), pod=a_pod(status=running())),
+        "Ready=False/IdleTimeout Expired=True/IdleTimeout",
+        "Expired",
+    ),
+}
+
+
+def words(conditions: list[Condition]) -> set[str]:
+    return {f"{c.type}={c.status}/{c.reason}" for c in conditions}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_state_gives_its_conditions_and_phase(name: str) -> None:
+    case = CASES[name]
+    status = compute_status(case.state, NOW)
+    assert set(case.conditions.split()) <= words(status.conditions)
+    assert status.phase == case.phase
+    ready = find(status.conditions, ConditionType.READY)
+    assert ready is not None
+    assert case.message in ready.message
+    assert status.reason == (None if ready.status == "True" else ready.reason)
+
+
+def test_cases_reach_every_reason_of_a_sandbox() -> None:
+    of_pools = {Reason.POOL_FULL, Reason.POOL_FILLING, Reason.POOL_EMPTY, Reason.POOL_BLOCKED}
+    # The runner can't tell yet which kernel it sees.
+    of_later = {Reason.KERNEL_SHARED}
+    reached = {
+        w.partition("/")[2] for case in CASES.values() for w in words(compute_status(case.state, NOW).conditions)
+    }
+    assert reached == set(Reason) - of_pools - of_later
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_status_is_the_same_when_it_is_computed_again(name: str) -> None:
+    state = CASES[name].state
+    first = compute_status(state, NOW)
+    stored = SandboxStatus.model_validate({k: v for k, v in whole_status(first).items() if v is not None})
+    again = ObservedSandbox(
+        sandbox=state.sandbox.model_copy(update={"status": stored}),
+        pod=state.pod,
+        name_taken=state.name_taken,
+        template=state.template,
+        refusal=state.refusal,
+    )
+    assert compute_status(again, NOW) == first == stored
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.phase in {"Failed", "Expired"}])
+def test_status_of_a_sandbox_that_is_over_does_not_change_when_its_pod_goes(name: str) -> None:
+    state = CASES[name].state
+    first = compute_status(state, NOW)
+    alone = ObservedSandbox(sandbox=state.sandbox.model_copy(update={"status": first}), template=state.template)
+    assert compute_status(alone, NOW) == first
+
+
+def test_conditions_carry_the_generation_and_the_time_of_their_last_change() -> None:
+    old = {
+        "conditions": [
+            condition("Ready", "False", "Starting", since=20),
+            condition("Expired", "False", "Alive", since=40),
+        ]
+    }
+    state = observed(sandbox=a_sandbox(claimed=30, status=old, meta={"generation": 3}), pod=a_pod(status=running()))
+    status = compute_status(state, NOW)
+    ready, expired = (find(status.conditions, k) for k in (ConditionType.READY, ConditionType.EXPIRED))
+    assert ready is not None
+    assert expired is not None
+    assert (ready.last_transition_time, expired.last_transition_time) == (NOW, ago(40))
+    assert {c.observed_generation for c in status.conditions} == {3} == {status.observed_generation}
+
+
+@pytest.mark.parametrize("reason", sorted(FINAL))
+def test_sandbox_that_has_ended_stays_ended_with_its_reason_when_its_pod_is_gone(reason: Reason) -> None:
+    old = {**LIVED, "phase": "Failed", "conditions": [condition("Ready", "False", reason, since=9, message="As told.")]}
+    status = compute_status(observed(sandbox=a_sandbox(claimed=30, status=old)), NOW)
+    ready = find(status.conditions, ConditionType.READY)
+    assert ready is not None
+    assert (status.phase, ready.reason, ready.message, ready.last_transition_time) == (
+        "Failed",
+        reason,
+        "As told.",
+        ago(9),
+    )
+    assert (status.pod_name, status.node_name, status.image) == ("box", "node-1", "sandpod/sandbox:test")
+
+
+def test_open_network_is_still_said_when_the_pod_is_gone() -> None:
+    old = {
+        "conditions": [
+            condition("NetworkIsolated", "False", "NetworkOpen", message="reached it"),
+            condition("Ready", "False", "NetworkOpen", message="reached it"),
+        ]
+    }
+    status = compute_status(observed(sandbox=a_sandbox(claimed=30, status=old)), NOW)
+    isolated = find(status.conditions, ConditionType.NETWORK_ISOLATED)
+    assert isolated is not None
+    assert (isolated.status, isolated.reason) == ("False", "NetworkOpen")
+
+
+def test_failed_sandbox_that_also_expires_is_still_called_failed() -> None:
+    old = {**LIVED, "conditions": [condition("Ready", "False", "OutOfMemory", since=9)]}
+    sandbox = a_sandbox(claimed=30, lifetime={"ttl": 20, "idleTimeout": 20}, status=old)
+    status = compute_status(observed(sandbox=sandbox), NOW)
+    assert status.phase == "Failed"
+    assert "Expired=True/TTLExpired" in words(status.conditions)
+
+
+def test_first_words_about_an_image_stay_while_the_kubelet_tries_again() -> None:
+    old = {"conditions": [condition("Ready", "False", "ImagePullFailed", message="registry says: no")]}
+    state = observed(
+        sandbox=a_sandbox(claimed=30, status=old), pod=a_pod(status=waiting("ImagePullBackOff", "Back-off"))
+    )
+    ready = find(compute_status(state, NOW).conditions, ConditionType.READY)
+    assert ready is not None
+    assert ready.message == "registry says: no"
+
+
+def test_start_time_is_when_the_pod_became_ready_and_is_kept() -> None:
+    first = compute_status(observed(pod=a_pod(status=running())), NOW)
+    assert first.start_time == NOW
+    later = observed(sandbox=a_sandbox(claimed=30, status=LIVED), pod=a_pod(status=running()))
+    assert compute_status(later, NOW).start_time == ago(30)
+
+
+def test_suspended_sandbox_may_have_a_new_pod_later() -> None:
+    sandbox = a_sandbox(claimed=30, operatingMode="Suspended", status=LIVED)
+    status = compute_status(observed(sandbox=sandbox), NOW)
+    assert (status.start_time, status.pod_name) == (None, None)
+
+
+def noted(seconds_ago: float, status: Any) -> Sandbox:
+    made = sandbox_object(claimed=3000)
+    made["metadata"]["annotations"] = {"sandpod.dev/last-activity": rfc3339(ago(seconds_ago))}
+    return Sandbox.model_validate({**made, "status": status})
+
+
+def test_use_moves_the_end_in_the_status_only_when_it_moved_far() -> None:
+    shown = {
+        "lastActivityTime": rfc3339(ago(200)),
+        "expiresAt": rfc3339(ago(200 - 1800)),
+        "observedGeneration": 1,
+    }
+    near = compute_status(observed(sandbox=noted(100, shown)), NOW)
+    far = compute_status(observed(sandbox=noted(10, shown)), NOW)
+    assert (near.last_activity_time, near.expires_at) == (ago(200), ago(200 - 1800))
+    assert (far.last_activity_time, far.expires_at) == (ago(10), ago(10 - 1800))
+
+
+def test_shown_end_that_has_passed_is_moved_at_once() -> None:
+    shown = {"lastActivityTime": rfc3339(ago(1800)), "expiresAt": rfc3339(NOW), "observedGeneration": 1}
+    status = compute_status(observed(sandbox=noted(1700, shown)), NOW)
+    assert status.expires_at == ago(-100)
