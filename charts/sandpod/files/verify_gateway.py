@@ -19,7 +19,8 @@ from fastmcp import Client
 UNVERIFIED = ssl.create_default_context()
 UNVERIFIED.check_hostname = False
 UNVERIFIED.verify_mode = ssl.CERT_NONE
-SECONDS = 60.0
+# Longer than the gateway itself waits for the pod of a sandbox, so that its answer says what is wrong.
+SECONDS = 150.0
 
 
 def status(url: str, data: bytes | None = None) -> int:
@@ -27,7 +28,7 @@ def status(url: str, data: bytes | None = None) -> int:
     headers = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
     request = urllib.request.Request(url, data=data, headers=headers)  # noqa: S310  # the chart's own http(s) URL
     try:
-        with urllib.request.urlopen(request, timeout=SECONDS, context=UNVERIFIED) as answer:  # noqa: S310  # as above
+        with urllib.request.urlopen(request, timeout=30, context=UNVERIFIED) as answer:  # noqa: S310  # as above
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code
@@ -38,7 +39,7 @@ async def run(url: str, key: str) -> str:
     async with Client(f"{url}/mcp", auth=key, verify=UNVERIFIED, timeout=SECONDS) as client:
         result = await client.call_tool("run_python_code", {"code": "print(6 * 7)"}, raise_on_error=False)
     content = result.structured_content or {}
-    return str(content.get("stdout", content))
+    return str(content if result.is_error else content.get("stdout"))
 
 
 def main() -> str | None:
@@ -60,4 +61,7 @@ def main() -> str | None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except Exception as error:  # noqa: BLE001  # the last word of the program: a sentence says more than a traceback
+        sys.exit(f"The gateway did not answer as it must: {type(error).__name__}: {error}")
