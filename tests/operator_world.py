@@ -157,7 +157,7 @@ def ended(code: int, *, reason: str = "Error", message: str = "", **status: Any)
 
 @dataclass
 class ApiServer:
-    """Objects in memory. `refuse`, where set, is asked before each creation and raises to refuse it."""
+    """Objects in memory. `refuse`, where set, is asked before each creation and apply, and raises to refuse it."""
 
     clock: Callable[[], datetime]
     objects: dict[Key, dict[str, Any]] = field(default_factory=dict)
@@ -194,6 +194,8 @@ class ApiServer:
 
     async def apply(self, resource: Resource, manifest: dict[str, Any]) -> dict[str, Any]:
         self.writes.append(("apply", resource.kind))
+        if self.refuse is not None:
+            self.refuse(resource)
         old = self.objects.get(key_of(resource, manifest), {}).get("metadata", {"uid": f"uid-{next(self._versions)}"})
         return self.set(resource, {**manifest, "metadata": {**old, **manifest["metadata"]}})
 

@@ -1,0 +1,49 @@
+"""The program from outside: what it says and how it ends when it can't begin."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+KUBECONFIG = """\
+apiVersion: v1
+kind: Config
+current-context: nowhere
+contexts: [{name: nowhere, context: {cluster: nowhere, user: nobody}}]
+clusters: [{name: nowhere, cluster: {server: "http://127.0.0.1:1"}}]
+users: [{name: nobody, user: {token: a-secret-token}}]
+"""
+
+
+def run(**environment: str) -> subprocess.CompletedProcess[str]:
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("SANDPOD_", "KUBE"))}
+    return subprocess.run(
+        [sys.executable, "-m", "sandpod_operator"],
+        env={**clean, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_cluster_that_does_not_answer_is_one_sentence_and_exit_code_2(tmp_path: Path) -> None:
+    path = tmp_path / "config"
+    path.write_text(KUBECONFIG)
+    done = run(KUBECONFIG=str(path), SANDPOD_OPERATOR_NAMESPACES="boxes")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("sandpod-operator: no answer from http://127.0.0.1:1")
+    assert "check that the cluster runs" in done.stderr
+    assert "secret" not in done.stderr
+
+
+@pytest.mark.parametrize(("value", "words"), [("", "NAMESPACES"), ("no/name", "is no name of a namespace")])
+def test_wrong_settings_are_one_sentence_and_exit_code_2(value: str, words: str) -> None:
+    done = run(SANDPOD_OPERATOR_NAMESPACES=value)
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert words in done.stderr

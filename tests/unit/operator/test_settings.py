@@ -1,0 +1,83 @@
+import json
+import logging
+
+import pytest
+from pydantic import ValidationError
+
+from sandpod_operator.__main__ import read_settings
+from sandpod_operator.handlers import create_settings
+from sandpod_operator.logs import JsonFormatter
+from sandpod_operator.settings import OperatorSettings
+
+
+def read(monkeypatch: pytest.MonkeyPatch, **values: str) -> OperatorSettings:
+    for name, value in {"NAMESPACES": "boxes", **values}.items():
+        monkeypatch.setenv(f"SANDPOD_OPERATOR_{name}", value)
+    return OperatorSettings()
+
+
+def test_namespaces_are_separated_by_commas_and_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read(monkeypatch, NAMESPACES=" a, b ,a,").namespaces == ("a", "b")
+
+
+@pytest.mark.parametrize("value", ["", " , ", "team-*", "Not_A_Name"])
+def test_namespaces_that_are_none_are_refused(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    with pytest.raises(ValidationError, match="namespaces"):
+        read(monkeypatch, NAMESPACES=value)
+
+
+def test_api_server_is_where_kubernetes_says_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    assert read(monkeypatch).api_server == ""
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "6443")
+    assert read(monkeypatch).api_server == "10.96.0.1:6443"
+
+
+def test_every_process_has_an_identity_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read(monkeypatch).identity != read(monkeypatch).identity
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"LEASE_RENEW_DEADLINE": "20"},
+        {"LEASE_RETRY": "12"},
+        {"HEARTBEAT_TIMEOUT": "10"},
+        {"WORKERS": "0"},
+        {"LOG_FORMAT": "xml"},
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(monkeypatch: pytest.MonkeyPatch, values: dict[str, str]) -> None:
+    with pytest.raises(ValidationError):
+        read(monkeypatch, **values)
+
+
+def test_wrong_setting_is_said_by_its_name(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("SANDPOD_OPERATOR_NAMESPACES", "boxes")
+    monkeypatch.setenv("SANDPOD_OPERATOR_WORKERS", "many")
+    assert read_settings() is None
+    assert capsys.readouterr().err.startswith("sandpod-operator: SANDPOD_OPERATOR_WORKERS: ")
+
+
+def test_every_field_says_what_it_is() -> None:
+    assert [name for name, field in OperatorSettings.model_fields.items() if not field.description] == []
+
+
+def test_kopf_watches_only_what_is_ours_and_looks_for_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = create_settings(read(monkeypatch))
+    ours = "app.kubernetes.io/managed-by=sandpod"
+    assert made.watching.label_selectors["pods"] == f"{ours},sandpod.dev/sandbox"
+    assert made.watching.label_selectors["networkpolicies"] == ours
+    assert made.watching.label_selectors["leases"] == ours
+    assert made.scanning.disabled
+    assert not made.posting.enabled
+
+
+def test_json_lines_have_time_level_message_and_exception() -> None:
+    error = ValueError("broken")
+    record = logging.LogRecord("x", logging.ERROR, "f", 1, "said %s", ("é",), (ValueError, error, None))
+    entry = json.loads(JsonFormatter().format(record))
+    assert (entry["level"], entry["logger"], entry["message"]) == ("error", "x", "said é")
+    assert "ValueError: broken" in entry["exception"]
+    assert entry["time"].endswith("+00:00")
