@@ -26,6 +26,7 @@ _KEPT: Final = (
     "maxLength",
     "minItems",
     "maxItems",
+    "maxProperties",
     "minimum",
     "maximum",
     "required",

@@ -70,10 +70,13 @@ class Limits(ApiModel):
 class Toleration(ApiModel):
     """A taint that the pods tolerate, as in Kubernetes."""
 
-    key: str = ""
-    operator: Literal["Exists", "Equal"] = "Exists"
-    value: str = ""
-    effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
+    key: Annotated[str, Field(max_length=317, description="The taint's key; empty means every taint.")] = ""
+    operator: Annotated[Literal["Exists", "Equal"], Field(description="Whether the value counts.")] = "Exists"
+    value: Annotated[str, Field(max_length=63, description="The taint's value, for Equal.")] = ""
+    effect: Annotated[
+        Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"],
+        Field(description="The taint's effect; empty means every effect."),
+    ] = ""
 
 
 ModuleName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*$", max_length=128)]
@@ -114,9 +117,10 @@ class SandboxTemplateSpec(ApiModel):
             json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
         ),
     ] = Field(default_factory=list)
-    node_selector: Annotated[dict[str, str], Field(description="Labels of the nodes to use.")] = Field(
-        default_factory=dict
-    )
+    node_selector: Annotated[
+        dict[str, Annotated[str, Field(max_length=63)]],
+        Field(max_length=16, description="Labels of the nodes to use."),
+    ] = Field(default_factory=dict)
     tolerations: Annotated[list[Toleration], Field(max_length=16, description="Taints to tolerate.")] = Field(
         default_factory=list
     )
