@@ -9,11 +9,14 @@
 client. They never leave the backend: `translate` makes the coded error of them.
 """
 
+import logging
 from http import HTTPStatus
 from typing import Final
 
 from sandpod_api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
+
+logger = logging.getLogger(__name__)
 
 MAX_MESSAGE: Final = 500
 """Characters kept of an API server's message."""
@@ -56,47 +59,39 @@ class RefusedError(ClusterError):
 
 
 def translate(error: ClusterError, doing: str) -> SandpodError:
-    """Return the caller's error for a request that failed.
+    """Return the caller's error for a request that failed. What the API server said goes to the log only.
 
     Args:
         error: What happened.
         doing: What was tried, to go after "while".
     """
-    if isinstance(error, RefusedError):
-        return _refused(error, doing)
-    return SandpodError(
-        ErrorCode.BACKEND_UNAVAILABLE,
-        f"The cluster did not answer while {doing}.",
-        cause=str(error) or None,
-        next_step="Try again in a moment; if it stays so, tell the administrator.",
-    )
-
-
-def _refused(error: RefusedError, doing: str) -> SandpodError:
+    logger.warning("the cluster failed while %s: %s", doing, error)
+    if not isinstance(error, RefusedError):
+        return SandpodError(
+            ErrorCode.BACKEND_UNAVAILABLE,
+            f"The cluster did not answer while {doing}.",
+            next_step="Try again in a moment; if it stays so, tell the administrator.",
+        )
     if error.status == HTTPStatus.FORBIDDEN and "exceeded quota" in str(error):
         return SandpodError(
             ErrorCode.QUOTA_EXCEEDED,
             "The namespace's quota leaves no room for another sandbox.",
-            cause=str(error),
             next_step="Close a sandbox that is not needed, or ask the administrator for more quota.",
         )
     if error.status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
         return SandpodError(
             ErrorCode.BACKEND_UNAVAILABLE,
-            f"The cluster does not allow the gateway to do this while {doing}.",
-            cause=str(error),
-            next_step="Tell the administrator: the gateway's Role lacks a right or its credentials have ended.",
+            f"The cluster did not allow the gateway what it needs while {doing}.",
+            next_step="Tell the administrator: the gateway's Role lacks a right, or its credentials have ended.",
         )
     if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR or error.status == HTTPStatus.TOO_MANY_REQUESTS:
         return SandpodError(
             ErrorCode.BACKEND_UNAVAILABLE,
-            f"The cluster is overloaded or failing while {doing}.",
-            cause=str(error),
+            f"The cluster was overloaded or failing while {doing}.",
             next_step="Try again in a moment.",
         )
     return SandpodError(
         ErrorCode.BACKEND_ERROR,
         f"The cluster refused while {doing}.",
-        cause=str(error),
         next_step="Tell the administrator; the gateway's log has the details.",
     )

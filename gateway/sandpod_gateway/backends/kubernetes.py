@@ -20,7 +20,7 @@ from sandpod_gateway.backends.background import Background
 from sandpod_gateway.backends.base import ByteStream, ClaimRequest, SandboxRecord
 from sandpod_gateway.backends.claimer import Claimer
 from sandpod_gateway.backends.cluster import Cluster
-from sandpod_gateway.backends.cluster_errors import ClusterError, ConfigError, RefusedError, translate
+from sandpod_gateway.backends.cluster_errors import ClusterError, ConfigError, RefusedError, UnreachableError, translate
 from sandpod_gateway.backends.exec_stream import ExecStream, open_exec
 from sandpod_gateway.backends.kubernetes_settings import KubernetesSettings
 from sandpod_gateway.backends.records import to_record
@@ -33,8 +33,8 @@ logger = logging.getLogger(__name__)
 
 START_TIMEOUT: Final = 10.0
 """Seconds to reach the cluster at start, check the rights and read the Sandboxes."""
-CHECK_TIMEOUT: Final = 3.0
-"""Seconds that the API server gets to answer a readiness check."""
+CHECK_TIMEOUT: Final = 2.0
+"""Seconds that the API server gets to answer a readiness check: less than what a probe waits for."""
 
 RIGHTS: Final = (
     *((verb, names.SANDBOXES, "") for verb in ("get", "list", "watch", "create", "patch", "delete")),
@@ -98,13 +98,10 @@ class KubernetesBackend:
         try:
             async with asyncio.timeout(CHECK_TIMEOUT):
                 await self._open.cluster.list_page(names.TEMPLATES, {"limit": "1"})
-        except (ClusterError, TimeoutError) as error:
-            raise SandpodError(
-                ErrorCode.BACKEND_UNAVAILABLE,
-                "The cluster's API server does not answer as it should.",
-                cause=str(error) or "it took too long",
-                next_step="Try again in a moment; if it stays so, tell the administrator.",
-            ) from error
+        except TimeoutError as error:
+            raise translate(UnreachableError("it took too long"), "it was asked whether it works") from error
+        except ClusterError as error:
+            raise translate(error, "it was asked whether it works") from error
 
     async def claim(self, request: ClaimRequest) -> SandboxRecord:
         """Give the caller a sandbox that is Ready; see `base.Backend.claim`."""

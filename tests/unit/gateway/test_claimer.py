@@ -248,7 +248,7 @@ async def test_a_cluster_that_does_not_answer_is_told(place: Place) -> None:
     place.api.failures |= dict.fromkeys(("patch", "get", "create"), UnreachableError("it took too long"))
     with pytest.raises(SandpodError) as refused:
         await place.claim()
-    assert (refused.value.code, refused.value.cause) == (ErrorCode.BACKEND_UNAVAILABLE, "it took too long")
+    assert refused.value.code == ErrorCode.BACKEND_UNAVAILABLE
 
 
 async def test_claims_under_way_count_for_the_limit(place: Place) -> None:
