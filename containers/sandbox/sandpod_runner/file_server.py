@@ -82,8 +82,8 @@ class FileServer:
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
         while self._waiting:
-            number, frame = self._waiting.popleft()
             was_full = self._full()
+            number, frame = self._waiting.popleft()
             self._bytes -= len(frame.payload)
             answer = await loop.run_in_executor(_threads, self._do, number, frame.header, frame.payload)
             if answer is not None and not self._closed:

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from sandpod_runner import processes
+
 _MIB: Final = 1024 * 1024
 _UNLIMITED: Final = 2**60
 _RATE: Final = 4096 * _MIB
@@ -61,7 +63,7 @@ class Cgroup:
 
 
 class ProcessSum:
-    """All processes that can be seen and the files in memory, for a limit that no cgroup keeps."""
+    """The runner and all that comes from it, and the files in memory, for a limit that no cgroup keeps."""
 
     def __init__(self, limit: int, folders: Iterable[str]) -> None:
         self.limit = limit
@@ -161,15 +163,13 @@ def _fields(path: str) -> dict[str, int]:
 
 
 def _added(file: str, names: tuple[str, str]) -> tuple[int, int]:
-    """Add two fields of a file of each process up; bytes. Processes that can't be looked into count as nothing."""
+    """Add two fields of a file of each own process up; bytes. Those that can't be looked into count as nothing."""
     first = second = 0
     wanted: dict[str, Callable[[int], tuple[int, int]]] = {
         f"{names[0]}:": lambda value: (value, 0),
         f"{names[1]}:": lambda value: (0, value),
     }
-    for pid in os.listdir("/proc"):
-        if not pid.isdecimal():
-            continue
+    for pid in processes.trees([os.getpid()], processes.parents()):
         try:
             lines = _read(f"/proc/{pid}/{file}").splitlines()
         except OSError:

@@ -144,7 +144,7 @@ class Connection(asyncio.Protocol):
             case "file":
                 self._files.submit(frame)
             case "ping":
-                self.send({"t": "pong", "id": _number(header)})
+                self.send({"t": "pong", "id": _number(header), "runs": self._service.runs.names})
             case "hello":
                 raise Refusal("invalid_argument", "That stream has been greeted already.")
             case _:

@@ -18,6 +18,8 @@ def watch_term(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> Non
     A process that is not PID 1 can be killed from inside anyway, so there any SIGTERM counts. Call it before any other
     thread is started: the signal is blocked in all of them.
     """
+    # Python has a handler for this one, with which a program could interrupt PID 1. Without any, the kernel drops it.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     threading.Thread(target=_wait, args=(loop, stop), name="term", daemon=True).start()
 

@@ -1,0 +1,20 @@
+"""A runner for each test module, and a stream to it for each test."""
+
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from contract.runner_harness import Client, Runner, running
+
+
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
+    with running(tmp_path_factory.mktemp("runner")) as started:
+        yield started
+
+
+@pytest.fixture
+async def client(runner: Runner) -> AsyncIterator[Client]:
+    client = await runner.connect()
+    yield client
+    await client.close()

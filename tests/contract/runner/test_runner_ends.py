@@ -1,0 +1,238 @@
+"""How runs end, told apart, and that nothing of them is left."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from contract.runner_harness import PATIENCE, Client, RefusedError, Runner, processes_with, running
+from sandpod_runner import protocol
+
+PARENT, SESSION = 1, 3
+"""Fields of /proc/<pid>/stat, counted after the name."""
+DAEMON = (
+    "import os, sys, time\n"
+    "if os.fork() == 0:\n"
+    "    os.setsid()\n"
+    "    if os.fork() == 0:\n"
+    "        os.execvp('sleep', ['sleep', '{seconds}'])\n"
+    "    os._exit(0)\n"
+    "os.wait()\n"
+    "print('started')\n"
+)
+
+
+async def test_grandchild_that_holds_the_pipe_does_not_outlive_the_timeout(client: Client) -> None:
+    result = await client.run("sh -c 'sleep 3011 & echo started; wait'", "shell", timeout=1)
+    assert (result.outcome, result.out) == ("timeout", b"started\n")
+    assert processes_with("sleep 3011") == []
+
+
+@pytest.mark.parametrize("ending", ["", "import time; time.sleep(99)"])
+async def test_daemon_that_left_its_session_is_gone_when_the_run_ends(client: Client, ending: str) -> None:
+    result = await client.run(DAEMON.format(seconds=3012) + ending, timeout=1)
+    assert result.out == b"started\n"
+    assert result.outcome == ("timeout" if ending else "ok")
+    assert processes_with("sleep 3012") == []
+
+
+async def test_background_process_of_a_shell_ends_with_the_run(client: Client) -> None:
+    result = await client.run("sleep 3013 & nohup setsid sleep 3013 >/dev/null 2>&1 & echo started", "shell")
+    assert (result.outcome, result.out) == ("ok", b"started\n")
+    assert processes_with("sleep 3013") == []
+
+
+async def test_program_that_forks_away_all_the_time_is_ended(client: Client) -> None:
+    hydra = "import os, time\nprint(os.getpid())\nwhile True:\n    if os.fork(): os._exit(0)\n    time.sleep(0.001)\n"
+    result = await client.run(hydra)
+    assert result.outcome == "ok"
+    assert [
+        pid for pid in all_processes() if stat_of(pid)[SESSION : SESSION + 1] == [result.out.decode().strip()]
+    ] == []
+
+
+async def test_many_processes_are_ended_together(client: Client) -> None:
+    code = "for i in $(seq 60); do setsid sleep 3014 & done; echo started; sleep 99"
+    name = await client.start(code, "shell")
+    await client.until_output(name, b"started")
+    await client.send({"t": "cancel", "run": name})
+    result = await client.finish(name)
+    assert result.outcome == "cancelled"
+    assert processes_with("sleep 3014") == []
+
+
+async def test_program_that_ignores_term_is_killed_after_the_grace(client: Client) -> None:
+    result = await client.run("trap '' TERM; echo deaf; while :; do :; done", "shell", timeout=1)
+    assert (result.outcome, result.exit_code, result.end["signal"]) == ("timeout", None, "SIGKILL")
+    assert result.out == b"deaf\n"
+
+
+async def test_program_may_clean_up_at_the_timeout(client: Client) -> None:
+    handler = "lambda *_: (print('bye'), sys.exit(4))"
+    code = f"import signal, sys, time\nsignal.signal(signal.SIGTERM, {handler})\ntime.sleep(99)"
+    result = await client.run(code, timeout=1)
+    assert (result.outcome, result.exit_code, result.out) == ("timeout", 4, b"bye\n")
+    assert "1 seconds" in result.end["detail"]
+
+
+async def test_cancel_ends_the_program_and_its_children(client: Client) -> None:
+    name = await client.start("echo started; sleep 3015 & sleep 3015", "shell")
+    await client.until_output(name, b"started")
+    await client.send({"t": "cancel", "run": name})
+    result = await client.finish(name)
+    assert (result.outcome, result.exit_code) == ("cancelled", None)
+    assert processes_with("sleep 3015") == []
+
+
+async def test_cancel_right_after_the_start_ends_it_once(client: Client) -> None:
+    name = await client.start("import time; time.sleep(99)")
+    await client.send({"t": "cancel", "run": name})
+    result = await client.finish(name)
+    assert [frame.kind for frame in result.frames] == ["started", "end"]
+    assert result.outcome == "cancelled"
+
+
+async def test_stopped_program_is_ended_too(client: Client) -> None:
+    result = await client.run("kill -STOP $$", "shell", timeout=1)
+    assert result.outcome == "timeout"
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code"), [("true", 0), ("exit 2", 2), ("nosuchcmd", 127), ("exit 256", 0), ("(exit 3)", 3)]
+)
+async def test_exit_codes_of_the_shell(client: Client, code: str, exit_code: int) -> None:
+    result = await client.run(code, "shell")
+    assert (result.exit_code, result.outcome) == (exit_code, "ok" if exit_code == 0 else "error")
+
+
+async def test_signal_that_ended_a_program_is_named(client: Client) -> None:
+    result = await client.run("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
+    assert (result.outcome, result.exit_code, result.end["signal"]) == ("error", None, "SIGSEGV")
+    again = await client.run("kill -KILL $$", "shell")
+    assert (again.outcome, again.end["signal"]) == ("error", "SIGKILL")
+
+
+async def test_next_run_starts_at_once_after_a_timeout(client: Client) -> None:
+    assert (await client.run("import time; x=5; time.sleep(60)", timeout=0.5)).outcome == "timeout"
+    assert (await client.run("print(1+1)")).out == b"2\n"
+
+
+async def test_orphans_are_reaped(runner: Runner, client: Client) -> None:
+    for _ in range(30):
+        assert (await client.run("( sh -c 'sleep 0.001' & ) ; true", "shell")).outcome == "ok"
+    zombies = [pid for pid in children_of(runner.pid) if state_of(pid) == "Z"]
+    assert zombies == []
+
+
+async def test_every_end_comes_after_all_output_and_once(client: Client) -> None:
+    results = await asyncio.gather(*(client.run("echo a; echo b >&2", "shell") for _ in range(20)))
+    for result in results:
+        kinds = [frame.kind for frame in result.frames]
+        assert kinds[0] == "started"
+        assert kinds[-1] == "end"
+        assert kinds.count("end") == kinds.count("started") == 1
+        assert (result.out, result.err) == (b"a\n", b"b\n")
+
+
+async def test_exit_codes_are_right_every_time(client: Client) -> None:
+    for _ in range(50):
+        assert (await client.run("true", "shell")).exit_code == 0
+        assert (await client.run("exit 3", "shell")).exit_code == 3
+
+
+async def test_program_can_kill_the_process_that_starts_programs_and_the_next_run_works(client: Client) -> None:
+    name = await client.start("import time; print('up'); input(); print('still here')", stdin=True)
+    await client.until_output(name, b"up")
+    await client.run("import os, signal; os.kill(os.getppid(), signal.SIGKILL)")
+    assert (await client.run("print(2)")).out == b"2\n"
+    # What was running goes on, and its end is told although its parent is gone.
+    await client.send({"t": "stdin", "run": name, "eof": True}, b"\n")
+    result = await client.finish(name)
+    assert (result.outcome, result.out) == ("ok", b"still here\n")
+
+
+async def test_run_can_be_ended_from_another_stream_when_its_own_has_gone(runner: Runner) -> None:
+    gone = await runner.connect()
+    name = await gone.start("echo up; sleep 3016", "shell", timeout=999)
+    await gone.until_output(name, b"up")
+    await gone.close()
+    again = await runner.connect()
+    assert name in again.hello["runs"]
+    await again.send({"t": "cancel", "run": name})
+    await again.close()
+    await until(lambda: processes_with("sleep 3016") == [])
+
+
+async def test_run_outlives_its_stream_for_the_grace_only_unless_it_is_detached(tmp_path: Path) -> None:
+    shorter = "from sandpod_runner import protocol; protocol.ORPHAN_GRACE = 0.3"
+    with running(tmp_path, prelude=shorter) as runner:
+        gone = await runner.connect()
+        lost = await gone.start("echo up; sleep 3018", "shell", timeout=999)
+        kept = await gone.start("echo up; sleep 3019; sleep 3019", "shell", timeout=999, detached=True)
+        for name in (lost, kept):
+            await gone.until_output(name, b"up")
+        await gone.close()
+        await until(lambda: processes_with("sleep 3018") == [])
+        client = await runner.connect()
+        assert client.hello["runs"] == [kept]
+        assert len(processes_with("sleep 3019")) > 0
+        await client.close()
+
+
+async def test_programs_can_not_open_a_stream_of_their_own(runner: Runner, client: Client) -> None:
+    code = (
+        "import socket, sys\ns = socket.socket(socket.AF_UNIX)\ns.connect(sys.argv[1])\n"
+        "try: print(s.recv(100))\nexcept ConnectionError: print(b'')"
+    )
+    assert (await client.run(code, args=[str(runner.address)])).out == b"b''\n"
+
+
+async def test_runner_that_is_told_to_end_takes_its_programs_along(tmp_path: Path) -> None:
+    with running(tmp_path) as runner:
+        client = await runner.connect()
+        name = await client.start(DAEMON.format(seconds=3017) + "time.sleep(3017)", timeout=999)
+        await client.until_output(name, b"started")
+        os.kill(runner.pid, signal.SIGTERM)
+        assert (await client.finish(name)).outcome == "cancelled"
+        assert await asyncio.to_thread(runner.process.wait, 10) == 0
+        assert processes_with("sleep 3017") == []
+        await client.close()
+
+
+async def test_no_more_runs_than_the_limit_go_on_at_once(client: Client) -> None:
+    names = [await client.start("read x", "shell", stdin=True) for _ in range(protocol.MAX_RUNS)]
+    with pytest.raises(RefusedError) as refused:
+        await client.run("true", "shell")
+    assert refused.value.code == "session_busy"
+    for name in names:
+        await client.send({"t": "stdin", "run": name, "eof": True}, b"\n")
+    assert {(await client.finish(name)).outcome for name in names} == {"ok"}
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Return when it holds; what is waited for is bounded by the test's own patience."""
+    async with asyncio.timeout(PATIENCE):
+        while not holds():  # noqa: ASYNC110 - another process's end has no event to wait for
+            await asyncio.sleep(0.02)
+
+
+def all_processes() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
+
+
+def children_of(parent: int) -> list[int]:
+    return [pid for pid in all_processes() if stat_of(pid)[PARENT : PARENT + 1] == [str(parent)]]
+
+
+def state_of(pid: int) -> str:
+    return stat_of(pid)[0]
+
+
+def stat_of(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return [""]

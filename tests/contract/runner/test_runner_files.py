@@ -1,0 +1,275 @@
+"""Files of the workspace: whole, bounded, and nothing outside it, whatever links there are."""
+
+import asyncio
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from contract.runner_harness import Client, RefusedError, Runner, running
+from sandpod_runner.files import PARTIAL
+from sandpod_runner.protocol import FILE_PART
+
+PASSWD = Path("/etc/passwd")
+OUTSIDE = ["../x", "a/../../x", "/etc/passwd", "..", "/", "/proc/self/environ", "leak.txt", "up/etc/passwd"]
+
+
+def seen_of_passwd() -> tuple[int, int, int]:
+    info = PASSWD.stat()
+    return info.st_ino, info.st_size, info.st_mtime_ns
+
+
+@pytest.fixture
+def workspace(runner: Runner) -> Path:
+    """The workspace, with links that lead out of it."""
+    for name, target in (("leak.txt", "/etc/passwd"), ("up", "/"), ("self", "."), ("loop", "loop")):
+        (runner.workspace / name).unlink(missing_ok=True)
+        (runner.workspace / name).symlink_to(target)
+    return runner.workspace
+
+
+async def upload(client: Client, path: str, data: bytes, *, overwrite: bool = True) -> dict[str, object]:
+    parts = [data[i : i + FILE_PART] for i in range(0, len(data), FILE_PART)] or [b""]
+    number = 7000 + len(path)
+    for index, part in enumerate(parts):
+        header = {"t": "file", "id": number, "op": "write", "path": path, "overwrite": overwrite}
+        await client.send({**header, "last": index == len(parts) - 1}, part)
+    frame = await client.next()
+    assert frame is not None
+    return frame.header
+
+
+@pytest.mark.parametrize("size", [0, 1, 17_000, 19_000, FILE_PART, FILE_PART + 1, 5_000_000])
+async def test_file_written_in_parts_is_read_back_whole(client: Client, workspace: Path, size: int) -> None:
+    data = os.urandom(size)
+    reply = await upload(client, "s.bin", data)
+    assert (reply["t"], reply["size"], reply["sha256"]) == ("reply", size, hashlib.sha256(data).hexdigest())
+    seen = b""
+    while True:
+        part = await client.file("read", path="s.bin", offset=len(seen), limit=FILE_PART)
+        assert part.header["size"] == size
+        if not part.payload:
+            break
+        seen += part.payload
+    assert seen == data == (workspace / "s.bin").read_bytes()
+
+
+async def test_range_of_a_file_is_read(client: Client, workspace: Path) -> None:
+    (workspace / "r.bin").write_bytes(bytes(range(256)) * 40)
+    assert (await client.file("read", path="r.bin", offset=250, limit=20)).payload == (bytes(range(256)) * 2)[250:270]
+    assert (await client.file("read", path="r.bin", offset=10**9, limit=20)).payload == b""
+
+
+@pytest.mark.parametrize("path", OUTSIDE)
+@pytest.mark.parametrize("op", ["read", "list", "write", "delete", "mkdir", "stat", "move"])
+async def test_path_that_leads_out_of_the_workspace_is_refused(
+    client: Client, workspace: Path, op: str, path: str
+) -> None:
+    before = seen_of_passwd()
+    if path == "leak.txt" and op in {"stat", "delete", "write", "move"}:
+        # These are about the link itself, which is in the workspace.
+        (workspace / "other").mkdir(exist_ok=True)
+        fields = {"destination": "other/moved", "overwrite": True, "last": True}
+        await client.file(op, b"x", path=path, **fields)
+    else:
+        fields = {"destination": "inside", "last": True, "overwrite": True}
+        assert await client.refused(op, b"x", path=path, **fields) in {"invalid_path", "not_found", "file_exists"}
+    assert seen_of_passwd() == before
+
+
+@pytest.mark.parametrize(
+    "path", ["", "a\0b", "x" * 5000, "/".join(["y" * 200] * 30), "x" * 300, None, 5, ["a"], "\ud800"]
+)
+@pytest.mark.parametrize("op", ["read", "list", "write", "delete", "mkdir", "stat", "move"])
+async def test_path_that_is_none_is_refused(client: Client, op: str, path: object) -> None:
+    code = await client.refused(op, b"x", path=path, destination="inside", last=True)
+    assert code in {"invalid_path", "not_found"}
+
+
+async def test_absolute_path_inside_the_workspace_is_taken(client: Client, workspace: Path) -> None:
+    await client.file("write", b"abc", path=f"{workspace}/abs.txt", last=True)
+    assert (await client.file("read", path="abs.txt")).payload == b"abc"
+    assert (await client.file("read", path="self/../abs.txt")).payload == b"abc"
+    assert (await client.file("read", path="self/abs.txt")).payload == b"abc"
+
+
+async def test_missing_file_and_missing_folder_are_not_found(client: Client, workspace: Path) -> None:
+    for op in ("read", "list", "stat", "delete"):
+        assert await client.refused(op, path="missing") == "not_found"
+    assert await client.refused("read", path="missing/too") == "not_found"
+    assert await client.refused("move", path="missing", destination="x") == "not_found"
+    (workspace / "plain").write_text("1")
+    assert await client.refused("read", path="plain/x") == "invalid_path"
+
+
+async def test_existing_file_stays_unless_it_may_be_overwritten(client: Client, workspace: Path) -> None:
+    (workspace / "u.txt").write_text("old")
+    assert (await upload(client, "u.txt", b"new", overwrite=False))["code"] == "file_exists"
+    assert (workspace / "u.txt").read_text() == "old"
+    await upload(client, "u.txt", b"new")
+    assert (workspace / "u.txt").read_text() == "new"
+    (workspace / "folder").mkdir(exist_ok=True)
+    assert (await upload(client, "folder", b"new"))["code"] == "invalid_path"
+
+
+async def test_folders_on_the_way_to_a_new_file_are_made(client: Client, workspace: Path) -> None:
+    await client.file("write", b"1", path="w/x/y.txt", last=True)
+    assert (workspace / "w" / "x" / "y.txt").read_text() == "1"
+    assert await client.refused("write", b"1", path="up/tmp/escaped/y.txt", last=True) == "invalid_path"
+    assert "escaped" not in os.listdir("/tmp")  # noqa: PTH208 - a look at what is there
+
+
+async def test_unfinished_file_is_seen_by_nobody_and_gone_with_its_stream(runner: Runner, workspace: Path) -> None:
+    client = await runner.connect()
+    await client.send({"t": "file", "id": 1, "op": "write", "path": "half/part.bin", "last": False}, b"half")
+    assert (await client.file("list", path="half")).header["entries"] == []
+    assert [entry.name[: len(PARTIAL)] for entry in (workspace / "half").iterdir()] == [PARTIAL]
+    await client.close()
+    async with asyncio.timeout(10):
+        while list((workspace / "half").iterdir()):  # noqa: ASYNC110 - the end of a stream answers nothing
+            await asyncio.sleep(0.01)
+
+
+async def test_file_that_failed_at_its_first_part_is_told_once(client: Client, workspace: Path) -> None:
+    (workspace / "there.txt").write_text("old")
+    for last in (False, False, True):
+        header = {"t": "file", "id": 1, "op": "write", "path": "there.txt", "overwrite": False, "last": last}
+        await client.send(header, b"part")
+    frame = await client.next()
+    assert frame is not None
+    assert frame.header["code"] == "file_exists"
+    await client.send({"t": "ping", "id": 2})
+    after = await client.next()
+    assert after is not None
+    assert after.kind == "pong"
+    assert (workspace / "there.txt").read_text() == "old"
+
+
+async def test_special_files_are_refused_without_waiting_for_them(client: Client, workspace: Path) -> None:
+    if not (workspace / "fifo").exists():
+        os.mkfifo(workspace / "fifo")
+    assert await client.refused("read", path="fifo") == "invalid_path"
+    assert await client.refused("read", path=".") == "invalid_path"
+    assert await client.refused("list", path="fifo") == "invalid_path"
+    assert (await client.file("stat", path="fifo")).header["kind"] == "other"
+    assert await client.refused("read", path="loop") == "invalid_path"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["Q3 ventes \u2013 été (1).csv", "数据 表.csv", "-rf.txt", 'it\'s "q".txt', ".hidden", "a\nb", "$(id)", "%2e%2e"],
+)
+async def test_odd_names_are_one_name_everywhere(client: Client, name: str) -> None:
+    await client.file("write", b"odd", path=f"odd/{name}", last=True)
+    listed = [entry["path"] for entry in (await client.file("list", path="odd")).header["entries"]]
+    assert f"odd/{name}" in listed
+    assert (await client.file("read", path=f"odd/{name}")).payload == b"odd"
+    result = await client.run("import sys; print(open(sys.argv[1]).read(), end='')", args=[f"odd/{name}"])
+    assert result.out == b"odd"
+
+
+async def test_name_that_is_not_utf8_does_not_break_the_list(client: Client, workspace: Path) -> None:
+    (workspace / "raw").mkdir(exist_ok=True)
+    (workspace / "raw" / os.fsdecode(b"\xff.txt")).write_text("1")
+    entries = (await client.file("list", path="raw")).header["entries"]
+    assert [entry["path"] for entry in entries] == ["raw/\ufffd.txt"]
+    assert (await client.file("read", path="raw/\udcff.txt")).payload == b"1"
+
+
+async def test_list_is_sorted_bounded_and_follows_no_links(client: Client, workspace: Path) -> None:
+    tree = workspace / "tree"
+    (tree / "b" / "c").mkdir(parents=True, exist_ok=True)
+    for name in ("a.txt", "b/d.txt", "b/c/e.txt"):
+        (tree / name).write_text("xyz")
+    if not (tree / "link").is_symlink():
+        (tree / "link").symlink_to("/etc")
+    flat = (await client.file("list", path="tree")).header
+    kinds = [
+        (entry["path"], entry["kind"], entry["size"] if entry["kind"] == "file" else 0) for entry in flat["entries"]
+    ]
+    assert kinds == [("tree/a.txt", "file", 3), ("tree/b", "directory", 0), ("tree/link", "symlink", 0)]
+    assert flat["truncated"] is False
+    deep = (await client.file("list", path="tree", recursive=True)).header["entries"]
+    names = ["tree/a.txt", "tree/b", "tree/link", "tree/b/c", "tree/b/d.txt", "tree/b/c/e.txt"]
+    assert [entry["path"] for entry in deep] == names
+    cut = (await client.file("list", path="tree", recursive=True, limit=2)).header
+    assert (len(cut["entries"]), cut["truncated"]) == (2, True)
+
+
+async def test_list_that_would_be_too_large_for_a_frame_is_cut(client: Client, workspace: Path) -> None:
+    (workspace / "many").mkdir(exist_ok=True)
+    for number in range(1500):
+        (workspace / "many" / f"{number:04}{'n' * 200}").touch()
+    listing = (await client.file("list", path="many", limit=10_000)).header
+    assert listing["truncated"] is True
+    assert 500 < len(listing["entries"]) < 1500
+
+
+async def test_delete_takes_the_link_and_not_what_it_leads_to(client: Client, workspace: Path) -> None:
+    (workspace / "target").mkdir(exist_ok=True)
+    (workspace / "target" / "kept.txt").write_text("kept")
+    (workspace / "gone" / "deep").mkdir(parents=True)
+    (workspace / "gone" / "deep" / "link").symlink_to("../../target")
+    (workspace / "gone" / "deep" / "etc").symlink_to("/etc")
+    before = seen_of_passwd()
+    assert await client.refused("delete", path="gone") == "invalid_path"
+    await client.file("delete", path="gone", recursive=True)
+    assert not (workspace / "gone").exists()
+    assert (workspace / "target" / "kept.txt").read_text() == "kept"
+    assert seen_of_passwd() == before
+    assert await client.refused("delete", path=".", recursive=True) == "invalid_path"
+
+
+async def test_mkdir_move_and_stat(client: Client, workspace: Path) -> None:
+    await client.file("mkdir", path="m/n/o")
+    await client.file("mkdir", path="m/n/o")
+    (workspace / "m" / "f.txt").write_text("12")
+    assert await client.refused("mkdir", path="m/f.txt") == "file_exists"
+    await client.file("move", path="m/f.txt", destination="m/n/g.txt")
+    stat = (await client.file("stat", path="m/n/g.txt")).header
+    assert (stat["path"], stat["kind"], stat["size"]) == ("m/n/g.txt", "file", 2)
+    assert (await client.file("stat", path=".")).header["kind"] == "directory"
+    (workspace / "m" / "h.txt").write_text("3")
+    assert await client.refused("move", path="m/h.txt", destination="m/n/g.txt") == "file_exists"
+    await client.file("move", path="m/h.txt", destination="m/n/g.txt", overwrite=True)
+    assert (workspace / "m" / "n" / "g.txt").read_text() == "3"
+
+
+async def test_link_that_changes_all_the_time_never_leads_out(client: Client, workspace: Path) -> None:
+    (workspace / "real").mkdir(exist_ok=True)
+    (workspace / "real" / "passwd").write_text("inside")
+    flip = (
+        "import os\nprint('up')\n"
+        "for n in range(10**9):\n"
+        "    os.symlink(('real', '/etc')[n % 2], f'flip.{n}'); os.rename(f'flip.{n}', 'flip')\n"
+    )
+    name = await client.start(flip, timeout=999)
+    await client.until_output(name, b"up")
+    seen = set()
+    for _ in range(300):
+        try:
+            seen.add((await client.file("read", path="flip/passwd")).payload)
+        except RefusedError as refused:
+            seen.add(refused.code.encode())
+    assert seen <= {b"inside", b"invalid_path", b"not_found"}
+    await client.send({"t": "cancel", "run": name})
+    await client.finish(name)
+
+
+async def test_files_belong_to_the_user_that_runs_code(client: Client, workspace: Path) -> None:
+    await client.file("write", b"1", path="own.txt", last=True)
+    code = "import os\nassert os.stat('own.txt').st_uid == os.getuid()\nopen('own.txt', 'a').write('2')"
+    assert (await client.run(code)).outcome == "ok"
+    assert (workspace / "own.txt").stat().st_mode & 0o777 == 0o644
+
+
+async def test_full_disk_is_told_as_such_and_nothing_is_left(tmp_path: Path) -> None:
+    # The limit on a file's size stands in for a full disk: the kernel refuses the write in the same place.
+    limit = "import resource, signal; resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))"
+    with running(tmp_path, prelude=limit) as runner:
+        client = await runner.connect()
+        assert await client.refused("write", bytes(200_000), path="large.bin", last=True) == "quota_exceeded"
+        assert list(runner.workspace.iterdir()) == []
+        await client.file("write", bytes(50_000), path="small.bin", last=True)
+        await client.close()

@@ -1,0 +1,122 @@
+"""JavaScript runs as `node file` would run it, whichever kind of module it is."""
+
+import pytest
+
+from contract.runner_harness import Client, Runner
+
+
+@pytest.mark.parametrize(
+    ("code", "out"),
+    [
+        ('import fs from "node:fs"; console.log(typeof fs.readFileSync)', b"function\n"),
+        ('const fs=require("fs"); console.log(typeof fs.readFileSync)', b"function\n"),
+        ('const os=require("os"); await 1; console.log("both")', b"both\n"),
+        (
+            'import os from "os"; await 1; console.log(typeof require("fs").read, typeof os.cpus)',
+            b"function function\n",
+        ),
+        ('await import("node:fs"); console.log("dynamic")', b"dynamic\n"),
+        ('import("node:fs").then(() => console.log("then"))', b"then\n"),
+        ("console.log(require.main === module, __filename === process.argv[1])", b"true true\n"),
+        ("#!/usr/bin/env node\nconsole.log('hashbang')", b"hashbang\n"),
+        ("undeclared = 1; console.log(undeclared)", b"1\n"),
+        ("export const x = 1; console.log(typeof import.meta.url)", b"string\n"),
+    ],
+)
+async def test_commonjs_modules_and_await_all_work_without_flags(client: Client, code: str, out: bytes) -> None:
+    result = await client.run(code, "javascript")
+    assert (result.out, result.err, result.exit_code) == (out, b"", 0)
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code", "err"),
+    [
+        ("process.exit(7)", 7, b""),
+        ("process.exitCode = 3; console.log('x')", 3, b""),
+        ("await 1; process.exit(0)", 0, b""),
+        ("import 'fs'; process.exit(5)", 5, b""),
+        ("throw new Error('needle')", 1, b"Error: needle"),
+        ("await 1; throw new Error('needle')", 1, b"Error: needle"),
+        ("import 'fs'; throw new Error('needle')", 1, b"Error: needle"),
+        ("Promise.reject(new Error('needle'))", 1, b"Error: needle"),
+        ("let a = ;", 1, b"SyntaxError"),
+        ("import fs from 'fs'; let a = ;", 1, b"SyntaxError"),
+        ("require('nosuch')", 1, b"Cannot find module 'nosuch'"),
+        ("import 'nosuch'", 1, b"Cannot find package 'nosuch'"),
+        ("await new Promise(() => {})", 13, b"never settled"),
+    ],
+)
+async def test_exit_codes_and_errors_are_those_of_node(client: Client, code: str, exit_code: int, err: bytes) -> None:
+    result = await client.run(code, "javascript")
+    assert result.exit_code == exit_code
+    assert err in result.err
+    assert b"bootstrap" not in result.err
+
+
+async def test_process_exit_loses_no_output(client: Client) -> None:
+    result = await client.run('console.log("x".repeat(3<<20)); process.exit(0)', "javascript")
+    assert (len(result.out), result.exit_code) == ((3 << 20) + 1, 0)
+
+
+async def test_arguments_environment_and_input_reach_the_program(client: Client) -> None:
+    code = (
+        "console.log(JSON.stringify(process.argv.slice(2)), process.env.MY_VAR, process.env.SANDPOD_WORKSPACE, "
+        "require('fs').readFileSync(0, 'utf8'))"
+    )
+    result = await client.run(code, "javascript", args=["q", "é"], env={"MY_VAR": "v"}, input=b"in")
+    assert result.out.decode() == '["q","é"] v undefined in\n'
+
+
+async def test_input_without_any_given_is_at_its_end(client: Client) -> None:
+    result = await client.run("process.stdin.on('data', () => {}).on('end', () => console.log('end'))", "javascript")
+    assert result.out == b"end\n"
+
+
+@pytest.mark.parametrize(
+    "code", ["import { a } from './lib.mjs'; console.log(a)", "console.log(require('./lib.cjs').a)"]
+)
+async def test_files_of_the_workspace_can_be_imported(runner: Runner, client: Client, code: str) -> None:
+    (runner.workspace / "lib.mjs").write_text("export const a = 42")
+    (runner.workspace / "lib.cjs").write_text("exports.a = 42")
+    assert (await client.run(code, "javascript")).out == b"42\n"
+
+
+@pytest.mark.parametrize("code", ["import { b } from 'pack'; console.log(b)", "console.log(require('pack').b)"])
+async def test_packages_of_the_workspace_can_be_imported(runner: Runner, client: Client, code: str) -> None:
+    package = runner.workspace / "node_modules" / "pack"
+    package.mkdir(parents=True, exist_ok=True)
+    (package / "index.js").write_text("exports.b = 43")
+    assert (await client.run(code, "javascript")).out == b"43\n"
+
+
+async def test_working_directory_is_the_one_asked_for(runner: Runner, client: Client) -> None:
+    (runner.workspace / "sub").mkdir(exist_ok=True)
+    result = await client.run("console.log(process.cwd(), __dirname === process.cwd())", "javascript", cwd="sub")
+    assert result.out.decode() == f"{runner.workspace}/sub true\n"
+
+
+async def test_worker_threads_can_run_the_programs_own_file(client: Client) -> None:
+    code = (
+        "const { Worker, isMainThread, parentPort } = require('worker_threads')\n"
+        "if (isMainThread) new Worker(__filename).on('message', m => console.log(m))\n"
+        "else parentPort.postMessage('from a worker')\n"
+    )
+    assert (await client.run(code, "javascript")).out == b"from a worker\n"
+
+
+async def test_runs_one_after_the_other_share_nothing(client: Client) -> None:
+    for _ in range(3):
+        result = await client.run("console.log(globalThis.left); globalThis.left = 1", "javascript")
+        assert result.out == b"undefined\n"
+
+
+async def test_no_file_of_a_run_is_left_in_the_workspace(runner: Runner, client: Client) -> None:
+    before = sorted(runner.workspace.iterdir())
+    await client.run("import 'fs'", "javascript")
+    await client.run("require('fs')", "javascript")
+    assert sorted(runner.workspace.iterdir()) == before
+
+
+async def test_busy_loop_is_stopped_by_the_timeout(client: Client) -> None:
+    result = await client.run("for (;;) {}", "javascript", timeout=1)
+    assert (result.outcome, result.exit_code) == ("timeout", None)

@@ -1,0 +1,134 @@
+"""What programs see and what they may use: environment, memory, processes, files."""
+
+import os
+import re
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from contract.runner_harness import Client, Runner, running
+
+SUSPECT = re.compile("KEY|TOKEN|SECRET|PASS|CRED|KUBERNETES|_SERVICE_|_PORT|SANDPOD")
+MIB = 1024 * 1024
+
+
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
+    limits = {
+        "SANDPOD_MEMORY_LIMIT": str(300 * MIB),
+        "SANDPOD_OPEN_FILES": "300",
+        "SANDPOD_WORKSPACE_BYTES": str(MIB),
+        "SANDPOD_PREIMPORT": "decimal,no_such_module",
+    }
+    outer = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "DB_PORT": "1", "MY_TOKEN": "s3cret", "SECRET_X": "1"}
+    with running(tmp_path_factory.mktemp("limits"), **limits, **outer) as started:
+        yield started
+
+
+@pytest.fixture
+async def client(runner: Runner) -> AsyncIterator[Client]:
+    client = await runner.connect()
+    yield client
+    await client.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "language"),
+    [
+        ("import os; print('\\n'.join(os.environ))", "python"),
+        ("import os; print(open('/proc/self/environ').read().replace('\\0', '\\n'))", "python"),
+        ("env", "shell"),
+        ("console.log(Object.entries(process.env).join('\\n'))", "javascript"),
+        (
+            "console.log(require('fs').readFileSync('/proc/self/environ', 'utf8').replaceAll('\\0', '\\n'))",
+            "javascript",
+        ),
+    ],
+)
+async def test_environment_holds_harmless_names_only(client: Client, code: str, language: str) -> None:
+    result = await client.run(code, language)
+    assert result.exit_code == 0
+    assert b"HOME" in result.out
+    assert SUSPECT.findall(result.out.decode()) == []
+    assert b"s3cret" not in result.out
+
+
+async def test_runs_own_environment_comes_on_top(client: Client) -> None:
+    result = await client.run("echo $LANG $MINE", "shell", env={"LANG": "C", "MINE": "1"})
+    assert result.out == b"C 1\n"
+    assert (await client.run("echo $LANG $MINE", "shell")).out == b"C.UTF-8\n"
+
+
+async def test_home_and_caches_can_be_written(client: Client) -> None:
+    code = (
+        "import tempfile, pathlib, os\ntempfile.mkdtemp()\n(pathlib.Path.home() / 'x').write_text('1')\n"
+        "for name in ('XDG_CACHE_HOME', 'MPLCONFIGDIR'):\n    (pathlib.Path(os.environ[name]) / 'x').write_text('1')\n"
+    )
+    assert (await client.run(code)).outcome == "ok"
+
+
+async def test_memory_that_runs_out_is_named_with_its_limit_and_the_next_run_works(client: Client) -> None:
+    result = await client.run("print('start')\na = []\nwhile True: a.append(bytearray(4_000_000))")
+    assert (result.outcome, result.out) == ("out_of_memory", b"start\n")
+    assert "300 MiB" in result.end["detail"]
+    assert (await client.run("print(1)")).out == b"1\n"
+
+
+async def test_child_that_takes_the_memory_ends_the_run_as_out_of_memory(client: Client) -> None:
+    code = "python3 -c 'a=[]\nwhile True: a.append(bytearray(4_000_000))'; echo shell lives"
+    assert (await client.run(code, "shell")).outcome == "out_of_memory"
+
+
+async def test_largest_run_is_ended_and_others_go_on(client: Client) -> None:
+    calm = await client.start("input(); print('calm')", stdin=True)
+    result = await client.run("a = []\nwhile True: a.append(bytearray(4_000_000))")
+    assert result.outcome == "out_of_memory"
+    await client.send({"t": "stdin", "run": calm, "eof": True}, b"\n")
+    assert (await client.finish(calm)).out == b"calm\n"
+
+
+async def test_memory_shared_by_forked_processes_is_counted_once(client: Client) -> None:
+    code = (
+        "import os, time\nb = bytearray(120_000_000)\n"
+        "for _ in range(4):\n    if os.fork() == 0:\n        time.sleep(0.4)\n        os._exit(0)\n"
+        "for _ in range(4): os.wait()\nprint('shared')\n"
+    )
+    assert (await client.run(code)).out == b"shared\n"
+
+
+async def test_open_files_are_bounded(client: Client) -> None:
+    code = (
+        "import os\nf = []\ntry:\n    while True: f.append(os.open('/dev/null', 0))\n"
+        "except OSError as e: print(e.errno, len(f) < 300)"
+    )
+    assert (await client.run(code)).out == b"24 True\n"
+
+
+async def test_file_over_the_workspaces_size_is_refused_in_words(client: Client) -> None:
+    result = await client.run("dd if=/dev/zero of=big bs=64k count=100 2>&1; rm -f big", "shell")
+    assert b"File too large" in result.out
+    python = await client.run("open('big', 'wb').write(bytes(2_000_000))")
+    assert b"File too large" in python.err
+
+
+async def test_programs_leave_no_core_and_are_the_first_that_the_kernel_kills(client: Client) -> None:
+    result = await client.run("ulimit -c; cat /proc/self/oom_score_adj", "shell")
+    assert result.out == b"0\n1000\n"
+
+
+async def test_module_that_can_not_be_imported_beforehand_is_left_out(client: Client) -> None:
+    result = await client.run("import sys; print('decimal' in sys.modules)")
+    assert result.out == b"True\n"
+
+
+async def test_programs_can_not_read_the_runner_or_the_process_they_come_from(runner: Runner, client: Client) -> None:
+    result = await client.run("import os; print(os.getppid(), os.getsid(0) == os.getpid())")
+    zygote, own_session = result.out.split()
+    assert own_session == b"True"
+    # Whoever is root may read everything; that the files are root's is what keeps everybody else out.
+    owners = [os.stat(f"/proc/{pid}/environ").st_uid for pid in (runner.pid, int(zygote))]  # noqa: PTH116 - as they are
+    assert owners == [0, 0]
+
+
+async def test_memory_limit_is_told(client: Client) -> None:
+    assert client.hello["memory_limit"] == 300 * MIB

@@ -1,0 +1,264 @@
+"""What a stream may say, and what becomes of one that says something else."""
+
+import asyncio
+import hashlib
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+
+from contract.runner_harness import Client, RefusedError, Runner, running, single_stream
+from sandpod_api.results import ErrorCode, Outcome
+from sandpod_runner import ends, errors, protocol
+from sandpod_runner.frames import encode
+from sandpod_runner.streams import MAX_WAITING_INPUT
+
+
+async def test_hello_says_what_the_sandbox_is(runner: Runner, client: Client) -> None:
+    assert client.hello["version"] == protocol.VERSION
+    assert set(client.hello["languages"]) == set(protocol.LANGUAGES)
+    assert all(isinstance(version, str) and version for version in client.hello["languages"].values())
+    assert client.hello["workspace"] == str(runner.workspace)
+    assert client.hello["runs"] == []
+
+
+def test_codes_and_outcomes_are_those_of_the_api() -> None:
+    assert set(get_args(errors.Code)) <= {code.value for code in ErrorCode}
+    assert set(get_args(ends.Outcome)) == {outcome.value for outcome in Outcome} - {"sandbox_lost"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "code"),
+    [
+        ({"run": ""}, "invalid_argument"),
+        ({"run": "a b"}, "invalid_argument"),
+        ({"run": "x" * 65}, "invalid_argument"),
+        ({"run": 7}, "invalid_argument"),
+        ({"run": None}, "invalid_argument"),
+        ({"language": "cobol"}, "unsupported_language"),
+        ({"language": None}, "unsupported_language"),
+        ({"language": ["python"]}, "unsupported_language"),
+        ({"args": "a"}, "invalid_argument"),
+        ({"args": [1]}, "invalid_argument"),
+        ({"args": ["a\0b"]}, "invalid_argument"),
+        ({"args": ["x" * 130_000]}, "invalid_argument"),
+        ({"args": ["\ud800"]}, "invalid_argument"),
+        ({"env": []}, "invalid_argument"),
+        ({"env": {"": "x"}}, "invalid_argument"),
+        ({"env": {"A=B": "x"}}, "invalid_argument"),
+        ({"env": {"A": 1}}, "invalid_argument"),
+        ({"env": {"A": "\0"}}, "invalid_argument"),
+        ({"stdin": "yes"}, "invalid_argument"),
+        ({"detached": 1}, "invalid_argument"),
+        ({"timeout": 0}, "invalid_argument"),
+        ({"timeout": -1}, "invalid_argument"),
+        ({"timeout": "1"}, "invalid_argument"),
+        ({"timeout": True}, "invalid_argument"),
+        ({"timeout": float("inf")}, "invalid_argument"),
+        ({"output_limit": 0}, "invalid_argument"),
+        ({"output_limit": 1.5}, "invalid_argument"),
+        ({"cwd": "no/such"}, "not_found"),
+        ({"cwd": "../.."}, "invalid_path"),
+        ({"cwd": "/etc"}, "invalid_path"),
+        ({"cwd": "a\0b"}, "invalid_path"),
+        ({"cwd": 5}, "invalid_argument"),
+    ],
+)
+async def test_malformed_run_is_refused_and_the_stream_goes_on(
+    client: Client, fields: dict[str, Any], code: str
+) -> None:
+    await client.send({"t": "run", "run": "bad", "language": "python", **fields}, b"print(1)")
+    frame = await client.next()
+    assert frame is not None
+    assert (frame.kind, frame.header["code"]) == ("error", code)
+    assert (await client.run("print(1)")).out == b"1\n"
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        {},
+        {"t": 1},
+        {"t": "nosuch"},
+        {"t": "cancel"},
+        {"t": "cancel", "run": {"a": 1}},
+        {"t": "stdin", "run": 5},
+        {"t": "stdin", "run": "x", "eof": "no"},
+        {"t": "ping"},
+        {"t": "ping", "id": "x"},
+        {"t": "file"},
+        {"t": "file", "id": True, "op": "stat", "path": "x"},
+        {"t": "file", "id": 1, "op": ["x"]},
+        {"t": "file", "id": 1, "op": "nosuch", "path": "x"},
+        {"t": "file", "id": 1, "op": "read", "path": {"a": 1}},
+        {"t": "file", "id": 1, "op": "list", "path": ".", "limit": "many"},
+        {"t": "file", "id": 1, "op": "list", "path": ".", "recursive": 1},
+        {"t": "hello", "version": protocol.VERSION},
+    ],
+)
+async def test_frame_that_makes_no_sense_gets_an_error_and_the_stream_goes_on(
+    client: Client, header: dict[str, Any]
+) -> None:
+    await client.send(header)
+    frame = await client.next()
+    assert frame is not None
+    assert frame.kind == "error"
+    assert frame.header["code"] in get_args(errors.Code)
+    await client.send({"t": "ping", "id": 9})
+    pong = await client.next()
+    assert pong is not None
+    assert pong.header == {"t": "pong", "id": 9, "runs": []}
+
+
+async def test_cancel_of_an_unknown_run_says_so_and_late_input_is_nobodys_fault(client: Client) -> None:
+    await client.send({"t": "stdin", "run": "gone", "eof": True}, b"late")
+    await client.send({"t": "cancel", "run": "gone"})
+    frame = await client.next()
+    assert frame is not None
+    assert (frame.header["run"], frame.header["code"]) == ("gone", "not_found")
+
+
+@pytest.mark.parametrize("garbage", [b"\xff" * 64, b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\x02\0\0\0\0[]"])
+async def test_garbage_ends_its_own_stream_and_no_other(runner: Runner, client: Client, garbage: bytes) -> None:
+    bad = await runner.connect()
+    await bad.send_raw(garbage)
+    frame = await bad.next()
+    assert frame is not None
+    assert frame.kind == "error"
+    assert await bad.next() is None
+    await bad.close()
+    assert (await client.run("print(1)")).out == b"1\n"
+
+
+@pytest.mark.parametrize("first", [{"t": "ping", "id": 1}, {"t": "hello", "version": 99}, {"t": "hello"}])
+async def test_stream_that_does_not_begin_with_hello_is_closed(runner: Runner, first: dict[str, Any]) -> None:
+    client = await runner.connect(greet=False)
+    await client.send(first)
+    hello, refusal = await client.next(), await client.next()
+    assert hello is not None
+    assert refusal is not None
+    assert (hello.kind, refusal.kind) == ("hello", "error")
+    assert await client.next() is None
+    await client.close()
+
+
+async def test_two_live_runs_can_not_have_one_name(runner: Runner, client: Client) -> None:
+    name = await client.start("read x", "shell", stdin=True, run="twice")
+    other = await runner.connect()
+    with pytest.raises(RefusedError) as refused:
+        await other.run("true", "shell", run="twice")
+    assert refused.value.code == "invalid_argument"
+    await client.send({"t": "stdin", "run": name, "eof": True})
+    await client.finish(name)
+    assert (await other.run("true", "shell", run="twice")).outcome == "ok"
+    await other.close()
+
+
+async def test_frames_of_a_run_go_to_the_stream_that_started_it(runner: Runner, client: Client) -> None:
+    other = await runner.connect()
+    assert (await client.run("print('mine')")).out == b"mine\n"
+    await other.send({"t": "ping", "id": 3})
+    frame = await other.next()
+    assert frame is not None
+    assert frame.kind == "pong"
+    await other.close()
+
+
+async def test_ping_is_answered_while_programs_use_all_processors(client: Client) -> None:
+    names = [await client.start("while :; do :; done", "shell", timeout=999) for _ in range(8)]
+    await client.send({"t": "ping", "id": 5})
+    frame = await client.next()
+    assert frame is not None
+    assert (frame.kind, frame.header["id"]) == ("pong", 5)
+    assert sorted(frame.header["runs"]) == sorted(names)
+    for name in names:
+        await client.send({"t": "cancel", "run": name})
+    assert {(await client.finish(name)).outcome for name in names} == {"cancelled"}
+
+
+async def test_input_arrives_whole_and_then_ends(client: Client) -> None:
+    data = bytes(range(256)) * 8000
+    result = await client.run(
+        "import hashlib, sys; print(hashlib.sha256(sys.stdin.buffer.read()).hexdigest())", input=data
+    )
+    assert result.out.decode().strip() == hashlib.sha256(data).hexdigest()
+
+
+@pytest.mark.parametrize(("code", "out"), [("cat", b""), ('read x; echo "got:$x"', b"got:\n")])
+async def test_shell_without_input_finds_its_end_at_once(client: Client, code: str, out: bytes) -> None:
+    assert (await client.run(code, "shell")).out == out
+
+
+async def test_shell_gets_the_input_it_was_given(client: Client) -> None:
+    assert (await client.run("cat", "shell", input=b"a\nb")).out == b"a\nb"
+
+
+async def test_input_that_is_never_read_ends_the_run_and_not_the_runner(client: Client) -> None:
+    name = await client.start("sleep 999", "shell", stdin=True)
+    piece = bytes(1024 * 1024)
+    for _ in range(MAX_WAITING_INPUT // len(piece) + 2):
+        await client.send({"t": "stdin", "run": name}, piece)
+    result = await client.finish(name)
+    assert result.outcome == "error"
+    assert "input" in result.end["detail"]
+    assert (await client.run("print(1)")).out == b"1\n"
+
+
+async def test_program_that_closes_its_input_goes_on(client: Client) -> None:
+    result = await client.run("exec 0<&-; echo on", "shell", input=bytes(500_000))
+    assert (result.outcome, result.out) == ("ok", b"on\n")
+
+
+async def test_shell_command_with_a_nul_byte_is_refused_and_a_long_one_runs(client: Client) -> None:
+    with pytest.raises(RefusedError) as refused:
+        await client.run(b"echo a\0b", "shell")
+    assert refused.value.code == "invalid_content"
+    long = "\n".join([": " + "x" * 1000] * 200 + ['echo "end $1"'])
+    assert (await client.run(long, "shell", args=["of it"])).out == b"end of it\n"
+
+
+async def test_shell_has_arguments_environment_and_working_directory(runner: Runner, client: Client) -> None:
+    (runner.workspace / "sub dir").mkdir(exist_ok=True)
+    result = await client.run(
+        'basename "$PWD"; echo "$MY_VAR|$1|$#"', "shell", cwd="sub dir", env={"MY_VAR": "v"}, args=["a b", "c"]
+    )
+    assert result.out == b"sub dir\nv|a b|2\n"
+
+
+async def test_frames_may_come_in_any_pieces(client: Client) -> None:
+    data = encode({"t": "ping", "id": 1}) + encode({"t": "ping", "id": 2})
+    for index in range(len(data)):
+        await client.send_raw(data[index : index + 1])
+    for number in (1, 2):
+        frame = await client.next()
+        assert frame is not None
+        assert frame.header["id"] == number
+
+
+async def test_replies_wait_for_a_slow_reader_and_hold_up_nobody_else(runner: Runner, client: Client) -> None:
+    (runner.workspace / "large").write_bytes(bytes(1024 * 1024))
+    greedy = await runner.connect()
+    greedy.hold(held=True)
+    for number in range(100):
+        await greedy.send({"t": "file", "id": number, "op": "read", "path": "large"})
+    await client.send({"t": "ping", "id": 1})
+    frame = await client.next()
+    assert frame is not None
+    assert frame.kind == "pong"
+    greedy.hold(held=False)
+    for number in range(100):
+        reply = await greedy.next()
+        assert reply is not None
+        assert (reply.header["id"], len(reply.payload)) == (number, 1024 * 1024)
+    await greedy.close()
+
+
+async def test_one_stream_runner_ends_with_its_stream(tmp_path: Path) -> None:
+    async with single_stream(tmp_path) as (client, process):
+        assert (await client.run("print(1)")).out == b"1\n"
+    assert process.returncode == 0
+
+
+async def test_malformed_setting_is_told_in_one_sentence(tmp_path: Path) -> None:
+    with running(tmp_path, SANDPOD_PROCESSES="many") as runner:
+        assert await asyncio.to_thread(runner.process.wait, 10) == 2
