@@ -15,6 +15,7 @@ from typing import Final
 logger = logging.getLogger(__name__)
 
 INTERVAL: Final = 0.05  # seconds between two notifications; each costs about 0.1 ms of processor time
+SETTLE: Final = 0.005  # seconds that the first output waits for more: an unbuffered print writes its newline apart
 ENOUGH: Final = 16 * 1024  # characters that are sent before the interval is over
 MAX_MESSAGE: Final = 64 * 1024  # characters; as JSON at most 6 times that, below the 1 MiB that clients take
 MAX_BUFFER: Final = 256 * 1024  # characters that wait for a slow client
@@ -90,8 +91,8 @@ class OutputStream:
                 await self._wake.wait()
         except TimeoutError:
             return
-        rest = self._sent_at + INTERVAL - time.monotonic()
-        if rest > 0 and not self._finished:
+        rest = max(self._sent_at + INTERVAL - time.monotonic(), SETTLE)
+        if not self._finished:
             try:
                 async with asyncio.timeout(rest):
                     await self._enough.wait()

@@ -62,9 +62,9 @@ async def test_claims_open_streams_and_pool_depth_are_told(session: Session, clu
 
 async def test_operator_tells_of_its_work(cluster: Cluster) -> None:
     series = await scrape(cluster, "operator", 8081)
-    names = {name for name, _ in series if name.startswith("sandpod_operator_")}
-    assert any("reconcile" in name for name in names), names
-    assert any("pool" in name for name in names), names
+    assert value(series, "sandpod_operator_leader") == 1
+    assert value(series, "sandpod_operator_reconciles_total", kind="SandboxPool", result="ok") > 0
+    assert value(series, "sandpod_operator_watch_age_seconds", namespace=cluster.sandboxes) < 120
 
 
 async def test_no_series_names_a_sandbox_or_a_caller(session: Session, sandbox: str, cluster: Cluster) -> None:

@@ -38,16 +38,18 @@ async def test_two_gateways_never_claim_the_same_sandbox(cluster: Cluster, keys:
             callers = [Caller(f"http://127.0.0.1:{port}/mcp", keys["alice"]) for port in ports]
             sessions = [await stack.enter_async_context(caller.connect()) for caller in callers]
             handles = await asyncio.gather(*(sessions[i % 2].create(name=f"race-{i}") for i in range(6)))
-            outputs = await asyncio.gather(
-                *(
-                    sessions[(i + 1) % 2].python("print(open('/etc/hostname').read())", sandbox=handle)
-                    for i, handle in enumerate(handles)
-                )
-            )
+            # What one gateway claimed, the other uses.
+            written = [
+                sessions[(i + 1) % 2].call("write_file", path="who", text=handle, sandbox=handle)
+                for i, handle in enumerate(handles)
+            ]
+            await asyncio.gather(*written)
+            reads = [sessions[0].call("read_file", path="who", sandbox=handle) for handle in handles]
+            read = [reply["content"] for reply in await asyncio.gather(*reads)]
             await asyncio.gather(*(sessions[0].close(handle) for handle in handles))
             await stack.aclose()
     assert len(set(handles)) == 6
-    assert len({reply["stdout"] for reply in outputs}) == 6
+    assert read == handles
 
 
 async def test_name_that_is_taken_gives_the_same_sandbox_to_racing_calls(session: Session) -> None:

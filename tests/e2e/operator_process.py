@@ -1,0 +1,218 @@
+"""An operator of the test's own, as a process on this machine, for namespaces of the test's own.
+
+Called by `test_operator_*.py` and `test_crds.py`. The installed operator keeps other namespaces and sees none of this.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from e2e.cluster import Cluster, ClusterError, until
+from sandpod_api.base import rfc3339
+from sandpod_api.names import API_VERSION
+
+IMAGE = f"{os.environ.get('IMAGE_PREFIX', 'sandpod')}/sandbox:{os.environ.get('IMAGE_TAG', 'dev')}"
+FAST = {"RETENTION": "6", "FAILED_POD_GRACE": "2", "RESYNC_INTERVAL": "20", "HEARTBEAT_INTERVAL": "2"}
+
+
+@contextlib.contextmanager
+def namespace(part: str) -> Iterator[Cluster]:
+    """Give a namespace that takes restricted pods only, and delete it afterwards without waiting."""
+    name = f"{part}-{secrets.token_hex(3)}"
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    made = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+    run("apply", "-f", "-", stdin=json.dumps(made))
+    try:
+        yield Cluster(namespace=name, sandboxes=name)
+    finally:
+        run("delete", "namespace", name, "--wait=false")
+
+
+def run(*arguments: str, stdin: str | None = None) -> str:
+    """Return what kubectl prints."""
+    done = subprocess.run(
+        ["kubectl", *arguments], input=stdin, capture_output=True, text=True, check=False, timeout=120
+    )
+    if done.returncode != 0:
+        raise ClusterError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+class OperatorProcess:
+    """One replica."""
+
+    def __init__(self, log: Path, *namespaces: str, **changes: str) -> None:
+        self.port = _free_port()
+        self._log = log
+        settings = {
+            "NAMESPACES": ",".join(namespaces),
+            "NAMESPACE": namespaces[0],
+            "HTTP_HOST": "127.0.0.1",
+            "HTTP_PORT": str(self.port),
+            "API_SERVER": _api_server(),
+            **FAST,
+            **changes,
+        }
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("SANDPOD_")}
+        environment = {**clean, **{f"SANDPOD_OPERATOR_{k}": v for k, v in settings.items()}}
+        with log.open("ab") as out:
+            self._process = subprocess.Popen([sys.executable, "-m", "sandpod_operator"], env=environment, stderr=out)
+
+    def get(self, path: str) -> str:
+        """Return what the operator's HTTP server answers, or nothing while it does not."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
+                text: str = answer.read().decode()
+                return text
+        except OSError:
+            return ""
+
+    async def is_active(self, *, within: float = 60) -> None:
+        """Wait until this replica is the active one."""
+
+        async def look() -> bool:
+            if self._process.poll() is not None:
+                raise ClusterError(f"the operator ended: {self._log.read_text()[-2000:]}")
+            return await asyncio.to_thread(self.get, "/readyz") == "active\n"
+
+        await until("an active operator", look, within=within)
+
+    def writes(self) -> dict[tuple[str, str], int]:
+        """Return how many writes the API server took, by verb and kind, but for Leases and Events."""
+        found: dict[tuple[str, str], int] = {}
+        for line in self.get("/metrics").splitlines():
+            name, _, rest = line.partition("{")
+            if name == "sandpod_operator_api_writes_total":
+                labels, _, value = rest.partition("} ")
+                fields = dict(part.split("=") for part in labels.replace('"', "").split(","))
+                if fields["result"] == "ok" and fields["kind"] not in {"Lease", "Event"}:
+                    found[fields["verb"], fields["kind"]] = int(float(value))
+        return found
+
+    def kill(self) -> None:
+        """End it as a lost node does: at once, with no word to anybody."""
+        self._process.kill()
+        self._process.wait(30)
+
+    def stop(self) -> int:
+        """End it as Kubernetes does, and return its exit code."""
+        self._process.terminate()
+        return self._process.wait(30)
+
+    def wait(self) -> int:
+        """Wait until it ends by itself, and return its exit code."""
+        return self._process.wait(60)
+
+
+@contextlib.contextmanager
+def running(log: Path, *namespaces: str, **changes: str) -> Iterator[OperatorProcess]:
+    """Give an active operator and end it afterwards."""
+    operator = OperatorProcess(log, *namespaces, **changes)
+    try:
+        asyncio.run(operator.is_active())
+        yield operator
+    finally:
+        operator.kill()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _api_server() -> str:
+    return run("get", "service", "kubernetes", "-n", "default", "-o", "jsonpath={.spec.clusterIP}:443")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objects:
+    """Makes and reads objects in one namespace."""
+
+    cluster: Cluster
+
+    @property
+    def namespace(self) -> str:
+        return self.cluster.sandboxes
+
+    async def apply(self, kind: str, name: str, **spec: Any) -> None:
+        """Make or change an object of Sandpod's."""
+        metadata = {"name": name, "namespace": self.namespace}
+        await self.put({"apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": spec})
+
+    async def put(self, manifest: dict[str, Any]) -> None:
+        """Make or change any object."""
+        await self.cluster.kubectl("apply", "-n", self.namespace, "-f", "-", stdin=json.dumps(manifest))
+
+    async def template(self, name: str = "python", **spec: Any) -> None:
+        """Make a template of the image under test."""
+        await self.apply("SandboxTemplate", name, **{"image": IMAGE, "hostUsers": False, **spec})
+
+    async def sandbox(self, name: str, **spec: Any) -> None:
+        """Make a Sandbox that alice holds from now on."""
+        claim = {"owner": "alice", "time": now()}
+        await self.apply("Sandbox", name, **{"templateRef": {"name": "python"}, "claim": claim, **spec})
+
+    async def status(self, name: str, kind: str = "sandbox") -> dict[str, Any]:
+        """Return an object's status; empty while it or its status is not there."""
+        out = await self.cluster.kubectl(
+            "get", f"{kind}.v1alpha1.sandpod.dev", name, "-n", self.namespace, "-o", "json", check=False
+        )
+        found: dict[str, Any] = json.loads(out).get("status", {}) if out else {}
+        return found
+
+    async def phase(self, name: str, phase: str, *, within: float = 60) -> dict[str, Any]:
+        """Wait until a Sandbox has a phase, and return its status."""
+
+        async def look() -> dict[str, Any]:
+            status = await self.status(name)
+            return status if status.get("phase") == phase else {}
+
+        return await until(f"{name} is {phase}", look, within=within)
+
+    async def reason(self, name: str, reason: str, *, within: float = 60) -> str:
+        """Wait until a Sandbox is not ready for that reason, and return the sentence."""
+
+        async def look() -> str:
+            conditions = (await self.status(name)).get("conditions", [])
+            found = [c for c in conditions if c["type"] == "Ready" and c["reason"] == reason]
+            return str(found[0]["message"]) if found else ""
+
+        return await until(f"{name} says {reason}", look, within=within)
+
+    async def gone(self, kind: str, name: str, *, within: float = 60) -> None:
+        """Wait until an object is not there any more."""
+
+        async def look() -> bool:
+            out = await self.cluster.kubectl(
+                "get", kind, name, "-n", self.namespace, "-o", "name", "--ignore-not-found"
+            )
+            return not out.strip()
+
+        await until(f"{kind} {name} is gone", look, within=within)
+
+    async def pool_has(self, pool: str, ready: int, *, within: float = 90) -> None:
+        """Wait until a pool has that many warm sandboxes, all ready."""
+
+        async def look() -> bool:
+            status = await self.status(pool, "sandboxpool")
+            return status.get("readyReplicas", 0) == ready == status.get("replicas", 0)
+
+        await until(f"pool {pool} has {ready} ready", look, within=within)
+
+
+def now() -> str:
+    """Return the time as Kubernetes writes it."""
+    return rfc3339(datetime.now(UTC))
