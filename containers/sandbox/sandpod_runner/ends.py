@@ -1,6 +1,7 @@
 """What the end of a run is called. Pure; called by `run.py` and `runs.py`."""
 
 import os
+import re
 import signal
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -11,6 +12,7 @@ Outcome = Literal["ok", "error", "timeout", "cancelled", "out_of_memory", "outpu
 
 _SHELL_KILLED: Final = 128 + signal.SIGKILL
 _MIB: Final = 1024 * 1024
+_MEMORY_ERROR: Final = re.compile(rb"[\w.]*MemoryError(:|$)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +30,32 @@ class Stop:
     gentle: bool = True
 
 
-def out_of_memory(limit: int) -> Stop:
+def out_of_memory(limit: int | None) -> Stop:
     """Return the end of a run that took too much memory.
 
     Args:
-        limit: The sandbox's memory, bytes.
+        limit: The sandbox's memory, bytes; None where it is not known.
     """
+    if limit is None:
+        return Stop("out_of_memory", "It asked for more memory than it can have.", gentle=False)
     detail = f"It used more than the sandbox's {limit // _MIB} MiB of memory."
     return Stop("out_of_memory", detail, gentle=False)
+
+
+def ran_out(language: str, how: Exit, last_words: bytes) -> bool:
+    """Tell whether a language's own runtime gave up for want of memory.
+
+    Args:
+        language: The program's language.
+        how: How it ended.
+        last_words: The end of its stderr.
+    """
+    if how.status == 0:
+        return False
+    if language == "javascript":
+        return b"JavaScript heap out of memory" in last_words
+    lines = last_words.strip().rsplit(b"\n", 1)
+    return language == "python" and _MEMORY_ERROR.match(lines[-1]) is not None
 
 
 def killed(how: Exit) -> bool:

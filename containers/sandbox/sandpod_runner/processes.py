@@ -9,6 +9,7 @@ import signal
 from collections.abc import Iterable
 
 _FREEZE_PASSES = 20
+_MANY = 16
 _PPID_FIELD = 1
 _UTIME_FIELD = 11
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -80,19 +81,19 @@ def end_trees(roots: Iterable[int], *, freeze: bool = False) -> None:
     Args:
         roots: Where the trees begin.
         freeze: Stop everything first, again and again until nothing new shows up: for trees that grow faster than
-            they are killed.
+            they are killed. Large trees are stopped first in any case.
     """
     roots = set(roots)
-    if freeze:
-        frozen: set[int] = set()
+    found = trees(roots, parents())
+    if freeze or len(found) > _MANY:
+        send(found, signal.SIGSTOP)
         for _ in range(_FREEZE_PASSES):
-            fresh = trees(roots, parents()) - frozen
+            fresh = trees(roots, parents()) - found
             if not fresh:
                 break
             send(fresh, signal.SIGSTOP)
-            frozen |= fresh
-        send(frozen, signal.SIGKILL)
-    send(trees(roots, parents()), signal.SIGKILL)
+            found |= fresh
+    send(found, signal.SIGKILL)
 
 
 def resident(pids: Iterable[int]) -> int:

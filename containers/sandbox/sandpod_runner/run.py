@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Protocol
 
 from sandpod_runner import processes
-from sandpod_runner.ends import Stop, describe_end, killed, out_of_memory
+from sandpod_runner.ends import Stop, describe_end, killed, out_of_memory, ran_out
 from sandpod_runner.jobs import Job
 from sandpod_runner.launcher import Exit, Launcher, LostError, Program
 from sandpod_runner.memory import Watch
@@ -94,8 +94,10 @@ class Run:
         finally:
             self._clean_up()
         memory = self._toolbox.memory
-        if memory is not None and killed(how) and memory.kills() > self._kills:
-            self.stop(out_of_memory(memory.limit))
+        by_kernel = memory is not None and killed(how) and memory.kills() > self._kills
+        words = self._output.last_words if self._output is not None else b""
+        if by_kernel or ran_out(self.request.language, how, words):
+            self.stop(out_of_memory(memory.limit if memory is not None else None))
         self._send_end(how)
 
     @property

@@ -59,9 +59,9 @@ class Runs:
             cwd = self._workspace.folder_path(request.cwd)
         except OSError as error:
             raise refusal_of(error) from error
+        run = Run(request, cwd, owner, self._toolbox)
         if not self._runs:
             self._watch()
-        run = Run(request, cwd, owner, self._toolbox)
         self._runs[request.run] = run
         owner.send({"t": "started", "run": request.run})
         task = self._loop.create_task(self._see_through(run))
@@ -128,10 +128,13 @@ class Runs:
         memory = self._toolbox.memory
         if memory is None:
             return
+        begin = self._loop.time()
         over, again = memory.look()
         if over:
             self._end_largest(memory.limit)
-        self._look = self._loop.call_later(again, self._look_at_memory)
+        # Adding processes up takes a while where there are many: looking must not become all that is done.
+        cost = self._loop.time() - begin
+        self._look = self._loop.call_later(max(again, 4 * cost), self._look_at_memory)
 
     def _end_largest(self, limit: int) -> None:
         if any(run.stopped == "out_of_memory" for run in self._runs.values()):

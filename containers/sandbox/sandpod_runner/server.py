@@ -80,7 +80,7 @@ class Connection(asyncio.Protocol):
         """Do what the frames ask for."""
         try:
             for frame in self._decoder.feed(data):
-                if self._transport is None:
+                if self._transport is None or self._transport.is_closing():
                     return
                 self._take(frame)
         except FrameError as error:

@@ -15,6 +15,10 @@ MAX_WAITING_INPUT: Final = 8 * 1024 * 1024
 """Input of one run that its program has not read yet, bytes. More of it ends the run."""
 
 
+LAST_WORDS: Final = 4096
+"""Bytes of stderr that are looked at."""
+
+
 class Output:
     """Both output streams of one run.
 
@@ -35,6 +39,8 @@ class Output:
         self._over = over
         self._reading = False
         self.counts = dict.fromkeys(fds, 0)
+        self.last_words = b""
+        """The end of stderr: what a runtime says when it gives up."""
         self.limit_passed = False
         for fd in fds.values():
             os.set_blocking(fd, False)
@@ -93,6 +99,8 @@ class Output:
         self.counts[name] += min(len(data), room)
         if room > 0:
             self._send(name, offset, data[:room])
+        if name == "stderr":
+            self.last_words = (self.last_words + data)[-LAST_WORDS:]
         if len(data) > room:
             self.limit_passed = True
             self.close()

@@ -1,0 +1,102 @@
+"""When memory counts as running out, and how soon the next look is."""
+
+from pathlib import Path
+
+import pytest
+
+from sandpod_runner import memory
+from sandpod_runner.memory import Cgroup, Watch
+
+MIB = 1024 * 1024
+
+
+class Figures:
+    """A source whose figures the test sets."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.value = 0
+
+    def used(self, over: int) -> int:
+        assert over <= self.limit
+        return self.value
+
+    def kills(self) -> int:
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("limit", "line"),
+    [(512 * MIB, 512 * MIB - 512 * MIB // 20), (256 * MIB, 232 * MIB), (4096 * MIB, 4096 * MIB - 4096 * MIB // 20)],
+)
+def test_line_is_a_twentieth_or_24_mib_below_the_limit(limit: int, line: int) -> None:
+    figures = Figures(limit)
+    watch = Watch(figures)
+    watch.rest()
+    figures.value = line
+    assert watch.look()[0] is False
+    figures.value = line + 1
+    assert watch.look()[0] is True
+
+
+def test_files_that_fill_the_memory_leave_the_next_run_half_of_what_is_left() -> None:
+    figures = Figures(512 * MIB)
+    watch = Watch(figures)
+    figures.value = 508 * MIB
+    watch.rest()
+    assert watch.look()[0] is False
+    figures.value = 511 * MIB
+    assert watch.look()[0] is True
+
+
+def test_looks_come_sooner_the_nearer_the_line_is() -> None:
+    figures = Figures(2048 * MIB)
+    watch = Watch(figures)
+    watch.rest()
+    pauses = []
+    for used in (0, 1000, 1800, 1930, 1945):
+        figures.value = used * MIB
+        pauses.append(watch.look()[1])
+    assert pauses == sorted(pauses, reverse=True)
+    assert 0.002 <= pauses[-1] < pauses[0] <= 0.25
+
+
+def files(folder: Path, names: dict[str, str]) -> list[str]:
+    for name, text in names.items():
+        (folder / name).write_text(text)
+    return [str(folder / name) for name in names]
+
+
+def test_cache_that_can_be_dropped_is_not_counted_once_it_matters(tmp_path: Path) -> None:
+    paths = files(
+        tmp_path,
+        {
+            "max": "1000\n",
+            "current": "900\n",
+            "stat": "anon 300\ninactive_file 200\nactive_file 100\n",
+            "events": "oom_kill 3\n",
+        },
+    )
+    group = Cgroup(1000, paths[1], paths[2], paths[3], ("inactive_file", "active_file", "slab_reclaimable"))
+    assert group.used(over=950) == 900
+    assert group.used(over=800) == 600
+    assert group.kills() == 3
+
+
+@pytest.mark.parametrize("text", ["max\n", "9223372036854771712\n", "", "x\n"])
+def test_group_without_a_limit_is_not_watched(tmp_path: Path, text: str) -> None:
+    paths = files(tmp_path, {"limit": text, "usage": "1\n", "stat": "", "events": ""})
+    assert memory._cgroup(paths, ()) is None
+    assert memory._cgroup([str(tmp_path / "missing"), *paths[1:]], ()) is None
+
+
+def test_figures_that_can_not_be_read_stop_nothing(tmp_path: Path) -> None:
+    watch = Watch(Cgroup(512 * MIB, str(tmp_path / "missing"), "", "", ()))
+    watch.rest()
+    assert watch.look()[0] is False
+    assert watch.kills() == 0
+
+
+def test_folders_on_a_disk_are_not_counted_as_memory(tmp_path: Path) -> None:
+    assert memory.ProcessSum(MIB, ["/proc"]).used(0) > 0
+    assert memory._in_memory(str(tmp_path / "missing")) is False
