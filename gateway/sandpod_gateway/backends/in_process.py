@@ -265,8 +265,10 @@ class InProcessBackend:
             self._ledger.forget(now)
             event = self._ledger.next_event()
             pause = _SWEEP_SECONDS if event is None else min(_SWEEP_SECONDS, (event - now).total_seconds())
+            # Not `wait_for`: Python 3.11's forgets a cancel that comes together with the event.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), max(0.001, pause))
+                async with asyncio.timeout(max(0.001, pause)):
+                    await self._changed.wait()
 
 
 def _invalid(message: str) -> SandpodError:

@@ -90,7 +90,8 @@ class LocalProcess:
         with contextlib.suppress(ProcessLookupError):
             self._process.terminate()
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._process.wait(), _TERM_SECONDS)
+            async with asyncio.timeout(_TERM_SECONDS):
+                await self._process.wait()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
 
@@ -167,10 +168,11 @@ class Isolated:
     def _command(self, uid: int | None, descriptors: Descriptors, program: Sequence[str]) -> list[str]:
         if uid is None:
             return bwrap.command(self.bwrap, self.host.view, self.settings, descriptors, program)
-        # The packaged program finds its library two folders up.
-        folder = Path(self.bwrap).parents[2] if len(Path(self.bwrap).parts) > 3 else Path(self.bwrap).parent  # noqa: PLR2004
+        path = Path(self.bwrap)
+        # The program in PyPI's package finds its library two folders up.
+        folder = path.parents[2] if path.parent.name == "_bin" else path.parent
         sources, view = staged(self.host.view, str(folder))
-        executable = f"{local_launcher.STAGE}/0/{Path(self.bwrap).relative_to(folder)}"
+        executable = f"{local_launcher.STAGE}/0/{path.relative_to(folder)}"
         command = bwrap.command(executable, view, self.settings, descriptors, program)
         launcher = [sys.executable, "-I", "-S", local_launcher.__file__, str(uid)]
         return [*launcher, *sources, "--", *command]

@@ -16,6 +16,10 @@ MACHINES = list(ARCH)
 CLONE = {"x86_64": 56, "aarch64": 220}
 SOCKET = {"x86_64": 41, "aarch64": 198}
 IOCTL = {"x86_64": 16, "aarch64": 29}
+SOCKETS = [
+    *("unix", "unix-seqpacket", "tcp", "tcp-flags", "udp6", "route", "netfilter", "raw", "seqpacket", "sctp"),
+    *("packet", "crypto", "vsock"),
+]
 READ = {"x86_64": 0, "aarch64": 63}
 
 
@@ -106,23 +110,7 @@ def test_nothing_can_be_typed_into_a_terminal(machine: str) -> None:
         ((38, 5, 0), error(errno.EAFNOSUPPORT)),
         ((40, 1, 0), error(errno.EAFNOSUPPORT)),
     ],
-    ids=(
-        [
-            "unix",
-            "unix-seqpacket",
-            "tcp",
-            "tcp-flags",
-            "udp6",
-            "route",
-            "netfilter",
-            "raw",
-            "seqpacket",
-            "sctp",
-            "packet",
-            "crypto",
-            "vsock",
-        ]
-    ),
+    ids=SOCKETS,
 )
 def test_sockets_are_unix_tcp_udp_and_route_only(machine: str, arguments: tuple[int, ...], expected: int) -> None:
     assert answer(machine, SOCKET[machine], *arguments) == expected
