@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 LIMIT = 300
+# A suite of one subject is read case by case, so its length costs less.
+TEST_LIMIT = 450
 ROOTS = ("operator", "gateway", "containers", "tests", "tools")
 
 
@@ -19,20 +21,25 @@ def modules(root: Path) -> Iterator[Path]:
         yield from sorted((root / name).rglob("*.py"))
 
 
+def limit(name: str) -> int:
+    """Return how many lines a module may have."""
+    return TEST_LIMIT if name.startswith("tests/") else LIMIT
+
+
 def complaints(root: Path, exceptions: dict[str, str]) -> list[str]:
     """Return one sentence for each module over the limit and for each exception without need."""
     lengths = {
         str(path.relative_to(root)): len(path.read_text(encoding="utf-8").splitlines()) for path in modules(root)
     }
     found = [
-        f"{name} has {lines} lines, the limit is {LIMIT}: cut it, or give the reason in pyproject.toml."
+        f"{name} has {lines} lines, the limit is {limit(name)}: cut it, or give the reason in pyproject.toml."
         for name, lines in lengths.items()
-        if lines > LIMIT and name not in exceptions
+        if lines > limit(name) and name not in exceptions
     ]
     found += [
         f"{name} needs no exception: remove it from pyproject.toml."
         for name in exceptions
-        if lengths.get(name, 0) <= LIMIT
+        if lengths.get(name, 0) <= limit(name)
     ]
     return found
 

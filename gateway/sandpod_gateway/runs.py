@@ -147,7 +147,7 @@ class Runs:
                 try:
                     handle = await self._start(connection, running, timeout)
                     async with asyncio.timeout(timeout + OVERTIME):
-                        return await asyncio.shield(handle.ended)
+                        return self._seen(running, await asyncio.shield(handle.ended))
                 except TimeoutError:
                     # A runner that is this late does not listen any more: the sandbox can't be used.
                     await connection.close()
@@ -189,6 +189,13 @@ class Runs:
             if not await connection.stop_run(run_id, wait=CANCEL_WAIT):
                 logger.warning("a cancelled run did not end in time; its sandbox's stream is closed")
                 await connection.close()
+
+    def _seen(self, running: _Running, ended: Ended) -> Ended:
+        """Return the end as the caller sees it: a cancel that nobody here asked for is a sandbox being stopped."""
+        if ended.outcome != Outcome.CANCELLED or self._sandboxes.is_closing(running.record.name):
+            return ended
+        detail = "The sandbox was stopped while the program ran, and the program with it."
+        return ended.model_copy(update={"outcome": Outcome.SANDBOX_LOST, "detail": detail})
 
     def _lost(self, running: _Running) -> Ended:
         if self._sandboxes.is_closing(running.record.name):

@@ -117,9 +117,15 @@ class Cluster:
         """Return what a Python program prints in a sandbox's pod, beside the runner and not through it."""
         return await self.kubectl("exec", pod, "-n", self.sandboxes, "--", "python3", "-I", "-c", code)
 
-    async def claimed(self) -> set[str]:
-        """Return the names of all Sandboxes that somebody holds."""
-        return {s["metadata"]["name"] for s in await self.items("sandboxes.sandpod.dev") if "claim" in s["spec"]}
+    async def claimed(self, user: str) -> set[str]:
+        """Return the names of all Sandboxes that a user holds."""
+        found = await self.items("sandboxes.sandpod.dev")
+        return {s["metadata"]["name"] for s in found if s["spec"].get("claim", {}).get("owner") == f"user:{user}"}
+
+    async def made(self) -> set[str]:
+        """Return the names of all Sandboxes that a gateway has made or taken."""
+        found = await self.items("sandboxes.sandpod.dev")
+        return {s["metadata"]["name"] for s in found if "claim" in s["spec"]}
 
     async def warm(self) -> set[str]:
         """Return the names of all Sandboxes that wait, ready."""

@@ -22,13 +22,13 @@ ACCEPT = {"Accept": "application/json, text/event-stream"}
 async def test_without_a_valid_key_the_answer_is_401_and_nothing_is_made(
     gateway_url: str, cluster: Cluster, key: str | None
 ) -> None:
-    before = await cluster.claimed()
+    before = await cluster.made()
     headers = ACCEPT | ({"Authorization": f"Bearer {key}"} if key is not None else {})
     async with httpx2.AsyncClient() as client:
         answer = await client.post(f"{gateway_url}/mcp", json=CALL, headers=headers)
     assert answer.status_code == 401
     assert answer.headers["www-authenticate"].startswith("Bearer")
-    assert await cluster.claimed() == before
+    assert await cluster.made() == before
 
 
 async def test_health_needs_no_key_and_tells_nothing(gateway_url: str) -> None:

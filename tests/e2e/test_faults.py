@@ -97,7 +97,9 @@ async def test_killed_operator_disturbs_no_run_and_its_work_is_taken_over(
 
 
 async def test_sandbox_past_its_lifetime_ends_and_says_so(session: Session, cluster: Cluster) -> None:
-    sandbox = await session.create(name="short", lifetime={"ttl": 3, "idle_timeout": 3})
+    # From the pool, since a pod's start counts as well.
+    await cluster.pool_is_full()
+    sandbox = await session.create(name="short", lifetime={"ttl": 10, "idle_timeout": 10})
     pod = (await cluster.pod_of(sandbox))["metadata"]["name"]
     await cluster.kubectl("wait", f"pod/{pod}", "-n", cluster.sandboxes, "--for=delete", "--timeout=90s")
     reply = await session.python("print(1)", sandbox=sandbox)

@@ -62,11 +62,11 @@ async def test_describe_says_that_the_image_does_not_exist(cluster: Cluster, can
 async def test_caller_is_told_why_a_sandbox_cannot_start_and_nothing_stays(
     session: Session, cluster: Cluster, template: str, code: str
 ) -> None:
-    before = await cluster.claimed()
+    before = await cluster.claimed("alice")
     reply = await session.call("create_sandbox", template=template)
     assert reply.error == code
     assert reply["next"]
-    assert await cluster.claimed() == before
+    assert await cluster.claimed("alice") == before
 
 
 async def test_malformed_sandbox_is_refused_with_a_sentence(cluster: Cluster) -> None:

@@ -83,7 +83,7 @@ async def test_default_sandbox_keeps_files_between_calls_and_connections(alice: 
 async def test_fresh_sandbox_is_used_once_and_gone(session: Session, cluster: Cluster) -> None:
     reply = await session.python("open('f', 'w').write('1')\nprint('once')", fresh=True)
     assert reply["stdout"] == "once\n"
-    assert reply["sandbox"] not in await cluster.claimed()
+    assert reply["sandbox"] not in await cluster.claimed("alice")
 
 
 async def test_sandbox_is_seen_until_it_is_closed(session: Session) -> None:

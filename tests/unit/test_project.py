@@ -177,6 +177,8 @@ def test_line_limit_complains_of_long_modules_and_of_idle_exceptions(tmp_path: P
     (tmp_path / "tools").mkdir()
     (tmp_path / "tools/long.py").write_text("x = 1\n" * 301, encoding="utf-8")
     (tmp_path / "tools/short.py").write_text("x = 1\n" * 300, encoding="utf-8")
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests/test_it.py").write_text("x = 1\n" * 301, encoding="utf-8")
     assert [text.split()[0] for text in line_limits.complaints(tmp_path, {})] == ["tools/long.py"]
     assert line_limits.complaints(tmp_path, {"tools/long.py": "a reason"}) == []
     idle = {"tools/long.py": "a reason", "tools/short.py": "none"}
