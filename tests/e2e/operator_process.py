@@ -23,7 +23,13 @@ from sandpod_api.base import rfc3339
 from sandpod_api.names import API_VERSION
 
 IMAGE = f"{os.environ.get('IMAGE_PREFIX', 'sandpod')}/sandbox:{os.environ.get('IMAGE_TAG', 'dev')}"
-FAST = {"RETENTION": "6", "FAILED_POD_GRACE": "2", "RESYNC_INTERVAL": "20", "HEARTBEAT_INTERVAL": "2"}
+FAST = {
+    "RETENTION": "10",
+    "REFUSED_RETRY": "1",
+    "FAILED_POD_GRACE": "2",
+    "RESYNC_INTERVAL": "20",
+    "HEARTBEAT_INTERVAL": "2",
+}
 
 
 @contextlib.contextmanager
@@ -208,7 +214,7 @@ class Objects:
 
         async def look() -> bool:
             status = await self.status(pool, "sandboxpool")
-            return status.get("readyReplicas", 0) == ready == status.get("replicas", 0)
+            return (status.get("readyReplicas"), status.get("replicas")) == (ready, ready)
 
         await until(f"pool {pool} has {ready} ready", look, within=within)
 

@@ -1,0 +1,137 @@
+"""Pools under a real operator: filled, claimed from, scaled, renewed, blocked."""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from e2e.cluster import Cluster, until
+from e2e.operator_process import IMAGE, Objects, OperatorProcess, namespace, now, running
+
+
+@pytest.fixture(scope="module")
+def objects(cluster: Cluster) -> Iterator[Objects]:
+    assert cluster.namespace
+    with namespace("pool") as own:
+        yield Objects(cluster=own)
+
+
+@pytest.fixture(scope="module")
+def operator(objects: Objects, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
+    with running(tmp_path_factory.mktemp("operator") / "log", objects.namespace) as made:
+        asyncio.run(objects.template())
+        yield made
+
+
+@pytest.fixture
+async def pool(objects: Objects, operator: OperatorProcess) -> str:
+    """A pool with two warm sandboxes."""
+    assert operator.port
+    await objects.template()
+    await objects.apply("SandboxPool", "warm", templateRef={"name": "python"}, replicas=2)
+    await objects.pool_has("warm", 2)
+    return "warm"
+
+
+async def claim(objects: Objects, name: str) -> None:
+    """Take a warm sandbox as a gateway does."""
+    made = await objects.cluster.sandbox(name)
+    patch = [
+        {"op": "test", "path": "/metadata/resourceVersion", "value": made["metadata"]["resourceVersion"]},
+        {"op": "remove", "path": "/metadata/ownerReferences"},
+        {"op": "replace", "path": "/metadata/labels/sandpod.dev~1state", "value": "claimed"},
+        {"op": "add", "path": "/spec/claim", "value": {"owner": "alice", "time": now()}},
+    ]
+    await objects.cluster.kubectl("patch", "sbx", name, "-n", objects.namespace, "--type=json", "-p", json.dumps(patch))
+
+
+async def test_life_of_a_pools_sandbox_costs_six_writes(objects: Objects, operator: OperatorProcess, pool: str) -> None:
+    """The operator's four; claim and deletion are the caller's. Its replacement costs three by then."""
+    await objects.cluster.kubectl("delete", "sbxp", pool, "-n", objects.namespace)
+    await until("no sandbox", lambda: _none(objects), within=60)
+    before = Counter(operator.writes())
+    await objects.apply("SandboxPool", pool, templateRef={"name": "python"}, replicas=1)
+    await objects.pool_has(pool, 1)
+    (name,) = await objects.cluster.warm()
+    await claim(objects, name)
+    await objects.phase(name, "Ready")
+    await objects.cluster.kubectl("delete", "sbx", name, "-n", objects.namespace)
+    await objects.gone("pod", name)
+    await objects.pool_has(pool, 1)
+    made = Counter(operator.writes()) - before
+    assert made["create", "Sandbox"] == made["create", "Pod"] == 2
+    assert made["patch_status", "Sandbox"] == 3
+    assert made["delete", "Sandbox"] == made["delete", "Pod"] == 0
+
+
+async def _none(objects: Objects) -> bool:
+    return not await objects.cluster.items("sandboxes.sandpod.dev")
+
+
+async def test_claimed_sandbox_leaves_and_is_replaced(objects: Objects, pool: str) -> None:
+    name = min(await objects.cluster.warm())
+    await claim(objects, name)
+    status = await objects.phase(name, "Ready")
+    assert "expiresAt" in status
+    await objects.pool_has(pool, 2)
+    await objects.cluster.kubectl("delete", "sbxp", pool, "-n", objects.namespace)
+    await until("only the claimed one is left", lambda: _left(objects, {name}), within=60)
+    await objects.cluster.kubectl("delete", "sbx", name, "-n", objects.namespace)
+
+
+async def _left(objects: Objects, names: set[str]) -> bool:
+    return {s["metadata"]["name"] for s in await objects.cluster.items("sandboxes.sandpod.dev")} == names
+
+
+async def test_pool_follows_kubectl_scale(objects: Objects, pool: str) -> None:
+    await objects.cluster.kubectl("scale", "sbxp", pool, "-n", objects.namespace, "--replicas=3")
+    await objects.pool_has(pool, 3)
+    await objects.cluster.kubectl("scale", "sbxp", pool, "-n", objects.namespace, "--replicas=1")
+    await objects.pool_has(pool, 1)
+    await objects.cluster.kubectl(
+        "wait", f"sbxp/{pool}", "-n", objects.namespace, "--for=condition=Available", "--timeout=30s"
+    )
+
+
+async def test_changed_template_renews_the_pool_which_is_never_empty(objects: Objects, pool: str) -> None:
+    before = await objects.cluster.warm()
+    await objects.template(limits={"processes": 99})
+    fewest = len(before)
+
+    async def renewed() -> bool:
+        nonlocal fewest
+        warm = await objects.cluster.warm()
+        fewest = min(fewest, len(warm))
+        return len(warm) == 2 and not warm & before
+
+    await until("both are new", renewed, within=120)
+    assert fewest >= 1
+    await objects.pool_has(pool, 2)
+    pods = await objects.cluster.items("pods")
+    env = [e for p in pods for e in p["spec"]["containers"][0]["env"] if e["name"] == "SANDPOD_PROCESSES"]
+    assert {e["value"] for e in env} == {"99"}
+
+
+async def test_lost_warm_pod_is_replaced(objects: Objects, pool: str) -> None:
+    name = min(await objects.cluster.warm())
+    await objects.cluster.kubectl("delete", "pod", name, "-n", objects.namespace)
+    await objects.gone("sandbox.v1alpha1.sandpod.dev", name)
+    await objects.pool_has(pool, 2)
+
+
+async def test_blocked_pool_says_why_and_recovers(objects: Objects, operator: OperatorProcess) -> None:
+    await objects.template("broken", image="nosuch.invalid/x:1")
+    await objects.apply("SandboxPool", "blocked", templateRef={"name": "broken"}, replicas=1)
+
+    async def told() -> str:
+        text = await objects.cluster.kubectl("describe", "sbxp", "blocked", "-n", objects.namespace)
+        return text if "Warning  PoolBlocked" in text and "nosuch.invalid" in text else ""
+
+    await until("the pool says why", told, within=60)
+    assert (await objects.status("blocked", "sandboxpool"))["reason"] == "PoolBlocked"
+    made = operator.writes()["create", "Sandbox"]
+    await objects.template("broken", image=IMAGE)
+    await objects.pool_has("blocked", 1)
+    assert operator.writes()["create", "Sandbox"] == made + 1
