@@ -7,6 +7,7 @@ is started or stopped (the runner); it makes sure that every run ends here, what
 import asyncio
 import json
 import logging
+import math
 import secrets
 import time
 from collections.abc import AsyncIterator
@@ -33,6 +34,7 @@ logger = logging.getLogger(__name__)
 
 OVERTIME: Final = 10.0  # seconds after its timeout in which the runner must have told a run's end
 CANCEL_WAIT: Final = 5.0  # seconds that a cancelled call waits for the program's end
+FRESH_MARGIN: Final = 120  # seconds that a sandbox for one run may outlive it when nobody is left to delete it
 MAX_RESULT: Final = 900 * 1024  # bytes of a result as it is sent; clients refuse one event of 1 MiB
 
 
@@ -108,15 +110,17 @@ class Runs:
                 "fresh and sandbox exclude each other.",
                 next_step="Leave one of them out.",
             )
-        async with self._place(owner, sandbox, fresh=fresh) as record:
+        if not fresh:
+            return await self._run_in(await self._sandboxes.resolve(owner, sandbox), request, send)
+        async with self._fresh(owner, request) as record:
             return await self._run_in(record, request, send)
 
     @asynccontextmanager
-    async def _place(self, owner: str, sandbox: str | None, *, fresh: bool) -> AsyncIterator[SandboxRecord]:
-        if not fresh:
-            yield await self._sandboxes.resolve(owner, sandbox)
-            return
-        record = await self._sandboxes.create(ClaimRequest(owner=owner))
+    async def _fresh(self, owner: str, request: RunRequest) -> AsyncIterator[SandboxRecord]:
+        """Make a sandbox for one run. Should this gateway die meanwhile, its short lifetime ends it."""
+        ttl = math.ceil(self._limits.timeout(request.timeout)) + FRESH_MARGIN
+        claim = ClaimRequest(owner=owner, ttl=ttl, idle_timeout=FRESH_MARGIN)
+        record = await self._sandboxes.create(claim)
         try:
             yield record
         finally:

@@ -36,6 +36,15 @@ async def test_a_fresh_sandbox_is_gone_after_the_run(alice: Caller, place: Place
     assert (await alice.call("list_sandboxes"))["sandboxes"] == []
 
 
+async def test_a_fresh_sandbox_ends_by_itself_when_its_gateway_dies(alice: Caller, place: Place) -> None:
+    task = asyncio.create_task(alice.python(FOREVER, fresh=True, timeout=60))
+    await until(lambda: len(place.backend.launcher.cells) == 1)
+    [record] = await place.backend.list("alice")
+    assert (record.ttl, record.idle_timeout) == (180, 120)
+    await alice.call("close_sandbox", sandbox=record.name, force=True)
+    assert (await task).outcome == "cancelled"
+
+
 async def test_fresh_and_a_handle_exclude_each_other(alice: Caller) -> None:
     answer = await alice.call("run_python_code", code="1", sandbox="sbx-a", fresh=True)
     assert answer["error"] == ErrorCode.INVALID_ARGUMENT
