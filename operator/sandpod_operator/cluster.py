@@ -112,6 +112,10 @@ class Cluster:
                 return
             query["continue"] = follow
 
+    async def check(self, resource: Resource, namespace: str) -> None:
+        """Return when objects of the kind can be listed; raises as every call does."""
+        await self._request("GET", resource.path(namespace), query={"limit": "1"})
+
     async def create(self, resource: Resource, manifest: dict[str, Any]) -> dict[str, Any]:
         """Make an object and return it as it is now."""
         path = resource.path(key_of(resource, manifest).namespace)

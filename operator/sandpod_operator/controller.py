@@ -56,7 +56,7 @@ class Controller:
         self._metrics = metrics
         self._settings = settings
         self._clock = clock
-        self._suspects: set[Key] = set()
+        self._suspects: dict[Key, datetime] = {}
 
     def saw(self, resource: Resource, manifest: dict[str, Any]) -> None:
         """Take in an object that was watched, listed or answered, and wake whoever depends on it."""
@@ -158,20 +158,21 @@ class Controller:
         self._notes.status_written = {uid: note for uid, note in self._notes.status_written.items() if uid in pools}
 
     async def sweep(self) -> None:
-        """Delete pods that were without a Sandbox in two sweeps in a row and of which the API server says the same.
+        """Delete pods that have long been without a Sandbox, if the API server says the same.
 
         Owner references do it already; this is for those that lost theirs.
         """
-        found = set(observe.orphans(self._store))
-        for key in found & self._suspects:
+        now = self._clock()
+        found = observe.orphans(self._store)
+        self._suspects = {key: self._suspects.get(key, now) for key in found}
+        for key, since in self._suspects.items():
             pod = self._store.pod(key.namespace, key.name)
-            if pod is None:
+            if pod is None or (now - since).total_seconds() < self._settings.orphan_grace:
                 continue
             try:
                 self.saw(resources.SANDBOXES, await self._cluster.get(resources.SANDBOXES, key.namespace, key.name))
             except NotFoundError:
                 await self._delete_orphan(key, pod.metadata.uid)
-        self._suspects = found
 
     async def _delete_orphan(self, key: Key, uid: str) -> None:
         _log.info("pod %s/%s has no Sandbox any more: deleting it", key.namespace, key.name)

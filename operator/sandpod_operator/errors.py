@@ -1,7 +1,7 @@
 """What can go wrong between the operator and the API server, as one tree.
 
     OperatorError
-    ├── SettingsError        the settings make no sense together; main says so and ends with 2
+    ├── AddressError         the address of health and metrics can't be had; main says so and ends with 2
     ├── LeadershipLostError  another replica may be active: the process ends at once
     └── ClusterError
         ├── UnreachableError     no answer, or one that says try later
@@ -18,8 +18,8 @@ class OperatorError(Exception):
     """Whatever the operator raises by itself."""
 
 
-class SettingsError(OperatorError):
-    """The settings make no sense; the text says which and what to do."""
+class AddressError(OperatorError):
+    """The HTTP server can't listen; the text says where and what to do."""
 
 
 class LeadershipLostError(OperatorError):

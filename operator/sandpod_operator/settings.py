@@ -82,6 +82,10 @@ class OperatorSettings(BaseSettings):
     backoff_min: Annotated[float, Field(gt=0, description="Wait after an object's first error; doubles.")] = 0.5
     backoff_max: Annotated[float, Field(gt=0, description="Longest wait after errors.")] = 300
     sweep_interval: Annotated[float, Field(gt=0, description="Time between looks for orphans and due work.")] = 5
+    orphan_grace: Annotated[
+        float,
+        Field(ge=0, description="Time that a pod without a Sandbox is left to Kubernetes' own garbage collector."),
+    ] = 30
     resync_interval: Annotated[
         float, Field(gt=0, description="Time between full lists, which repair whatever a watch lost.")
     ] = 180

@@ -15,7 +15,7 @@ from sandpod_operator import handlers
 from sandpod_operator.clock import utc_now
 from sandpod_operator.cluster import Cluster
 from sandpod_operator.controller import Controller
-from sandpod_operator.errors import ClusterError, NotFoundError, RefusedError
+from sandpod_operator.errors import AddressError, ClusterError, NotFoundError, RefusedError
 from sandpod_operator.events import EventPoster
 from sandpod_operator.health import Health, build_heartbeat, create_app
 from sandpod_operator.leader import Elector
@@ -58,6 +58,8 @@ async def run(settings: OperatorSettings) -> int:
             return _unusable(trouble)
         async with _Server(health, metrics, settings):
             return await Operator(cluster=cluster, settings=settings, metrics=metrics, health=health, stop=stop).run()
+    except AddressError as error:
+        return _unusable(str(error))
     finally:
         await cluster.close()
 
@@ -78,7 +80,7 @@ async def find_trouble(cluster: Cluster, settings: OperatorSettings) -> str | No
     for namespace in settings.namespaces:
         for resource in (SANDBOXES, TEMPLATES, POOLS):
             try:
-                await cluster.list(resource, namespace)
+                await cluster.check(resource, namespace)
             except NotFoundError:
                 return f"the cluster has no {resource.plural}; install the CRDs of the chart first"
             except RefusedError as error:
@@ -97,7 +99,12 @@ class _Server:
 
     async def __aenter__(self) -> None:
         await self._runner.setup()
-        await web.TCPSite(self._runner, self._settings.http_host, self._settings.http_port).start()
+        host, port = self._settings.http_host, self._settings.http_port
+        try:
+            await web.TCPSite(self._runner, host, port).start()
+        except OSError as error:
+            await self._runner.cleanup()
+            raise AddressError(f"can't listen on {host}:{port} ({error.strerror}); set another http_port") from error
 
     async def __aexit__(self, *_: object) -> None:
         await self._runner.cleanup()

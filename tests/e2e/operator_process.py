@@ -29,6 +29,8 @@ FAST = {
     "FAILED_POD_GRACE": "2",
     "RESYNC_INTERVAL": "20",
     "HEARTBEAT_INTERVAL": "2",
+    "SWEEP_INTERVAL": "1",
+    "ORPHAN_GRACE": "2",
 }
 
 

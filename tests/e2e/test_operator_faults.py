@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from e2e.cluster import Cluster, until
-from e2e.operator_process import Objects, OperatorProcess, namespace, run
+from e2e.operator_process import Objects, OperatorProcess, namespace, run, running
 
 QUICK = {"LEASE_DURATION": "4", "LEASE_RENEW_DEADLINE": "3", "LEASE_RETRY": "0.5"}
 
@@ -77,43 +77,39 @@ async def test_replica_that_loses_the_lease_ends_with_1(
     assert active.wait() == 1
 
 
-async def test_heartbeat_comes_back_through_the_watch(
-    replicas: tuple[OperatorProcess, OperatorProcess],
-) -> None:
-    active, _ = await in_order(replicas)
+@pytest.fixture
+def operator(objects: Objects, tmp_path: Path) -> Iterator[OperatorProcess]:
+    with running(tmp_path / "log", objects.namespace) as made:
+        yield made
+
+
+async def test_heartbeat_comes_back_through_the_watch(operator: OperatorProcess) -> None:
     ages: list[float] = []
 
     async def fell() -> bool:
-        line = next(
-            x for x in active.get("/metrics").splitlines() if x.startswith("sandpod_operator_watch_age_seconds{")
-        )
+        lines = operator.get("/metrics").splitlines()
+        line = next(line for line in lines if line.startswith("sandpod_operator_watch_age_seconds{"))
         ages.append(float(line.rpartition(" ")[2]))
         return len(ages) > 1 and ages[-1] < ages[-2]
 
     await until("a heartbeat's event arrives", fell, within=30)
 
 
-async def test_everything_can_be_deleted_while_no_operator_runs(
-    objects: Objects, replicas: tuple[OperatorProcess, OperatorProcess]
-) -> None:
-    await in_order(replicas)
+async def test_everything_can_be_deleted_while_no_operator_runs(objects: Objects, operator: OperatorProcess) -> None:
     await objects.template()
     await objects.sandbox("one")
     await objects.sandbox("two")
     for name in ("one", "two"):
         await objects.phase(name, "Ready")
-    for operator in replicas:
-        operator.kill()
+    operator.kill()
     await objects.cluster.kubectl("delete", "sbx", "one", "-n", objects.namespace, "--timeout=30s")
     await objects.gone("pod", "one")
     await objects.cluster.kubectl("delete", "namespace", objects.namespace, "--timeout=90s")
     await objects.cluster.kubectl("create", "namespace", objects.namespace)
 
 
-async def test_pod_that_lost_its_owner_is_swept_away(
-    objects: Objects, replicas: tuple[OperatorProcess, OperatorProcess]
-) -> None:
-    await in_order(replicas)
+async def test_pod_that_lost_its_owner_is_swept_away(objects: Objects, operator: OperatorProcess) -> None:
+    assert operator.port
     await objects.template()
     await objects.sandbox("gone")
     await objects.phase("gone", "Ready")

@@ -4,7 +4,7 @@ import pytest
 
 from operator_world import SPACE, World, metadata, pod_object, sandbox_object, template_object
 from sandpod_api import names
-from sandpod_operator.resources import PODS, POOLS, SANDBOXES, TEMPLATES, Key
+from sandpod_operator.resources import PODS, POOLS, SANDBOXES, TEMPLATES
 from sandpod_operator.store import Store
 
 
@@ -53,14 +53,16 @@ def test_object_that_cannot_be_read_is_left_alone_and_said(caplog: pytest.LogCap
     assert "Sandbox boxes/box can't be read" in caplog.text
 
 
-async def test_sweep_deletes_a_pod_without_sandbox_in_its_second_look() -> None:
+async def test_sweep_deletes_a_pod_that_has_long_been_without_its_sandbox() -> None:
     world = World()
     orphan = pod_object()
     orphan["metadata"]["ownerReferences"] = []
-    world.api.set(PODS, orphan)
-    world.store.put(PODS, world.api.objects[Key("Pod", SPACE, "box")])
+    world.store.put(PODS, world.api.set(PODS, orphan))
+    await world.controller.sweep()
+    await world.after(world.settings.orphan_grace - 1)
     await world.controller.sweep()
     assert world.named("Pod") == ["box"]
+    await world.after(1)
     await world.controller.sweep()
     assert world.named("Pod") == []
 
@@ -70,6 +72,7 @@ async def test_sweep_asks_the_api_server_before_it_takes_a_pod() -> None:
     world.store.put(PODS, world.api.set(PODS, pod_object()))
     world.api.set(SANDBOXES, sandbox_object())
     await world.controller.sweep()
+    await world.after(world.settings.orphan_grace)
     await world.controller.sweep()
     assert world.named("Pod") == ["box"]
     assert world.store.sandbox(SPACE, "box") is not None
