@@ -23,8 +23,9 @@ from sandpod_gateway.backends import bwrap, local_host, local_probe, local_uids,
 from sandpod_gateway.backends.base import ByteStream
 from sandpod_gateway.backends.in_process import InProcessBackend, Terms
 from sandpod_gateway.backends.ledger import Limits, sentence
-from sandpod_gateway.backends.local_process import Isolated, LocalProcess, start_plain
+from sandpod_gateway.backends.local_process import LocalProcess
 from sandpod_gateway.backends.local_settings import LocalSettings
+from sandpod_gateway.backends.local_start import Isolated, start_plain
 from sandpod_gateway.backends.local_trouble import bubblewrap_failed, no_isolation
 from sandpod_gateway.backends.warm import WarmPool
 from sandpod_gateway.connection import ConnectionLostError, open_connection
@@ -139,7 +140,7 @@ class LocalLauncher:
         """Start a sandbox that looks at itself from inside."""
         probe = f"{bwrap.HOME}/local_probe.py"
         try:
-            process = await self._isolated(host).start(self._free_uid(), lambda _: [host.python, "-I", probe])
+            process = await self._isolated(host).start(self._free_uid(), [host.python, "-I", probe])
         except OSError as error:
             raise bubblewrap_failed(str(error)) from error
         try:

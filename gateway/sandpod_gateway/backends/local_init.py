@@ -6,12 +6,16 @@ namespace are counted from here on.
 """
 
 import contextlib
+import ctypes
 import json
 import os
 import resource
+import select
+import signal
 import sys
 from pathlib import Path
 
+_PR_SET_PDEATHSIG = 1
 _RESERVE = 16
 """Processes that the runner keeps for itself over what runs may have: it must answer beside a fork bomb."""
 
@@ -35,9 +39,25 @@ def _set_limits(limits: dict[str, int]) -> None:
         Path("/proc/self/oom_score_adj").write_text("500", encoding="ascii")
 
 
+def _gateway_is_there(lifeline: int) -> bool:
+    """Tell whether the gateway still holds its end of a pipe.
+
+    What kills this process when the gateway dies was set just before it began: a death before that is seen here.
+    """
+    poll = select.poll()
+    poll.register(lifeline, 0)
+    ended = poll.poll(0)
+    os.close(lifeline)
+    return not ended
+
+
 def main() -> int:
-    """Set the limits, then be the runner: `local_init.py '{"path": …, "limits": {…}}' serve …`."""
+    """Set the limits, then be the runner: `local_init.py '{"path": …, "limits": {…}, …}' serve …`."""
     options = json.loads(sys.argv[1])
+    if options["end_with_gateway"] and sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if not _gateway_is_there(options["lifeline"]):
+        return 0
     _set_limits(options["limits"])
     sys.path.insert(0, options["path"])
     # Found only now, on the path that was just set.

@@ -2,8 +2,8 @@
 
 from sandpod_gateway.backends import bwrap
 from sandpod_gateway.backends.bwrap import Bind, Descriptors, View
-from sandpod_gateway.backends.local_process import staged
 from sandpod_gateway.backends.local_settings import LocalSettings
+from sandpod_gateway.backends.local_start import staged
 
 VIEW = View(
     binds=(Bind("/usr", "/usr"), Bind("/root/.pyenv/3.11", "/root/.pyenv/3.11")),
