@@ -120,14 +120,14 @@ class Client:
     async def finish(self, name: str) -> Result:
         """Return a run's result, of what came since the last look."""
         frames: list[Frame] = []
-        parts = {"stdout": b"", "stderr": b""}
+        parts: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
         while True:
             frame = await self.frame_of(name)
             frames.append(frame)
             if frame.kind == "out":
-                parts[frame.header["stream"]] += frame.payload
+                parts[frame.header["stream"]].append(frame.payload)
             if frame.kind == "end":
-                return Result(frame.header, parts["stdout"], parts["stderr"], frames)
+                return Result(frame.header, b"".join(parts["stdout"]), b"".join(parts["stderr"]), frames)
 
     async def run(self, code: str | bytes, language: str = "python", **fields: Any) -> Result:
         stdin: bytes | None = fields.pop("input", None)

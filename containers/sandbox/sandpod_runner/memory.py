@@ -12,6 +12,7 @@ from typing import Final, Protocol
 from sandpod_runner import processes
 
 _MIB: Final = 1024 * 1024
+_GVISOR: Final = 64 * _MIB
 _UNLIMITED: Final = 2**60
 _RATE: Final = 4096 * _MIB
 """Bytes a second that programs may fill at most: how soon the next look must be."""
@@ -42,20 +43,23 @@ class Cgroup:
 
     limit: int
     usage: str
-    stat: str
-    events: str
+    stat: str | None
+    events: str | None
     cache: tuple[str, ...]
+    overhead: int = 0
 
     def used(self, over: int) -> int:
         """See `Source`."""
-        usage = int(_read(self.usage))
-        if usage < over:
+        usage = int(_read(self.usage)) + self.overhead
+        if usage < over or self.stat is None:
             return usage
         stat = _fields(self.stat)
         return usage - sum(stat.get(name, 0) for name in self.cache)
 
     def kills(self) -> int:
         """See `Source`."""
+        if self.events is None:
+            return 0
         try:
             return _fields(self.events).get("oom_kill", 0)
         except OSError:
@@ -122,34 +126,41 @@ class Watch:
             return 0  # figures that can't be read now may be there at the next look
 
 
-def find_watch(limit: int | None, folders: Iterable[str]) -> Watch | None:
+def find_watch(limit: int | None, folders: Iterable[str], base: str = "/sys/fs/cgroup") -> Watch | None:
     """Return a watch over this sandbox's memory, or None where nothing limits it.
 
     Args:
-        limit: Bytes, where the settings say it; else the cgroup does.
+        limit: Bytes that the settings say. A cgroup's own limit counts if it is no larger.
         folders: Folders whose files may be in memory.
+        base: Where the cgroup's files are.
     """
-    if limit is not None:
-        return Watch(ProcessSum(limit, folders))
-    base = "/sys/fs/cgroup"
     version_2 = ("memory.max", "memory.current", "memory.stat", "memory.events")
     version_1 = ("limit_in_bytes", "usage_in_bytes", "stat", "oom_control")
     for prefix, names, cache in (
         (f"{base}/", version_2, ("inactive_file", "active_file", "slab_reclaimable")),
         (f"{base}/memory/memory.", version_1, ("total_inactive_file", "total_active_file")),
     ):
-        source = _cgroup([prefix + name for name in names], cache)
+        source = _cgroup([prefix + name for name in names], cache, limit)
         if source is not None:
             return Watch(source)
-    return None
+    return None if limit is None else Watch(ProcessSum(limit, folders))
 
 
-def _cgroup(paths: list[str], cache: tuple[str, ...]) -> Cgroup | None:
+def _cgroup(paths: list[str], cache: tuple[str, ...], wanted: int | None) -> Cgroup | None:
     try:
-        value = int(_read(paths[0]))
+        own = _read(paths[0]).strip()
+        int(_read(paths[1]))
     except (OSError, ValueError):
-        return None  # not this version, or "max"
-    return Cgroup(value, paths[1], paths[2], paths[3], cache) if value < _UNLIMITED else None
+        return None  # not this version
+    if not os.path.exists(paths[2]):
+        # gVisor: it counts what programs use, but what it calls the limit is the node's memory. Its own kernel is
+        # under the pod's limit too, and not in its figures.
+        if wanted is None:
+            return None
+        return Cgroup(wanted, paths[1], None, None, cache, overhead=max(_GVISOR, wanted // 8))
+    if not own.isdecimal() or int(own) >= _UNLIMITED or (wanted is not None and int(own) > wanted):
+        return None
+    return Cgroup(int(own), paths[1], paths[2], paths[3], cache)
 
 
 def _read(path: str) -> str:

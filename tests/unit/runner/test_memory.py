@@ -83,11 +83,38 @@ def test_cache_that_can_be_dropped_is_not_counted_once_it_matters(tmp_path: Path
     assert group.kills() == 3
 
 
+def groups(folder: Path, limit: str, *, stat: bool = True) -> str:
+    """Lay a cgroup of version 2 out and return the folder that it is in."""
+    stats = {"memory.stat": "inactive_file 0\n", "memory.events": "oom_kill 0\n"} if stat else {}
+    files(folder, {"memory.max": limit, "memory.current": f"{MIB}\n", **stats})
+    return str(folder)
+
+
 @pytest.mark.parametrize("text", ["max\n", "9223372036854771712\n", "", "x\n"])
-def test_group_without_a_limit_is_not_watched(tmp_path: Path, text: str) -> None:
-    paths = files(tmp_path, {"limit": text, "usage": "1\n", "stat": "", "events": ""})
-    assert memory._cgroup(paths, ()) is None
-    assert memory._cgroup([str(tmp_path / "missing"), *paths[1:]], ()) is None
+def test_group_without_a_limit_is_not_watched_unless_the_settings_have_one(tmp_path: Path, text: str) -> None:
+    base = groups(tmp_path, text)
+    assert memory.find_watch(None, [], base) is None
+    watch = memory.find_watch(100 * MIB, [], base)
+    assert watch is not None
+    assert isinstance(watch._source, memory.ProcessSum)
+
+
+@pytest.mark.parametrize("settings", [None, 300 * MIB, 512 * MIB])
+def test_groups_own_limit_counts_where_it_is_no_larger(tmp_path: Path, settings: int | None) -> None:
+    watch = memory.find_watch(settings, [], groups(tmp_path, f"{300 * MIB}\n"))
+    assert watch is not None
+    assert watch.limit == 300 * MIB
+    assert isinstance(watch._source, Cgroup)
+
+
+def test_kernel_that_counts_but_does_not_limit_is_held_to_the_settings(tmp_path: Path) -> None:
+    base = groups(tmp_path, f"{20_000 * MIB}\n", stat=False)
+    assert memory.find_watch(None, [], base) is None
+    watch = memory.find_watch(512 * MIB, [], base)
+    assert watch is not None
+    assert watch.limit == 512 * MIB
+    assert watch._source.used(0) == 65 * MIB
+    assert watch.kills() == 0
 
 
 def test_figures_that_can_not_be_read_stop_nothing(tmp_path: Path) -> None:
