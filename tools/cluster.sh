@@ -68,8 +68,11 @@ install() {
 
 run_tests() {
   helm test sandpod --namespace $NAMESPACE --timeout 3m --logs
-  SANDPOD_TEST_KUBERNETES=1 SANDPOD_NAMESPACE=$NAMESPACE SANDPOD_SANDBOX_NAMESPACE=$SANDBOXES \
-    SANDPOD_KEYS="$PWD/.build/keys.json" .venv/bin/pytest tests/chart tests/contract tests/e2e "$@"
+  export SANDPOD_TEST_KUBERNETES=1 SANDPOD_NAMESPACE=$NAMESPACE SANDPOD_SANDBOX_NAMESPACE=$SANDBOXES
+  export SANDPOD_KEYS="$PWD/.build/keys.json"
+  # Of the suite that all backends pass, `make test` has run the rest.
+  .venv/bin/pytest tests/contract -k kubernetes "$@"
+  .venv/bin/pytest tests/chart tests/e2e "$@"
 }
 
 down() {
