@@ -231,6 +231,7 @@ async def test_abstract_sockets_of_the_host_do_not_exist(backend: LocalBackend, 
         ('call("sethostname", b"x", 1)', {"EPERM"}),
         ('call("swapon", b"/tmp/x", 0)', {"EPERM"}),
         ('call("reboot", 0)', {"EPERM"}),
+        ('call("shmget", 0, 4096, 0o1600)', {"EPERM"}),
         ('call("setuid", 0)', {"EPERM", "EINVAL"}),
         ('trial(os.chroot, "/tmp")', {"EPERM"}),
         ('trial(os.mknod, "/tmp/null", 0o20666, os.makedev(1, 3))', {"EPERM"}),
@@ -347,6 +348,35 @@ time.sleep(60)
     async with talk(backend, victim) as peer:
         _, end = await peer.output(TOOLS + code)
         assert end.header["outcome"] == "out_of_memory"
+
+
+async def test_memory_of_processes_that_hide_is_counted_too(backend: LocalBackend, victim: str) -> None:
+    code = """
+import time
+PR_SET_DUMPABLE = 4
+for _ in range(8):
+    if os.fork() == 0:
+        libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)
+        kept = b"x" * (60 << 20)
+        time.sleep(60)
+time.sleep(60)
+"""
+    async with talk(backend, victim) as peer:
+        _, end = await peer.output(TOOLS + code)
+        assert end.header["outcome"] == "out_of_memory"
+
+
+async def test_empty_files_without_end_run_out_of_memory_too(backend: LocalBackend, victim: str) -> None:
+    code = """
+for folder in range(10_000):
+    os.mkdir(f"/tmp/{folder}")
+    for file in range(1000):
+        os.mknod(f"/tmp/{folder}/{file}")
+"""
+    async with talk(backend, victim) as peer:
+        _, end = await peer.output(TOOLS + code)
+        assert end.header["outcome"] == "out_of_memory"
+    await answers(backend, victim)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ which has none, processes and files in memory are added up. What to do about it 
 """
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -16,6 +16,9 @@ _GVISOR: Final = 64 * _MIB
 _UNLIMITED: Final = 2**60
 _RATE: Final = 4096 * _MIB
 """Bytes a second that programs may fill at most: how soon the next look must be."""
+_RESIDENT: Final = ("RssAnon", "RssShmem")
+_INODE: Final = 1024
+"""Bytes that the kernel keeps for a file in memory, be it empty."""
 _SOONEST: Final = 0.002
 _LATEST: Final = 0.25
 
@@ -76,7 +79,7 @@ class ProcessSum:
     def used(self, over: int) -> int:
         """See `Source`."""
         files = sum(_folder_bytes(folder) for folder in self._folders.values())
-        rough = _added("status", ("RssAnon", "RssShmem"))
+        rough = _added("status", _RESIDENT)
         if rough[0] + max(rough[1], files) < over:
             return rough[0] + max(rough[1], files)
         # Forked processes share memory until they write to it: here each page is counted once.
@@ -174,28 +177,31 @@ def _fields(path: str) -> dict[str, int]:
 
 
 def _added(file: str, names: tuple[str, str]) -> tuple[int, int]:
-    """Add two fields of a file of each own process up; bytes. Those that can't be looked into count as nothing."""
+    """Add two fields of a file of each own process up; bytes."""
     first = second = 0
-    wanted: dict[str, Callable[[int], tuple[int, int]]] = {
-        f"{names[0]}:": lambda value: (value, 0),
-        f"{names[1]}:": lambda value: (0, value),
-    }
     for pid in processes.trees([os.getpid()], processes.parents()):
-        try:
-            lines = _read(f"/proc/{pid}/{file}").splitlines()
-        except OSError:
-            continue
-        for line in lines:
-            words = line.split()
-            if words and words[0] in wanted:
-                one, two = wanted[words[0]](int(words[1]) * 1024)
-                first, second = first + one, second + two
+        one, two = _two_fields(f"/proc/{pid}/{file}", names) or _two_fields(f"/proc/{pid}/status", _RESIDENT) or (0, 0)
+        first, second = first + one, second + two
     return first, second
+
+
+def _two_fields(path: str, names: tuple[str, str]) -> tuple[int, int] | None:
+    """Return two fields of a file, bytes, or None where it can't be looked into.
+
+    A program can close its `smaps_rollup` to its own user, but not its `status`.
+    """
+    try:
+        lines = _read(path).splitlines()
+    except OSError:
+        return None
+    pairs = (line.split() for line in lines)
+    values = {pair[0].rstrip(":"): int(pair[1]) * 1024 for pair in pairs if len(pair) == 3 and pair[2] == "kB"}  # noqa: PLR2004 - name, number, unit
+    return values.get(names[0], 0), values.get(names[1], 0)
 
 
 def _folder_bytes(folder: str) -> int:
     info = os.statvfs(folder)
-    return (info.f_blocks - info.f_bfree) * info.f_frsize
+    return (info.f_blocks - info.f_bfree) * info.f_frsize + (info.f_files - info.f_ffree) * _INODE
 
 
 def _in_memory(folder: str) -> bool:

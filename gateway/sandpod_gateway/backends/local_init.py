@@ -33,6 +33,7 @@ def _set_limits(limits: dict[str, int]) -> None:
     if limits["data"]:
         _limit(resource.RLIMIT_DATA, limits["data"])
     _limit(resource.RLIMIT_NOFILE, limits["open_files"])
+    _limit(resource.RLIMIT_FSIZE, limits["file_size"])
     # Interactive work of the machine goes first; when memory runs out, sandboxes go first.
     os.nice(5)
     with contextlib.suppress(OSError):

@@ -220,7 +220,13 @@ async def start_plain(host: Host, settings: LocalSettings) -> LocalProcess:
 
 def limits(settings: LocalSettings, processes: int) -> dict[str, int]:
     """Return the limits that `local_init.py` sets; 0 sets none."""
-    return {"processes": processes, "data": settings.data_bytes, "open_files": settings.open_files}
+    return {
+        "processes": processes,
+        "data": settings.data_bytes,
+        "open_files": settings.open_files,
+        # No folder holds more; files in memory that are in no folder are bounded by it too.
+        "file_size": max(settings.workspace_bytes, settings.tmp_bytes),
+    }
 
 
 def runner_command(python: str, init: str, options: dict[str, object], listening: int) -> list[str]:

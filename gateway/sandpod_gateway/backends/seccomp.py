@@ -115,6 +115,10 @@ REFUSED: Final[dict[str, tuple[int | None, int | None]]] = {
     "ioperm": (173, None),
     "sethostname": (170, 161),
     "setdomainname": (171, 162),
+    # Memory that stays when no process holds it: nothing would count it.
+    "shmget": (29, 194),
+    "msgget": (68, 186),
+    "semget": (64, 190),
     # Memory of chosen nodes.
     "move_pages": (279, 239),
     "migrate_pages": (256, 238),
