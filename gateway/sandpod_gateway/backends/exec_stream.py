@@ -13,6 +13,7 @@ import contextlib
 import logging
 from collections import deque
 from http import HTTPStatus
+from socket import SHUT_RDWR
 from typing import Final
 
 import aiohttp
@@ -95,6 +96,7 @@ class ExecStream:
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse[bool], heartbeat: float) -> None:
         self._socket = socket
+        self._connection = socket.get_extra_info("socket")
         self._heartbeat = heartbeat
         self._pieces: deque[bytes] = deque()
         self._buffered = 0
@@ -176,6 +178,9 @@ class ExecStream:
         with contextlib.suppress(TimeoutError, aiohttp.ClientError, OSError):
             async with asyncio.timeout(CLOSE_TIMEOUT):  # the socket's own limit starts anew with each message
                 await self._socket.close()
+        # What is left is TLS's own farewell, which would keep the connection for as long as the server likes.
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(SHUT_RDWR)
 
     async def _send(self, message: bytes) -> None:
         if self.ended:

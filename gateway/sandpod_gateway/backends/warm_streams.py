@@ -7,9 +7,9 @@ one that has ended.
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from sandpod_gateway.backends.cluster_errors import ClusterError
 from sandpod_gateway.backends.exec_stream import ExecStream
@@ -34,13 +34,16 @@ class _Held:
 class WarmStreams:
     """At most `limit` streams to warm sandboxes, besides those promised to claims."""
 
-    def __init__(self, store: SandboxStore, connect: Callable[[str], Awaitable[ExecStream]], limit: int) -> None:
+    def __init__(
+        self, store: SandboxStore, connect: Callable[[str], Coroutine[Any, Any, ExecStream]], limit: int
+    ) -> None:
         self._store = store
         self._connect = connect
         self._limit = limit
         self._held: dict[str, _Held] = {}
         self._refused: dict[str, float] = {}
         self._task: asyncio.Task[None] | None = None
+        self._opening: asyncio.Task[ExecStream] | None = None
 
     def start(self) -> None:
         """Begin to open streams, in the background."""
@@ -48,12 +51,14 @@ class WarmStreams:
             self._task = asyncio.create_task(self._run())
 
     async def close(self) -> None:
-        """Close all that were not handed out."""
+        """Close all that were not handed out. An opening under way is waited for: breaking it off leaves a socket."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        opened = await asyncio.gather(*filter(None, [self._opening]), return_exceptions=True)
         held, self._held = self._held, {}
-        await asyncio.gather(*(entry.stream.close() for entry in held.values()))
+        streams = {entry.stream for entry in held.values()} | {one for one in opened if isinstance(one, ExecStream)}
+        await asyncio.gather(*(stream.close() for stream in streams))
 
     def names(self) -> set[str]:
         """Return the sandboxes that have a stream open already."""
@@ -116,9 +121,9 @@ class WarmStreams:
     async def _fill(self) -> None:
         while (name := self._next()) is not None:
             try:
-                stream = await self._connect(name)
+                self._opening = asyncio.create_task(self._connect(name))
+                self._held[name] = _Held(await asyncio.shield(self._opening))
+                self._opening = None
             except ClusterError as error:
                 logger.info("no stream to warm sandbox %s can be opened: %s", name, error)
                 self._refused[name] = time.monotonic()
-            else:
-                self._held[name] = _Held(stream)
