@@ -1,44 +1,66 @@
 """What a freshly forked process does to become a program: its streams, limits, signals and environment.
 
-Called by `zygote.py` in the forked process, and never returns. Python code runs in this very process
-(`python_main.py`); everything else is put in its place by `exec`.
+Called by `zygote.py` in the forked process, which it never leaves: at once, or after a wait for its program. Python
+code runs in this very process (`python_main.py`); everything else is put in its place by `exec`.
 """
 
 import os
 import resource
 import signal
+import socket
 import sys
+from collections.abc import Callable
 from typing import NoReturn
 
 from sandpod_runner import kernel, python_main
-from sandpod_runner.jobs import Job, read_job
+from sandpod_runner.jobs import MAX_FDS, REQUEST, Job, read_job
 
 _CANNOT_START = 126
 _NOT_FOUND = 127
 
 
-def run(job_fd: int, stream_fds: list[int]) -> NoReturn:
-    """Become the program.
+def begin(fds: list[int]) -> NoReturn:
+    """Become the program at once.
 
     Args:
-        job_fd: The file in memory that holds the job.
-        stream_fds: What become the program's descriptors 0, 1, 2 and so on.
+        fds: The file in memory that holds the job, then what become the program's descriptors 0, 1, 2 and so on.
     """
+    _guarded(lambda: _run(fds))
+
+
+def wait(sock: socket.socket) -> NoReturn:
+    """Get ready, and become the program whose descriptors come through the socket."""
+    _guarded(lambda: _wait(sock))
+
+
+def _guarded(action: Callable[[], int]) -> NoReturn:
     status = _CANNOT_START
     try:
-        job = read_job(job_fd)
-        _place(stream_fds)
         _detach()
-        _confine(job)
-        if job.command:
-            _replace(job)
-        status = python_main.run(job)
+        python_main.reseed()
+        status = action()
     except OSError as error:
         os.write(2, f"The program could not be started: {error.strerror}.\n".encode())
     except BaseException as error:  # noqa: BLE001 - nothing may get back into the zygote's loop
         os.write(2, f"The program could not be started: {type(error).__name__}: {error}.\n".encode(errors="replace"))
     finally:
         os._exit(status)
+
+
+def _wait(sock: socket.socket) -> int:
+    python_main.rehearse()
+    with sock:
+        _, fds, _, _ = socket.recv_fds(sock, REQUEST.size, MAX_FDS)
+    return _run(fds) if fds else 0  # none come when the zygote has ended
+
+
+def _run(fds: list[int]) -> int:
+    job = read_job(fds[0])
+    _place(fds[1:])
+    _confine(job)
+    if job.command:
+        _replace(job)
+    return python_main.run(job)
 
 
 def _place(stream_fds: list[int]) -> None:
@@ -63,8 +85,9 @@ def _detach() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     try:
         # When memory runs out the kernel takes a program and not the runner.
-        with open("/proc/self/oom_score_adj", "w") as file:
-            file.write("1000")
+        fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+        os.write(fd, b"1000")
+        os.close(fd)
     except OSError:
         pass  # not in every sandbox kernel; the runner watches memory itself
 

@@ -9,6 +9,7 @@ import atexit
 import contextlib
 import gc
 import io
+import itertools
 import os
 import signal
 import stat
@@ -37,15 +38,39 @@ class _Through(io.BufferedWriter):
 
 def run(job: Job) -> int:
     """Run the code and return the exit code; whatever must happen at a program's end has happened."""
+    last_module = next(reversed(sys.modules))
     _set_up(job)
-    _reseed()
     module = _main_module(job.file)
     status = _execute(job, module)
     try:
-        return _finish(status, module, job.cwd)
+        return _finish(status, module, _own_modules(last_module, job.cwd))
     except BaseException as error:  # noqa: BLE001 - interrupted at its end, by a signal of its own
         sys.__excepthook__(type(error), error, error.__traceback__)
         return status or 1
+
+
+def reseed() -> None:
+    """Give a forked process random numbers of its own. `random` sees to that itself, numpy does not."""
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
+
+
+def rehearse() -> None:
+    """Touch in a forked process what every program touches.
+
+    After a fork each page of memory is copied at its first use, which takes most of the time that a small program
+    takes. A process that waits for its program has that behind it.
+    """
+    env = dict(os.environ)
+    os.environ.clear()
+    os.environ.update(env)
+    _text(io.BufferedReader(io.FileIO(0, closefd=False)), "<stdin>")
+    _text(_Through(io.FileIO(1, "w", closefd=False)), "<stdout>")
+    module = _main_module("")
+    exec(compile(b"x = 1", "", "exec", _ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True), vars(module))  # noqa: S102
+    _release([module])
+    gc.get_objects()
 
 
 def _set_up(job: Job) -> None:
@@ -72,13 +97,6 @@ def _text(buffer: Any, name: str, errors: str = "surrogateescape") -> io.TextIOW
     buffer.raw.name = name
     text.mode = "r" if name == "<stdin>" else "w"  # type: ignore[misc]
     return text
-
-
-def _reseed() -> None:
-    # `random` does it by itself after a fork, numpy does not.
-    numpy_random = sys.modules.get("numpy.random")
-    if numpy_random is not None:
-        numpy_random.seed()
 
 
 def _main_module(file: str) -> types.ModuleType:
@@ -142,7 +160,7 @@ def _report(error: BaseException, file: str) -> int:
     return -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
 
 
-def _finish(status: int, module: types.ModuleType, cwd: str) -> int:
+def _finish(status: int, module: types.ModuleType, own: list[types.ModuleType]) -> int:
     """Do what the interpreter does at its end, in its order, and return the exit code."""
     threading = sys.modules.get("threading")
     if threading is not None:
@@ -150,7 +168,7 @@ def _finish(status: int, module: types.ModuleType, cwd: str) -> int:
     atexit._run_exitfuncs()  # noqa: SLF001 - as above
     # A daemon thread goes on until the process ends and must find its names.
     if len(sys._current_frames()) == 1:  # noqa: SLF001 - counts threads that `threading` does not know too
-        _release(module, cwd)
+        _release([module, *own])
     for file in gc.get_objects():
         if issubclass(type(file), io.BufferedWriter | io.TextIOWrapper) and _is_regular(file):
             _flush(file)
@@ -179,11 +197,20 @@ def _flush(file: Any) -> bool:
     return True
 
 
-def _release(module: types.ModuleType, cwd: str) -> None:
+def _own_modules(last: str, cwd: str) -> list[types.ModuleType]:
+    """Return the program's own modules, the newest first: what was imported after `last`, from its working directory.
+
+    Only that is touched: a page of memory is copied for each object that is looked at, and there are thousands.
+    """
+    names = itertools.takewhile(lambda name: name != last, reversed(sys.modules))
+    found = (sys.modules[name] for name in list(names))
+    modules = [module for module in found if issubclass(type(module), types.ModuleType)]
+    return [module for module in modules if str(vars(module).get("__file__") or "").startswith(f"{cwd}/")]
+
+
+def _release(modules: list[types.ModuleType]) -> None:
     """Drop the names of the program and of its own modules, so that open files are written and finalizers run."""
-    loaded = [m for m in sys.modules.values() if issubclass(type(m), types.ModuleType)]
-    own = [m for m in loaded if str(vars(m).get("__file__") or "").startswith(f"{cwd}/")]
-    for each in (module, *reversed(own)):
+    for each in modules:
         names = vars(each)
         # As the interpreter does: names with one underscore first, and the built-ins stay for finalizers.
         for private in (True, False):

@@ -2,7 +2,8 @@
 
 Started by `launcher.py`, which it serves over one socket: a request comes with the program's descriptors, and it says
 which process that became and, later, how that ended. It has one thread, runs no user code itself, and gives each
-forked process to `child.py` at once.
+forked process to `child.py` at once. One such process is kept waiting for its program: forking takes longer than a
+small program does.
 """
 
 import contextlib
@@ -12,11 +13,15 @@ import select
 import signal
 import socket
 import sys
+from dataclasses import dataclass
 from importlib import import_module
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from sandpod_runner import child, kernel
 from sandpod_runner.jobs import MAX_FDS, REQUEST, Kind, Message
+
+_REFILL_MS: Final = 20
+"""Pause after which a new process is made to wait, where no program's end came first: forking would slow programs."""
 
 
 def main(fd: int, modules: list[str]) -> NoReturn:
@@ -45,10 +50,20 @@ def _import(modules: list[str]) -> None:
     sys.stderr.flush()
 
 
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A forked process that waits for its program."""
+
+    pid: int
+    sock: socket.socket
+
+
 class _Zygote:
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._wake, self._woken = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        self._waiting: _Waiting | None = None
+        self._refill_due = False
 
     def serve(self) -> None:
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -59,17 +74,21 @@ class _Zygote:
         # What is there now is never collected: it would only be copied for each program.
         gc.collect()
         gc.freeze()
+        self._refill()
         self._tell(Message(Kind.READY))
         poll = select.poll()
         poll.register(self._sock, select.POLLIN)
         poll.register(self._wake, select.POLLIN)
         while True:
-            events = dict(poll.poll())
+            events = dict(poll.poll(_REFILL_MS if self._refill_due else None))
             if self._wake in events:
                 os.read(self._wake, 4096)
                 self._reap()
-            if self._sock.fileno() in events and not self._take():
-                return
+            if self._sock.fileno() in events:
+                if not self._take():
+                    return
+            elif self._refill_due:
+                self._refill()
 
     def _take(self) -> bool:
         data, fds, _, _ = socket.recv_fds(self._sock, REQUEST.size, MAX_FDS)
@@ -77,23 +96,57 @@ class _Zygote:
             return False
         (number,) = REQUEST.unpack(data)
         try:
-            pid = os.fork()
+            pid = self._hand_over(data, fds) or self._fork(fds)
         except OSError as error:
             self._tell(Message(Kind.FAILED, number, status=error.errno or 0))
         else:
-            if pid == 0:
-                self._become(fds)
             self._tell(Message(Kind.FORKED, number, pid))
         for fd in fds:
             os.close(fd)
         return True
 
-    def _become(self, fds: list[int]) -> NoReturn:
+    def _hand_over(self, data: bytes, fds: list[int]) -> int | None:
+        """Give a program to the process that waits for one, and return that process."""
+        waiting, self._waiting = self._waiting, None
+        self._refill_due = True
+        if waiting is None:
+            return None
+        with waiting.sock:
+            try:
+                socket.send_fds(waiting.sock, [data], fds)
+            except OSError:
+                return None  # it was killed
+        return waiting.pid
+
+    def _fork(self, fds: list[int]) -> int:
+        pid = os.fork()
+        if pid == 0:
+            self._leave()
+            child.begin(fds)
+        return pid
+
+    def _refill(self) -> None:
+        # Only once for each program: a process that dies while it waits is not made again and again.
+        self._refill_due = False
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            try:
+                pid = os.fork()
+            except OSError:
+                ours.close()
+                return  # too many processes: the next program's own fork will say so
+            if pid == 0:
+                self._leave()
+                ours.close()
+                child.wait(theirs)
+        self._waiting = _Waiting(pid, ours)
+
+    def _leave(self) -> None:
+        """Let go of what is the zygote's own, in a forked process."""
         signal.set_wakeup_fd(-1)
         self._sock.close()
         os.close(self._wake)
         os.close(self._woken)
-        child.run(fds[0], fds[1:])
 
     def _reap(self) -> None:
         while True:
@@ -107,6 +160,9 @@ class _Zygote:
             with contextlib.suppress(OSError):  # nothing of its group is left, which is how most programs end
                 os.killpg(ended.si_pid, signal.SIGKILL)
             pid, status, usage = os.wait4(ended.si_pid, 0)
+            if self._waiting is not None and self._waiting.pid == pid:
+                self._waiting.sock.close()
+                self._waiting = None
             cpu = usage.ru_utime + usage.ru_stime
             self._tell(Message(Kind.EXITED, 0, pid, status, cpu, usage.ru_maxrss * 1024))
 
