@@ -116,15 +116,16 @@ def _file_system(view: View, settings: LocalSettings, descriptors: Descriptors) 
     arguments = ["--proc", "/proc", "--dev", "/dev"]
     arguments += ["--perms", "1777", "--size", tmp, "--tmpfs", "/dev/shm"]  # noqa: S108 - a path inside
     arguments += ["--remount-ro", "/dev"]
+    # Before the rest: the Python that sandboxes run may be installed below /tmp.
+    arguments += ["--perms", "1777", "--size", tmp, "--tmpfs", "/tmp"]  # noqa: S108 - a path inside
+    arguments += ["--symlink", "/tmp", "/var/tmp"]  # noqa: S108 - a path inside
+    arguments += ["--perms", "0755", "--size", workspace, "--tmpfs", WORKSPACE]
     for bind in view.binds:
         arguments += ["--ro-bind", bind.source, bind.dest]
     for target, path in view.symlinks:
         arguments += ["--symlink", target, path]
     for path, descriptor in descriptors.files.items():
         arguments += ["--perms", "0444", "--file", str(descriptor), path]
-    arguments += ["--perms", "1777", "--size", tmp, "--tmpfs", "/tmp"]  # noqa: S108 - a path inside
-    arguments += ["--symlink", "/tmp", "/var/tmp"]  # noqa: S108 - a path inside
-    arguments += ["--perms", "0755", "--size", workspace, "--tmpfs", WORKSPACE]
     # Last: the root is a tmpfs of bubblewrap's own, without a size.
     return [*arguments, "--remount-ro", "/"]
 

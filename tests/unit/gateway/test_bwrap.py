@@ -23,10 +23,10 @@ def test_command_line_is_this() -> None:
         /bwrap --unshare-user --unshare-all --disable-userns --uid 1000 --gid 1000 --hostname sandbox --cap-drop ALL
         --seccomp 7 --new-session --die-with-parent --as-pid-1 --info-fd 8 --clearenv --proc /proc --dev /dev
         --perms 1777 --size 2097152 --tmpfs /dev/shm --remount-ro /dev
-        --ro-bind /usr /usr --ro-bind /root/.pyenv/3.11 /root/.pyenv/3.11 --symlink usr/bin /bin
-        --perms 0444 --file 9 /etc/passwd
         --perms 1777 --size 2097152 --tmpfs /tmp --symlink /tmp /var/tmp
-        --perms 0755 --size 1048576 --tmpfs /workspace --remount-ro /
+        --perms 0755 --size 1048576 --tmpfs /workspace
+        --ro-bind /usr /usr --ro-bind /root/.pyenv/3.11 /root/.pyenv/3.11 --symlink usr/bin /bin
+        --perms 0444 --file 9 /etc/passwd --remount-ro /
         --setenv PATH /usr/bin --setenv LANG C.UTF-8
         --setenv SANDPOD_MEMORY_LIMIT 67108864 --setenv SANDPOD_PROCESSES 32 --setenv SANDPOD_OPEN_FILES 128
         --chdir /workspace -- /usr/bin/python3 x.py
