@@ -31,7 +31,7 @@ from sandpod_gateway.backends.claims import Wanted
 from sandpod_gateway.backends.cluster import Cluster
 from sandpod_gateway.backends.cluster_errors import ClusterError, RefusedError, UnreachableError, translate
 from sandpod_gateway.backends.kubernetes_settings import KubernetesSettings
-from sandpod_gateway.backends.readiness import Readiness, note
+from sandpod_gateway.backends.readiness import Readiness, Touch, note
 from sandpod_gateway.backends.records import is_live
 from sandpod_gateway.backends.rivals import find_rival
 from sandpod_gateway.backends.store import SandboxStore
@@ -65,13 +65,14 @@ class Claimer:
         *,
         streams: WarmStreamKeeper,
         background: Background,
+        touch: Touch,
     ) -> None:
         self._cluster = cluster
         self._store = store
         self._settings = settings
         self._streams = streams
         self._background = background
-        self._readiness = Readiness(cluster, store, settings.cold_start_timeout)
+        self._readiness = Readiness(cluster, store, settings.cold_start_timeout, touch)
         self._under_way: Counter[str] = Counter()
         self._reserved: set[str] = set()
         self._sessions: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()

@@ -8,6 +8,7 @@ in `claimer.py`, the copy of the cluster in `store.py` and `watch.py`, streams i
 import asyncio
 import logging
 import time
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
@@ -20,7 +21,8 @@ from sandpod_gateway.backends.background import Background
 from sandpod_gateway.backends.base import ByteStream, ClaimRequest, SandboxRecord
 from sandpod_gateway.backends.claimer import Claimer
 from sandpod_gateway.backends.cluster import Cluster
-from sandpod_gateway.backends.cluster_errors import ClusterError, ConfigError, RefusedError, UnreachableError, translate
+from sandpod_gateway.backends.cluster_checks import check_installed, check_rights, start_error
+from sandpod_gateway.backends.cluster_errors import ClusterError, RefusedError, UnreachableError, translate
 from sandpod_gateway.backends.exec_stream import ExecStream, open_exec
 from sandpod_gateway.backends.kubernetes_settings import KubernetesSettings
 from sandpod_gateway.backends.records import to_record
@@ -35,14 +37,6 @@ START_TIMEOUT: Final = 10.0
 """Seconds to reach the cluster at start, check the rights and read the Sandboxes."""
 CHECK_TIMEOUT: Final = 2.0
 """Seconds that the API server gets to answer a readiness check: less than what a probe waits for."""
-
-RIGHTS: Final = (
-    *((verb, names.SANDBOXES, "") for verb in ("get", "list", "watch", "create", "patch", "delete")),
-    *((verb, names.TEMPLATES, "") for verb in ("get", "list")),
-    # A WebSocket exec is a GET; API servers from 1.35 on ask for `create` too, as for any other exec.
-    *((verb, "pods", "exec") for verb in ("get", "create")),
-)
-"""All that the gateway may do in the namespace: verb, resource, subresource. Its Role holds this and no more."""
 
 _ATTACH: Final = (*names.RUNNER_COMMAND, "attach")
 
@@ -69,9 +63,9 @@ class KubernetesBackend:
         try:
             async with asyncio.timeout(START_TIMEOUT):
                 cluster = await Cluster.connect(self._settings)
-                await _check_installed(cluster)
-                await _check_rights(cluster)
-                self._parts = _Parts(cluster, self._store, self._settings, self._background)
+                await check_installed(cluster)
+                await check_rights(cluster)
+                self._parts = self._assemble(cluster)
                 await self._parts.start()
         except BaseException as error:
             if self._parts is not None:
@@ -79,7 +73,7 @@ class KubernetesBackend:
             elif cluster is not None:
                 await cluster.close()
             if isinstance(error, ClusterError | TimeoutError | StartError):
-                raise _start_error(error, cluster) from error
+                raise start_error(error, cluster) from error
             raise
         logger.info("using namespace %s of the cluster at %s", cluster.namespace, cluster.host)
 
@@ -166,13 +160,26 @@ class KubernetesBackend:
         if stream is not None:
             return stream
         try:
-            return await self._open.connect(name)
+            return await self._open.streams.connect(name)
         except RefusedError as error:
             if error.not_found:
                 raise _lost("Its pod is gone.") from error
             raise translate(error, "a stream to the sandbox was opened") from error
         except ClusterError as error:
             raise translate(error, "a stream to the sandbox was opened") from error
+
+    def _assemble(self, cluster: Cluster) -> "_Parts":
+        http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), trust_env=True)
+
+        async def connect(name: str) -> ExecStream:
+            """Open a stream to the runner in the pod of that name: a Sandbox's pod bears its name."""
+            return await open_exec(http, await cluster.exec_target(name, _ATTACH))
+
+        streams = WarmStreams(self._store, connect, self._settings.warm_streams)
+        claimer = Claimer(
+            cluster, self._store, self._settings, streams=streams, background=self._background, touch=self.touch
+        )
+        return _Parts(cluster, http, SandboxWatch(cluster, self._store), streams, claimer)
 
     @property
     def _open(self) -> "_Parts":
@@ -209,80 +216,25 @@ class KubernetesBackend:
             logger.warning("the use of sandbox %s can't be noted: %s", name, error)
 
 
+@dataclass(frozen=True, slots=True)
 class _Parts:
     """What exists while the backend is started."""
 
-    def __init__(
-        self, cluster: Cluster, store: SandboxStore, settings: KubernetesSettings, background: Background
-    ) -> None:
-        self.cluster = cluster
-        self._http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), trust_env=True)
-        self._watch = SandboxWatch(cluster, store)
-        self.streams = WarmStreams(store, self.connect, settings.warm_streams)
-        self.claimer = Claimer(cluster, store, settings, streams=self.streams, background=background)
+    cluster: Cluster
+    http: aiohttp.ClientSession
+    watch: SandboxWatch
+    streams: WarmStreams
+    claimer: Claimer
 
     async def start(self) -> None:
-        await self._watch.start()
+        await self.watch.start()
         self.streams.start()
-
-    async def connect(self, name: str) -> ExecStream:
-        """Open a stream to the runner in the pod of that name: a Sandbox's pod bears its name."""
-        return await open_exec(self._http, await self.cluster.exec_target(name, _ATTACH))
 
     async def close(self) -> None:
         await self.streams.close()
-        await self._watch.close()
-        await self._http.close()
+        await self.watch.close()
+        await self.http.close()
         await self.cluster.close()
-
-
-async def _check_installed(cluster: Cluster) -> None:
-    try:
-        await cluster.list_page(names.TEMPLATES, {"limit": "1"})
-    except RefusedError as error:
-        if error.not_found:
-            raise StartError(
-                ErrorCode.BACKEND_UNAVAILABLE,
-                f"The cluster at {cluster.host} does not have Sandpod's resources.",
-                next_step="Install them: `helm install` of charts/sandpod, or `kubectl apply -f manifests/crds.yaml`.",
-            ) from error
-        raise
-
-
-async def _check_rights(cluster: Cluster) -> None:
-    groups = {"pods": ""}
-    allowed = await asyncio.gather(
-        *(
-            cluster.allowed(verb, resource, group=groups.get(resource, names.GROUP), subresource=subresource)
-            for verb, resource, subresource in RIGHTS
-        )
-    )
-    missing = [
-        f"{verb} {resource}{'/' if subresource else ''}{subresource}"
-        for (verb, resource, subresource), is_allowed in zip(RIGHTS, allowed, strict=True)
-        if not is_allowed
-    ]
-    if missing:
-        raise StartError(
-            ErrorCode.BACKEND_UNAVAILABLE,
-            f"The gateway's account may not {', '.join(missing)} in namespace {cluster.namespace}.",
-            next_step="Give it the Role that the chart makes for the gateway.",
-        )
-
-
-def _start_error(error: Exception, cluster: Cluster | None) -> StartError:
-    if isinstance(error, StartError):
-        return error
-    if isinstance(error, ConfigError):
-        message, next_step = "There is no cluster to use.", "Set a kubeconfig, or use the local backend."
-    elif isinstance(error, RefusedError):
-        message = f"The cluster at {cluster.host if cluster else '?'} refuses the gateway."
-        next_step = "Check the kubeconfig's or the service account's credentials and the gateway's Role."
-    else:
-        message = f"The cluster at {cluster.host if cluster else '?'} can't be reached."
-        next_step = "Check that it runs and that the kubeconfig's address is right, or use the local backend."
-    cause = str(error) or f"no answer within {START_TIMEOUT:.0f} seconds"
-    return StartError(ErrorCode.BACKEND_UNAVAILABLE, message, cause=cause, next_step=next_step)
 
 
 def _lost(cause: str) -> SandpodError:

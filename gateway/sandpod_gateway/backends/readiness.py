@@ -5,7 +5,7 @@ Called by `claimer.py`. It looks at the store, and asks the API server itself on
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from sandpod_api import names
@@ -25,6 +25,10 @@ REREAD_EVERY: Final = 5
 """Looks after which the sandbox is read from the API server."""
 
 
+Touch = Callable[[str], Awaitable[None]]
+"""Notes that a sandbox is in use; bounds its own writes."""
+
+
 def note(store: SandboxStore, body: dict[str, Any]) -> Sandbox:
     """Put an object that the API server answered with into the store.
 
@@ -41,10 +45,11 @@ def note(store: SandboxStore, body: dict[str, Any]) -> Sandbox:
 class Readiness:
     """Waits for sandboxes of one store."""
 
-    def __init__(self, cluster: Cluster, store: SandboxStore, timeout: float) -> None:
+    def __init__(self, cluster: Cluster, store: SandboxStore, timeout: float, touch: Touch) -> None:
         self._cluster = cluster
         self._store = store
         self._timeout = timeout
+        self._touch = touch
 
     async def wait(self, name: str) -> Sandbox:
         """Return the sandbox once it is Ready.
@@ -62,6 +67,8 @@ class Readiness:
             if found is not None:
                 return found
             looks += 1
+            # What someone waits for is in use: a short idle timeout must not end it while it starts.
+            await self._touch(name)
             if looks % REREAD_EVERY == 0:
                 await self._reread(name)
         raise claim_errors.start_timeout(self._store.get(name), self._timeout)

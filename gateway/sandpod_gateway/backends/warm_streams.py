@@ -38,7 +38,7 @@ class WarmStreams:
         self, store: SandboxStore, connect: Callable[[str], Coroutine[Any, Any, ExecStream]], limit: int
     ) -> None:
         self._store = store
-        self._connect = connect
+        self.connect = connect
         self._limit = limit
         self._held: dict[str, _Held] = {}
         self._refused: dict[str, float] = {}
@@ -121,7 +121,7 @@ class WarmStreams:
     async def _fill(self) -> None:
         while (name := self._next()) is not None:
             try:
-                self._opening = asyncio.create_task(self._connect(name))
+                self._opening = asyncio.create_task(self.connect(name))
                 self._held[name] = _Held(await asyncio.shield(self._opening))
                 self._opening = None
             except ClusterError as error:

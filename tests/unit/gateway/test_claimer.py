@@ -8,7 +8,7 @@ from sandboxes import READY, MemoryApi, body, held_by, not_ready
 from sandpod_api.conditions import Reason
 from sandpod_api.results import ErrorCode
 from sandpod_api.types import Sandbox
-from sandpod_gateway.backends import claim_errors, claimer, rivals
+from sandpod_gateway.backends import claim_errors, claimer, readiness, rivals
 from sandpod_gateway.backends.background import Background
 from sandpod_gateway.backends.base import ClaimRequest
 from sandpod_gateway.backends.claimer import Claimer
@@ -38,6 +38,7 @@ class Place:
         self.api = MemoryApi()
         self.store = SandboxStore()
         self.background = Background()
+        self.touched: list[str] = []
 
     def claimer(self, **settings: Any) -> Claimer:
         return Claimer(
@@ -46,7 +47,11 @@ class Place:
             KubernetesSettings(**settings),
             streams=NoStreams(),
             background=self.background,
+            touch=self.touch,
         )
+
+    async def touch(self, name: str) -> None:
+        self.touched.append(name)
 
     def warm(self, name: str) -> None:
         self.see(self.api.put(body(name)))
@@ -189,6 +194,18 @@ async def test_a_sandbox_that_can_not_start_is_told_with_its_cause_and_nothing_i
     assert (refused.value.code, refused.value.cause) == (code, "because")
     assert place.api.objects == {}
     assert place.store.get(name) is None
+
+
+async def test_a_sandbox_that_someone_waits_for_is_in_use(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readiness, "LOOK_AGAIN", 0.001)
+    claiming = asyncio.create_task(place.claim())
+    name = await place.starting()
+    async with asyncio.timeout(LIMIT):
+        while len(place.touched) < 2:  # noqa: ASYNC110 # a list has no event
+            await asyncio.sleep(0.001)
+    place.see(place.api.set_conditions(name, READY))
+    await claiming
+    assert set(place.touched) == {name}
 
 
 async def test_a_sandbox_that_does_not_become_ready_in_time_is_told_and_nothing_is_left(place: Place) -> None:
