@@ -2,13 +2,16 @@
 
 import os
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
+import pytest_asyncio
 
 from contract.backend_fixtures import Case, cases
-from sandpod_gateway.backends.base import Backend
+from contract.inside import SETTINGS, Box
+from sandpod_gateway.backends.base import Backend, ClaimRequest
+from sandpod_gateway.backends.local import LocalBackend
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -70,3 +73,29 @@ async def narrow(case: Case, owner: str) -> AsyncIterator[Backend]:
     """A started backend that gives an owner two sandboxes."""
     async with _started(case.create(per_owner=2), owner) as backend:
         yield backend
+
+
+@pytest.fixture(scope="module")
+def secret() -> Iterator[str]:
+    """Something in the gateway's environment that no sandbox may see."""
+    os.environ["SANDPOD_TEST_SECRET"] = "do-not-tell"
+    yield "do-not-tell"
+    del os.environ["SANDPOD_TEST_SECRET"]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def box(secret: str) -> AsyncIterator[Box]:
+    """A local sandbox for all probes of a module that leave it as it was."""
+    assert secret in os.environ.values()
+    backend = LocalBackend(SETTINGS)
+    await backend.start()
+    yield Box(backend, (await backend.claim(ClaimRequest(owner="tester"))).name)
+    await backend.close()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def victim(box: Box) -> AsyncIterator[Box]:
+    """A local sandbox for a probe that may break it."""
+    record = await box.backend.claim(ClaimRequest(owner="tester"))
+    yield Box(box.backend, record.name)
+    await box.backend.delete(record.name)

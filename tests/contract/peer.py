@@ -69,6 +69,13 @@ class Peer:
         assert (await self.receive("started", "error")).kind == "started"
         return run
 
+    async def line(self) -> str:
+        """Return the next line of output, however many pieces it comes in."""
+        text = bytearray()
+        while not text.endswith(b"\n"):
+            text += (await self.receive("out")).payload
+        return text.decode()
+
     async def output(self, code: str, **fields: Any) -> tuple[str, Frame]:
         """Run a program to its end; return what it wrote, both streams as they came, and the end."""
         await self.start(code, **fields)

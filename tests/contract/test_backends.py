@@ -157,7 +157,7 @@ async def test_deleting_a_sandbox_ends_its_streams_and_runs(backend: Backend, ow
     record = await backend.claim(ClaimRequest(owner=owner))
     async with talk(backend, record.name) as peer:
         await peer.start("import time\nprint('up', flush=True)\ntime.sleep(60)")
-        await peer.receive("out")
+        await peer.line()
         await backend.delete(record.name)
         await peer.ended()
 
@@ -242,7 +242,7 @@ async def test_output_comes_while_the_program_runs(backend: Backend, owner: str)
     async with talk(backend, record.name) as peer:
         run = await peer.start("for i in range(3):\n    print(i, flush=True)\n    input()", stdin=True)
         for number in range(3):
-            assert (await peer.receive("out")).payload == f"{number}\n".encode()
+            assert await peer.line() == f"{number}\n"
             await peer.send({"t": "stdin", "run": run, "eof": False}, b"go on\n")
         assert (await peer.receive("end")).header["outcome"] == "ok"
 
@@ -252,7 +252,7 @@ async def test_a_run_can_be_cancelled(backend: Backend, owner: str) -> None:
     record = await backend.claim(ClaimRequest(owner=owner))
     async with talk(backend, record.name) as peer:
         run = await peer.start("import time\nprint('up', flush=True)\ntime.sleep(60)")
-        await peer.receive("out")
+        await peer.line()
         await peer.send({"t": "cancel", "run": run})
         assert (await peer.receive("end")).header["outcome"] == "cancelled"
         assert (await peer.request({"t": "ping"})).header["runs"] == []

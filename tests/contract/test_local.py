@@ -89,7 +89,7 @@ async def test_nothing_of_a_deleted_sandbox_is_left() -> None:
         record = await backend.claim(ClaimRequest(owner=OWNER))
         async with talk(backend, record.name) as peer:
             await peer.start(ESCAPE)
-            await peer.receive("out")
+            await peer.line()
             below = descendants(os.getpid())
             assert len(below) >= 5
             await backend.delete(record.name)

@@ -224,8 +224,8 @@ def limits(settings: LocalSettings, processes: int) -> dict[str, int]:
         "processes": processes,
         "data": settings.data_bytes,
         "open_files": settings.open_files,
-        # No folder holds more; files in memory that are in no folder are bounded by it too.
-        "file_size": max(settings.workspace_bytes, settings.tmp_bytes),
+        # More than any folder holds, so that a full one says so; files in memory without a folder are bounded too.
+        "file_size": max(settings.workspace_bytes, settings.tmp_bytes) + 2**20,
     }
 
 
