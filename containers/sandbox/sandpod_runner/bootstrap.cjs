@@ -9,6 +9,7 @@ const fs = require('node:fs');
 const Module = require('node:module');
 const path = require('node:path');
 const { pathToFileURL } = require('node:url');
+const util = require('node:util');
 const vm = require('node:vm');
 
 const PARAMETERS = ['exports', 'require', 'module', '__filename', '__dirname'];
@@ -28,12 +29,23 @@ process.emitWarning = (warning, ...rest) => {
   }
 };
 
+let awaiting = false; // whether the program is at a top-level await
+process.on('beforeExit', atEnd);
+rehearse();
 const text = fs.readFileSync(3, 'utf8');
 fs.closeSync(3);
 if (text === '') {
   process.exit(0); // the runner had no use for this process
 }
 start(JSON.parse(text));
+
+// What every program does first is done once while there is time: Node loads and compiles much of itself on first use.
+function rehearse() {
+  const file = path.join(__dirname, 'rehearsal.js');
+  compile('module.exports = 1', file).call.call({}, {}, Module.createRequire(file), new Module('.'), file, __dirname);
+  util.format('%s %d %o', 'text', 1, {});
+  Object.assign({}, process.env);
+}
 
 function start({ file, cwd, args, env }) {
   process.chdir(cwd);
@@ -102,12 +114,18 @@ function importModule(file, cwd) {
 }
 
 function watch(promise) {
-  let settled = false;
-  promise.finally(() => { settled = true; }); // a rejection stays unhandled, and ends the process with exit code 1
-  process.once('beforeExit', () => {
-    if (!settled) {
-      process.exitCode ??= UNSETTLED;
-      fs.writeSync(2, 'Warning: a top-level await was never settled.\n');
-    }
-  });
+  awaiting = true;
+  promise.finally(() => { awaiting = false; }); // a rejection stays unhandled, and ends the process with exit code 1
+}
+
+function atEnd() {
+  if (awaiting) {
+    process.exitCode ??= UNSETTLED;
+    fs.writeSync(2, 'Warning: a top-level await was never settled.\n');
+  }
+  // Node takes itself apart at its natural end, which takes longer than a small program does: process.exit() does not.
+  // A program that listens itself may have more to do.
+  if (process.listenerCount('beforeExit') === 1) {
+    process.exit();
+  }
 }
