@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import venv
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -281,12 +282,16 @@ async def test_without_isolation_every_start_warns_and_code_runs(caplog: pytest.
         assert descendants(os.getpid()) == set()
 
 
-async def test_a_sandbox_runs_the_python_that_was_chosen() -> None:
-    async with started(LocalSettings(warm=0, python=sys.executable)) as backend:
+async def test_a_sandbox_runs_the_python_that_was_chosen(tmp_path: Path) -> None:
+    chosen = tmp_path / "chosen"
+    await asyncio.to_thread(venv.create, chosen, symlinks=True)
+    package = next(chosen.glob("lib/python3*/site-packages"))
+    (package / "only_there.py").write_text("word = 'chosen'\n", encoding="utf-8")
+    async with started(LocalSettings(warm=0, python=str(chosen / "bin" / "python"))) as backend:
         record = await backend.claim(ClaimRequest(owner=OWNER))
         async with talk(backend, record.name) as peer:
-            text, _ = await peer.output("import sys\nimport pydantic\nprint(sys.prefix)")
-            assert text.strip() == sys.prefix
+            text, _ = await peer.output("import sys, only_there\nprint(sys.prefix, only_there.word)")
+            assert text.split() == [str(chosen), "chosen"]
 
 
 async def test_javascript_and_shell_run_where_there_is_a_node() -> None:
