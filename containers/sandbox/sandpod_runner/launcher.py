@@ -136,6 +136,7 @@ class Launcher:
         processes.send([self._link.pid], signal.SIGKILL)
         self._programs.clear()
         await self.sweep()
+        self._loop.remove_signal_handler(signal.SIGCHLD)
 
     def _start(self) -> _Link:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
