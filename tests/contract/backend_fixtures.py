@@ -20,7 +20,13 @@ from sandpod_gateway.backends.local_settings import LocalSettings
 
 
 class Case(ABC):
-    """One kind of backend under test."""
+    """One kind of backend under test.
+
+    Attributes:
+        short: Seconds of a lifetime that is over soon, but not before the sandbox has started.
+    """
+
+    short = 1
 
     @abstractmethod
     def create(self, per_owner: int) -> Backend:
@@ -58,6 +64,7 @@ class LocalCase(Case):
 
 
 class KubernetesCase(Case):
+    short = 6
     namespace = os.environ.get("SANDPOD_TEST_NAMESPACE", "sandpod-sandboxes")
     template = os.environ.get("SANDPOD_TEST_TEMPLATE", "default")
 

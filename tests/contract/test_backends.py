@@ -163,8 +163,9 @@ async def test_deleting_a_sandbox_ends_its_streams_and_runs(backend: Backend, ow
 
 
 @keeps("expiry:ttl")
-async def test_a_sandbox_ends_after_its_ttl_and_says_so(backend: Backend, owner: str) -> None:
-    record = await backend.claim(ClaimRequest(owner=owner, session="one", ttl=1, idle_timeout=1))
+async def test_a_sandbox_ends_after_its_ttl_and_says_so(backend: Backend, owner: str, case: Case) -> None:
+    request = ClaimRequest(owner=owner, session="one", ttl=case.short, idle_timeout=case.short)
+    record = await backend.claim(request)
     over = await ended(backend, record.name)
     assert (over.status, over.reason) == ("Expired", "TTLExpired")
     with pytest.raises(SandpodError) as refused:
@@ -174,8 +175,8 @@ async def test_a_sandbox_ends_after_its_ttl_and_says_so(backend: Backend, owner:
 
 
 @keeps("expiry:idle")
-async def test_a_sandbox_that_is_not_used_ends_after_its_idle_timeout(backend: Backend, owner: str) -> None:
-    record = await backend.claim(ClaimRequest(owner=owner, ttl=600, idle_timeout=1))
+async def test_a_sandbox_that_is_not_used_ends_after_its_idle_timeout(backend: Backend, owner: str, case: Case) -> None:
+    record = await backend.claim(ClaimRequest(owner=owner, ttl=600, idle_timeout=case.short))
     async with talk(backend, record.name) as peer:
         over = await ended(backend, record.name)
         assert (over.status, over.reason) == ("Expired", "IdleTimeout")
@@ -184,14 +185,14 @@ async def test_a_sandbox_that_is_not_used_ends_after_its_idle_timeout(backend: B
 
 
 @keeps("expiry:touch")
-async def test_a_sandbox_that_is_used_outlives_its_idle_timeout(backend: Backend, owner: str) -> None:
-    record = await backend.claim(ClaimRequest(owner=owner, ttl=600, idle_timeout=3))
+async def test_a_sandbox_that_is_used_outlives_its_idle_timeout(backend: Backend, owner: str, case: Case) -> None:
+    record = await backend.claim(ClaimRequest(owner=owner, ttl=600, idle_timeout=2 * case.short))
 
     async def used_past_its_first_expiry() -> bool:
         await backend.touch(record.name)
         return record.expires is not None and datetime.now(UTC) > record.expires
 
-    await until("the first idle timeout has passed", used_past_its_first_expiry)
+    await until("the first idle timeout has passed", used_past_its_first_expiry, within=2 * case.short + BOUND)
     still = await backend.get(record.name)
     assert still is not None
     assert still.status == "Ready"
