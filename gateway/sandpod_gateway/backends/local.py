@@ -39,6 +39,7 @@ WARNING: Final = (
 )
 _UID_MAP: Final = Path("/proc/self/uid_map")
 _START_SECONDS: Final = 30.0
+_AGAIN_SECONDS: Final = 0.05
 
 
 class LocalCell:
@@ -67,7 +68,7 @@ class LocalCell:
         code = await self._process.wait()
         if code in {-signal.SIGKILL, 128 + signal.SIGKILL} and _killed_for_memory() > self._killed_before:
             return Reason.OUT_OF_MEMORY, sentence(Reason.OUT_OF_MEMORY)
-        logger.info("a runner ended with code %d: %s", code, self._process.last_words)
+        logger.info("a runner ended with code %d: %r", code, self._process.last_words)
         return Reason.POD_FAILED, f"The sandbox's runner ended with code {code}."
 
     async def end(self) -> None:
@@ -188,7 +189,7 @@ class LocalLauncher:
         except BaseException as error:
             await cell.end()
             if isinstance(error, ConnectionLostError | OSError | TimeoutError):
-                logger.warning("a sandbox did not start: %s", process.last_words)
+                logger.warning("a sandbox did not start: %r", process.last_words)
                 raise _failed("A sandbox did not start.", str(error) or None) from error
             raise
         return cell
@@ -203,6 +204,7 @@ class LocalLauncher:
                 except ConnectionLostError:
                     if cell.ended:
                         raise
+                    await asyncio.sleep(_AGAIN_SECONDS)
                     continue
                 await connection.close()
                 return
