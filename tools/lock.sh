@@ -21,3 +21,8 @@ compile dev --extra dev --group build
 compile run --extra node --group build --constraints requirements/dev.lock
 compile gateway --extra kubernetes --constraints requirements/dev.lock
 compile operator --extra operator --constraints requirements/dev.lock
+
+# The sandbox image's own libraries: for its one Python version, and known to nothing of this project.
+"$tool/bin/uv" pip compile containers/sandbox/requirements.in --quiet --python-version 3.11 --generate-hashes \
+  --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" ${UPGRADE:+--upgrade} \
+  --output-file containers/sandbox/requirements.txt
