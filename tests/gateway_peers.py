@@ -52,6 +52,23 @@ class ScriptedStream:
         return frame
 
 
+class Sink:
+    """Takes what comes of a run, and keeps all of it."""
+
+    def __init__(self) -> None:
+        self.got: list[tuple[str, bytes]] = []
+
+    def output(self, stream: str, offset: int, data: bytes) -> None:
+        assert offset == sum(len(piece) for name, piece in self.got if name == stream)
+        self.got.append((stream, data))
+
+    def display(self, mime: str, data: bytes) -> None:
+        self.got.append((f"display {mime}", data))
+
+    def result(self, mime: str, data: bytes) -> None:
+        self.got.append((f"result {mime}", data))
+
+
 async def until(condition: Callable[[], bool]) -> None:
     """Return when the condition holds; other tasks run meanwhile."""
     async with asyncio.timeout(PATIENCE):

@@ -8,9 +8,8 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from pydantic import ValidationError
 
@@ -25,7 +24,24 @@ logger = logging.getLogger(__name__)
 HELLO_TIMEOUT: Final = 10.0  # seconds; a runner answers in milliseconds once it listens
 REQUEST_TIMEOUT: Final = 60.0  # seconds for one file request: the disk of a busy node is behind it
 
-OutputSink = Callable[[str, bytes], None]
+MAX_OFFSET: Final = 2**62  # bytes; more than any program can write
+MAX_MIME: Final = 64  # characters
+
+
+class RunSink(Protocol):
+    """Takes what comes of a run. Called by the connection's reader, so nothing of it may wait or grow without bound."""
+
+    def output(self, stream: str, offset: int, data: bytes) -> None:
+        """Take a piece of stdout or stderr, and how many bytes of it came before."""
+        ...
+
+    def display(self, mime: str, data: bytes) -> None:
+        """Take something that the program showed."""
+        ...
+
+    def result(self, mime: str, data: bytes) -> None:
+        """Take one form of the last value."""
+        ...
 
 
 class ConnectionLostError(Exception):
@@ -37,7 +53,7 @@ class RunHandle:
     """A run that was started: its end comes as the future's result."""
 
     run_id: str
-    sink: OutputSink
+    sink: RunSink
     ended: asyncio.Future[Ended]
 
 
@@ -97,13 +113,13 @@ class RunnerConnection:
         if hello.version != protocol.VERSION:
             raise ConnectionLostError(f"the runner speaks version {hello.version}, not {protocol.VERSION}")
 
-    async def start_run(self, header: dict[str, Any], code: bytes, sink: OutputSink) -> RunHandle:
-        """Start a program; its output goes to `sink`, which must not wait.
+    async def start_run(self, header: dict[str, Any], code: bytes, sink: RunSink) -> RunHandle:
+        """Start a program.
 
         Args:
             header: The fields of a `run` frame.
             code: The program, UTF-8.
-            sink: Called with the stream's name and each piece of output.
+            sink: Takes what comes of it.
 
         Raises:
             ConnectionLostError: The stream has ended.
@@ -226,11 +242,8 @@ class RunnerConnection:
     def _take(self, frame: Frame) -> None:
         header = frame.header
         match frame.kind:
-            case "out":
-                run = self._run(header)
-                stream = header.get("stream")
-                if run is not None and stream in {"stdout", "stderr"}:
-                    run.sink(stream, frame.payload)
+            case "out" | "display" | "result":
+                self._pass_on(frame)
             case "end":
                 self._end(header)
             case "reply" | "pong" | "error":
@@ -239,6 +252,19 @@ class RunnerConnection:
                 self._greeted(header)
             case _:
                 pass  # `started`, and kinds of later versions: nothing here waits for them
+
+    def _pass_on(self, frame: Frame) -> None:
+        run = self._run(frame.header)
+        if run is None:
+            return
+        if frame.kind == "out":
+            stream, offset = frame.header.get("stream"), frame.header.get("offset")
+            if stream in {"stdout", "stderr"} and isinstance(offset, int) and 0 <= offset < MAX_OFFSET:
+                run.sink.output(stream, offset, frame.payload)
+            return
+        mime = frame.header.get("mime")
+        if isinstance(mime, str) and len(mime) <= MAX_MIME:
+            (run.sink.display if frame.kind == "display" else run.sink.result)(mime, frame.payload)
 
     def _run(self, header: dict[str, Any]) -> RunHandle | None:
         name = header.get("run")

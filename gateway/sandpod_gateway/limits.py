@@ -7,7 +7,7 @@ from sandpod_api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
 
 if TYPE_CHECKING:
-    from sandpod_gateway.runs import RunRequest
+    from sandpod_gateway.running import RunRequest
 
 MAX_ARGUMENTS: Final = 1000
 MAX_ARGUMENTS_BYTES: Final = 100 * 1024  # below the frame's header limit even when all of it is escaped once

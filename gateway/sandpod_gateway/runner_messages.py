@@ -3,7 +3,7 @@
 The runner is untrusted: numbers and texts are bounded here, and what makes no sense is refused.
 """
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -29,6 +29,8 @@ class Ended(BaseModel):
     max_rss_bytes: _Count = 0
     stdout_bytes: _Count = 0
     stderr_bytes: _Count = 0
+    displays_dropped: Annotated[int, Field(ge=0, le=2**31)] = 0
+    context_state: Literal["kept", "lost"] | None = None
     detail: Annotated[str | None, Field(max_length=1024)] = None
 
 

@@ -4,7 +4,7 @@ MCP tools, REST and CLI return these same models. Called by the gateway; it runs
 """
 
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -87,6 +87,14 @@ class Artifact(ResultModel):
     url: Annotated[str | None, Field(description="A signed, expiring link to it.")] = None
 
 
+class Rich(ResultModel):
+    """Something that a program showed: a picture goes beside the result, other forms are here as text."""
+
+    mime_type: Annotated[str, Field(description="Its type.")]
+    size: Annotated[int, Field(ge=0, description="Bytes.")]
+    text: Annotated[str | None, Field(description="It itself, unless it is a picture.")] = None
+
+
 class RunResult(ResultModel):
     """What a run did. A failed run is a result too: both streams survive it."""
 
@@ -101,7 +109,15 @@ class RunResult(ResultModel):
     stderr: Annotated[str, Field(description="Standard error; head and tail where it was cut.")] = ""
     stderr_bytes: Annotated[int, Field(ge=0, description="Bytes that the program wrote there in all.")] = 0
     stderr_truncated: Annotated[bool, Field(description="Whether stderr was cut.")] = False
-    result: Annotated[dict[str, Any] | None, Field(description="The last value by MIME type (contexts only).")] = None
+    result: Annotated[dict[str, str] | None, Field(description="The last value by MIME type (contexts only).")] = None
+    displays: Annotated[list[Rich], Field(description="What the program showed, in order.")] = Field(
+        default_factory=list
+    )
+    displays_dropped: Annotated[int, Field(ge=0, description="What it showed beyond the limits.")] = 0
+    context: Annotated[str | None, Field(description="The context it ran in; none is a fresh process.")] = None
+    context_state: Annotated[
+        Literal["kept", "lost"] | None, Field(description="Whether the context's variables are still there.")
+    ] = None
     artifacts: Annotated[list[Artifact], Field(description="Files that the run created or changed.")] = Field(
         default_factory=list
     )

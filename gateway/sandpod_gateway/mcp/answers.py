@@ -4,28 +4,39 @@ Called by the tools, through `answering`. An error that is not ours is a bug: it
 text.
 """
 
+import base64
 import functools
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, ParamSpec
 
 from fastmcp.tools.base import ToolResult
-from mcp_types import TextContent
+from mcp_types import ImageContent, TextContent
 from pydantic import BaseModel
 
 from sandpod_api.results import ErrorCode, Problem
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.metrics import Metrics
+from sandpod_gateway.running import RunAnswer
 
 logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 
 
-def answer(result: BaseModel, *, is_error: bool = False) -> ToolResult:
-    """Return a result as structured content, and the same as JSON text for clients that read only that."""
-    text = TextContent(type="text", text=result.model_dump_json())
-    return ToolResult(content=[text], structured_content=result.model_dump(mode="json"), is_error=is_error)
+Result = BaseModel | RunAnswer
+"""What a tool's function returns: a model, or a run's result with its pictures."""
+
+
+def answer(result: Result, *, is_error: bool = False) -> ToolResult:
+    """Return a result as structured content, the same as JSON text for clients that read only that, and pictures."""
+    pictures = result.pictures if isinstance(result, RunAnswer) else []
+    model = result.result if isinstance(result, RunAnswer) else result
+    content: list[TextContent | ImageContent] = [TextContent(type="text", text=model.model_dump_json())]
+    for picture in pictures:
+        data = base64.b64encode(picture.data).decode("ascii")
+        content.append(ImageContent(type="image", data=data, mime_type=picture.mime_type))
+    return ToolResult(content=content, structured_content=model.model_dump(mode="json"), is_error=is_error)
 
 
 def output_schema(model: type[BaseModel]) -> dict[str, Any]:
@@ -44,10 +55,10 @@ def output_schema(model: type[BaseModel]) -> dict[str, Any]:
     return {**merged, "$defs": defs} if defs else merged
 
 
-def answering(metrics: Metrics) -> Callable[[Callable[P, Awaitable[BaseModel]]], Callable[P, Awaitable[ToolResult]]]:
+def answering(metrics: Metrics) -> Callable[[Callable[P, Awaitable[Result]]], Callable[P, Awaitable[ToolResult]]]:
     """Return a decorator that makes a tool of a function which returns a result or raises a `SandpodError`."""
 
-    def decorate(function: Callable[P, Awaitable[BaseModel]]) -> Callable[P, Awaitable[ToolResult]]:
+    def decorate(function: Callable[P, Awaitable[Result]]) -> Callable[P, Awaitable[ToolResult]]:
         @functools.wraps(function)
         async def tool(*args: P.args, **kwargs: P.kwargs) -> ToolResult:
             try:

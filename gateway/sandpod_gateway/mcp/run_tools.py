@@ -11,7 +11,8 @@ from sandpod_gateway.mcp import arguments
 from sandpod_gateway.mcp.answers import answering, output_schema
 from sandpod_gateway.mcp.progress import progress_sender
 from sandpod_gateway.metrics import Metrics
-from sandpod_gateway.runs import RunRequest, Runs
+from sandpod_gateway.running import RunAnswer, RunRequest
+from sandpod_gateway.runs import Runs
 
 PythonCode = Annotated[
     str,
@@ -43,7 +44,7 @@ def register(mcp: FastMCP[None], runs: Runs, metrics: Metrics) -> None:
         stdin: arguments.Stdin = None,
         args: arguments.Args = None,
         env: arguments.Env = None,
-    ) -> RunResult:
+    ) -> RunAnswer:
         """Run a Python program in a sandbox without network and return its output, exit code and how it ended.
 
         Each call is a new process: files in /workspace stay between calls, variables do not. The program is stopped
@@ -66,7 +67,7 @@ def register(mcp: FastMCP[None], runs: Runs, metrics: Metrics) -> None:
         stdin: arguments.Stdin = None,
         args: arguments.Args = None,
         env: arguments.Env = None,
-    ) -> RunResult:
+    ) -> RunAnswer:
         """Run a Node.js program in a sandbox without network and return its output, exit code and how it ended.
 
         Each call is a new process: files in /workspace stay between calls, variables do not. An unhandled rejection
@@ -88,7 +89,7 @@ def register(mcp: FastMCP[None], runs: Runs, metrics: Metrics) -> None:
         stdin: arguments.Stdin = None,
         env: arguments.Env = None,
         cwd: arguments.Cwd = ".",
-    ) -> RunResult:
+    ) -> RunAnswer:
         """Run a bash command in a sandbox without network and return its output, exit code and how it ended.
 
         Files in /workspace stay between calls. What the command leaves running in the background is ended with it.

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from gateway_peers import ScriptedStream, until
+from gateway_peers import ScriptedStream, Sink, until
 from sandpod_api.results import ErrorCode
 from sandpod_gateway.connection import ConnectionLostError, RunnerConnection, open_connection
 from sandpod_gateway.errors import SandpodError
@@ -43,15 +43,18 @@ async def test_a_hello_that_makes_no_sense_is_refused() -> None:
 
 async def test_output_and_end_reach_the_run_they_belong_to() -> None:
     stream, connection = await connect()
-    seen: dict[str, list[tuple[str, bytes]]] = {"a": [], "b": []}
-    runs = [await connection.start_run(header(n), b"1", lambda s, d, n=n: seen[n].append((s, d))) for n in seen]  # type: ignore[misc]
+    sinks = {"a": Sink(), "b": Sink()}
+    runs = [await connection.start_run(header(name), b"1", sink) for name, sink in sinks.items()]
     assert connection.busy == 2
     stream.say({"t": "out", "run": "b", "stream": "stderr", "offset": 0}, b"B")
     stream.say({"t": "out", "run": "a", "stream": "stdout", "offset": 0}, b"A")
-    for name in seen:
+    stream.say({"t": "display", "run": "a", "mime": "image/png", "index": 0}, b"P")
+    stream.say({"t": "result", "run": "b", "mime": "text/plain"}, b"42")
+    for name in sinks:
         stream.say({"t": "end", "run": name, "outcome": "ok", "exit_code": 0})
     assert [(await run.ended).outcome for run in runs] == ["ok", "ok"]
-    assert seen == {"a": [("stdout", b"A")], "b": [("stderr", b"B")]}
+    assert sinks["a"].got == [("stdout", b"A"), ("display image/png", b"P")]
+    assert sinks["b"].got == [("stderr", b"B"), ("result text/plain", b"42")]
     assert connection.busy == 0
     await connection.close()
 
@@ -60,7 +63,12 @@ async def test_output_and_end_reach_the_run_they_belong_to() -> None:
     "frame",
     [
         {"t": "out", "run": ["x"], "stream": "stdout"},
-        {"t": "out", "run": "r1", "stream": "../etc"},
+        {"t": "out", "run": "r1", "stream": "../etc", "offset": 0},
+        {"t": "out", "run": "r1", "stream": "stdout", "offset": -1},
+        {"t": "out", "run": "r1", "stream": "stdout", "offset": 10**30},
+        {"t": "out", "run": "r1", "stream": "stdout", "offset": "0"},
+        {"t": "display", "run": "r1", "mime": "x" * 65},
+        {"t": "result", "run": "r1", "mime": ["text/plain"]},
         {"t": "out", "run": "unknown", "stream": "stdout"},
         {"t": "end", "run": {"a": 1}},
         {"t": "reply", "id": "1"},
@@ -73,12 +81,12 @@ async def test_output_and_end_reach_the_run_they_belong_to() -> None:
 )
 async def test_frames_that_make_no_sense_change_nothing(frame: dict[str, Any]) -> None:
     stream, connection = await connect()
-    got: list[bytes] = []
-    run = await connection.start_run(header(), b"1", lambda _, data: got.append(data))
+    sink = Sink()
+    run = await connection.start_run(header(), b"1", sink)
     stream.say(frame, b"hostile")
     stream.say({"t": "end", "run": "r1", "outcome": "ok", "exit_code": 0})
     assert (await run.ended).exit_code == 0
-    assert got == []
+    assert sink.got == []
     await connection.close()
 
 
@@ -95,7 +103,7 @@ async def test_frames_that_make_no_sense_change_nothing(frame: dict[str, Any]) -
 )
 async def test_an_end_that_makes_no_sense_is_no_success(end: dict[str, Any]) -> None:
     stream, connection = await connect()
-    run = await connection.start_run(header(), b"1", lambda *_: None)
+    run = await connection.start_run(header(), b"1", Sink())
     stream.say({"t": "end", "run": "r1", **end})
     with pytest.raises(ConnectionLostError):
         await run.ended
@@ -104,7 +112,7 @@ async def test_an_end_that_makes_no_sense_is_no_success(end: dict[str, Any]) -> 
 
 async def test_a_lost_stream_ends_runs_and_requests() -> None:
     stream, connection = await connect()
-    run = await connection.start_run(header(), b"1", lambda *_: None)
+    run = await connection.start_run(header(), b"1", Sink())
     asking = asyncio.create_task(connection.file("stat", {"path": "a"}))
     await stream.heard("run")
     await stream.heard("file")
@@ -115,7 +123,7 @@ async def test_a_lost_stream_ends_runs_and_requests() -> None:
         await asking
     assert connection.closed
     with pytest.raises(ConnectionLostError):
-        await connection.start_run(header("r2"), b"1", lambda *_: None)
+        await connection.start_run(header("r2"), b"1", Sink())
 
 
 async def test_garbage_ends_the_connection() -> None:
@@ -127,7 +135,7 @@ async def test_garbage_ends_the_connection() -> None:
 
 async def test_a_refused_run_tells_its_code() -> None:
     stream, connection = await connect()
-    run = await connection.start_run(header(), b"1", lambda *_: None)
+    run = await connection.start_run(header(), b"1", Sink())
     stream.say({"t": "error", "run": "r1", "code": "unsupported_language", "message": "No cobol here."})
     with pytest.raises(SandpodError) as raised:
         await run.ended
@@ -162,7 +170,7 @@ async def test_a_file_is_written_in_parts_of_one_request() -> None:
 
 async def test_stopping_a_run_waits_for_its_end() -> None:
     stream, connection = await connect()
-    run = await connection.start_run(header(), b"1", lambda *_: None)
+    run = await connection.start_run(header(), b"1", Sink())
     await stream.heard("run")
     stopping = asyncio.create_task(connection.stop_run("r1", wait=5))
     await stream.heard("cancel")
@@ -176,6 +184,6 @@ async def test_stopping_a_run_waits_for_its_end() -> None:
 
 async def test_a_run_that_will_not_end_is_told() -> None:
     _, connection = await connect()
-    await connection.start_run(header(), b"1", lambda *_: None)
+    await connection.start_run(header(), b"1", Sink())
     assert not await connection.stop_run("r1", wait=0)
     await connection.close()

@@ -6,7 +6,7 @@ from sandpod_api.results import ErrorCode, Language
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files import check_path, decode_base64
 from sandpod_gateway.limits import RunLimits, check_run
-from sandpod_gateway.runs import RunRequest
+from sandpod_gateway.running import RunRequest
 
 LIMITS = RunLimits(
     code_bytes=100, stdin_bytes=10, default_timeout=5, max_timeout=60, output_cap=1000, output_limit=10_000

@@ -1,0 +1,169 @@
+"""One run as the gateway sees it: what was asked for, what came of it so far, and the result made of both.
+
+Called by `runs.py` and `background.py`. It does no I/O: the connection's reader calls the sink's methods, which keep
+bounded amounts and never wait.
+"""
+
+import base64
+import json
+import time
+from dataclasses import dataclass, field
+from typing import Final
+
+from sandpod_api.results import Language, Rich, RunResult
+from sandpod_gateway.backends.base import SandboxRecord
+from sandpod_gateway.hints import hint_for
+from sandpod_gateway.output import Capture
+from sandpod_gateway.runner_messages import Ended
+from sandpod_gateway.streaming import OutputStream
+
+MAX_RESULT: Final = 900 * 1024
+"""Bytes of an answer as it is sent: clients refuse one event of 1 MiB."""
+MAX_PICTURES: Final = 400 * 1024
+"""Bytes of all pictures of one run before base64, which makes a third more of them."""
+MAX_RICH: Final = 64 * 1024
+"""Bytes of all other rich forms of one run."""
+LEAST_CAP: Final = 4 * 1024
+"""Bytes of a stream that a result keeps however large the rest of it is."""
+PICTURES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunRequest:
+    """What to run. Times in seconds; `cwd` is relative to the workspace.
+
+    Attributes:
+        context: Name of the context to run in, or None for a fresh process.
+        key: Idempotency key, or None.
+    """
+
+    language: Language
+    code: str
+    args: list[str] = field(default_factory=list)
+    env: dict[str, str] = field(default_factory=dict)
+    cwd: str = "."
+    stdin: str | None = None
+    timeout: float | None = None
+    context: str | None = None
+    key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """An image that a run showed."""
+
+    mime_type: str
+    data: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class RunAnswer:
+    """A run's result, and the pictures that go beside it."""
+
+    result: RunResult
+    pictures: list[Picture] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Running:
+    """A run's output and what else it showed, while it goes on. It is the sink of the connection's reader."""
+
+    record: SandboxRecord
+    request: RunRequest
+    run_id: str
+    cap: int
+    stream: OutputStream | None = None
+    started: float = field(default_factory=time.perf_counter)
+    received: dict[str, int] = field(default_factory=lambda: {"stdout": 0, "stderr": 0})
+    pictures: list[Picture] = field(default_factory=list)
+    displays: list[Rich] = field(default_factory=list)
+    value: dict[str, str] = field(default_factory=dict)
+    dropped: int = 0
+    stdout: Capture = field(init=False)
+    stderr: Capture = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.stdout, self.stderr = Capture(self.cap), Capture(self.cap)
+
+    def output(self, stream: str, offset: int, data: bytes) -> None:
+        """Take a piece of output. After a lost stream it may begin before or behind what came so far."""
+        have, end = self.received[stream], offset + len(data)
+        if end <= have:
+            return
+        gap = offset - have
+        data = data[max(-gap, 0) :] if gap <= 0 else f"\n[... {gap} bytes lost ...]\n".encode() + data
+        self.received[stream] = end
+        (self.stdout if stream == "stdout" else self.stderr).feed(data)
+        if self.stream is not None:
+            self.stream.feed(stream, data)
+
+    def display(self, mime: str, data: bytes) -> None:
+        """Take something that the program showed."""
+        if mime in PICTURES:
+            if sum(len(picture.data) for picture in self.pictures) + len(data) > MAX_PICTURES:
+                self.dropped += 1
+                return
+            self.pictures.append(Picture(mime, data))
+            self.displays.append(Rich(mime_type=mime, size=len(data)))
+            return
+        if self._rich() + len(data) > MAX_RICH:
+            self.dropped += 1
+            return
+        self.displays.append(Rich(mime_type=mime, size=len(data), text=data.decode("utf-8", "replace")))
+
+    def result(self, mime: str, data: bytes) -> None:
+        """Take one form of the last value."""
+        if mime in PICTURES:
+            self.display(mime, data)
+            return
+        if self._rich() + len(data) > MAX_RICH:
+            self.dropped += 1
+            return
+        self.value[mime] = data.decode("utf-8", "replace")
+
+    def _rich(self) -> int:
+        return sum(len(text) for text in self.value.values()) + sum(len(rich.text or "") for rich in self.displays)
+
+    def answer(self, ended: Ended) -> RunAnswer:
+        """Return what the caller gets: cut to what clients take."""
+        room = MAX_RESULT - sum(len(base64.b64encode(picture.data)) for picture in self.pictures)
+        cap = self.cap
+        while True:
+            result = self._result(ended, cap)
+            if cap <= LEAST_CAP or _sent_size(result) <= room:
+                return RunAnswer(result, list(self.pictures))
+            cap //= 2
+
+    def _result(self, ended: Ended, cap: int) -> RunResult:
+        out, err = self.stdout.read(cap), self.stderr.read(cap)
+        return RunResult(
+            sandbox=self.record.name,
+            run_id=self.run_id,
+            outcome=ended.outcome,
+            exit_code=ended.exit_code,
+            signal=ended.signal,
+            stdout=out.text,
+            stdout_bytes=max(out.total, ended.stdout_bytes),
+            stdout_truncated=out.truncated or ended.stdout_bytes > out.total,
+            stderr=err.text,
+            stderr_bytes=max(err.total, ended.stderr_bytes),
+            stderr_truncated=err.truncated or ended.stderr_bytes > err.total,
+            result=self.value or None,
+            displays=self.displays,
+            displays_dropped=self.dropped + ended.displays_dropped,
+            context=self.request.context,
+            context_state=ended.context_state,
+            duration_ms=round(ended.duration_ms, 3) or round((time.perf_counter() - self.started) * 1e3, 3),
+            cpu_ms=round(ended.cpu_ms, 3),
+            max_rss_bytes=ended.max_rss_bytes,
+            progress_dropped_bytes=self.stream.dropped if self.stream is not None else 0,
+            hint=hint_for(ended.outcome, ended.detail, err.text, self.request.language),
+        )
+
+
+def _sent_size(result: RunResult) -> int:
+    """Bytes of a result on the wire: once as JSON, once more as JSON inside a JSON string."""
+    text = result.model_dump_json()
+    if len(text) * 14 < MAX_RESULT // 2:  # a control character grows to 6 and then 7 more bytes
+        return 0
+    return len(text.encode()) + len(json.dumps(text, ensure_ascii=False).encode())

@@ -1,0 +1,82 @@
+import json
+from datetime import UTC, datetime
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sandpod_api.results import Language, Outcome
+from sandpod_gateway.backends.base import SandboxRecord
+from sandpod_gateway.runner_messages import Ended
+from sandpod_gateway.running import MAX_PICTURES, MAX_RICH, Running, RunRequest
+
+RECORD = SandboxRecord(
+    name="sbx-a",
+    owner="alice",
+    session="",
+    template="default",
+    network="none",
+    status="Ready",
+    created=datetime(2026, 1, 1, tzinfo=UTC),
+    ttl=60,
+    idle_timeout=60,
+)
+OK = Ended(outcome=Outcome.OK, exit_code=0, duration_ms=1)
+
+
+def running(cap: int = 100_000) -> Running:
+    return Running(RECORD, RunRequest(language=Language.PYTHON, code="1"), "run-1", cap)
+
+
+@given(st.binary(min_size=1, max_size=200), st.lists(st.tuples(st.integers(0, 199), st.integers(1, 200)), max_size=12))
+def test_pieces_that_come_twice_are_taken_once(data: bytes, spans: list[tuple[int, int]]) -> None:
+    run = running()
+    for start, size in spans:
+        begin = min(start, run.received["stdout"])
+        run.output("stdout", begin, data[begin : begin + size])
+    have = run.received["stdout"]
+    assert run.answer(OK).result.stdout == data[:have].decode("utf-8", "replace")
+
+
+def test_output_that_was_lost_is_said() -> None:
+    run = running()
+    run.output("stderr", 0, b"abc")
+    run.output("stderr", 10, b"xyz")
+    result = run.answer(OK.model_copy(update={"stderr_bytes": 13})).result
+    assert result.stderr == "abc\n[... 7 bytes lost ...]\nxyz"
+    assert run.received["stderr"] == 13
+
+
+def test_pictures_go_beside_the_result_and_other_forms_into_it() -> None:
+    run = running()
+    run.display("image/png", b"PNG")
+    run.display("text/html", b"<b>hi</b>")
+    run.result("text/plain", b"42")
+    answer = run.answer(OK)
+    assert [(picture.mime_type, picture.data) for picture in answer.pictures] == [("image/png", b"PNG")]
+    assert [(rich.mime_type, rich.text) for rich in answer.result.displays] == [
+        ("image/png", None),
+        ("text/html", "<b>hi</b>"),
+    ]
+    assert answer.result.result == {"text/plain": "42"}
+
+
+def test_what_is_shown_is_bounded_and_the_rest_is_counted() -> None:
+    run = running()
+    for _ in range(5):
+        run.display("image/png", b"x" * (MAX_PICTURES // 2))
+        run.display("text/html", b"x" * (MAX_RICH // 2))
+        run.result("text/html", b"x" * MAX_RICH)
+    answer = run.answer(OK.model_copy(update={"displays_dropped": 7}))
+    assert len(answer.pictures) == 2
+    assert answer.result.displays_dropped == 7 + 3 + 3 + 5
+
+
+def test_an_answer_with_pictures_stays_below_what_clients_take() -> None:
+    run = running()
+    run.display("image/png", b"x" * MAX_PICTURES)
+    run.output("stdout", 0, b"\x01" * 100_000)
+    run.output("stderr", 0, b'"' * 100_000)
+    answer = run.answer(OK)
+    text = answer.result.model_dump_json()
+    assert len(text) + len(json.dumps(text)) + 4 * MAX_PICTURES // 3 < 2**20
+    assert answer.result.stdout_truncated
