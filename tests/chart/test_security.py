@@ -4,7 +4,7 @@ import pytest
 
 from chart.render import Manifest, only, pod_specs, render
 from sandpod_api import names
-from sandpod_gateway.backends.kubernetes import RIGHTS
+from sandpod_gateway.backends.cluster_checks import RIGHTS
 
 SANDBOXES = "sandpod-sandboxes"
 WITH_ALL = ("ingress.enabled=true", "ingress.host=x.example", "tls.secretName=t", "tests.keySecret=k")
