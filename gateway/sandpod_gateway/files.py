@@ -16,8 +16,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sandpod_api.base import rfc3339
 from sandpod_api.results import ErrorCode, FileContent, FileEntry, FileList, FileWritten
-from sandpod_gateway.connection import ConnectionLostError, RunnerConnection
+from sandpod_gateway.connection import RunnerConnection
 from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.inbox import ConnectionLostError
 from sandpod_gateway.limits import MAX_PATH, check_text
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.sandboxes import Sandboxes
@@ -93,7 +94,9 @@ class Files:
         """
         check_path(path)
         fields = {"path": path, "recursive": recursive, "limit": min(limit, MAX_ENTRIES)}
-        name, reply = await self._ask(owner, sandbox, lambda connection: connection.file("list", fields))
+        name, reply = await self._ask(
+            owner, sandbox, lambda connection: connection.ask("file", {"op": "list", **fields})
+        )
         listing = _checked(_Listing, reply.header)
         entries = [entry.entry() for entry in listing.entries]
         return FileList(sandbox=name, path=path, entries=entries, truncated=listing.truncated)
@@ -116,7 +119,9 @@ class Files:
         check_path(path)
         offset, limit = span[0], min(span[1], MAX_READ)
         fields = {"path": path, "offset": offset, "limit": limit}
-        name, reply = await self._ask(owner, sandbox, lambda connection: connection.file("read", fields))
+        name, reply = await self._ask(
+            owner, sandbox, lambda connection: connection.ask("file", {"op": "read", **fields})
+        )
         data = reply.payload[:limit]
         size = _checked(_Size, reply.header).size
         self._metrics.file_bytes.labels("out").inc(len(data))
@@ -147,7 +152,9 @@ class Files:
             )
         parts = [data[i : i + protocol.FILE_PART] for i in range(0, len(data), protocol.FILE_PART)] or [b""]
         fields = {"path": path, "overwrite": overwrite}
-        name, _ = await self._ask(owner, sandbox, lambda connection: connection.file("write", fields, parts))
+        name, _ = await self._ask(
+            owner, sandbox, lambda connection: connection.ask("file", {"op": "write", **fields}, parts)
+        )
         self._metrics.file_bytes.labels("in").inc(len(data))
         return FileWritten(sandbox=name, path=path, size=len(data), sha256=hashlib.sha256(data).hexdigest())
 

@@ -17,8 +17,9 @@ import anyio
 
 from sandpod_api.results import ErrorCode, Outcome
 from sandpod_gateway.backends.base import ClaimRequest, SandboxRecord
-from sandpod_gateway.connection import ConnectionLostError, RunHandle, RunnerConnection
+from sandpod_gateway.connection import RunnerConnection
 from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.inbox import ConnectionLostError, RunHandle
 from sandpod_gateway.limits import RunLimits, check_run
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.runner_messages import Ended

@@ -18,8 +18,9 @@ import anyio
 from sandpod_api.conditions import Reason
 from sandpod_api.results import ErrorCode
 from sandpod_gateway.backends.base import Backend, ClaimRequest, SandboxRecord
-from sandpod_gateway.connection import ConnectionLostError, RunnerConnection, open_connection
+from sandpod_gateway.connection import RunnerConnection, open_connection
 from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.inbox import ConnectionLostError
 from sandpod_gateway.metrics import Metrics
 
 logger = logging.getLogger(__name__)
@@ -149,7 +150,7 @@ class Sandboxes:
             return True
         try:
             async with self.connection(record) as connection:
-                pong = await connection.ping()
+                pong = await connection.ask("ping")
         except (ConnectionLostError, SandpodError):
             return False
         return bool(pong.header.get("runs"))

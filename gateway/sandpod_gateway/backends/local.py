@@ -28,8 +28,9 @@ from sandpod_gateway.backends.local_settings import LocalSettings
 from sandpod_gateway.backends.local_start import Isolated, start_plain
 from sandpod_gateway.backends.local_trouble import bubblewrap_failed, no_isolation
 from sandpod_gateway.backends.warm import WarmPool
-from sandpod_gateway.connection import ConnectionLostError, open_connection
+from sandpod_gateway.connection import open_connection
 from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.inbox import ConnectionLostError
 
 logger = logging.getLogger(__name__)
 

@@ -5,8 +5,9 @@ import pytest
 
 from gateway_peers import ScriptedStream, Sink, until
 from sandpod_api.results import ErrorCode
-from sandpod_gateway.connection import ConnectionLostError, RunnerConnection, open_connection
+from sandpod_gateway.connection import RunnerConnection, open_connection
 from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.inbox import ConnectionLostError
 from sandpod_runner import protocol
 
 
@@ -113,7 +114,7 @@ async def test_an_end_that_makes_no_sense_is_no_success(end: dict[str, Any]) -> 
 async def test_a_lost_stream_ends_runs_and_requests() -> None:
     stream, connection = await connect()
     run = await connection.start_run(header(), b"1", Sink())
-    asking = asyncio.create_task(connection.file("stat", {"path": "a"}))
+    asking = asyncio.create_task(connection.ask("file", {"op": "stat", "path": "a"}))
     await stream.heard("run")
     await stream.heard("file")
     stream.say_raw(b"")
@@ -145,7 +146,7 @@ async def test_a_refused_run_tells_its_code() -> None:
 
 async def test_a_code_that_a_runner_must_not_give_becomes_backend_error() -> None:
     stream, connection = await connect()
-    asking = asyncio.create_task(connection.file("stat", {"path": "a"}))
+    asking = asyncio.create_task(connection.ask("file", {"op": "stat", "path": "a"}))
     frame = await stream.heard("file")
     stream.say({"t": "error", "id": frame.header["id"], "code": "unauthorized", "message": "x" * 9999})
     with pytest.raises(SandpodError) as raised:
@@ -158,7 +159,7 @@ async def test_a_code_that_a_runner_must_not_give_becomes_backend_error() -> Non
 async def test_a_file_is_written_in_parts_of_one_request() -> None:
     stream, connection = await connect()
     parts = [b"a" * protocol.FILE_PART, b"b"]
-    writing = asyncio.create_task(connection.file("write", {"path": "f", "overwrite": True}, parts))
+    writing = asyncio.create_task(connection.ask("file", {"op": "write", "path": "f", "overwrite": True}, parts))
     first, second = await stream.heard("file"), await stream.heard("file")
     assert (first.payload, second.payload) == (parts[0], parts[1])
     assert (first.header["last"], second.header["last"]) == (False, True)

@@ -1,0 +1,186 @@
+"""What is expected of a runner over one stream, and where each frame of its goes. No I/O; owned by `connection.py`.
+
+The runner is untrusted: a frame that nobody waits for, or that makes no sense, changes nothing.
+"""
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from pydantic import ValidationError
+
+from sandpod_gateway.runner_messages import Ended, Hello, refusal
+from sandpod_runner.frames import Frame
+
+logger = logging.getLogger(__name__)
+
+MAX_OFFSET: Final = 2**62  # bytes; more than any program can write
+MAX_MIME: Final = 64  # characters
+MAX_NAME: Final = 64  # characters of a run's name
+
+
+class ConnectionLostError(Exception):
+    """The stream ended while something was going on over it."""
+
+
+class RunSink(Protocol):
+    """Takes what comes of a run. Called by the connection's reader, so nothing of it may wait or grow without bound."""
+
+    def output(self, stream: str, offset: int, data: bytes) -> None:
+        """Take a piece of stdout or stderr, and how many bytes of it came before."""
+        ...
+
+    def display(self, mime: str, data: bytes) -> None:
+        """Take something that the program showed."""
+        ...
+
+    def result(self, mime: str, data: bytes) -> None:
+        """Take one form of the last value."""
+        ...
+
+
+def _quiet_future() -> "asyncio.Future[Any]":
+    """Return a future whose error nobody has to fetch: runs are given up on without being awaited."""
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    future.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return future
+
+
+@dataclass(slots=True)
+class RunHandle:
+    """A run that was asked for.
+
+    Attributes:
+        run_id: Its name.
+        sink: Takes what comes of it.
+        accepted: The run that goes on under this wish: itself, or an earlier one with the same idempotency key.
+        ended: Its end.
+    """
+
+    run_id: str
+    sink: RunSink
+    accepted: asyncio.Future[str] = field(default_factory=_quiet_future)
+    ended: asyncio.Future[Ended] = field(default_factory=_quiet_future)
+
+    def fail(self, error: Exception) -> None:
+        """Tell whoever waits that nothing more comes."""
+        for future in (self.accepted, self.ended):
+            if not future.done():
+                future.set_exception(error)
+
+
+class Inbox:
+    """The runs, requests and hello that are waited for over one stream."""
+
+    def __init__(self) -> None:
+        self.runs: dict[str, RunHandle] = {}
+        self.replies: dict[int, asyncio.Future[Frame]] = {}
+        self.hello: asyncio.Future[Hello] = _quiet_future()
+
+    def expect_run(self, run_id: str, sink: RunSink) -> RunHandle:
+        """Return the handle of a run that is about to be asked for."""
+        handle = RunHandle(run_id, sink)
+        self.runs[run_id] = handle
+        return handle
+
+    def expect_reply(self, number: int) -> asyncio.Future[Frame]:
+        """Return what becomes the reply to a request that is about to be sent."""
+        self.replies[number] = _quiet_future()
+        return self.replies[number]
+
+    def lose(self) -> None:
+        """Tell everyone who waits that the stream has ended."""
+        for handle in self.runs.values():
+            handle.fail(ConnectionLostError())
+        for future in self.replies.values():
+            if not future.done():
+                future.set_exception(ConnectionLostError())
+        self.runs.clear()
+        self.replies.clear()
+        if not self.hello.done():
+            self.hello.set_exception(ConnectionLostError("the stream ended before the runner said hello"))
+
+    def take(self, frame: Frame) -> None:
+        """Give a frame to whoever waits for it."""
+        match frame.kind:
+            case "out" | "display" | "result":
+                self._pass_on(frame)
+            case "started" | "known":
+                self._accepted(frame)
+            case "end":
+                self._end(frame.header)
+            case "reply" | "pong" | "error":
+                self._answer(frame)
+            case "hello":
+                self._greeted(frame.header)
+            case _:
+                pass  # a kind of a later version: nothing here waits for it
+
+    def _pass_on(self, frame: Frame) -> None:
+        run = self._run(frame.header)
+        if run is None:
+            return
+        if frame.kind == "out":
+            stream, offset = frame.header.get("stream"), frame.header.get("offset")
+            if stream in {"stdout", "stderr"} and isinstance(offset, int) and 0 <= offset < MAX_OFFSET:
+                run.sink.output(stream, offset, frame.payload)
+            return
+        mime = frame.header.get("mime")
+        if isinstance(mime, str) and len(mime) <= MAX_MIME:
+            (run.sink.display if frame.kind == "display" else run.sink.result)(mime, frame.payload)
+
+    def _accepted(self, frame: Frame) -> None:
+        run = self._run(frame.header)
+        if run is None or run.accepted.done():
+            return
+        if frame.kind == "started":
+            run.accepted.set_result(run.run_id)
+            return
+        # Nothing was started, so nothing ends: what becomes of the earlier run is asked for by its own name.
+        del self.runs[run.run_id]
+        earlier = frame.header.get("as")
+        if isinstance(earlier, str) and len(earlier) <= MAX_NAME:
+            run.accepted.set_result(earlier)
+        else:
+            run.fail(ConnectionLostError())
+
+    def _run(self, header: dict[str, Any]) -> RunHandle | None:
+        name = header.get("run")
+        return self.runs.get(name) if isinstance(name, str) else None
+
+    def _end(self, header: dict[str, Any]) -> None:
+        run = self._run(header)
+        if run is None:
+            return
+        del self.runs[run.run_id]
+        try:
+            ended = Ended.model_validate(header)
+        except ValidationError as error:
+            logger.warning("a runner told the end of a run in a way that makes no sense: %s", error.error_count())
+            run.fail(ConnectionLostError())
+            return
+        if not run.accepted.done():
+            run.accepted.set_result(run.run_id)
+        if not run.ended.done():
+            run.ended.set_result(ended)
+
+    def _answer(self, frame: Frame) -> None:
+        number = frame.header.get("id")
+        future = self.replies.get(number) if isinstance(number, int) else None
+        if future is not None:
+            if not future.done():
+                future.set_result(frame)
+            return
+        run = self._run(frame.header)
+        if run is not None and frame.kind == "error":
+            del self.runs[run.run_id]
+            run.fail(refusal(frame))
+
+    def _greeted(self, header: dict[str, Any]) -> None:
+        if self.hello.done():
+            return
+        try:
+            self.hello.set_result(Hello.model_validate(header))
+        except ValidationError:
+            self.hello.set_exception(ConnectionLostError("the runner's hello makes no sense"))
