@@ -54,6 +54,8 @@ ENV_PREIMPORT: Final = "SANDPOD_PREIMPORT"
 ENV_PROCESSES: Final = "SANDPOD_PROCESSES"
 ENV_OPEN_FILES: Final = "SANDPOD_OPEN_FILES"
 ENV_WORKSPACE_BYTES: Final = "SANDPOD_WORKSPACE_BYTES"
+# The pod's memory limit, bytes: under some runtimes the cgroup shows the node's memory instead.
+ENV_MEMORY_LIMIT: Final = "SANDPOD_MEMORY_LIMIT"
 
 # The network profile that every Sandbox has unless it names another.
 NETWORK_NONE: Final = "none"

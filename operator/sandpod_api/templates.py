@@ -108,7 +108,9 @@ class SandboxTemplateSpec(ApiModel):
         Field(description="false: own user namespace; absent: the cluster's default. Leave it absent under gVisor."),
     ] = None
     workspace: Annotated[Workspace, Field(description="The folder /workspace.")] = Workspace()
-    tmp_size: Annotated[Quantity, Field(description="The most that /tmp can hold; counts as memory.")] = "64Mi"
+    tmp_size: Annotated[
+        Quantity, Field(description="The most that /tmp can hold, and /dev/shm too; both are memory.")
+    ] = "64Mi"
     network_profiles: Annotated[
         list[NetworkProfile],
         Field(

@@ -130,6 +130,8 @@ def _container(
         "volumeMounts": [
             {"name": "workspace", "mountPath": names.WORKSPACE},
             {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - the pod's own, sized and in memory
+            # gVisor's own is as large as the node's memory.
+            {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 - as above
         ],
     }
 
@@ -143,6 +145,7 @@ def _environment(
         names.ENV_PREIMPORT: ",".join(spec.preimport),
         names.ENV_OPEN_FILES: str(spec.limits.open_files),
         names.ENV_WORKSPACE_BYTES: str(int(parse_quantity(workspace_of(sandbox, template).size))),
+        names.ENV_MEMORY_LIMIT: str(int(parse_quantity(spec.resources.memory))),
     }
     if security.process_limit_holds(host_users=_host_users(template, settings)):
         values[names.ENV_PROCESSES] = str(spec.limits.processes)
@@ -184,6 +187,7 @@ def _volumes(sandbox: Sandbox, template: SandboxTemplate) -> list[dict[str, Any]
     return [
         {"name": "workspace", **folder},
         {"name": "tmp", "emptyDir": {"medium": "Memory", "sizeLimit": template.spec.tmp_size}},
+        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": template.spec.tmp_size}},
     ]
 
 

@@ -79,6 +79,7 @@ PLAIN_POD: dict[str, Any] = {
                     {"name": "SANDPOD_PREIMPORT", "value": ""},
                     {"name": "SANDPOD_OPEN_FILES", "value": "1024"},
                     {"name": "SANDPOD_WORKSPACE_BYTES", "value": "268435456"},
+                    {"name": "SANDPOD_MEMORY_LIMIT", "value": "536870912"},
                 ],
                 "resources": {
                     "limits": {"cpu": "1", "memory": "512Mi", "ephemeral-storage": "256Mi"},
@@ -105,12 +106,14 @@ PLAIN_POD: dict[str, Any] = {
                 "volumeMounts": [
                     {"name": "workspace", "mountPath": "/workspace"},
                     {"name": "tmp", "mountPath": "/tmp"},
+                    {"name": "shm", "mountPath": "/dev/shm"},
                 ],
             }
         ],
         "volumes": [
             {"name": "workspace", "emptyDir": {"medium": "Memory", "sizeLimit": "256Mi"}},
             {"name": "tmp", "emptyDir": {"medium": "Memory", "sizeLimit": "64Mi"}},
+            {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "64Mi"}},
         ],
     },
 }
