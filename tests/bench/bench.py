@@ -44,7 +44,7 @@ async def frames(backend: Backend, count: int) -> AsyncIterator[Row]:
     samples = []
     for index in range(count + measures.WARM_UP):
         start = time.perf_counter()
-        await connection.ping()
+        await connection.ask("ping")
         if index >= measures.WARM_UP:
             samples.append((time.perf_counter() - start) * measures.MILLIS)
     await connection.close()
