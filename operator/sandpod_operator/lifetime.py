@@ -46,9 +46,15 @@ def ttl_end(sandbox: Sandbox) -> datetime | None:
 
 
 def idle_end(sandbox: Sandbox, now: datetime) -> datetime | None:
-    """Return the end unless it is used before, or None while nobody holds it."""
+    """Return the end unless it is used before, or None while nobody holds it.
+
+    A background run that was begun counts as use until its own timeout: the ttl bounds that note whatever it says.
+    """
     used = last_activity(sandbox, now)
-    return None if used is None else used + timedelta(seconds=sandbox.spec.lifetime.idle_timeout)
+    if used is None:
+        return None
+    busy = _parse(sandbox.metadata.annotations.get(names.ANNOTATION_BUSY_UNTIL, "")) or used
+    return max(used, min(busy, ttl_end(sandbox) or used)) + timedelta(seconds=sandbox.spec.lifetime.idle_timeout)
 
 
 def expires_at(sandbox: Sandbox, now: datetime) -> datetime | None:

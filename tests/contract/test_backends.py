@@ -116,6 +116,7 @@ async def test_a_name_that_is_unknown_or_malformed_does_not_exist(backend: Backe
         assert await backend.get(name) is None
         await backend.delete(name)
         await backend.touch(name)
+        await backend.keep_busy(name, 60)
         with pytest.raises(SandpodError) as refused:
             await backend.open_stream(name)
         assert refused.value.code == ErrorCode.SESSION_NOT_FOUND
@@ -193,6 +194,24 @@ async def test_a_sandbox_that_is_used_outlives_its_idle_timeout(backend: Backend
         return record.expires is not None and datetime.now(UTC) > record.expires
 
     await until("the first idle timeout has passed", used_past_its_first_expiry, within=2 * case.short + BOUND)
+    still = await backend.get(record.name)
+    assert still is not None
+    assert still.status == "Ready"
+
+
+@keeps("expiry:busy")
+async def test_a_sandbox_with_a_background_run_is_not_idle_until_the_runs_timeout(
+    backend: Backend, owner: str, case: Case
+) -> None:
+    record = await backend.claim(ClaimRequest(owner=owner, ttl=600, idle_timeout=2 * case.short))
+    await backend.keep_busy(record.name, 300)
+    await backend.keep_busy(record.name, 1)
+    await backend.touch(record.name)
+
+    async def past_its_first_expiry() -> bool:
+        return record.expires is not None and datetime.now(UTC) > record.expires
+
+    await until("the first idle timeout has passed", past_its_first_expiry, within=2 * case.short + BOUND)
     still = await backend.get(record.name)
     assert still is not None
     assert still.status == "Ready"

@@ -140,6 +140,16 @@ class Backend(Protocol):
         """Note that the sandbox is in use now. May be called on every use; writes are bounded by the backend."""
         ...
 
+    async def keep_busy(self, name: str, seconds: float) -> None:
+        """Note that a background run may go on in the sandbox for so many seconds: until then it is not idle.
+
+        The note holds without this gateway. A shorter one never replaces a longer one; the ttl bounds it.
+
+        Raises:
+            SandpodError: backend_unavailable; the note is not made then.
+        """
+        ...
+
     async def open_stream(self, name: str) -> ByteStream:
         """Open a stream to the sandbox's runner.
 

@@ -9,7 +9,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
@@ -177,6 +177,10 @@ class InProcessBackend:
     async def touch(self, name: str) -> None:
         """Note that the sandbox is in use now."""
         self._ledger.touch(name, self._clock())
+
+    async def keep_busy(self, name: str, seconds: float) -> None:
+        """Note that a background run may go on in the sandbox for so many seconds."""
+        self._ledger.keep_busy(name, self._clock() + timedelta(seconds=seconds), self._clock())
 
     async def open_stream(self, name: str) -> ByteStream:
         """Open a stream to the sandbox's runner.

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import aiohttp
@@ -153,6 +153,20 @@ class KubernetesBackend:
             self._touched = {n: t for n, t in self._touched.items() if self._store.get(n) is not None}
         self._background.start(self._write_activity(name))
 
+    async def keep_busy(self, name: str, seconds: float) -> None:
+        """Note in the resource that a background run may go on for so many seconds."""
+        sandbox = self._store.get(name)
+        if sandbox is None:
+            return
+        until = rfc3339(datetime.now(UTC) + timedelta(seconds=seconds))
+        # Both are UTC in one form, so that their order as texts is their order in time.
+        if sandbox.metadata.annotations.get(names.ANNOTATION_BUSY_UNTIL, "") >= until:
+            return
+        try:
+            await self._annotate(name, names.ANNOTATION_BUSY_UNTIL, until)
+        except ClusterError as error:
+            raise translate(error, "a background run was noted") from error
+
     async def open_stream(self, name: str) -> ByteStream:
         """Open a stream to the sandbox's runner, or hand over the one that is open already."""
         self._require_ready(await self.get(name))
@@ -209,11 +223,13 @@ class KubernetesBackend:
             raise _lost(record.message or record.reason or f"It is {record.status.lower()}.")
 
     async def _write_activity(self, name: str) -> None:
-        body = {"metadata": {"annotations": {names.ANNOTATION_LAST_ACTIVITY: rfc3339(datetime.now(UTC))}}}
         try:
-            await self._open.cluster.merge_patch(names.SANDBOXES, name, body)
+            await self._annotate(name, names.ANNOTATION_LAST_ACTIVITY, rfc3339(datetime.now(UTC)))
         except ClusterError as error:
             logger.warning("the use of sandbox %s can't be noted: %s", name, error)
+
+    async def _annotate(self, name: str, key: str, value: str) -> None:
+        await self._open.cluster.merge_patch(names.SANDBOXES, name, {"metadata": {"annotations": {key: value}}})
 
 
 @dataclass(frozen=True, slots=True)

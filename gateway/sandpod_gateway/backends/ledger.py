@@ -45,6 +45,7 @@ class Ledger:
         self._limits = limits
         self._records: dict[str, SandboxRecord] = {}
         self._ended: dict[str, datetime] = {}
+        self._busy: dict[str, datetime] = {}
         self._starting: Counter[str] = Counter()
 
     def get(self, name: str) -> SandboxRecord | None:
@@ -116,7 +117,13 @@ class Ledger:
     def touch(self, name: str, now: datetime) -> None:
         """Note that a live sandbox is in use. No-op when there is none."""
         if name in self._records and name not in self._ended:
-            self._records[name] = _used(self._records[name], now)
+            self._records[name] = _used(self._records[name], now, self._busy.get(name))
+
+    def keep_busy(self, name: str, until: datetime, now: datetime) -> None:
+        """Note that a live sandbox counts as used until then. No-op when there is none."""
+        if name in self._records and name not in self._ended:
+            self._busy[name] = max(until, self._busy.get(name, until))
+            self.touch(name, now)
 
     def end(self, name: str, status: Status, why: tuple[Reason, str], now: datetime) -> None:
         """Note that a live sandbox has ended, and why. No-op when there is none."""
@@ -132,6 +139,7 @@ class Ledger:
         """Forget a sandbox."""
         self._records.pop(name, None)
         self._ended.pop(name, None)
+        self._busy.pop(name, None)
 
     def forget(self, now: datetime) -> None:
         """Forget sandboxes that ended long ago."""
@@ -160,6 +168,7 @@ def sentence(reason: Reason) -> str:
     return SENTENCES[reason]
 
 
-def _used(record: SandboxRecord, now: datetime) -> SandboxRecord:
-    expires = min(record.created + timedelta(seconds=record.ttl), now + timedelta(seconds=record.idle_timeout))
+def _used(record: SandboxRecord, now: datetime, busy: datetime | None = None) -> SandboxRecord:
+    idle = max(now, busy or now) + timedelta(seconds=record.idle_timeout)
+    expires = min(record.created + timedelta(seconds=record.ttl), idle)
     return replace(record, last_activity=now, expires=expires)

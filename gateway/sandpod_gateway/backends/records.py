@@ -95,21 +95,21 @@ def to_record(sandbox: Sandbox, claim: Claim) -> SandboxRecord:
 
 def last_activity(sandbox: Sandbox) -> datetime | None:
     """Return the latest note of the sandbox's use."""
-    times = [sandbox.status.last_activity_time, _parse_time(sandbox)]
+    times = [sandbox.status.last_activity_time, _parse_time(sandbox, names.ANNOTATION_LAST_ACTIVITY)]
     return max((time for time in times if time is not None), default=None)
 
 
 def _expiry(sandbox: Sandbox, claim: Claim, activity: datetime | None) -> datetime:
     lifetime = sandbox.spec.lifetime
-    return min(
-        claim.time + timedelta(seconds=lifetime.ttl),
-        (activity or claim.time) + timedelta(seconds=lifetime.idle_timeout),
-    )
+    end = claim.time + timedelta(seconds=lifetime.ttl)
+    used = activity or claim.time
+    busy = _parse_time(sandbox, names.ANNOTATION_BUSY_UNTIL) or used
+    return min(end, max(used, min(busy, end)) + timedelta(seconds=lifetime.idle_timeout))
 
 
-def _parse_time(sandbox: Sandbox) -> datetime | None:
+def _parse_time(sandbox: Sandbox, annotation: str) -> datetime | None:
     try:
-        time = datetime.fromisoformat(sandbox.metadata.annotations[names.ANNOTATION_LAST_ACTIVITY])
+        time = datetime.fromisoformat(sandbox.metadata.annotations[annotation])
     except (KeyError, ValueError):
         return None
     return time if time.tzinfo is not None else None

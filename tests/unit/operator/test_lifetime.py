@@ -29,6 +29,15 @@ def test_use_never_moves_the_end_past_the_ttl() -> None:
     assert expires_at(used(rfc3339(NOW), ttl=110), NOW) == ago(-10)
 
 
+def test_sandbox_with_a_background_run_is_not_idle_until_the_runs_timeout() -> None:
+    sandbox = used("", ttl=1000)
+    sandbox.metadata.annotations[names.ANNOTATION_BUSY_UNTIL] = rfc3339(ago(-300))
+    assert expires_at(sandbox, NOW) == ago(-350)
+    for far in (rfc3339(ago(-(10**8))), "9999-12-31T23:59:59Z"):
+        sandbox.metadata.annotations[names.ANNOTATION_BUSY_UNTIL] = far
+        assert expires_at(sandbox, NOW) == ago(-900), "the ttl bounds it"
+
+
 @pytest.mark.parametrize(
     "note", ["", "yesterday", "2026-03-01T12:00:00", "2126-01-01T00:00:00Z", rfc3339(ago(5000)), "\udcff", "0" * 9999]
 )
