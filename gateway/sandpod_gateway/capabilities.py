@@ -2,7 +2,7 @@
 
 import json
 
-from sandpod_api.results import Language
+from sandpod_api.run_results import Language
 from sandpod_gateway.files import MAX_ENTRIES, MAX_READ
 from sandpod_gateway.settings import Settings
 

@@ -3,7 +3,7 @@
 import re
 from typing import Final
 
-from sandpod_api.results import Language, Outcome
+from sandpod_api.run_results import Language, Outcome
 
 _MISSING_PYTHON: Final = re.compile(r"ModuleNotFoundError: No module named '([\w.]{1,100})'")
 _MISSING_NODE: Final = re.compile(r"Cannot find (?:module|package) '([^'\n]{1,100})'")

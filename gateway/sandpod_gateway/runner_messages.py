@@ -7,7 +7,8 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from sandpod_api.results import ErrorCode, Outcome
+from sandpod_api.results import ErrorCode
+from sandpod_api.run_results import Outcome
 from sandpod_gateway.errors import SandpodError
 from sandpod_runner import protocol
 from sandpod_runner.frames import Frame

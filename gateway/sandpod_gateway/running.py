@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Final
 
-from sandpod_api.results import Language, Rich, RunResult
+from sandpod_api.run_results import Language, Rich, RunResult
 from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.hints import hint_for
 from sandpod_gateway.output import Capture

@@ -43,26 +43,6 @@ class ErrorCode(StrEnum):
     UNSUPPORTED_LANGUAGE = "unsupported_language"
 
 
-class Outcome(StrEnum):
-    """How a run ended."""
-
-    OK = "ok"
-    ERROR = "error"
-    TIMEOUT = "timeout"
-    CANCELLED = "cancelled"
-    OUT_OF_MEMORY = "out_of_memory"
-    OUTPUT_LIMIT = "output_limit"
-    SANDBOX_LOST = "sandbox_lost"
-
-
-class Language(StrEnum):
-    """The languages that every sandbox image of ours runs."""
-
-    PYTHON = "python"
-    JAVASCRIPT = "javascript"
-    SHELL = "shell"
-
-
 class ResultModel(BaseModel):
     """A result: snake_case on the wire, as MCP clients expect."""
 
@@ -85,49 +65,6 @@ class Artifact(ResultModel):
     size: Annotated[int, Field(ge=0, description="Bytes.")]
     mime_type: Annotated[str, Field(description="Its type, by its name.")]
     url: Annotated[str | None, Field(description="A signed, expiring link to it.")] = None
-
-
-class Rich(ResultModel):
-    """Something that a program showed: a picture goes beside the result, other forms are here as text."""
-
-    mime_type: Annotated[str, Field(description="Its type.")]
-    size: Annotated[int, Field(ge=0, description="Bytes.")]
-    text: Annotated[str | None, Field(description="It itself, unless it is a picture.")] = None
-
-
-class RunResult(ResultModel):
-    """What a run did. A failed run is a result too: both streams survive it."""
-
-    sandbox: Annotated[str, Field(description="The handle of the sandbox it ran in.")]
-    run_id: Annotated[str, Field(description="The run's own name.")]
-    outcome: Annotated[Outcome, Field(description="How it ended; ok means exit code 0.")]
-    exit_code: Annotated[int | None, Field(description="The exit code, where the program left one.")] = None
-    signal: Annotated[str | None, Field(description="The signal that ended it, as SIGKILL.")] = None
-    stdout: Annotated[str, Field(description="Standard output; head and tail where it was cut.")] = ""
-    stdout_bytes: Annotated[int, Field(ge=0, description="Bytes that the program wrote there in all.")] = 0
-    stdout_truncated: Annotated[bool, Field(description="Whether stdout was cut.")] = False
-    stderr: Annotated[str, Field(description="Standard error; head and tail where it was cut.")] = ""
-    stderr_bytes: Annotated[int, Field(ge=0, description="Bytes that the program wrote there in all.")] = 0
-    stderr_truncated: Annotated[bool, Field(description="Whether stderr was cut.")] = False
-    result: Annotated[dict[str, str] | None, Field(description="The last value by MIME type (contexts only).")] = None
-    displays: Annotated[list[Rich], Field(description="What the program showed, in order.")] = Field(
-        default_factory=list
-    )
-    displays_dropped: Annotated[int, Field(ge=0, description="What it showed beyond the limits.")] = 0
-    context: Annotated[str | None, Field(description="The context it ran in; none is a fresh process.")] = None
-    context_state: Annotated[
-        Literal["kept", "lost"] | None, Field(description="Whether the context's variables are still there.")
-    ] = None
-    artifacts: Annotated[list[Artifact], Field(description="Files that the run created or changed.")] = Field(
-        default_factory=list
-    )
-    duration_ms: Annotated[float, Field(ge=0, description="Wall time in the sandbox, milliseconds.")] = 0
-    cpu_ms: Annotated[float, Field(ge=0, description="Processor time of it and its children, milliseconds.")] = 0
-    max_rss_bytes: Annotated[int, Field(ge=0, description="Peak memory of its largest process, bytes.")] = 0
-    progress_dropped_bytes: Annotated[
-        int, Field(ge=0, description="Output bytes not sent as progress because the client read slowly.")
-    ] = 0
-    hint: Annotated[str | None, Field(description="What to do about a failure, where it is known.")] = None
 
 
 class SandboxInfo(ResultModel):

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastmcp import Context, FastMCP
 from pydantic import Field
 
-from sandpod_api.results import Language, RunResult
+from sandpod_api.run_results import Language, RunResult
 from sandpod_gateway.auth import current_owner
 from sandpod_gateway.mcp import arguments
 from sandpod_gateway.mcp.answers import answering, output_schema

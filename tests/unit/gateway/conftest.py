@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from fastmcp import Client
 
-from sandpod_api.results import RunResult
+from sandpod_api.run_results import RunResult
 from sandpod_gateway import auth
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.backends.fake import FakeBackend

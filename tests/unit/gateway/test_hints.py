@@ -1,6 +1,6 @@
 import pytest
 
-from sandpod_api.results import Language
+from sandpod_api.run_results import Language
 from sandpod_gateway.hints import hint_for
 
 

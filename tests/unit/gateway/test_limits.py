@@ -2,7 +2,8 @@ from typing import Any
 
 import pytest
 
-from sandpod_api.results import ErrorCode, Language
+from sandpod_api.results import ErrorCode
+from sandpod_api.run_results import Language
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files import check_path, decode_base64
 from sandpod_gateway.limits import RunLimits, check_run

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandpod_api.results import Language, Outcome
+from sandpod_api.run_results import Language, Outcome
 from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.runner_messages import Ended
 from sandpod_gateway.running import MAX_PICTURES, MAX_RICH, Running, RunRequest
