@@ -12,8 +12,8 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-from sandpod_runner import kernel, python_main
-from sandpod_runner.jobs import MAX_FDS, REQUEST, Job, read_job
+from sandpod_runner import displays, kernel, python_main
+from sandpod_runner.jobs import CHANNEL, MAX_FDS, REQUEST, Job, read_job
 
 _CANNOT_START = 126
 _NOT_FOUND = 127
@@ -56,10 +56,13 @@ def _wait(sock: socket.socket) -> int:
 
 def _run(fds: list[int]) -> int:
     job = read_job(fds[0])
-    _place(fds[1:])
-    _confine(job)
     if job.command:
+        _place(fds[1:])
+        _confine(job)
         _replace(job)
+    _place(fds[1:CHANNEL])
+    displays.use(displays.take(fds[CHANNEL]))
+    _confine(job)
     return python_main.run(job)
 
 

@@ -79,6 +79,8 @@ MESSAGE_SIZE = _MESSAGE.size
 REQUEST = Struct("=q")
 """A request to the zygote: its number. The descriptors come with it: the job, then 0, 1, 2 and so on of the program."""
 MAX_FDS = 8
+CHANNEL = 4
+"""The place among the descriptors of what Python code shows things on; it is none of the program's own."""
 
 
 def write_job(job: Job) -> int:

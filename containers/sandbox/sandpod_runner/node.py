@@ -25,14 +25,15 @@ class Pipes:
 
     stdin: Input | None
     outputs: dict[str, int] = field(default_factory=dict)
+    shown: int | None = None
 
     def close(self) -> None:
         """Close what is still open."""
         if self.stdin is not None:
             self.stdin.close()
-        for fd in self.outputs.values():
+        for fd in (*self.outputs.values(), *([] if self.shown is None else [self.shown])):
             os.close(fd)
-        self.outputs = {}
+        self.outputs, self.shown = {}, None
 
 
 @dataclass(slots=True)

@@ -22,13 +22,14 @@ Runner to gateway:
 | hello | version, languages {name: version}, workspace, memory_limit (bytes or null), runs [names of the live ones] | |
 | started | run | |
 | out | run, stream (stdout or stderr), offset (bytes of that stream before this piece) | output, at most OUT_PIECE bytes |
-| end | run, outcome, exit_code (or null), signal (name or null), duration_ms, cpu_ms, max_rss_bytes, stdout_bytes, stderr_bytes, detail (a sentence or null) | |
+| display | run, mime (one of MIME_TYPES), index (0 for the first) | a picture or other rich form that the run showed, at most MAX_DISPLAY bytes |
+| end | run, outcome, exit_code (or null), signal (name or null), duration_ms, cpu_ms, max_rss_bytes, stdout_bytes, stderr_bytes, displays_dropped (how many were too large, or beyond MAX_DISPLAYS), detail (a sentence or null) | |
 | reply | id, and by op | part of a file |
 | error | id or run, code (an ErrorCode's value), message | |
 | pong | id, runs [names of the live ones] | |
 
 `outcome` is ok, error, timeout, cancelled, out_of_memory or output_limit. Every accepted `run` gets `started`, all of
-its `out`, then exactly one `end`; a refused one gets `error` with `run` and nothing else. A run that is not detached
+its `out` and `display`, then exactly one `end`; a refused one gets `error` with `run` and nothing else. A run that is not detached
 is cancelled when its stream has been gone for ORPHAN_GRACE seconds.
 
 File operations (paths relative to the workspace, or absolute inside it):
@@ -54,6 +55,22 @@ LANGUAGES: Final = ("python", "javascript", "shell")
 
 OUT_PIECE: Final = 64 * 1024
 """Largest payload of an `out` frame, bytes: the size of a Linux pipe."""
+MIME_TYPES: Final = (
+    "text/plain",
+    "text/html",
+    "image/png",
+    "image/svg+xml",
+    "image/jpeg",
+    "application/json",
+    "text/latex",
+)
+"""What a display or a result can be."""
+MAX_DISPLAYS: Final = 32
+"""Displays of one run."""
+MAX_DISPLAY: Final = 4 * 1024 * 1024
+"""Largest display, bytes."""
+MAX_RESULT: Final = 512 * 1024
+"""Largest form of a last value, bytes."""
 FILE_PART: Final = 1024 * 1024
 """Largest part of a file in one frame, bytes."""
 MAX_RUNS: Final = 64

@@ -165,6 +165,7 @@ def _finish(status: int, module: types.ModuleType, own: list[types.ModuleType]) 
     threading = sys.modules.get("threading")
     if threading is not None:
         threading._shutdown()  # noqa: SLF001 - the interpreter calls it so too
+    _show_figures()
     atexit._run_exitfuncs()  # noqa: SLF001 - as above
     # A daemon thread goes on until the process ends and must find its names.
     if len(sys._current_frames()) == 1:  # noqa: SLF001 - counts threads that `threading` does not know too
@@ -179,6 +180,12 @@ def _finish(status: int, module: types.ModuleType, own: list[types.ModuleType]) 
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
     return status
+
+
+def _show_figures() -> None:
+    figures = sys.modules.get("sandpod_runner.figures")
+    if figures is not None:  # it is there when something that draws was imported
+        figures.show_open()
 
 
 def _is_regular(file: Any) -> bool:

@@ -19,6 +19,7 @@ from sandpod_runner.node import NodePool, Pipes, Spare
 from sandpod_runner.programs import CodeFolder, Tools, build_job, needs_file
 from sandpod_runner.protocol import STOP_GRACE
 from sandpod_runner.requests import RunRequest
+from sandpod_runner.shown import Shown
 from sandpod_runner.streams import Input, Output
 
 logger = logging.getLogger(__name__)
@@ -72,6 +73,7 @@ class Run:
         self._spare: Spare | None = None
         self._output: Output | None = None
         self._input: Input | None = None
+        self._shown: Shown | None = None
         self._times = (self._loop.time(), self._loop.time())
         self._kills = toolbox.memory.kills() if toolbox.memory else 0
         self._file = toolbox.code.write(request) if needs_file(request) else ""
@@ -121,11 +123,12 @@ class Run:
 
     def set_flow(self, *, flowing: bool) -> None:
         """Let output come, or leave it in the pipes."""
-        if self._output is not None:
-            if flowing:
-                self._output.resume()
-            else:
-                self._output.pause()
+        for source in (self._output, self._shown):
+            if source is not None:
+                if flowing:
+                    source.resume()
+                else:
+                    source.pause()
 
     def _launch(self) -> Program:
         if self.request.language == "javascript" and self._toolbox.node is not None:
@@ -134,7 +137,7 @@ class Run:
             return self._spare.program
         box = self._toolbox
         job = build_job(self.request, shell=box.tools.shell, file=self._file, cwd=self._cwd, base=box.base)
-        pipes, theirs = _make_pipes(stdin=self.request.stdin)
+        pipes, theirs = _make_pipes(stdin=self.request.stdin, shows=self.request.language == "python")
         try:
             program = box.launcher.start(job, theirs)
         except BaseException:
@@ -148,8 +151,9 @@ class Run:
 
     def _connect(self, pipes: Pipes) -> None:
         self._output = Output(pipes.outputs, self.request.output_limit, self._send_output, self._too_much)
-        if self.owner.can_send:
-            self._output.resume()
+        if pipes.shown is not None:
+            self._shown = Shown(pipes.shown, self._send_display)
+        self.set_flow(flowing=self.owner.can_send)
         self._input = pipes.stdin
         if self._input is not None and not self.request.stdin:
             self._input.end()
@@ -172,6 +176,8 @@ class Run:
         await self._toolbox.launcher.sweep()
         if self._output is not None:
             self._output.drain()
+        if self._shown is not None:
+            self._shown.drain()
         return replace(how, cpu=max(0.0, how.cpu - used))
 
     async def _until_end(self, program: Program, pid: int) -> Exit:
@@ -194,6 +200,9 @@ class Run:
     def _send_output(self, stream: str, offset: int, data: bytes) -> None:
         self.owner.send({"t": "out", "run": self.request.run, "stream": stream, "offset": offset}, data)
 
+    def _send_display(self, mime: str, index: int, data: bytes) -> None:
+        self.owner.send({"t": "display", "run": self.request.run, "mime": mime, "index": index}, data)
+
     def _too_much(self) -> None:
         limit = self.request.output_limit
         self.stop(Stop("output_limit", f"It wrote more than {limit} bytes of output.", gentle=False))
@@ -201,6 +210,8 @@ class Run:
     def _clean_up(self) -> None:
         if self._output is not None:
             self._output.close()
+        if self._shown is not None:
+            self._shown.close()
         if self._input is not None:
             self._input.close()
         if self._spare is not None:
@@ -219,14 +230,19 @@ class Run:
                 "duration_ms": round((end - begin) * 1000, 3),
                 "stdout_bytes": counts["stdout"],
                 "stderr_bytes": counts["stderr"],
+                "displays_dropped": self._shown.dropped if self._shown is not None else 0,
             }
         )
 
 
-def _make_pipes(*, stdin: bool) -> tuple[Pipes, list[int]]:
-    """Return the runner's ends and the program's: input (or none at all), output, errors."""
+def _make_pipes(*, stdin: bool, shows: bool) -> tuple[Pipes, list[int]]:
+    """Return the runner's ends and the program's: input (or none at all), output, errors, and what it shows."""
     read, write = os.pipe2(os.O_CLOEXEC) if stdin else (os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), -1)
     out, out_write = os.pipe2(os.O_CLOEXEC)
     err, err_write = os.pipe2(os.O_CLOEXEC)
     pipes = Pipes(Input(write) if stdin else None, {"stdout": out, "stderr": err})
-    return pipes, [read, out_write, err_write]
+    theirs = [read, out_write, err_write]
+    if shows:
+        pipes.shown, shown_write = os.pipe2(os.O_CLOEXEC)
+        theirs.append(shown_write)
+    return pipes, theirs

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Final, NoReturn
 
-from sandpod_runner import child, kernel
+from sandpod_runner import child, hooks, kernel
 from sandpod_runner.jobs import MAX_FDS, REQUEST, Kind, Message
 
 _REFILL_MS: Final = 20
@@ -36,6 +36,7 @@ def main(fd: int, modules: list[str]) -> NoReturn:
     kernel.forbid_new_rights()
     os.chdir("/")
     zygote = _Zygote(socket.socket(fileno=fd))
+    hooks.install()
     _import(modules)
     zygote.serve()
     os._exit(0)

@@ -1,0 +1,119 @@
+"""How a program hands pictures and other rich forms to the runner: records on a descriptor of its own.
+
+`python_main.py` opens it in the program's process, `figures.py` and `context_main.py` write to it, and `shown.py` reads
+it in the runner, which trusts nothing of it. A program that shows nothing pays for one open pipe.
+"""
+
+import _thread
+import contextlib
+import fcntl
+import os
+from enum import IntEnum
+from struct import Struct
+from typing import Final
+
+from sandpod_runner.protocol import MAX_DISPLAY, MAX_DISPLAYS, MAX_RESULT, MIME_TYPES
+
+RECORD: Final = Struct(">BBI")
+"""What stands before the bytes of a record: its kind, its type as a place in MIME_TYPES, how many bytes follow."""
+_OUT_OF_THE_WAY: Final = 100
+"""Programs may count on descriptors 3 and up being free."""
+
+
+class RecordKind(IntEnum):
+    """What a record is."""
+
+    DISPLAY = 0
+    RESULT = 1
+    DROPPED = 2
+
+
+LIMITS: Final = {RecordKind.DISPLAY: MAX_DISPLAY, RecordKind.RESULT: MAX_RESULT, RecordKind.DROPPED: 0}
+"""Largest record of each kind, bytes."""
+
+
+class Channel:
+    """The writing end, in the process that it belongs to: processes forked from it show nothing."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._owner = os.getpid()
+        self._same = _identity(fd)
+        self._lock = _thread.allocate_lock()
+        self._shown = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether what is shown from now on is counted and not sent."""
+        return self._shown >= MAX_DISPLAYS or os.getpid() != self._owner
+
+    def show(self, mime: str, data: bytes) -> None:
+        """Send a display, or count it as dropped where it is too large or there were enough."""
+        if os.getpid() != self._owner:
+            return
+        if self.full or len(data) > MAX_DISPLAY:
+            self.drop()
+            return
+        self._shown += 1
+        self._write(RecordKind.DISPLAY, mime, data)
+
+    def result(self, mime: str, data: bytes) -> None:
+        """Send a form of a last value, or count it as dropped where it is too large."""
+        if len(data) > MAX_RESULT:
+            self.drop()
+        else:
+            self._write(RecordKind.RESULT, mime, data)
+
+    def drop(self) -> None:
+        """Count one that is not sent."""
+        self._write(RecordKind.DROPPED, MIME_TYPES[0], b"")
+
+    def close(self) -> None:
+        """Send nothing more."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0 and _identity(fd) == self._same:
+            os.close(fd)
+
+    def _write(self, kind: RecordKind, mime: str, data: bytes) -> None:
+        with self._lock:
+            # A program may close descriptors that it does not know, and open others in their place.
+            if self._fd < 0 or os.getpid() != self._owner or _identity(self._fd) != self._same:
+                return
+            left = memoryview(RECORD.pack(kind, MIME_TYPES.index(mime), len(data)) + data)
+            try:
+                while left:
+                    left = left[os.write(self._fd, left) :]
+            except OSError:
+                pass  # the runner has stopped listening
+            finally:
+                if left:  # half a record: what came after it could not be understood
+                    self.close()
+
+
+def take(fd: int) -> Channel:
+    """Return the channel on a descriptor that has just come, out of the way of the program's own."""
+    try:
+        place = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _OUT_OF_THE_WAY)
+    finally:
+        os.close(fd)
+    return Channel(place)
+
+
+def _identity(fd: int) -> tuple[int, int] | None:
+    with contextlib.suppress(OSError):
+        info = os.fstat(fd)
+        return info.st_dev, info.st_ino
+    return None
+
+
+_current: list[Channel] = []
+
+
+def use(channel: Channel) -> None:
+    """Make this the channel of this process."""
+    _current[:] = [channel]
+
+
+def current() -> Channel | None:
+    """Return the channel of this process, or None where nothing listens."""
+    return _current[0] if _current else None

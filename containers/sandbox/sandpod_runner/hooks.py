@@ -1,0 +1,53 @@
+"""Notices when a program imports a library that draws, so that those that draw nothing pay nothing.
+
+Installed by `zygote.py` before anything is imported, so libraries that are imported there are noticed too. It imports
+none of them itself.
+"""
+
+import contextlib
+import sys
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any, Final
+
+_ADOPTERS: Final = {
+    "matplotlib.backend_bases": "adopt_matplotlib",
+    "PIL.ImageShow": "adopt_pil",
+    "plotly.io._renderers": "adopt_plotly",
+}
+
+
+class _Finder:
+    """The first in the list of those that are asked where a module is."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        adopter = _ADOPTERS.get(name)
+        if adopter is None:
+            return None
+        for finder in list(sys.meta_path):
+            spec = None if finder is self else finder.find_spec(name, path, target)
+            if spec is not None:
+                loader: Any = spec.loader
+                loader.exec_module = _followed(loader.exec_module, adopter)
+                return spec
+        return None
+
+
+def install() -> None:
+    """Begin to notice."""
+    sys.meta_path.insert(0, _Finder())
+
+
+def _followed(execute: Callable[[ModuleType], None], adopter: str) -> Callable[[ModuleType], None]:
+    def exec_module(module: ModuleType) -> None:
+        execute(module)
+        # A version with other insides is used as it is.
+        with contextlib.suppress(Exception):
+            from sandpod_runner import figures  # noqa: PLC0415 - only for programs that draw
+
+            getattr(figures, adopter)(module)
+
+    return exec_module

@@ -1,0 +1,187 @@
+"""Figures and images that Python programs draw come back, each once."""
+
+import struct
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from contract.runner_harness import Client, Result, Runner, running
+from sandpod_runner import protocol
+from sandpod_runner.displays import RECORD, RecordKind
+
+PLOT = "import matplotlib.pyplot as plt\nplt.plot([1, 2])\n"
+FIND_CHANNEL = (
+    "import os, stat\n"
+    "channel = max(int(fd) for fd in os.listdir('/proc/self/fd') if os.path.exists(f'/proc/self/fd/{fd}')"
+    " and stat.S_ISFIFO(os.stat(int(fd)).st_mode))\n"
+)
+
+
+@pytest.fixture(scope="module")
+def drawing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
+    """A runner that has matplotlib imported already."""
+    with running(tmp_path_factory.mktemp("drawing"), SANDPOD_PREIMPORT="matplotlib.pyplot") as started:
+        yield started
+
+
+@pytest.fixture
+async def artist(drawing: Runner) -> AsyncIterator[Client]:
+    client = await drawing.connect()
+    yield client
+    await client.close()
+
+
+def pictures(result: Result) -> list[bytes]:
+    """Return what came, which is pictures numbered from 0 on, before the end."""
+    shown = [frame for frame in result.frames if frame.kind == "display"]
+    assert [frame.header["index"] for frame in shown] == list(range(len(shown)))
+    assert all(frame.header["mime"] == "image/png" and frame.payload.startswith(b"\x89PNG") for frame in shown)
+    assert result.frames[-1].kind == "end"
+    return [frame.payload for frame in shown]
+
+
+def width(png: bytes) -> int:
+    return int(struct.unpack(">I", png[16:20])[0])
+
+
+@pytest.mark.parametrize(
+    ("ending", "count"),
+    [
+        ("plt.show()", 1),
+        ("", 1),
+        ("plt.show()\nplt.show()", 1),
+        ("plt.savefig('saved.png')", 1),
+        ("plt.savefig('saved.png')\nplt.show()", 1),
+        ("plt.show()\nplt.savefig('saved.png')", 1),
+        ("plt.gcf().show()", 1),
+        ("plt.show(block=False)\nplt.pause(0.01)\nplt.close()", 1),
+        ("plt.ion()\nplt.show()\nplt.plot([2, 1])", 1),
+        ("plt.figure()\nplt.plot([2, 1])\nplt.show()", 2),
+        ("plt.show()\nplt.plot([2, 1])\nplt.show()", 2),
+        ("plt.show()\nplt.plot([2, 1])", 2),
+        ("plt.figure()", 1),
+        ("plt.close()", 0),
+        ("plt.close('all')\nplt.show()", 0),
+    ],
+)
+async def test_each_figure_that_is_shown_or_left_open_comes_once(artist: Client, ending: str, count: int) -> None:
+    result = await artist.run(PLOT + ending)
+    assert (result.outcome, result.err, len(pictures(result))) == ("ok", b"", count)
+
+
+@pytest.mark.parametrize("backend", ["agg", "svg", "pdf"])
+async def test_any_backend_without_windows_will_do(artist: Client, backend: str) -> None:
+    result = await artist.run(f"import matplotlib\nmatplotlib.use({backend!r})\n{PLOT}plt.show()")
+    assert (result.err, len(pictures(result))) == (b"", 1)
+
+
+@pytest.mark.parametrize("ending", ["plt.show()", "", "plt.gcf().show()"])
+async def test_library_that_the_program_imports_itself_draws_the_same(client: Client, ending: str) -> None:
+    await client.run("import matplotlib.font_manager", timeout=60)  # which looks through all fonts once
+    result = await client.run(PLOT + ending)
+    assert (result.outcome, result.err, len(pictures(result))) == ("ok", b"", 1)
+
+
+async def test_figures_come_in_the_order_of_their_numbers(artist: Client) -> None:
+    code = "import matplotlib.pyplot as plt\nfor i in (3, 6, 9):\n    plt.figure(figsize=(i, 2)).add_subplot()\n"
+    first, second, third = pictures(await artist.run(f"{code}plt.figure(1)\nplt.show()"))
+    assert width(first) < width(second) < width(third)
+
+
+async def test_nothing_of_the_last_run_comes_again(artist: Client) -> None:
+    first = pictures(await artist.run(PLOT))
+    second = pictures(await artist.run(f"{PLOT}plt.title('two')"))
+    third = pictures(await artist.run("import matplotlib.pyplot as plt; plt.show()"))
+    assert (len(first), len(second), third) == (1, 1, [])
+    assert first != second
+
+
+@pytest.mark.parametrize(("ending", "exit_code"), [("1 / 0", 1), ("import sys; sys.exit(3)", 3)])
+async def test_program_that_fails_still_gives_its_open_figures(artist: Client, ending: str, exit_code: int) -> None:
+    result = await artist.run(PLOT + ending)
+    assert (result.exit_code, len(pictures(result))) == (exit_code, 1)
+
+
+async def test_figure_that_cannot_be_drawn_is_one_line_at_the_end(artist: Client) -> None:
+    result = await artist.run(f"{PLOT}plt.title('$\\\\nosuchthing$')\nplt.figure()\nplt.plot([2, 1])")
+    assert (result.outcome, len(pictures(result))) == ("ok", 1)
+    assert result.err.startswith(b"A figure could not be drawn: ValueError: ")
+
+
+async def test_displays_are_bounded_and_the_rest_is_counted(artist: Client) -> None:
+    code = "import matplotlib.pyplot as plt\nfor _ in range(35):\n    plt.figure(figsize=(1, 1)).add_subplot()\n"
+    result = await artist.run(f"{code}plt.show()")
+    assert len(pictures(result)) == protocol.MAX_DISPLAYS
+    assert result.end["displays_dropped"] == 3
+
+
+async def test_picture_over_the_size_limit_is_counted(artist: Client) -> None:
+    code = (
+        "import numpy as np\nfrom PIL import Image\n"
+        "Image.fromarray(np.random.randint(0, 256, (1500, 1500, 3), dtype=np.uint8)).show()\n"
+    )
+    result = await artist.run(code)
+    assert (pictures(result), result.end["displays_dropped"]) == ([], 1)
+
+
+async def test_image_of_pil_is_shown(artist: Client) -> None:
+    code = "from PIL import Image\nfor mode in ('RGB', 'CMYK', 'F'):\n    Image.new(mode, (7, 5)).show()"
+    result = await artist.run(code)
+    assert (result.err, [width(png) for png in pictures(result)]) == (b"", [7, 7, 7])
+
+
+async def test_processes_of_the_program_show_nothing(artist: Client) -> None:
+    code = f"import os\n{PLOT}if os.fork() == 0:\n    plt.show()\n    os._exit(0)\nos.wait()\n"
+    assert len(pictures(await artist.run(code))) == 1
+
+
+async def test_program_that_draws_nothing_has_nothing_imported_for_it(client: Client) -> None:
+    code = "import sys\nprint([name for name in sys.modules if name.startswith(('matplotlib', 'PIL', 'numpy'))])"
+    result = await client.run(f"{code}\nprint('sandpod_runner.figures' in sys.modules, 'threading' in sys.modules)")
+    assert (result.out, result.end["displays_dropped"]) == (b"[]\nFalse False\n", 0)
+
+
+async def test_first_descriptors_are_free_for_the_program_and_its_children_get_none(client: Client) -> None:
+    code = "import os\nprint(os.open('.', os.O_RDONLY), flush=True)\nos.system('ls /proc/$$/fd | tr \"\\n\" \" \"')"
+    assert (await client.run(code)).out.split() == [b"3", b"0", b"1", b"2"]
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [
+        b"\xff" * 100_000,
+        RECORD.pack(9, 0, 0),
+        RECORD.pack(RecordKind.DISPLAY, 99, 0),
+        RECORD.pack(RecordKind.DISPLAY, 2, protocol.MAX_DISPLAY + 1),
+        RECORD.pack(RecordKind.RESULT, 0, 1) + b"1",
+        RECORD.pack(RecordKind.DISPLAY, 2, 100) + b"half",
+        (RECORD.pack(RecordKind.DISPLAY, 2, 1) + b"1") * protocol.MAX_DISPLAYS
+        + RECORD.pack(RecordKind.DISPLAY, 2, 1)
+        + b"1",
+    ],
+    ids=["noise", "kind", "type", "size", "result", "half", "many"],
+)
+async def test_nonsense_on_the_channel_is_not_listened_to(client: Client, junk: bytes) -> None:
+    code = (
+        FIND_CHANNEL + "try:\n    os.write(channel, eval(input()))\nexcept BrokenPipeError:\n    pass\nprint('goes on')"
+    )
+    result = await client.run(code, input=repr(junk).encode())
+    assert (result.outcome, result.out) == ("ok", b"goes on\n")
+    assert len([frame for frame in result.frames if frame.kind == "display"]) <= protocol.MAX_DISPLAYS
+    assert (await client.run("print(1)")).out == b"1\n"
+
+
+async def test_program_that_took_the_channels_descriptor_gets_no_picture_into_its_file(
+    drawing: Runner, artist: Client
+) -> None:
+    code = f"{FIND_CHANNEL}os.dup2(os.open('own.txt', os.O_WRONLY | os.O_CREAT), channel)\n{PLOT}plt.show()"
+    result = await artist.run(code)
+    assert (result.outcome, pictures(result)) == ("ok", [])
+    assert (drawing.workspace / "own.txt").read_bytes() == b""
+
+
+async def test_large_displays_come_whole(client: Client) -> None:
+    size = 1024 * 1024
+    code = f"{FIND_CHANNEL}for _ in range(8):\n    os.write(channel, {RECORD.pack(0, 2, size)!r} + bytes({size}))"
+    result = await client.run(code)
+    assert [len(frame.payload) for frame in result.frames if frame.kind == "display"] == [size] * 8
