@@ -97,7 +97,8 @@ class Files:
             folder = reopen(fd, os.O_RDONLY | os.O_DIRECTORY)
         finally:
             os.close(fd)
-        for entry in _walk(folder, "" if path == "." else f"{path}/", recursive=recursive):
+        hidden = self._workspace.hidden_in(folder)
+        for entry in _walk(folder, "" if path == "." else f"{path}/", recursive=recursive, hidden=hidden):
             if not listing.add(entry):
                 break
         return {"entries": listing.entries, "truncated": listing.truncated}, b""
@@ -183,8 +184,11 @@ def flag(fields: dict[str, Any], name: str) -> bool:
     return bool(value)
 
 
-def _walk(folder: int, prefix: str, *, recursive: bool) -> Iterator[dict[str, Any]]:
-    """Yield the entries of an open folder, which is closed here, in order of their names. Links are not followed."""
+def _walk(folder: int, prefix: str, *, recursive: bool, hidden: str | None) -> Iterator[dict[str, Any]]:
+    """Yield the entries of an open folder, which is closed here, in order of their names. Links are not followed.
+
+    `hidden` is a name in that folder which is left out.
+    """
     todo = [(folder, prefix)]
     try:
         while todo:
@@ -194,7 +198,7 @@ def _walk(folder: int, prefix: str, *, recursive: bool) -> Iterator[dict[str, An
                 with os.scandir(fd) as found:
                     entries = sorted(found, key=lambda entry: entry.name)
                 for entry in entries:
-                    if entry.name.startswith(PARTIAL):
+                    if entry.name.startswith(PARTIAL) or (where == prefix and entry.name == hidden):
                         continue
                     try:
                         info = entry.stat(follow_symlinks=False)

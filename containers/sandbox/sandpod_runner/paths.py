@@ -12,7 +12,10 @@ from typing import Any, Final
 
 from sandpod_runner.errors import Refusal
 
+HIDDEN: Final = ".sandpod"
+"""Folder of the workspace that is the runner's own: no file operation shows it or reaches into it."""
 _OUTSIDE: Final = "The path leads out of the workspace."
+_RESERVED: Final = f"The folder {HIDDEN} is the sandbox's own: use another name."
 _MAX_PATH: Final = 4096
 _DELETED: Final = " (deleted)"
 _O_PATH: Final = os.O_PATH | os.O_CLOEXEC
@@ -58,6 +61,8 @@ class Workspace:
             normal = os.path.relpath(normal, self.root)
         if normal == ".." or normal.startswith("../"):
             raise Refusal("invalid_path", _OUTSIDE)
+        if normal == HIDDEN or normal.startswith(f"{HIDDEN}/"):
+            raise Refusal("invalid_path", _RESERVED)
         return normal
 
     def open(self, path: Any) -> int:
@@ -82,6 +87,10 @@ class Workspace:
             os.close(fd)
             raise Refusal("invalid_path", "The path is not a folder.")
         return fd
+
+    def hidden_in(self, folder: int) -> str | None:
+        """Return the name in an open folder that is not to be shown, if there can be one."""
+        return HIDDEN if _location(folder) == self.root else None
 
     def folder_path(self, path: Any) -> str:
         """Return the real path of a folder, to start a program in.
@@ -133,6 +142,9 @@ class Workspace:
         if location != self.root and not location.startswith(f"{self.root}/"):
             os.close(fd)
             raise Refusal("invalid_path", _OUTSIDE)
+        if location == f"{self.root}/{HIDDEN}" or location.startswith(f"{self.root}/{HIDDEN}/"):
+            os.close(fd)
+            raise Refusal("invalid_path", _RESERVED)
         if location.endswith(_DELETED) and os.fstat(fd).st_nlink == 0:
             os.close(fd)
             raise Refusal("not_found", "There is no such file or folder.")
