@@ -84,7 +84,8 @@ def test_quota_carries_as_many_default_sandboxes_as_it_has_pods() -> None:
     hard = only(render(), "ResourceQuota", "sandpod-namespace")["spec"]["hard"]
     wanted = SandboxTemplate.model_validate(only(render(), "SandboxTemplate", "default")).spec.resources
     pods = int(hard["pods"])
-    assert int(hard["count/sandboxes.sandpod.dev"]) >= pods
+    # Kubernetes refuses all that it counts of a resource that has just been defined, for up to five minutes.
+    assert not [name for name in hard if name.startswith("count/") and "sandpod" in name]
     for name, each in {
         "requests.cpu": wanted.cpu_request,
         "limits.cpu": wanted.cpu,
