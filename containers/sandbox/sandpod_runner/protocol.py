@@ -9,9 +9,12 @@ Gateway to runner:
 | t | fields | payload |
 |---|---|---|
 | hello | version | |
-| run | run, language, args [str], env {str: str}, cwd (in the workspace), stdin (bool: input follows), timeout (seconds), output_limit (bytes), detached (bool) | code |
+| run | run, language, args [str], env {str: str}, cwd (in the workspace), stdin (bool: input follows), timeout (seconds), output_limit (bytes), detached (bool), key (idempotency key, 1 to 128 bytes, or absent) | code |
 | stdin | run, eof (bool) | input |
 | cancel | run | |
+| follow | run, stdout, stderr (offsets, 0 where absent) | |
+| tail | id, run, cursor (0 is the beginning), wait (seconds, at most 30), limit (bytes, at most 1 MiB) | |
+| list | id | |
 | file | id, op, path, and by op: see below | part of a file |
 | ping | id | |
 
@@ -21,16 +24,31 @@ Runner to gateway:
 |---|---|---|
 | hello | version, languages {name: version}, workspace, memory_limit (bytes or null), runs [names of the live ones] | |
 | started | run | |
+| known | run, as (the run that its key belongs to) | |
 | out | run, stream (stdout or stderr), offset (bytes of that stream before this piece) | output, at most OUT_PIECE bytes |
 | display | run, mime (one of MIME_TYPES), index (0 for the first) | a picture or other rich form that the run showed, at most MAX_DISPLAY bytes |
 | end | run, outcome, exit_code (or null), signal (name or null), duration_ms, cpu_ms, max_rss_bytes, stdout_bytes, stderr_bytes, displays_dropped (how many were too large, or beyond MAX_DISPLAYS), detail (a sentence or null) | |
-| reply | id, and by op | part of a file |
+| reply | id; to `file` by op; to `tail` state (live or ended), cursor (where to go on), dropped (bytes after the asked cursor that are lost), pieces [[stream, bytes]], end (the fields of the run's `end`, or null); to `list` runs [{run, language, detached, context (or null), started (Unix time), state, outcome (or null)}], contexts [] | part of a file; to `tail` the pieces |
 | error | id or run, code (an ErrorCode's value), message | |
 | pong | id, runs [names of the live ones] | |
 
 `outcome` is ok, error, timeout, cancelled, out_of_memory or output_limit. Every accepted `run` gets `started`, all of
 its `out` and `display`, then exactly one `end`; a refused one gets `error` with `run` and nothing else. A run that is not detached
 is cancelled when its stream has been gone for ORPHAN_GRACE seconds.
+
+Who gets a run's output: the stream that started it, its owner. `follow` makes another stream the owner: it gets all
+`out` from these offsets on (a gap that the log has lost shows in `offset`), the `display`s that nobody got, and then
+`end`, whether the run is live or ended. A run that is not detached waits for a slow owner, and for a new one while it
+has none; a detached one never waits: its owner gets from the log what it can take. `tail` asks for output without
+becoming the owner; its cursor counts the bytes of both streams in the order in which they came, so that after `end`
+the last cursor is stdout_bytes + stderr_bytes. It is answered at once where there is more than the cursor or the run
+has ended, and else when that comes about or `wait` is over.
+
+A log holds 256 KiB of a run's output, and 1 MiB and a file of 16 MiB in the workspace's folder `.sandpod` for detached
+runs and those with a key; the oldest is dropped first. Ended runs are remembered: of the latter kind the last 64, for
+24 hours; of the others the last 64, for 10 minutes; of all together 64 MiB of output. A run that was refused or
+forgotten is not_found. A `run` whose key a live or remembered run has, with the same code, language and args, is
+answered with `known` in place of `started`, and nothing is started: `follow` tells the rest. With others it is refused.
 
 File operations (paths relative to the workspace, or absolute inside it):
 
@@ -43,6 +61,8 @@ File operations (paths relative to the workspace, or absolute inside it):
 | delete | recursive (bool) | |
 | mkdir | | |
 | move | destination, overwrite (bool) | |
+
+The folder `.sandpod` is not listed and can't be used by any of them.
 """
 
 import re

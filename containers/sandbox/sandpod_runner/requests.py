@@ -1,5 +1,7 @@
 """Checks what a `run` frame asks for. Pure; called by `runs.py`. What comes is not trusted to be what it should."""
 
+import hashlib
+import json
 import math
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -12,6 +14,8 @@ MAX_TIMEOUT: Final = 7 * 24 * 3600.0
 DEFAULT_OUTPUT: Final = 64 * 1024 * 1024
 MAX_TEXT: Final = 120_000
 """Largest single argument or variable, bytes: Linux takes 128 KiB, its name and end included."""
+MAX_KEY: Final = 128
+"""Longest idempotency key, bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,7 @@ class RunRequest:
     timeout: float
     output_limit: int
     detached: bool
+    key: str | None
 
 
 def parse_run(header: dict[str, Any], code: bytes) -> RunRequest:
@@ -52,7 +57,14 @@ def parse_run(header: dict[str, Any], code: bytes) -> RunRequest:
         timeout=_timeout(header.get("timeout")),
         output_limit=_output_limit(header.get("output_limit")),
         detached=_flag(header, "detached"),
+        key=_key(header.get("key")),
     )
+
+
+def fingerprint(request: RunRequest) -> bytes:
+    """Return what an idempotency key stands for: the code, its language and its arguments."""
+    rest = json.dumps([request.language, request.args]).encode()
+    return hashlib.sha256(hashlib.sha256(rest).digest() + request.code).digest()
 
 
 def run_name(header: dict[str, Any]) -> str:
@@ -65,6 +77,32 @@ def run_name(header: dict[str, Any]) -> str:
     if not isinstance(name, str) or not protocol.RUN_ID.fullmatch(name):
         raise Refusal("invalid_argument", "A run's name is 1 to 64 letters, digits, - or _.")
     return name
+
+
+def whole(header: dict[str, Any], name: str, default: int) -> int:
+    """Return a field that is a whole number, 0 or more.
+
+    Raises:
+        Refusal: invalid_argument: it is something else.
+    """
+    value = header.get(name)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise Refusal("invalid_argument", f"{name} is a whole number, 0 or more.")
+    return value
+
+
+def request_number(header: dict[str, Any]) -> int:
+    """Return the number that the answer to a request carries.
+
+    Raises:
+        Refusal: invalid_argument: there is none.
+    """
+    number = header.get("id")
+    if isinstance(number, bool) or not isinstance(number, int):
+        raise Refusal("invalid_argument", "A request has a whole number as its id.")
+    return number
 
 
 def _args(value: Any) -> list[str]:
@@ -97,6 +135,14 @@ def _flag(header: dict[str, Any], name: str) -> bool:
         return False
     if not isinstance(value, bool):
         raise Refusal("invalid_argument", f"{name} is true or false.")
+    return value
+
+
+def _key(value: Any) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, str) or not 1 <= len(value.encode("utf-8", "surrogatepass")) <= MAX_KEY:
+        raise Refusal("invalid_argument", f"An idempotency key is a text of 1 to {MAX_KEY} bytes.")
     return value
 
 

@@ -8,9 +8,10 @@ import logging
 import os
 import signal
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from sandpod_runner import processes
+from sandpod_runner.delivery import Delivery
 from sandpod_runner.ends import Stop, describe_end, killed, out_of_memory, ran_out
 from sandpod_runner.jobs import Job
 from sandpod_runner.launcher import Exit, Launcher, LostError, Program
@@ -28,19 +29,6 @@ START_SECONDS: Final = 30.0
 """Longest wait for a process: the zygote may just be starting again."""
 KILL_ROUNDS: Final = 10
 KILL_WAIT: Final = 0.5
-
-
-class Owner(Protocol):
-    """The stream that a run was started on. What is sent after its end is dropped."""
-
-    @property
-    def can_send(self) -> bool:
-        """Whether more can be sent now."""
-        ...
-
-    def send(self, header: dict[str, Any], payload: bytes = b"") -> None:
-        """Send a frame, without waiting."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +50,9 @@ class Run:
         Refusal: The code can't be put into a file.
     """
 
-    def __init__(self, request: RunRequest, cwd: str, owner: Owner, toolbox: Toolbox) -> None:
+    def __init__(self, request: RunRequest, cwd: str, delivery: Delivery, toolbox: Toolbox) -> None:
         self.request = request
-        self.owner = owner
+        self.delivery = delivery
         self.pid: int | None = None
         self._cwd = cwd
         self._toolbox = toolbox
@@ -88,8 +76,7 @@ class Run:
         """See it through, and send its `end`."""
         how = Exit(None)
         try:
-            if self._program is not None:
-                how = await self._follow(self._program)
+            how = await self._work()
         except Exception:
             logger.exception("a run failed inside the runner")
             self._fault = "The runner failed: this is a fault of its own."
@@ -121,14 +108,15 @@ class Run:
         if last:
             self._input.end()
 
-    def set_flow(self, *, flowing: bool) -> None:
-        """Let output come, or leave it in the pipes."""
+    def flow(self) -> None:
+        """Let output come, or leave it in the pipes, as its owner can take it."""
+        self.delivery.pump()
         for source in (self._output, self._shown):
             if source is not None:
-                if flowing:
-                    source.resume()
-                else:
+                if self.delivery.held:
                     source.pause()
+                else:
+                    source.resume()
 
     def _launch(self) -> Program:
         if self.request.language == "javascript" and self._toolbox.node is not None:
@@ -149,11 +137,14 @@ class Run:
         self._connect(pipes)
         return program
 
+    async def _work(self) -> Exit:
+        return await self._follow(self._program) if self._program is not None else Exit(None)
+
     def _connect(self, pipes: Pipes) -> None:
-        self._output = Output(pipes.outputs, self.request.output_limit, self._send_output, self._too_much)
+        self._output = Output(pipes.outputs, self.request.output_limit, self.delivery.put, self._too_much)
         if pipes.shown is not None:
             self._shown = Shown(pipes.shown, self._send_display)
-        self.set_flow(flowing=self.owner.can_send)
+        self.flow()
         self._input = pipes.stdin
         if self._input is not None and not self.request.stdin:
             self._input.end()
@@ -197,11 +188,8 @@ class Run:
         self._fault = "Its process could not be ended."
         return Exit(None)
 
-    def _send_output(self, stream: str, offset: int, data: bytes) -> None:
-        self.owner.send({"t": "out", "run": self.request.run, "stream": stream, "offset": offset}, data)
-
     def _send_display(self, mime: str, index: int, data: bytes) -> None:
-        self.owner.send({"t": "display", "run": self.request.run, "mime": mime, "index": index}, data)
+        self.delivery.post({"t": "display", "run": self.request.run, "mime": mime, "index": index}, data)
 
     def _too_much(self) -> None:
         limit = self.request.output_limit
@@ -222,15 +210,14 @@ class Run:
     def _send_end(self, how: Exit) -> None:
         counts = self._output.counts if self._output is not None else {"stdout": 0, "stderr": 0}
         begin, end = self._times
-        self.owner.send(
+        self.delivery.finish(
             {
-                "t": "end",
                 "run": self.request.run,
                 **describe_end(how, self._stop.result() if self._stop.done() else None, self._fault),
                 "duration_ms": round((end - begin) * 1000, 3),
                 "stdout_bytes": counts["stdout"],
                 "stderr_bytes": counts["stderr"],
-                "displays_dropped": self._shown.dropped if self._shown is not None else 0,
+                "displays_dropped": (self._shown.dropped if self._shown is not None else 0) + self.delivery.dropped,
             }
         )
 

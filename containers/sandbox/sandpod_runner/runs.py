@@ -1,30 +1,39 @@
 """All runs of the sandbox: which there are, whose they are, and which must end.
 
 Called by `server.py` with what streams ask for. It decides which run ends when memory runs out; how one is started
-and ended is `run.py`'s work.
+and ended is `run.py`'s work, who gets its output `delivery.py`'s, and what is remembered `memory_of_runs.py`'s.
 """
 
 import asyncio
 import logging
+import time
 from typing import Any, Final
 
 from sandpod_runner import processes
+from sandpod_runner.delivery import Delivery, Owner
 from sandpod_runner.ends import Stop, out_of_memory
 from sandpod_runner.errors import Refusal, refusal_of
+from sandpod_runner.memory_of_runs import MemoryOfRuns, Record
+from sandpod_runner.output_log import OutputLog
 from sandpod_runner.paths import Workspace
 from sandpod_runner.protocol import MAX_RUNS, ORPHAN_GRACE
-from sandpod_runner.requests import parse_run
-from sandpod_runner.run import Owner, Run, Toolbox
+from sandpod_runner.requests import RunRequest, fingerprint, parse_run, run_name, whole
+from sandpod_runner.run import Run, Toolbox
+from sandpod_runner.spill import SpillFile, SpillFolder
 
 logger = logging.getLogger(__name__)
 
+SHORT_LOG: Final = 256 * 1024
+"""Bytes of output that are kept in memory for a stream that comes in the place of a lost one."""
+LONG_LOG: Final = 1024 * 1024
+"""The same of runs that are remembered long, which have a file beside it."""
 _CANCELLED: Final = Stop("cancelled", "It was cancelled.")
-_ORPHANED: Final = Stop("cancelled", "The stream that it was started on has gone.")
+_ORPHANED: Final = Stop("cancelled", "The stream that it belonged to has gone.")
 _CLOSING: Final = Stop("cancelled", "The sandbox is being closed.")
 
 
 class Runs:
-    """The live runs, by name."""
+    """The live runs, by name, and what is remembered of ended ones."""
 
     def __init__(self, toolbox: Toolbox, workspace: Workspace, *, orphan_grace: float = ORPHAN_GRACE) -> None:
         self._toolbox = toolbox
@@ -32,6 +41,14 @@ class Runs:
         self._orphan_grace = orphan_grace
         self._loop = asyncio.get_running_loop()
         self._runs: dict[str, Run] = {}
+        self._records: dict[str, Record] = {}
+        self._memory = MemoryOfRuns()
+        self._forgetting: asyncio.TimerHandle | None = None
+        self._replays: set[Delivery] = set()
+        self._orphans: dict[str, asyncio.TimerHandle] = {}
+        self._spills = SpillFolder(workspace.root)
+        self._spills.clear()
+        self._spills.make_room = self._memory.drop_output
         self._tasks: set[asyncio.Task[None]] = set()
         self._look: asyncio.TimerHandle | None = None
 
@@ -41,15 +58,19 @@ class Runs:
         return list(self._runs)
 
     def start(self, header: dict[str, Any], code: bytes, owner: Owner) -> None:
-        """Start a run; what becomes of it is sent to its owner.
+        """Start a run; what becomes of it is sent to its owner. A key that was used before starts nothing.
 
         Raises:
             Refusal: It can't be, and nothing was started.
         """
         request = parse_run(header, code)
-        if request.run in self._runs:
-            raise Refusal("invalid_argument", "There is a live run of that name.")
-        if len(self._runs) >= MAX_RUNS:
+        known = self._memory.known(request)
+        if known is not None:
+            owner.send({"t": "known", "run": request.run, "as": known})
+            return
+        if request.run in self._runs or self._memory.holds(request.run):
+            raise Refusal("invalid_argument", "There is a run of that name already.")
+        if len(self._runs) + len(self._replays) >= MAX_RUNS:
             raise Refusal("session_busy", f"The sandbox runs {MAX_RUNS} programs already, which is the most.")
         if request.language == "javascript" and self._toolbox.node is None:
             raise Refusal("unsupported_language", "This sandbox has no Node.js.")
@@ -59,10 +80,13 @@ class Runs:
             cwd = self._workspace.folder_path(request.cwd)
         except OSError as error:
             raise refusal_of(error) from error
-        run = Run(request, cwd, owner, self._toolbox)
+        record = self._record(request, owner)
+        run = Run(request, cwd, record.delivery, self._toolbox)
         if not self._runs:
             self._watch()
         self._runs[request.run] = run
+        self._records[request.run] = record
+        self._memory.begin(record)
         owner.send({"t": "started", "run": request.run})
         task = self._loop.create_task(self._see_through(run))
         self._tasks.add(task)
@@ -87,19 +111,58 @@ class Runs:
         """
         self.find(name).stop(_CANCELLED)
 
-    def set_flow(self, owner: Owner, *, flowing: bool) -> None:
-        """Let the output of a stream's runs come, or leave it with the programs."""
+    def follow(self, header: dict[str, Any], owner: Owner) -> None:
+        """Send a run's output from some offsets on, and its end, to this stream: it is the run's owner from now on.
+
+        Raises:
+            Refusal: not_found, or the offsets make no sense.
+        """
+        name = run_name(header)
+        delivery = self.delivery(name)
+        delivery.follow(owner, whole(header, "stdout", 0), whole(header, "stderr", 0))
+        run = self._runs.get(name)
+        if run is not None:
+            if name in self._orphans:
+                self._orphans.pop(name).cancel()
+            run.flow()
+        elif delivery.owner is not None:
+            self._replays.add(delivery)
+
+    def delivery(self, name: str) -> Delivery:
+        """Return the output of a run, live or remembered.
+
+        Raises:
+            Refusal: not_found.
+        """
+        record = self._records.get(name) or self._memory.find(name)
+        if record is None:
+            raise Refusal("not_found", "There is no run of that name, or it was forgotten.")
+        return record.delivery
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Return a row for each run, live or remembered, oldest first."""
+        rows = [record.describe() for record in (*self._memory.ended, *self._records.values())]
+        return sorted(rows, key=lambda row: float(row["started"]))
+
+    def flow(self, owner: Owner) -> None:
+        """Let the output of a stream's runs come, or leave it with the programs, as the stream can take it."""
         for run in self._runs.values():
-            if run.owner is owner:
-                run.set_flow(flowing=flowing)
+            if run.delivery.owner is owner:
+                run.flow()
+        for delivery in [delivery for delivery in self._replays if delivery.owner is owner]:
+            delivery.pump()
+            if delivery.owner is None:
+                self._replays.discard(delivery)
 
     def orphan(self, owner: Owner) -> None:
-        """Note that a stream has gone: its runs end soon, but for the detached ones."""
-        mine = [run for run in self._runs.values() if run.owner is owner]
-        for run in mine:
-            run.set_flow(flowing=True)  # to nobody: a program must not hang on a reader that has gone
-            if not run.request.detached:
-                self._loop.call_later(self._orphan_grace, run.stop, _ORPHANED)
+        """Note that a stream has gone: its runs wait for another one, and end soon, but for the detached ones."""
+        for name, run in self._runs.items():
+            if run.delivery.owner is owner:
+                run.delivery.leave()
+                run.flow()
+                if not run.request.detached:
+                    self._orphans[name] = self._loop.call_later(self._orphan_grace, run.stop, _ORPHANED)
+        self._replays = {delivery for delivery in self._replays if delivery.owner is not owner}
 
     async def close(self) -> None:
         """End all runs and wait until they have."""
@@ -113,10 +176,41 @@ class Runs:
             await run.live()
         finally:
             # Before the owner can ask for another run of that name: nothing is awaited between `end` and this.
-            del self._runs[run.request.run]
+            self._remember(run)
             if not self._runs and self._look is not None:
                 self._look.cancel()
                 self._look = None
+
+    def _record(self, request: RunRequest, owner: Owner) -> Record:
+        long = request.detached or request.key is not None
+        log = OutputLog(LONG_LOG, SpillFile(self._spills)) if long else OutputLog(SHORT_LOG)
+        fields = {
+            "run": request.run,
+            "language": request.language,
+            "detached": request.detached,
+            "context": None,
+            "started": time.time(),
+        }
+        digest = fingerprint(request) if request.key is not None else b""
+        delivery = Delivery(request.run, log, owner, detached=request.detached)
+        return Record(fields, delivery, key=request.key, digest=digest)
+
+    def _remember(self, run: Run) -> None:
+        name = run.request.run
+        del self._runs[name]
+        record = self._records.pop(name)
+        orphan = self._orphans.pop(name, None)
+        if orphan is not None:
+            orphan.cancel()
+        self._memory.end(record, self._loop.time())
+        if record.delivery.owner is not None:
+            self._replays.add(record.delivery)
+        if self._forgetting is None:
+            self._forget()
+
+    def _forget(self) -> None:
+        wait = self._memory.expire(self._loop.time())
+        self._forgetting = None if wait is None else self._loop.call_later(wait, self._forget)
 
     def _watch(self) -> None:
         memory = self._toolbox.memory

@@ -16,14 +16,17 @@ from sandpod_runner.file_server import FileServer
 from sandpod_runner.files import Reply
 from sandpod_runner.frames import Decoder, Frame, FrameError, encode
 from sandpod_runner.paths import Workspace
-from sandpod_runner.requests import run_name
+from sandpod_runner.requests import request_number, run_name
 from sandpod_runner.runs import Runs
+from sandpod_runner.tails import Tails
 
 logger = logging.getLogger(__name__)
 
 HIGH_WATER: Final = 256 * 1024
 """Bytes to send from which on programs have to wait."""
 LOW_WATER: Final = 64 * 1024
+_REQUESTS: Final = frozenset({"file", "ping", "tail", "list"})
+"""Kinds of frames that are answered by their number."""
 MAX_UNREAD: Final = 32 * 1024 * 1024
 """Bytes to send at which a stream is given up: its reader asks and asks and does not read the answers."""
 
@@ -51,6 +54,7 @@ class Connection(asyncio.Protocol):
         self._closed = closed
         self._decoder = Decoder()
         self._files = FileServer(service.workspace, self._answer, self._hold)
+        self._tails = Tails(self.send)
         self._transport: asyncio.Transport | None = None
         self._greeted = False
         self._flowing = True
@@ -101,6 +105,7 @@ class Connection(asyncio.Protocol):
         self._transport = None
         self._flowing = True
         self._files.close()
+        self._tails.close()
         self._service.runs.orphan(self)
         self._closed(self)
 
@@ -130,25 +135,43 @@ class Connection(asyncio.Protocol):
             self._refuse(frame, Refusal("backend_error", "The request failed inside the runner."))
 
     def _handle(self, frame: Frame) -> None:
-        header = frame.header
         if not self._greeted:
             self._greet(frame)
             return
         match frame.kind:
-            case "run":
-                self._service.runs.start(header, frame.payload, self)
-            case "stdin":
-                self._feed(header, frame.payload)
-            case "cancel":
-                self._service.runs.cancel(run_name(header))
+            case "run" | "stdin" | "cancel" | "follow":
+                self._about_run(frame)
             case "file":
                 self._files.submit(frame)
-            case "ping":
-                self.send({"t": "pong", "id": _number(header), "runs": self._service.runs.names})
+            case "ping" | "tail" | "list":
+                self._ask(frame)
             case "hello":
                 raise Refusal("invalid_argument", "That stream has been greeted already.")
             case _:
                 raise Refusal("invalid_argument", "There is no such kind of frame.")
+
+    def _about_run(self, frame: Frame) -> None:
+        runs, header = self._service.runs, frame.header
+        match frame.kind:
+            case "run":
+                runs.start(header, frame.payload, self)
+            case "stdin":
+                self._feed(header, frame.payload)
+            case "cancel":
+                runs.cancel(run_name(header))
+            case _:
+                runs.follow(header, self)
+
+    def _ask(self, frame: Frame) -> None:
+        runs, header = self._service.runs, frame.header
+        number = request_number(header)
+        match frame.kind:
+            case "ping":
+                self.send({"t": "pong", "id": number, "runs": runs.names})
+            case "tail":
+                self._tails.ask(header, runs.delivery(run_name(header)))
+            case _:
+                self.send({"t": "reply", "id": number, "runs": runs.describe(), "contexts": []})
 
     def _greet(self, frame: Frame) -> None:
         if frame.kind != "hello" or frame.header.get("version") != protocol.VERSION:
@@ -171,7 +194,7 @@ class Connection(asyncio.Protocol):
         run.feed(data, last=eof)
 
     def _refuse(self, frame: Frame, refusal: Refusal) -> None:
-        about = "id" if frame.kind in {"file", "ping"} else "run"
+        about = "id" if frame.kind in _REQUESTS else "run"
         value = frame.header.get(about)
         known = {about: value} if isinstance(value, int | str) and len(str(value)) <= 64 else {}  # noqa: PLR2004 - as RUN_ID
         self.send({"t": "error", **known, "code": refusal.code, "message": refusal.message})
@@ -195,11 +218,4 @@ class Connection(asyncio.Protocol):
     def _flow(self, *, flowing: bool) -> None:
         self._flowing = flowing
         self._files.sendable(flowing)
-        self._service.runs.set_flow(self, flowing=flowing)
-
-
-def _number(header: dict[str, Any]) -> int:
-    number = header.get("id")
-    if isinstance(number, bool) or not isinstance(number, int):
-        raise Refusal("invalid_argument", "A ping has a whole number as its id.")
-    return number
+        self._service.runs.flow(self)
