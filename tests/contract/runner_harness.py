@@ -138,15 +138,41 @@ class Client:
             await self.send({"t": "stdin", "run": name, "eof": True}, stdin)
         return await self.finish(name)
 
-    async def file(self, op: str, payload: bytes = b"", **fields: Any) -> Frame:
+    async def follow(self, name: str, stdout: int = 0, stderr: int = 0) -> str:
+        """Become a run's owner."""
+        self._queues[name] = asyncio.Queue()
+        await self.send({"t": "follow", "run": name, "stdout": stdout, "stderr": stderr})
+        return name
+
+    async def ask(self, kind: str, payload: bytes = b"", **fields: Any) -> Frame:
+        """Send a request that has a number and return the answer."""
         self._numbers += 1
-        await self.send({"t": "file", "id": self._numbers, "op": op, **fields}, payload)
+        await self.send({"t": kind, "id": self._numbers, **fields}, payload)
         frame = await self.next()
         assert frame is not None, "the stream ended"
         assert frame.header.get("id") == self._numbers, frame
         if frame.kind == "error":
             raise RefusedError(frame.header)
         return frame
+
+    async def file(self, op: str, payload: bytes = b"", **fields: Any) -> Frame:
+        return await self.ask("file", payload, op=op, **fields)
+
+    async def until_ended(self, name: str) -> dict[str, Any]:
+        """Return a run's end once it has come, without becoming its owner."""
+        cursor = 0
+        while True:
+            reply = await self.ask("tail", run=name, cursor=cursor, wait=PATIENCE)
+            if reply.header["state"] == "ended":
+                end: dict[str, Any] = reply.header["end"]
+                return end
+            assert reply.header["cursor"] > cursor
+            cursor = reply.header["cursor"]
+
+    def came_of(self, name: str) -> list[Frame]:
+        """Return the frames of a run that came and were not looked at yet."""
+        queue = self._queues[name]
+        return [frame for frame in (queue.get_nowait() for _ in range(queue.qsize())) if frame is not None]
 
     async def refused(self, op: str, payload: bytes = b"", **fields: Any) -> str:
         """Return the code with which a file request is refused."""

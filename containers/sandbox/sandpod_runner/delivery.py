@@ -16,6 +16,9 @@ from sandpod_runner.protocol import OUT_PIECE
 MAX_WAITING: Final = 64
 """Displays and other frames that wait for an owner, and their bytes: what is more is dropped and counted."""
 MAX_WAITING_BYTES: Final = 8 * 1024 * 1024
+UNOWNED: Final = 128 * 1024
+"""Bytes that a program may write while nobody owns its run: half of what is kept, since the other half, which was
+sent, may not have arrived."""
 _PIECES: Final = 256
 
 
@@ -54,6 +57,8 @@ class Delivery:
         """Frames beside the output that were dropped."""
         self.watchers: set[Watcher] = set()
         """Called whenever there is more output, and at the end."""
+        self.hold: Watcher = _nothing
+        """Called when the program has to wait from now on."""
         self._run = run
         self._detached = detached
         self._cursor = 0
@@ -66,7 +71,10 @@ class Delivery:
         """Whether the program has to wait: for a slow owner, or for one to come in a lost one's place."""
         if self._detached:
             return False
-        return self.owner is None or not self.owner.can_send or self._cursor < self.log.end
+        behind = self.log.end - self._cursor
+        if self.owner is None:
+            return behind >= UNOWNED
+        return behind > 0 or not self.owner.can_send
 
     @property
     def size(self) -> int:
@@ -83,6 +91,8 @@ class Delivery:
             owner.send({"t": "out", "run": self._run, "stream": stream, "offset": offset}, data)
         else:
             log.append(STREAMS.index(stream), data)
+            if self.held:
+                self.hold()
         if self.watchers:
             self._tell()
 
@@ -99,6 +109,7 @@ class Delivery:
     def finish(self, end: dict[str, Any]) -> None:
         """Take the fields of the run's `end`: nothing comes after it."""
         self.end = end
+        self.hold = _nothing  # what is remembered must not keep the run's code
         self.pump()
         self._tell()
 
@@ -153,3 +164,7 @@ class Delivery:
     def _tell(self) -> None:
         for watcher in tuple(self.watchers):
             watcher()
+
+
+def _nothing() -> None:
+    pass

@@ -9,12 +9,13 @@ Gateway to runner:
 | t | fields | payload |
 |---|---|---|
 | hello | version | |
-| run | run, language, args [str], env {str: str}, cwd (in the workspace), stdin (bool: input follows), timeout (seconds), output_limit (bytes), detached (bool), key (idempotency key, 1 to 128 bytes, or absent) | code |
+| run | run, language, args [str], env {str: str}, cwd (in the workspace), stdin (bool: input follows), timeout (seconds), output_limit (bytes), detached (bool), key (idempotency key, 1 to 128 bytes, or absent), context (its name, 1 to 128 bytes, or absent for a fresh process) | code |
 | stdin | run, eof (bool) | input |
 | cancel | run | |
 | follow | run, stdout, stderr (offsets, 0 where absent) | |
 | tail | id, run, cursor (0 is the beginning), wait (seconds, at most 30), limit (bytes, at most 1 MiB) | |
 | list | id | |
+| restart | id, context | |
 | file | id, op, path, and by op: see below | part of a file |
 | ping | id | |
 
@@ -26,20 +27,21 @@ Runner to gateway:
 | started | run | |
 | known | run, as (the run that its key belongs to) | |
 | out | run, stream (stdout or stderr), offset (bytes of that stream before this piece) | output, at most OUT_PIECE bytes |
+| result | run, mime | one form of a cell's last value, at most MAX_RESULT bytes; text/plain is the first |
 | display | run, mime (one of MIME_TYPES), index (0 for the first) | a picture or other rich form that the run showed, at most MAX_DISPLAY bytes |
-| end | run, outcome, exit_code (or null), signal (name or null), duration_ms, cpu_ms, max_rss_bytes, stdout_bytes, stderr_bytes, displays_dropped (how many were too large, or beyond MAX_DISPLAYS), detail (a sentence or null) | |
-| reply | id; to `file` by op; to `tail` state (live or ended), cursor (where to go on), dropped (bytes after the asked cursor that are lost), pieces [[stream, bytes]], end (the fields of the run's `end`, or null); to `list` runs [{run, language, detached, context (or null), started (Unix time), state, outcome (or null)}], contexts [] | part of a file; to `tail` the pieces |
+| end | run, outcome, exit_code (or null), signal (name or null), duration_ms, cpu_ms, max_rss_bytes, stdout_bytes, stderr_bytes, displays_dropped (how many, results too, were too large, or beyond MAX_DISPLAYS), context_state (kept, lost or null), detail (a sentence or null) | |
+| reply | id; to `file` by op; to `tail` state (live or ended), cursor (where to go on), dropped (bytes after the asked cursor that are lost), pieces [[stream, bytes]], end (the fields of the run's `end`, or null); to `list` runs [{run, language, detached, context (or null), started (Unix time), state, outcome (or null)}], contexts [{name, language, state (idle, busy or lost), started (Unix time)}] | part of a file; to `tail` the pieces |
 | error | id or run, code (an ErrorCode's value), message | |
 | pong | id, runs [names of the live ones] | |
 
 `outcome` is ok, error, timeout, cancelled, out_of_memory or output_limit. Every accepted `run` gets `started`, all of
-its `out` and `display`, then exactly one `end`; a refused one gets `error` with `run` and nothing else. A run that is not detached
+its `out`, `display` and `result`, then exactly one `end`; a refused one gets `error` with `run` and nothing else. A run that is not detached
 is cancelled when its stream has been gone for ORPHAN_GRACE seconds.
 
 Who gets a run's output: the stream that started it, its owner. `follow` makes another stream the owner: it gets all
 `out` from these offsets on (a gap that the log has lost shows in `offset`), the `display`s that nobody got, and then
-`end`, whether the run is live or ended. A run that is not detached waits for a slow owner, and for a new one while it
-has none; a detached one never waits: its owner gets from the log what it can take. `tail` asks for output without
+`end`, whether the run is live or ended. A run that is not detached waits for a slow owner, and, after 128 KiB, for
+a new one while it has none; a detached one never waits: its owner gets from the log what it can take. `tail` asks for output without
 becoming the owner; its cursor counts the bytes of both streams in the order in which they came, so that after `end`
 the last cursor is stdout_bytes + stderr_bytes. It is answered at once where there is more than the cursor or the run
 has ended, and else when that comes about or `wait` is over.
@@ -49,6 +51,15 @@ runs and those with a key; the oldest is dropped first. Ended runs are remembere
 24 hours; of the others the last 64, for 10 minutes; of all together 64 MiB of output. A run that was refused or
 forgotten is not_found. A `run` whose key a live or remembered run has, with the same code, language and args, is
 answered with `known` in place of `started`, and nothing is started: `follow` tells the rest. With others it is refused.
+
+A run with a context is a cell: it runs in a process that stays, so variables do too. Cells of one context wait for each
+other, at most MAX_CELLS of them, and a cell's timeout counts from its own beginning. Its env, args and cwd change the
+context from then on; what is left out (for cwd also ".") stays as it is. `sys.exit` ends the cell alone. Timeout, cancel
+and output_limit interrupt the cell, as Ctrl-C would; a cell that does not end at that is killed with its context, and
+context_state says lost. It says lost too where the context's process had ended before: the cell ran without the
+variables. Processes that a cell starts and leaves live until the context ends, which nothing outlives; their output
+after the cell's end is read and forgotten, while threads' output goes to the current cell. `restart` ends the process,
+with the cell that it runs; the next cell begins a new one. max_rss_bytes of a cell is the peak of its context so far.
 
 File operations (paths relative to the workspace, or absolute inside it):
 
@@ -91,6 +102,10 @@ MAX_DISPLAY: Final = 4 * 1024 * 1024
 """Largest display, bytes."""
 MAX_RESULT: Final = 512 * 1024
 """Largest form of a last value, bytes."""
+MAX_CONTEXTS: Final = 8
+"""Contexts of one sandbox."""
+MAX_CELLS: Final = 8
+"""Cells that wait for their turn in one context."""
 FILE_PART: Final = 1024 * 1024
 """Largest part of a file in one frame, bytes."""
 MAX_RUNS: Final = 64

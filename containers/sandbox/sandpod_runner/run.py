@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from sandpod_runner import processes
+from sandpod_runner.contexts import Contexts
 from sandpod_runner.delivery import Delivery
 from sandpod_runner.ends import Stop, describe_end, killed, out_of_memory, ran_out
 from sandpod_runner.jobs import Job
@@ -38,6 +39,7 @@ class Toolbox:
     launcher: Launcher
     tools: Tools
     node: NodePool | None
+    contexts: Contexts
     code: CodeFolder
     base: Job = field(repr=False)
     memory: Watch | None
@@ -53,6 +55,7 @@ class Run:
     def __init__(self, request: RunRequest, cwd: str, delivery: Delivery, toolbox: Toolbox) -> None:
         self.request = request
         self.delivery = delivery
+        delivery.hold = self.flow
         self.pid: int | None = None
         self._cwd = cwd
         self._toolbox = toolbox
@@ -67,6 +70,8 @@ class Run:
         self._file = toolbox.code.write(request) if needs_file(request) else ""
         self._program: Program | None = None
         self._fault: str | None = None
+        self._note: str | None = None
+        self._context_state: str | None = None
         try:
             self._program = self._launch()
         except (LostError, OSError) as error:
@@ -118,14 +123,14 @@ class Run:
                 else:
                     source.resume()
 
-    def _launch(self) -> Program:
+    def _launch(self) -> Program | None:
         if self.request.language == "javascript" and self._toolbox.node is not None:
             self._spare = self._toolbox.node.take()
             self._connect(self._spare.pipes)
             return self._spare.program
         box = self._toolbox
         job = build_job(self.request, shell=box.tools.shell, file=self._file, cwd=self._cwd, base=box.base)
-        pipes, theirs = _make_pipes(stdin=self.request.stdin, shows=self.request.language == "python")
+        pipes, theirs = make_pipes(stdin=self.request.stdin, shows=self.request.language == "python")
         try:
             program = box.launcher.start(job, theirs)
         except BaseException:
@@ -143,7 +148,7 @@ class Run:
     def _connect(self, pipes: Pipes) -> None:
         self._output = Output(pipes.outputs, self.request.output_limit, self.delivery.put, self._too_much)
         if pipes.shown is not None:
-            self._shown = Shown(pipes.shown, self._send_display)
+            self._shown = Shown(pipes.shown, self._send_display, self._send_result if self.request.context else None)
         self.flow()
         self._input = pipes.stdin
         if self._input is not None and not self.request.stdin:
@@ -191,6 +196,9 @@ class Run:
     def _send_display(self, mime: str, index: int, data: bytes) -> None:
         self.delivery.post({"t": "display", "run": self.request.run, "mime": mime, "index": index}, data)
 
+    def _send_result(self, mime: str, data: bytes) -> None:
+        self.delivery.post({"t": "result", "run": self.request.run, "mime": mime}, data)
+
     def _too_much(self) -> None:
         limit = self.request.output_limit
         self.stop(Stop("output_limit", f"It wrote more than {limit} bytes of output.", gentle=False))
@@ -210,19 +218,22 @@ class Run:
     def _send_end(self, how: Exit) -> None:
         counts = self._output.counts if self._output is not None else {"stdout": 0, "stderr": 0}
         begin, end = self._times
+        fields = describe_end(how, self._stop.result() if self._stop.done() else None, self._fault)
+        fields["detail"] = " ".join(filter(None, (fields["detail"], self._note))) or None
         self.delivery.finish(
             {
                 "run": self.request.run,
-                **describe_end(how, self._stop.result() if self._stop.done() else None, self._fault),
+                **fields,
                 "duration_ms": round((end - begin) * 1000, 3),
                 "stdout_bytes": counts["stdout"],
                 "stderr_bytes": counts["stderr"],
                 "displays_dropped": (self._shown.dropped if self._shown is not None else 0) + self.delivery.dropped,
+                "context_state": self._context_state,
             }
         )
 
 
-def _make_pipes(*, stdin: bool, shows: bool) -> tuple[Pipes, list[int]]:
+def make_pipes(*, stdin: bool, shows: bool) -> tuple[Pipes, list[int]]:
     """Return the runner's ends and the program's: input (or none at all), output, errors, and what it shows."""
     read, write = os.pipe2(os.O_CLOEXEC) if stdin else (os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), -1)
     out, out_write = os.pipe2(os.O_CLOEXEC)
