@@ -61,8 +61,13 @@ def _run(fds: list[int]) -> int:
         _confine(job)
         _replace(job)
     _place(fds[1:CHANNEL])
-    displays.use(displays.take(fds[CHANNEL]))
+    channel = displays.move_away(fds[CHANNEL])
     _confine(job)
+    if job.context:
+        from sandpod_runner import context_main  # noqa: PLC0415 - for contexts alone
+
+        return context_main.serve(job, channel)
+    displays.use(displays.Channel(channel))
     return python_main.run(job)
 
 

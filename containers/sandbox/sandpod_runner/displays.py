@@ -90,13 +90,12 @@ class Channel:
                     self.close()
 
 
-def take(fd: int) -> Channel:
-    """Return the channel on a descriptor that has just come, out of the way of the program's own."""
+def move_away(fd: int) -> int:
+    """Return where a descriptor that has just come is now: out of the way of the program's own."""
     try:
-        place = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _OUT_OF_THE_WAY)
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _OUT_OF_THE_WAY)
     finally:
         os.close(fd)
-    return Channel(place)
 
 
 def _identity(fd: int) -> tuple[int, int] | None:

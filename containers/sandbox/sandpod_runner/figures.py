@@ -86,6 +86,14 @@ def show_open() -> None:
             sys.stderr.write(f"A figure could not be drawn: {type(error).__name__}: {error}\n")
 
 
+def forget_open() -> None:
+    """Close figures without sending them: the drawing of one was interrupted."""
+    if _OPEN_FIGURES in sys.modules:
+        for manager in _managers():
+            vars(manager).pop(_MARK, None)
+        _close_all()
+
+
 def is_open(figure: Any) -> bool:
     """Tell whether this is a figure that will come by itself."""
     return _OPEN_FIGURES in sys.modules and any(manager.canvas.figure is figure for manager in _managers())

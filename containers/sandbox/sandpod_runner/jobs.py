@@ -23,6 +23,7 @@ class Job:
         code: The Python code.
         file: The real file that holds the code.
         args: Arguments of the Python code.
+        context: Whether the process becomes a context, which gets its code cell by cell.
     """
 
     env: dict[str, str] = field(repr=False)
@@ -32,6 +33,7 @@ class Job:
     code: bytes = field(default=b"", repr=False)
     file: str = ""
     args: list[str] = field(default_factory=list)
+    context: bool = False
 
 
 class Kind(IntEnum):
@@ -80,14 +82,14 @@ REQUEST = Struct("=q")
 """A request to the zygote: its number. The descriptors come with it: the job, then 0, 1, 2 and so on of the program."""
 MAX_FDS = 8
 CHANNEL = 4
-"""The place among the descriptors of what Python code shows things on; it is none of the program's own."""
+"""The place among the descriptors of what Python code shows things on, or of a context's socket."""
 
 
 def write_job(job: Job) -> int:
     """Return the descriptor of a file in memory that holds the job."""
     fd = os.memfd_create("job", os.MFD_CLOEXEC)
     with open(fd, "wb", closefd=False) as file:
-        fields = (job.env, job.rlimits, job.cwd, job.command, job.code, job.file, job.args)
+        fields = (job.env, job.rlimits, job.cwd, job.command, job.code, job.file, job.args, job.context)
         file.write(marshal.dumps(fields))
     os.lseek(fd, 0, os.SEEK_SET)
     return fd

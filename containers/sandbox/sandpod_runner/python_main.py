@@ -39,8 +39,8 @@ class _Through(io.BufferedWriter):
 def run(job: Job) -> int:
     """Run the code and return the exit code; whatever must happen at a program's end has happened."""
     last_module = next(reversed(sys.modules))
-    _set_up(job)
-    module = _main_module(job.file)
+    set_up(job)
+    module = main_module(job.file)
     status = _execute(job, module)
     try:
         return _finish(status, module, _own_modules(last_module, job.cwd))
@@ -65,15 +65,16 @@ def rehearse() -> None:
     env = dict(os.environ)
     os.environ.clear()
     os.environ.update(env)
-    _text(io.BufferedReader(io.FileIO(0, closefd=False)), "<stdin>")
+    standard_input()
     _text(_Through(io.FileIO(1, "w", closefd=False)), "<stdout>")
-    module = _main_module("")
+    module = main_module("")
     exec(compile(b"x = 1", "", "exec", _ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True), vars(module))  # noqa: S102
     _release([module])
     gc.get_objects()
 
 
-def _set_up(job: Job) -> None:
+def set_up(job: Job) -> None:
+    """Give the process the program's environment, arguments and standard streams."""
     os.environ.clear()
     os.environ.update(job.env)
     if "TZ" in job.env:
@@ -86,10 +87,15 @@ def _set_up(job: Job) -> None:
     sys.argv = [job.file, *job.args]
     sys.orig_argv = [sys.executable, *sys.argv]
     sys.path.insert(0, job.cwd)
-    sys.stdin = _text(io.BufferedReader(io.FileIO(0, closefd=False)), "<stdin>")
+    sys.stdin = standard_input()
     sys.stdout = _text(_Through(io.FileIO(1, "w", closefd=False)), "<stdout>")
     sys.stderr = _text(_Through(io.FileIO(2, "w", closefd=False)), "<stderr>", errors="backslashreplace")
     vars(sys).update(__stdin__=sys.stdin, __stdout__=sys.stdout, __stderr__=sys.stderr)
+
+
+def standard_input() -> io.TextIOWrapper:
+    """Return text that is read from descriptor 0."""
+    return _text(io.BufferedReader(io.FileIO(0, closefd=False)), "<stdin>")
 
 
 def _text(buffer: Any, name: str, errors: str = "surrogateescape") -> io.TextIOWrapper:
@@ -99,7 +105,8 @@ def _text(buffer: Any, name: str, errors: str = "surrogateescape") -> io.TextIOW
     return text
 
 
-def _main_module(file: str) -> types.ModuleType:
+def main_module(file: str) -> types.ModuleType:
+    """Return a new `__main__`, which is in its place already."""
     module = types.ModuleType("__main__")
     vars(module).update(
         __file__=file,
@@ -123,13 +130,14 @@ def _execute(job: Job, module: types.ModuleType) -> int:
         else:
             exec(code, vars(module))  # noqa: S102 - as above
     except SystemExit as error:
-        return _exit_status(error)
+        return exit_status(error)
     except BaseException as error:  # noqa: BLE001 - it is the program's, and is told as the interpreter tells it
-        return _report(error, job.file)
+        return report(error, job.file)
     return 0
 
 
-def _exit_status(error: SystemExit) -> int:
+def exit_status(error: SystemExit) -> int:
+    """Return the exit code that a program asked for; a text is written to standard error as the interpreter does."""
     if error.code is None:
         return 0
     if isinstance(error.code, int):
@@ -139,19 +147,20 @@ def _exit_status(error: SystemExit) -> int:
     return 1
 
 
-def _report(error: BaseException, file: str) -> int:
+def report(error: BaseException, file: str) -> int:
+    """Tell an exception as the interpreter tells it, from the first line of this file on, and return the exit code."""
     traceback = error.__traceback__
     # What is above the program's own first line is this module and, with `await`, the event loop.
     while traceback is not None and traceback.tb_frame.f_code.co_filename != file:
         traceback = traceback.tb_next
-    if isinstance(error, ValueError) and traceback is None:
-        error = SyntaxError(str(error))  # NUL bytes in the code
+    if isinstance(error, ValueError) and traceback is None and "null bytes" in str(error):
+        error = SyntaxError(str(error))
     error = error.with_traceback(traceback)
     sys.last_type, sys.last_value, sys.last_traceback = type(error), error, traceback
     try:
         sys.excepthook(type(error), error, traceback)
     except SystemExit as leave:
-        return _exit_status(leave)
+        return exit_status(leave)
     except BaseException as second:  # noqa: BLE001 - a hook of the program's own
         sys.stderr.write("Error in sys.excepthook:\n")
         sys.__excepthook__(type(second), second, second.__traceback__)
@@ -165,7 +174,7 @@ def _finish(status: int, module: types.ModuleType, own: list[types.ModuleType]) 
     threading = sys.modules.get("threading")
     if threading is not None:
         threading._shutdown()  # noqa: SLF001 - the interpreter calls it so too
-    _show_figures()
+    show_figures()
     atexit._run_exitfuncs()  # noqa: SLF001 - as above
     # A daemon thread goes on until the process ends and must find its names.
     if len(sys._current_frames()) == 1:  # noqa: SLF001 - counts threads that `threading` does not know too
@@ -182,7 +191,8 @@ def _finish(status: int, module: types.ModuleType, own: list[types.ModuleType]) 
     return status
 
 
-def _show_figures() -> None:
+def show_figures() -> None:
+    """Send the figures that are still open."""
     figures = sys.modules.get("sandpod_runner.figures")
     if figures is not None:  # it is there when something that draws was imported
         figures.show_open()

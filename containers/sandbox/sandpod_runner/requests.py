@@ -15,7 +15,7 @@ DEFAULT_OUTPUT: Final = 64 * 1024 * 1024
 MAX_TEXT: Final = 120_000
 """Largest single argument or variable, bytes: Linux takes 128 KiB, its name and end included."""
 MAX_KEY: Final = 128
-"""Longest idempotency key, bytes."""
+"""Longest idempotency key or name of a context, bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +33,7 @@ class RunRequest:
     output_limit: int
     detached: bool
     key: str | None
+    context: str | None
 
 
 def parse_run(header: dict[str, Any], code: bytes) -> RunRequest:
@@ -58,6 +59,7 @@ def parse_run(header: dict[str, Any], code: bytes) -> RunRequest:
         output_limit=_output_limit(header.get("output_limit")),
         detached=_flag(header, "detached"),
         key=_key(header.get("key")),
+        context=_context(header.get("context"), language),
     )
 
 
@@ -144,6 +146,16 @@ def _key(value: Any) -> str | None:
     if not isinstance(value, str) or not 1 <= len(value.encode("utf-8", "surrogatepass")) <= MAX_KEY:
         raise Refusal("invalid_argument", f"An idempotency key is a text of 1 to {MAX_KEY} bytes.")
     return value
+
+
+def _context(value: Any, language: str) -> str | None:
+    if value is None:
+        return None
+    if language != "python":
+        raise Refusal("invalid_argument", "Contexts are for Python: leave the context out for other languages.")
+    if not _is_text(value) or not 1 <= len(value.encode("utf-8", "surrogateescape")) <= MAX_KEY:
+        raise Refusal("invalid_argument", f"A context's name is a text of 1 to {MAX_KEY} bytes.")
+    return str(value)
 
 
 def _timeout(value: Any) -> float:

@@ -7,9 +7,11 @@ and ended is `run.py`'s work, who gets its output `delivery.py`'s, and what is r
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from typing import Any, Final
 
 from sandpod_runner import processes
+from sandpod_runner.cells import CellRun
 from sandpod_runner.delivery import Delivery, Owner
 from sandpod_runner.ends import Stop, out_of_memory
 from sandpod_runner.errors import Refusal, refusal_of
@@ -29,6 +31,7 @@ LONG_LOG: Final = 1024 * 1024
 """The same of runs that are remembered long, which have a file beside it."""
 _CANCELLED: Final = Stop("cancelled", "It was cancelled.")
 _ORPHANED: Final = Stop("cancelled", "The stream that it belonged to has gone.")
+_RESTARTED: Final = Stop("cancelled", "Its context was restarted.", gentle=False)
 _CLOSING: Final = Stop("cancelled", "The sandbox is being closed.")
 
 
@@ -80,8 +83,12 @@ class Runs:
             cwd = self._workspace.folder_path(request.cwd)
         except OSError as error:
             raise refusal_of(error) from error
+        context = None if request.context is None else self._toolbox.contexts.place(request.context)
         record = self._record(request, owner)
-        run = Run(request, cwd, record.delivery, self._toolbox)
+        if context is None:
+            run = Run(request, cwd, record.delivery, self._toolbox)
+        else:
+            run = CellRun(request, cwd, record.delivery, self._toolbox, context)
         if not self._runs:
             self._watch()
         self._runs[request.run] = run
@@ -110,6 +117,25 @@ class Runs:
             Refusal: not_found.
         """
         self.find(name).stop(_CANCELLED)
+
+    def restart(self, name: Any, done: Callable[[], None]) -> None:
+        """End a context's process, and the cell that it runs; `done` is called afterwards.
+
+        Raises:
+            Refusal: not_found.
+        """
+        context = self._toolbox.contexts.find(name)
+        for run in self._runs.values():
+            if isinstance(run, CellRun) and run.runs_in(context):
+                run.stop(_RESTARTED)
+        task = self._loop.create_task(context.end())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: done())
+
+    def contexts(self) -> list[dict[str, Any]]:
+        """Return a row for each context."""
+        return self._toolbox.contexts.describe()
 
     def follow(self, header: dict[str, Any], owner: Owner) -> None:
         """Send a run's output from some offsets on, and its end, to this stream: it is the run's owner from now on.
@@ -188,7 +214,7 @@ class Runs:
             "run": request.run,
             "language": request.language,
             "detached": request.detached,
-            "context": None,
+            "context": request.context,
             "started": time.time(),
         }
         digest = fingerprint(request) if request.key is not None else b""

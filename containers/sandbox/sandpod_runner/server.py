@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 HIGH_WATER: Final = 256 * 1024
 """Bytes to send from which on programs have to wait."""
 LOW_WATER: Final = 64 * 1024
-_REQUESTS: Final = frozenset({"file", "ping", "tail", "list"})
+_REQUESTS: Final = frozenset({"file", "ping", "tail", "list", "restart"})
 """Kinds of frames that are answered by their number."""
 MAX_UNREAD: Final = 32 * 1024 * 1024
 """Bytes to send at which a stream is given up: its reader asks and asks and does not read the answers."""
@@ -143,7 +143,7 @@ class Connection(asyncio.Protocol):
                 self._about_run(frame)
             case "file":
                 self._files.submit(frame)
-            case "ping" | "tail" | "list":
+            case "ping" | "tail" | "list" | "restart":
                 self._ask(frame)
             case "hello":
                 raise Refusal("invalid_argument", "That stream has been greeted already.")
@@ -170,8 +170,10 @@ class Connection(asyncio.Protocol):
                 self.send({"t": "pong", "id": number, "runs": runs.names})
             case "tail":
                 self._tails.ask(header, runs.delivery(run_name(header)))
+            case "restart":
+                runs.restart(header.get("context"), lambda: self.send({"t": "reply", "id": number}))
             case _:
-                self.send({"t": "reply", "id": number, "runs": runs.describe(), "contexts": []})
+                self.send({"t": "reply", "id": number, "runs": runs.describe(), "contexts": runs.contexts()})
 
     def _greet(self, frame: Frame) -> None:
         if frame.kind != "hello" or frame.header.get("version") != protocol.VERSION:

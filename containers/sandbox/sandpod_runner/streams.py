@@ -69,6 +69,16 @@ class Output:
                     break
         self.close()
 
+    def release(self) -> list[int]:
+        """Read what is left in the pipes, and return those that somebody may still write to: they are the caller's."""
+        self.pause()
+        for name in list(self._open):
+            for _ in range(16):
+                if not self._read(name):
+                    break
+        fds, self._open = list(self._open.values()), {}
+        return fds
+
     def close(self) -> None:
         """Read nothing more."""
         self.pause()
