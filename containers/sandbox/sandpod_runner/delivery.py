@@ -73,7 +73,7 @@ class Delivery:
             return False
         behind = self.log.end - self._cursor
         if self.owner is None:
-            return behind >= UNOWNED
+            return behind + self._waiting_bytes >= UNOWNED
         return behind > 0 or not self.owner.can_send
 
     @property
@@ -105,6 +105,8 @@ class Delivery:
         else:
             self._waiting.append((header, payload))
             self._waiting_bytes += len(payload)
+            if self.held:
+                self.hold()
 
     def finish(self, end: dict[str, Any]) -> None:
         """Take the fields of the run's `end`: nothing comes after it."""

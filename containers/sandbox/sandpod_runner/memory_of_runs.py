@@ -73,8 +73,9 @@ class MemoryOfRuns:
         return self._short.get(name) or self._long.get(name)
 
     def holds(self, name: str) -> bool:
-        """Tell whether that is the name of an ended run that is remembered long, so that no other may have it."""
-        return name in self._long
+        """Tell whether that is the name of an ended run that keeps it: remembered long, or not told to its end yet."""
+        short = self._short.get(name)
+        return name in self._long or (short is not None and short.delivery.owner is not None)
 
     def known(self, request: RunRequest) -> str | None:
         """Return the name of the run that was started with this request's key.

@@ -103,6 +103,18 @@ def test_ended_run_makes_room_for_one_of_its_name() -> None:
     assert memory.ended == [second]
 
 
+def test_name_of_a_run_that_is_still_being_told_is_not_free() -> None:
+    memory = MemoryOfRuns()
+    record = ended(memory, "name", output=100)
+    slow = Stream(can_send=False)
+    record.delivery.follow(slow, 0, 0)
+    assert memory.holds("name")
+    slow.can_send = True
+    record.delivery.pump()
+    assert slow.kinds == ["out", "end"]
+    assert not memory.holds("name")
+
+
 def test_displays_that_nobody_got_come_with_the_next_owner_before_the_end() -> None:
     delivery = delivered()
     delivery.leave()
@@ -134,6 +146,17 @@ def test_program_waits_for_a_slow_owner_and_for_a_new_one_unless_it_is_detached(
         assert not delivery.held
         delivery.put("stdout", 0, bytes(UNOWNED))
         assert delivery.held is not detached
+
+
+def test_program_that_nobody_owns_waits_with_its_displays_too() -> None:
+    held = []
+    delivery = delivered()
+    delivery.hold = lambda: held.append(True)
+    delivery.leave()
+    delivery.post({"t": "display"}, bytes(UNOWNED - 1))
+    assert held == []
+    delivery.put("stdout", 0, b"x")
+    assert held == [True]
 
 
 def test_slow_owner_gets_the_end_once_and_after_all_else() -> None:
