@@ -47,11 +47,20 @@ async def ping(client: Client) -> None:
     await client.next()
 
 
-async def runs(client: Client, name: str, code: str, language: str, *, rounds: int, pause: float = 0.0) -> None:
+async def runs(
+    client: Client,
+    name: str,
+    code: str,
+    language: str,
+    *,
+    rounds: int,
+    pause: float = 0.0,
+    context: str | None = None,
+) -> None:
     inside: list[float] = []
 
     async def once() -> None:
-        result = await client.run(code, language)
+        result = await client.run(code, language, context=context)
         assert result.outcome == "ok", result
         inside.append(result.end["duration_ms"])
 
@@ -85,6 +94,7 @@ async def measure(runner: Runner) -> None:
     row("frame there and back", await timed(lambda: ping(client), ROUNDS))
     await runs(client, "print(1) in Python", "print(1)", "python", rounds=ROUNDS)
     await runs(client, "the same every 30 ms", "print(1)", "python", rounds=ROUNDS, pause=0.03)
+    await runs(client, "1 + 1 in a context", "1 + 1", "python", rounds=ROUNDS, context="bench")
     await runs(client, "true in the shell", "true", "shell", rounds=ROUNDS)
     await client.run("1", "javascript")
     await asyncio.sleep(JS_PAUSE)

@@ -99,6 +99,23 @@ async def test_largest_run_is_ended_and_others_go_on(client: Client) -> None:
     assert (await client.finish(calm)).out == b"calm\n"
 
 
+async def test_cell_that_takes_too_much_memory_loses_its_context_and_no_other(client: Client) -> None:
+    for name in ("large", "other"):
+        await client.run("x = 5", context=name)
+    result = await client.run("b = []\nwhile True: b.append(bytearray(1_000_000))", context="large")
+    assert (result.outcome, result.end["context_state"]) == ("out_of_memory", "lost")
+    assert result.end["detail"].startswith("It used more than the sandbox's 300 MiB of memory. The context")
+    assert b"NameError" in (await client.run("x", context="large")).err
+    assert (await client.run("print(x)", context="other")).out == b"5\n"
+
+
+async def test_cell_that_asks_for_too_much_memory_at_once_keeps_its_context(client: Client) -> None:
+    await client.run("x = 5", context="asking")
+    result = await client.run("b = bytearray(2 ** 60)", context="asking")
+    assert (result.outcome, result.end["context_state"]) == ("out_of_memory", "kept")
+    assert (await client.run("print(x)", context="asking")).out == b"5\n"
+
+
 async def test_memory_shared_by_forked_processes_is_counted_once(client: Client) -> None:
     code = (
         "import os, time\nb = bytearray(120_000_000)\n"
