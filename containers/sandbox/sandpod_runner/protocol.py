@@ -49,7 +49,7 @@ has ended, and else when that comes about or `wait` is over.
 A log holds 256 KiB of a run's output, and 1 MiB and a file of 16 MiB in the workspace's folder `.sandpod` for detached
 runs and those with a key; the oldest is dropped first. Ended runs are remembered: of the latter kind the last 64, for
 24 hours; of the others the last 64, for 10 minutes; of all together 64 MiB of output. A run that was refused or
-forgotten is not_found. A `run` whose key a live or remembered run has, with the same code, language and args, is
+forgotten is not_found. A `run` whose key a live or remembered run has, with the same code, language, args and context, is
 answered with `known` in place of `started`, and nothing is started: `follow` tells the rest. With others it is refused.
 
 A run with a context is a cell: it runs in a process that stays, so variables do too. Cells of one context wait for each

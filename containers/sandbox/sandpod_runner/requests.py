@@ -64,8 +64,8 @@ def parse_run(header: dict[str, Any], code: bytes) -> RunRequest:
 
 
 def fingerprint(request: RunRequest) -> bytes:
-    """Return what an idempotency key stands for: the code, its language and its arguments."""
-    rest = json.dumps([request.language, request.args]).encode()
+    """Return what an idempotency key stands for: the code, its language, its arguments and its context."""
+    rest = json.dumps([request.language, request.args, request.context]).encode()
     return hashlib.sha256(hashlib.sha256(rest).digest() + request.code).digest()
 
 

@@ -196,6 +196,7 @@ class Runs:
             run.stop(_CLOSING)
         if self._tasks:
             await asyncio.wait(self._tasks)
+        self._spills.clear()
 
     async def _see_through(self, run: Run) -> None:
         try:

@@ -153,6 +153,7 @@ async def test_run_with_much_output_and_no_reader_ends_costs_no_memory_and_its_n
         assert streams["stdout"].endswith(b"%064dlast\n" % 7)
         assert peak_memory(runner) - before < 8 * MIB
         await client.close()
+    assert list(runner.workspace.iterdir()) == []
 
 
 async def test_detached_run_is_not_stopped_by_a_reader_that_does_not_read(runner: Runner, client: Client) -> None:

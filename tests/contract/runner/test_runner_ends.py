@@ -175,9 +175,10 @@ async def test_run_outlives_its_stream_for_the_grace_only_unless_it_is_detached(
         for name in (lost, kept):
             await gone.until_output(name, b"up")
         await gone.close()
-        await until(lambda: processes_with("sleep 3018") == [])
         client = await runner.connect()
-        assert client.hello["runs"] == [kept]
+        assert (await client.until_ended(lost))["outcome"] == "cancelled"
+        assert processes_with("sleep 3018") == []
+        assert (await client.ask("ping")).header["runs"] == [kept]
         assert len(processes_with("sleep 3019")) > 0
         await client.close()
 

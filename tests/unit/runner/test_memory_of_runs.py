@@ -171,11 +171,12 @@ def test_slow_owner_gets_the_end_once_and_after_all_else() -> None:
         assert slow.kinds == ["out", "end"]
 
 
-def test_fingerprint_is_of_code_language_and_arguments_alone() -> None:
+def test_fingerprint_is_of_code_language_arguments_and_context_alone() -> None:
     same = fingerprint(asked("a", timeout=3, env={"A": "1"}))
     assert same == fingerprint(asked("b"))
-    others = [asked("a", language="python"), asked("a", args=["x"]), parse_run({"run": "a", "language": "shell"}, b"")]
-    assert len({same, *map(fingerprint, others)}) == 4
+    python = [asked("a", language="python"), asked("a", language="python", context="c")]
+    others = [*python, asked("a", args=["x"]), parse_run({"run": "a", "language": "shell"}, b"")]
+    assert len({same, *map(fingerprint, others)}) == 5
 
 
 def test_key_with_other_arguments_is_refused() -> None:
