@@ -20,10 +20,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sandpod_gateway.auth import KeyVerifier
 from sandpod_gateway.backends.base import Backend
+from sandpod_gateway.background import BackgroundRuns
 from sandpod_gateway.capabilities import capabilities
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files import Files
-from sandpod_gateway.mcp.server import create_mcp
+from sandpod_gateway.mcp.server import Parts, create_mcp
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.runs import Runs
 from sandpod_gateway.sandboxes import Sandboxes
@@ -53,14 +54,15 @@ class Gateway:
         self._sandboxes = Sandboxes(backend, self.metrics)
         self.metrics.watch_pools(backend.warm)
         self.metrics.open_streams.set_function(self._sandboxes.open_streams)
-        self.mcp = create_mcp(
-            version=importlib.metadata.version("sandpod"),
-            runs=Runs(self._sandboxes, settings.limits.for_runs(), self.metrics),
+        limits = settings.limits.for_runs()
+        parts = Parts(
+            runs=Runs(self._sandboxes, limits, self.metrics),
+            background=BackgroundRuns(self._sandboxes, limits),
             sandboxes=self._sandboxes,
             files=Files(self._sandboxes, self.metrics, max_upload=settings.limits.upload_bytes),
             metrics=self.metrics,
-            auth=self._keys,
         )
+        self.mcp = create_mcp(parts, version=importlib.metadata.version("sandpod"), auth=self._keys)
         self.mcp.resource("sandpod://capabilities", mime_type="application/json")(self._capabilities)
 
     async def _capabilities(self) -> str:

@@ -89,6 +89,10 @@ class RunnerConnection:
         await self._send({"t": "follow", "run": run_id, **received})
         return handle
 
+    def forget_run(self, run_id: str) -> None:
+        """Wait no longer for what comes of a run: it goes on in the background."""
+        self._inbox.runs.pop(run_id, None)
+
     async def send_stdin(self, run_id: str, data: bytes) -> None:
         """Send a program all of its input, then end of input."""
         for start in range(0, len(data), protocol.FILE_PART):

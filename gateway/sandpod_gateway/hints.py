@@ -20,14 +20,14 @@ _BY_OUTCOME: Final = {
 }
 
 
-def hint_for(outcome: str, detail: str | None, stderr: str, language: Language) -> str | None:
+def hint_for(outcome: str, detail: str | None, stderr: str, language: Language | None) -> str | None:
     """Return one or two sentences for the caller, or None.
 
     Args:
         outcome: How the run ended.
         detail: What the runner said of the end.
         stderr: What the program wrote there, as far as it was kept.
-        language: The program's language.
+        language: The program's language, where it is known.
     """
     if outcome in _BY_OUTCOME:
         return " ".join(filter(None, (detail, _BY_OUTCOME[Outcome(outcome)])))
@@ -36,8 +36,8 @@ def hint_for(outcome: str, detail: str | None, stderr: str, language: Language) 
     return detail or _from_stderr(stderr, language)
 
 
-def _from_stderr(stderr: str, language: Language) -> str | None:
-    missing = (_MISSING_PYTHON if language == Language.PYTHON else _MISSING_NODE).search(stderr)
+def _from_stderr(stderr: str, language: Language | None) -> str | None:
+    missing = (_MISSING_NODE if language == Language.JAVASCRIPT else _MISSING_PYTHON).search(stderr)
     if missing is not None:
         return (
             f"{missing[1]!r} is not in this sandbox's image, and packages can't be installed from here; "

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 MAX_ARGUMENTS: Final = 1000
 MAX_ARGUMENTS_BYTES: Final = 100 * 1024  # below the frame's header limit even when all of it is escaped once
+MAX_NAME: Final = 128  # bytes of a context's name or an idempotency key, as in the runner's protocol
 MAX_PATH: Final = 4096  # bytes, as in Linux
 
 
@@ -84,6 +85,8 @@ def check_run(request: "RunRequest", limits: RunLimits) -> None:
             f"A run's timeout is more than 0 and at most {limits.max_timeout:g} seconds.", "Ask for a shorter run."
         )
     _check_arguments(request)
+    _check_name(request.context, "context")
+    _check_name(request.key, "idempotency key")
 
 
 def _check_code(code: str, limits: RunLimits) -> None:
@@ -99,6 +102,16 @@ def _check_code(code: str, limits: RunLimits) -> None:
             ErrorCode.INVALID_CONTENT,
             "The code has a NUL character in it, which no language here takes.",
             next_step="Write it as an escape such as \\0 inside a string.",
+        )
+
+
+def _check_name(text: str | None, what: str) -> None:
+    if text is None:
+        return
+    check_text(text, what)
+    if not text or not text.isprintable() or _size(text) > MAX_NAME:
+        raise _invalid(
+            f"The {what} has 1 to {MAX_NAME} bytes, and no control characters.", "Choose a shorter or simpler one."
         )
 
 

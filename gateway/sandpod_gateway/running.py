@@ -14,6 +14,7 @@ from sandpod_api.run_results import Language, Rich, RunResult
 from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.hints import hint_for
 from sandpod_gateway.output import Capture
+from sandpod_gateway.run_ids import run_id
 from sandpod_gateway.runner_messages import Ended
 from sandpod_gateway.streaming import OutputStream
 
@@ -70,7 +71,7 @@ class Running:
 
     record: SandboxRecord
     request: RunRequest
-    run_id: str
+    run: str
     cap: int
     stream: OutputStream | None = None
     started: float = field(default_factory=time.perf_counter)
@@ -138,7 +139,7 @@ class Running:
         out, err = self.stdout.read(cap), self.stderr.read(cap)
         return RunResult(
             sandbox=self.record.name,
-            run_id=self.run_id,
+            run_id=run_id(self.record.name, self.run),
             outcome=ended.outcome,
             exit_code=ended.exit_code,
             signal=ended.signal,

@@ -7,7 +7,6 @@ is started or stopped (the runner); it makes sure that every run ends here, what
 import asyncio
 import logging
 import math
-import secrets
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -23,14 +22,20 @@ from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.inbox import ConnectionLostError, RunHandle
 from sandpod_gateway.limits import RunLimits, check_run
 from sandpod_gateway.metrics import Metrics
+from sandpod_gateway.run_ids import new_run
+from sandpod_gateway.run_reports import Tail, checked
 from sandpod_gateway.runner_messages import Ended
 from sandpod_gateway.running import RunAnswer, Running, RunRequest
 from sandpod_gateway.sandboxes import Sandboxes
 from sandpod_gateway.streaming import OutputStream, Send
+from sandpod_runner import protocol
 
 logger = logging.getLogger(__name__)
 
 OVERTIME: Final = 10.0  # seconds after its timeout in which the runner must have told a run's end
+ATTEMPTS: Final = 5  # streams that one run may use: each may be lost with the API server or the network to it
+REOPEN_PAUSE: Final = 1.0  # seconds; the runner keeps a run without a stream for 10 of them
+TAIL_WAIT: Final = 30.0  # seconds that the runner waits for more output in one request
 CANCEL_WAIT: Final = 5.0  # seconds that a cancelled call waits for the program's end
 FRESH_MARGIN: Final = 120  # seconds that a sandbox for one run may outlive it when nobody is left to delete it
 
@@ -65,10 +70,10 @@ class Runs:
             SandpodError: It was refused before it began.
         """
         check_run(request, self._limits)
-        if fresh and sandbox is not None:
+        if fresh and (sandbox is not None or request.context is not None or request.key is not None):
             raise SandpodError(
                 ErrorCode.INVALID_ARGUMENT,
-                "fresh and sandbox exclude each other.",
+                "fresh goes with none of sandbox, context and idempotency_key: nothing of its sandbox stays.",
                 next_step="Leave one of them out.",
             )
         if not fresh:
@@ -89,7 +94,7 @@ class Runs:
 
     async def _run_in(self, record: SandboxRecord, request: RunRequest, send: Send | None) -> RunAnswer:
         stream = OutputStream(send) if send is not None else None
-        running = Running(record, request, "run-" + secrets.token_hex(8), self._limits.output_cap, stream)
+        running = Running(record, request, new_run(), self._limits.output_cap, stream)
         pump = asyncio.create_task(stream.pump()) if stream is not None else None
         keeper = asyncio.create_task(self._sandboxes.keep_alive(record.name))
         self._metrics.active_runs.inc()
@@ -108,32 +113,76 @@ class Runs:
         return running.answer(ended)
 
     async def _until_end(self, running: Running) -> Ended:
-        """Start the program and wait for its end; a lost sandbox is an end too."""
-        timeout = self._limits.timeout(running.request.timeout)
+        """Start the program and wait for its end, on another stream where one is lost; a lost sandbox is an end too."""
+        deadline = time.monotonic() + self._limits.timeout(running.request.timeout) + OVERTIME
         try:
-            async with self._sandboxes.connection(running.record) as connection:
+            for attempt in range(ATTEMPTS):
                 try:
-                    handle = await self._start(connection, running, timeout)
-                    async with asyncio.timeout(timeout + OVERTIME):
-                        return self._seen(running, await asyncio.shield(handle.ended))
-                except TimeoutError:
-                    # A runner that is this late does not listen any more: the sandbox can't be used.
-                    await connection.close()
-                    raise ConnectionLostError from None
-                except asyncio.CancelledError:
-                    await self._cancel(connection, running.run_id)
-                    self._count(running, Outcome.CANCELLED)
-                    raise
-        except ConnectionLostError:
-            return self._lost(running)
+                    return await self._attend(running, deadline, again=attempt > 0)
+                except ConnectionLostError:
+                    if self._sandboxes.is_closing(running.record.name) or time.monotonic() > deadline:
+                        break
+                except SandpodError as error:
+                    if attempt == 0:
+                        raise
+                    if error.code != ErrorCode.BACKEND_UNAVAILABLE:
+                        break  # the sandbox is gone, or its runner does not know the run any more
+                    await asyncio.sleep(REOPEN_PAUSE)
+        except asyncio.CancelledError:
+            self._count(running, Outcome.CANCELLED)
+            raise
+        return self._lost(running)
 
-    async def _start(self, connection: RunnerConnection, running: Running, seconds: float) -> RunHandle:
+    async def _attend(self, running: Running, deadline: float, *, again: bool) -> Ended:
+        """Start the program, or take it over again, and wait for its end over one stream.
+
+        Raises:
+            ConnectionLostError: The stream was lost, or the runner says nothing any more.
+        """
+        async with self._sandboxes.connection(running.record) as connection:
+            try:
+                if again:
+                    handle = await connection.follow_run(running.run, running.received, running)
+                else:
+                    handle = await self._start(connection, running)
+                async with asyncio.timeout(deadline - time.monotonic()):
+                    return await self._ended(connection, running, handle)
+            except TimeoutError:
+                # A runner that is this late does not listen any more: the sandbox can't be used.
+                await connection.close()
+                raise ConnectionLostError from None
+            except asyncio.CancelledError:
+                await self._cancel(connection, running.run)
+                raise
+
+    async def _ended(self, connection: RunnerConnection, running: Running, handle: RunHandle) -> Ended:
+        if running.request.key is not None:
+            earlier = await asyncio.shield(handle.accepted)
+            if earlier != running.run:
+                running.run = earlier
+                return await self._read_earlier(connection, running)
+        return self._seen(running, await asyncio.shield(handle.ended))
+
+    async def _read_earlier(self, connection: RunnerConnection, running: Running) -> Ended:
+        """Read all that another call's run with the same key wrote, and wait for its end; it stays that call's."""
+        cursor = 0
+        while True:
+            fields = {"run": running.run, "cursor": cursor, "wait": TAIL_WAIT, "limit": protocol.FILE_PART}
+            frame = await connection.ask("tail", fields)
+            tail = checked(Tail, frame)
+            for stream, data in tail.split(frame.payload):
+                running.output(stream, running.received[stream], data)
+            if tail.end is not None and tail.cursor == cursor:
+                return tail.end
+            cursor = tail.cursor
+
+    async def _start(self, connection: RunnerConnection, running: Running) -> RunHandle:
         request = running.request
         require_language(connection, request)
-        header = run_header(running, self._limits, seconds)
+        header = run_header(running, self._limits)
         handle = await connection.start_run(header, request.code.encode(), running)
         if request.stdin is not None:
-            await connection.send_stdin(running.run_id, request.stdin.encode())
+            await connection.send_stdin(running.run, request.stdin.encode())
         return handle
 
     async def _cancel(self, connection: RunnerConnection, run_id: str) -> None:
@@ -179,23 +228,19 @@ def require_language(connection: RunnerConnection, request: RunRequest) -> None:
         )
 
 
-def run_header(running: Running, limits: RunLimits, seconds: float) -> dict[str, Any]:
-    """Return the fields of the `run` frame that starts a run.
-
-    Args:
-        running: The run.
-        limits: The gateway's bounds.
-        seconds: Its timeout.
-    """
+def run_header(running: Running, limits: RunLimits) -> dict[str, Any]:
+    """Return the fields of the `run` frame that starts a run."""
     request = running.request
     return {
-        "run": running.run_id,
+        "run": running.run,
         "language": str(request.language),
         "args": request.args,
         "env": request.env,
         "cwd": request.cwd,
         "stdin": request.stdin is not None,
-        "timeout": seconds,
+        "timeout": limits.timeout(request.timeout),
         "output_limit": limits.output_limit,
         "detached": False,
+        **({"context": request.context} if request.context is not None else {}),
+        **({"key": request.key} if request.key is not None else {}),
     }

@@ -200,6 +200,14 @@ class Sandboxes:
             await asyncio.sleep(TOUCH_EVERY)
             await self._backend.touch(name)
 
+    async def keep_busy(self, name: str, seconds: float) -> None:
+        """Note that a background run may go on in a sandbox for so many seconds.
+
+        Raises:
+            SandpodError: backend_unavailable.
+        """
+        await self._backend.keep_busy(name, seconds)
+
     async def sweep(self) -> None:
         """Close connections that are not used, and forget those of sandboxes that are gone; until cancelled."""
         while True:

@@ -21,6 +21,21 @@ Stdin = Annotated[str | None, Field(description="Text for standard input; withou
 Args = Annotated[list[str] | None, Field(description="Command-line arguments of the program.")]
 Env = Annotated[dict[str, str] | None, Field(description="Environment variables to add.")]
 Cwd = Annotated[str, Field(description="Working directory, relative to /workspace.")]
+Context = Annotated[
+    str | None,
+    Field(
+        description="Name of a context of yours: a process that stays, so that variables stay between calls and the "
+        "last expression's value comes back as `result`. Without it, each call is a new process."
+    ),
+]
+Key = Annotated[
+    str | None,
+    Field(
+        description="Idempotency key: a second call with the same key and the same code starts nothing and gets the "
+        "first one's outcome."
+    ),
+]
+RunId = Annotated[str, Field(description="The run's name, as start_run or a run's result tells it.")]
 Path = Annotated[str, Field(description="Path relative to /workspace, or absolute inside it.")]
 
 

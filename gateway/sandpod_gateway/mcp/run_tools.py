@@ -39,19 +39,29 @@ def register(mcp: FastMCP[None], runs: Runs, metrics: Metrics) -> None:
         *,
         code: PythonCode,
         sandbox: arguments.Sandbox = None,
+        context: arguments.Context = None,
         fresh: arguments.Fresh = False,
         timeout: arguments.Timeout = None,  # noqa: ASYNC109  # the program's, enforced in its sandbox
         stdin: arguments.Stdin = None,
         args: arguments.Args = None,
         env: arguments.Env = None,
+        idempotency_key: arguments.Key = None,
     ) -> RunAnswer:
         """Run a Python program in a sandbox without network and return its output, exit code and how it ended.
 
-        Each call is a new process: files in /workspace stay between calls, variables do not. The program is stopped
-        at its timeout, and with it everything it started.
+        Each call is a new process unless it names a context: files in /workspace stay between calls, variables only
+        in a context. Figures of matplotlib come back as images. The program is stopped at its timeout, and with it
+        everything it started.
         """
         request = RunRequest(
-            language=Language.PYTHON, code=code, args=args or [], env=env or {}, stdin=stdin, timeout=timeout
+            language=Language.PYTHON,
+            code=code,
+            args=args or [],
+            env=env or {},
+            stdin=stdin,
+            timeout=timeout,
+            context=context,
+            key=idempotency_key,
         )
         return await runs.run(current_owner(), request, sandbox=sandbox, fresh=fresh, send=progress_sender(ctx))
 
@@ -62,19 +72,28 @@ def register(mcp: FastMCP[None], runs: Runs, metrics: Metrics) -> None:
         *,
         code: JsCode,
         sandbox: arguments.Sandbox = None,
+        context: arguments.Context = None,
         fresh: arguments.Fresh = False,
         timeout: arguments.Timeout = None,  # noqa: ASYNC109  # as above
         stdin: arguments.Stdin = None,
         args: arguments.Args = None,
         env: arguments.Env = None,
+        idempotency_key: arguments.Key = None,
     ) -> RunAnswer:
         """Run a Node.js program in a sandbox without network and return its output, exit code and how it ended.
 
-        Each call is a new process: files in /workspace stay between calls, variables do not. An unhandled rejection
-        fails the run.
+        Each call is a new process unless it names a context: files in /workspace stay between calls, variables only
+        in a context. An unhandled rejection fails the run.
         """
         request = RunRequest(
-            language=Language.JAVASCRIPT, code=code, args=args or [], env=env or {}, stdin=stdin, timeout=timeout
+            language=Language.JAVASCRIPT,
+            code=code,
+            args=args or [],
+            env=env or {},
+            stdin=stdin,
+            timeout=timeout,
+            context=context,
+            key=idempotency_key,
         )
         return await runs.run(current_owner(), request, sandbox=sandbox, fresh=fresh, send=progress_sender(ctx))
 

@@ -1,12 +1,14 @@
 """Makes the MCP server of the parts it serves. Called by `app.py`; importing it starts nothing."""
 
+from dataclasses import dataclass
 from typing import Final
 
 from fastmcp import FastMCP
 from fastmcp.server.auth import TokenVerifier
 
+from sandpod_gateway.background import BackgroundRuns
 from sandpod_gateway.files import Files
-from sandpod_gateway.mcp import file_tools, run_tools, sandbox_tools
+from sandpod_gateway.mcp import background_tools, file_tools, run_tools, sandbox_tools
 from sandpod_gateway.mcp.bad_arguments import BadArguments
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.runs import Runs
@@ -15,30 +17,38 @@ from sandpod_gateway.sandboxes import Sandboxes
 INSTRUCTIONS: Final = (
     "Sandpod runs code in sandboxes that belong to you alone and have no network. Use run_python_code, run_js_code or "
     "run_shell_command; without a sandbox argument they share your default sandbox, where files in /workspace stay "
-    "between calls and variables do not. Results tell stdout, stderr, exit_code and outcome; a failed run is a normal "
-    "result with a hint. An answer with `error` was refused: `next` says what to do."
+    "between calls, and variables only in a context. start_run is for programs that outlast a call. Results tell "
+    "stdout, stderr, exit_code and outcome; a failed run is a normal result with a hint. An answer with `error` was "
+    "refused: `next` says what to do."
 )
 
 
-def create_mcp(
-    *, version: str, runs: Runs, sandboxes: Sandboxes, files: Files, metrics: Metrics, auth: TokenVerifier | None
-) -> FastMCP[None]:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parts:
+    """What the tools call."""
+
+    runs: Runs
+    background: BackgroundRuns
+    sandboxes: Sandboxes
+    files: Files
+    metrics: Metrics
+
+
+def create_mcp(parts: Parts, *, version: str, auth: TokenVerifier | None) -> FastMCP[None]:
     """Return the server with all its tools.
 
     Args:
+        parts: What the tools call.
         version: What it tells clients.
-        runs: Runs code.
-        sandboxes: Holds sandboxes.
-        files: Reads and writes files.
-        metrics: Counts refusals.
         auth: Knows the API keys, or None where the only caller is this machine.
     """
     # Unknown errors are ours to log and to mask: their texts may hold anything.
     mcp: FastMCP[None] = FastMCP(
         "sandpod", version=version, instructions=INSTRUCTIONS, auth=auth, mask_error_details=True
     )
-    mcp.add_middleware(BadArguments(metrics))
-    run_tools.register(mcp, runs, metrics)
-    sandbox_tools.register(mcp, sandboxes, metrics)
-    file_tools.register(mcp, files, metrics)
+    mcp.add_middleware(BadArguments(parts.metrics))
+    run_tools.register(mcp, parts.runs, parts.metrics)
+    background_tools.register(mcp, parts.background, parts.metrics)
+    sandbox_tools.register(mcp, parts.sandboxes, parts.metrics)
+    file_tools.register(mcp, parts.files, parts.metrics)
     return mcp

@@ -1,0 +1,141 @@
+"""Background runs and contexts: begun, read on, stopped and listed by calls that do not wait for a program.
+
+Called by the MCP tools. Nothing is kept here: a run's name says in which sandbox it is, and its output and end are
+kept by the runner there. So any gateway can go on where another one left off.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from sandpod_api.results import ErrorCode
+from sandpod_api.run_results import ContextList, ContextRestarted, RunList, RunOutput, RunStarted
+from sandpod_gateway.connection import RunnerConnection
+from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.inbox import ConnectionLostError
+from sandpod_gateway.limits import RunLimits, check_run
+from sandpod_gateway.run_ids import new_run, no_such_run, run_id, split_run_id
+from sandpod_gateway.run_reports import Listing, checked, run_output
+from sandpod_gateway.running import Running, RunRequest
+from sandpod_gateway.runs import require_language, run_header
+from sandpod_gateway.sandboxes import Sandboxes
+
+READ_LIMIT: Final = 48 * 1024
+"""Most bytes of output in one answer: as JSON, counted twice, they stay below what clients take."""
+WAIT_ONCE: Final = 30.0  # seconds that the runner waits for more output in one request
+STOP_WAIT: Final = 5.0  # seconds that stop_run waits for the end
+
+
+class BackgroundRuns:
+    """Background runs and contexts of callers' sandboxes."""
+
+    def __init__(self, sandboxes: Sandboxes, limits: RunLimits) -> None:
+        self._sandboxes = sandboxes
+        self._limits = limits
+
+    async def start(self, owner: str, request: RunRequest, *, sandbox: str | None) -> RunStarted:
+        """Begin a run that goes on whatever becomes of this call, this connection and this gateway.
+
+        Raises:
+            SandpodError: It was refused, or whether it was begun is not known (sandbox_lost).
+        """
+        check_run(request, self._limits)
+        record = await self._sandboxes.resolve(owner, sandbox)
+        seconds = self._limits.timeout(request.timeout)
+        running = Running(record, request, new_run(), self._limits.output_cap)
+        await self._sandboxes.keep_busy(record.name, seconds)
+        async with self._talking(owner, record.name) as connection:
+            require_language(connection, request)
+            header = run_header(running, self._limits) | {"detached": True}
+            handle = await connection.start_run(header, request.code.encode(), running)
+            if request.stdin is not None:
+                await connection.send_stdin(running.run, request.stdin.encode())
+            run = await asyncio.shield(handle.accepted)
+            connection.forget_run(running.run)
+        return RunStarted(run_id=run_id(record.name, run), sandbox=record.name, state="running")
+
+    async def read(self, owner: str, name: str, *, cursor: int, wait: float) -> RunOutput:
+        """Return what a run has written since the cursor; wait for more, or for its end, if there is nothing yet.
+
+        Args:
+            owner: The caller.
+            name: The run, as `start` named it.
+            cursor: Where the last reading ended.
+            wait: Most seconds to wait.
+
+        Raises:
+            SandpodError: not_found, or sandbox_lost.
+        """
+        sandbox, run = split_run_id(name)
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait
+        while True:
+            left = max(0.0, deadline - loop.time())
+            fields = {"run": run, "cursor": cursor, "wait": min(left, WAIT_ONCE), "limit": READ_LIMIT}
+            async with self._talking(owner, sandbox, about_run=True) as connection:
+                output = run_output(await connection.ask("tail", fields), name, READ_LIMIT)
+            if output.stdout or output.stderr or output.state == "ended" or left <= WAIT_ONCE:
+                return output
+
+    async def stop(self, owner: str, name: str) -> RunOutput:
+        """End a run and return how it ended, with the end of its output.
+
+        Raises:
+            SandpodError: not_found, or sandbox_lost.
+        """
+        sandbox, run = split_run_id(name)
+        async with self._talking(owner, sandbox, about_run=True) as connection:
+            await connection.cancel(run)
+        cursor = 0
+        while True:
+            output = await self.read(owner, name, cursor=cursor, wait=STOP_WAIT)
+            if output.result is not None or output.cursor == cursor:
+                return output
+            cursor = output.cursor
+
+    async def list_runs(self, owner: str, *, sandbox: str | None) -> RunList:
+        """List the runs of a sandbox, oldest first."""
+        name, listing = await self._list(owner, sandbox)
+        return RunList(sandbox=name, runs=listing.run_infos(name))
+
+    async def list_contexts(self, owner: str, *, sandbox: str | None) -> ContextList:
+        """List the contexts of a sandbox."""
+        name, listing = await self._list(owner, sandbox)
+        return ContextList(sandbox=name, contexts=listing.context_infos())
+
+    async def restart_context(self, owner: str, context: str, *, sandbox: str | None) -> ContextRestarted:
+        """End a context's process, and with it its variables.
+
+        Raises:
+            SandpodError: not_found.
+        """
+        record = await self._sandboxes.resolve(owner, sandbox)
+        async with self._talking(owner, record.name) as connection:
+            await connection.ask("restart", {"context": context})
+        return ContextRestarted(sandbox=record.name, context=context)
+
+    async def _list(self, owner: str, sandbox: str | None) -> tuple[str, Listing]:
+        record = await self._sandboxes.resolve(owner, sandbox)
+        async with self._talking(owner, record.name) as connection:
+            frame = await connection.ask("list")
+        return record.name, checked(Listing, frame)
+
+    @asynccontextmanager
+    async def _talking(self, owner: str, sandbox: str, *, about_run: bool = False) -> AsyncIterator[RunnerConnection]:
+        """Give the sandbox's connection; what goes wrong with it is told as a coded error."""
+        try:
+            record = await self._sandboxes.resolve(owner, sandbox)
+            async with self._sandboxes.connection(record) as connection:
+                yield connection
+        except ConnectionLostError as error:
+            raise SandpodError(
+                ErrorCode.SANDBOX_LOST,
+                "The sandbox went away meanwhile.",
+                cause=str(error) or None,
+                next_step="Call get_sandbox to see what became of it.",
+            ) from error
+        except SandpodError as error:
+            if about_run and error.code in {ErrorCode.SESSION_NOT_FOUND, ErrorCode.NOT_FOUND}:
+                raise no_such_run() from error
+            raise

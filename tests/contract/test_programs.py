@@ -1,0 +1,186 @@
+"""Programs through MCP in real sandboxes: background runs, keys, lost streams, contexts, pictures.
+
+Over the local backend, which runs the same runner as a cluster's pods.
+"""
+
+import asyncio
+import base64
+import contextlib
+import json
+import sys
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from fastmcp import Client
+from mcp_types import ImageContent
+
+from gateway_peers import until
+from sandpod_api.results import ErrorCode
+from sandpod_gateway.app import Gateway
+from sandpod_gateway.backends.local import LocalBackend
+from sandpod_gateway.backends.local_settings import LocalSettings
+from sandpod_gateway.settings import Settings
+
+LINES = "import time\nfor i in range(200):\n    print('line', i, flush=True)\n    time.sleep(0.05)\n"
+
+
+class Caller:
+    def __init__(self, gateway: Gateway, client: Client[Any]) -> None:
+        self.gateway = gateway
+        self._client = client
+        self.pictures: list[bytes] = []
+
+    async def call(self, tool: str, /, **arguments: Any) -> dict[str, Any]:
+        result = await self._client.call_tool(tool, arguments, raise_on_error=False)
+        assert isinstance(result.structured_content, dict)
+        self.pictures = [base64.b64decode(c.data) for c in result.content if isinstance(c, ImageContent)]
+        return result.structured_content
+
+    async def python(self, code: str, **arguments: Any) -> dict[str, Any]:
+        return await self.call("run_python_code", code=code, **arguments)
+
+    async def cut_streams(self) -> None:
+        """Close all streams to sandboxes, as a network that breaks does."""
+        for slot in self.gateway._sandboxes._slots.values():
+            if slot.connection is not None:
+                await slot.connection._stream.close()
+
+
+@pytest.fixture
+async def caller() -> AsyncIterator[Caller]:
+    # The Python of these tests has the libraries that draw.
+    settings = Settings(backend="local", local=LocalSettings(python=sys.executable, warm=0))
+    gateway = Gateway(settings, LocalBackend(settings.local))
+    async with gateway.running(), Client(gateway.mcp) as client:
+        yield Caller(gateway, client)
+
+
+async def test_a_background_run_is_begun_read_on_and_stopped(caller: Caller) -> None:
+    run = await caller.call("start_run", code=LINES)
+    first = await caller.call("read_run", run_id=run["run_id"], wait=10)
+    assert first["state"] == "running"
+    assert first["stdout"].startswith("line 0\n")
+    later = await caller.call("read_run", run_id=run["run_id"], cursor=first["cursor"], wait=10)
+    assert "line 0\n" not in later["stdout"]
+    assert later["stdout"].startswith("line")
+    listed = (await caller.call("list_runs"))["runs"]
+    assert [(entry["run_id"], entry["state"], entry["background"]) for entry in listed] == [
+        (run["run_id"], "running", True)
+    ]
+    stopped = await caller.call("stop_run", run_id=run["run_id"])
+    assert (stopped["state"], stopped["result"]["outcome"]) == ("ended", "cancelled")
+    again = await caller.call("read_run", run_id=run["run_id"])
+    assert again["result"]["outcome"] == "cancelled"
+    assert again["stdout"].startswith("line 0\n")
+
+
+async def test_a_background_run_outlives_its_stream(caller: Caller) -> None:
+    code = "import sys\nprint('begun', flush=True)\nsys.stdin.read()\nprint('é' * 40000)\nsys.exit(3)"
+    run = await caller.call("start_run", code=code, stdin="", timeout=60)
+    await caller.cut_streams()
+    text, cursor, result = "", 0, None
+    while result is None:
+        output = await caller.call("read_run", run_id=run["run_id"], cursor=cursor, wait=10)
+        text, cursor, result = text + output["stdout"], output["cursor"], output["result"]
+    assert text == "begun\n" + "é" * 40000 + "\n"
+    assert (result["outcome"], result["exit_code"], result["stdout_bytes"]) == ("error", 3, len(text.encode()))
+
+
+@pytest.mark.parametrize("run_id", ["no-such-run", "", ".", "sbx-x.run-1", "a.b.c", "../x.y", "用户.run", "x" * 300])
+async def test_a_run_that_is_not_there_is_told(caller: Caller, run_id: str) -> None:
+    await caller.python("1")
+    for tool in ("read_run", "stop_run"):
+        assert (await caller.call(tool, run_id=run_id))["error"] == ErrorCode.NOT_FOUND
+
+
+async def test_an_unknown_language_is_refused(caller: Caller) -> None:
+    assert (await caller.call("start_run", code="1", language="cobol"))["error"] == ErrorCode.UNSUPPORTED_LANGUAGE
+
+
+async def test_a_run_goes_on_over_another_stream_when_its_own_is_cut(caller: Caller) -> None:
+    await caller.python("1")
+    code = "import time\nfor i in range(40):\n    print('line', i, flush=True)\n    time.sleep(0.02)\n"
+    got: list[str] = []
+
+    async def note(progress: float, total: float | None, message: str | None) -> None:
+        assert total is None
+        assert progress
+        got.append(message or "")
+
+    task = asyncio.create_task(caller._client.call_tool("run_python_code", {"code": code}, progress_handler=note))
+    await until(lambda: bool(got))
+    await caller.cut_streams()
+    result = (await task).structured_content
+    assert result is not None
+    assert (result["outcome"], result["exit_code"]) == ("ok", 0)
+    assert result["stdout"] == "".join(got) == "".join(f"line {i}\n" for i in range(40))
+
+
+async def test_the_same_key_runs_once_and_tells_the_same_end(caller: Caller) -> None:
+    code = "open('n', 'a').write('x')\nimport time\ntime.sleep(0.5)\nprint(len(open('n').read()))"
+    await caller.python("1")
+    together = await asyncio.gather(*(caller.python(code, idempotency_key="k") for _ in range(3)))
+    await caller.cut_streams()
+    again = await caller.python(code, idempotency_key="k")
+    assert {(r["run_id"], r["outcome"], r["stdout"]) for r in (*together, again)} == {(again["run_id"], "ok", "1\n")}
+    other = await caller.python("print('other')", idempotency_key="k")
+    assert other["error"] == ErrorCode.INVALID_ARGUMENT
+
+
+async def test_a_cancelled_call_with_a_key_ends_the_program(caller: Caller) -> None:
+    await caller.python("1")
+    task = asyncio.create_task(caller.python(LINES, idempotency_key="k"))
+    await until(lambda: caller.gateway._sandboxes.running(next(iter(caller.gateway._sandboxes._slots))) == 1)
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    again = await caller.python(LINES, idempotency_key="k")
+    assert again["outcome"] == "cancelled"
+
+
+async def test_variables_stay_in_a_context_and_the_last_value_comes_back(caller: Caller) -> None:
+    await caller.python("x = 20\ndef f(): return x * 2", context="c")
+    result = await caller.python("f() + 2", context="c")
+    assert result["result"]["text/plain"] == "42"
+    assert (result["context"], result["context_state"]) == ("c", "kept")
+    assert (await caller.python("print(x)", context="other"))["outcome"] == "error"
+    listed = (await caller.call("list_contexts"))["contexts"]
+    assert {(entry["name"], entry["language"], entry["state"]) for entry in listed} == {
+        ("c", "python", "idle"),
+        ("other", "python", "idle"),
+    }
+    assert (await caller.call("restart_context", context="c"))["context"] == "c"
+    assert "NameError" in (await caller.python("print(x)", context="c"))["stderr"]
+    assert (await caller.call("restart_context", context="no-such"))["error"] == ErrorCode.NOT_FOUND
+
+
+async def test_exit_timeout_and_await_keep_a_contexts_state(caller: Caller) -> None:
+    await caller.python("x = 5\nimport asyncio, sys, time\nawait asyncio.sleep(0)", context="c")
+    left = await caller.python("sys.exit(3)", context="c")
+    assert (left["outcome"], left["exit_code"]) == ("error", 3)
+    late = await caller.python("time.sleep(60)", context="c", timeout=1)
+    assert (late["outcome"], late["context_state"]) == ("timeout", "kept")
+    assert (await caller.python("print(x)", context="c"))["stdout"] == "5\n"
+
+
+async def test_a_context_goes_with_no_fresh_sandbox(caller: Caller) -> None:
+    assert (await caller.python("1", context="c", fresh=True))["error"] == ErrorCode.INVALID_ARGUMENT
+
+
+async def test_each_figure_comes_back_once_as_an_image(caller: Caller) -> None:
+    first = await caller.python("import matplotlib.pyplot as plt; plt.plot([1, 2]); plt.show()")
+    one = caller.pictures
+    await caller.python("import matplotlib.pyplot as plt\nfor i in (3, 4):\n    plt.figure(); plt.plot([i, 2 * i, 0])")
+    two = caller.pictures
+    assert (first["outcome"], first["stderr"]) == ("ok", "")
+    assert [len(one), len(two)] == [1, 2]
+    assert len({*one, *two}) == 3
+    assert all(picture.startswith(b"\x89PNG") for picture in (*one, *two))
+    await caller.python("import matplotlib.pyplot as plt; plt.plot([1, 2]); plt.savefig('p.png')", context="c")
+    assert len(caller.pictures) == 1
+
+
+async def test_a_table_comes_back_in_a_rich_form(caller: Caller) -> None:
+    code = "class T:\n    def _repr_html_(self): return '<table></table>'\nT()"
+    assert "<table" in json.dumps((await caller.python(code, context="c"))["result"])
