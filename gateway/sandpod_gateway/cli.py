@@ -52,7 +52,8 @@ def _told(command: Callable[[], None]) -> int:
     try:
         command()
     except SandpodError as error:
-        sys.stderr.write(f"sandpod: {error.message} {error.next_step}\n")
+        cause = f" ({error.cause.rstrip('.')})" if error.cause else ""
+        sys.stderr.write(f"sandpod: {error.message.rstrip('.')}{cause}. {error.next_step}\n")
         return EXIT_REFUSED
     except KeyboardInterrupt:
         return 130

@@ -38,7 +38,7 @@ Runner to gateway:
 its `out`, `display` and `result`, then exactly one `end`; a refused one gets `error` with `run` and nothing else. A run that is not detached
 is cancelled when its stream has been gone for ORPHAN_GRACE seconds.
 
-Who gets a run's output: the stream that started it, its owner. `follow` makes another stream the owner: it gets all
+Who gets a run's output: the stream that started it, its owner; nobody owns a detached run. `follow` makes another stream the owner: it gets all
 `out` from these offsets on (a gap that the log has lost shows in `offset`), the `display`s that nobody got, and then
 `end`, whether the run is live or ended. A run that is not detached waits for a slow owner, and, after 128 KiB, for
 a new one while it has none; a detached one never waits: its owner gets from the log what it can take. `tail` asks for output without

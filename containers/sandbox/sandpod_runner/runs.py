@@ -95,6 +95,8 @@ class Runs:
         self._records[request.run] = record
         self._memory.begin(record)
         owner.send({"t": "started", "run": request.run})
+        if request.detached:
+            record.delivery.leave()  # nobody waits for it: its output would only fill the stream
         task = self._loop.create_task(self._see_through(run))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

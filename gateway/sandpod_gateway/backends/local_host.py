@@ -69,7 +69,7 @@ def inspect(settings: LocalSettings) -> Host:
     Raises:
         StartError: The chosen Python or Node.js can't be used.
     """
-    python = settings.python or _own_python()
+    python = os.path.abspath(settings.python) if settings.python else _own_python()  # noqa: PTH100  # links stay
     prefixes = _prefixes(python)
     node = _node(settings.node)
     runner = str(Path(sandpod_runner.__file__).parent)

@@ -158,8 +158,9 @@ async def test_run_with_much_output_and_no_reader_ends_costs_no_memory_and_its_n
 
 async def test_detached_run_is_not_stopped_by_a_reader_that_does_not_read(runner: Runner, client: Client) -> None:
     slow = await runner.connect()
-    name = await slow.start(f"input()\n{LOUD.format(30 * 16)}", detached=True, stdin=True)
-    await slow.frame_of(name)
+    name = await client.start(f"input()\n{LOUD.format(30 * 16)}", detached=True, stdin=True)
+    await client.frame_of(name)
+    await slow.follow(name)
     slow.hold(held=True)
     await client.send({"t": "stdin", "run": name}, b"\n")
     assert (await client.until_ended(name))["stdout_bytes"] == 30 * MIB + 5

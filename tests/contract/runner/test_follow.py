@@ -130,7 +130,7 @@ async def test_follower_that_does_not_read_holds_up_nobody_and_gets_all_of_an_en
     runner: Runner, client: Client
 ) -> None:
     name = await client.start("import sys\nsys.stdout.write('z' * 8_000_000)", detached=True)
-    await client.finish(name)
+    await client.until_ended(name)
     slow = await runner.connect()
     slow.hold(held=True)
     await slow.follow(name)
