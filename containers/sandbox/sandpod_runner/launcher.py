@@ -100,13 +100,25 @@ class Launcher:
         number = next(self._numbers)
         job_fd = write_job(job)
         try:
-            socket.send_fds(self._link.sock, [REQUEST.pack(number)], [job_fd, *fds])
+            self._request(number, [job_fd, *fds])
         except OSError as error:
             raise LostError("programs can't be started at the moment") from error
         finally:
             os.close(job_fd)
         self._link.pending[number] = program
         return program
+
+    def _request(self, number: int, fds: list[int]) -> None:
+        """Ask the zygote for a process; where it was killed and nobody has noticed yet, ask the next one."""
+        try:
+            socket.send_fds(self._link.sock, [REQUEST.pack(number)], fds)
+        except BlockingIOError:
+            raise  # it lives, and has more to do than its socket holds
+        except OSError:
+            self._lose(self._link)
+            if self._link.pid == 0:
+                self._restart()
+            socket.send_fds(self._link.sock, [REQUEST.pack(number)], fds)
 
     async def sweep(self) -> None:
         """End all that ended programs left: what became the runner's own child and is no program that goes on."""
@@ -207,7 +219,7 @@ class Launcher:
             self._ended(pid, Exit(status, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024))
 
     def _lose(self, link: _Link) -> None:
-        if link is not self._link or self._closing:
+        if link is not self._link or self._closing or link.pid == 0:
             return
         self._loop.remove_reader(link.sock)
         link.sock.close()
@@ -216,16 +228,24 @@ class Launcher:
             if not program.pid.done():
                 program.pid.set_exception(LostError("the process that starts programs was killed"))
         logger.warning("the process that starts programs has ended; another one is started")
+        self._link = _Link(0, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
         if link.ready:
             self._restart()
         else:
-            self._link = _Link(0, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
             self._loop.call_later(_RESTART_PAUSE, self._restart)
 
     def _restart(self) -> None:
-        if self._closing:
+        """Start a zygote where there is none; if none can be started now, try again after a pause."""
+        if self._closing or self._link.pid != 0:
             return
-        self._link = self._start()
+        try:
+            link = self._start()
+        except OSError as error:
+            logger.warning("the process that starts programs can't be started: %s", error.strerror)
+            self._loop.call_later(_RESTART_PAUSE, self._restart)
+            return
+        self._link.sock.close()
+        self._link = link
         for pid in list(self._programs):
             # Reaped by a zygote that died before it told.
             if not processes.exists(pid):

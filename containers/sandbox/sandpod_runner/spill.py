@@ -95,6 +95,8 @@ class SpillFile:
     def put(self, block: Block) -> None:
         """Take a block over the oldest ones, or drop it where there is no room for it."""
         data = b"".join((block.data, block.marks))
+        if len(data) > self._limit:
+            return
         if self._next + len(data) > self._limit:
             self._turn()
         if not self._write(data):

@@ -172,6 +172,7 @@ async def test_run_outlives_its_stream_for_the_grace_only_unless_it_is_detached(
         gone = await runner.connect()
         lost = await gone.start("echo up; sleep 3018", "shell", timeout=999)
         kept = await gone.start("echo up; sleep 3019; sleep 3019", "shell", timeout=999, detached=True)
+        await gone.follow(kept)
         for name in (lost, kept):
             await gone.until_output(name, b"up")
         await gone.close()
