@@ -86,6 +86,7 @@ async def test_fork_bomb_stops_at_the_limit_and_leaves_nothing(
     assert "stopped: Resource temporarily unavailable True" in reply["stdout"], reply
     count = "ls -d /proc/[0-9]* | wc -l"
     left = await session.call("run_shell_command", command=count, sandbox=sandbox)
+    assert left["outcome"] == "ok", left
     assert int(left["stdout"]) < 30, left
     assert await unharmed(session, neighbour)
     assert await restarts(cluster) == before
