@@ -13,7 +13,25 @@ from typing import Final
 SECONDS: Final = 1.5
 """For all addresses together: they are tried side by side."""
 
+PATIENCE: Final = 10.0
+"""Seconds in which the network must be found closed."""
+PAUSE: Final = 0.5
+"""Seconds between two looks."""
+
 _PENDING: Final = (errno.EINPROGRESS, errno.EWOULDBLOCK)
+
+
+def find_lasting_open(
+    addresses: tuple[tuple[str, int], ...], patience: float = PATIENCE, pause: float = PAUSE
+) -> str | None:
+    """Return an address that can be reached and stays so, or None once a look finds all of them out of reach.
+
+    Network plug-ins may need a moment after a pod's start until its policies are in force; nothing runs here meanwhile.
+    """
+    deadline = time.monotonic() + patience
+    while (reached := find_open(addresses)) is not None and time.monotonic() < deadline:
+        time.sleep(pause)
+    return reached
 
 
 def find_open(addresses: tuple[tuple[str, int], ...], seconds: float = SECONDS) -> str | None:

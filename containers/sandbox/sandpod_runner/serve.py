@@ -81,7 +81,7 @@ async def _serve(settings: Settings, entrance: Entrance) -> int:
     launcher = Launcher(env, settings.preimport)
     try:
         if entrance == Entrance():
-            reached = await asyncio.to_thread(probe.find_open, settings.probes)
+            reached = await asyncio.to_thread(probe.find_lasting_open, settings.probes)
             if reached is not None and not _tolerate(reached, settings):
                 return NOT_ISOLATED
         warm = loop.create_task(launcher.ready())

@@ -48,6 +48,18 @@ def test_silence_is_not_reached_and_does_not_hide_what_is() -> None:
             assert probe.find_open((quiet, (host, port)), seconds=5.0) == f"{host}:{port}"
 
 
+def test_address_that_is_closed_a_moment_later_is_kept_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter(["10.0.0.1:443", "10.0.0.1:443", None])
+    monkeypatch.setattr(probe, "find_open", lambda _: next(answers))
+    assert probe.find_lasting_open((("10.0.0.1", 443),), pause=0) is None
+
+
+def test_address_that_stays_open_is_told() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        host, port = listener.getsockname()
+        assert probe.find_lasting_open(((host, port),), patience=0.01, pause=0) == f"{host}:{port}"
+
+
 def test_no_addresses_are_all_kept_out() -> None:
     assert probe.find_open(()) is None
 
