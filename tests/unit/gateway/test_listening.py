@@ -1,0 +1,13 @@
+"""The sockets that the server listens on."""
+
+import socket
+
+from sandpod_gateway import cli
+from sandpod_gateway.settings import Settings
+
+
+def test_connections_do_not_hold_short_answers_back() -> None:
+    with cli._listen(Settings(port=0)) as listener, socket.create_connection(listener.getsockname()):
+        connection, _ = listener.accept()
+        with connection:
+            assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0
