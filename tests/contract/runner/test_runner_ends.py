@@ -145,7 +145,7 @@ async def test_exit_codes_are_right_every_time(client: Client) -> None:
 
 async def test_program_can_kill_the_process_that_starts_programs_and_the_next_run_works(client: Client) -> None:
     name = await client.start("import time; print('up'); input(); print('still here')", stdin=True)
-    await client.until_output(name, b"up")
+    await client.until_output(name, b"up\n")
     await client.run("import os, signal; os.kill(os.getppid(), signal.SIGKILL)")
     assert (await client.run("print(2)")).out == b"2\n"
     # What was running goes on, and its end is told although its parent is gone.
@@ -157,7 +157,7 @@ async def test_program_can_kill_the_process_that_starts_programs_and_the_next_ru
 async def test_run_can_be_ended_from_another_stream_when_its_own_has_gone(runner: Runner) -> None:
     gone = await runner.connect()
     name = await gone.start("echo up; sleep 3016", "shell", timeout=999)
-    await gone.until_output(name, b"up")
+    await gone.until_output(name, b"up\n")
     await gone.close()
     again = await runner.connect()
     assert name in again.hello["runs"]
@@ -174,7 +174,7 @@ async def test_run_outlives_its_stream_for_the_grace_only_unless_it_is_detached(
         kept = await gone.start("echo up; sleep 3019; sleep 3019", "shell", timeout=999, detached=True)
         await gone.follow(kept)
         for name in (lost, kept):
-            await gone.until_output(name, b"up")
+            await gone.until_output(name, b"up\n")
         await gone.close()
         client = await runner.connect()
         assert (await client.until_ended(lost))["outcome"] == "cancelled"

@@ -245,7 +245,7 @@ async def test_link_that_changes_all_the_time_never_leads_out(client: Client, wo
         "    os.symlink(('real', '/etc')[n % 2], f'flip.{n}'); os.rename(f'flip.{n}', 'flip')\n"
     )
     name = await client.start(flip, timeout=999)
-    await client.until_output(name, b"up")
+    await client.until_output(name, b"up\n")
     seen = set()
     for _ in range(300):
         try:
