@@ -120,7 +120,7 @@ class Runs:
                 try:
                     return await self._attend(running, deadline, again=attempt > 0)
                 except ConnectionLostError:
-                    if self._sandboxes.is_closing(running.record.name) or time.monotonic() > deadline:
+                    if self._is_closing(running) or time.monotonic() > deadline:
                         break
                 except SandpodError as error:
                     if attempt == 0:
@@ -193,14 +193,14 @@ class Runs:
                 await connection.close()
 
     def _seen(self, running: Running, ended: Ended) -> Ended:
-        """Return the end as the caller sees it: a cancel that nobody here asked for is a sandbox being stopped."""
-        if ended.outcome != Outcome.CANCELLED or self._sandboxes.is_closing(running.record.name):
-            return ended
-        detail = "The sandbox was stopped while the program ran, and the program with it."
-        return ended.model_copy(update={"outcome": Outcome.SANDBOX_LOST, "detail": detail})
+        """Return the end as the caller sees it: a sandbox that this gateway is closing is not lost."""
+        return self._lost(running) if ended.outcome == Outcome.SANDBOX_LOST and self._is_closing(running) else ended
+
+    def _is_closing(self, running: Running) -> bool:
+        return self._sandboxes.is_closing(running.record.name)
 
     def _lost(self, running: Running) -> Ended:
-        if self._sandboxes.is_closing(running.record.name):
+        if self._is_closing(running):
             return Ended(outcome=Outcome.CANCELLED, detail="The sandbox was closed while the program ran.")
         detail = "The sandbox went away while the program ran; whether the program ended is not known."
         return Ended(outcome=Outcome.SANDBOX_LOST, detail=detail)

@@ -75,6 +75,17 @@ async def test_a_background_run_is_begun_read_on_and_stopped(caller: Caller) -> 
     assert again["stdout"].startswith("line 0\n")
 
 
+async def test_a_run_that_somebody_waits_for_can_be_stopped_from_elsewhere(caller: Caller) -> None:
+    await caller.python("1")
+    task = asyncio.create_task(caller.python(LINES))
+    await until(lambda: caller.gateway._sandboxes.running(next(iter(caller.gateway._sandboxes._slots))) == 1)
+    live = [run for run in (await caller.call("list_runs"))["runs"] if run["state"] == "running"]
+    stopped = await caller.call("stop_run", run_id=live[0]["run_id"])
+    result = await task
+    assert (stopped["result"]["outcome"], result["outcome"]) == ("cancelled", "cancelled")
+    assert result["run_id"] == live[0]["run_id"]
+
+
 async def test_a_background_run_outlives_its_stream(caller: Caller) -> None:
     code = "import sys\nprint('begun', flush=True)\nsys.stdin.read()\nprint('é' * 40000)\nsys.exit(3)"
     run = await caller.call("start_run", code=code, stdin="", timeout=60)

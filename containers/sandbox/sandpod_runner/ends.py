@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 
 from sandpod_runner.launcher import Exit
 
-Outcome = Literal["ok", "error", "timeout", "cancelled", "out_of_memory", "output_limit"]
+Outcome = Literal["ok", "error", "timeout", "cancelled", "out_of_memory", "output_limit", "sandbox_lost"]
 
 _SHELL_KILLED: Final = 128 + signal.SIGKILL
 _MIB: Final = 1024 * 1024

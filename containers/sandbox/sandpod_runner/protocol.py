@@ -34,7 +34,7 @@ Runner to gateway:
 | error | id or run, code (an ErrorCode's value), message | |
 | pong | id, runs [names of the live ones] | |
 
-`outcome` is ok, error, timeout, cancelled, out_of_memory or output_limit. Every accepted `run` gets `started`, all of
+`outcome` is ok, error, timeout, cancelled, out_of_memory, output_limit, or sandbox_lost where the runner was told to end. Every accepted `run` gets `started`, all of
 its `out`, `display` and `result`, then exactly one `end`; a refused one gets `error` with `run` and nothing else. A run that is not detached
 is cancelled when its stream has been gone for ORPHAN_GRACE seconds.
 

@@ -32,7 +32,7 @@ LONG_LOG: Final = 1024 * 1024
 _CANCELLED: Final = Stop("cancelled", "It was cancelled.")
 _ORPHANED: Final = Stop("cancelled", "The stream that it belonged to has gone.")
 _RESTARTED: Final = Stop("cancelled", "Its context was restarted.", gentle=False)
-_CLOSING: Final = Stop("cancelled", "The sandbox is being closed.")
+_CLOSING: Final = Stop("sandbox_lost", "The sandbox was stopped while the program ran, and the program with it.")
 
 
 class Runs:

@@ -198,7 +198,7 @@ async def test_runner_that_is_told_to_end_takes_its_programs_along(tmp_path: Pat
         name = await client.start(DAEMON.format(seconds=3017) + "time.sleep(3017)", timeout=999)
         await client.until_output(name, b"started")
         os.kill(runner.pid, signal.SIGTERM)
-        assert (await client.finish(name)).outcome == "cancelled"
+        assert (await client.finish(name)).outcome == "sandbox_lost"
         assert await asyncio.to_thread(runner.process.wait, 10) == 0
         assert processes_with("sleep 3017") == []
         await client.close()
