@@ -93,12 +93,15 @@ class OutputStream:
         except TimeoutError:
             return
         rest = max(self._sent_at + INTERVAL - time.monotonic(), SETTLE)
+        if self._finished:
+            return
+        try:
+            async with asyncio.timeout(rest):
+                await self._enough.wait()
+        except TimeoutError:
+            return
         if not self._finished:
-            try:
-                async with asyncio.timeout(rest):
-                    await self._enough.wait()
-            except TimeoutError:
-                pass
+            await asyncio.sleep(max(0.0, self._sent_at + FLOOD_INTERVAL - time.monotonic()))
 
     async def _send_next(self) -> None:
         text = "".join(self._waiting)
