@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from contract.runner_harness import Client, RefusedError, Result, Runner, processes_with
+from gateway_peers import until
 from sandpod_runner import protocol
 
 BLOCK = "print('started')\nimport time\ntime.sleep(99)"
@@ -285,7 +286,7 @@ async def test_contexts_run_side_by_side_and_are_listed(notebook: Notebook) -> N
 
 async def test_restart_ends_the_process_all_that_came_from_it_and_the_cell_that_it_runs(notebook: Notebook) -> None:
     await notebook.cell("x = 1\nimport os\nos.system('setsid sleep 3023 &')")
-    assert processes_with("sleep 3023") != []
+    await until(lambda: processes_with("sleep 3023") != [])
     name = await notebook.start(BLOCK)
     await notebook.client.until_output(name, b"started")
     await notebook.restart()
