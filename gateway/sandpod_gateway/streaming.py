@@ -69,7 +69,13 @@ class OutputStream:
             self._finished = True
 
     async def finish(self, pump: asyncio.Task[None]) -> None:
-        """Send the rest, for a bounded time, and end the pump."""
+        """Send the rest, for a bounded time, and end the pump.
+
+        A run that is over before anything was sent needs no notification: its result comes at once and has it all.
+        """
+        if self._count == 0 and self._size < ENOUGH:
+            pump.cancel()
+            return
         for decoder in self._decoders.values():
             if rest := decoder.decode(b"", final=True):
                 self._waiting.append(rest)

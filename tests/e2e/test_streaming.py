@@ -63,7 +63,7 @@ async def test_line_is_seen_before_the_program_goes_on(session: Session, sandbox
 
 
 async def test_both_streams_are_streamed_and_kept_apart(session: Session, sandbox: str) -> None:
-    reply = await session.call("run_shell_command", command="echo out; echo err >&2", sandbox=sandbox)
+    reply = await session.call("run_shell_command", command="echo out; echo err >&2; sleep 0.5", sandbox=sandbox)
     assert (reply["stdout"], reply["stderr"]) == ("out\n", "err\n")
     assert sorted("".join(reply.progress).split()) == ["err", "out"]
 

@@ -26,11 +26,11 @@ async def test_pieces_join_to_the_output_and_numbers_grow() -> None:
     client = Client()
     stream = OutputStream(client.send)
     pump = asyncio.create_task(stream.pump())
-    data = "é漢🙂".encode() * 3000
+    data = "é漢🙂".encode() * 8000
     for start in range(0, len(data), 4095):
         stream.feed("stdout", data[start : start + 4095])
     await stream.finish(pump)
-    assert client.text == "é漢🙂" * 3000
+    assert client.text == "é漢🙂" * 8000
     assert [number for number, _ in client.got] == sorted({number for number, _ in client.got})
     assert stream.dropped == 0
 
@@ -50,9 +50,19 @@ async def test_what_comes_close_together_is_one_notification() -> None:
     pump = asyncio.create_task(stream.pump())
     for _ in range(100):
         stream.feed("stderr", b"x")
+    await until(lambda: bool(client.got))
     await stream.finish(pump)
     assert client.text == "x" * 100
     assert len(client.got) <= 2
+
+
+async def test_a_run_that_is_over_at_once_makes_no_notification() -> None:
+    client = Client()
+    stream = OutputStream(client.send)
+    pump = asyncio.create_task(stream.pump())
+    stream.feed("stdout", b"short")
+    await stream.finish(pump)
+    assert (client.got, stream.dropped) == ([], 0)
 
 
 async def test_a_client_that_does_not_read_costs_bounded_memory_and_what_is_dropped_is_counted() -> None:
