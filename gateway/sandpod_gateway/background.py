@@ -16,7 +16,8 @@ from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.inbox import ConnectionLostError
 from sandpod_gateway.limits import RunLimits, check_run
 from sandpod_gateway.run_ids import new_run, no_such_run, run_id, split_run_id
-from sandpod_gateway.run_reports import Listing, checked, run_output
+from sandpod_gateway.run_reports import Listing, run_output
+from sandpod_gateway.runner_messages import checked
 from sandpod_gateway.running import Running, RunRequest
 from sandpod_gateway.runs import require_language, run_header
 from sandpod_gateway.sandboxes import Sandboxes

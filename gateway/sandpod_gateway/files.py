@@ -10,9 +10,9 @@ import hashlib
 import mimetypes
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Final, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from sandpod_api.base import rfc3339
 from sandpod_api.results import ErrorCode, FileContent, FileEntry, FileList, FileWritten
@@ -21,6 +21,7 @@ from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.inbox import ConnectionLostError
 from sandpod_gateway.limits import MAX_PATH, check_text
 from sandpod_gateway.metrics import Metrics
+from sandpod_gateway.runner_messages import checked
 from sandpod_gateway.sandboxes import Sandboxes
 from sandpod_runner import protocol
 
@@ -30,7 +31,6 @@ MAX_ENTRIES: Final = 2000
 MAX_NAME: Final = 255  # bytes of one file name, as in Linux
 
 _T = TypeVar("_T")
-_Model = TypeVar("_Model", bound=BaseModel)
 
 
 class _Entry(BaseModel):
@@ -97,7 +97,7 @@ class Files:
         name, reply = await self._ask(
             owner, sandbox, lambda connection: connection.ask("file", {"op": "list", **fields})
         )
-        listing = _checked(_Listing, reply.header)
+        listing = checked(_Listing, reply)
         entries = [entry.entry() for entry in listing.entries]
         return FileList(sandbox=name, path=path, entries=entries, truncated=listing.truncated)
 
@@ -123,7 +123,7 @@ class Files:
             owner, sandbox, lambda connection: connection.ask("file", {"op": "read", **fields})
         )
         data = reply.payload[:limit]
-        size = _checked(_Size, reply.header).size
+        size = checked(_Size, reply).size
         self._metrics.file_bytes.labels("out").inc(len(data))
         used, text = _as_text(data, encoding)
         return FileContent(
@@ -172,22 +172,6 @@ class Files:
                 cause=str(error) or None,
                 next_step="Call get_sandbox to see what became of it.",
             ) from error
-
-
-def _checked(model: type[_Model], header: dict[str, Any]) -> _Model:
-    """Parse a reply of the runner.
-
-    Raises:
-        SandpodError: backend_error, when it makes no sense.
-    """
-    try:
-        return model.model_validate(header)
-    except ValidationError as error:
-        raise SandpodError(
-            ErrorCode.BACKEND_ERROR,
-            "The sandbox's answer makes no sense.",
-            next_step="Close it and use another one.",
-        ) from error
 
 
 def decode_base64(text: str) -> bytes:

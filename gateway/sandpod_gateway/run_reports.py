@@ -4,17 +4,15 @@ Called by `background.py`. The runner is untrusted: counts, texts and lists are 
 """
 
 from datetime import UTC, datetime
-from typing import Annotated, Final, Literal, TypeVar
+from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from sandpod_api.base import rfc3339
-from sandpod_api.results import ErrorCode
 from sandpod_api.run_results import ContextInfo, Outcome, RunInfo, RunOutput, RunResult
-from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.hints import hint_for
 from sandpod_gateway.run_ids import run_id, split_run_id
-from sandpod_gateway.runner_messages import Ended
+from sandpod_gateway.runner_messages import Ended, checked
 from sandpod_runner.frames import Frame
 
 MAX_PIECES: Final = 100_000
@@ -23,7 +21,6 @@ MAX_LISTED: Final = 1000
 _Count = Annotated[int, Field(ge=0, le=2**62)]
 _Name = Annotated[str, Field(min_length=1, max_length=128)]
 _Time = Annotated[float, Field(ge=0, le=2**40)]
-_Model = TypeVar("_Model", bound=BaseModel)
 
 
 class Tail(BaseModel):
@@ -97,22 +94,6 @@ class Listing(BaseModel):
             ContextInfo(name=c.name, language=c.language, state=c.state, started_at=_rfc3339(c.started))
             for c in self.contexts
         ]
-
-
-def checked(model: type[_Model], frame: Frame) -> _Model:
-    """Return a reply's header as the model.
-
-    Raises:
-        SandpodError: backend_error, when it makes no sense.
-    """
-    try:
-        return model.model_validate(frame.header)
-    except ValidationError as error:
-        raise SandpodError(
-            ErrorCode.BACKEND_ERROR,
-            "The sandbox's answer makes no sense.",
-            next_step="Close it and use another one.",
-        ) from error
 
 
 def run_output(frame: Frame, name: str, limit: int) -> RunOutput:

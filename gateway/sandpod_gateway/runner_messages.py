@@ -1,11 +1,11 @@
-"""What a runner says, checked: its hello, a run's end, a refusal. Pure; called by `connection.py`.
+"""What a runner says, checked: its hello, a run's end, a refusal, a reply. Pure; called by whoever asks a runner.
 
 The runner is untrusted: numbers and texts are bounded here, and what makes no sense is refused.
 """
 
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sandpod_api.results import ErrorCode
 from sandpod_api.run_results import Outcome
@@ -13,6 +13,7 @@ from sandpod_gateway.errors import SandpodError
 from sandpod_runner import protocol
 from sandpod_runner.frames import Frame
 
+_Model = TypeVar("_Model", bound=BaseModel)
 _Count = Annotated[int, Field(ge=0, le=2**63)]
 _Millis = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
 
@@ -46,6 +47,22 @@ class Hello(BaseModel):
     runs: Annotated[list[Annotated[str, Field(max_length=64)]], Field(max_length=protocol.MAX_RUNS)] = Field(
         default_factory=list
     )
+
+
+def checked(model: type[_Model], frame: Frame) -> _Model:
+    """Return a reply's header as the model.
+
+    Raises:
+        SandpodError: backend_error, when it makes no sense.
+    """
+    try:
+        return model.model_validate(frame.header)
+    except ValidationError as error:
+        raise SandpodError(
+            ErrorCode.BACKEND_ERROR,
+            "The sandbox's answer makes no sense.",
+            next_step="Close it and use another one.",
+        ) from error
 
 
 # The codes that a runner may give a refusal; any other is told as backend_error.

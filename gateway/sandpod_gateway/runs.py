@@ -23,8 +23,8 @@ from sandpod_gateway.inbox import ConnectionLostError, RunHandle
 from sandpod_gateway.limits import RunLimits, check_run
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.run_ids import new_run
-from sandpod_gateway.run_reports import Tail, checked
-from sandpod_gateway.runner_messages import Ended
+from sandpod_gateway.run_reports import Tail
+from sandpod_gateway.runner_messages import Ended, checked
 from sandpod_gateway.running import RunAnswer, Running, RunRequest
 from sandpod_gateway.sandboxes import Sandboxes
 from sandpod_gateway.streaming import OutputStream, Send
