@@ -26,6 +26,12 @@ MAIN = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); {}; from sandpod_runner.__main__ import main; "
     "sys.exit(main(sys.argv[1:]))"
 )
+FIND_CHANNEL = (
+    "import os, stat\n"
+    "channel = max(int(fd) for fd in os.listdir('/proc/self/fd') if os.path.exists(f'/proc/self/fd/{fd}')"
+    " and stat.S_ISFIFO(os.stat(int(fd)).st_mode))\n"
+)
+"""Python code that finds the descriptor on which a program talks to the runner, as a program that means harm would."""
 PATIENCE = 20.0
 """Seconds after which a test that waits has failed."""
 

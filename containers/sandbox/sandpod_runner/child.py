@@ -67,8 +67,28 @@ def _run(fds: list[int]) -> int:
         from sandpod_runner import context_main  # noqa: PLC0415 - for contexts alone
 
         return context_main.serve(job, channel)
-    displays.use(displays.Channel(channel))
-    return python_main.run(job)
+    told = displays.Channel(channel)
+    displays.use(told)
+    before = _processor_seconds()
+    status = python_main.run(job)
+    if status >= 0 and _is_alone():
+        # Taking a process apart takes longer than many a program does, and nothing of interest comes of it.
+        told.done(status, _processor_seconds() - before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+    return status
+
+
+def _processor_seconds() -> float:
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def _is_alone() -> bool:
+    """Tell whether nothing of the program goes on but this thread: no other one and, as orphans come here, no child."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return len(sys._current_frames()) == 1  # noqa: SLF001 - counts threads that `threading` does not know too
+    return False
 
 
 def _place(stream_fds: list[int]) -> None:

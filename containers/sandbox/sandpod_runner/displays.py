@@ -1,4 +1,4 @@
-"""How a program hands pictures and other rich forms to the runner: records on a descriptor of its own.
+"""How a program tells the runner what its streams can't, in records on a descriptor of its own: what it shows, its end.
 
 `python_main.py` opens it in the program's process, `figures.py` and `context_main.py` write to it, and `shown.py` reads
 it in the runner, which trusts nothing of it. A program that shows nothing pays for one open pipe.
@@ -26,9 +26,17 @@ class RecordKind(IntEnum):
     DISPLAY = 0
     RESULT = 1
     DROPPED = 2
+    DONE = 3
 
 
-LIMITS: Final = {RecordKind.DISPLAY: MAX_DISPLAY, RecordKind.RESULT: MAX_RESULT, RecordKind.DROPPED: 0}
+DONE: Final = Struct(">Bdq")
+"""The content of the record that a program is over: exit code, seconds of processor time, peak memory in bytes."""
+LIMITS: Final = {
+    RecordKind.DISPLAY: MAX_DISPLAY,
+    RecordKind.RESULT: MAX_RESULT,
+    RecordKind.DROPPED: 0,
+    RecordKind.DONE: DONE.size,
+}
 """Largest record of each kind, bytes."""
 
 
@@ -67,6 +75,17 @@ class Channel:
     def drop(self) -> None:
         """Count one that is not sent."""
         self._write(RecordKind.DROPPED, MIME_TYPES[0], b"")
+
+    def done(self, code: int, cpu: float, max_rss: int) -> None:
+        """Say that the program is over, and send nothing more: its end need not be waited for.
+
+        Args:
+            code: Its exit code.
+            cpu: Seconds of processor time that it used.
+            max_rss: Its peak memory, bytes.
+        """
+        self._write(RecordKind.DONE, MIME_TYPES[0], DONE.pack(code, cpu, max_rss))
+        self.close()
 
     def close(self) -> None:
         """Send nothing more."""

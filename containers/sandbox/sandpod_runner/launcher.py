@@ -26,6 +26,7 @@ _START = (
 _RESTART_PAUSE = 0.1  # seconds after a zygote that lived shorter than that
 _SWEEP_SECONDS = 5.0
 _SWEEP_WAIT = 0.05  # seconds to wait for killed processes before looking again
+_LATE = 0.5  # seconds that a program which is over has to end
 _FREEZE_AFTER = 2  # rounds of killing that did not end it
 
 
@@ -81,6 +82,7 @@ class Launcher:
         self._ready = asyncio.Event()
         self._died = asyncio.Event()
         self._closing = False
+        self._late_sweep: asyncio.Task[None] | None = None
         self._loop.add_signal_handler(signal.SIGCHLD, self._reap)
         self._link = self._start()
 
@@ -119,6 +121,22 @@ class Launcher:
             if self._link.pid == 0:
                 self._restart()
             socket.send_fds(self._link.sock, [REQUEST.pack(number)], fds)
+
+    def take_word(self, program: Program, how: Exit) -> None:
+        """Take a program's own word that it is over, while its process is still being taken apart.
+
+        That takes milliseconds, more the more it has imported. One that goes on in spite of its word is ended.
+        """
+        if not program.ended.done():
+            program.ended.set_result(how)
+            program.pid.add_done_callback(lambda pid: self._end_late(pid.result()) if not pid.exception() else None)
+
+    def _end_late(self, pid: int, rounds: int = 0) -> None:
+        if pid not in self._programs:
+            return
+        if rounds > 0:
+            processes.end_trees([pid], freeze=rounds >= _FREEZE_AFTER)
+        self._loop.call_later(_LATE, self._end_late, pid, rounds + 1)
 
     async def sweep(self) -> None:
         """End all that ended programs left: what became the runner's own child and is no program that goes on."""
@@ -201,8 +219,12 @@ class Launcher:
 
     def _ended(self, pid: int, how: Exit) -> None:
         program = self._programs.pop(pid, None)
-        if program is not None and not program.ended.done():
+        if program is None:
+            return
+        if not program.ended.done():
             program.ended.set_result(how)
+        elif processes.own_children() - {self._link.pid} - self._programs.keys():
+            self._late_sweep = self._loop.create_task(self.sweep())  # it said that it was over, and had left something
 
     def _reap(self) -> None:
         while True:

@@ -148,7 +148,13 @@ class Run:
     def _connect(self, pipes: Pipes) -> None:
         self._output = Output(pipes.outputs, self.request.output_limit, self.delivery.put, self._too_much)
         if pipes.shown is not None:
-            self._shown = Shown(pipes.shown, self._send_display, self._send_result if self.request.context else None)
+            cell = self.request.context is not None
+            self._shown = Shown(
+                pipes.shown,
+                self._send_display,
+                result=self._send_result if cell else None,
+                done=None if cell else self._done,
+            )
         self.flow()
         self._input = pipes.stdin
         if self._input is not None and not self.request.stdin:
@@ -192,6 +198,10 @@ class Run:
             await asyncio.wait({program.ended}, timeout=KILL_WAIT)
         self._fault = "Its process could not be ended."
         return Exit(None)
+
+    def _done(self, how: Exit) -> None:
+        if self._program is not None:
+            self._toolbox.launcher.take_word(self._program, how)
 
     def _send_display(self, mime: str, index: int, data: bytes) -> None:
         self.delivery.post({"t": "display", "run": self.request.run, "mime": mime, "index": index}, data)

@@ -5,11 +5,13 @@ listened to any more. At most one unfinished record is kept.
 """
 
 import asyncio
+import math
 import os
 from collections.abc import Callable
 from typing import Final
 
-from sandpod_runner.displays import LIMITS, RECORD, RecordKind
+from sandpod_runner.displays import DONE, LIMITS, RECORD, RecordKind
+from sandpod_runner.launcher import Exit
 from sandpod_runner.protocol import MAX_DISPLAYS, MIME_TYPES
 
 _PIECE: Final = 64 * 1024
@@ -25,6 +27,7 @@ class Shown:
         fd: The pipe's reading end; closed here.
         display: Called with type, number and bytes of each display.
         result: Called with type and bytes of each form of a last value; None where there is none.
+        done: Called when the program says that it is over, and how; None where its word is not taken.
     """
 
     def __init__(
@@ -32,11 +35,13 @@ class Shown:
         fd: int,
         display: Callable[[str, int, bytes], None],
         result: Callable[[str, bytes], None] | None = None,
+        done: Callable[[Exit], None] | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._fd = fd
         self._display = display
         self._result = result
+        self._done = done
         self._buffer = bytearray()
         self._reading = False
         self._displays = 0
@@ -113,6 +118,11 @@ class Shown:
                 self._results += 1
             case RecordKind.DROPPED:
                 self.dropped += 1
+            case RecordKind.DONE if self._done is not None and len(data) == DONE.size:
+                code, cpu, max_rss = DONE.unpack(data)
+                if math.isfinite(cpu):
+                    self._done(Exit(code << 8, max(0.0, cpu), max(0, max_rss)))
+                return False  # it has nothing more to say
             case _:
                 return False
         return True

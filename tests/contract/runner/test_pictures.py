@@ -5,16 +5,11 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from contract.runner_harness import Client, Result, Runner, running
+from contract.runner_harness import FIND_CHANNEL, Client, Result, Runner, running
 from sandpod_runner import protocol
 from sandpod_runner.displays import RECORD, RecordKind
 
 PLOT = "import matplotlib.pyplot as plt\nplt.plot([1, 2])\n"
-FIND_CHANNEL = (
-    "import os, stat\n"
-    "channel = max(int(fd) for fd in os.listdir('/proc/self/fd') if os.path.exists(f'/proc/self/fd/{fd}')"
-    " and stat.S_ISFIFO(os.stat(int(fd)).st_mode))\n"
-)
 
 
 @pytest.fixture(scope="module")
