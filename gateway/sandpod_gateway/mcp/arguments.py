@@ -35,6 +35,7 @@ Key = Annotated[
         "first one's outcome."
     ),
 ]
+StripAnsi = Annotated[bool, Field(description="Take colours and other terminal control sequences out of the output.")]
 RunId = Annotated[str, Field(description="The run's name, as start_run or a run's result tells it.")]
 Path = Annotated[str, Field(description="Path relative to /workspace, or absolute inside it.")]
 
