@@ -53,7 +53,7 @@ class BackgroundRuns:
             handle = await connection.start_run(header, request.code.encode(), running)
             if request.stdin is not None:
                 await connection.send_stdin(running.run, request.stdin.encode())
-            run = await asyncio.shield(handle.accepted)
+            run = await connection.wait_for(handle.accepted)
             connection.forget_run(running.run)
         return RunStarted(run_id=run_id(record.name, run), sandbox=record.name, state="running")
 
