@@ -137,3 +137,24 @@ class FileWritten(ResultModel):
     path: str
     size: Annotated[int, Field(ge=0, description="Bytes.")]
     sha256: Annotated[str, Field(description="SHA-256 of the content, hexadecimal.")]
+
+
+class FileStat(FileEntry):
+    """What is known of one file or folder."""
+
+    sandbox: str
+
+
+class FileChanged(ResultModel):
+    """A file or folder that was made or deleted."""
+
+    sandbox: str
+    path: Annotated[str, Field(description="Its path, relative to the workspace.")]
+
+
+class FileMoved(ResultModel):
+    """A file or folder that was moved."""
+
+    sandbox: str
+    source: Annotated[str, Field(description="Where it was.")]
+    destination: Annotated[str, Field(description="Where it is.")]

@@ -212,3 +212,18 @@ async def test_background_run_in_a_context_leaves_its_variables_there(caller: Ca
     assert (read["stdout"], read["sandbox"]) == ("set\n", run["sandbox"])
     cell = await caller.python("x + 1", context="shared", sandbox=run["sandbox"])
     assert cell["result"] == {"text/plain": "42"}
+
+
+async def test_files_are_made_moved_and_deleted_by_tools_as_the_programs_own(caller: Caller) -> None:
+    await caller.call("make_directory", path="d/e")
+    await caller.call("upload_file", filename="a.txt", text="1", path="d/e")
+    code = "import os\nassert os.stat('d/e/a.txt').st_uid == os.getuid()\nopen('d/e/a.txt', 'a').write('2')"
+    assert (await caller.python(code))["outcome"] == "ok"
+    assert (await caller.call("stat_file", path="d/e/a.txt"))["size"] == 2
+    await caller.call("move_file", source="d/e/a.txt", destination="b.txt")
+    assert (await caller.call("read_file", path="b.txt"))["content"] == "12"
+    assert (await caller.call("delete_file", path="d"))["error"] == ErrorCode.INVALID_PATH
+    await caller.call("delete_file", path="d", recursive=True)
+    await caller.call("delete_file", path="b.txt")
+    assert (await caller.call("list_files"))["entries"] == []
+    assert (await caller.call("move_file", source="../x", destination="y"))["error"] == ErrorCode.INVALID_PATH

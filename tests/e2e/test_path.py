@@ -26,7 +26,8 @@ async def test_tools_have_typed_inputs_and_outputs(session: Session) -> None:
     tools = {tool.name: tool for tool in await session.client.list_tools()}
     expected = {
         *("run_python_code", "run_js_code", "run_shell_command", "create_sandbox", "list_sandboxes", "get_sandbox"),
-        *("close_sandbox", "write_file", "read_file", "list_files"),
+        *("close_sandbox", "write_file", "read_file", "list_files", "upload_file", "stat_file", "make_directory"),
+        *("move_file", "delete_file", "start_run", "read_run", "stop_run", "list_runs", "list_contexts"),
     }
     assert expected <= tools.keys()
     for name in expected:
