@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
+from collections.abc import AsyncIterator
 from typing import Any, Final, TypeVar
 
 from sandpod_gateway.backends.base import ByteStream
@@ -156,6 +157,44 @@ class RunnerConnection:
         except TimeoutError as error:
             await self._check()
             raise ConnectionLostError("the runner does not answer") from error
+        finally:
+            self._inbox.replies.pop(number, None)
+        if reply.kind == "error":
+            raise refusal(reply)
+        return reply
+
+    async def upload(self, fields: dict[str, Any], parts: AsyncIterator[bytes]) -> Frame:
+        """Send a file in parts as they come, and return the runner's reply to the last one.
+
+        Args:
+            fields: The fields of a `write` request.
+            parts: The content, in parts of at most FILE_PART bytes; at least one.
+
+        Raises:
+            SandpodError: The runner refused, or what `parts` raises.
+            ConnectionLostError: The stream has ended, or the runner does not answer.
+        """
+        number = next(self._numbers)
+        future = self._inbox.expect_reply(number)
+        header = {"t": "file", **fields, "id": number}
+        held: bytes | None = None
+        try:
+            async for part in parts:
+                if held is not None:
+                    await self._send({**header, "last": False}, held)
+                held = part
+                if future.done():
+                    break  # refused already
+            await self._send({**header, "last": True}, held or b"")
+            async with asyncio.timeout(REQUEST_TIMEOUT):
+                reply = await future
+        except TimeoutError as error:
+            await self._check()
+            raise ConnectionLostError("the runner does not answer") from error
+        except BaseException:
+            with contextlib.suppress(ConnectionLostError):
+                await self._send({**header, "abort": True, "last": True})
+            raise
         finally:
             self._inbox.replies.pop(number, None)
         if reply.kind == "error":

@@ -74,6 +74,10 @@ class Uploads:
             OSError: As above.
         """
         last = flag(fields, "last")
+        if flag(fields, "abort"):
+            self._drop(number)
+            self._failed.pop(number, None)
+            return {}, b""
         try:
             if number in self._failed:
                 return None  # at an earlier part, and that was told

@@ -6,13 +6,23 @@ from typing import Annotated, Literal
 from fastmcp import FastMCP
 from pydantic import Field
 
-from sandpod_api.results import ErrorCode, FileChanged, FileContent, FileList, FileMoved, FileStat, FileWritten
+from sandpod_api.results import (
+    ErrorCode,
+    FileChanged,
+    FileContent,
+    FileList,
+    FileMoved,
+    FileStat,
+    FileUploaded,
+    FileWritten,
+)
 from sandpod_gateway.auth import current_owner
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files import MAX_ENTRIES, MAX_READ, Files, check_filename, decode_base64
 from sandpod_gateway.limits import check_text
 from sandpod_gateway.mcp import arguments
 from sandpod_gateway.mcp.answers import answering, output_schema
+from sandpod_gateway.mcp.link_tools import LinkMaker
 from sandpod_gateway.metrics import Metrics
 
 Folder = Annotated[str, Field(description="Folder to list, relative to /workspace.")]
@@ -41,10 +51,10 @@ _MAKE = {"readOnlyHint": False, "destructiveHint": False, "idempotentHint": True
 _WRITE = {"readOnlyHint": False, "destructiveHint": True, "idempotentHint": True, "openWorldHint": False}
 
 
-def register(mcp: FastMCP[None], files: Files, metrics: Metrics) -> None:
+def register(mcp: FastMCP[None], files: Files, links: LinkMaker, metrics: Metrics) -> None:
     """Add the tools to a server."""
     _register_reading(mcp, files, metrics)
-    _register_writing(mcp, files, metrics)
+    _register_writing(mcp, files, links, metrics)
     _register_changes(mcp, files, metrics)
 
 
@@ -82,7 +92,7 @@ def _register_reading(mcp: FastMCP[None], files: Files, metrics: Metrics) -> Non
         return await files.stat(current_owner(), path, sandbox=sandbox)
 
 
-def _register_writing(mcp: FastMCP[None], files: Files, metrics: Metrics) -> None:
+def _register_writing(mcp: FastMCP[None], files: Files, links: LinkMaker, metrics: Metrics) -> None:
     @mcp.tool(annotations={"title": "Write a file", **_WRITE}, output_schema=output_schema(FileWritten))
     @answering(metrics)
     async def write_file(
@@ -97,7 +107,7 @@ def _register_writing(mcp: FastMCP[None], files: Files, metrics: Metrics) -> Non
         data = _content(text, content_base64)
         return await files.write(current_owner(), path, data, sandbox=sandbox, overwrite=overwrite)
 
-    @mcp.tool(annotations={"title": "Upload a file", **_WRITE}, output_schema=output_schema(FileWritten))
+    @mcp.tool(annotations={"title": "Upload a file", **_WRITE}, output_schema=output_schema(FileUploaded))
     @answering(metrics)
     async def upload_file(
         *,
@@ -107,12 +117,19 @@ def _register_writing(mcp: FastMCP[None], files: Files, metrics: Metrics) -> Non
         sandbox: arguments.Sandbox = None,
         path: Into = ".",
         overwrite: Overwrite = False,
-    ) -> FileWritten:
-        """Put a file into a sandbox's workspace, from base64 or text. One that is there stays unless told otherwise."""
+    ) -> FileUploaded:
+        """Put a file into a sandbox's workspace, from base64 or text. One that is there stays unless told otherwise.
+
+        Without content it returns a link for HTTP PUT, by which a file of any size gets there past the model.
+        """
         check_filename(filename)
-        data = _content(text, content_base64)
         where = posixpath.join(path, filename)
-        return await files.write(current_owner(), where, data, sandbox=sandbox, overwrite=overwrite)
+        if text is None and content_base64 is None:
+            link = await links.make(current_owner(), where, sandbox=sandbox, method="put", expires=None)
+            return FileUploaded(sandbox=link.sandbox, path=link.path, url=link.url, expires_at=link.expires_at)
+        data = _content(text, content_base64)
+        written = await files.write(current_owner(), where, data, sandbox=sandbox, overwrite=overwrite)
+        return FileUploaded(**written.model_dump())
 
 
 def _register_changes(mcp: FastMCP[None], files: Files, metrics: Metrics) -> None:
