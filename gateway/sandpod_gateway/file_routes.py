@@ -7,6 +7,8 @@ untrusted, so a browser shows only what can't run script, and that in a sandbox 
 import mimetypes
 import posixpath
 import re
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
 from typing import Final
 from urllib.parse import quote
 
@@ -50,19 +52,33 @@ class FileRoutes:
 
     def routes(self) -> list[Route]:
         """Return them."""
-        return [Route("/files/{sandbox}/{path:path}", self._answer, methods=["GET", "HEAD", "PUT"])]
+        return [
+            Route("/files/{sandbox}/{path:path}", self._answer, methods=["GET", "HEAD", "PUT"]),
+            Route("/archives/{sandbox}.tar.gz", self._archive, methods=["GET"]),
+        ]
+
+    async def _archive(self, request: Request) -> Response:
+        sandbox = request.path_params["sandbox"]
+        if not self._links.allows(request.query_params.get("token", ""), "archive", sandbox, ""):
+            return _refused(_forbidden())
+        parts = self._transfers.archive(sandbox)
+        try:
+            first = await anext(parts)
+        except SandpodError as error:
+            return _refused(error)
+        headers = {
+            **_SAFE_HEADERS,
+            "Content-Type": "application/gzip",
+            "Content-Disposition": f"attachment; filename*=UTF-8''{quote(sandbox, safe='')}.tar.gz",
+            "Accept-Ranges": "none",
+        }
+        return StreamingResponse(_chained(first, parts), headers=headers)
 
     async def _answer(self, request: Request) -> Response:
         sandbox, path = request.path_params["sandbox"], request.path_params["path"]
         method: Method = "put" if request.method == "PUT" else "get"
         if not self._links.allows(request.query_params.get("token", ""), method, sandbox, path):
-            return _refused(
-                SandpodError(
-                    ErrorCode.FORBIDDEN,
-                    "This link is not valid, or not any more.",
-                    next_step="Ask for a new one with create_link.",
-                )
-            )
+            return _refused(_forbidden())
         try:
             if method == "put":
                 size = await self._transfers.write(sandbox, path, request.stream())
@@ -90,6 +106,19 @@ class FileRoutes:
             return Response(status_code=status, headers=headers)
         body = self._transfers.read(sandbox, path, version, span)
         return StreamingResponse(body, status_code=status, headers=headers)
+
+
+def _forbidden() -> SandpodError:
+    return SandpodError(
+        ErrorCode.FORBIDDEN, "This link is not valid, or not any more.", next_step="Ask for a new one with create_link."
+    )
+
+
+async def _chained(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
+    async with aclosing(rest):
+        yield first
+        async for part in rest:
+            yield part
 
 
 def _refused(error: SandpodError) -> Response:

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 import jwt
 
-Method = Literal["get", "put"]
+Method = Literal["get", "put", "archive"]
 
 _ALGORITHM: Final = "HS256"
 _MAX_TOKEN: Final = 16 * 1024
@@ -34,15 +34,20 @@ class Links:
         """Return a link, from the first slash on, and when it ends, in seconds since 1970.
 
         Args:
-            method: What it allows: to get the file, or to put one there.
+            method: What it allows: to get the file, to put one there, or to get the whole workspace.
             sandbox: The sandbox.
-            path: The file, relative to the workspace.
+            path: The file, relative to the workspace; empty for the whole of it.
             seconds: How long it lives.
         """
         end = int(self._clock()) + seconds
         claims = {"method": method, "sandbox": sandbox, "path": path, "exp": end}
         token = jwt.encode(claims, self._secret(), _ALGORITHM)
-        return f"/files/{quote(sandbox, safe='')}/{quote(path, safe='/')}?token={token}", end
+        where = (
+            f"archives/{quote(sandbox, safe='')}.tar.gz"
+            if method == "archive"
+            else f"files/{quote(sandbox, safe='')}/{quote(path, safe='/')}"
+        )
+        return f"/{where}?token={token}", end
 
     def allows(self, token: str, method: Method, sandbox: str, path: str) -> bool:
         """Tell whether a token was made here for exactly this, and has not expired."""

@@ -3,7 +3,8 @@
 Each part is asked for when the one before was taken, so a slow client slows the sandbox's side and nothing piles up.
 """
 
-from collections.abc import AsyncIterator
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -25,6 +26,12 @@ class _Part(BaseModel):
 
     size: Annotated[int, Field(ge=0, le=2**62)]
     mtime: Annotated[float, Field(ge=0, le=2**40)] = 0
+
+
+class _ArchivePart(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    last: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +120,26 @@ class Transfers:
             raise _lost(error) from error
         self._metrics.file_bytes.labels("in").inc(size)
         return size
+
+    async def archive(self, sandbox: str) -> AsyncGenerator[bytes, None]:
+        """Yield a tar.gz of the workspace in parts.
+
+        Raises:
+            SandpodError: session_not_found, sandbox_lost.
+        """
+        record = await self._sandboxes.linked(sandbox)
+        fields = {"op": "archive", "archive": secrets.token_hex(8)}
+        try:
+            # One connection for all of it: what has been told of an archive is known there alone.
+            async with self._sandboxes.connection(record) as connection:
+                while True:
+                    reply = await connection.ask("file", fields)
+                    if checked(_ArchivePart, reply).last:
+                        return
+                    self._metrics.file_bytes.labels("out").inc(len(reply.payload))
+                    yield reply.payload
+        except ConnectionLostError as error:
+            raise _lost(error) from error
 
     async def _read(self, record: SandboxRecord, path: str, offset: int, limit: int) -> tuple[Version, bytes]:
         check_path(path)

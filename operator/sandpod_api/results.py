@@ -179,3 +179,11 @@ class FileUploaded(ResultModel):
     sha256: Annotated[str | None, Field(description="SHA-256 of the content, of a file that was written.")] = None
     url: Annotated[str | None, Field(description="The link to put the file to, where no content was given.")] = None
     expires_at: Annotated[str | None, Field(description="When the link ends, RFC 3339.")] = None
+
+
+class WorkspaceLink(ResultModel):
+    """A link to a whole workspace, which works without a key until it ends."""
+
+    sandbox: str
+    url: Annotated[str, Field(description="The link; what it leads to is a tar.gz.")]
+    expires_at: Annotated[str, Field(description="When it ends, RFC 3339.")]

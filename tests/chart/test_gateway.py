@@ -140,7 +140,7 @@ def test_ingress_has_tls_and_lets_long_silent_streams_through() -> None:
     (rule,) = ingress["spec"]["rules"]
     assert rule["host"] == "run.example.com"
     backend = {"service": {"name": "sandpod-gateway", "port": {"name": "http"}}}
-    assert [path["path"] for path in rule["http"]["paths"]] == ["/mcp", "/files", "/healthz"]
+    assert [path["path"] for path in rule["http"]["paths"]] == ["/mcp", "/files", "/archives", "/healthz"]
     assert all(path["backend"] == backend for path in rule["http"]["paths"])
 
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import hashlib
+import io
+import tarfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -90,3 +92,16 @@ async def test_file_that_changes_while_it_is_sent_is_not_passed_off_as_whole() -
             await call(mcp, "run_shell_command", command="echo more >> changing")
             with pytest.raises(httpx2.RemoteProtocolError):
                 [piece async for piece in pieces]
+
+
+async def test_workspace_comes_as_one_archive() -> None:
+    async with serving("--backend", "local") as (url, _), Client(url) as mcp, httpx2.AsyncClient() as http:
+        command = "mkdir d; head -c 30M /dev/urandom > d/big; echo 1 > a; sha256sum < d/big"
+        digest = (await call(mcp, "run_shell_command", command=command))["stdout"].split()[0]
+        link = await call(mcp, "fetch_workspace")
+        answer = await http.get(link["url"], timeout=60)
+        with tarfile.open(fileobj=io.BytesIO(answer.content), mode="r:gz") as tar:
+            assert tar.getnames() == ["a", "d", "d/big"]
+            file = tar.extractfile("d/big")
+            assert file is not None
+            assert hashlib.sha256(file.read()).hexdigest() == digest

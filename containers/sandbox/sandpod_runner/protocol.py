@@ -72,6 +72,7 @@ File operations (paths relative to the workspace, or absolute inside it):
 | delete | recursive (bool) | |
 | mkdir | | |
 | move | destination, overwrite (bool) | |
+| archive | archive (a name for it, chosen by the asker; no path): each request returns the next part | last (bool); payload a part of a tar.gz of the workspace |
 
 The folder `.sandpod` is not listed and can't be used by any of them.
 """

@@ -1,4 +1,4 @@
-"""The tool for links to files, for data that should not pass through a model. Registered by `server.py`."""
+"""The tools for links to files, for data that should not pass through a model. Registered by `server.py`."""
 
 from datetime import UTC, datetime
 from typing import Annotated, Literal
@@ -9,11 +9,11 @@ from pydantic import Field
 
 from sandpod_api.base import rfc3339
 from sandpod_api.fields import DAY
-from sandpod_api.results import ErrorCode, FileLink
+from sandpod_api.results import ErrorCode, FileLink, WorkspaceLink
 from sandpod_gateway.auth import current_owner
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files import check_path
-from sandpod_gateway.links import Links, Method
+from sandpod_gateway.links import Links
 from sandpod_gateway.mcp import arguments
 from sandpod_gateway.mcp.answers import answering, output_schema
 from sandpod_gateway.metrics import Metrics
@@ -37,7 +37,7 @@ class LinkMaker:
         self._settings = settings
 
     async def make(
-        self, owner: str, path: str, *, sandbox: str | None, method: Method, expires: int | None
+        self, owner: str, path: str, *, sandbox: str | None, method: Literal["get", "put"], expires: int | None
     ) -> FileLink:
         """Return a link.
 
@@ -60,6 +60,19 @@ class LinkMaker:
         time = rfc3339(datetime.fromtimestamp(end, UTC))
         return FileLink(sandbox=record.name, path=inside, method=method, url=f"{base}{link}", expires_at=time)
 
+    async def workspace(self, owner: str, *, sandbox: str | None) -> WorkspaceLink:
+        """Return a link to all that is in a sandbox's workspace.
+
+        Raises:
+            SandpodError: session_not_found, or invalid_argument where nobody could open it.
+        """
+        base = self._base()
+        record = await self._sandboxes.resolve(owner, sandbox)
+        link, end = self._links.make("archive", record.name, "", seconds=self._settings.expires)
+        return WorkspaceLink(
+            sandbox=record.name, url=f"{base}{link}", expires_at=rfc3339(datetime.fromtimestamp(end, UTC))
+        )
+
     def _base(self) -> str:
         if self._settings.public_url is not None:
             return self._settings.public_url
@@ -74,7 +87,7 @@ class LinkMaker:
 
 
 def register(mcp: FastMCP[None], maker: LinkMaker, metrics: Metrics) -> None:
-    """Add the tool to a server."""
+    """Add the tools to a server."""
 
     @mcp.tool(annotations={"title": "Link to a file", **_LINK}, output_schema=output_schema(FileLink))
     @answering(metrics)
@@ -90,3 +103,9 @@ def register(mcp: FastMCP[None], maker: LinkMaker, metrics: Metrics) -> None:
         It is for this one path, and ends after a while or with the sandbox.
         """
         return await maker.make(current_owner(), path, sandbox=sandbox, method=method, expires=expires)
+
+    @mcp.tool(annotations={"title": "Fetch the workspace", **_LINK}, output_schema=output_schema(WorkspaceLink))
+    @answering(metrics)
+    async def fetch_workspace(*, sandbox: arguments.Sandbox = None) -> WorkspaceLink:
+        """Make a link to download all files of a sandbox's workspace as one tar.gz: no key is needed."""
+        return await maker.workspace(current_owner(), sandbox=sandbox)

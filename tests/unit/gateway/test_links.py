@@ -1,5 +1,7 @@
 """Links: the right to one path of one sandbox for a while, and what a browser is told about what comes."""
 
+import io
+import tarfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -223,3 +225,17 @@ async def test_without_an_address_there_is_no_link() -> None:
         answer = await client.call_tool("create_link", {"path": "a.txt"}, raise_on_error=False)
     assert answer.structured_content is not None
     assert answer.structured_content["error"] == ErrorCode.INVALID_ARGUMENT
+
+
+async def test_workspace_comes_as_one_archive(place: Place) -> None:
+    await place.call("write_file", path="w/a.txt", text="1")
+    link = await place.call("fetch_workspace")
+    answer = await place.http.get(link["url"])
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "application/gzip")
+    with tarfile.open(fileobj=io.BytesIO(answer.content), mode="r:gz") as tar:
+        assert tar.getnames() == ["w/a.txt"]
+    assert (await place.http.get(link["url"].split("?")[0])).status_code == 403
+    token = link["url"].split("?token=")[1]
+    assert (await place.http.get(f"{BASE}/files/{link['sandbox']}/w/a.txt?token={token}")).status_code == 403
+    await place.call("close_sandbox", sandbox=link["sandbox"])
+    assert (await place.http.get(link["url"])).status_code == 404
