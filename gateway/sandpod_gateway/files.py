@@ -4,8 +4,6 @@ Paths are checked by the runner, inside the sandbox, after they are opened; here
 bounded before it is sent and after it came: the runner is untrusted.
 """
 
-import base64
-import binascii
 import hashlib
 import mimetypes
 from collections.abc import Awaitable, Callable
@@ -27,6 +25,7 @@ from sandpod_api.results import (
 )
 from sandpod_gateway.connection import RunnerConnection
 from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.file_content import as_text
 from sandpod_gateway.inbox import ConnectionLostError
 from sandpod_gateway.limits import MAX_PATH, check_text
 from sandpod_gateway.metrics import Metrics
@@ -150,7 +149,7 @@ class Files:
         data = reply.payload[:limit]
         size = checked(_Size, reply).size
         self._metrics.file_bytes.labels("out").inc(len(data))
-        used, text = _as_text(data, encoding)
+        used, text = as_text(data, encoding)
         return FileContent(
             sandbox=name,
             path=path,
@@ -161,6 +160,24 @@ class Files:
             size=size,
             truncated=offset + len(data) < size,
         )
+
+    async def whole(self, owner: str, path: str, *, sandbox: str, limit: int) -> bytes:
+        """Return all bytes of a file of at most `limit`.
+
+        Raises:
+            SandpodError: invalid_path, not_found, artifact_too_large.
+        """
+        check_path(path)
+        fields = {"op": "read", "path": path, "offset": 0, "limit": limit}
+        _, reply = await self._ask(owner, sandbox, lambda connection: connection.ask("file", fields))
+        if checked(_Size, reply).size > limit:
+            raise SandpodError(
+                ErrorCode.ARTIFACT_TOO_LARGE,
+                f"The file is over {limit} bytes.",
+                next_step="Read it in parts with read_file, or make a link to it with create_link.",
+            )
+        self._metrics.file_bytes.labels("out").inc(len(reply.payload))
+        return reply.payload[:limit]
 
     async def write(self, owner: str, path: str, data: bytes, *, sandbox: str | None, overwrite: bool) -> FileWritten:
         """Write a whole file; it appears at once or not at all.
@@ -241,42 +258,3 @@ class Files:
                 cause=str(error) or None,
                 next_step="Call get_sandbox to see what became of it.",
             ) from error
-
-
-def decode_base64(text: str) -> bytes:
-    """Return the bytes that base64 text stands for.
-
-    Raises:
-        SandpodError: invalid_content.
-    """
-    try:
-        return base64.b64decode(text.encode("ascii"), validate=True)
-    except (ValueError, binascii.Error) as error:
-        raise SandpodError(
-            ErrorCode.INVALID_CONTENT,
-            "The content is not base64.",
-            next_step="Encode the bytes as standard base64 with padding, or send text.",
-        ) from error
-
-
-def _as_text(data: bytes, wanted: str | None) -> tuple[Literal["utf-8", "base64"], str]:
-    if wanted != "base64":
-        text = _plain_text(data)
-        if text is not None:
-            return "utf-8", text
-        if wanted == "utf-8":
-            raise SandpodError(
-                ErrorCode.INVALID_CONTENT,
-                "That part of the file is not UTF-8 text.",
-                next_step="Read it with encoding base64.",
-            )
-    return "base64", base64.b64encode(data).decode("ascii")
-
-
-def _plain_text(data: bytes) -> str | None:
-    """Return the bytes as text, if they are text: control characters would grow a result up to thirteenfold."""
-    try:
-        text = data.decode()
-    except UnicodeDecodeError:
-        return None
-    return text if all(char.isprintable() or char in "\t\r\n\f\x1b" or not char.isascii() for char in text) else None

@@ -18,7 +18,8 @@ from sandpod_api.results import (
 )
 from sandpod_gateway.auth import current_owner
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.files import MAX_ENTRIES, MAX_READ, Files, check_filename, decode_base64
+from sandpod_gateway.file_content import decode_base64
+from sandpod_gateway.files import MAX_ENTRIES, MAX_READ, Files, check_filename
 from sandpod_gateway.limits import check_text
 from sandpod_gateway.mcp import arguments
 from sandpod_gateway.mcp.answers import answering, output_schema
