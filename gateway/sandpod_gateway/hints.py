@@ -20,15 +20,27 @@ _BY_OUTCOME: Final = {
 }
 
 
-def hint_for(outcome: str, detail: str | None, stderr: str, language: Language | None) -> str | None:
-    """Return one or two sentences for the caller, or None.
+def hint_for(outcome: str, detail: str | None, stderr: str, language: Language | None, dropped: int = 0) -> str | None:
+    """Return a few sentences for the caller, or None.
 
     Args:
         outcome: How the run ended.
         detail: What the runner said of the end.
         stderr: What the program wrote there, as far as it was kept.
         language: The program's language, where it is known.
+        dropped: How many things that it showed are not in the result.
     """
+    return " ".join(filter(None, (_about_end(outcome, detail, stderr, language), _about_dropped(dropped)))) or None
+
+
+def _about_dropped(count: int) -> str | None:
+    if count == 0:
+        return None
+    things = "1 thing that it showed was" if count == 1 else f"{count} things that it showed were"
+    return f"{things} too much to come back here: write such things to files, or show less."
+
+
+def _about_end(outcome: str, detail: str | None, stderr: str, language: Language | None) -> str | None:
     if outcome in _BY_OUTCOME:
         return " ".join(filter(None, (detail, _BY_OUTCOME[Outcome(outcome)])))
     if outcome != Outcome.ERROR:

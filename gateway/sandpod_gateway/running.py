@@ -17,16 +17,22 @@ from sandpod_gateway.output import Capture
 from sandpod_gateway.run_ids import run_id
 from sandpod_gateway.runner_messages import Ended
 from sandpod_gateway.streaming import OutputStream
+from sandpod_runner import protocol
 
 MAX_RESULT: Final = 900 * 1024
 """Bytes of an answer as it is sent: clients refuse one event of 1 MiB."""
 MAX_PICTURES: Final = 400 * 1024
 """Bytes of all pictures of one run before base64, which makes a third more of them."""
-MAX_RICH: Final = 64 * 1024
-"""Bytes of all other rich forms of one run."""
+MAX_SHOWN: Final = 160 * 1024
+"""Bytes of all else that a run shows, as they are sent: twice, and once more escaped."""
+MAX_VALUE: Final = 96 * 1024
+"""Bytes of all forms of a last value, but for pictures, as they are sent."""
+MAX_TEXT: Final = 32 * 1024
+"""Bytes of a last value as plain text; it is cut there, and other forms are left out whole."""
 LEAST_CAP: Final = 4 * 1024
 """Bytes of a stream that a result keeps however large the rest of it is."""
 PICTURES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+TEXTS: Final = frozenset(protocol.MIME_TYPES) - PICTURES
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,6 +86,8 @@ class Running:
     displays: list[Rich] = field(default_factory=list)
     value: dict[str, str] = field(default_factory=dict)
     dropped: int = 0
+    _shown: int = 0
+    _valued: int = 0
     stdout: Capture = field(init=False)
     stderr: Capture = field(init=False)
 
@@ -98,32 +106,46 @@ class Running:
         if self.stream is not None:
             self.stream.feed(stream, data)
 
-    def display(self, mime: str, data: bytes) -> None:
-        """Take something that the program showed."""
+    def display(self, mime: str, index: int, data: bytes) -> None:
+        """Take one form of something that the program showed; forms of one thing have the same index."""
         if mime in PICTURES:
-            if sum(len(picture.data) for picture in self.pictures) + len(data) > MAX_PICTURES:
+            if sum(len(picture.data) for picture in self.pictures) + len(data) > MAX_PICTURES or self._full():
                 self.dropped += 1
                 return
             self.pictures.append(Picture(mime, data))
-            self.displays.append(Rich(mime_type=mime, size=len(data)))
+            self.displays.append(Rich(index=index, mime_type=mime, size=len(data)))
             return
-        if self._rich() + len(data) > MAX_RICH:
+        text = self._room_for(mime, data, MAX_SHOWN - self._shown)
+        if text is None or self._full():
             self.dropped += 1
             return
-        self.displays.append(Rich(mime_type=mime, size=len(data), text=data.decode("utf-8", "replace")))
+        self._shown += sent_size(text)
+        self.displays.append(Rich(index=index, mime_type=mime, size=len(data), text=text))
 
     def result(self, mime: str, data: bytes) -> None:
         """Take one form of the last value."""
         if mime in PICTURES:
-            self.display(mime, data)
+            self.display(mime, 1 + max((rich.index for rich in self.displays), default=-1), data)
             return
-        if self._rich() + len(data) > MAX_RICH:
+        if mime == "text/plain":
+            data = _cut(data)
+        text = self._room_for(mime, data, MAX_VALUE - self._valued)
+        if text is None or mime in self.value:
             self.dropped += 1
             return
-        self.value[mime] = data.decode("utf-8", "replace")
+        self._valued += sent_size(text)
+        self.value[mime] = text
 
-    def _rich(self) -> int:
-        return sum(len(text) for text in self.value.values()) + sum(len(rich.text or "") for rich in self.displays)
+    def _full(self) -> bool:
+        # The runner keeps to this; what is in the sandbox may have become the runner.
+        return len(self.displays) > protocol.MAX_DISPLAYS
+
+    @staticmethod
+    def _room_for(mime: str, data: bytes, room: int) -> str | None:
+        if mime not in TEXTS or len(data) > room:
+            return None
+        text = data.decode("utf-8", "replace")
+        return text if sent_size(text) <= room else None
 
     def answer(self, ended: Ended) -> RunAnswer:
         """Return what the caller gets: cut to what clients take."""
@@ -137,6 +159,7 @@ class Running:
 
     def _result(self, ended: Ended, cap: int) -> RunResult:
         out, err = self.stdout.read(cap), self.stderr.read(cap)
+        dropped = self.dropped + ended.displays_dropped
         return RunResult(
             sandbox=self.record.name,
             run_id=run_id(self.record.name, self.run),
@@ -151,14 +174,14 @@ class Running:
             stderr_truncated=err.truncated or ended.stderr_bytes > err.total,
             result=self.value or None,
             displays=self.displays,
-            displays_dropped=self.dropped + ended.displays_dropped,
+            displays_dropped=dropped,
             context=self.request.context,
             context_state=ended.context_state,
             duration_ms=round(ended.duration_ms, 3) or round((time.perf_counter() - self.started) * 1e3, 3),
             cpu_ms=round(ended.cpu_ms, 3),
             max_rss_bytes=ended.max_rss_bytes,
             progress_dropped_bytes=self.stream.dropped if self.stream is not None else 0,
-            hint=hint_for(ended.outcome, ended.detail, err.text, self.request.language),
+            hint=hint_for(ended.outcome, ended.detail, err.text, self.request.language, dropped),
         )
 
 
@@ -168,3 +191,20 @@ def _sent_size(result: RunResult) -> int:
     if len(text) * 14 < MAX_RESULT // 2:  # a control character grows to 6 and then 7 more bytes
         return 0
     return len(text.encode()) + len(json.dumps(text, ensure_ascii=False).encode())
+
+
+def sent_size(text: str) -> int:
+    """Return the bytes that a text takes in an answer: as JSON, and as JSON inside a JSON string."""
+    once = json.dumps(text, ensure_ascii=False)
+    return len(once.encode("utf-8", "replace")) + len(json.dumps(once, ensure_ascii=False).encode("utf-8", "replace"))
+
+
+def _cut(data: bytes) -> bytes:
+    """Return plain text that is short enough, with what is missing said at its end."""
+    size = len(data)
+    kept = data[:MAX_TEXT]
+    while sent_size(kept.decode("utf-8", "replace")) > MAX_VALUE * 3 // 4:  # the rest is for other forms
+        kept = kept[: len(kept) // 2]
+    if len(kept) == size:
+        return data
+    return kept.decode("utf-8", "ignore").encode() + f"... ({size} bytes in all)".encode()

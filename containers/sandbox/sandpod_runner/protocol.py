@@ -28,7 +28,7 @@ Runner to gateway:
 | known | run, as (the run that its key belongs to) | |
 | out | run, stream (stdout or stderr), offset (bytes of that stream before this piece) | output, at most OUT_PIECE bytes |
 | result | run, mime | one form of a cell's last value, at most MAX_RESULT bytes; text/plain is the first |
-| display | run, mime (one of MIME_TYPES), index (0 for the first) | a picture or other rich form that the run showed, at most MAX_DISPLAY bytes |
+| display | run, mime (one of MIME_TYPES), index (0 for the first that was shown; forms of one thing share it) | a picture or other rich form that the run showed, at most MAX_DISPLAY bytes |
 | end | run, outcome, exit_code (or null), signal (name or null), duration_ms, cpu_ms, max_rss_bytes, stdout_bytes, stderr_bytes, displays_dropped (how many, results too, were too large, or beyond MAX_DISPLAYS), context_state (kept, lost or null), detail (a sentence or null) | |
 | reply | id; to `file` by op; to `tail` state (live or ended), cursor (where to go on), dropped (bytes after the asked cursor that are lost), pieces [[stream, bytes]], end (the fields of the run's `end`, or null); to `list` runs [{run, language, detached, context (or null), started (Unix time), state, outcome (or null)}], contexts [{name, language, state (idle, busy or lost), started (Unix time)}] | part of a file; to `tail` the pieces |
 | error | id or run, code (an ErrorCode's value), message | |
@@ -94,10 +94,11 @@ MIME_TYPES: Final = (
     "image/jpeg",
     "application/json",
     "text/latex",
+    "text/markdown",
 )
 """What a display or a result can be."""
 MAX_DISPLAYS: Final = 32
-"""Displays of one run."""
+"""Displays of one run, each form of one counted."""
 MAX_DISPLAY: Final = 4 * 1024 * 1024
 """Largest display, bytes."""
 MAX_RESULT: Final = 512 * 1024
