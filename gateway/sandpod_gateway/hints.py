@@ -7,6 +7,7 @@ from sandpod_api.run_results import Language, Outcome
 
 _MISSING_PYTHON: Final = re.compile(r"ModuleNotFoundError: No module named '([\w.]{1,100})'")
 _MISSING_NODE: Final = re.compile(r"Cannot find (?:module|package) '([^'\n]{1,100})'")
+_NO_BROWSER: Final = re.compile(r"Image export .{0,40}requires the Kaleido package")
 _NO_NETWORK: Final = re.compile(
     r"Temporary failure in name resolution|Name or service not known|Network is unreachable|ENETUNREACH|EAI_AGAIN"
     r"|Could not resolve host"
@@ -54,6 +55,11 @@ def _from_stderr(stderr: str, language: Language | None) -> str | None:
         return (
             f"{missing[1]!r} is not in this sandbox's image, and packages can't be installed from here; "
             "use a template whose image has it."
+        )
+    if _NO_BROWSER.search(stderr):
+        return (
+            "A picture of a plotly figure takes a browser, which no sandbox has: show the figure, and it comes back as "
+            "a page and as its data, or draw it with matplotlib."
         )
     if _NO_NETWORK.search(stderr):
         return "This sandbox has no network; ask for a template's network profile with create_sandbox."

@@ -5,7 +5,6 @@ Called by `child.py` in a forked process. `contexts.py` sends each cell over a s
 Interrupts reach the code of a cell and nothing else.
 """
 
-import asyncio
 import os
 import resource
 import signal
@@ -13,11 +12,14 @@ import socket
 import sys
 import traceback
 from types import TracebackType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from sandpod_runner import displays, python_main
 from sandpod_runner.interpreter import Interpreter
 from sandpod_runner.jobs import MAX_FDS, REQUEST, Job, Kind, Message, read_job
+
+if TYPE_CHECKING:
+    import asyncio
 
 _STREAMS: Final = (0, 1, 2)
 _NESTED: Final = "asyncio.run() cannot be called from a running event loop"
@@ -90,6 +92,8 @@ class _Context:
             self._interpreter.wait(self._readable())
 
     async def _readable(self) -> None:
+        import asyncio  # noqa: PLC0415 - there already, where this runs
+
         loop = asyncio.get_running_loop()
         ready = loop.create_future()
         loop.add_reader(self._sock, _set, ready)

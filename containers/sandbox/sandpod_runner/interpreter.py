@@ -6,13 +6,15 @@ is the contract of both.
 
 import _ast
 import ast
-import asyncio
 import linecache
 from collections.abc import Coroutine, Iterable
 from types import CodeType
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from sandpod_runner import rich
+
+if TYPE_CHECKING:
+    import asyncio
 
 _CO_COROUTINE: Final = 0x80
 
@@ -51,6 +53,8 @@ class Interpreter:
     def wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Return what a coroutine returns, in the context's one event loop."""
         if self._loop is None or self._loop.get_loop().is_closed():
+            import asyncio  # noqa: PLC0415 - for contexts that await: it takes a third of the first cell's time
+
             self._loop = asyncio.Runner()
         return self._loop.run(coroutine)
 

@@ -71,6 +71,9 @@ class _Shell(InteractiveShell):
     def init_virtualenv(self) -> None:
         pass
 
+    def init_completer(self) -> None:
+        pass  # nobody types
+
     def init_prompts(self) -> None:
         pass  # which would make libraries think that somebody types
 

@@ -14,6 +14,7 @@ from sandpod_gateway.hints import hint_for
         ("error", None, "Error: Cannot find module 'left-pad'", Language.JAVASCRIPT, "'left-pad'"),
         ("error", None, "OSError: [Errno 30] Read-only file system: '/etc/x'", Language.PYTHON, "/workspace"),
         ("error", None, "curl: (6) Could not resolve host: example.org", Language.SHELL, "no network"),
+        ("error", None, "RuntimeError: \nImage export requires the Kaleido package, v1", Language.PYTHON, "a browser"),
         ("cancelled", "The sandbox was closed.", "", Language.SHELL, "closed"),
     ],
 )
