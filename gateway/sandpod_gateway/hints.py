@@ -31,10 +31,11 @@ def hint_for(outcome: str, detail: str | None, stderr: str, language: Language |
         language: The program's language, where it is known.
         dropped: How many things that it showed are not in the result.
     """
-    return " ".join(filter(None, (_about_end(outcome, detail, stderr, language), _about_dropped(dropped)))) or None
+    return " ".join(filter(None, (_about_end(outcome, detail, stderr, language), about_dropped(dropped)))) or None
 
 
-def _about_dropped(count: int) -> str | None:
+def about_dropped(count: int) -> str | None:
+    """Return a sentence on what a run showed that is not in its result, or None."""
     if count == 0:
         return None
     things = "1 thing that it showed was" if count == 1 else f"{count} things that it showed were"

@@ -22,7 +22,8 @@ LIBRARIES = {
     "requests": "import requests; print(requests.__version__)",
     "google-genai": "from google import genai; print(genai.Client(api_key='none').models is not None)",
     "all": (
-        "import seaborn, sklearn, skimage, plotly, openpyxl, reportlab, pyarrow, requests, google.genai, scipy\nprint(1)"
+        "import seaborn, sklearn, skimage, plotly, openpyxl, reportlab, pyarrow, requests, google.genai, scipy\n"
+        "print('all')"
     ),
 }
 PICTURES = {

@@ -45,7 +45,8 @@ class Shown:
         self._buffer = bytearray()
         self._reading = False
         self._index = -1
-        self._forms = 0
+        self.forms = 0
+        """How many forms of displays were passed on."""
         self._results = 0
         self.dropped = 0
         """How many were too large or too many."""
@@ -111,11 +112,11 @@ class Shown:
 
     def _pass_on(self, kind: int, mime: str, data: bytes) -> bool:
         match kind:
-            case RecordKind.DISPLAY | RecordKind.FORM if self._forms < MAX_DISPLAYS:
+            case RecordKind.DISPLAY | RecordKind.FORM if self.forms < MAX_DISPLAYS:
                 if kind == RecordKind.DISPLAY:
                     self._index += 1
                 self._display(mime, max(0, self._index), data)
-                self._forms += 1
+                self.forms += 1
             case RecordKind.RESULT if self._result is not None and self._results < _MAX_RESULTS:
                 self._result(mime, data)
                 self._results += 1

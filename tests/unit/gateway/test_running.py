@@ -5,10 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandpod_api.run_results import Language, Outcome
+from sandpod_api.run_results import Language, Outcome, RunOutput
 from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.runner_messages import Ended
-from sandpod_gateway.running import MAX_PICTURES, MAX_SHOWN, MAX_TEXT, MAX_VALUE, RunAnswer, Running, RunRequest
+from sandpod_gateway.running import RunAnswer, Running, RunRequest
+from sandpod_gateway.showing import MAX_PICTURES, MAX_SHOWN, MAX_TEXT, MAX_VALUE
 from sandpod_runner import protocol
 
 RECORD = SandboxRecord(
@@ -149,3 +150,21 @@ def test_an_answer_with_all_that_may_be_shown_stays_below_what_clients_take() ->
     assert pictures_size(answer) == MAX_PICTURES
     assert sent(answer) < 2**20
     assert answer.result.stdout_truncated
+
+
+def test_what_was_read_of_a_background_run_stays_below_what_clients_take_with_what_it_showed() -> None:
+    run = running()
+    for _ in range(4):
+        run.display("image/png", 0, b"x" * (MAX_PICTURES // 4))
+        run.display("text/html", 0, b"\x01" * (MAX_SHOWN // 60))
+    result = run.answer(OK).result.model_copy(update={"displays": []})
+    output = RunOutput(run_id="r", sandbox="s", state="ended", stdout="\x01" * 48 * 1024, result=result)
+    reading = run.showing.add_to(output)
+    text = reading.result.model_dump_json()
+    assert len(text) + len(json.dumps(text)) + 4 * sum(len(p.data) for p in reading.pictures) // 3 < 2**20
+    assert reading.result.result is not None
+    shown, dropped = reading.result.result.displays, reading.result.result.displays_dropped
+    assert (len(shown) + dropped, len([rich for rich in shown if rich.text is None])) == (8, len(reading.pictures))
+    assert 0 < dropped < 8
+    assert f"{dropped} things" in (reading.result.result.hint or "")
+    assert run.showing.add_to(output.model_copy(update={"stdout": ""})).result.result.displays_dropped == 0  # type: ignore[union-attr]
