@@ -71,6 +71,11 @@ class _Shell(InteractiveShell):
     def init_virtualenv(self) -> None:
         pass
 
+    def init_user_ns(self) -> None:
+        super().init_user_ns()
+        for name in _OWN_NAMES:
+            self.user_ns.pop(name, None)
+
     def init_completer(self) -> None:
         pass  # nobody types
 
@@ -125,8 +130,6 @@ class IPythonInterpreter(interpreter.Interpreter):
         )
         self._shell.displayhook.cache_size = 1  # or it leaves `_` out too
         self._formatter: Any = self._shell.display_formatter
-        for name in _OWN_NAMES:
-            names.pop(name, None)
 
     def run(self, source: bytes, file: str) -> Any:
         """Run a cell between the events that extensions listen to."""

@@ -41,6 +41,13 @@ async def test_value_of_a_magic_comes_back_and_the_last_value_has_a_name(noteboo
     assert value(await notebook.cell("_ + 1")) == {"text/plain": b"6"}
 
 
+async def test_reset_leaves_a_context_as_new(notebook: Notebook) -> None:
+    result = await notebook.cell("x = 1\n%reset -f\nimport builtins; print('x' in globals(), open is builtins.open)")
+    assert (result.out, result.err) == (b"False True\n", b"")
+    assert (await notebook.cell("exit(3)")).exit_code == 3
+    assert value(await notebook.cell("get_ipython() is not None")) == {"text/plain": b"True"}
+
+
 async def test_help_is_shown_and_nobody_is_asked(notebook: Notebook) -> None:
     (help_text,) = shown(await notebook.cell("len?"))
     assert b"number of items" in help_text["text/plain"]
