@@ -25,6 +25,7 @@ from sandpod_gateway.showing import Reading, Showing
 
 READ_LIMIT: Final = 48 * 1024
 """Most bytes of output in one answer: as JSON, counted twice, they stay below what clients take."""
+HALF_WAIT: Final = 0.2  # seconds until output is asked for again that could not be told yet
 WAIT_ONCE: Final = 30.0  # seconds that the runner waits for more output in one request
 DISPLAYS_WAIT: Final = 10.0  # seconds that they may take from the sandbox
 STOP_WAIT: Final = 5.0  # seconds that stop_run waits for the end
@@ -54,11 +55,11 @@ class BackgroundRuns:
             handle = await connection.start_run(header, request.code.encode(), running)
             if request.stdin is not None:
                 await connection.send_stdin(running.run, request.stdin.encode())
-            run = await asyncio.shield(handle.accepted)
+            run = await connection.wait_for(handle.accepted)
             connection.forget_run(running.run)
         return RunStarted(run_id=run_id(record.name, run), sandbox=record.name, state="running")
 
-    async def read(self, owner: str, name: str, *, cursor: int, wait: float) -> Reading:
+    async def read(self, owner: str, name: str, *, cursor: int, wait: float, strip_ansi: bool = False) -> Reading:
         """Return what a run has written since the cursor; wait for more, or for its end, if there is nothing yet.
 
         With its result comes what it showed.
@@ -68,6 +69,7 @@ class BackgroundRuns:
             name: The run, as `start` named it.
             cursor: Where the last reading ended.
             wait: Most seconds to wait.
+            strip_ansi: Whether terminal control sequences are taken out.
 
         Raises:
             SandpodError: not_found, or sandbox_lost.
@@ -79,12 +81,15 @@ class BackgroundRuns:
             left = max(0.0, deadline - loop.time())
             fields = {"run": run, "cursor": cursor, "wait": min(left, WAIT_ONCE), "limit": READ_LIMIT}
             async with self._talking(owner, sandbox, about_run=True) as connection:
-                frame = await connection.ask("tail", fields)
-                output = run_output(frame, name, READ_LIMIT)
+                reply = await connection.ask("tail", fields)
+                output = run_output(reply, name, READ_LIMIT, strip_ansi=strip_ansi)
                 if output.result is not None:
-                    return await _with_displays(connection, run, checked(Tail, frame).end, output)
-            if output.stdout or output.stderr or output.state == "ended" or left <= WAIT_ONCE:
+                    return await _with_displays(connection, run, checked(Tail, reply).end, output)
+            if output.cursor != cursor or output.state == "ended" or loop.time() >= deadline:
                 return Reading(output)
+            if reply.payload:
+                # Half a character or half a control sequence: the runner has no more to wait for than that.
+                await asyncio.sleep(HALF_WAIT)
 
     async def stop(self, owner: str, name: str) -> Reading:
         """End a run and return how it ended, with the end of its output.
@@ -166,5 +171,5 @@ async def _with_displays(connection: RunnerConnection, run: str, ended: Ended | 
         # Forgotten meanwhile, or another gateway asked at the same time: it is counted as what did not come.
         if handle is not None and connection.waits_for(run) is handle:
             connection.forget_run(run)
-    showing.dropped += max(0, ended.displays - len(showing.displays) - showing.dropped)
+    showing.dropped += max(0, ended.displays - len(showing.displays) - len(showing.value) - showing.dropped)
     return showing.add_to(output)

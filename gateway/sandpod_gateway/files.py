@@ -10,12 +10,21 @@ import hashlib
 import mimetypes
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import Annotated, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from sandpod_api.base import rfc3339
-from sandpod_api.results import ErrorCode, FileContent, FileEntry, FileList, FileWritten
+from sandpod_api.results import (
+    ErrorCode,
+    FileChanged,
+    FileContent,
+    FileEntry,
+    FileList,
+    FileMoved,
+    FileStat,
+    FileWritten,
+)
 from sandpod_gateway.connection import RunnerConnection
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.inbox import ConnectionLostError
@@ -24,6 +33,7 @@ from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.runner_messages import checked
 from sandpod_gateway.sandboxes import Sandboxes
 from sandpod_runner import protocol
+from sandpod_runner.frames import Frame
 
 MAX_READ: Final = 128 * 1024
 """Most bytes of a file in one result: as JSON, counted twice, they stay below what clients take."""
@@ -75,6 +85,21 @@ def check_path(path: str) -> None:
             ErrorCode.INVALID_PATH,
             "That is no path: it is empty, too long or has a NUL character in it.",
             next_step="Use a path inside the workspace, such as data/table.csv.",
+        )
+
+
+def check_filename(name: str) -> None:
+    """Refuse what can't be the name of a file in a folder.
+
+    Raises:
+        SandpodError: invalid_filename.
+    """
+    check_text(name, "filename")
+    if name in {"", ".", ".."} or "/" in name or not name.isprintable() or len(name.encode()) > MAX_NAME:
+        raise SandpodError(
+            ErrorCode.INVALID_FILENAME,
+            "That is no file name: it is empty, too long, or has a slash or a control character in it.",
+            next_step="Use a name such as table.csv, and `path` for the folder.",
         )
 
 
@@ -157,6 +182,50 @@ class Files:
         )
         self._metrics.file_bytes.labels("in").inc(len(data))
         return FileWritten(sandbox=name, path=path, size=len(data), sha256=hashlib.sha256(data).hexdigest())
+
+    async def stat(self, owner: str, path: str, *, sandbox: str | None) -> FileStat:
+        """Return what is known of a file or folder; a link is not followed.
+
+        Raises:
+            SandpodError: invalid_path, not_found.
+        """
+        name, reply = await self._change(owner, sandbox, "stat", path=path)
+        return FileStat(sandbox=name, **dict(checked(_Entry, reply).entry()))
+
+    async def make_directory(self, owner: str, path: str, *, sandbox: str | None) -> FileChanged:
+        """Make a folder and those on its path; one that is there stays as it is.
+
+        Raises:
+            SandpodError: invalid_path, file_exists, quota_exceeded.
+        """
+        name, _ = await self._change(owner, sandbox, "mkdir", path=path)
+        return FileChanged(sandbox=name, path=path)
+
+    async def delete(self, owner: str, path: str, *, sandbox: str | None, recursive: bool) -> FileChanged:
+        """Delete a file, a link, or a folder: an empty one, or with `recursive` all that is in it.
+
+        Raises:
+            SandpodError: invalid_path (a folder that is not empty, too), not_found.
+        """
+        name, _ = await self._change(owner, sandbox, "delete", path=path, recursive=recursive)
+        return FileChanged(sandbox=name, path=path)
+
+    async def move(
+        self, owner: str, source: str, destination: str, *, sandbox: str | None, overwrite: bool
+    ) -> FileMoved:
+        """Move or rename a file or folder.
+
+        Raises:
+            SandpodError: invalid_path, not_found (of a folder on the way, too), file_exists.
+        """
+        check_path(destination)
+        name, _ = await self._change(owner, sandbox, "move", path=source, destination=destination, overwrite=overwrite)
+        return FileMoved(sandbox=name, source=source, destination=destination)
+
+    async def _change(self, owner: str, sandbox: str | None, op: str, *, path: str, **fields: Any) -> tuple[str, Frame]:
+        check_path(path)
+        request = {"op": op, "path": path, **fields}
+        return await self._ask(owner, sandbox, lambda connection: connection.ask("file", request))
 
     async def _ask(
         self, owner: str, sandbox: str | None, ask: Callable[[RunnerConnection], Awaitable[_T]]

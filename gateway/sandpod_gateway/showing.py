@@ -92,7 +92,8 @@ class Showing:
         while True:
             hint = " ".join(filter(None, (result.hint, about_dropped(dropped)))) or None
             count = result.displays_dropped + dropped
-            whole = result.model_copy(update={"displays": displays, "displays_dropped": count, "hint": hint})
+            told = {"displays": displays, "displays_dropped": count, "hint": hint, "result": self.value or None}
+            whole = result.model_copy(update=told)
             read = output.model_copy(update={"result": whole})
             if not displays or answer_size(read, pictures) <= MAX_ANSWER:
                 return Reading(read, pictures)

@@ -220,6 +220,13 @@ async def test_what_a_background_run_shows_comes_with_its_result_each_time_that_
         reading = await caller.call("read_run", run_id=run["run_id"], cursor=reading["cursor"])
 
 
+async def test_last_value_of_a_background_run_in_a_context_comes_with_its_result(caller: Caller) -> None:
+    run = await caller.call("start_run", code="6 * 7", context="c")
+    reading = await caller.call("read_run", run_id=run["run_id"], wait=20)
+    assert reading["result"]["result"] == {"text/plain": "42"}
+    assert reading["result"]["displays_dropped"] == 0
+
+
 async def test_what_is_shown_in_a_context_and_its_value_come_back(caller: Caller) -> None:
     code = (
         "from PIL import Image\nimport pandas as pd\nfrom IPython.display import Markdown\n"
@@ -233,3 +240,35 @@ async def test_what_is_shown_in_a_context_and_its_value_come_back(caller: Caller
     assert len(caller.pictures) == 1
     assert set(result["result"]) == {"text/plain", "text/html"}
     assert (result["stderr"], result["hint"], result["displays_dropped"]) == ("", None, 0)
+
+
+async def test_colours_are_stripped_on_request_also_from_a_background_run(caller: Caller) -> None:
+    code = "print('\\x1b[1;31mred\\x1b[0m', '\\x1b]0;title\\x07plain')"
+    assert (await caller.python(code))["stdout"] == "\x1b[1;31mred\x1b[0m \x1b]0;title\x07plain\n"
+    assert (await caller.python(code, strip_ansi=True))["stdout"] == "red plain\n"
+    run = await caller.call("start_run", code=code)
+    read = await caller.call("read_run", run_id=run["run_id"], wait=30, strip_ansi=True)
+    assert read["stdout"] == "red plain\n"
+
+
+async def test_background_run_in_a_context_leaves_its_variables_there(caller: Caller) -> None:
+    run = await caller.call("start_run", code="import os\nx = 41\nos.write(1, b'set\\n');", context="shared")
+    read = await caller.call("read_run", run_id=run["run_id"], wait=30)
+    assert (read["stdout"], read["sandbox"]) == ("set\n", run["sandbox"])
+    cell = await caller.python("x + 1", context="shared", sandbox=run["sandbox"])
+    assert cell["result"] == {"text/plain": "42"}
+
+
+async def test_files_are_made_moved_and_deleted_by_tools_as_the_programs_own(caller: Caller) -> None:
+    await caller.call("make_directory", path="d/e")
+    await caller.call("upload_file", filename="a.txt", text="1", path="d/e")
+    code = "import os\nassert os.stat('d/e/a.txt').st_uid == os.getuid()\nopen('d/e/a.txt', 'a').write('2')"
+    assert (await caller.python(code))["outcome"] == "ok"
+    assert (await caller.call("stat_file", path="d/e/a.txt"))["size"] == 2
+    await caller.call("move_file", source="d/e/a.txt", destination="b.txt")
+    assert (await caller.call("read_file", path="b.txt"))["content"] == "12"
+    assert (await caller.call("delete_file", path="d"))["error"] == ErrorCode.INVALID_PATH
+    await caller.call("delete_file", path="d", recursive=True)
+    await caller.call("delete_file", path="b.txt")
+    assert (await caller.call("list_files"))["entries"] == []
+    assert (await caller.call("move_file", source="../x", destination="y"))["error"] == ErrorCode.INVALID_PATH

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
+from sandpod_runner.disk import DiskWatch
 from sandpod_runner.errors import Refusal, refusal_of
 from sandpod_runner.files import Files, Reply
 from sandpod_runner.frames import Frame
@@ -32,13 +33,16 @@ class FileServer:
 
     Args:
         workspace: Where the files are.
+        disk: What watches its size, where its file system does not.
         answer: Called with a request's number and its reply or refusal.
         hold: Called with whether the stream must not be read for now.
     """
 
-    def __init__(self, workspace: Workspace, answer: Answer, hold: Callable[[bool], None]) -> None:
+    def __init__(
+        self, workspace: Workspace, disk: DiskWatch | None, answer: Answer, hold: Callable[[bool], None]
+    ) -> None:
         self._files = Files(workspace)
-        self._uploads = Uploads(workspace)
+        self._uploads = Uploads(workspace, disk)
         self._answer = answer
         self._hold = hold
         self._waiting: deque[tuple[int, Frame]] = deque()

@@ -29,7 +29,7 @@ Runner to gateway:
 | out | run, stream (stdout or stderr), offset (bytes of that stream before this piece) | output, at most OUT_PIECE bytes |
 | result | run, mime | one form of a cell's last value, at most MAX_RESULT bytes; text/plain is the first |
 | display | run, mime (one of MIME_TYPES), index (0 for the first that was shown; forms of one thing share it) | a picture or other rich form that the run showed, at most MAX_DISPLAY bytes |
-| end | run, outcome, exit_code (or null), signal (name or null), duration_ms, cpu_ms, max_rss_bytes, stdout_bytes, stderr_bytes, displays (how many of them a follower gets, of a detached run), displays_dropped (how many, results too, were too large, or beyond MAX_DISPLAYS), context_state (kept, lost or null), detail (a sentence or null) | |
+| end | run, outcome, exit_code (or null), signal (name or null), duration_ms, cpu_ms, max_rss_bytes, stdout_bytes, stderr_bytes, displays (how many of them and results a follower gets, of a detached run), displays_dropped (how many, results too, were too large, or beyond MAX_DISPLAYS), context_state (kept, lost or null), detail (a sentence or null) | |
 | reply | id; to `file` by op; to `tail` state (live or ended), cursor (where to go on), dropped (bytes after the asked cursor that are lost), pieces [[stream, bytes]], end (the fields of the run's `end`, or null); to `list` runs [{run, language, detached, context (or null), started (Unix time), state, outcome (or null)}], contexts [{name, language, state (idle, busy or lost), started (Unix time)}] | part of a file; to `tail` the pieces |
 | error | id or run, code (an ErrorCode's value), message | |
 | pong | id, runs [names of the live ones] | |
@@ -66,7 +66,7 @@ File operations (paths relative to the workspace, or absolute inside it):
 | op | fields | reply |
 |---|---|---|
 | read | offset, limit | size, mtime; payload the bytes |
-| write | overwrite (bool), last (bool); parts of one id in order, the file appears whole at the last | size, sha256 (with the last part only; earlier parts get no reply) |
+| write | overwrite (bool), last (bool), abort (bool: forget the parts that came); parts of one id in order, the file appears whole at the last | size, sha256 (with the last part only; earlier parts get no reply) |
 | list | recursive (bool), limit | entries [{path, kind, size, mtime}], truncated |
 | stat | | path, kind, size, mtime |
 | delete | recursive (bool) | |

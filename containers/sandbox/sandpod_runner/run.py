@@ -13,6 +13,7 @@ from typing import Any, Final
 from sandpod_runner import processes
 from sandpod_runner.contexts import Contexts
 from sandpod_runner.delivery import Delivery
+from sandpod_runner.disk import DiskWatch
 from sandpod_runner.ends import Stop, describe_end, killed, out_of_memory, ran_out
 from sandpod_runner.jobs import Job
 from sandpod_runner.launcher import Exit, Launcher, LostError, Program
@@ -43,6 +44,7 @@ class Toolbox:
     code: CodeFolder
     base: Job = field(repr=False)
     memory: Watch | None
+    disk: DiskWatch | None = None
 
 
 class Run:
@@ -229,7 +231,7 @@ class Run:
         counts = self._output.counts if self._output is not None else {"stdout": 0, "stderr": 0}
         begin, end = self._times
         fields = describe_end(how, self._stop.result() if self._stop.done() else None, self._fault)
-        kept = self._shown.forms - self.delivery.dropped if self._shown is not None and self.request.detached else 0
+        shown = self._shown.forms + self._shown.results if self._shown is not None else 0
         fields["detail"] = " ".join(filter(None, (fields["detail"], self._note))) or None
         self.delivery.finish(
             {
@@ -238,7 +240,7 @@ class Run:
                 "duration_ms": round((end - begin) * 1000, 3),
                 "stdout_bytes": counts["stdout"],
                 "stderr_bytes": counts["stderr"],
-                "displays": max(0, kept),
+                "displays": max(0, shown - self.delivery.dropped) if self.request.detached else 0,
                 "displays_dropped": (self._shown.dropped if self._shown is not None else 0) + self.delivery.dropped,
                 "context_state": self._context_state,
             }

@@ -47,7 +47,8 @@ class Shown:
         self._index = -1
         self.forms = 0
         """How many forms of displays were passed on."""
-        self._results = 0
+        self.results = 0
+        """How many forms of a last value were."""
         self.dropped = 0
         """How many were too large or too many."""
         os.set_blocking(fd, False)
@@ -117,9 +118,9 @@ class Shown:
                     self._index += 1
                 self._display(mime, max(0, self._index), data)
                 self.forms += 1
-            case RecordKind.RESULT if self._result is not None and self._results < _MAX_RESULTS:
+            case RecordKind.RESULT if self._result is not None and self.results < _MAX_RESULTS:
                 self._result(mime, data)
-                self._results += 1
+                self.results += 1
             case RecordKind.DROPPED:
                 self.dropped += 1
             case RecordKind.DONE if self._done is not None and len(data) == DONE.size:

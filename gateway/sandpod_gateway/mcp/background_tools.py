@@ -41,6 +41,7 @@ def _register_runs(mcp: FastMCP[None], background: BackgroundRuns, metrics: Metr
         code: Code,
         language: LanguageName = "python",
         sandbox: arguments.Sandbox = None,
+        context: arguments.Context = None,
         timeout: arguments.Timeout = None,  # noqa: ASYNC109  # the program's, enforced in its sandbox
         stdin: arguments.Stdin = None,
         args: arguments.Args = None,
@@ -60,18 +61,21 @@ def _register_runs(mcp: FastMCP[None], background: BackgroundRuns, metrics: Metr
             cwd=cwd,
             stdin=stdin,
             timeout=timeout,
+            context=context,
             key=idempotency_key,
         )
         return await background.start(current_owner(), request, sandbox=sandbox)
 
     @mcp.tool(annotations={"title": "Read a run", **_READ}, output_schema=output_schema(RunOutput))
     @answering(metrics)
-    async def read_run(*, run_id: arguments.RunId, cursor: Cursor = 0, wait: Wait = 0) -> Reading:
+    async def read_run(
+        *, run_id: arguments.RunId, cursor: Cursor = 0, wait: Wait = 0, strip_ansi: arguments.StripAnsi = False
+    ) -> Reading:
         """Return what a run has written since the cursor, and once it has ended and all is read its result.
 
         What it showed comes with the result, as it does from run_python_code.
         """
-        return await background.read(current_owner(), run_id, cursor=cursor, wait=wait)
+        return await background.read(current_owner(), run_id, cursor=cursor, wait=wait, strip_ansi=strip_ansi)
 
     @mcp.tool(annotations={"title": "Stop a run", **_END}, output_schema=output_schema(RunOutput))
     @answering(metrics)

@@ -168,3 +168,23 @@ def test_what_was_read_of_a_background_run_stays_below_what_clients_take_with_wh
     assert 0 < dropped < 8
     assert f"{dropped} things" in (reading.result.result.hint or "")
     assert run.showing.add_to(output.model_copy(update={"stdout": ""})).result.result.displays_dropped == 0  # type: ignore[union-attr]
+
+
+def test_control_sequences_are_stripped_where_that_is_asked_for_and_bytes_are_counted_as_written() -> None:
+    request = RunRequest(language=Language.PYTHON, code="1", strip_ansi=True)
+    run = Running(RECORD, request, "run-1", 100_000)
+    written = b"\x1b[31mred\x1b[0m\n"
+    run.output("stdout", 0, written[:3])
+    run.output("stdout", 3, written[3:])
+    result = run.answer(OK.model_copy(update={"stdout_bytes": len(written)})).result
+    assert (result.stdout, result.stdout_bytes, result.stdout_truncated) == ("red\n", len(written), False)
+    kept = running()
+    kept.output("stdout", 0, written)
+    assert kept.answer(OK).result.stdout == written.decode()
+
+
+def test_stream_that_has_a_gap_counts_as_cut_even_where_the_note_about_it_is_longer() -> None:
+    run = running()
+    run.output("stdout", 1, b"bc")
+    result = run.answer(OK.model_copy(update={"stdout_bytes": 3})).result
+    assert (result.stdout_bytes, result.stdout_truncated) == (3, True)
