@@ -317,6 +317,14 @@ def start(
     )
 
 
+def without(library: str, folder: Path) -> str:
+    """Return a PYTHONPATH on which a library can't be imported, made in this folder."""
+    package = folder / "missing" / library
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(f"raise ImportError('no {library} here')", encoding="utf-8")
+    return str(package.parent)
+
+
 def search_path() -> str:
     """Return a PATH with Node on it: the system's own, or the one that was installed for the tests."""
     path = os.environ["PATH"]

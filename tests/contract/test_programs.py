@@ -197,6 +197,51 @@ async def test_a_table_comes_back_in_a_rich_form(caller: Caller) -> None:
     assert "<table" in json.dumps((await caller.python(code, context="c"))["result"])
 
 
+async def test_what_a_background_run_shows_comes_with_its_result_each_time_that_is_read(caller: Caller) -> None:
+    code = (
+        "import matplotlib.pyplot as plt\nplt.plot([1, 2]); plt.show()\nprint('drawn', flush=True)\n"
+        "display({'text/html': '<b>'}, raw=True)\nimport sys; sys.stdin.read()\ndisplay('x' * 1_000_000)"
+    )
+    run = await caller.call("start_run", code=code, stdin="")
+    await caller.cut_streams()
+    reading: dict[str, Any] = {"result": None, "cursor": 0}
+    while reading["result"] is None:
+        assert caller.pictures == []
+        reading = await caller.call("read_run", run_id=run["run_id"], cursor=reading["cursor"], wait=20)
+    for _ in range(2):
+        result = reading["result"]
+        assert [(shown["index"], shown["mime_type"], shown["text"]) for shown in result["displays"]] == [
+            (0, "image/png", None),
+            (1, "text/html", "<b>"),
+        ]
+        assert (result["outcome"], result["displays_dropped"]) == ("ok", 1)
+        assert "1 thing that it showed was too much" in result["hint"]
+        assert [picture[:4] for picture in caller.pictures] == [b"\x89PNG"]
+        reading = await caller.call("read_run", run_id=run["run_id"], cursor=reading["cursor"])
+
+
+async def test_last_value_of_a_background_run_in_a_context_comes_with_its_result(caller: Caller) -> None:
+    run = await caller.call("start_run", code="6 * 7", context="c")
+    reading = await caller.call("read_run", run_id=run["run_id"], wait=20)
+    assert reading["result"]["result"] == {"text/plain": "42"}
+    assert reading["result"]["displays_dropped"] == 0
+
+
+async def test_what_is_shown_in_a_context_and_its_value_come_back(caller: Caller) -> None:
+    code = (
+        "from PIL import Image\nimport pandas as pd\nfrom IPython.display import Markdown\n"
+        "Image.new('RGB', (7, 5)).show()\ndisplay(Markdown('**b**'))\npd.DataFrame({'a': [1]})"
+    )
+    result = await caller.python(code, context="c")
+    assert [(shown["index"], shown["mime_type"]) for shown in result["displays"]] == [
+        (0, "image/png"),
+        (1, "text/markdown"),
+    ]
+    assert len(caller.pictures) == 1
+    assert set(result["result"]) == {"text/plain", "text/html"}
+    assert (result["stderr"], result["hint"], result["displays_dropped"]) == ("", None, 0)
+
+
 async def test_colours_are_stripped_on_request_also_from_a_background_run(caller: Caller) -> None:
     code = "print('\\x1b[1;31mred\\x1b[0m', '\\x1b]0;title\\x07plain')"
     assert (await caller.python(code))["stdout"] == "\x1b[1;31mred\x1b[0m \x1b]0;title\x07plain\n"
