@@ -161,23 +161,40 @@ class Files:
             truncated=offset + len(data) < size,
         )
 
+    async def ask(self, owner: str, sandbox: str | None, kind: str, fields: dict[str, Any]) -> tuple[str, Frame]:
+        """Ask the runner of a caller's sandbox, and return the sandbox's name and the reply.
+
+        Raises:
+            SandpodError: What `Sandboxes.resolve` or the runner says, or sandbox_lost.
+        """
+        return await self._ask(owner, sandbox, lambda connection: connection.ask(kind, fields))
+
+    async def beginning(self, owner: str, path: str, *, sandbox: str | None, limit: int) -> tuple[str, int, bytes]:
+        """Return the sandbox's name, a file's size, and at most `limit` bytes of its beginning.
+
+        Raises:
+            SandpodError: invalid_path, not_found.
+        """
+        check_path(path)
+        name, reply = await self.ask(owner, sandbox, "file", {"op": "read", "path": path, "offset": 0, "limit": limit})
+        data = reply.payload[:limit]
+        self._metrics.file_bytes.labels("out").inc(len(data))
+        return name, checked(_Size, reply).size, data
+
     async def whole(self, owner: str, path: str, *, sandbox: str, limit: int) -> bytes:
         """Return all bytes of a file of at most `limit`.
 
         Raises:
             SandpodError: invalid_path, not_found, artifact_too_large.
         """
-        check_path(path)
-        fields = {"op": "read", "path": path, "offset": 0, "limit": limit}
-        _, reply = await self._ask(owner, sandbox, lambda connection: connection.ask("file", fields))
-        if checked(_Size, reply).size > limit:
+        _, size, data = await self.beginning(owner, path, sandbox=sandbox, limit=limit)
+        if size > limit:
             raise SandpodError(
                 ErrorCode.ARTIFACT_TOO_LARGE,
                 f"The file is over {limit} bytes.",
                 next_step="Read it in parts with read_file, or make a link to it with create_link.",
             )
-        self._metrics.file_bytes.labels("out").inc(len(reply.payload))
-        return reply.payload[:limit]
+        return data
 
     async def write(self, owner: str, path: str, data: bytes, *, sandbox: str | None, overwrite: bool) -> FileWritten:
         """Write a whole file; it appears at once or not at all.

@@ -3,19 +3,35 @@
 The runner is untrusted: numbers and texts are bounded here, and what makes no sense is refused.
 """
 
+import mimetypes
 from typing import Annotated, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from sandpod_api.results import ErrorCode
+from sandpod_api.results import Artifact, ErrorCode
 from sandpod_api.run_results import Outcome
 from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.limits import MAX_PATH
 from sandpod_runner import protocol
 from sandpod_runner.frames import Frame
 
 _Model = TypeVar("_Model", bound=BaseModel)
 _Count = Annotated[int, Field(ge=0, le=2**63)]
 _Millis = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
+
+
+class ArtifactEntry(BaseModel):
+    """A file that a run created or changed, as the runner tells it, checked."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    path: Annotated[str, Field(min_length=1, max_length=MAX_PATH)]
+    size: _Count = 0
+
+    def artifact(self) -> Artifact:
+        """Return it as callers see it."""
+        kind = mimetypes.guess_type(self.path)[0] or "application/octet-stream"
+        return Artifact(path=self.path, size=self.size, mime_type=kind)
 
 
 class Ended(BaseModel):
@@ -35,6 +51,8 @@ class Ended(BaseModel):
     displays_dropped: Annotated[int, Field(ge=0, le=2**31)] = 0
     context_state: Literal["kept", "lost"] | None = None
     detail: Annotated[str | None, Field(max_length=1024)] = None
+    artifacts: Annotated[list[ArtifactEntry], Field(max_length=100)] = Field(default_factory=list)
+    artifacts_more: Annotated[int, Field(ge=0, le=2**31)] = 0
 
 
 class Hello(BaseModel):

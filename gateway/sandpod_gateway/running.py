@@ -130,6 +130,8 @@ class Running:
             displays_dropped=dropped,
             context=self.request.context,
             context_state=ended.context_state,
+            artifacts=[entry.artifact() for entry in ended.artifacts],
+            artifacts_omitted=ended.artifacts_more,
             duration_ms=round(ended.duration_ms, 3) or round((time.perf_counter() - self.started) * 1e3, 3),
             cpu_ms=round(ended.cpu_ms, 3),
             max_rss_bytes=ended.max_rss_bytes,

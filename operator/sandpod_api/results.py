@@ -187,3 +187,28 @@ class WorkspaceLink(ResultModel):
     sandbox: str
     url: Annotated[str, Field(description="The link; what it leads to is a tar.gz.")]
     expires_at: Annotated[str, Field(description="When it ends, RFC 3339.")]
+
+
+class ArtifactList(ResultModel):
+    """Files that runs created or changed, and that are still there."""
+
+    sandbox: str
+    artifacts: list[Artifact]
+    truncated: Annotated[bool, Field(description="Whether there are more.")] = False
+
+
+class ArtifactContent(ResultModel):
+    """An artifact that was read: an image beside this, anything else as its beginning."""
+
+    sandbox: str
+    path: Annotated[str, Field(description="Its path, relative to the workspace.")]
+    size: Annotated[int, Field(ge=0, description="Bytes.")]
+    mime_type: Annotated[str, Field(description="Its type, by its name.")]
+    encoding: Annotated[
+        Literal["utf-8", "base64", "image"], Field(description="How it is given; an image is beside this.")
+    ]
+    content: Annotated[str | None, Field(description="The content, but for images.")] = None
+    truncated: Annotated[bool, Field(description="Whether the file goes on; read_file or the link give the rest.")] = (
+        False
+    )
+    url: Annotated[str | None, Field(description="A signed, expiring link to it.")] = None

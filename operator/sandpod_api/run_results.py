@@ -66,6 +66,7 @@ class RunResult(ResultModel):
     artifacts: Annotated[list[Artifact], Field(description="Files that the run created or changed.")] = Field(
         default_factory=list
     )
+    artifacts_omitted: Annotated[int, Field(ge=0, description="How many more; list_artifacts tells them.")] = 0
     duration_ms: Annotated[float, Field(ge=0, description="Wall time in the sandbox, milliseconds.")] = 0
     cpu_ms: Annotated[float, Field(ge=0, description="Processor time of it and its children, milliseconds.")] = 0
     max_rss_bytes: Annotated[int, Field(ge=0, description="Peak memory of its largest process, bytes.")] = 0

@@ -140,3 +140,10 @@ async def test_link_made_by_one_gateway_works_at_all_of_them_without_a_key(
                 answer = await http.get(f"{link.path}?{link.query}")
                 assert (answer.status_code, answer.text) == (200, "a,b\n")
                 assert (await http.get(link.path)).status_code == 403
+
+
+async def test_artifacts_of_a_run_are_told_with_links(session: Session, sandbox: str) -> None:
+    run = await session.python("open('t.csv', 'w').write('a,b')", sandbox=sandbox)
+    assert [(artifact["path"], artifact["size"]) for artifact in run["artifacts"]] == [("t.csv", 3)]
+    async with httpx2.AsyncClient() as http:
+        assert (await http.get(run["artifacts"][0]["url"])).text == "a,b"

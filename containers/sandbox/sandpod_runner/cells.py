@@ -61,6 +61,7 @@ class CellRun(Run):
 
     async def _in_turn(self) -> Exit:
         context, request = self._context, self.request
+        self._mark = self._toolbox.artifacts.begin(request.run)  # what other cells did meanwhile is theirs
         cwd = self._cwd if request.cwd != "." else ""
         job = replace(self._toolbox.base, env=request.env, cwd=cwd, code=request.code, args=request.args)
         how, lost, used = Exit(None), True, 0.0

@@ -5,12 +5,15 @@ much waits.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from sandpod_runner.artifacts import Artifacts
 from sandpod_runner.disk import DiskWatch
 from sandpod_runner.errors import Refusal, refusal_of
 from sandpod_runner.files import Files, Reply
@@ -31,23 +34,29 @@ _threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="files")
 Answer = Callable[[int, Reply | Refusal], None]
 
 
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """A sandbox's files: where they are, what watches their size where no file system does, and which are artifacts."""
+
+    workspace: Workspace
+    disk: DiskWatch | None
+    artifacts: Artifacts
+
+
 class FileServer:
     """The file requests of one stream.
 
     Args:
-        workspace: Where the files are.
-        disk: What watches its size, where its file system does not.
+        storage: Where the files are.
         answer: Called with a request's number and its reply or refusal.
         hold: Called with whether the stream must not be read for now.
     """
 
-    def __init__(
-        self, workspace: Workspace, disk: DiskWatch | None, answer: Answer, hold: Callable[[bool], None]
-    ) -> None:
-        self._workspace = workspace
-        self._files = Files(workspace)
+    def __init__(self, storage: Storage, answer: Answer, hold: Callable[[bool], None]) -> None:
+        self._storage = storage
+        self._files = Files(storage.workspace)
         self._archives: Archives | None = None
-        self._uploads = Uploads(workspace, disk)
+        self._uploads = Uploads(storage.workspace, storage.disk)
         self._answer = answer
         self._hold = hold
         self._waiting: deque[tuple[int, Frame]] = deque()
@@ -106,11 +115,7 @@ class FileServer:
 
     def _do(self, number: int, fields: dict[str, Any], payload: bytes) -> Reply | Refusal | None:
         try:
-            if fields.get("op") == "archive":
-                return self._archive(fields)
-            if fields.get("op") == "write":
-                return self._uploads.part(number, fields, payload)
-            return self._files.operation(fields.get("op"))(fields)
+            return self._carry_out(number, fields, payload)
         except Refusal as refusal:
             return refusal
         except OSError as error:
@@ -119,11 +124,25 @@ class FileServer:
             logger.exception("a file request failed")
             return Refusal("backend_error", "The request failed inside the runner.")
 
+    def _carry_out(self, number: int, fields: dict[str, Any], payload: bytes) -> Reply | None:
+        op = fields.get("op")
+        if op == "archive":
+            return self._archive(fields)
+        reply = self._uploads.part(number, fields, payload) if op == "write" else self._files.operation(op)(fields)
+        if op in {"write", "move"} and reply is not None:
+            self._note(fields.get("path" if op == "write" else "destination"))
+        return reply
+
+    def _note(self, path: Any) -> None:
+        """Note that a file is there by a tool, and is no artifact."""
+        with contextlib.suppress(Refusal):
+            self._storage.artifacts.uploaded(self._storage.workspace.relative(path))
+
     def _archive(self, fields: dict[str, Any]) -> Reply:
         if self._archives is None:
             from sandpod_runner.archives import Archives  # noqa: PLC0415 - hardly any stream needs it
 
-            self._archives = Archives(self._workspace)
+            self._archives = Archives(self._storage.workspace)
         return self._archives.part(fields)
 
     def _full(self) -> bool:

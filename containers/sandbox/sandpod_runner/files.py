@@ -26,7 +26,7 @@ Reply = tuple[dict[str, Any], bytes]
 
 
 @dataclass(slots=True)
-class _Listing:
+class Listing:
     """Entries until one of the limits is met."""
 
     limit: int
@@ -90,7 +90,7 @@ class Files:
 
     def _list(self, fields: dict[str, Any]) -> Reply:
         recursive = flag(fields, "recursive")
-        listing = _Listing(number(fields, "limit", DEFAULT_ENTRIES, MAX_ENTRIES), [])
+        listing = Listing(number(fields, "limit", DEFAULT_ENTRIES, MAX_ENTRIES), [])
         path = self._workspace.relative(fields.get("path", "."))
         fd = self._workspace.open_folder(path)
         try:

@@ -21,8 +21,8 @@ from traitlets.config import Config
 
 from sandpod_runner import displays, interpreter, rich
 
-if IPython.version_info < (8, 0):
-    raise ImportError("IPython 8 or later is needed")
+if IPython.version_info < (9, 0):
+    raise ImportError("IPython 9 or later is needed")
 
 _INSIDE: Final = os.path.dirname(IPython.__file__) + os.sep
 _OWN_NAMES: Final = ("open", "exit", "quit")
@@ -135,7 +135,7 @@ class IPythonInterpreter(interpreter.Interpreter):
         """Run a cell between the events that extensions listen to."""
         shell = self._shell
         text = source.decode("utf-8", "replace")
-        info = ExecutionInfo(text, False, False, True, file, None)
+        info = ExecutionInfo(raw_cell=text, store_history=False, silent=False, shell_futures=True, cell_id=file)
         result = ExecutionResult(info)
         result.execution_count = shell.execution_count
         shell.execution_count += 1

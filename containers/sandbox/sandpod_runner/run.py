@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from sandpod_runner import processes
+from sandpod_runner.artifacts import Artifacts, Found, Mark
 from sandpod_runner.contexts import Contexts
 from sandpod_runner.delivery import Delivery
 from sandpod_runner.disk import DiskWatch
@@ -44,7 +45,8 @@ class Toolbox:
     code: CodeFolder
     base: Job = field(repr=False)
     memory: Watch | None
-    disk: DiskWatch | None = None
+    disk: DiskWatch | None
+    artifacts: Artifacts
 
 
 class Run:
@@ -74,6 +76,8 @@ class Run:
         self._fault: str | None = None
         self._note: str | None = None
         self._context_state: str | None = None
+        self._mark: Mark = toolbox.artifacts.begin(request.run)
+        self._found = Found()
         try:
             self._program = self._launch()
         except (LostError, OSError) as error:
@@ -94,6 +98,7 @@ class Run:
         words = self._output.last_words if self._output is not None else b""
         if by_kernel or ran_out(self.request.language, how, words):
             self.stop(out_of_memory(memory.limit if memory is not None else None))
+        self._found = await self._toolbox.artifacts.found(self.request.run, self._mark)
         self._send_end(how)
 
     @property
@@ -243,6 +248,8 @@ class Run:
                 "displays": max(0, shown - self.delivery.dropped) if self.request.detached else 0,
                 "displays_dropped": (self._shown.dropped if self._shown is not None else 0) + self.delivery.dropped,
                 "context_state": self._context_state,
+                "artifacts": self._found.entries,
+                "artifacts_more": self._found.more,
             }
         )
 

@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from sandpod_runner import environment, kernel, probe, processes, programs, protocol, signals
+from sandpod_runner.artifacts import Artifacts
 from sandpod_runner.contexts import Contexts
 from sandpod_runner.disk import find_disk_watch
+from sandpod_runner.file_server import Storage
 from sandpod_runner.jobs import Job
 from sandpod_runner.launcher import Launcher
 from sandpod_runner.memory import find_watch
@@ -108,18 +110,18 @@ def _tolerate(reached: str, settings: Settings) -> bool:
 
 def _compose(settings: Settings, launcher: Launcher, env: dict[str, str], tmp: str) -> Service:
     workspace = Workspace(settings.workspace)
-    base = Job(env=env, rlimits=settings.rlimits)
+    disk = find_disk_watch(workspace.root, settings.workspace_bytes)
+    base = Job(env=env, rlimits=settings.rlimits(on_disk=disk is not None))
     tools = find_tools(env["PATH"])
     node = NodePool(launcher, tools.node, base) if tools.node else None
     if node is not None and settings.prenode:
         node.prepare()
     memory = find_watch(settings.memory_limit, (workspace.root, tmp, "/dev/shm"))  # noqa: S108 - a name of the system's
-    disk = find_disk_watch(workspace.root, settings.workspace_bytes)
-    toolbox = Toolbox(launcher, tools, node, Contexts(launcher, base), CodeFolder(tmp), base, memory, disk)
+    artifacts = Artifacts(workspace.root)
+    toolbox = Toolbox(launcher, tools, node, Contexts(launcher, base), CodeFolder(tmp), base, memory, disk, artifacts)
     return Service(
         runs=Runs(toolbox, workspace),
-        workspace=workspace,
-        disk=disk,
+        storage=Storage(workspace, disk, artifacts),
         languages=programs.find_versions(tools),
         memory_limit=memory.limit if memory else None,
     )

@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sandpod_runner import protocol
-from sandpod_runner.disk import DiskWatch
+from sandpod_runner.artifacts import MAX_KNOWN
 from sandpod_runner.errors import Refusal
-from sandpod_runner.file_server import FileServer
-from sandpod_runner.files import Reply
+from sandpod_runner.file_server import FileServer, Storage
+from sandpod_runner.files import Listing, Reply
 from sandpod_runner.frames import Decoder, Frame, FrameError, encode
-from sandpod_runner.paths import Workspace
 from sandpod_runner.requests import request_number, run_name
 from sandpod_runner.runs import Runs
 from sandpod_runner.tails import Tails
@@ -26,7 +25,7 @@ logger = logging.getLogger(__name__)
 HIGH_WATER: Final = 256 * 1024
 """Bytes to send from which on programs have to wait."""
 LOW_WATER: Final = 64 * 1024
-_REQUESTS: Final = frozenset({"file", "ping", "tail", "list", "restart"})
+_REQUESTS: Final = frozenset({"file", "ping", "tail", "list", "artifacts", "restart"})
 """Kinds of frames that are answered by their number."""
 MAX_UNREAD: Final = 32 * 1024 * 1024
 """Bytes to send at which a stream is given up: its reader asks and asks and does not read the answers."""
@@ -37,8 +36,7 @@ class Service:
     """What all streams share."""
 
     runs: Runs
-    workspace: Workspace
-    disk: DiskWatch | None
+    storage: Storage
     languages: dict[str, str]
     memory_limit: int | None
 
@@ -55,7 +53,7 @@ class Connection(asyncio.Protocol):
         self._service = service
         self._closed = closed
         self._decoder = Decoder()
-        self._files = FileServer(service.workspace, service.disk, self._answer, self._hold)
+        self._files = FileServer(service.storage, self._answer, self._hold)
         self._tails = Tails(self.send)
         self._transport: asyncio.Transport | None = None
         self._greeted = False
@@ -76,7 +74,7 @@ class Connection(asyncio.Protocol):
                 "t": "hello",
                 "version": protocol.VERSION,
                 "languages": self._service.languages,
-                "workspace": self._service.workspace.root,
+                "workspace": self._service.storage.workspace.root,
                 "memory_limit": self._service.memory_limit,
                 "runs": self._service.runs.names,
             }
@@ -145,7 +143,7 @@ class Connection(asyncio.Protocol):
                 self._about_run(frame)
             case "file":
                 self._files.submit(frame)
-            case "ping" | "tail" | "list" | "restart":
+            case "ping" | "tail" | "list" | "artifacts" | "restart":
                 self._ask(frame)
             case "hello":
                 raise Refusal("invalid_argument", "That stream has been greeted already.")
@@ -174,8 +172,17 @@ class Connection(asyncio.Protocol):
                 self._tails.ask(header, runs.delivery(run_name(header)))
             case "restart":
                 runs.restart(header.get("context"), lambda: self.send({"t": "reply", "id": number}))
+            case "artifacts":
+                self._list_artifacts(number, header.get("since"))
             case _:
                 self.send({"t": "reply", "id": number, "runs": runs.describe(), "contexts": runs.contexts()})
+
+    def _list_artifacts(self, number: int, since: Any) -> None:
+        listing = Listing(MAX_KNOWN, [])
+        for entry in self._service.storage.artifacts.list(since):
+            if not listing.add(entry):
+                break
+        self.send({"t": "reply", "id": number, "entries": listing.entries, "truncated": listing.truncated})
 
     def _greet(self, frame: Frame) -> None:
         if frame.kind != "hello" or frame.header.get("version") != protocol.VERSION:

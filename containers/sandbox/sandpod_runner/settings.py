@@ -21,7 +21,7 @@ class Settings:
         memory_limit: SANDPOD_MEMORY_LIMIT, where no cgroup says it: the local backend.
         processes: SANDPOD_PROCESSES, of the user in all.
         open_files: SANDPOD_OPEN_FILES, of one process.
-        workspace_bytes: SANDPOD_WORKSPACE_BYTES, what the folder holds at most; so is a program's largest file.
+        workspace_bytes: SANDPOD_WORKSPACE_BYTES, what the folder holds at most; on a disk no file may be larger.
         preimport: SANDPOD_PREIMPORT, Python modules by comma, imported once so that runs need not.
         probes: SANDPOD_PROBES, `host:port` by comma, which must not be reachable from here.
         allow_open_network: SANDPOD_ALLOW_OPEN_NETWORK=1, serve even where they are.
@@ -41,13 +41,16 @@ class Settings:
     prenode: bool = False
     skeleton: str | None = None
 
-    @property
-    def rlimits(self) -> list[tuple[int, int]]:
-        """The limits of each program's process: resource and value."""
+    def rlimits(self, *, on_disk: bool) -> list[tuple[int, int]]:
+        """Return the limits of each program's process: resource and value.
+
+        Args:
+            on_disk: Whether the workspace is on a disk. In memory its size holds by itself, and a file may have holes.
+        """
         wanted = (
             (resource.RLIMIT_NPROC, self.processes),
             (resource.RLIMIT_NOFILE, self.open_files),
-            (resource.RLIMIT_FSIZE, self.workspace_bytes),
+            (resource.RLIMIT_FSIZE, self.workspace_bytes if on_disk else None),
             (resource.RLIMIT_CORE, 0),
         )
         return [(kind, value) for kind, value in wanted if value is not None]

@@ -15,6 +15,7 @@ from mcp_types import ImageContent, TextContent
 from pydantic import BaseModel
 
 from sandpod_api.results import ErrorCode, Problem
+from sandpod_gateway.artifacts import ArtifactAnswer
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.running import RunAnswer
@@ -25,8 +26,8 @@ logger = logging.getLogger(__name__)
 P = ParamSpec("P")
 
 
-Result = BaseModel | RunAnswer | Reading
-"""What a tool's function returns: a model, or a run's result with its pictures."""
+Result = BaseModel | RunAnswer | Reading | ArtifactAnswer
+"""What a tool's function returns: a model, or one with the pictures that go beside it."""
 
 
 def answer(result: Result, *, is_error: bool = False) -> ToolResult:

@@ -12,6 +12,7 @@ from sandpod_gateway.background import BackgroundRuns
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.mcp import arguments
 from sandpod_gateway.mcp.answers import answering, output_schema
+from sandpod_gateway.mcp.link_tools import LinkMaker
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.running import RunRequest
 from sandpod_gateway.showing import Reading
@@ -27,13 +28,13 @@ _RUN = {"readOnlyHint": False, "destructiveHint": True, "idempotentHint": False,
 _END = {"readOnlyHint": False, "destructiveHint": True, "idempotentHint": True, "openWorldHint": False}
 
 
-def register(mcp: FastMCP[None], background: BackgroundRuns, metrics: Metrics) -> None:
+def register(mcp: FastMCP[None], background: BackgroundRuns, links: LinkMaker, metrics: Metrics) -> None:
     """Add the tools to a server."""
-    _register_runs(mcp, background, metrics)
+    _register_runs(mcp, background, links, metrics)
     _register_contexts(mcp, background, metrics)
 
 
-def _register_runs(mcp: FastMCP[None], background: BackgroundRuns, metrics: Metrics) -> None:
+def _register_runs(mcp: FastMCP[None], background: BackgroundRuns, links: LinkMaker, metrics: Metrics) -> None:
     @mcp.tool(annotations={"title": "Start a run", **_RUN}, output_schema=output_schema(RunStarted))
     @answering(metrics)
     async def start_run(
@@ -75,13 +76,14 @@ def _register_runs(mcp: FastMCP[None], background: BackgroundRuns, metrics: Metr
 
         What it showed comes with the result, as it does from run_python_code.
         """
-        return await background.read(current_owner(), run_id, cursor=cursor, wait=wait, strip_ansi=strip_ansi)
+        read = await background.read(current_owner(), run_id, cursor=cursor, wait=wait, strip_ansi=strip_ansi)
+        return links.complete_reading(read)
 
     @mcp.tool(annotations={"title": "Stop a run", **_END}, output_schema=output_schema(RunOutput))
     @answering(metrics)
     async def stop_run(*, run_id: arguments.RunId) -> Reading:
         """End a run and everything it started, and return how it ended."""
-        return await background.stop(current_owner(), run_id)
+        return links.complete_reading(await background.stop(current_owner(), run_id))
 
     @mcp.tool(annotations={"title": "List runs", **_READ}, output_schema=output_schema(RunList))
     @answering(metrics)

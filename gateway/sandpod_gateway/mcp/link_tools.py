@@ -1,7 +1,7 @@
 """The tools for links to files, for data that should not pass through a model. Registered by `server.py`."""
 
 from datetime import UTC, datetime
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from fastmcp import FastMCP
 from fastmcp.server.dependencies import get_http_request
@@ -9,7 +9,7 @@ from pydantic import Field
 
 from sandpod_api.base import rfc3339
 from sandpod_api.fields import DAY
-from sandpod_api.results import ErrorCode, FileLink, WorkspaceLink
+from sandpod_api.results import Artifact, ErrorCode, FileLink, WorkspaceLink
 from sandpod_gateway.auth import current_owner
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files import check_path
@@ -17,8 +17,10 @@ from sandpod_gateway.links import Links
 from sandpod_gateway.mcp import arguments
 from sandpod_gateway.mcp.answers import answering, output_schema
 from sandpod_gateway.metrics import Metrics
+from sandpod_gateway.running import RunAnswer
 from sandpod_gateway.sandboxes import Sandboxes
 from sandpod_gateway.settings import LinkSettings
+from sandpod_gateway.showing import Reading
 
 MethodName = Annotated[
     Literal["get", "put"], Field(description="get to download the file, put to upload one there (HTTP PUT).")
@@ -26,6 +28,10 @@ MethodName = Annotated[
 Expires = Annotated[int | None, Field(ge=1, le=DAY, description="Seconds until the link ends.")]
 
 _LINK = {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": False, "openWorldHint": False}
+
+
+MAX_URLS: Final = 32 * 1024
+"""Characters of all links of one answer."""
 
 
 class LinkMaker:
@@ -72,6 +78,39 @@ class LinkMaker:
         return WorkspaceLink(
             sandbox=record.name, url=f"{base}{link}", expires_at=rfc3339(datetime.fromtimestamp(end, UTC))
         )
+
+    def url(self, sandbox: str, path: str) -> str | None:
+        """Return a link to a file of a sandbox that was resolved, or None where no link would lead here."""
+        try:
+            link, _ = self._links.make("get", sandbox, path, seconds=self._settings.expires)
+            return self._base() + link
+        except SandpodError:
+            return None
+
+    def linked(self, sandbox: str, artifacts: list[Artifact]) -> list[Artifact]:
+        """Return artifacts with links, as far as those have room in an answer."""
+        room, told = MAX_URLS, []
+        for artifact in artifacts:
+            url = self.url(sandbox, artifact.path) if room > 0 else None
+            room -= len(url or "")
+            told.append(artifact.model_copy(update={"url": url if room >= 0 else None}))
+        return told
+
+    def complete(self, answer: RunAnswer) -> RunAnswer:
+        """Return a run's answer with links to its artifacts."""
+        result = answer.result
+        if not result.artifacts:
+            return answer
+        told = {"artifacts": self.linked(result.sandbox, result.artifacts)}
+        return RunAnswer(result.model_copy(update=told), answer.pictures)
+
+    def complete_reading(self, reading: Reading) -> Reading:
+        """Return what was read of a background run with links to its artifacts."""
+        result = reading.result.result
+        if result is None or not result.artifacts:
+            return reading
+        told = result.model_copy(update={"artifacts": self.linked(result.sandbox, result.artifacts)})
+        return Reading(reading.result.model_copy(update={"result": told}), reading.pictures)
 
     def _base(self) -> str:
         if self._settings.public_url is not None:

@@ -9,6 +9,7 @@ from sandpod_api.run_results import Language, RunResult
 from sandpod_gateway.auth import current_owner
 from sandpod_gateway.mcp import arguments
 from sandpod_gateway.mcp.answers import answering, output_schema
+from sandpod_gateway.mcp.link_tools import LinkMaker
 from sandpod_gateway.mcp.progress import progress_sender
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.running import RunAnswer, RunRequest
@@ -29,7 +30,7 @@ Command = Annotated[str, Field(description="A command line or script for bash.")
 _ANNOTATIONS = {"readOnlyHint": False, "destructiveHint": True, "idempotentHint": False, "openWorldHint": False}
 
 
-def register(mcp: FastMCP[None], runs: Runs, metrics: Metrics) -> None:
+def register(mcp: FastMCP[None], runs: Runs, links: LinkMaker, metrics: Metrics) -> None:
     """Add the tools to a server."""
 
     @mcp.tool(annotations={"title": "Run Python", **_ANNOTATIONS}, output_schema=output_schema(RunResult))
@@ -65,7 +66,9 @@ def register(mcp: FastMCP[None], runs: Runs, metrics: Metrics) -> None:
             key=idempotency_key,
             strip_ansi=strip_ansi,
         )
-        return await runs.run(current_owner(), request, sandbox=sandbox, fresh=fresh, send=progress_sender(ctx))
+        return links.complete(
+            await runs.run(current_owner(), request, sandbox=sandbox, fresh=fresh, send=progress_sender(ctx))
+        )
 
     @mcp.tool(annotations={"title": "Run JavaScript", **_ANNOTATIONS}, output_schema=output_schema(RunResult))
     @answering(metrics)
@@ -99,7 +102,9 @@ def register(mcp: FastMCP[None], runs: Runs, metrics: Metrics) -> None:
             key=idempotency_key,
             strip_ansi=strip_ansi,
         )
-        return await runs.run(current_owner(), request, sandbox=sandbox, fresh=fresh, send=progress_sender(ctx))
+        return links.complete(
+            await runs.run(current_owner(), request, sandbox=sandbox, fresh=fresh, send=progress_sender(ctx))
+        )
 
     @mcp.tool(annotations={"title": "Run a shell command", **_ANNOTATIONS}, output_schema=output_schema(RunResult))
     @answering(metrics)
@@ -127,4 +132,4 @@ def register(mcp: FastMCP[None], runs: Runs, metrics: Metrics) -> None:
             timeout=timeout,
             strip_ansi=strip_ansi,
         )
-        return await runs.run(current_owner(), request, sandbox=sandbox, send=progress_sender(ctx))
+        return links.complete(await runs.run(current_owner(), request, sandbox=sandbox, send=progress_sender(ctx)))

@@ -6,9 +6,18 @@ from typing import Final
 from fastmcp import FastMCP
 from fastmcp.server.auth import TokenVerifier
 
+from sandpod_gateway.artifacts import Artifacts
 from sandpod_gateway.background import BackgroundRuns
 from sandpod_gateway.files import Files
-from sandpod_gateway.mcp import background_tools, file_tools, link_tools, resources, run_tools, sandbox_tools
+from sandpod_gateway.mcp import (
+    artifact_tools,
+    background_tools,
+    file_tools,
+    link_tools,
+    resources,
+    run_tools,
+    sandbox_tools,
+)
 from sandpod_gateway.mcp.bad_arguments import BadArguments
 from sandpod_gateway.mcp.link_tools import LinkMaker
 from sandpod_gateway.metrics import Metrics
@@ -49,10 +58,11 @@ def create_mcp(parts: Parts, *, version: str, auth: TokenVerifier | None) -> Fas
         "sandpod", version=version, instructions=INSTRUCTIONS, auth=auth, mask_error_details=True
     )
     mcp.add_middleware(BadArguments(parts.metrics))
-    run_tools.register(mcp, parts.runs, parts.metrics)
-    background_tools.register(mcp, parts.background, parts.metrics)
+    run_tools.register(mcp, parts.runs, parts.links, parts.metrics)
+    background_tools.register(mcp, parts.background, parts.links, parts.metrics)
     sandbox_tools.register(mcp, parts.sandboxes, parts.metrics)
     file_tools.register(mcp, parts.files, parts.links, parts.metrics)
+    artifact_tools.register(mcp, Artifacts(parts.files), parts.links, parts.metrics)
     link_tools.register(mcp, parts.links, parts.metrics)
     resources.register(mcp, parts.files, parts.metrics)
     return mcp

@@ -21,7 +21,7 @@ def test_settings_have_the_names_that_the_operator_writes() -> None:
     settings = read_settings(env)
     assert settings.probes == (("10.96.0.1", 443), ("fd00::1", 6443))
     assert settings.preimport == ("numpy", "pandas")
-    assert settings.rlimits == [
+    assert settings.rlimits(on_disk=True) == [
         (resource.RLIMIT_NPROC, 64),
         (resource.RLIMIT_NOFILE, 1024),
         (resource.RLIMIT_FSIZE, 1000),
@@ -31,7 +31,7 @@ def test_settings_have_the_names_that_the_operator_writes() -> None:
 
 def test_nothing_set_is_no_limit_but_no_core_either() -> None:
     assert read_settings({}) == Settings()
-    assert Settings().rlimits == [(resource.RLIMIT_CORE, 0)]
+    assert Settings().rlimits(on_disk=True) == [(resource.RLIMIT_CORE, 0)]
 
 
 @pytest.mark.parametrize("value", ["many", "-1", "0", "1.5", "1k", "²"])
@@ -83,3 +83,7 @@ def test_program_is_found_on_the_path_in_order_of_preference(tmp_path: Path) -> 
 
 def test_there_is_at_least_one_processor() -> None:
     assert count_cpus() >= 1
+
+
+def test_file_in_memory_may_have_holes_beyond_the_folders_size() -> None:
+    assert Settings(workspace_bytes=5).rlimits(on_disk=False) == [(resource.RLIMIT_CORE, 0)]
