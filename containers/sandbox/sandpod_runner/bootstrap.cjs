@@ -1,8 +1,9 @@
 // Waits in a Node process that was started beforehand for one program, then becomes `node program`.
 //
 // Started by node.py. The job comes as JSON on descriptor 3 and ends with it. Which kind of module the code is, is
-// found by compiling it: as CommonJS first, then as the same with `await`, and else as an ES module, whose own error
-// is then the one to show. In an ES module `require` is there too, since people use both.
+// found by compiling it: as CommonJS first, then as the same with `await`, then as an ES module. What is none of them may
+// be TypeScript: without its types it is tried again. What is left is imported, whose error is then the one to show.
+// In an ES module `require` is there too, since people use both.
 'use strict';
 
 const fs = require('node:fs');
@@ -11,6 +12,9 @@ const path = require('node:path');
 const { pathToFileURL } = require('node:url');
 const util = require('node:util');
 const vm = require('node:vm');
+
+const { register } = require('./resolution.cjs');
+const { quietly, silence, strip, tidy } = require('./source.cjs');
 
 const PARAMETERS = ['exports', 'require', 'module', '__filename', '__dirname'];
 const ASYNC = 'return (async () => {';
@@ -21,13 +25,7 @@ for (const stream of [process.stdout, process.stderr]) {
   stream._handle?.setBlocking?.(true);
 }
 
-// Node 20 warns about the loader that import() in scripts needs here; no program can do anything about it.
-const { emitWarning } = process;
-process.emitWarning = (warning, ...rest) => {
-  if (!String(warning).includes('USE_MAIN_CONTEXT_DEFAULT_LOADER')) {
-    emitWarning.call(process, warning, ...rest);
-  }
-};
+silence();
 
 let awaiting = false; // whether the program is at a top-level await
 process.on('beforeExit', atEnd);
@@ -56,9 +54,11 @@ function start({ file, cwd, args, env }) {
   Module._initPaths(); // NODE_PATH may be another one
   process.argv = [process.execPath, file, ...args];
   process.execArgv = [];
-  const code = fs.readFileSync(file, 'utf8').replace(/^\uFEFF/, '').replace(/^#!/, '//');
-  const compiled = compile(code, path.join(cwd, path.basename(file)));
+  const name = path.join(cwd, path.basename(file));
+  const code = tidy(fs.readFileSync(file, 'utf8'));
+  const compiled = compile(code, name) ?? compileStripped(code, file, name);
   if (compiled) {
+    if (/\bimport\s*\(/.test(code)) register();
     // Called by the event loop itself, so that stack traces begin with the program.
     setImmediate(runScript(compiled, file, cwd));
   } else {
@@ -82,6 +82,29 @@ function compile(code, filename) {
   }
 }
 
+// The file becomes what runs, since workers are started from it and modules imported.
+function compileStripped(code, file, name) {
+  let plain;
+  try {
+    plain = isModule(code) ? null : strip(code, name);
+  } catch (error) {
+    fs.writeSync(2, `${error.stack}\n`);
+    process.exit(1);
+  }
+  if (plain === null) return null;
+  fs.writeFileSync(file, plain);
+  return compile(plain, name);
+}
+
+function isModule(code) {
+  try {
+    quietly(() => new vm.SourceTextModule(code));
+    return true;
+  } catch {
+    return false;
+  }
+}
+
 function runScript({ call, waits }, file, cwd) {
   const main = new Module('.');
   Object.assign(main, { filename: file, path: cwd, paths: Module._nodeModulePaths(cwd) });
@@ -102,14 +125,7 @@ function importModule(file, cwd) {
   const url = pathToFileURL(entry).href;
   // The file lies elsewhere, but what it imports is meant from the working directory.
   const parentURL = pathToFileURL(path.join(cwd, path.basename(entry))).href;
-  if (Module.registerHooks) {
-    Module.registerHooks({
-      resolve: (specifier, context, next) =>
-        next(specifier, context.parentURL === url ? { ...context, parentURL } : context),
-    });
-  } else {
-    Module.register('./hooks.mjs', pathToFileURL(__filename), { data: { url, parentURL } });
-  }
+  register({ url, parentURL });
   watch(import(url));
 }
 

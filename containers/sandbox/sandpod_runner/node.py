@@ -102,7 +102,7 @@ class NodePool:
         ends = [os.pipe2(os.O_CLOEXEC) for _ in range(4)]
         (stdin, stdin_write), (stdout, stdout_write), (stderr, stderr_write), (job, job_write) = ends
         theirs = [stdin, stdout_write, stderr_write, job]
-        spec = replace(self._base, command=[self._node, BOOTSTRAP])
+        spec = replace(self._base, command=[self._node, "--experimental-vm-modules", BOOTSTRAP])
         try:
             program = self._launcher.start(spec, theirs)
         except LostError:

@@ -113,7 +113,8 @@ def _compose(settings: Settings, launcher: Launcher, env: dict[str, str], tmp: s
     if node is not None and settings.prenode:
         node.prepare()
     memory = find_watch(settings.memory_limit, (workspace.root, tmp, "/dev/shm"))  # noqa: S108 - a name of the system's
-    toolbox = Toolbox(launcher, tools, node, Contexts(launcher, base), CodeFolder(tmp), base, memory)
+    contexts = Contexts(launcher, base, programs.context_commands(tools))
+    toolbox = Toolbox(launcher, tools, node, contexts, CodeFolder(tmp), base, memory)
     return Service(
         runs=Runs(toolbox, workspace),
         workspace=workspace,

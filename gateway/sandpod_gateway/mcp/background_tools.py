@@ -40,6 +40,7 @@ def _register_runs(mcp: FastMCP[None], background: BackgroundRuns, metrics: Metr
         code: Code,
         language: LanguageName = "python",
         sandbox: arguments.Sandbox = None,
+        context: arguments.Context = None,
         timeout: arguments.Timeout = None,  # noqa: ASYNC109  # the program's, enforced in its sandbox
         stdin: arguments.Stdin = None,
         args: arguments.Args = None,
@@ -49,7 +50,8 @@ def _register_runs(mcp: FastMCP[None], background: BackgroundRuns, metrics: Metr
     ) -> RunStarted:
         """Begin a program in the background and return at once. Read on with read_run, end it with stop_run.
 
-        It goes on when this connection ends, up to its timeout: give one that is long enough.
+        It goes on when this connection ends, up to its timeout: give one that is long enough. Of a run in a context,
+        read_run tells what it prints and not the last value.
         """
         request = RunRequest(
             language=_language(language),
@@ -59,6 +61,7 @@ def _register_runs(mcp: FastMCP[None], background: BackgroundRuns, metrics: Metr
             cwd=cwd,
             stdin=stdin,
             timeout=timeout,
+            context=context,
             key=idempotency_key,
         )
         return await background.start(current_owner(), request, sandbox=sandbox)
