@@ -19,6 +19,7 @@ const { HOLD, IMPORT, META, prepare } = require('./rewrite.cjs');
 const { register } = require('./resolution.cjs');
 const { silence } = require('./source.cjs');
 const streams = require('./streams.cjs');
+const { usage } = require('./usage.cjs');
 const { describe, describeSyntax, forms } = require('./values.cjs');
 
 const HELPER = 3;
@@ -29,7 +30,6 @@ const RESULT = 1; // RecordKind.RESULT and RecordKind.DROPPED of displays.py
 const DROPPED = 2;
 const MIME_TYPES = { 'text/plain': 0, 'application/json': 5 }; // their places in protocol.py
 const TAKE = '__take__';
-const TICK = 0.01; // seconds: the kernel counts children's time so
 const FORGET_MS = 20;
 const LEAVE = new Error('process.exit() was called'); // takes the program out of what it does
 
@@ -223,13 +223,6 @@ function moveTo(cwd) {
   }
 }
 
-function usage() {
-  const { user, system } = process.cpuUsage();
-  const fields = fs.readFileSync('/proc/self/stat', 'latin1').split(') ').at(-1).split(' ');
-  const children = (Number(fields[13]) + Number(fields[14])) * TICK;
-  return { cpu: (user + system) / 1e6 + children, size: process.resourceUsage().maxRSS * 1024 };
-}
-
 function send(kind, number, status = 0, cpu = 0, size = 0) {
   const message = Buffer.alloc(36); // "=iqiidq"
   message.writeInt32LE(kind, 0);
@@ -259,8 +252,14 @@ function serve() {
   link.on('data', (data) => {
     parts.push(data);
     if (data.at(-1) !== 10) return; // the helper sends no cell before the last one has ended
-    const cell = new Cell(JSON.parse(Buffer.concat(parts).toString()));
+    const job = JSON.parse(Buffer.concat(parts).toString());
     parts = [];
+    let cell;
+    try {
+      cell = new Cell(job);
+    } catch {
+      process.reallyExit(streams.LOST); // it has no streams to tell it on
+    }
     link.write('\n');
     setImmediate(() => cell.start());
   });

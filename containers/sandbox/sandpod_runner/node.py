@@ -1,7 +1,8 @@
 """Keeps a Node process ready that has started but has no program yet, so that a JavaScript run starts in milliseconds.
 
-Called by `run.py`. The spare waits in `bootstrap.cjs` for one job on descriptor 3; its streams are made beforehand. It
-is kept from the first JavaScript run on, or from the start where the settings say so, since it takes memory.
+Called by `run.py`. The spare waits in `bootstrap.cjs` for one job on descriptor 3 and tells its end on descriptor 4, as
+`displays.py` has it; its streams are made beforehand. It is kept from the first JavaScript run on, or from the start
+where the settings say so, since it takes memory.
 """
 
 import asyncio
@@ -101,18 +102,21 @@ class NodePool:
         return self._make()
 
     def _make(self) -> Spare:
-        ends = [os.pipe2(os.O_CLOEXEC) for _ in range(4)]
-        (stdin, stdin_write), (stdout, stdout_write), (stderr, stderr_write), (job, job_write) = ends
-        theirs = [stdin, stdout_write, stderr_write, job]
+        ends = [os.pipe2(os.O_CLOEXEC) for _ in range(5)]
+        (stdin, stdin_write), (stdout, stdout_write), (stderr, stderr_write), (job, job_write), (word, word_write) = (
+            ends
+        )
+        theirs = [stdin, stdout_write, stderr_write, job, word_write]
         # The flag lets it find out whether code is an ES module without running it.
         spec = replace(self._base, command=[self._node, "--experimental-vm-modules", BOOTSTRAP])
         try:
             program = self._launcher.start(spec, theirs)
         except LostError:
-            for fd in (stdin_write, stdout, stderr, job_write):
+            for fd in (stdin_write, stdout, stderr, job_write, word):
                 os.close(fd)
             raise
         finally:
             for fd in theirs:
                 os.close(fd)
-        return Spare(program, Pipes(Input(stdin_write), {"stdout": stdout, "stderr": stderr}), Input(job_write))
+        pipes = Pipes(Input(stdin_write), {"stdout": stdout, "stderr": stderr}, word)
+        return Spare(program, pipes, Input(job_write))

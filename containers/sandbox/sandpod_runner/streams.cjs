@@ -91,4 +91,4 @@ for (const [name, get] of [
   Object.defineProperty(process, name, { configurable: true, enumerable: true, get });
 }
 
-module.exports = { hush, letGo, use, writeAll };
+module.exports = { LOST, hush, letGo, use, writeAll };
