@@ -79,7 +79,7 @@ def _serve(job: Job, fd: int) -> int:
     if job.command:
         from sandpod_runner import node_context  # noqa: PLC0415 - for contexts alone
 
-        return node_context.serve(job, fd, _replace)
+        node_context.serve(job, fd, _replace)
     from sandpod_runner import context_main  # noqa: PLC0415 - as above
 
     return context_main.serve(job, fd)

@@ -21,27 +21,27 @@ _HELPER: Final = 3
 _RUNNER: Final = 4
 
 
-def serve(job: Job, fd: int, become: Callable[[Job], NoReturn]) -> int:
-    """Pass cells on until the runner closes its end of the socket or Node ends, and return how that ended.
+def serve(job: Job, fd: int, become: Callable[[Job], NoReturn]) -> NoReturn:
+    """Pass cells on until the runner closes its end of the socket or Node ends, and end as that ended.
 
     Args:
         job: Node's job: the command and its environment.
         fd: The socket to the runner.
         become: Puts a job's command in the place of the process.
     """
-    with socket.socket(fileno=fd) as runner:
-        ours, theirs = socket.socketpair()
-        pid = os.fork()
-        if pid == 0:
-            kernel.end_with_parent()
-            # Out of the way first: one may be where the other one goes.
-            here, there = move_away(os.dup(theirs.fileno())), move_away(os.dup(fd))
-            os.dup2(here, _HELPER)
-            os.dup2(there, _RUNNER)
-            become(job)
-        theirs.close()
-        with ours:
-            return _Helper(pid, runner, ours).run()
+    # Open to the end of this process: the runner kills what has closed it, and would not see how it ends.
+    runner = socket.socket(fileno=fd)
+    ours, theirs = socket.socketpair()
+    pid = os.fork()
+    if pid == 0:
+        kernel.end_with_parent()
+        # Out of the way first: one may be where the other one goes.
+        here, there = move_away(os.dup(theirs.fileno())), move_away(os.dup(fd))
+        os.dup2(here, _HELPER)
+        os.dup2(there, _RUNNER)
+        become(job)
+    theirs.close()
+    os._exit(_Helper(pid, runner, ours).run())
 
 
 class _Helper:
