@@ -5,6 +5,7 @@
 // code begins and one when it has ended. A cell is code for V8's own REPL mode; rewrite.cjs makes it so.
 'use strict';
 
+const { Buffer } = require('node:buffer'); // programs may put others in the places of globals
 const fs = require('node:fs');
 const inspector = require('node:inspector');
 const Module = require('node:module');
@@ -36,6 +37,7 @@ const LEAVE = new Error('process.exit() was called'); // takes the program out o
 const guardScript = new vm.Script('globalThis[Symbol.for("sandpod.guard")]()');
 let action;
 Object.defineProperty(globalThis, Symbol.for('sandpod.guard'), { value: () => action() });
+const { parse } = JSON;
 let cells = 0;
 let current = null;
 let folder;
@@ -132,13 +134,17 @@ class Cell {
     if (this.over) return;
     this.over = true;
     current = null;
-    process.exitCode = undefined;
-    const { cpu, size } = usage();
-    streams.letGo();
-    fs.closeSync(this.channel);
-    this.inspector.close();
-    this.held.clear();
-    send(ENDED, this.job.number, (status & 0xff) << 8, cpu - this.used, size);
+    try {
+      process.exitCode = undefined;
+      const { cpu, size } = usage();
+      streams.letGo();
+      fs.closeSync(this.channel);
+      this.inspector.close();
+      this.held.clear();
+      send(ENDED, this.job.number, (status & 0xff) << 8, cpu - this.used, size);
+    } catch {
+      process.reallyExit(streams.LOST); // the program has closed or taken away what this needs
+    }
   }
 }
 
@@ -252,16 +258,14 @@ function serve() {
   link.on('data', (data) => {
     parts.push(data);
     if (data.at(-1) !== 10) return; // the helper sends no cell before the last one has ended
-    const job = JSON.parse(Buffer.concat(parts).toString());
-    parts = [];
-    let cell;
     try {
-      cell = new Cell(job);
+      const cell = new Cell(parse(Buffer.concat(parts).toString()));
+      parts = [];
+      link.write('\n');
+      setImmediate(() => cell.start());
     } catch {
-      process.reallyExit(streams.LOST); // it has no streams to tell it on
+      process.reallyExit(streams.LOST); // there are no streams to tell it on, or the program took away what this needs
     }
-    link.write('\n');
-    setImmediate(() => cell.start());
   });
   link.on('close', () => process.reallyExit(0));
 }

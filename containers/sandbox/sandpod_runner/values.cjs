@@ -1,8 +1,10 @@
 // The forms of a cell's last value, and how an error is told. Called by cells.cjs, which sends them to the runner.
 'use strict';
 
+const { Buffer } = require('node:buffer');
 const util = require('node:util');
 
+const { stringify } = JSON;
 const MAX_RESULT = 512 * 1024; // as in protocol.py
 const MAX_PARTS = 100_000;
 const MAX_DEPTH = 200;
@@ -13,7 +15,7 @@ const OWN_FRAMES = /\n +at Session\.post \(node:inspector[^\n]*(?:\n +at [^\n]*)
 function forms(value) {
   const found = [['text/plain', clipped(util.inspect(value))]];
   if (isData(value, { parts: MAX_PARTS }, 0)) {
-    const data = Buffer.from(JSON.stringify(value));
+    const data = Buffer.from(stringify(value));
     found.push(['application/json', data.length > MAX_RESULT ? null : data]);
   }
   return found;

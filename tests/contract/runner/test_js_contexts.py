@@ -152,6 +152,24 @@ async def test_modules_are_imported_in_every_way(notebook: Notebook, code: str) 
     assert await notebook.text(code) == "'function'"
 
 
+@pytest.mark.parametrize(
+    "code", [" + ".join(["1"] * 5000), "[" * 2000 + "]" * 2000 + ".length + 4999", "await 1;" * 5000 + "5000"]
+)
+async def test_code_may_be_deep_and_long(notebook: Notebook, code: str) -> None:
+    assert await notebook.text(code) == "5000"
+
+
+async def test_globals_that_a_program_replaces_are_its_own_affair(notebook: Notebook) -> None:
+    await notebook.cell("Buffer = JSON = setImmediate = process.argv = null")
+    assert await notebook.text("[JSON, 5]") == "[ null, 5 ]"
+
+
+async def test_program_that_closes_what_the_context_needs_loses_it(notebook: Notebook) -> None:
+    result = await notebook.cell("require('fs').closeSync(4)")
+    assert (result.outcome, result.end["context_state"]) == ("error", "lost")
+    assert await notebook.text("1") == "1"
+
+
 async def test_text_that_looks_like_an_import_is_left_alone(notebook: Notebook) -> None:
     assert (
         await notebook.text("const s = `\nimport a from 'b'`; s + /import(x)/.source")
