@@ -6,6 +6,7 @@ Called by `cli.py` and by tests. `Gateway.running` owns all that opens and close
 import asyncio
 import contextlib
 import importlib.metadata
+import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final
@@ -23,12 +24,16 @@ from sandpod_gateway.backends.base import Backend
 from sandpod_gateway.background import BackgroundRuns
 from sandpod_gateway.capabilities import capabilities
 from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.file_routes import FileRoutes
 from sandpod_gateway.files import Files
+from sandpod_gateway.links import Links
+from sandpod_gateway.mcp.link_tools import LinkMaker
 from sandpod_gateway.mcp.server import Parts, create_mcp
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.runs import Runs
 from sandpod_gateway.sandboxes import Sandboxes
 from sandpod_gateway.settings import Settings
+from sandpod_gateway.transfers import Transfers
 
 MCP_PATH: Final = "/mcp"
 LOOPBACK_HOSTS: Final = ["127.0.0.1", "localhost", "[::1]", "127.0.0.1:*", "localhost:*", "[::1]:*"]
@@ -55,11 +60,16 @@ class Gateway:
         self.metrics.watch_pools(backend.warm)
         self.metrics.open_streams.set_function(self._sandboxes.open_streams)
         limits = settings.limits.for_runs()
+        own_secret = secrets.token_bytes(32)
+        links = Links(self._keys.secret if self._keys is not None else lambda: own_secret)
+        transfers = Transfers(self._sandboxes, self.metrics, max_bytes=settings.links.upload_bytes)
+        self._file_routes = FileRoutes(links, transfers)
         parts = Parts(
             runs=Runs(self._sandboxes, limits, self.metrics),
             background=BackgroundRuns(self._sandboxes, limits),
             sandboxes=self._sandboxes,
             files=Files(self._sandboxes, self.metrics, max_upload=settings.limits.upload_bytes),
+            links=LinkMaker(self._sandboxes, links, settings.links),
             metrics=self.metrics,
         )
         self.mcp = create_mcp(parts, version=importlib.metadata.version("sandpod"), auth=self._keys)
@@ -93,7 +103,7 @@ class Gateway:
                 await self._backend.close()
 
     def http_app(self) -> Starlette:
-        """Return the ASGI app: MCP at /mcp, health and metrics beside it, outside of keys and Host checks."""
+        """Return the ASGI app: MCP at /mcp; health, metrics and linked files outside of keys and Host checks."""
         settings = self._settings
         hosts = settings.allowed_hosts
         if hosts is None:
@@ -109,6 +119,7 @@ class Gateway:
                 Route("/healthz", self._healthz),
                 Route("/readyz", self._readyz),
                 Route("/metrics", self._metrics),
+                *self._file_routes.routes(),
                 Mount("/", _OneSpelling(mcp_app)),
             ],
             lifespan=_lifespan_of(mcp_app),

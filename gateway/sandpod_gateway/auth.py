@@ -121,6 +121,10 @@ class KeyVerifier(TokenVerifier):
         else:
             logger.warning("there is no key file %s yet: every caller is refused until there is one", path)
 
+    def secret(self) -> bytes:
+        """Return what only servers with the same keys know, to sign links with; other keys make another one."""
+        return hashlib.sha256("\n".join(["sandpod links", *sorted(self._keys)]).encode()).digest()
+
     async def verify_token(self, token: str) -> AccessToken | None:
         """Return who a key belongs to, or None."""
         if len(token) > MAX_TOKEN:

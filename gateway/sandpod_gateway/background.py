@@ -24,6 +24,7 @@ from sandpod_gateway.sandboxes import Sandboxes
 
 READ_LIMIT: Final = 48 * 1024
 """Most bytes of output in one answer: as JSON, counted twice, they stay below what clients take."""
+HALF_WAIT: Final = 0.2  # seconds until output is asked for again that could not be told yet
 WAIT_ONCE: Final = 30.0  # seconds that the runner waits for more output in one request
 STOP_WAIT: Final = 5.0  # seconds that stop_run waits for the end
 
@@ -52,11 +53,11 @@ class BackgroundRuns:
             handle = await connection.start_run(header, request.code.encode(), running)
             if request.stdin is not None:
                 await connection.send_stdin(running.run, request.stdin.encode())
-            run = await asyncio.shield(handle.accepted)
+            run = await connection.wait_for(handle.accepted)
             connection.forget_run(running.run)
         return RunStarted(run_id=run_id(record.name, run), sandbox=record.name, state="running")
 
-    async def read(self, owner: str, name: str, *, cursor: int, wait: float) -> RunOutput:
+    async def read(self, owner: str, name: str, *, cursor: int, wait: float, strip_ansi: bool = False) -> RunOutput:
         """Return what a run has written since the cursor; wait for more, or for its end, if there is nothing yet.
 
         Args:
@@ -64,6 +65,7 @@ class BackgroundRuns:
             name: The run, as `start` named it.
             cursor: Where the last reading ended.
             wait: Most seconds to wait.
+            strip_ansi: Whether terminal control sequences are taken out.
 
         Raises:
             SandpodError: not_found, or sandbox_lost.
@@ -75,9 +77,13 @@ class BackgroundRuns:
             left = max(0.0, deadline - loop.time())
             fields = {"run": run, "cursor": cursor, "wait": min(left, WAIT_ONCE), "limit": READ_LIMIT}
             async with self._talking(owner, sandbox, about_run=True) as connection:
-                output = run_output(await connection.ask("tail", fields), name, READ_LIMIT)
-            if output.stdout or output.stderr or output.state == "ended" or left <= WAIT_ONCE:
+                reply = await connection.ask("tail", fields)
+            output = run_output(reply, name, READ_LIMIT, strip_ansi=strip_ansi)
+            if output.cursor != cursor or output.state == "ended" or loop.time() >= deadline:
                 return output
+            if reply.payload:
+                # Half a character or half a control sequence: the runner has no more to wait for than that.
+                await asyncio.sleep(HALF_WAIT)
 
     async def stop(self, owner: str, name: str) -> RunOutput:
         """End a run and return how it ended, with the end of its output.

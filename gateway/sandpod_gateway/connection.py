@@ -8,7 +8,8 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from typing import Any, Final
+from collections.abc import AsyncIterator
+from typing import Any, Final, TypeVar
 
 from sandpod_gateway.backends.base import ByteStream
 from sandpod_gateway.errors import SandpodError
@@ -17,9 +18,13 @@ from sandpod_gateway.runner_messages import Hello, refusal
 from sandpod_runner import protocol
 from sandpod_runner.frames import Decoder, Frame, FrameError, encode
 
+T = TypeVar("T")
+
 logger = logging.getLogger(__name__)
 
 HELLO_TIMEOUT: Final = 10.0  # seconds; a runner answers in milliseconds once it listens
+QUIET: Final = 10.0  # seconds without a word after which the runner is asked whether it is still there
+PONG_TIMEOUT: Final = 10.0  # seconds; with every processor taken by programs an answer may take a while
 REQUEST_TIMEOUT: Final = 60.0  # seconds for one request: the disk of a busy node is behind it
 
 
@@ -31,6 +36,7 @@ class RunnerConnection:
         self._inbox = Inbox()
         self._numbers = itertools.count(1)
         self._write_lock = asyncio.Lock()
+        self._heard = asyncio.get_running_loop().time()
         self._reader = asyncio.create_task(self._read())
         self.closed = False
 
@@ -149,12 +155,78 @@ class RunnerConnection:
             async with asyncio.timeout(REQUEST_TIMEOUT):
                 reply = await future
         except TimeoutError as error:
+            await self._check()
             raise ConnectionLostError("the runner does not answer") from error
         finally:
             self._inbox.replies.pop(number, None)
         if reply.kind == "error":
             raise refusal(reply)
         return reply
+
+    async def upload(self, fields: dict[str, Any], parts: AsyncIterator[bytes]) -> Frame:
+        """Send a file in parts as they come, and return the runner's reply to the last one.
+
+        Args:
+            fields: The fields of a `write` request.
+            parts: The content, in parts of at most FILE_PART bytes; at least one.
+
+        Raises:
+            SandpodError: The runner refused, or what `parts` raises.
+            ConnectionLostError: The stream has ended, or the runner does not answer.
+        """
+        number = next(self._numbers)
+        future = self._inbox.expect_reply(number)
+        header = {"t": "file", **fields, "id": number}
+        held: bytes | None = None
+        try:
+            async for part in parts:
+                if held is not None:
+                    await self._send({**header, "last": False}, held)
+                held = part
+                if future.done():
+                    break  # refused already
+            await self._send({**header, "last": True}, held or b"")
+            async with asyncio.timeout(REQUEST_TIMEOUT):
+                reply = await future
+        except TimeoutError as error:
+            await self._check()
+            raise ConnectionLostError("the runner does not answer") from error
+        except BaseException:
+            with contextlib.suppress(ConnectionLostError):
+                await self._send({**header, "abort": True, "last": True})
+            raise
+        finally:
+            self._inbox.replies.pop(number, None)
+        if reply.kind == "error":
+            raise refusal(reply)
+        return reply
+
+    async def wait_for(self, future: "asyncio.Future[T]") -> T:
+        """Return a future's result; a stream that has gone silent without being closed is closed meanwhile.
+
+        Raises:
+            ConnectionLostError: The stream has ended.
+            Exception: The future's own.
+        """
+        while not future.done():
+            await asyncio.wait({future}, timeout=QUIET)
+            if not future.done() and asyncio.get_running_loop().time() - self._heard >= QUIET:
+                await self._check()
+        return future.result()
+
+    async def _check(self) -> None:
+        """Ask the runner whether it is there, and close the stream where no answer comes."""
+        number = next(self._numbers)
+        pong = self._inbox.expect_reply(number)
+        try:
+            async with asyncio.timeout(PONG_TIMEOUT):
+                await self._send({"t": "ping", "id": number})
+                await pong
+        except TimeoutError:
+            logger.warning("a sandbox's stream has gone silent and is closed")
+            await self.close()
+        finally:
+            self._inbox.replies.pop(number, None)
 
     async def close(self) -> None:
         """Close the stream; whatever goes on over it is told that it is lost."""
@@ -178,6 +250,7 @@ class RunnerConnection:
         decoder = Decoder()
         try:
             while data := await self._stream.read():
+                self._heard = asyncio.get_running_loop().time()
                 for frame in decoder.feed(data):
                     self._inbox.take(frame)
         except FrameError as error:

@@ -4,26 +4,35 @@ Paths are checked by the runner, inside the sandbox, after they are opened; here
 bounded before it is sent and after it came: the runner is untrusted.
 """
 
-import base64
-import binascii
 import hashlib
 import mimetypes
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import Annotated, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from sandpod_api.base import rfc3339
-from sandpod_api.results import ErrorCode, FileContent, FileEntry, FileList, FileWritten
+from sandpod_api.results import (
+    ErrorCode,
+    FileChanged,
+    FileContent,
+    FileEntry,
+    FileList,
+    FileMoved,
+    FileStat,
+    FileWritten,
+)
 from sandpod_gateway.connection import RunnerConnection
 from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.file_content import as_text
 from sandpod_gateway.inbox import ConnectionLostError
 from sandpod_gateway.limits import MAX_PATH, check_text
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.runner_messages import checked
 from sandpod_gateway.sandboxes import Sandboxes
 from sandpod_runner import protocol
+from sandpod_runner.frames import Frame
 
 MAX_READ: Final = 128 * 1024
 """Most bytes of a file in one result: as JSON, counted twice, they stay below what clients take."""
@@ -78,6 +87,21 @@ def check_path(path: str) -> None:
         )
 
 
+def check_filename(name: str) -> None:
+    """Refuse what can't be the name of a file in a folder.
+
+    Raises:
+        SandpodError: invalid_filename.
+    """
+    check_text(name, "filename")
+    if name in {"", ".", ".."} or "/" in name or not name.isprintable() or len(name.encode()) > MAX_NAME:
+        raise SandpodError(
+            ErrorCode.INVALID_FILENAME,
+            "That is no file name: it is empty, too long, or has a slash or a control character in it.",
+            next_step="Use a name such as table.csv, and `path` for the folder.",
+        )
+
+
 class Files:
     """Reads, writes and lists files in callers' sandboxes."""
 
@@ -125,7 +149,7 @@ class Files:
         data = reply.payload[:limit]
         size = checked(_Size, reply).size
         self._metrics.file_bytes.labels("out").inc(len(data))
-        used, text = _as_text(data, encoding)
+        used, text = as_text(data, encoding)
         return FileContent(
             sandbox=name,
             path=path,
@@ -136,6 +160,24 @@ class Files:
             size=size,
             truncated=offset + len(data) < size,
         )
+
+    async def whole(self, owner: str, path: str, *, sandbox: str, limit: int) -> bytes:
+        """Return all bytes of a file of at most `limit`.
+
+        Raises:
+            SandpodError: invalid_path, not_found, artifact_too_large.
+        """
+        check_path(path)
+        fields = {"op": "read", "path": path, "offset": 0, "limit": limit}
+        _, reply = await self._ask(owner, sandbox, lambda connection: connection.ask("file", fields))
+        if checked(_Size, reply).size > limit:
+            raise SandpodError(
+                ErrorCode.ARTIFACT_TOO_LARGE,
+                f"The file is over {limit} bytes.",
+                next_step="Read it in parts with read_file, or make a link to it with create_link.",
+            )
+        self._metrics.file_bytes.labels("out").inc(len(reply.payload))
+        return reply.payload[:limit]
 
     async def write(self, owner: str, path: str, data: bytes, *, sandbox: str | None, overwrite: bool) -> FileWritten:
         """Write a whole file; it appears at once or not at all.
@@ -158,6 +200,50 @@ class Files:
         self._metrics.file_bytes.labels("in").inc(len(data))
         return FileWritten(sandbox=name, path=path, size=len(data), sha256=hashlib.sha256(data).hexdigest())
 
+    async def stat(self, owner: str, path: str, *, sandbox: str | None) -> FileStat:
+        """Return what is known of a file or folder; a link is not followed.
+
+        Raises:
+            SandpodError: invalid_path, not_found.
+        """
+        name, reply = await self._change(owner, sandbox, "stat", path=path)
+        return FileStat(sandbox=name, **dict(checked(_Entry, reply).entry()))
+
+    async def make_directory(self, owner: str, path: str, *, sandbox: str | None) -> FileChanged:
+        """Make a folder and those on its path; one that is there stays as it is.
+
+        Raises:
+            SandpodError: invalid_path, file_exists, quota_exceeded.
+        """
+        name, _ = await self._change(owner, sandbox, "mkdir", path=path)
+        return FileChanged(sandbox=name, path=path)
+
+    async def delete(self, owner: str, path: str, *, sandbox: str | None, recursive: bool) -> FileChanged:
+        """Delete a file, a link, or a folder: an empty one, or with `recursive` all that is in it.
+
+        Raises:
+            SandpodError: invalid_path (a folder that is not empty, too), not_found.
+        """
+        name, _ = await self._change(owner, sandbox, "delete", path=path, recursive=recursive)
+        return FileChanged(sandbox=name, path=path)
+
+    async def move(
+        self, owner: str, source: str, destination: str, *, sandbox: str | None, overwrite: bool
+    ) -> FileMoved:
+        """Move or rename a file or folder.
+
+        Raises:
+            SandpodError: invalid_path, not_found (of a folder on the way, too), file_exists.
+        """
+        check_path(destination)
+        name, _ = await self._change(owner, sandbox, "move", path=source, destination=destination, overwrite=overwrite)
+        return FileMoved(sandbox=name, source=source, destination=destination)
+
+    async def _change(self, owner: str, sandbox: str | None, op: str, *, path: str, **fields: Any) -> tuple[str, Frame]:
+        check_path(path)
+        request = {"op": op, "path": path, **fields}
+        return await self._ask(owner, sandbox, lambda connection: connection.ask("file", request))
+
     async def _ask(
         self, owner: str, sandbox: str | None, ask: Callable[[RunnerConnection], Awaitable[_T]]
     ) -> tuple[str, _T]:
@@ -172,42 +258,3 @@ class Files:
                 cause=str(error) or None,
                 next_step="Call get_sandbox to see what became of it.",
             ) from error
-
-
-def decode_base64(text: str) -> bytes:
-    """Return the bytes that base64 text stands for.
-
-    Raises:
-        SandpodError: invalid_content.
-    """
-    try:
-        return base64.b64decode(text.encode("ascii"), validate=True)
-    except (ValueError, binascii.Error) as error:
-        raise SandpodError(
-            ErrorCode.INVALID_CONTENT,
-            "The content is not base64.",
-            next_step="Encode the bytes as standard base64 with padding, or send text.",
-        ) from error
-
-
-def _as_text(data: bytes, wanted: str | None) -> tuple[Literal["utf-8", "base64"], str]:
-    if wanted != "base64":
-        text = _plain_text(data)
-        if text is not None:
-            return "utf-8", text
-        if wanted == "utf-8":
-            raise SandpodError(
-                ErrorCode.INVALID_CONTENT,
-                "That part of the file is not UTF-8 text.",
-                next_step="Read it with encoding base64.",
-            )
-    return "base64", base64.b64encode(data).decode("ascii")
-
-
-def _plain_text(data: bytes) -> str | None:
-    """Return the bytes as text, if they are text: control characters would grow a result up to thirteenfold."""
-    try:
-        text = data.decode()
-    except UnicodeDecodeError:
-        return None
-    return text if all(char.isprintable() or char in "\t\r\n\f\x1b" or not char.isascii() for char in text) else None

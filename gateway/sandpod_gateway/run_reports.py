@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from sandpod_api.base import rfc3339
 from sandpod_api.run_results import ContextInfo, Outcome, RunInfo, RunOutput, RunResult
+from sandpod_gateway import ansi
 from sandpod_gateway.hints import hint_for
 from sandpod_gateway.run_ids import run_id, split_run_id
 from sandpod_gateway.runner_messages import Ended, checked
@@ -96,13 +97,14 @@ class Listing(BaseModel):
         ]
 
 
-def run_output(frame: Frame, name: str, limit: int) -> RunOutput:
+def run_output(frame: Frame, name: str, limit: int, *, strip_ansi: bool = False) -> RunOutput:
     """Return what a reply to `tail` tells the caller.
 
     Args:
         frame: The reply.
         name: The run, as its caller knows it.
         limit: Most bytes that were asked for: a reply with fewer holds all there is.
+        strip_ansi: Whether terminal control sequences are taken out.
 
     Raises:
         SandpodError: backend_error.
@@ -116,9 +118,10 @@ def run_output(frame: Frame, name: str, limit: int) -> RunOutput:
     held_back = 0
     if ended is None and tail.pieces:
         last = parts[tail.pieces[-1][0]]
-        held_back = _unfinished(last)
+        held_back = _unfinished(last) or (ansi.unfinished(last) if strip_ansi else 0)
         del last[len(last) - held_back :]
-    text = {stream: bytes(data).decode("utf-8", "replace") for stream, data in parts.items()}
+    told = {stream: ansi.strip(bytes(data)) if strip_ansi else bytes(data) for stream, data in parts.items()}
+    text = {stream: data.decode("utf-8", "replace") for stream, data in told.items()}
     result = None
     if ended is not None:
         result = RunResult(

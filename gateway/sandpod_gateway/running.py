@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from sandpod_api.run_results import Language, Rich, RunResult
+from sandpod_gateway.ansi import Stripper
 from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.hints import hint_for
 from sandpod_gateway.output import Capture
@@ -36,6 +37,7 @@ class RunRequest:
     Attributes:
         context: Name of the context to run in, or None for a fresh process.
         key: Idempotency key, or None.
+        strip_ansi: Whether colours and other terminal control sequences are taken out of the output.
     """
 
     language: Language
@@ -47,6 +49,7 @@ class RunRequest:
     timeout: float | None = None
     context: str | None = None
     key: str | None = None
+    strip_ansi: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,9 +85,13 @@ class Running:
     dropped: int = 0
     stdout: Capture = field(init=False)
     stderr: Capture = field(init=False)
+    gaps: set[str] = field(default_factory=set)
+    strippers: dict[str, Stripper] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.stdout, self.stderr = Capture(self.cap), Capture(self.cap)
+        if self.request.strip_ansi:
+            self.strippers = {"stdout": Stripper(), "stderr": Stripper()}
 
     def output(self, stream: str, offset: int, data: bytes) -> None:
         """Take a piece of output. After a lost stream it may begin before or behind what came so far."""
@@ -92,8 +99,12 @@ class Running:
         if end <= have:
             return
         gap = offset - have
+        if gap > 0:
+            self.gaps.add(stream)
         data = data[max(-gap, 0) :] if gap <= 0 else f"\n[... {gap} bytes lost ...]\n".encode() + data
         self.received[stream] = end
+        if stream in self.strippers:
+            data = self.strippers[stream].feed(data)
         (self.stdout if stream == "stdout" else self.stderr).feed(data)
         if self.stream is not None:
             self.stream.feed(stream, data)
@@ -122,6 +133,9 @@ class Running:
             return
         self.value[mime] = data.decode("utf-8", "replace")
 
+    def _incomplete(self, stream: str, written: int) -> bool:
+        return stream in self.gaps or written > self.received[stream]
+
     def _rich(self) -> int:
         return sum(len(text) for text in self.value.values()) + sum(len(rich.text or "") for rich in self.displays)
 
@@ -144,11 +158,11 @@ class Running:
             exit_code=ended.exit_code,
             signal=ended.signal,
             stdout=out.text,
-            stdout_bytes=max(out.total, ended.stdout_bytes),
-            stdout_truncated=out.truncated or ended.stdout_bytes > out.total,
+            stdout_bytes=max(self.received["stdout"], ended.stdout_bytes),
+            stdout_truncated=out.truncated or self._incomplete("stdout", ended.stdout_bytes),
             stderr=err.text,
-            stderr_bytes=max(err.total, ended.stderr_bytes),
-            stderr_truncated=err.truncated or ended.stderr_bytes > err.total,
+            stderr_bytes=max(self.received["stderr"], ended.stderr_bytes),
+            stderr_truncated=err.truncated or self._incomplete("stderr", ended.stderr_bytes),
             result=self.value or None,
             displays=self.displays,
             displays_dropped=self.dropped + ended.displays_dropped,

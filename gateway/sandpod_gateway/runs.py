@@ -157,11 +157,11 @@ class Runs:
 
     async def _ended(self, connection: RunnerConnection, running: Running, handle: RunHandle) -> Ended:
         if running.request.key is not None:
-            earlier = await asyncio.shield(handle.accepted)
+            earlier = await connection.wait_for(handle.accepted)
             if earlier != running.run:
                 running.run = earlier
                 return await self._read_earlier(connection, running)
-        return self._seen(running, await asyncio.shield(handle.ended))
+        return self._seen(running, await connection.wait_for(handle.ended))
 
     async def _read_earlier(self, connection: RunnerConnection, running: Running) -> Ended:
         """Read all that another call's run with the same key wrote, and wait for its end; it stays that call's."""

@@ -105,6 +105,15 @@ class Sandboxes:
             return await self.resolve(owner, handle)
         return record
 
+    async def linked(self, name: str) -> SandboxRecord:
+        """Return the sandbox of a link. Whoever has one is not asked who they are: its maker was, when it was made.
+
+        Raises:
+            SandpodError: session_not_found, or sandbox_lost.
+        """
+        record = await self._backend.get(name)
+        return await self.resolve(record.owner if record is not None else "", name)
+
     def running(self, name: str) -> int:
         """Return how many runs go on in a sandbox, as far as this gateway knows."""
         slot = self._slots.get(name)

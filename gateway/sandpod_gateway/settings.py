@@ -18,6 +18,7 @@ from pydantic_settings import (
     YamlConfigSettingsSource,
 )
 
+from sandpod_api.fields import DAY
 from sandpod_api.results import ErrorCode
 from sandpod_gateway.backends.kubernetes_settings import KubernetesSettings
 from sandpod_gateway.backends.local_settings import LocalSettings
@@ -83,6 +84,23 @@ class LimitSettings(BaseModel):
         )
 
 
+class LinkSettings(BaseModel):
+    """Links to files. Sizes in bytes, times in seconds."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    public_url: Annotated[
+        str | None,
+        Field(
+            pattern=r"^https?://[^/?#]+$",
+            description="Address that callers know this server by, as https://sandpod.example.com; default: the one "
+            "that the request came to.",
+        ),
+    ] = None
+    expires: Annotated[int, Field(ge=1, le=DAY, description="Time of a link that names none.")] = 3600
+    upload_bytes: Annotated[int, Field(ge=1, description="Largest file that a link takes.")] = 2**30
+
+
 class Settings(BaseSettings):
     """The gateway's settings."""
 
@@ -109,6 +127,7 @@ class Settings(BaseSettings):
     auth: Annotated[AuthSettings, Field(description="Who may call.")] = AuthSettings()
     tls: Annotated[TlsSettings, Field(description="TLS in the gateway itself.")] = TlsSettings()
     limits: Annotated[LimitSettings, Field(description="Bounds of calls.")] = LimitSettings()
+    links: Annotated[LinkSettings, Field(description="Links to files.")] = LinkSettings()
     local: Annotated[LocalSettings, Field(description="The local backend.")] = LocalSettings()
     kubernetes: Annotated[KubernetesSettings, Field(description="The Kubernetes backend.")] = KubernetesSettings()
 

@@ -137,3 +137,53 @@ class FileWritten(ResultModel):
     path: str
     size: Annotated[int, Field(ge=0, description="Bytes.")]
     sha256: Annotated[str, Field(description="SHA-256 of the content, hexadecimal.")]
+
+
+class FileStat(FileEntry):
+    """What is known of one file or folder."""
+
+    sandbox: str
+
+
+class FileChanged(ResultModel):
+    """A file or folder that was made or deleted."""
+
+    sandbox: str
+    path: Annotated[str, Field(description="Its path, relative to the workspace.")]
+
+
+class FileMoved(ResultModel):
+    """A file or folder that was moved."""
+
+    sandbox: str
+    source: Annotated[str, Field(description="Where it was.")]
+    destination: Annotated[str, Field(description="Where it is.")]
+
+
+class FileLink(ResultModel):
+    """A link to a file, which works without a key until it ends."""
+
+    sandbox: str
+    path: Annotated[str, Field(description="Its path, relative to the workspace.")]
+    method: Annotated[Literal["get", "put"], Field(description="What it allows.")]
+    url: Annotated[str, Field(description="The link.")]
+    expires_at: Annotated[str, Field(description="When it ends, RFC 3339.")]
+
+
+class FileUploaded(ResultModel):
+    """A file that was uploaded, or the link to upload it by."""
+
+    sandbox: str
+    path: Annotated[str, Field(description="Its path.")]
+    size: Annotated[int | None, Field(description="Bytes, of a file that was written.")] = None
+    sha256: Annotated[str | None, Field(description="SHA-256 of the content, of a file that was written.")] = None
+    url: Annotated[str | None, Field(description="The link to put the file to, where no content was given.")] = None
+    expires_at: Annotated[str | None, Field(description="When the link ends, RFC 3339.")] = None
+
+
+class WorkspaceLink(ResultModel):
+    """A link to a whole workspace, which works without a key until it ends."""
+
+    sandbox: str
+    url: Annotated[str, Field(description="The link; what it leads to is a tar.gz.")]
+    expires_at: Annotated[str, Field(description="When it ends, RFC 3339.")]

@@ -16,6 +16,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import httpx2
+import yaml
 
 from bench import measures
 from bench.rows import BUDGETS, HEAD, Row, line
@@ -92,9 +93,20 @@ async def cluster(options: argparse.Namespace) -> AsyncIterator[Row]:
             measures.cold(session, options.cold, "bare"),
             frames(create_backend("kubernetes", kubernetes=settings), options.calls),
         ]
+        if await there.kubectl("get", "runtimeclass", "gvisor", "--ignore-not-found"):
+            await there.kubectl("apply", "-n", there.sandboxes, "-f", "-", stdin=await gvisor_template(there))
+            parts.append(measures.in_template(session, options.calls // 3, "gvisor", "gvisor"))
         for part in parts:
             async for row in part:
                 yield row
+
+
+async def gvisor_template(there: Cluster) -> str:
+    """Return the default template's image under gVisor, as a manifest."""
+    ask = ("get", "sbxt", "default", "-n", there.sandboxes, "-o", "jsonpath={.spec.image}")
+    example = yaml.safe_load((ROOT / "manifests/examples/template-gvisor.yaml").read_text(encoding="utf-8"))
+    example["spec"]["image"] = await there.kubectl(*ask)
+    return json.dumps(example)
 
 
 def shared(

@@ -65,11 +65,39 @@ async def calls(session: Session, count: int) -> AsyncIterator[Row]:
     samples, replies = await timed(count, lambda: session.python("print(1)", sandbox=sandbox))
     yield Row("call", samples)
     yield Row("runner", [reply["duration_ms"] for reply in replies])
-    samples, _ = await timed(count // 3, lambda: session.call("run_js_code", code="console.log(1)", sandbox=sandbox))
+    samples, replies = await timed(count, lambda: session.python("1+1", sandbox=sandbox, context="bench"))
+    yield Row("context", samples)
+    yield Row("cell", [reply["duration_ms"] for reply in replies])
+    log = {"code": "console.log(1)", "sandbox": sandbox}
+    samples, replies = await timed(count // 3, lambda: session.call("run_js_code", **log))
     yield Row("javascript", samples)
+    yield Row("node", [reply["duration_ms"] for reply in replies])
     samples, _ = await timed(count // 3, lambda: session.call("run_shell_command", command="true", sandbox=sandbox))
     yield Row("shell", samples)
+    yield Row("eight", await eight_at_once(session, sandbox, count // 30))
     await session.close(sandbox)
+
+
+async def eight_at_once(session: Session, sandbox: str, rounds: int) -> list[float]:
+    """Return how many times as long each of eight runs takes as one alone; they sleep, so no processor is missed."""
+
+    async def one() -> float:
+        start = time.perf_counter()
+        checked(await session.python("import time; time.sleep(0.2)", sandbox=sandbox))
+        return time.perf_counter() - start
+
+    alone = [await one() for _ in range(rounds)]
+    together = [took for _ in range(rounds) for took in await asyncio.gather(*(one() for _ in range(8)))]
+    typical = sorted(alone)[len(alone) // 2]
+    return [took / typical for took in together]
+
+
+async def in_template(session: Session, count: int, template: str, key: str) -> AsyncIterator[Row]:
+    """Runs in a sandbox of another template."""
+    sandbox = await session.create(name="bench-template", template=template)
+    samples, _ = await timed(count, lambda: session.python("print(1)", sandbox=sandbox))
+    await session.close(sandbox)
+    yield Row(key, samples)
 
 
 async def fresh(session: Session, count: int, refilled: Callable[[], Awaitable[object]]) -> AsyncIterator[Row]:
@@ -124,15 +152,24 @@ async def throughput(session: Session, megabytes: int) -> AsyncIterator[Row]:
 async def cold(session: Session, count: int, template: str) -> AsyncIterator[Row]:
     """A sandbox of a template that has no pool, and what it takes while it is idle."""
     samples, memory = [], []
+    warm = await session.create(name="bench-imported")
+    imported = await idle_memory(session, warm)
+    await session.close(warm)
     for index in range(count):
         start = time.perf_counter()
         sandbox = await session.create(name=f"bench-cold-{index}", template=template)
         samples.append((time.perf_counter() - start) * MILLIS)
-        used = checked(await session.call("run_shell_command", command=CGROUP_MEMORY, sandbox=sandbox))
-        memory.append(int(used["stdout"]) / MEGA)
+        memory.append(await idle_memory(session, sandbox))
         await session.close(sandbox)
     yield Row("cold", samples)
     yield Row("memory", memory)
+    yield Row("imported", [imported])
+
+
+async def idle_memory(session: Session, sandbox: str) -> float:
+    """Return what the pod's control group holds, MB."""
+    used = checked(await session.call("run_shell_command", command=CGROUP_MEMORY, sandbox=sandbox))
+    return int(used["stdout"]) / MEGA
 
 
 async def rate(session: Session, count: int, processor_seconds: Callable[[], float]) -> AsyncIterator[Row]:

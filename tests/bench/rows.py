@@ -11,7 +11,7 @@ class Budget:
 
     Attributes:
         what: The figure in words.
-        unit: ms, MB or MB/s.
+        unit: ms, MB, MB/s, or x for how many times as much.
         limit: The budget: p50, or p50 and p99 with a stroke between; None where there is none.
         peer: What others, or the bare machine, take for the same.
     """
@@ -27,12 +27,18 @@ BUDGETS: Final = {
     "frame": Budget(what="frame round trip over the stream", unit="ms", limit="2 / 6", peer="a new exec 80"),
     "runner": Budget(what="Python run inside the runner", unit="ms", limit="8", peer="fork to exit alone 4"),
     "javascript": Budget(what="run_js_code console.log(1), in use", unit="ms", limit=None, peer=""),
+    "node": Budget(what="JavaScript run inside the runner", unit="ms", limit="8 / 25", peer=""),
+    "context": Budget(what="cell 1+1 in a context, in use", unit="ms", limit=None, peer=""),
+    "cell": Budget(what="cell 1+1 inside the runner", unit="ms", limit="3 / 10", peer=""),
+    "gvisor": Budget(what="run_python_code print(1) under gVisor", unit="ms", limit="50", peer="a new exec 267"),
+    "eight": Budget(what="8 sleeping runs at once, against one", unit="x", limit="2", peer=""),
     "shell": Budget(what="run_shell_command true, in use", unit="ms", limit=None, peer=""),
     "fresh": Budget(what="fresh sandbox to first output", unit="ms", limit="60 / 200", peer="agent-sandbox 329"),
     "byte": Budget(what="program's write to its arrival", unit="ms", limit="15", peer="the stream alone 1"),
     "cold": Budget(what="sandbox without a pool, image present", unit="ms", limit="2500", peer="a bare pod 2000"),
     "output": Budget(what="output streamed out of a sandbox", unit="MB/s", limit="50", peer="one exec 77 to 100"),
     "memory": Budget(what="idle sandbox, no pre-imports", unit="MB", limit="25", peer=""),
+    "imported": Budget(what="idle sandbox, the template's pre-imports", unit="MB", limit=None, peer=""),
     "rate": Budget(what="calls per second of gateway processor", unit="1/s", limit="250", peer="FastMCP alone 400-500"),
 }
 

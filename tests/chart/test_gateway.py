@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from chart.render import Manifest, only, render
@@ -121,6 +122,14 @@ def test_there_is_no_ingress_unless_it_is_asked_for() -> None:
     assert not [m for m in render() if m["kind"] == "Ingress"]
 
 
+@pytest.mark.parametrize(("secret", "scheme"), [("cert", "https"), ("", "http")])
+def test_links_lead_to_the_ingress(tmp_path: Path, secret: str, scheme: str) -> None:
+    values = ("ingress.enabled=true", "ingress.host=run.example.com", f"ingress.tls.secretName={secret}")
+    assert settings(tmp_path, *values).links.public_url == f"{scheme}://run.example.com"
+    (rule,) = only(render(*values), "Ingress", "sandpod-gateway")["spec"]["rules"]
+    assert "/files" in [path["path"] for path in rule["http"]["paths"]]
+
+
 def test_ingress_has_tls_and_lets_long_silent_streams_through() -> None:
     values = ("ingress.enabled=true", "ingress.host=run.example.com", "ingress.tls.secretName=cert")
     ingress = only(render(*values), "Ingress", "sandpod-gateway")
@@ -131,7 +140,7 @@ def test_ingress_has_tls_and_lets_long_silent_streams_through() -> None:
     (rule,) = ingress["spec"]["rules"]
     assert rule["host"] == "run.example.com"
     backend = {"service": {"name": "sandpod-gateway", "port": {"name": "http"}}}
-    assert [path["path"] for path in rule["http"]["paths"]] == ["/mcp", "/healthz"]
+    assert [path["path"] for path in rule["http"]["paths"]] == ["/mcp", "/files", "/archives", "/healthz"]
     assert all(path["backend"] == backend for path in rule["http"]["paths"])
 
 

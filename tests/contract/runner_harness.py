@@ -163,6 +163,19 @@ class Client:
     async def file(self, op: str, payload: bytes = b"", **fields: Any) -> Frame:
         return await self.ask("file", payload, op=op, **fields)
 
+    async def upload(self, path: str, data: bytes, *, overwrite: bool = True) -> dict[str, Any]:
+        """Write a file in parts and return what is told of it."""
+        self._numbers += 1
+        header = {"t": "file", "id": self._numbers, "op": "write", "path": path, "overwrite": overwrite}
+        starts = range(0, max(len(data), 1), protocol.FILE_PART)
+        for start in starts:
+            await self.send({**header, "last": start == starts[-1]}, data[start : start + protocol.FILE_PART])
+        frame = await self.next()
+        assert frame is not None, "the stream ended"
+        if frame.kind == "error":
+            raise RefusedError(frame.header)
+        return frame.header
+
     async def until_ended(self, name: str) -> dict[str, Any]:
         """Return a run's end once it has come, without becoming its owner."""
         cursor = 0

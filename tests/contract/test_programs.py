@@ -227,3 +227,35 @@ async def test_each_figure_comes_back_once_as_an_image(caller: Caller) -> None:
 async def test_a_table_comes_back_in_a_rich_form(caller: Caller) -> None:
     code = "class T:\n    def _repr_html_(self): return '<table></table>'\nT()"
     assert "<table" in json.dumps((await caller.python(code, context="c"))["result"])
+
+
+async def test_colours_are_stripped_on_request_also_from_a_background_run(caller: Caller) -> None:
+    code = "print('\\x1b[1;31mred\\x1b[0m', '\\x1b]0;title\\x07plain')"
+    assert (await caller.python(code))["stdout"] == "\x1b[1;31mred\x1b[0m \x1b]0;title\x07plain\n"
+    assert (await caller.python(code, strip_ansi=True))["stdout"] == "red plain\n"
+    run = await caller.call("start_run", code=code)
+    read = await caller.call("read_run", run_id=run["run_id"], wait=30, strip_ansi=True)
+    assert read["stdout"] == "red plain\n"
+
+
+async def test_background_run_in_a_context_leaves_its_variables_there(caller: Caller) -> None:
+    run = await caller.call("start_run", code="import os\nx = 41\nos.write(1, b'set\\n');", context="shared")
+    read = await caller.call("read_run", run_id=run["run_id"], wait=30)
+    assert (read["stdout"], read["sandbox"]) == ("set\n", run["sandbox"])
+    cell = await caller.python("x + 1", context="shared", sandbox=run["sandbox"])
+    assert cell["result"] == {"text/plain": "42"}
+
+
+async def test_files_are_made_moved_and_deleted_by_tools_as_the_programs_own(caller: Caller) -> None:
+    await caller.call("make_directory", path="d/e")
+    await caller.call("upload_file", filename="a.txt", text="1", path="d/e")
+    code = "import os\nassert os.stat('d/e/a.txt').st_uid == os.getuid()\nopen('d/e/a.txt', 'a').write('2')"
+    assert (await caller.python(code))["outcome"] == "ok"
+    assert (await caller.call("stat_file", path="d/e/a.txt"))["size"] == 2
+    await caller.call("move_file", source="d/e/a.txt", destination="b.txt")
+    assert (await caller.call("read_file", path="b.txt"))["content"] == "12"
+    assert (await caller.call("delete_file", path="d"))["error"] == ErrorCode.INVALID_PATH
+    await caller.call("delete_file", path="d", recursive=True)
+    await caller.call("delete_file", path="b.txt")
+    assert (await caller.call("list_files"))["entries"] == []
+    assert (await caller.call("move_file", source="../x", destination="y"))["error"] == ErrorCode.INVALID_PATH

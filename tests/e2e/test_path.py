@@ -1,11 +1,13 @@
 """The whole path: a plain MCP client, the gateway, a locked-down pod, and back."""
 
 from typing import Any
+from urllib.parse import urlsplit
 
+import httpx2
 import pytest
 
 from e2e.callers import Caller, Era, Session
-from e2e.cluster import Cluster
+from e2e.cluster import Cluster, forwarded
 
 ERAS: list[Era] = ["auto", "legacy"]
 
@@ -26,7 +28,8 @@ async def test_tools_have_typed_inputs_and_outputs(session: Session) -> None:
     tools = {tool.name: tool for tool in await session.client.list_tools()}
     expected = {
         *("run_python_code", "run_js_code", "run_shell_command", "create_sandbox", "list_sandboxes", "get_sandbox"),
-        *("close_sandbox", "write_file", "read_file", "list_files"),
+        *("close_sandbox", "write_file", "read_file", "list_files", "upload_file", "stat_file", "make_directory"),
+        *("move_file", "delete_file", "start_run", "read_run", "stop_run", "list_runs", "list_contexts"),
     }
     assert expected <= tools.keys()
     for name in expected:
@@ -122,3 +125,18 @@ async def test_bad_call_gets_a_code_a_sentence_and_a_next_step(
 async def test_broken_utf8_is_replaced_and_counted_in_bytes(session: Session, sandbox: str) -> None:
     reply = await session.python(r"import os; os.write(1, b'a\xff\xc3\xa9b')", sandbox=sandbox)
     assert (reply["stdout"], reply["stdout_bytes"]) == ("a\ufffdéb", 5)
+
+
+async def test_link_made_by_one_gateway_works_at_all_of_them_without_a_key(
+    session: Session, sandbox: str, cluster: Cluster
+) -> None:
+    await session.call("write_file", path="out/t.csv", text="a,b\n", sandbox=sandbox)
+    link = urlsplit((await session.call("create_link", path="out/t.csv", sandbox=sandbox))["url"])
+    pods = await cluster.component_pods("gateway")
+    assert len(pods) > 1
+    for pod in pods:
+        with forwarded(cluster.namespace, f"pod/{pod}", 8000) as port:
+            async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
+                answer = await http.get(f"{link.path}?{link.query}")
+                assert (answer.status_code, answer.text) == (200, "a,b\n")
+                assert (await http.get(link.path)).status_code == 403

@@ -113,3 +113,29 @@ async def test_client_that_goes_away_ends_its_run(alice: Caller, sandbox: str, c
         return int(await cluster.in_pod(pod, COUNT)) == 0
 
     await until("the run of the client that left has ended", ended, within=15)
+
+
+async def test_a_gigabyte_of_output_costs_gateway_and_runner_no_memory(
+    session: Session, sandbox: str, cluster: Cluster
+) -> None:
+    code = "import os\nline = b'x' * 65535 + b'\\n'\nfor _ in range({}): os.write(1, line)\nprint('last')"
+    await session.python(code.format(200), sandbox=sandbox)  # buffers are as large as they get
+    before = await _peaks(session, sandbox, cluster)
+    reply = await session.python(code.format(2**30 // 65536), sandbox=sandbox, timeout=300)
+    after = await _peaks(session, sandbox, cluster)
+    assert (reply["outcome"], reply["stdout_bytes"], reply["stdout_truncated"]) == ("ok", 2**30 + 5, True)
+    assert reply["stdout"].startswith("xxx")
+    assert reply["stdout"].endswith("x\nlast\n")
+    grown = {name: after[name] - before[name] for name in before}
+    assert {name: kilobytes for name, kilobytes in grown.items() if kilobytes > 16 * 1024} == {}
+
+
+async def _peaks(session: Session, sandbox: str, cluster: Cluster) -> dict[str, int]:
+    """Return the most memory that the runner and each gateway has had, KiB."""
+    ask = "grep VmHWM /proc/1/status"
+    said = {"runner": (await session.call("run_shell_command", command=ask, sandbox=sandbox))["stdout"]}
+    gateway = ("-n", cluster.namespace, "-l", "app.kubernetes.io/component=gateway", "-o", "name")
+    for pod in (await cluster.kubectl("get", "pods", *gateway)).split():
+        said[pod] = await cluster.kubectl("exec", "-n", cluster.namespace, pod, "--", "sh", "-c", ask)
+    assert len(said) > 1
+    return {name: int(text.split()[1]) for name, text in said.items()}

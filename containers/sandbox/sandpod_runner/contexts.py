@@ -47,6 +47,7 @@ class Process:
     program: Program
     sock: socket.socket
     wanted: bool = True
+    why: str = "The context's process had ended"
     number: int = 0
     cell: Cell | None = None
     left: list[int] = field(default_factory=list)
@@ -131,6 +132,20 @@ class Context:
         while len(process.left) > _MAX_LEFT:
             self._drop(process, process.left[0])
 
+    @property
+    def pid(self) -> int | None:
+        """Its process, if it has one."""
+        process = self._process
+        known = process is not None and process.program.pid.done() and not process.program.pid.exception()
+        return process.program.pid.result() if process is not None and known else None
+
+    def lose(self, why: str) -> None:
+        """End the process at once; the next cell tells why its variables are gone."""
+        process = self._process
+        if process is not None:
+            process.why = why
+            process.program.abandon()
+
     async def end(self) -> None:
         """End the process and all that came from it, if there is one. Nothing is lost that somebody still wants."""
         process, self.lost = self._process, None
@@ -202,7 +217,7 @@ class Context:
             return
         self._process = None
         if process.wanted:
-            self.lost = "The context's process had ended: this cell began without its variables."
+            self.lost = f"{process.why}: this cell began without its variables."
         self._loop.remove_reader(process.sock)
         process.sock.close()
         for fd in list(process.left):
@@ -223,13 +238,7 @@ class Contexts:
     """The contexts, by name."""
 
     def __init__(self, launcher: Launcher, base: Job, commands: dict[str, list[str]]) -> None:
-        """Begin with none.
-
-        Args:
-            launcher: Starts their processes.
-            base: What every program has.
-            commands: The command of each language's contexts; empty for Python.
-        """
+        """Begin with none. The commands are those of each language's contexts; Python's is empty."""
         self._launcher = launcher
         self._base = base
         self._commands = commands
@@ -245,8 +254,8 @@ class Contexts:
         context = self._contexts.get(name)
         if context is not None and context.language != language:
             if not context.empty:
-                message = f"That context is of {context.language}: choose another name, or restart it first."
-                raise Refusal("invalid_argument", message)
+                other = f"That context is of {context.language}: choose another name, or restart it first."
+                raise Refusal("invalid_argument", other)
             del self._contexts[name]
             context = None
         if context is None:
@@ -268,6 +277,10 @@ class Contexts:
         if context is None:
             raise Refusal("not_found", "There is no context of that name.")
         return context
+
+    def pids(self) -> dict[Context, int]:
+        """Return the processes that there are."""
+        return {context: context.pid for context in self._contexts.values() if context.pid is not None}
 
     def describe(self) -> list[dict[str, Any]]:
         """Return what is told of the contexts: name, language, state and when they were started."""

@@ -9,13 +9,17 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
+from sandpod_runner.disk import DiskWatch
 from sandpod_runner.errors import Refusal, refusal_of
 from sandpod_runner.files import Files, Reply
 from sandpod_runner.frames import Frame
 from sandpod_runner.paths import Workspace
 from sandpod_runner.uploads import Uploads
+
+if TYPE_CHECKING:
+    from sandpod_runner.archives import Archives
 
 logger = logging.getLogger(__name__)
 
@@ -32,13 +36,18 @@ class FileServer:
 
     Args:
         workspace: Where the files are.
+        disk: What watches its size, where its file system does not.
         answer: Called with a request's number and its reply or refusal.
         hold: Called with whether the stream must not be read for now.
     """
 
-    def __init__(self, workspace: Workspace, answer: Answer, hold: Callable[[bool], None]) -> None:
+    def __init__(
+        self, workspace: Workspace, disk: DiskWatch | None, answer: Answer, hold: Callable[[bool], None]
+    ) -> None:
+        self._workspace = workspace
         self._files = Files(workspace)
-        self._uploads = Uploads(workspace)
+        self._archives: Archives | None = None
+        self._uploads = Uploads(workspace, disk)
         self._answer = answer
         self._hold = hold
         self._waiting: deque[tuple[int, Frame]] = deque()
@@ -97,6 +106,8 @@ class FileServer:
 
     def _do(self, number: int, fields: dict[str, Any], payload: bytes) -> Reply | Refusal | None:
         try:
+            if fields.get("op") == "archive":
+                return self._archive(fields)
             if fields.get("op") == "write":
                 return self._uploads.part(number, fields, payload)
             return self._files.operation(fields.get("op"))(fields)
@@ -107,6 +118,13 @@ class FileServer:
         except Exception:
             logger.exception("a file request failed")
             return Refusal("backend_error", "The request failed inside the runner.")
+
+    def _archive(self, fields: dict[str, Any]) -> Reply:
+        if self._archives is None:
+            from sandpod_runner.archives import Archives  # noqa: PLC0415 - hardly any stream needs it
+
+            self._archives = Archives(self._workspace)
+        return self._archives.part(fields)
 
     def _full(self) -> bool:
         return len(self._waiting) >= MAX_WAITING or self._bytes >= MAX_WAITING_BYTES

@@ -66,7 +66,7 @@ class Files:
         """
         found = self._operations.get(name) if isinstance(name, str) else None
         if found is None:
-            raise Refusal("invalid_argument", f"The operations are write, {', '.join(self._operations)}.")
+            raise Refusal("invalid_argument", f"The operations are write, archive, {', '.join(self._operations)}.")
         return found
 
     def _read(self, fields: dict[str, Any]) -> Reply:

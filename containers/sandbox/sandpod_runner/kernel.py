@@ -9,6 +9,8 @@ import signal
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_DUMPABLE = 4
+_PR_SET_SECCOMP = 22
+_SECCOMP_MODE_FILTER = 2
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
 
@@ -34,6 +36,22 @@ def adopt_orphans() -> None:
 def forbid_new_rights() -> None:
     """Make set-user-id programs powerless, for this process and all that come from it."""
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+
+
+class _Filter(ctypes.Structure):
+    _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
+
+
+def filter_calls(program: bytes) -> None:
+    """Put a filter on the system calls of this process and of all that come from it.
+
+    Args:
+        program: Classic BPF, eight bytes an instruction.
+    """
+    wanted = _Filter(len(program) // 8, program)
+    if _libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(wanted), 0, 0) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
 
 
 def end_with_parent() -> None:

@@ -1,7 +1,7 @@
 """Sees memory running out before the kernel does, so that one run ends and says why, and not the whole sandbox.
 
-Called by `runs.py` while runs go on. In a pod the cgroup says what is used (version 1 and 2); under the local backend,
-which has none, processes and files in memory are added up. What to do about it is decided by `runs.py`.
+Called by `guard.py`. In a pod the cgroup says what is used (version 1 and 2); under the local backend,
+which has none, processes and files in memory are added up. What to do about it is decided there.
 """
 
 import os
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from sandpod_runner import processes
+from sandpod_runner.mounts import in_memory
 
 _MIB: Final = 1024 * 1024
 _GVISOR: Final = 64 * _MIB
@@ -74,7 +75,7 @@ class ProcessSum:
 
     def __init__(self, limit: int, folders: Iterable[str]) -> None:
         self.limit = limit
-        self._folders = {os.stat(folder).st_dev: folder for folder in folders if _in_memory(folder)}
+        self._folders = {os.stat(folder).st_dev: folder for folder in folders if in_memory(folder)}
 
     def used(self, over: int) -> int:
         """See `Source`."""
@@ -202,13 +203,3 @@ def _two_fields(path: str, names: tuple[str, str]) -> tuple[int, int] | None:
 def _folder_bytes(folder: str) -> int:
     info = os.statvfs(folder)
     return (info.f_blocks - info.f_bfree) * info.f_frsize + (info.f_files - info.f_ffree) * _INODE
-
-
-def _in_memory(folder: str) -> bool:
-    try:
-        device = os.stat(folder).st_dev
-        mounts = _read("/proc/self/mountinfo").splitlines()
-    except OSError:
-        return False
-    name = f"{os.major(device)}:{os.minor(device)}"
-    return any(f" {name} " in mount and " - tmpfs " in mount for mount in mounts)

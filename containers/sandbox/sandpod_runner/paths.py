@@ -99,6 +99,7 @@ class Workspace:
             Refusal: invalid_path, also where it is no folder.
             OSError: There is none.
         """
+        make_usable(self.root)
         fd = self.open_folder(path)
         try:
             return _location(fd)
@@ -149,6 +150,14 @@ class Workspace:
             os.close(fd)
             raise Refusal("not_found", "There is no such file or folder.")
         return fd
+
+
+def make_usable(folder: str) -> None:
+    """Give the user back the rights over a folder of its own, where a program has taken them away."""
+    with contextlib.suppress(OSError):
+        mode = stat.S_IMODE(os.stat(folder).st_mode)
+        if mode & stat.S_IRWXU != stat.S_IRWXU:
+            os.chmod(folder, mode | stat.S_IRWXU)
 
 
 def reopen(fd: int, flags: int) -> int:

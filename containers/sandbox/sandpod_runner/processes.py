@@ -1,6 +1,6 @@
 """Which processes there are, whose they are, and how to end a tree of them.
 
-Reads `/proc` and sends signals; called by `launcher.py`, `runs.py` and `memory.py`. It keeps no state: what it read
+Reads `/proc` and sends signals; called by `launcher.py`, `guard.py` and `memory.py`. It keeps no state: what it read
 may be old by the time it is used, so callers look again until nothing is left.
 """
 
@@ -105,6 +105,19 @@ def resident(pids: Iterable[int]) -> int:
                 total += int(file.read().split()[1]) * _PAGE
         except (OSError, ValueError, IndexError):
             continue
+    return total
+
+
+def written(pids: Iterable[int]) -> int:
+    """Return the bytes that these processes have written to disks."""
+    total = 0
+    for pid in pids:
+        try:
+            with open(f"/proc/{pid}/io") as file:
+                fields = dict(line.split(": ", 1) for line in file.read().splitlines())
+            total += int(fields["write_bytes"])
+        except (OSError, ValueError, KeyError):
+            continue  # gone, or closed to its own user
     return total
 
 

@@ -5,6 +5,7 @@ Called by `run.py`. Building a job is pure; the code folder is the only thing he
 
 import contextlib
 import os
+import stat
 import sys
 from dataclasses import dataclass, replace
 from typing import Final
@@ -12,6 +13,7 @@ from typing import Final
 from sandpod_runner.environment import find_program
 from sandpod_runner.errors import refusal_of
 from sandpod_runner.jobs import Job
+from sandpod_runner.paths import make_usable
 from sandpod_runner.requests import MAX_TEXT, RunRequest
 
 BOOTSTRAP: Final = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bootstrap.cjs")
@@ -54,17 +56,31 @@ class CodeFolder:
         Raises:
             Refusal: quota_exceeded where the disk is full, or what else the system says.
         """
-        path = self._file(request)
         try:
-            # A program may have removed the folder: it is its user's.
-            os.makedirs(self.path, mode=0o700, exist_ok=True)
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-            with open(fd, "wb", buffering=0) as file:
-                file.write(request.code)
+            try:
+                return self._write(request)
+            except (FileNotFoundError, NotADirectoryError, PermissionError):
+                self._repair()
+                return self._write(request)
         except OSError as error:
             self.remove(request)
             raise refusal_of(error) from error
+
+    def _write(self, request: RunRequest) -> str:
+        path = self._file(request)
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        with open(fd, "wb", buffering=0) as file:
+            file.write(request.code)
         return path
+
+    def _repair(self) -> None:
+        """Make the folder anew: it is the programs' user's, and one may have cleaned up thoroughly."""
+        make_usable(os.path.dirname(self.path))
+        with contextlib.suppress(FileNotFoundError):
+            if not stat.S_ISDIR(os.lstat(self.path).st_mode):
+                os.unlink(self.path)
+        os.makedirs(self.path, mode=0o700, exist_ok=True)
+        make_usable(self.path)
 
     def remove(self, request: RunRequest) -> None:
         """Remove a run's file; Node may have renamed it to say that it is a module."""

@@ -68,12 +68,13 @@ File operations (paths relative to the workspace, or absolute inside it):
 | op | fields | reply |
 |---|---|---|
 | read | offset, limit | size, mtime; payload the bytes |
-| write | overwrite (bool), last (bool); parts of one id in order, the file appears whole at the last | size, sha256 (with the last part only; earlier parts get no reply) |
+| write | overwrite (bool), last (bool), abort (bool: forget the parts that came); parts of one id in order, the file appears whole at the last | size, sha256 (with the last part only; earlier parts get no reply) |
 | list | recursive (bool), limit | entries [{path, kind, size, mtime}], truncated |
 | stat | | path, kind, size, mtime |
 | delete | recursive (bool) | |
 | mkdir | | |
 | move | destination, overwrite (bool) | |
+| archive | archive (a name for it, chosen by the asker; no path): each request returns the next part | last (bool); payload a part of a tar.gz of the workspace |
 
 The folder `.sandpod` is not listed and can't be used by any of them.
 """

@@ -13,6 +13,7 @@ from typing import Any, Final
 from sandpod_runner import processes
 from sandpod_runner.contexts import Contexts
 from sandpod_runner.delivery import Delivery
+from sandpod_runner.disk import DiskWatch
 from sandpod_runner.ends import Stop, describe_end, killed, out_of_memory, ran_out
 from sandpod_runner.jobs import Job
 from sandpod_runner.launcher import Exit, Launcher, LostError, Program
@@ -43,6 +44,7 @@ class Toolbox:
     code: CodeFolder
     base: Job = field(repr=False)
     memory: Watch | None
+    disk: DiskWatch | None = None
 
 
 class Run:

@@ -1,7 +1,7 @@
 """All runs of the sandbox: which there are, whose they are, and which must end.
 
-Called by `server.py` with what streams ask for. It decides which run ends when memory runs out; how one is started
-and ended is `run.py`'s work, who gets its output `delivery.py`'s, and what is remembered `memory_of_runs.py`'s.
+Called by `server.py` with what streams ask for. How a run is started and ended is `run.py`'s work, who gets its output
+`delivery.py`'s, what is remembered `memory_of_runs.py`'s, and which one ends when memory or disk run out `guard.py`'s.
 """
 
 import asyncio
@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from sandpod_runner import processes
 from sandpod_runner.cells import CellRun
 from sandpod_runner.delivery import Delivery, Owner
-from sandpod_runner.ends import Stop, out_of_memory
+from sandpod_runner.ends import Stop
 from sandpod_runner.errors import Refusal, refusal_of
+from sandpod_runner.guard import Guard
 from sandpod_runner.memory_of_runs import MemoryOfRuns, Record
 from sandpod_runner.output_log import OutputLog
 from sandpod_runner.paths import Workspace
@@ -53,7 +53,7 @@ class Runs:
         self._spills.clear()
         self._spills.make_room = self._memory.drop_output
         self._tasks: set[asyncio.Task[None]] = set()
-        self._look: asyncio.TimerHandle | None = None
+        self._guard = Guard(toolbox.memory, toolbox.disk, toolbox.contexts, self._runs.values)
 
     @property
     def names(self) -> list[str]:
@@ -89,8 +89,7 @@ class Runs:
             run = Run(request, cwd, record.delivery, self._toolbox)
         else:
             run = CellRun(request, cwd, record.delivery, self._toolbox, context)
-        if not self._runs:
-            self._watch()
+        self._guard.begin()
         self._runs[request.run] = run
         self._records[request.run] = record
         self._memory.begin(record)
@@ -206,9 +205,6 @@ class Runs:
         finally:
             # Before the owner can ask for another run of that name: nothing is awaited between `end` and this.
             self._remember(run)
-            if not self._runs and self._look is not None:
-                self._look.cancel()
-                self._look = None
 
     def _record(self, request: RunRequest, owner: Owner) -> Record:
         long = request.detached or request.key is not None
@@ -240,29 +236,3 @@ class Runs:
     def _forget(self) -> None:
         wait = self._memory.expire(self._loop.time())
         self._forgetting = None if wait is None else self._loop.call_later(wait, self._forget)
-
-    def _watch(self) -> None:
-        memory = self._toolbox.memory
-        if memory is not None and self._look is None:
-            memory.rest()
-            self._look_at_memory()
-
-    def _look_at_memory(self) -> None:
-        memory = self._toolbox.memory
-        if memory is None:
-            return
-        begin = self._loop.time()
-        over, again = memory.look()
-        if over:
-            self._end_largest(memory.limit)
-        # Adding processes up takes a while where there are many: looking must not become all that is done.
-        cost = self._loop.time() - begin
-        self._look = self._loop.call_later(max(again, 4 * cost), self._look_at_memory)
-
-    def _end_largest(self, limit: int) -> None:
-        if any(run.stopped == "out_of_memory" for run in self._runs.values()):
-            return  # what it gives back shows at the next look
-        table = processes.parents()
-        sizes = {run: processes.resident(processes.trees([run.pid], table)) for run in self._runs.values() if run.pid}
-        if sizes:
-            max(sizes, key=lambda run: sizes[run]).stop(out_of_memory(limit))

@@ -17,6 +17,7 @@ from typing import Final
 
 from sandpod_runner import environment, kernel, probe, processes, programs, protocol, signals
 from sandpod_runner.contexts import Contexts
+from sandpod_runner.disk import find_disk_watch
 from sandpod_runner.jobs import Job
 from sandpod_runner.launcher import Launcher
 from sandpod_runner.memory import find_watch
@@ -114,10 +115,12 @@ def _compose(settings: Settings, launcher: Launcher, env: dict[str, str], tmp: s
         node.prepare()
     memory = find_watch(settings.memory_limit, (workspace.root, tmp, "/dev/shm"))  # noqa: S108 - a name of the system's
     contexts = Contexts(launcher, base, programs.context_commands(tools))
-    toolbox = Toolbox(launcher, tools, node, contexts, CodeFolder(tmp), base, memory)
+    disk = find_disk_watch(workspace.root, settings.workspace_bytes)
+    toolbox = Toolbox(launcher, tools, node, contexts, CodeFolder(tmp), base, memory, disk)
     return Service(
         runs=Runs(toolbox, workspace),
         workspace=workspace,
+        disk=disk,
         languages=programs.find_versions(tools),
         memory_limit=memory.limit if memory else None,
     )

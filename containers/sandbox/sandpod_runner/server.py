@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sandpod_runner import protocol
+from sandpod_runner.disk import DiskWatch
 from sandpod_runner.errors import Refusal
 from sandpod_runner.file_server import FileServer
 from sandpod_runner.files import Reply
@@ -37,6 +38,7 @@ class Service:
 
     runs: Runs
     workspace: Workspace
+    disk: DiskWatch | None
     languages: dict[str, str]
     memory_limit: int | None
 
@@ -53,7 +55,7 @@ class Connection(asyncio.Protocol):
         self._service = service
         self._closed = closed
         self._decoder = Decoder()
-        self._files = FileServer(service.workspace, self._answer, self._hold)
+        self._files = FileServer(service.workspace, service.disk, self._answer, self._hold)
         self._tails = Tails(self.send)
         self._transport: asyncio.Transport | None = None
         self._greeted = False

@@ -21,7 +21,7 @@ class Settings:
         memory_limit: SANDPOD_MEMORY_LIMIT, where no cgroup says it: the local backend.
         processes: SANDPOD_PROCESSES, of the user in all.
         open_files: SANDPOD_OPEN_FILES, of one process.
-        workspace_bytes: SANDPOD_WORKSPACE_BYTES, the largest single file of a program.
+        workspace_bytes: SANDPOD_WORKSPACE_BYTES, what the folder holds at most; so is a program's largest file.
         preimport: SANDPOD_PREIMPORT, Python modules by comma, imported once so that runs need not.
         probes: SANDPOD_PROBES, `host:port` by comma, which must not be reachable from here.
         allow_open_network: SANDPOD_ALLOW_OPEN_NETWORK=1, serve even where they are.

@@ -5,12 +5,14 @@ removed.
 """
 
 import contextlib
+import errno
 import hashlib
 import os
 import stat
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from sandpod_runner.disk import DiskWatch
 from sandpod_runner.errors import Refusal
 from sandpod_runner.files import PARTIAL, Reply, flag
 from sandpod_runner.paths import Place, Workspace
@@ -26,10 +28,13 @@ class _Upload:
     partial: str
     fd: int
     overwrite: bool
+    room: int | None
     size: int = 0
     digest: Any = field(default_factory=hashlib.sha256)
 
     def add(self, data: bytes) -> None:
+        if self.room is not None and self.size + len(data) > self.room:
+            raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
         view = memoryview(data)
         while view:
             view = view[os.write(self.fd, view) :]
@@ -55,8 +60,9 @@ class _Upload:
 class Uploads:
     """The uploads of one stream."""
 
-    def __init__(self, workspace: Workspace) -> None:
+    def __init__(self, workspace: Workspace, disk: DiskWatch | None) -> None:
         self._workspace = workspace
+        self._disk = disk
         self._going: dict[int, _Upload] = {}
         self._failed: dict[int, None] = {}
 
@@ -68,6 +74,10 @@ class Uploads:
             OSError: As above.
         """
         last = flag(fields, "last")
+        if flag(fields, "abort"):
+            self._drop(number)
+            self._failed.pop(number, None)
+            return {}, b""
         try:
             if number in self._failed:
                 return None  # at an earlier part, and that was told
@@ -103,7 +113,8 @@ class Uploads:
         except BaseException:
             os.close(place.folder)
             raise
-        self._going[number] = _Upload(place, partial, fd, overwrite)
+        room = None if self._disk is None else max(0, self._disk.limit - self._disk.used())
+        self._going[number] = _Upload(place, partial, fd, overwrite, room)
 
     def _fail(self, number: int) -> None:
         self._drop(number)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Final, NoReturn
 
-from sandpod_runner import child, hooks, kernel
+from sandpod_runner import child, hooks, kernel, shield
 from sandpod_runner.jobs import MAX_FDS, REQUEST, Kind, Message
 
 _REFILL_MS: Final = 20
@@ -34,6 +34,7 @@ def main(fd: int, modules: list[str]) -> NoReturn:
     kernel.set_readable(False)
     kernel.end_with_parent()
     kernel.forbid_new_rights()
+    shield.install([os.getppid(), os.getpid()])
     os.chdir("/")
     zygote = _Zygote(socket.socket(fileno=fd))
     hooks.install()
@@ -111,6 +112,9 @@ class _Zygote:
         waiting, self._waiting = self._waiting, None
         self._refill_due = True
         if waiting is None:
+            return None
+        if shield.is_changed(waiting.pid):
+            waiting.sock.close()  # it ends
             return None
         with waiting.sock:
             try:

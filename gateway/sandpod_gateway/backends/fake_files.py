@@ -4,7 +4,9 @@ It knows files by their path and folders by the files below them (and by `mkdir`
 """
 
 import hashlib
+import io
 import posixpath
+import tarfile
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +28,7 @@ class FakeFiles:
 
     contents: dict[str, bytes] = field(default_factory=dict)
     folders: set[str] = field(default_factory=set)
+    archives: set[str] = field(default_factory=set)
 
     def request(self, header: dict[str, Any], payload: bytes) -> tuple[dict[str, Any], bytes]:
         """Carry out one operation and return the reply's fields and payload.
@@ -37,6 +40,8 @@ class FakeFiles:
         Raises:
             FakeFileError: It is refused.
         """
+        if header.get("op") == "archive":
+            return self._archive(str(header.get("archive")))
         path = _inside(header.get("path"))
         match header.get("op"):
             case "read":
@@ -62,6 +67,18 @@ class FakeFiles:
             case _:
                 raise FakeFileError(ErrorCode.INVALID_ARGUMENT, "There is no such operation.")
         return {}, b""
+
+    def _archive(self, name: str) -> tuple[dict[str, Any], bytes]:
+        if name in self.archives:
+            return {"last": True}, b""
+        self.archives.add(name)
+        made = io.BytesIO()
+        with tarfile.open(fileobj=made, mode="w:gz") as tar:
+            for path, content in self.contents.items():
+                entry = tarfile.TarInfo(path)
+                entry.size = len(content)
+                tar.addfile(entry, io.BytesIO(content))
+        return {"last": False}, made.getvalue()
 
     def _is_folder(self, path: str) -> bool:
         return path in {"", *self.folders} or any(name.startswith(path + "/") for name in self.contents)

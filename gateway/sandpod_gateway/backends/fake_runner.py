@@ -153,6 +153,9 @@ class _Session:
 
     async def _file(self, header: dict[str, Any], payload: bytes) -> None:
         number = header.get("id", 0)
+        if header.get("abort"):
+            self._parts.pop(number, None)
+            return
         content = self._parts.setdefault(number, bytearray())
         content += payload
         if header.get("op") == "write" and not header.get("last", True):

@@ -68,9 +68,11 @@ def _register_runs(mcp: FastMCP[None], background: BackgroundRuns, metrics: Metr
 
     @mcp.tool(annotations={"title": "Read a run", **_READ}, output_schema=output_schema(RunOutput))
     @answering(metrics)
-    async def read_run(*, run_id: arguments.RunId, cursor: Cursor = 0, wait: Wait = 0) -> RunOutput:
+    async def read_run(
+        *, run_id: arguments.RunId, cursor: Cursor = 0, wait: Wait = 0, strip_ansi: arguments.StripAnsi = False
+    ) -> RunOutput:
         """Return what a run has written since the cursor, and its result once it has ended and all is read."""
-        return await background.read(current_owner(), run_id, cursor=cursor, wait=wait)
+        return await background.read(current_owner(), run_id, cursor=cursor, wait=wait, strip_ansi=strip_ansi)
 
     @mcp.tool(annotations={"title": "Stop a run", **_END}, output_schema=output_schema(RunOutput))
     @answering(metrics)

@@ -47,6 +47,7 @@ def register(mcp: FastMCP[None], runs: Runs, metrics: Metrics) -> None:
         args: arguments.Args = None,
         env: arguments.Env = None,
         idempotency_key: arguments.Key = None,
+        strip_ansi: arguments.StripAnsi = False,
     ) -> RunAnswer:
         """Run a Python program in a sandbox without network and return its output, exit code and how it ended.
 
@@ -63,6 +64,7 @@ def register(mcp: FastMCP[None], runs: Runs, metrics: Metrics) -> None:
             timeout=timeout,
             context=context,
             key=idempotency_key,
+            strip_ansi=strip_ansi,
         )
         return await runs.run(current_owner(), request, sandbox=sandbox, fresh=fresh, send=progress_sender(ctx))
 
@@ -80,6 +82,7 @@ def register(mcp: FastMCP[None], runs: Runs, metrics: Metrics) -> None:
         args: arguments.Args = None,
         env: arguments.Env = None,
         idempotency_key: arguments.Key = None,
+        strip_ansi: arguments.StripAnsi = False,
     ) -> RunAnswer:
         """Run a Node.js program in a sandbox without network and return its output, exit code and how it ended.
 
@@ -96,6 +99,7 @@ def register(mcp: FastMCP[None], runs: Runs, metrics: Metrics) -> None:
             timeout=timeout,
             context=context,
             key=idempotency_key,
+            strip_ansi=strip_ansi,
         )
         return await runs.run(current_owner(), request, sandbox=sandbox, fresh=fresh, send=progress_sender(ctx))
 
@@ -110,12 +114,19 @@ def register(mcp: FastMCP[None], runs: Runs, metrics: Metrics) -> None:
         stdin: arguments.Stdin = None,
         env: arguments.Env = None,
         cwd: arguments.Cwd = ".",
+        strip_ansi: arguments.StripAnsi = False,
     ) -> RunAnswer:
         """Run a bash command in a sandbox without network and return its output, exit code and how it ended.
 
         Files in /workspace stay between calls. What the command leaves running in the background is ended with it.
         """
         request = RunRequest(
-            language=Language.SHELL, code=command, env=env or {}, cwd=cwd, stdin=stdin, timeout=timeout
+            language=Language.SHELL,
+            code=command,
+            env=env or {},
+            cwd=cwd,
+            stdin=stdin,
+            timeout=timeout,
+            strip_ansi=strip_ansi,
         )
         return await runs.run(current_owner(), request, sandbox=sandbox, send=progress_sender(ctx))

@@ -8,8 +8,9 @@ from fastmcp.server.auth import TokenVerifier
 
 from sandpod_gateway.background import BackgroundRuns
 from sandpod_gateway.files import Files
-from sandpod_gateway.mcp import background_tools, file_tools, run_tools, sandbox_tools
+from sandpod_gateway.mcp import background_tools, file_tools, link_tools, resources, run_tools, sandbox_tools
 from sandpod_gateway.mcp.bad_arguments import BadArguments
+from sandpod_gateway.mcp.link_tools import LinkMaker
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.runs import Runs
 from sandpod_gateway.sandboxes import Sandboxes
@@ -31,6 +32,7 @@ class Parts:
     background: BackgroundRuns
     sandboxes: Sandboxes
     files: Files
+    links: LinkMaker
     metrics: Metrics
 
 
@@ -50,5 +52,7 @@ def create_mcp(parts: Parts, *, version: str, auth: TokenVerifier | None) -> Fas
     run_tools.register(mcp, parts.runs, parts.metrics)
     background_tools.register(mcp, parts.background, parts.metrics)
     sandbox_tools.register(mcp, parts.sandboxes, parts.metrics)
-    file_tools.register(mcp, parts.files, parts.metrics)
+    file_tools.register(mcp, parts.files, parts.links, parts.metrics)
+    link_tools.register(mcp, parts.links, parts.metrics)
+    resources.register(mcp, parts.files, parts.metrics)
     return mcp

@@ -29,21 +29,10 @@ def workspace(runner: Runner) -> Path:
     return runner.workspace
 
 
-async def upload(client: Client, path: str, data: bytes, *, overwrite: bool = True) -> dict[str, object]:
-    parts = [data[i : i + FILE_PART] for i in range(0, len(data), FILE_PART)] or [b""]
-    number = 7000 + len(path)
-    for index, part in enumerate(parts):
-        header = {"t": "file", "id": number, "op": "write", "path": path, "overwrite": overwrite}
-        await client.send({**header, "last": index == len(parts) - 1}, part)
-    frame = await client.next()
-    assert frame is not None
-    return frame.header
-
-
 @pytest.mark.parametrize("size", [0, 1, 17_000, 19_000, FILE_PART, FILE_PART + 1, 5_000_000])
 async def test_file_written_in_parts_is_read_back_whole(client: Client, workspace: Path, size: int) -> None:
     data = os.urandom(size)
-    reply = await upload(client, "s.bin", data)
+    reply = await client.upload("s.bin", data)
     assert (reply["t"], reply["size"], reply["sha256"]) == ("reply", size, hashlib.sha256(data).hexdigest())
     seen = b""
     while True:
@@ -105,12 +94,12 @@ async def test_missing_file_and_missing_folder_are_not_found(client: Client, wor
 
 async def test_existing_file_stays_unless_it_may_be_overwritten(client: Client, workspace: Path) -> None:
     (workspace / "u.txt").write_text("old")
-    assert (await upload(client, "u.txt", b"new", overwrite=False))["code"] == "file_exists"
+    assert await client.refused("write", b"new", path="u.txt", last=True) == "file_exists"
     assert (workspace / "u.txt").read_text() == "old"
-    await upload(client, "u.txt", b"new")
+    await client.upload("u.txt", b"new")
     assert (workspace / "u.txt").read_text() == "new"
     (workspace / "folder").mkdir(exist_ok=True)
-    assert (await upload(client, "folder", b"new"))["code"] == "invalid_path"
+    assert await client.refused("write", b"new", path="folder", last=True, overwrite=True) == "invalid_path"
 
 
 async def test_folders_on_the_way_to_a_new_file_are_made(client: Client, workspace: Path) -> None:

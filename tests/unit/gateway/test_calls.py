@@ -130,6 +130,11 @@ async def test_a_handle_that_names_nothing_is_refused_alike_by_all_tools(alice: 
         "list_files": {},
         "read_file": {"path": "a"},
         "write_file": {"path": "a", "text": "b"},
+        "upload_file": {"filename": "a", "text": "b"},
+        "stat_file": {"path": "a"},
+        "make_directory": {"path": "a"},
+        "move_file": {"source": "a", "destination": "b"},
+        "delete_file": {"path": "a"},
     }
     for tool, arguments in tools.items():
         assert (await alice.call(tool, sandbox=handle, **arguments))["error"] == ErrorCode.SESSION_NOT_FOUND
@@ -145,6 +150,11 @@ async def test_someone_elses_sandbox_can_not_be_told_from_none(alice: Caller, pl
             ("list_files", {}),
             ("read_file", {"path": "private.txt"}),
             ("write_file", {"path": "private.txt", "text": "his"}),
+            ("upload_file", {"filename": "private.txt", "text": "his"}),
+            ("stat_file", {"path": "private.txt"}),
+            ("make_directory", {"path": "private"}),
+            ("move_file", {"source": "private.txt", "destination": "his.txt"}),
+            ("delete_file", {"path": "private.txt"}),
             ("close_sandbox", {"force": True}),
         ):
             seen = await bob.call(tool, sandbox=sandbox, **arguments)

@@ -188,3 +188,45 @@ async def test_a_run_that_will_not_end_is_told() -> None:
     await connection.start_run(header(), b"1", Sink())
     assert not await connection.stop_run("r1", wait=0)
     await connection.close()
+
+
+async def test_a_quiet_runner_is_asked_whether_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sandpod_gateway.connection.QUIET", 0.01)
+    stream, connection = await connect()
+    run = await connection.start_run(header(), b"1", Sink())
+    await stream.heard("run")
+    waiting = asyncio.create_task(connection.wait_for(run.ended))
+    for _ in range(2):
+        ping = await stream.heard("ping")
+        stream.say({"t": "pong", "id": ping.header["id"]})
+    stream.say({"t": "end", "run": "r1", "outcome": "ok", "exit_code": 0})
+    assert (await waiting).exit_code == 0
+    assert not connection.closed
+    await connection.close()
+
+
+async def test_a_stream_that_has_gone_silent_is_closed_and_its_runs_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sandpod_gateway.connection.QUIET", 0.01)
+    monkeypatch.setattr("sandpod_gateway.connection.PONG_TIMEOUT", 0.01)
+    stream, connection = await connect()
+    run = await connection.start_run(header(), b"1", Sink())
+    with pytest.raises(ConnectionLostError):
+        await connection.wait_for(run.ended)
+    assert connection.closed
+    assert stream.closed
+
+
+async def test_a_request_without_answer_closes_a_silent_stream_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sandpod_gateway.connection.REQUEST_TIMEOUT", 0.01)
+    stream, connection = await connect()
+    asking = asyncio.create_task(connection.ask("file", {"op": "stat", "path": "a"}))
+    await stream.heard("file")
+    ping = await stream.heard("ping")
+    stream.say({"t": "pong", "id": ping.header["id"]})
+    with pytest.raises(ConnectionLostError):
+        await asking
+    assert not connection.closed
+    monkeypatch.setattr("sandpod_gateway.connection.PONG_TIMEOUT", 0.01)
+    with pytest.raises(ConnectionLostError):
+        await connection.ask("file", {"op": "stat", "path": "a"})
+    assert connection.closed

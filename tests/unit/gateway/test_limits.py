@@ -5,7 +5,8 @@ import pytest
 from sandpod_api.results import ErrorCode
 from sandpod_api.run_results import Language
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.files import check_path, decode_base64
+from sandpod_gateway.file_content import decode_base64
+from sandpod_gateway.files import check_path
 from sandpod_gateway.limits import RunLimits, check_run
 from sandpod_gateway.running import RunRequest
 

@@ -80,3 +80,23 @@ def test_an_answer_with_pictures_stays_below_what_clients_take() -> None:
     text = answer.result.model_dump_json()
     assert len(text) + len(json.dumps(text)) + 4 * MAX_PICTURES // 3 < 2**20
     assert answer.result.stdout_truncated
+
+
+def test_control_sequences_are_stripped_where_that_is_asked_for_and_bytes_are_counted_as_written() -> None:
+    request = RunRequest(language=Language.PYTHON, code="1", strip_ansi=True)
+    run = Running(RECORD, request, "run-1", 100_000)
+    written = b"\x1b[31mred\x1b[0m\n"
+    run.output("stdout", 0, written[:3])
+    run.output("stdout", 3, written[3:])
+    result = run.answer(OK.model_copy(update={"stdout_bytes": len(written)})).result
+    assert (result.stdout, result.stdout_bytes, result.stdout_truncated) == ("red\n", len(written), False)
+    kept = running()
+    kept.output("stdout", 0, written)
+    assert kept.answer(OK).result.stdout == written.decode()
+
+
+def test_stream_that_has_a_gap_counts_as_cut_even_where_the_note_about_it_is_longer() -> None:
+    run = running()
+    run.output("stdout", 1, b"bc")
+    result = run.answer(OK.model_copy(update={"stdout_bytes": 3})).result
+    assert (result.stdout_bytes, result.stdout_truncated) == (3, True)

@@ -1,0 +1,63 @@
+"""What clients can read without a tool call: the files of a sandbox. And the prompt that explains the tools to a model.
+
+Registered by `server.py`. A refusal is the protocol's error, with the same sentence as a tool's.
+"""
+
+import mimetypes
+from typing import Annotated, Final
+
+from fastmcp import FastMCP
+from fastmcp.exceptions import ResourceError
+from fastmcp.resources import ResourceContent, ResourceResult
+from pydantic import Field
+
+from sandpod_gateway.auth import current_owner
+from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.files import Files
+from sandpod_gateway.metrics import Metrics
+
+MAX_BYTES: Final = 512 * 1024
+"""Largest file that is read as a resource: as base64, once, it stays below the 1 MiB that clients take."""
+
+FILES_URI: Final = "sandpod://sandboxes/{sandbox}/files/{path*}"
+
+_GUIDE: Final = """\
+Work with Sandpod like this.
+
+1. Run code with run_python_code, run_js_code or run_shell_command. Each call is a whole program: print what you want to
+   see. A failed program is a normal result: read outcome, exit_code, stderr and hint, correct it, run it again.
+2. Files in /workspace stay between calls, and every language sees them. Put data there with write_file or upload_file,
+   and keep code short. Variables stay only where calls name the same context.
+3. There is no network unless the sandbox was created with a network profile that opens one.
+4. Figures come back as images by themselves. Give results to people as files: create_link makes a link to one,
+   fetch_workspace to all.
+5. For a program that takes longer than a call may: start_run, then read_run with the cursor that it returned last, and
+   stop_run. Give start_run a timeout that is long enough.
+6. An answer with `error` was refused: `next` says what to do. sandpod://capabilities tells limits and languages.
+"""
+
+
+def register(mcp: FastMCP[None], files: Files, metrics: Metrics) -> None:
+    """Add resources and prompt to a server."""
+
+    @mcp.resource(FILES_URI, name="file", title="A file of a sandbox")
+    async def file(sandbox: str, path: str) -> ResourceResult:
+        """A file of one of your sandboxes, by its handle and the path inside /workspace."""
+        try:
+            data = await files.whole(current_owner(), path, sandbox=sandbox, limit=MAX_BYTES)
+        except SandpodError as error:
+            metrics.refusals.labels(error.code).inc()
+            raise ResourceError(f"{error.code}: {error.message} {error.next_step}") from error
+        kind = mimetypes.guess_type(path)[0]
+        try:
+            content = ResourceContent(data.decode(), mime_type=kind or "text/plain")
+        except UnicodeDecodeError:
+            content = ResourceContent(data, mime_type=kind or "application/octet-stream")
+        return ResourceResult([content])
+
+    @mcp.prompt(title="How to work with Sandpod")
+    def work_with_sandpod(
+        task: Annotated[str, Field(description="What is to be done, in a sentence; may be left out.")] = "",
+    ) -> str:
+        """Explain to a model how to get something done with the tools of this server."""
+        return f"{_GUIDE}\nThe task: {task}\n" if task else _GUIDE

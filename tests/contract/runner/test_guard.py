@@ -1,0 +1,80 @@
+"""What takes more than the sandbox has is ended alone, be it a run that fills the disk or a context that is idle."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from contract.runner_harness import PATIENCE, Client, RefusedError, Runner, running
+
+MIB = 1024 * 1024
+NAMED = "n = 0\nwhile True:\n    n += 1\n    open(f'part-{n}', 'wb').write(bytes(1 << 20))\n"
+NAMELESS = (
+    "import os\nkept = []\nwhile True:\n    file = open('part', 'wb')\n    os.unlink('part')\n"
+    "    file.write(bytes(1 << 20))\n    file.flush()\n    kept.append(file)\n"
+)
+
+
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
+    """A runner whose workspace is on a disk."""
+    limits = {
+        "SANDPOD_MEMORY_LIMIT": str(300 * MIB),
+        "SANDPOD_WORKSPACE_BYTES": str(64 * MIB),
+    }
+    on_a_disk = "from sandpod_runner import disk; disk.in_memory = lambda folder: False"
+    with running(tmp_path_factory.mktemp("guard"), prelude=on_a_disk, **limits) as started:
+        yield started
+
+
+@pytest.fixture
+async def client(runner: Runner) -> AsyncIterator[Client]:
+    client = await runner.connect()
+    yield client
+    await client.run("rm -rf ./*", "shell")
+    await client.close()
+
+
+@pytest.mark.parametrize("code", [NAMED, NAMELESS], ids=["named", "nameless"])
+async def test_program_that_fills_the_disk_is_ended_alone(client: Client, code: str) -> None:
+    bystander = await client.start("import time\nprint('up', flush=True)\nprint(input())", stdin=True, timeout=60)
+    await client.until_output(bystander, b"up")
+    result = await client.run(code, timeout=60)
+    assert result.outcome == "error"
+    assert result.end["signal"] == "SIGKILL"
+    assert result.end["detail"] == (
+        "It wrote more than the workspace's 64 MiB: delete files that are not needed any more."
+    )
+    await client.send({"t": "stdin", "run": bystander, "eof": True}, b"still here\n")
+    assert (await client.finish(bystander)).out == b"still here\n"
+
+
+async def test_upload_over_what_is_left_is_refused_and_leaves_nothing(client: Client) -> None:
+    await client.run("open('much', 'wb').write(bytes(40 << 20))")
+    with pytest.raises(RefusedError) as refused:
+        await client.upload("more", bytes(30 * MIB))
+    assert refused.value.code == "quota_exceeded"
+    assert (await client.run("ls -A", "shell")).out == b"much\n"
+    await client.upload("more", bytes(10 * MIB))
+
+
+async def test_idle_context_that_uses_up_the_memory_is_ended_and_its_next_cell_says_so(client: Client) -> None:
+    await client.run("kept = 1", context="other")
+    grow = (
+        "import threading, time\nheld = []\n"
+        "def grow():\n    time.sleep(0.5)\n    while True: held.append(b'x' * (1 << 20))\n"
+        "threading.Thread(target=grow, daemon=True).start()"
+    )
+    assert (await client.run(grow, context="greedy")).outcome == "ok"
+    async with asyncio.timeout(PATIENCE):
+        while {"idle"} == {
+            row["state"] for row in (await client.ask("list")).header["contexts"] if row["name"] == "greedy"
+        }:
+            await client.run("true", "shell")
+    result = await client.run("print('held' in dir())", context="greedy")
+    assert (result.out, result.end["context_state"]) == (b"False\n", "lost")
+    assert result.end["detail"] == (
+        "The context was ended, for it used up the sandbox's 300 MiB while it was idle: "
+        "this cell began without its variables."
+    )
+    assert (await client.run("print(kept)", context="other")).out == b"1\n"

@@ -1,0 +1,107 @@
+"""Links over a real server and a real sandbox: large files in parts, both ways, and what an upload that ends leaves."""
+
+import asyncio
+import hashlib
+import io
+import tarfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from fastmcp import Client
+
+from e2e.server import serving
+
+MIB = 2**20
+SIZE = 300
+
+
+async def call(mcp: Client[Any], tool: str, **arguments: Any) -> dict[str, Any]:
+    answer = await mcp.call_tool(tool, arguments)
+    assert isinstance(answer.structured_content, dict)
+    return answer.structured_content
+
+
+def peak(pid: int) -> int:
+    """Return the most memory that a process has had, bytes."""
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
+
+
+async def test_large_file_passes_both_ways_and_costs_the_gateway_no_memory() -> None:
+    sizes = ("--local.workspace-size", f"{SIZE + 50}Mi", "--local.memory", "2Gi")
+    async with serving("--backend", "local", *sizes) as (url, pid), Client(url) as mcp, httpx2.AsyncClient() as http:
+        put = await call(mcp, "upload_file", filename="big.bin")
+        digest = hashlib.sha256()
+        before = peak(pid)
+
+        async def content() -> AsyncIterator[bytes]:
+            for number in range(SIZE):
+                block = number.to_bytes(4, "big") * (MIB // 4)
+                digest.update(block)
+                yield block
+
+        answer = await http.put(put["url"], content=content(), timeout=300)
+        assert (answer.status_code, answer.json()["size"]) == (201, SIZE * MIB)
+        seen = await call(mcp, "run_shell_command", command="sha256sum big.bin", timeout=120)
+        assert seen["stdout"].split()[0] == digest.hexdigest()
+
+        got = hashlib.sha256()
+        get = await call(mcp, "create_link", path="big.bin")
+        async with http.stream("GET", get["url"], timeout=300) as response:
+            assert response.status_code == 200
+            async for piece in response.aiter_bytes():
+                got.update(piece)
+        assert got.digest() == digest.digest()
+        assert peak(pid) - before < 64 * MIB
+
+
+async def test_upload_that_breaks_off_leaves_nothing() -> None:
+    async with serving("--backend", "local") as (url, _), Client(url) as mcp:
+        put = await call(mcp, "upload_file", filename="half.bin")
+        begun = asyncio.Event()
+
+        async def content() -> AsyncIterator[bytes]:
+            yield bytes(3 * MIB)
+            begun.set()
+            await asyncio.Event().wait()
+
+        async with httpx2.AsyncClient() as http:
+            sending = asyncio.create_task(
+                http.put(put["url"], content=content(), headers={"content-length": "9000000"})
+            )
+            await begun.wait()
+            sending.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await sending
+        async with asyncio.timeout(60):
+            while (await call(mcp, "run_shell_command", command="ls -A"))["stdout"]:
+                pass
+        assert (await call(mcp, "list_files"))["entries"] == []
+
+
+async def test_file_that_changes_while_it_is_sent_is_not_passed_off_as_whole() -> None:
+    async with serving("--backend", "local") as (url, _), Client(url) as mcp, httpx2.AsyncClient() as http:
+        await call(mcp, "run_shell_command", command="head -c 60M /dev/zero > changing")
+        link = await call(mcp, "create_link", path="changing")
+        async with http.stream("GET", link["url"], timeout=60) as response:
+            pieces = response.aiter_bytes()
+            await anext(pieces)
+            await call(mcp, "run_shell_command", command="echo more >> changing")
+            with pytest.raises(httpx2.RemoteProtocolError):
+                [piece async for piece in pieces]
+
+
+async def test_workspace_comes_as_one_archive() -> None:
+    async with serving("--backend", "local") as (url, _), Client(url) as mcp, httpx2.AsyncClient() as http:
+        command = "mkdir d; head -c 30M /dev/urandom > d/big; echo 1 > a; sha256sum < d/big"
+        digest = (await call(mcp, "run_shell_command", command=command))["stdout"].split()[0]
+        link = await call(mcp, "fetch_workspace")
+        answer = await http.get(link["url"], timeout=60)
+        with tarfile.open(fileobj=io.BytesIO(answer.content), mode="r:gz") as tar:
+            assert tar.getnames() == ["a", "d", "d/big"]
+            file = tar.extractfile("d/big")
+            assert file is not None
+            assert hashlib.sha256(file.read()).hexdigest() == digest
