@@ -62,8 +62,8 @@ class Sink:
         assert offset == sum(len(piece) for name, piece in self.got if name == stream)
         self.got.append((stream, data))
 
-    def display(self, mime: str, data: bytes) -> None:
-        self.got.append((f"display {mime}", data))
+    def display(self, mime: str, index: int, data: bytes) -> None:
+        self.got.append((f"display {index} {mime}", data))
 
     def result(self, mime: str, data: bytes) -> None:
         self.got.append((f"result {mime}", data))

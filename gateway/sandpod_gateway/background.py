@@ -16,16 +16,18 @@ from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.inbox import ConnectionLostError
 from sandpod_gateway.limits import RunLimits, check_run
 from sandpod_gateway.run_ids import new_run, no_such_run, run_id, split_run_id
-from sandpod_gateway.run_reports import Listing, run_output
-from sandpod_gateway.runner_messages import checked
+from sandpod_gateway.run_reports import Listing, Tail, run_output
+from sandpod_gateway.runner_messages import Ended, checked
 from sandpod_gateway.running import Running, RunRequest
 from sandpod_gateway.runs import require_language, run_header
 from sandpod_gateway.sandboxes import Sandboxes
+from sandpod_gateway.showing import Reading, Showing
 
 READ_LIMIT: Final = 48 * 1024
 """Most bytes of output in one answer: as JSON, counted twice, they stay below what clients take."""
 HALF_WAIT: Final = 0.2  # seconds until output is asked for again that could not be told yet
 WAIT_ONCE: Final = 30.0  # seconds that the runner waits for more output in one request
+DISPLAYS_WAIT: Final = 10.0  # seconds that they may take from the sandbox
 STOP_WAIT: Final = 5.0  # seconds that stop_run waits for the end
 
 
@@ -57,8 +59,10 @@ class BackgroundRuns:
             connection.forget_run(running.run)
         return RunStarted(run_id=run_id(record.name, run), sandbox=record.name, state="running")
 
-    async def read(self, owner: str, name: str, *, cursor: int, wait: float, strip_ansi: bool = False) -> RunOutput:
+    async def read(self, owner: str, name: str, *, cursor: int, wait: float, strip_ansi: bool = False) -> Reading:
         """Return what a run has written since the cursor; wait for more, or for its end, if there is nothing yet.
+
+        With its result comes what it showed.
 
         Args:
             owner: The caller.
@@ -78,14 +82,16 @@ class BackgroundRuns:
             fields = {"run": run, "cursor": cursor, "wait": min(left, WAIT_ONCE), "limit": READ_LIMIT}
             async with self._talking(owner, sandbox, about_run=True) as connection:
                 reply = await connection.ask("tail", fields)
-            output = run_output(reply, name, READ_LIMIT, strip_ansi=strip_ansi)
+                output = run_output(reply, name, READ_LIMIT, strip_ansi=strip_ansi)
+                if output.result is not None:
+                    return await _with_displays(connection, run, checked(Tail, reply).end, output)
             if output.cursor != cursor or output.state == "ended" or loop.time() >= deadline:
-                return output
+                return Reading(output)
             if reply.payload:
                 # Half a character or half a control sequence: the runner has no more to wait for than that.
                 await asyncio.sleep(HALF_WAIT)
 
-    async def stop(self, owner: str, name: str) -> RunOutput:
+    async def stop(self, owner: str, name: str) -> Reading:
         """End a run and return how it ended, with the end of its output.
 
         Raises:
@@ -96,10 +102,10 @@ class BackgroundRuns:
             await connection.cancel(run)
         cursor = 0
         while True:
-            output = await self.read(owner, name, cursor=cursor, wait=STOP_WAIT)
-            if output.result is not None or output.cursor == cursor:
-                return output
-            cursor = output.cursor
+            reading = await self.read(owner, name, cursor=cursor, wait=STOP_WAIT)
+            if reading.result.result is not None or reading.result.cursor == cursor:
+                return reading
+            cursor = reading.result.cursor
 
     async def list_runs(self, owner: str, *, sandbox: str | None) -> RunList:
         """List the runs of a sandbox, oldest first."""
@@ -146,3 +152,24 @@ class BackgroundRuns:
             if about_run and error.code in {ErrorCode.SESSION_NOT_FOUND, ErrorCode.NOT_FOUND}:
                 raise no_such_run() from error
             raise
+
+
+async def _with_displays(connection: RunnerConnection, run: str, ended: Ended | None, output: RunOutput) -> Reading:
+    """Return what was read of a run that has ended, with what it showed, which its sandbox keeps as long as the run."""
+    if ended is None or ended.displays == 0:
+        return Reading(output)
+    showing = Showing()
+    handle = None
+    try:
+        async with asyncio.timeout(DISPLAYS_WAIT):
+            while (other := connection.waits_for(run)) is not None:
+                await asyncio.wait({other.ended})
+            received = {"stdout": ended.stdout_bytes, "stderr": ended.stderr_bytes}
+            handle = await connection.follow_run(run, received, showing)
+            await asyncio.shield(handle.ended)
+    except (TimeoutError, SandpodError):
+        # Forgotten meanwhile, or another gateway asked at the same time: it is counted as what did not come.
+        if handle is not None and connection.waits_for(run) is handle:
+            connection.forget_run(run)
+    showing.dropped += max(0, ended.displays - len(showing.displays) - len(showing.value) - showing.dropped)
+    return showing.add_to(output)

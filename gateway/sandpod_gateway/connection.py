@@ -95,6 +95,10 @@ class RunnerConnection:
         await self._send({"t": "follow", "run": run_id, **received})
         return handle
 
+    def waits_for(self, run_id: str) -> RunHandle | None:
+        """Return the handle of a run that somebody waits for over this connection, or None."""
+        return self._inbox.runs.get(run_id)
+
     def forget_run(self, run_id: str) -> None:
         """Wait no longer for what comes of a run: it goes on in the background."""
         self._inbox.runs.pop(run_id, None)

@@ -7,6 +7,7 @@ from sandpod_api.run_results import Language, Outcome
 
 _MISSING_PYTHON: Final = re.compile(r"ModuleNotFoundError: No module named '([\w.]{1,100})'")
 _MISSING_NODE: Final = re.compile(r"Cannot find (?:module|package) '([^'\n]{1,100})'")
+_NO_BROWSER: Final = re.compile(r"Image export .{0,40}requires the Kaleido package")
 _NO_NETWORK: Final = re.compile(
     r"Temporary failure in name resolution|Name or service not known|Network is unreachable|ENETUNREACH|EAI_AGAIN"
     r"|Could not resolve host"
@@ -20,15 +21,28 @@ _BY_OUTCOME: Final = {
 }
 
 
-def hint_for(outcome: str, detail: str | None, stderr: str, language: Language | None) -> str | None:
-    """Return one or two sentences for the caller, or None.
+def hint_for(outcome: str, detail: str | None, stderr: str, language: Language | None, dropped: int = 0) -> str | None:
+    """Return a few sentences for the caller, or None.
 
     Args:
         outcome: How the run ended.
         detail: What the runner said of the end.
         stderr: What the program wrote there, as far as it was kept.
         language: The program's language, where it is known.
+        dropped: How many things that it showed are not in the result.
     """
+    return " ".join(filter(None, (_about_end(outcome, detail, stderr, language), about_dropped(dropped)))) or None
+
+
+def about_dropped(count: int) -> str | None:
+    """Return a sentence on what a run showed that is not in its result, or None."""
+    if count == 0:
+        return None
+    things = "1 thing that it showed was" if count == 1 else f"{count} things that it showed were"
+    return f"{things} too much to come back here: write such things to files, or show less."
+
+
+def _about_end(outcome: str, detail: str | None, stderr: str, language: Language | None) -> str | None:
     if outcome in _BY_OUTCOME:
         return " ".join(filter(None, (detail, _BY_OUTCOME[Outcome(outcome)])))
     if outcome != Outcome.ERROR:
@@ -42,6 +56,11 @@ def _from_stderr(stderr: str, language: Language | None) -> str | None:
         return (
             f"{missing[1]!r} is not in this sandbox's image, and packages can't be installed from here; "
             "use a template whose image has it."
+        )
+    if _NO_BROWSER.search(stderr):
+        return (
+            "A picture of a plotly figure takes a browser, which no sandbox has: show the figure, and it comes back as "
+            "a page and as its data, or draw it with matplotlib."
         )
     if _NO_NETWORK.search(stderr):
         return "This sandbox has no network; ask for a template's network profile with create_sandbox."

@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 from pydantic import ValidationError
 
 from sandpod_gateway.runner_messages import Ended, Hello, refusal
+from sandpod_runner import protocol
 from sandpod_runner.frames import Frame
 
 logger = logging.getLogger(__name__)
@@ -31,8 +32,8 @@ class RunSink(Protocol):
         """Take a piece of stdout or stderr, and how many bytes of it came before."""
         ...
 
-    def display(self, mime: str, data: bytes) -> None:
-        """Take something that the program showed."""
+    def display(self, mime: str, index: int, data: bytes) -> None:
+        """Take one form of something that the program showed; forms of one thing have the same index."""
         ...
 
     def result(self, mime: str, data: bytes) -> None:
@@ -127,8 +128,14 @@ class Inbox:
                 run.sink.output(stream, offset, frame.payload)
             return
         mime = frame.header.get("mime")
-        if isinstance(mime, str) and len(mime) <= MAX_MIME:
-            (run.sink.display if frame.kind == "display" else run.sink.result)(mime, frame.payload)
+        if not isinstance(mime, str) or len(mime) > MAX_MIME:
+            return
+        if frame.kind == "result":
+            run.sink.result(mime, frame.payload)
+            return
+        index = frame.header.get("index")
+        if isinstance(index, int) and 0 <= index < protocol.MAX_DISPLAYS:
+            run.sink.display(mime, index, frame.payload)
 
     def _accepted(self, frame: Frame) -> None:
         run = self._run(frame.header)

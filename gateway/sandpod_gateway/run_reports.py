@@ -140,7 +140,7 @@ def run_output(frame: Frame, name: str, limit: int, *, strip_ansi: bool = False)
             duration_ms=ended.duration_ms,
             cpu_ms=ended.cpu_ms,
             max_rss_bytes=ended.max_rss_bytes,
-            hint=hint_for(ended.outcome, ended.detail, text["stderr"], None),
+            hint=hint_for(ended.outcome, ended.detail, text["stderr"], None, ended.displays_dropped),
         )
     return RunOutput(
         run_id=name,

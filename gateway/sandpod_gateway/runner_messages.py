@@ -31,6 +31,7 @@ class Ended(BaseModel):
     max_rss_bytes: _Count = 0
     stdout_bytes: _Count = 0
     stderr_bytes: _Count = 0
+    displays: Annotated[int, Field(ge=0, le=2**31)] = 0
     displays_dropped: Annotated[int, Field(ge=0, le=2**31)] = 0
     context_state: Literal["kept", "lost"] | None = None
     detail: Annotated[str | None, Field(max_length=1024)] = None

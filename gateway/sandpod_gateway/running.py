@@ -4,30 +4,22 @@ Called by `runs.py` and `background.py`. It does no I/O: the connection's reader
 bounded amounts and never wait.
 """
 
-import base64
-import json
 import time
 from dataclasses import dataclass, field
 from typing import Final
 
-from sandpod_api.run_results import Language, Rich, RunResult
+from sandpod_api.run_results import Language, RunResult
 from sandpod_gateway.ansi import Stripper
 from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.hints import hint_for
 from sandpod_gateway.output import Capture
 from sandpod_gateway.run_ids import run_id
 from sandpod_gateway.runner_messages import Ended
+from sandpod_gateway.showing import MAX_ANSWER, Picture, Showing, answer_size
 from sandpod_gateway.streaming import OutputStream
 
-MAX_RESULT: Final = 900 * 1024
-"""Bytes of an answer as it is sent: clients refuse one event of 1 MiB."""
-MAX_PICTURES: Final = 400 * 1024
-"""Bytes of all pictures of one run before base64, which makes a third more of them."""
-MAX_RICH: Final = 64 * 1024
-"""Bytes of all other rich forms of one run."""
 LEAST_CAP: Final = 4 * 1024
 """Bytes of a stream that a result keeps however large the rest of it is."""
-PICTURES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,14 +45,6 @@ class RunRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
-    """An image that a run showed."""
-
-    mime_type: str
-    data: bytes = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
 class RunAnswer:
     """A run's result, and the pictures that go beside it."""
 
@@ -79,10 +63,7 @@ class Running:
     stream: OutputStream | None = None
     started: float = field(default_factory=time.perf_counter)
     received: dict[str, int] = field(default_factory=lambda: {"stdout": 0, "stderr": 0})
-    pictures: list[Picture] = field(default_factory=list)
-    displays: list[Rich] = field(default_factory=list)
-    value: dict[str, str] = field(default_factory=dict)
-    dropped: int = 0
+    showing: Showing = field(default_factory=Showing)
     stdout: Capture = field(init=False)
     stderr: Capture = field(init=False)
     gaps: set[str] = field(default_factory=set)
@@ -109,48 +90,29 @@ class Running:
         if self.stream is not None:
             self.stream.feed(stream, data)
 
-    def display(self, mime: str, data: bytes) -> None:
-        """Take something that the program showed."""
-        if mime in PICTURES:
-            if sum(len(picture.data) for picture in self.pictures) + len(data) > MAX_PICTURES:
-                self.dropped += 1
-                return
-            self.pictures.append(Picture(mime, data))
-            self.displays.append(Rich(mime_type=mime, size=len(data)))
-            return
-        if self._rich() + len(data) > MAX_RICH:
-            self.dropped += 1
-            return
-        self.displays.append(Rich(mime_type=mime, size=len(data), text=data.decode("utf-8", "replace")))
+    def display(self, mime: str, index: int, data: bytes) -> None:
+        """Take one form of something that the program showed; forms of one thing have the same index."""
+        self.showing.display(mime, index, data)
 
     def result(self, mime: str, data: bytes) -> None:
         """Take one form of the last value."""
-        if mime in PICTURES:
-            self.display(mime, data)
-            return
-        if self._rich() + len(data) > MAX_RICH:
-            self.dropped += 1
-            return
-        self.value[mime] = data.decode("utf-8", "replace")
+        self.showing.result(mime, data)
 
     def _incomplete(self, stream: str, written: int) -> bool:
         return stream in self.gaps or written > self.received[stream]
 
-    def _rich(self) -> int:
-        return sum(len(text) for text in self.value.values()) + sum(len(rich.text or "") for rich in self.displays)
-
     def answer(self, ended: Ended) -> RunAnswer:
         """Return what the caller gets: cut to what clients take."""
-        room = MAX_RESULT - sum(len(base64.b64encode(picture.data)) for picture in self.pictures)
-        cap = self.cap
+        cap, pictures = self.cap, list(self.showing.pictures)
         while True:
             result = self._result(ended, cap)
-            if cap <= LEAST_CAP or _sent_size(result) <= room:
-                return RunAnswer(result, list(self.pictures))
+            if cap <= LEAST_CAP or answer_size(result, pictures) <= MAX_ANSWER:
+                return RunAnswer(result, pictures)
             cap //= 2
 
     def _result(self, ended: Ended, cap: int) -> RunResult:
         out, err = self.stdout.read(cap), self.stderr.read(cap)
+        dropped = self.showing.dropped + ended.displays_dropped
         return RunResult(
             sandbox=self.record.name,
             run_id=run_id(self.record.name, self.run),
@@ -163,22 +125,14 @@ class Running:
             stderr=err.text,
             stderr_bytes=max(self.received["stderr"], ended.stderr_bytes),
             stderr_truncated=err.truncated or self._incomplete("stderr", ended.stderr_bytes),
-            result=self.value or None,
-            displays=self.displays,
-            displays_dropped=self.dropped + ended.displays_dropped,
+            result=self.showing.value or None,
+            displays=self.showing.displays,
+            displays_dropped=dropped,
             context=self.request.context,
             context_state=ended.context_state,
             duration_ms=round(ended.duration_ms, 3) or round((time.perf_counter() - self.started) * 1e3, 3),
             cpu_ms=round(ended.cpu_ms, 3),
             max_rss_bytes=ended.max_rss_bytes,
             progress_dropped_bytes=self.stream.dropped if self.stream is not None else 0,
-            hint=hint_for(ended.outcome, ended.detail, err.text, self.request.language),
+            hint=hint_for(ended.outcome, ended.detail, err.text, self.request.language, dropped),
         )
-
-
-def _sent_size(result: RunResult) -> int:
-    """Bytes of a result on the wire: once as JSON, once more as JSON inside a JSON string."""
-    text = result.model_dump_json()
-    if len(text) * 14 < MAX_RESULT // 2:  # a control character grows to 6 and then 7 more bytes
-        return 0
-    return len(text.encode()) + len(json.dumps(text, ensure_ascii=False).encode())

@@ -32,8 +32,9 @@ class Language(StrEnum):
 
 
 class Rich(ResultModel):
-    """Something that a program showed: a picture goes beside the result, other forms are here as text."""
+    """A form of something that a program showed: a picture goes beside the result, other forms are here as text."""
 
+    index: Annotated[int, Field(ge=0, description="What it is a form of: the first thing that was shown is 0.")] = 0
     mime_type: Annotated[str, Field(description="Its type.")]
     size: Annotated[int, Field(ge=0, description="Bytes.")]
     text: Annotated[str | None, Field(description="It itself, unless it is a picture.")] = None

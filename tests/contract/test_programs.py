@@ -195,14 +195,12 @@ async def test_contexts_of_javascript_keep_variables_beside_those_of_python(call
     assert "ReferenceError: x is not defined" in gone["stderr"]
 
 
-@pytest.mark.parametrize(("language", "code"), [("python", "x += 1; print(x)"), ("javascript", "console.log(++x)")])
-async def test_a_background_run_can_be_in_a_context(caller: Caller, language: str, code: str) -> None:
-    tool = {"python": "run_python_code", "javascript": "run_js_code"}[language]
-    await caller.call(tool, code="x = 1", context="c")
-    run = await caller.call("start_run", code=code, language=language, context="c")
+async def test_a_background_run_can_be_in_a_context_of_javascript(caller: Caller) -> None:
+    await caller.call("run_js_code", code="let x = 1", context="c")
+    run = await caller.call("start_run", code="console.log(++x); x", language="javascript", context="c")
     output = await caller.call("read_run", run_id=run["run_id"], wait=10)
-    assert output["stdout"] == "2\n"
-    assert (await caller.call(tool, code=code, context="c"))["stdout"] == "3\n"
+    assert (output["stdout"], output["result"]["result"]["text/plain"]) == ("2\n", "2")
+    assert (await caller.call("run_js_code", code="console.log(++x)", context="c"))["stdout"] == "3\n"
     refused = await caller.call("start_run", code="true", language="shell", context="c")
     assert refused["error"] == ErrorCode.INVALID_ARGUMENT
 
@@ -227,6 +225,51 @@ async def test_each_figure_comes_back_once_as_an_image(caller: Caller) -> None:
 async def test_a_table_comes_back_in_a_rich_form(caller: Caller) -> None:
     code = "class T:\n    def _repr_html_(self): return '<table></table>'\nT()"
     assert "<table" in json.dumps((await caller.python(code, context="c"))["result"])
+
+
+async def test_what_a_background_run_shows_comes_with_its_result_each_time_that_is_read(caller: Caller) -> None:
+    code = (
+        "import matplotlib.pyplot as plt\nplt.plot([1, 2]); plt.show()\nprint('drawn', flush=True)\n"
+        "display({'text/html': '<b>'}, raw=True)\nimport sys; sys.stdin.read()\ndisplay('x' * 1_000_000)"
+    )
+    run = await caller.call("start_run", code=code, stdin="")
+    await caller.cut_streams()
+    reading: dict[str, Any] = {"result": None, "cursor": 0}
+    while reading["result"] is None:
+        assert caller.pictures == []
+        reading = await caller.call("read_run", run_id=run["run_id"], cursor=reading["cursor"], wait=20)
+    for _ in range(2):
+        result = reading["result"]
+        assert [(shown["index"], shown["mime_type"], shown["text"]) for shown in result["displays"]] == [
+            (0, "image/png", None),
+            (1, "text/html", "<b>"),
+        ]
+        assert (result["outcome"], result["displays_dropped"]) == ("ok", 1)
+        assert "1 thing that it showed was too much" in result["hint"]
+        assert [picture[:4] for picture in caller.pictures] == [b"\x89PNG"]
+        reading = await caller.call("read_run", run_id=run["run_id"], cursor=reading["cursor"])
+
+
+async def test_last_value_of_a_background_run_in_a_context_comes_with_its_result(caller: Caller) -> None:
+    run = await caller.call("start_run", code="6 * 7", context="c")
+    reading = await caller.call("read_run", run_id=run["run_id"], wait=20)
+    assert reading["result"]["result"] == {"text/plain": "42"}
+    assert reading["result"]["displays_dropped"] == 0
+
+
+async def test_what_is_shown_in_a_context_and_its_value_come_back(caller: Caller) -> None:
+    code = (
+        "from PIL import Image\nimport pandas as pd\nfrom IPython.display import Markdown\n"
+        "Image.new('RGB', (7, 5)).show()\ndisplay(Markdown('**b**'))\npd.DataFrame({'a': [1]})"
+    )
+    result = await caller.python(code, context="c")
+    assert [(shown["index"], shown["mime_type"]) for shown in result["displays"]] == [
+        (0, "image/png"),
+        (1, "text/markdown"),
+    ]
+    assert len(caller.pictures) == 1
+    assert set(result["result"]) == {"text/plain", "text/html"}
+    assert (result["stderr"], result["hint"], result["displays_dropped"]) == ("", None, 0)
 
 
 async def test_colours_are_stripped_on_request_also_from_a_background_run(caller: Caller) -> None:

@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -16,6 +17,7 @@ from sandpod_gateway.backends.factory import create_backend
 from sandpod_gateway.settings import Settings, load
 
 ROOT = Path(__file__).resolve().parents[2]
+IMAGE = ROOT / "containers/sandbox"
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -111,9 +113,13 @@ def test_example_in_readme_is_a_program() -> None:
     compile(example, "README.md", "exec")
 
 
+def lock_file(lock: str) -> Path:
+    return IMAGE / "requirements.txt" if lock == "image" else ROOT / "requirements" / f"{lock}.lock"
+
+
 def pins(lock: str) -> dict[str, Version]:
     """Return the version of each package in a lock file."""
-    text = (ROOT / "requirements" / f"{lock}.lock").read_text(encoding="utf-8")
+    text = lock_file(lock).read_text(encoding="utf-8")
     return {name: Version(version) for name, version in re.findall(r"^([a-z0-9._-]+)==([^ \\]+)", text, re.MULTILINE)}
 
 
@@ -133,13 +139,36 @@ def test_lock_holds_every_dependency_in_a_version_that_is_asked_for(lock: str) -
         assert asked.specifier.contains(pinned[asked.name]), asked
 
 
-@pytest.mark.parametrize("lock", LOCKS)
+@pytest.mark.parametrize("lock", [*LOCKS, "image"])
 def test_lock_has_a_hash_for_every_package_and_no_address(lock: str) -> None:
-    text = (ROOT / "requirements" / f"{lock}.lock").read_text(encoding="utf-8")
+    text = lock_file(lock).read_text(encoding="utf-8")
     assert "://" not in text
     entries = re.split(r"^(?=[a-z0-9._-]+==)", text, flags=re.MULTILINE)[1:]
     assert entries
     assert [entry.split()[0] for entry in entries if "--hash=sha256:" not in entry] == []
+
+
+def test_image_has_every_library_that_is_asked_for_in_the_version_that_is_tested() -> None:
+    asked = [
+        Requirement(line)
+        for line in (IMAGE / "requirements.in").read_text(encoding="utf-8").splitlines()
+        if line and not line.startswith("#")
+    ]
+    pinned = pins("image")
+    assert [str(each) for each in asked if not each.specifier.contains(pinned[each.name])] == []
+    # Where they depend on Python's version, there are several of one package.
+    tested = re.findall(r"^([a-z0-9._-]+)==([^ \\]+)", lock_file("dev").read_text(encoding="utf-8"), re.MULTILINE)
+    names = {name for name, _ in tested}
+    assert [name for name, version in pinned.items() if name in names and (name, str(version)) not in tested] == []
+
+
+def test_javascript_lock_has_a_hash_for_every_package_and_no_address() -> None:
+    asked = json.loads((IMAGE / "node/package.json").read_text(encoding="utf-8"))["dependencies"]
+    locked = json.loads((IMAGE / "node/package-lock.json").read_text(encoding="utf-8"))["packages"]
+    assert locked.pop("")["dependencies"] == asked
+    assert locked.keys() >= {f"node_modules/{name}" for name in asked}
+    assert [name for name, package in locked.items() if not package["integrity"].startswith("sha512-")] == []
+    assert [name for name, package in locked.items() if "resolved" in package] == []
 
 
 @pytest.mark.parametrize("lock", ["run", "gateway", "operator"])

@@ -5,23 +5,22 @@ Called by `child.py` in a forked process. `contexts.py` sends each cell over a s
 Interrupts reach the code of a cell and nothing else.
 """
 
-import _ast
-import ast
-import asyncio
-import linecache
 import os
 import resource
 import signal
 import socket
 import sys
 import traceback
-from types import CodeType, TracebackType
-from typing import Any, Final
+from types import TracebackType
+from typing import TYPE_CHECKING, Final
 
-from sandpod_runner import displays, python_main, rich
+from sandpod_runner import displays, python_main
+from sandpod_runner.interpreter import Interpreter
 from sandpod_runner.jobs import MAX_FDS, REQUEST, Job, Kind, Message, read_job
 
-_CO_COROUTINE: Final = 0x80
+if TYPE_CHECKING:
+    import asyncio
+
 _STREAMS: Final = (0, 1, 2)
 _NESTED: Final = "asyncio.run() cannot be called from a running event loop"
 _HINT: Final = "This cell awaits at its top level: await the coroutine there, in place of asyncio.run()."
@@ -29,24 +28,43 @@ _HINT: Final = "This cell awaits at its top level: await the coroutine there, in
 
 def serve(job: Job, fd: int) -> int:
     """Run cells until the runner closes its end of the socket."""
+    kind = _interpreter()
     python_main.set_up(job)
     sys.path[0] = ""
     sys.excepthook = _tell
     _hold_interrupts()
-    context = _Context(socket.socket(fileno=fd))
+    context = _Context(socket.socket(fileno=fd), kind)
     while context.take():
         pass
     return 0
 
 
+def _interpreter() -> type[Interpreter]:
+    """Return what evaluates cells: IPython, or plain Python where that is missing or of no use.
+
+    Called before the workspace is on the path: what lies there is not meant to be imported from here.
+    """
+    try:
+        from sandpod_runner.ipython import IPythonInterpreter  # noqa: PLC0415 - for contexts alone, and not everywhere
+    except Exception:  # noqa: BLE001 - somebody's library may fail in any way
+        return Interpreter
+    return IPythonInterpreter
+
+
+def _begin(kind: type[Interpreter]) -> Interpreter:
+    names = vars(python_main.main_module(""))
+    del names["__file__"], names["__loader__"]
+    return kind(names)
+
+
 class _Context:
-    def __init__(self, sock: socket.socket) -> None:
+    def __init__(self, sock: socket.socket, kind: type[Interpreter]) -> None:
         self._sock = sock
         self._pid = os.getpid()
-        self._cells = 0
-        self._loop: asyncio.Runner | None = None
-        self._names = vars(python_main.main_module(""))
-        del self._names["__file__"], self._names["__loader__"]
+        try:
+            self._interpreter = _begin(kind)
+        except Exception:  # noqa: BLE001 - IPython could not be set up: where nothing can be written, say
+            self._interpreter = _begin(Interpreter)
 
     def take(self) -> bool:
         """Run the next cell, and tell whether there was one."""
@@ -70,10 +88,12 @@ class _Context:
 
     def _wait(self) -> None:
         """Wait for the next cell; what was left to the event loop goes on meanwhile."""
-        if self._loop is not None and not self._loop.get_loop().is_closed():
-            self._loop.run(self._readable())
+        if self._interpreter.has_loop:
+            self._interpreter.wait(self._readable())
 
     async def _readable(self) -> None:
+        import asyncio  # noqa: PLC0415 - there already, where this runs
+
         loop = asyncio.get_running_loop()
         ready = loop.create_future()
         loop.add_reader(self._sock, _set, ready)
@@ -104,49 +124,24 @@ class _Context:
         return status
 
     def _run(self, cell: Job, channel: displays.Channel) -> int:
-        self._cells += 1
-        file = f"<cell {self._cells}>"
+        file = self._interpreter.next_file()
         try:
             _apply(cell)
-            value = self._evaluate(cell.code, file)
+            value = self._interpreter.run(cell.code, file)
             if value is not None:
-                for mime, data in rich.forms(value):
+                for mime, data in self._interpreter.forms(value):
                     channel.result(mime, data)
         except SystemExit as error:
             return python_main.exit_status(error)
         except BaseException as error:  # noqa: BLE001 - it is the cell's, and is told as the interpreter tells it
             if _NESTED in str(error) and isinstance(error, RuntimeError):
                 error.add_note(_HINT)
-            return abs(python_main.report(error, file)) and 1
+            short = self._interpreter.explain(error)
+            if short is None:
+                return abs(python_main.report(error, file)) and 1
+            sys.stderr.write(short)
+            return 1
         return 0
-
-    def _evaluate(self, source: bytes, file: str) -> Any:
-        """Run a cell and return the value of its last line, where that is an expression."""
-        text = source.decode("utf-8", "replace")
-        # An entry without a time is never looked up on the disk.
-        linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
-        tree = _compile(source, file, _ast.PyCF_ONLY_AST)
-        quiet = text.rstrip().endswith(";")
-        last = tree.body.pop() if not quiet and tree.body and isinstance(tree.body[-1], ast.Expr) else None
-        parts = [_compile(tree, file)]
-        if last is not None:
-            parts.append(_compile(ast.Expression(last.value), file, mode="eval"))
-        if any(part.co_flags & _CO_COROUTINE for part in parts):
-            return self._event_loop().run(self._await(parts))
-        return [eval(part, self._names) for part in parts][-1]  # noqa: S307 - running it is the task
-
-    async def _await(self, parts: list[CodeType]) -> Any:
-        value = None
-        for part in parts:
-            value = eval(part, self._names)  # noqa: S307 - as above
-            if part.co_flags & _CO_COROUTINE:
-                value = await value
-        return value
-
-    def _event_loop(self) -> asyncio.Runner:
-        if self._loop is None or self._loop.get_loop().is_closed():
-            self._loop = asyncio.Runner()
-        return self._loop
 
 
 def _tell(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
@@ -167,10 +162,6 @@ def _apply(cell: Job) -> None:
     if cell.cwd:
         os.chdir(cell.cwd)
     sys.stdin = sys.__stdin__ = python_main.standard_input()  # type: ignore[misc]  # as the interpreter sets it
-
-
-def _compile(source: Any, file: str, flags: int = 0, mode: str = "exec") -> Any:
-    return compile(source, file, mode, flags | _ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
 
 
 def _place(fds: list[int]) -> None:

@@ -65,6 +65,7 @@ class Delivery:
         self._wanted = (0, 0)
         self._waiting: deque[tuple[dict[str, Any], bytes]] = deque()
         self._waiting_bytes = 0
+        self._sent = 0  # of what waits, which a detached run keeps for whoever follows it next
 
     @property
     def held(self) -> bool:
@@ -97,15 +98,17 @@ class Delivery:
             self._tell()
 
     def post(self, header: dict[str, Any], payload: bytes) -> None:
-        """Take another frame about the run. Without an owner it waits for the next one, up to a limit."""
-        if self.owner is not None and (not self._detached or self.owner.can_send):
+        """Take another frame about the run. It waits for an owner, up to a limit; a detached run keeps it for more."""
+        if self.owner is not None and not self._detached:
             self.owner.send(header, payload)
         elif len(self._waiting) >= MAX_WAITING or self._waiting_bytes + len(payload) > MAX_WAITING_BYTES:
             self.dropped += 1
         else:
             self._waiting.append((header, payload))
             self._waiting_bytes += len(payload)
-            if self.held:
+            if self._detached:
+                self.pump()
+            elif self.held:
                 self.hold()
 
     def finish(self, end: dict[str, Any]) -> None:
@@ -125,6 +128,7 @@ class Delivery:
         if stdout > counts[0] or stderr > counts[1]:
             raise Refusal("invalid_argument", "The run has not written so much.")
         self.owner = owner
+        self._sent = 0
         self._wanted = (stdout, stderr)
         self._cursor = self.log.seek(stdout, stderr)
         self.pump()
@@ -140,11 +144,13 @@ class Delivery:
             return
         while self._cursor < self.log.end and owner.can_send:
             self._send_next(owner)
-        while self._waiting and owner.can_send:
-            header, payload = self._waiting.popleft()
-            self._waiting_bytes -= len(payload)
-            owner.send(header, payload)
-        if self.end is not None and self._cursor == self.log.end and not self._waiting:
+        while self._sent < len(self._waiting) and owner.can_send:
+            owner.send(*self._waiting[self._sent])
+            if self._detached:
+                self._sent += 1
+            else:
+                self._waiting_bytes -= len(self._waiting.popleft()[1])
+        if self.end is not None and self._cursor == self.log.end and self._sent == len(self._waiting):
             self.owner = None
             owner.send({"t": "end", **self.end})
 
@@ -152,7 +158,7 @@ class Delivery:
         """Forget all but how the run ended."""
         self.log.clear()
         self._waiting.clear()
-        self._waiting_bytes = 0
+        self._waiting_bytes = self._sent = 0
 
     def _send_next(self, owner: Owner) -> None:
         reading = self.log.read(self._cursor, OUT_PIECE, _PIECES)

@@ -8,6 +8,7 @@ import _thread
 import contextlib
 import fcntl
 import os
+from collections.abc import Mapping
 from enum import IntEnum
 from struct import Struct
 from typing import Final
@@ -27,6 +28,8 @@ class RecordKind(IntEnum):
     RESULT = 1
     DROPPED = 2
     DONE = 3
+    FORM = 4
+    """Another form of the display before it."""
 
 
 DONE: Final = Struct(">Bdq")
@@ -36,6 +39,7 @@ LIMITS: Final = {
     RecordKind.RESULT: MAX_RESULT,
     RecordKind.DROPPED: 0,
     RecordKind.DONE: DONE.size,
+    RecordKind.FORM: MAX_DISPLAY,
 }
 """Largest record of each kind, bytes."""
 
@@ -55,26 +59,29 @@ class Channel:
         """Whether what is shown from now on is counted and not sent."""
         return self._shown >= MAX_DISPLAYS or os.getpid() != self._owner
 
-    def show(self, mime: str, data: bytes) -> None:
-        """Send a display, or count it as dropped where it is too large or there were enough."""
-        if os.getpid() != self._owner:
-            return
-        if self.full or len(data) > MAX_DISPLAY:
-            self.drop()
-            return
-        self._shown += 1
-        self._write(RecordKind.DISPLAY, mime, data)
+    def show(self, forms: Mapping[str, bytes]) -> None:
+        """Send a display in its forms, by type, and count those as dropped that are too large or too many."""
+        kind, records = RecordKind.DISPLAY, []
+        for mime, data in forms.items():
+            if self.full or len(data) > MAX_DISPLAY:
+                self.drop()
+                continue
+            self._shown += 1
+            records.append(_record(kind, mime, data))
+            kind = RecordKind.FORM
+        if records:
+            self._write(b"".join(records))
 
     def result(self, mime: str, data: bytes) -> None:
         """Send a form of a last value, or count it as dropped where it is too large."""
         if len(data) > MAX_RESULT:
             self.drop()
         else:
-            self._write(RecordKind.RESULT, mime, data)
+            self._write(_record(RecordKind.RESULT, mime, data))
 
     def drop(self) -> None:
         """Count one that is not sent."""
-        self._write(RecordKind.DROPPED, MIME_TYPES[0], b"")
+        self._write(_record(RecordKind.DROPPED, MIME_TYPES[0], b""))
 
     def done(self, code: int, cpu: float, max_rss: int) -> None:
         """Say that the program is over, and send nothing more: its end need not be waited for.
@@ -84,7 +91,7 @@ class Channel:
             cpu: Seconds of processor time that it used.
             max_rss: Its peak memory, bytes.
         """
-        self._write(RecordKind.DONE, MIME_TYPES[0], DONE.pack(code, cpu, max_rss))
+        self._write(_record(RecordKind.DONE, MIME_TYPES[0], DONE.pack(code, cpu, max_rss)))
         self.close()
 
     def close(self) -> None:
@@ -93,12 +100,12 @@ class Channel:
         if fd >= 0 and _identity(fd) == self._same:
             os.close(fd)
 
-    def _write(self, kind: RecordKind, mime: str, data: bytes) -> None:
+    def _write(self, records: bytes) -> None:
         with self._lock:
             # A program may close descriptors that it does not know, and open others in their place.
             if self._fd < 0 or os.getpid() != self._owner or _identity(self._fd) != self._same:
                 return
-            left = memoryview(RECORD.pack(kind, MIME_TYPES.index(mime), len(data)) + data)
+            left = memoryview(records)
             try:
                 while left:
                     left = left[os.write(self._fd, left) :]
@@ -107,6 +114,10 @@ class Channel:
             finally:
                 if left:  # half a record: what came after it could not be understood
                     self.close()
+
+
+def _record(kind: RecordKind, mime: str, data: bytes) -> bytes:
+    return RECORD.pack(kind, MIME_TYPES.index(mime), len(data)) + data
 
 
 def move_away(fd: int) -> int:

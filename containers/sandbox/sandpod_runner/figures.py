@@ -1,16 +1,18 @@
-"""Pictures of matplotlib and PIL: each that a program shows, or leaves open at its end, is sent to the runner once.
+"""Figures and images of libraries: each that a program shows, or leaves open at its end, is sent to the runner once.
 
 `hooks.py` calls `adopt_*` when a program imports the library; `python_main.py` and `context_main.py` call `show_open`
-at the end. Neither library is imported from here. A figure that was shown is closed, as its window would be: the next
-plot begins a new one, and nothing comes twice. One that is shown without waiting stays open and comes when it is
-closed, or at the end, as it looks then.
+at the end. No library is imported from here. A figure of matplotlib that was
+shown is closed, as its window would be: the next plot begins a new one, and nothing comes twice. One that is shown
+without waiting stays open and comes when it is closed, or at the end, as it looks then.
 """
 
+import functools
 import io
 import sys
+from importlib import import_module
 from typing import Any, Final
 
-from sandpod_runner import displays
+from sandpod_runner import displays, rich
 
 _MARK: Final = "_sandpod_shown"
 _OPEN_FIGURES: Final = "matplotlib._pylab_helpers"
@@ -54,7 +56,7 @@ def adopt_pil(module: Any) -> None:
                 return False
             data = io.BytesIO()
             (image if image.mode in {"1", "L", "LA", "P", "RGB", "RGBA"} else image.convert("RGB")).save(data, "PNG")
-            channel.show("image/png", data.getvalue())
+            channel.show({"image/png": data.getvalue()})
             return True
 
     module.register(Viewer, 0)
@@ -67,11 +69,36 @@ def adopt_plotly(module: Any) -> None:
         def render(self, figure: Any) -> None:
             channel = displays.current()
             if channel is not None:
-                html = sys.modules["plotly.io"].to_html(figure, include_plotlyjs="cdn", validate=False)
-                channel.show("text/html", html.encode(errors="replace"))
+                channel.show(plotly_forms(figure))
 
     module.renderers["sandpod"] = Renderer()
     module.renderers.default = "sandpod"
+
+
+def plotly_forms(figure: Any) -> dict[str, bytes]:
+    """Return a plotly figure as a page and as its data. A picture of it takes a browser, which no sandbox has."""
+    library = import_module("plotly.io")  # which figures themselves do not need
+    # The page fetches the library itself, which is larger than all that a result may hold.
+    html = library.to_html(figure, include_plotlyjs="cdn", validate=False)
+    data = library.to_json(figure, validate=False)
+    return {"text/html": html.encode(errors="replace"), "application/json": data.encode(errors="replace")}
+
+
+def adopt_ipython(module: Any) -> None:
+    """Make IPython's `display` show without a shell; called with `IPython.core.display_functions` at its import."""
+    display, publish = module.display, module.publish_display_data
+
+    @functools.wraps(display)
+    def show(*objs: Any, **options: Any) -> Any:
+        return display(*objs, **options) if _has_shell() else rich.display(*objs, **options)
+
+    @functools.wraps(publish)
+    def show_forms(data: Any, *args: Any, **options: Any) -> Any:
+        return publish(data, *args, **options) if _has_shell() else rich.display(data, raw=True)
+
+    module.display, module.publish_display_data = show, show_forms
+    # What was shown has been sent, and there is no terminal to clear.
+    module.clear_output = lambda wait=False: None  # noqa: ARG005 - as it is called
 
 
 def show_open() -> None:
@@ -94,6 +121,16 @@ def forget_open() -> None:
         _close_all()
 
 
+def show_one(figure: Any) -> bool:
+    """Send a figure now if it is an open one, close it, and tell whether it was."""
+    for manager in _managers() if _OPEN_FIGURES in sys.modules else ():
+        if manager.canvas.figure is figure:
+            _mark(manager)
+            _gcf().destroy(manager)
+            return True
+    return False
+
+
 def is_open(figure: Any) -> bool:
     """Tell whether this is a figure that will come by itself."""
     return _OPEN_FIGURES in sys.modules and any(manager.canvas.figure is figure for manager in _managers())
@@ -104,6 +141,11 @@ def draw(figure: Any) -> bytes:
     data = io.BytesIO()
     figure.savefig(data, format="png", bbox_inches="tight")
     return data.getvalue()
+
+
+def _has_shell() -> bool:
+    module = sys.modules.get("IPython.core.interactiveshell")
+    return module is not None and module.InteractiveShell.initialized()
 
 
 def _mark(manager: Any) -> None:
@@ -131,4 +173,4 @@ def _send(figure: Any) -> None:
     if channel.full:
         channel.drop()
     else:
-        channel.show("image/png", draw(figure))
+        channel.show({"image/png": draw(figure)})

@@ -1,9 +1,10 @@
-"""Notices when a program imports a library that draws, so that those that draw nothing pay nothing.
+"""Notices when a program imports a library that draws, so that those that show nothing pay nothing.
 
 Installed by `zygote.py` before anything is imported, so libraries that are imported there are noticed too. It imports
 none of them itself.
 """
 
+import builtins
 import contextlib
 import sys
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ _ADOPTERS: Final = {
     "matplotlib.backend_bases": "adopt_matplotlib",
     "PIL.ImageShow": "adopt_pil",
     "plotly.io._renderers": "adopt_plotly",
+    "IPython.core.display_functions": "adopt_ipython",
 }
 
 
@@ -37,8 +39,16 @@ class _Finder:
 
 
 def install() -> None:
-    """Begin to notice."""
+    """Begin to notice, and give programs `display`, which people are used to from notebooks."""
     sys.meta_path.insert(0, _Finder())
+    vars(builtins)["display"] = display
+
+
+def display(*values: Any, **options: Any) -> None:
+    """Show values to whoever runs the program, each in the forms that it has."""
+    from sandpod_runner import rich  # noqa: PLC0415 - only for programs that display something
+
+    rich.display(*values, **options)
 
 
 def _followed(execute: Callable[[ModuleType], None], adopter: str) -> Callable[[ModuleType], None]:

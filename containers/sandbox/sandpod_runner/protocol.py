@@ -28,8 +28,8 @@ Runner to gateway:
 | known | run, as (the run that its key belongs to) | |
 | out | run, stream (stdout or stderr), offset (bytes of that stream before this piece) | output, at most OUT_PIECE bytes |
 | result | run, mime | one form of a cell's last value, at most MAX_RESULT bytes; text/plain is the first |
-| display | run, mime (one of MIME_TYPES), index (0 for the first) | a picture or other rich form that the run showed, at most MAX_DISPLAY bytes |
-| end | run, outcome, exit_code (or null), signal (name or null), duration_ms, cpu_ms, max_rss_bytes, stdout_bytes, stderr_bytes, displays_dropped (how many, results too, were too large, or beyond MAX_DISPLAYS), context_state (kept, lost or null), detail (a sentence or null) | |
+| display | run, mime (one of MIME_TYPES), index (0 for the first that was shown; forms of one thing share it) | a picture or other rich form that the run showed, at most MAX_DISPLAY bytes |
+| end | run, outcome, exit_code (or null), signal (name or null), duration_ms, cpu_ms, max_rss_bytes, stdout_bytes, stderr_bytes, displays (how many of them and results a follower gets, of a detached run), displays_dropped (how many, results too, were too large, or beyond MAX_DISPLAYS), context_state (kept, lost or null), detail (a sentence or null) | |
 | reply | id; to `file` by op; to `tail` state (live or ended), cursor (where to go on), dropped (bytes after the asked cursor that are lost), pieces [[stream, bytes]], end (the fields of the run's `end`, or null); to `list` runs [{run, language, detached, context (or null), started (Unix time), state, outcome (or null)}], contexts [{name, language, state (idle, busy or lost), started (Unix time)}] | part of a file; to `tail` the pieces |
 | error | id or run, code (an ErrorCode's value), message | |
 | pong | id, runs [names of the live ones] | |
@@ -39,12 +39,12 @@ its `out`, `display` and `result`, then exactly one `end`; a refused one gets `e
 is cancelled when its stream has been gone for ORPHAN_GRACE seconds.
 
 Who gets a run's output: the stream that started it, its owner; nobody owns a detached run. `follow` makes another stream the owner: it gets all
-`out` from these offsets on (a gap that the log has lost shows in `offset`), the `display`s that nobody got, and then
-`end`, whether the run is live or ended. A run that is not detached waits for a slow owner, and, after 128 KiB, for
-a new one while it has none; a detached one never waits: its owner gets from the log what it can take. `tail` asks for output without
-becoming the owner; its cursor counts the bytes of both streams in the order in which they came, so that after `end`
-the last cursor is stdout_bytes + stderr_bytes. It is answered at once where there is more than the cursor or the run
-has ended, and else when that comes about or `wait` is over.
+`out` from these offsets on (a gap that the log has lost shows in `offset`), the `display`s that nobody got, or all of
+them where the run is detached, and then `end`, whether the run is live or ended. A run that is not detached waits for
+a slow owner, and, after 128 KiB, for a new one while it has none; a detached one never waits: its owner gets from the
+log what it can take. `tail` asks for output without becoming the owner; its cursor counts the bytes of both streams in
+the order in which they came, so that after `end` the last cursor is stdout_bytes + stderr_bytes. It is answered at once
+where there is more than the cursor or the run has ended, and else when that comes about or `wait` is over.
 
 A log holds 256 KiB of a run's output, and 1 MiB and a file of 16 MiB in the workspace's folder `.sandpod` for detached
 runs and those with a key; the oldest is dropped first. Ended runs are remembered: of the latter kind the last 64, for
@@ -97,10 +97,11 @@ MIME_TYPES: Final = (
     "image/jpeg",
     "application/json",
     "text/latex",
+    "text/markdown",
 )
 """What a display or a result can be."""
 MAX_DISPLAYS: Final = 32
-"""Displays of one run."""
+"""Displays of one run, each form of one counted."""
 MAX_DISPLAY: Final = 4 * 1024 * 1024
 """Largest display, bytes."""
 MAX_RESULT: Final = 512 * 1024

@@ -1,16 +1,18 @@
-"""The forms of a cell's last value: text always, and what else the value can show itself as.
+"""The forms in which a value can show itself: text always, and what else it can be. Also the `display` of programs.
 
-Called by `context_main.py` in the context's process, where everything belongs to the program. It imports none of the
-libraries whose values it knows.
+Called by `interpreter.py` and `ipython.py` for a cell's last value, and by programs that display something, in their
+process, where everything belongs to them. It imports none of the libraries whose values it knows.
 """
 
 import base64
 import contextlib
 import json
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from sandpod_runner import displays
 from sandpod_runner.protocol import MAX_RESULT, MIME_TYPES
 
 _METHODS: Final = {
@@ -20,16 +22,62 @@ _METHODS: Final = {
     "_repr_jpeg_": "image/jpeg",
     "_repr_json_": "application/json",
     "_repr_latex_": "text/latex",
+    "_repr_markdown_": "text/markdown",
 }
-_BINARY: Final = ("image/png", "image/jpeg")
+BINARY: Final = ("image/png", "image/jpeg")
+_INSTEAD_OF_TEXT: Final = ("image/png", "image/jpeg", "image/svg+xml", "application/json")
+
+_SAYS_NOTHING: Final = re.compile(rb"<[\w.]+ object( at 0x[0-9a-f]+)?>")
 
 
-def forms(value: Any) -> Iterator[tuple[str, bytes]]:
-    """Yield type and bytes of each form, plain text first. What `repr` raises is raised."""
+def display(*values: Any, raw: bool = False, **_: Any) -> None:
+    """Show values to whoever runs the program, each in the forms that it has.
+
+    Args:
+        values: What to show.
+        raw: Whether the values are dictionaries of forms by type.
+    """
+    channel = displays.current()
+    for value in values:
+        found = bundle(value) if raw else shown(value)
+        if channel is not None:
+            channel.show(found)
+
+
+def shown(value: Any, registered: Mapping[str, Any] | None = None) -> dict[str, bytes]:
+    """Return the forms in which a value is displayed: text only where there is no picture or data in place of it.
+
+    There are none for a figure that is open: it is shown at once, and not again at the end.
+    """
+    figures = sys.modules.get("sandpod_runner.figures")
+    if figures is not None and figures.show_one(value):
+        return {}
+    found = dict(forms(value, registered))
+    says_nothing = len(found) > 1 and _SAYS_NOTHING.fullmatch(found["text/plain"])
+    if says_nothing or any(mime in found for mime in _INSTEAD_OF_TEXT):
+        del found["text/plain"]
+    return found
+
+
+def bundle(content: Any) -> dict[str, bytes]:
+    """Return what is of use in a dictionary of forms by type."""
+    items = content.items() if isinstance(content, dict) else ()
+    return {mime: data for mime, each in items if mime in MIME_TYPES for _, data in _encoded(mime, each)}
+
+
+def forms(value: Any, registered: Mapping[str, Any] | None = None) -> Iterator[tuple[str, bytes]]:
+    """Yield type and bytes of each form, plain text first. What `repr` raises is raised.
+
+    Args:
+        value: The value.
+        registered: Forms that somebody else has for it.
+    """
     yield "text/plain", _plain(repr(value))
     if isinstance(value, type):
         return  # what it can do, its instances can
     found = dict(_figure(value))
+    if not found:
+        found |= bundle({mime: data for mime, data in (registered or {}).items() if mime != "text/plain"})
     found |= {mime: data for mime, data in _bundle(value) if mime not in found}
     found |= {mime: data for mime, data in _methods(value) if mime not in found}
     if "image/png" in found:
@@ -51,14 +99,17 @@ def _figure(value: Any) -> Iterator[tuple[str, bytes]]:
     # One that is open comes as a display of this cell.
     if library and figures and isinstance(value, library.Figure) and not figures.is_open(value):
         yield "image/png", figures.draw(value)
+    plotly = sys.modules.get("plotly.basedatatypes")
+    if plotly and isinstance(value, plotly.BaseFigure):
+        from sandpod_runner.figures import plotly_forms  # noqa: PLC0415 - for those who have such a figure
+
+        yield from plotly_forms(value).items()
 
 
 def _bundle(value: Any) -> Iterator[tuple[str, bytes]]:
-    bundle = _call(value, "_repr_mimebundle_")
-    if isinstance(bundle, dict):
-        for mime, content in bundle.items():
-            if mime in MIME_TYPES and mime != "text/plain":
-                yield from _encoded(mime, content)
+    found = bundle(_call(value, "_repr_mimebundle_"))
+    found.pop("text/plain", None)
+    yield from found.items()
 
 
 def _methods(value: Any) -> Iterator[tuple[str, bytes]]:
@@ -81,9 +132,9 @@ def _encoded(mime: str, content: Any) -> Iterator[tuple[str, bytes]]:
     with contextlib.suppress(ValueError, TypeError, RecursionError):
         if content is None:
             return
-        if mime == "application/json":
-            yield mime, json.dumps(content).encode()
-        elif isinstance(content, bytes):
+        if isinstance(content, bytes):
             yield mime, content
+        elif mime == "application/json":
+            yield mime, json.dumps(content).encode()
         elif isinstance(content, str):
-            yield mime, base64.b64decode(content) if mime in _BINARY else content.encode("utf-8", "backslashreplace")
+            yield mime, base64.b64decode(content) if mime in BINARY else content.encode("utf-8", "backslashreplace")

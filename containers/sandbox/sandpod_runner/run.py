@@ -231,6 +231,7 @@ class Run:
         counts = self._output.counts if self._output is not None else {"stdout": 0, "stderr": 0}
         begin, end = self._times
         fields = describe_end(how, self._stop.result() if self._stop.done() else None, self._fault)
+        shown = self._shown.forms + self._shown.results if self._shown is not None else 0
         fields["detail"] = " ".join(filter(None, (fields["detail"], self._note))) or None
         self.delivery.finish(
             {
@@ -239,6 +240,7 @@ class Run:
                 "duration_ms": round((end - begin) * 1000, 3),
                 "stdout_bytes": counts["stdout"],
                 "stderr_bytes": counts["stderr"],
+                "displays": max(0, shown - self.delivery.dropped) if self.request.detached else 0,
                 "displays_dropped": (self._shown.dropped if self._shown is not None else 0) + self.delivery.dropped,
                 "context_state": self._context_state,
             }

@@ -25,7 +25,7 @@ class Shown:
 
     Args:
         fd: The pipe's reading end; closed here.
-        display: Called with type, number and bytes of each display.
+        display: Called with type, number of the display and bytes of each form of a display.
         result: Called with type and bytes of each form of a last value; None where there is none.
         done: Called when the program says that it is over, and how; None where its word is not taken.
     """
@@ -44,8 +44,11 @@ class Shown:
         self._done = done
         self._buffer = bytearray()
         self._reading = False
-        self._displays = 0
-        self._results = 0
+        self._index = -1
+        self.forms = 0
+        """How many forms of displays were passed on."""
+        self.results = 0
+        """How many forms of a last value were."""
         self.dropped = 0
         """How many were too large or too many."""
         os.set_blocking(fd, False)
@@ -110,12 +113,14 @@ class Shown:
 
     def _pass_on(self, kind: int, mime: str, data: bytes) -> bool:
         match kind:
-            case RecordKind.DISPLAY if self._displays < MAX_DISPLAYS:
-                self._display(mime, self._displays, data)
-                self._displays += 1
-            case RecordKind.RESULT if self._result is not None and self._results < _MAX_RESULTS:
+            case RecordKind.DISPLAY | RecordKind.FORM if self.forms < MAX_DISPLAYS:
+                if kind == RecordKind.DISPLAY:
+                    self._index += 1
+                self._display(mime, max(0, self._index), data)
+                self.forms += 1
+            case RecordKind.RESULT if self._result is not None and self.results < _MAX_RESULTS:
                 self._result(mime, data)
-                self._results += 1
+                self.results += 1
             case RecordKind.DROPPED:
                 self.dropped += 1
             case RecordKind.DONE if self._done is not None and len(data) == DONE.size:

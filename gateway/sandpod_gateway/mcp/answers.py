@@ -18,20 +18,21 @@ from sandpod_api.results import ErrorCode, Problem
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.running import RunAnswer
+from sandpod_gateway.showing import Reading
 
 logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 
 
-Result = BaseModel | RunAnswer
+Result = BaseModel | RunAnswer | Reading
 """What a tool's function returns: a model, or a run's result with its pictures."""
 
 
 def answer(result: Result, *, is_error: bool = False) -> ToolResult:
     """Return a result as structured content, the same as JSON text for clients that read only that, and pictures."""
-    pictures = result.pictures if isinstance(result, RunAnswer) else []
-    model = result.result if isinstance(result, RunAnswer) else result
+    pictures = [] if isinstance(result, BaseModel) else result.pictures
+    model = result if isinstance(result, BaseModel) else result.result
     content: list[TextContent | ImageContent] = [TextContent(type="text", text=model.model_dump_json())]
     for picture in pictures:
         data = base64.b64encode(picture.data).decode("ascii")

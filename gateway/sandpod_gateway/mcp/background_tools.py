@@ -14,6 +14,7 @@ from sandpod_gateway.mcp import arguments
 from sandpod_gateway.mcp.answers import answering, output_schema
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.running import RunRequest
+from sandpod_gateway.showing import Reading
 
 Code = Annotated[str, Field(description="The program, or the command for the shell.")]
 LanguageName = Annotated[str, Field(description="python, javascript or shell.")]
@@ -50,8 +51,7 @@ def _register_runs(mcp: FastMCP[None], background: BackgroundRuns, metrics: Metr
     ) -> RunStarted:
         """Begin a program in the background and return at once. Read on with read_run, end it with stop_run.
 
-        It goes on when this connection ends, up to its timeout: give one that is long enough. Of a run in a context,
-        read_run tells what it prints and not the last value.
+        It goes on when this connection ends, up to its timeout: give one that is long enough.
         """
         request = RunRequest(
             language=_language(language),
@@ -70,13 +70,16 @@ def _register_runs(mcp: FastMCP[None], background: BackgroundRuns, metrics: Metr
     @answering(metrics)
     async def read_run(
         *, run_id: arguments.RunId, cursor: Cursor = 0, wait: Wait = 0, strip_ansi: arguments.StripAnsi = False
-    ) -> RunOutput:
-        """Return what a run has written since the cursor, and its result once it has ended and all is read."""
+    ) -> Reading:
+        """Return what a run has written since the cursor, and once it has ended and all is read its result.
+
+        What it showed comes with the result, as it does from run_python_code.
+        """
         return await background.read(current_owner(), run_id, cursor=cursor, wait=wait, strip_ansi=strip_ansi)
 
     @mcp.tool(annotations={"title": "Stop a run", **_END}, output_schema=output_schema(RunOutput))
     @answering(metrics)
-    async def stop_run(*, run_id: arguments.RunId) -> RunOutput:
+    async def stop_run(*, run_id: arguments.RunId) -> Reading:
         """End a run and everything it started, and return how it ended."""
         return await background.stop(current_owner(), run_id)
 

@@ -52,8 +52,8 @@ def register(mcp: FastMCP[None], runs: Runs, metrics: Metrics) -> None:
         """Run a Python program in a sandbox without network and return its output, exit code and how it ended.
 
         Each call is a new process unless it names a context: files in /workspace stay between calls, variables only
-        in a context. Figures of matplotlib come back as images. The program is stopped at its timeout, and with it
-        everything it started.
+        in a context. Figures of matplotlib and images come back as images, plotly figures and what `display(value)`
+        shows as HTML and data in `displays`. The program is stopped at its timeout, and with it everything it started.
         """
         request = RunRequest(
             language=Language.PYTHON,

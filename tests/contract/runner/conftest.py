@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from contract.notebook import Notebook
 from contract.runner_harness import Client, Runner, running
 
 
@@ -18,3 +19,11 @@ async def client(runner: Runner) -> AsyncIterator[Client]:
     client = await runner.connect()
     yield client
     await client.close()
+
+
+@pytest.fixture
+async def notebook(client: Client, request: pytest.FixtureRequest) -> AsyncIterator[Notebook]:
+    """A context of its own for each test; the oldest empty one makes room."""
+    notebook = Notebook(client, request.node.name[:100])
+    yield notebook
+    await notebook.restart()

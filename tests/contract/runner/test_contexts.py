@@ -2,50 +2,19 @@
 
 import os
 import signal
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from contract.runner_harness import Client, RefusedError, Result, Runner, processes_with
+from contract.notebook import KINDS, Notebook, runner_of_kind, value
+from contract.runner_harness import Client, RefusedError, Runner, processes_with
 from gateway_peers import until
 from sandpod_runner import protocol
 
 BLOCK = "print('started')\nimport time\ntime.sleep(99)"
 
 
-class Notebook:
-    """One context."""
-
-    def __init__(self, client: Client, name: str) -> None:
-        self.client = client
-        self.name = name
-
-    async def cell(self, code: str | bytes, **fields: Any) -> Result:
-        return await self.client.run(code, context=self.name, **fields)
-
-    async def start(self, code: str, **fields: Any) -> str:
-        return await self.client.start(code, context=self.name, **fields)
-
-    async def restart(self) -> None:
-        await self.client.send({"t": "restart", "id": 7, "context": self.name})
-        reply = await self.client.next()
-        assert reply is not None
-        assert (reply.kind, reply.header["id"]) == ("reply", 7), reply
-
-
-@pytest.fixture
-async def notebook(client: Client, request: pytest.FixtureRequest) -> AsyncIterator[Notebook]:
-    """A context of its own for each test; the oldest empty one makes room."""
-    notebook = Notebook(client, request.node.name[:100])
-    yield notebook
-    await notebook.restart()
-
-
-def value(result: Result) -> dict[str, bytes]:
-    """Return the forms of the last value, which came before the end."""
-    assert result.frames[-1].kind == "end"
-    return {frame.header["mime"]: frame.payload for frame in result.frames if frame.kind == "result"}
+runner = pytest.fixture(scope="module", params=KINDS)(runner_of_kind)
 
 
 async def contexts(client: Client) -> dict[str, str]:
@@ -74,11 +43,28 @@ async def test_contexts_share_nothing_and_a_run_without_one_is_fresh(notebook: N
 
 
 @pytest.mark.parametrize(
-    "code", ["x = 1", "None", "1;", "def f(): pass", "", "# nothing", "print(1)", "for _ in range(2): 5"]
+    "code",
+    [
+        "x = 1",
+        "None",
+        "1;",
+        "(1) ;  # hush",
+        "'ü';",
+        "def f(): pass",
+        "",
+        "# nothing",
+        "print(1)",
+        "for _ in range(2): 5",
+    ],
 )
 async def test_cell_without_a_last_value_has_no_result(notebook: Notebook, code: str) -> None:
     result = await notebook.cell(code)
     assert (result.outcome, value(result)) == ("ok", {})
+
+
+async def test_semicolon_elsewhere_keeps_no_value_back(notebook: Notebook) -> None:
+    assert value(await notebook.cell("x = 1; x  # not this;")) == {"text/plain": b"1"}
+    assert value(await notebook.cell("(\r\n';')")) == {"text/plain": b"';'"}
 
 
 async def test_value_comes_in_all_its_forms(notebook: Notebook) -> None:

@@ -8,18 +8,16 @@ from typing import Any
 
 import pytest
 
+from contract.notebook import Notebook as AnyNotebook
+from contract.notebook import value
 from contract.runner_harness import Client, RefusedError, Result, Runner, processes_with
 from sandpod_runner import protocol
 
 FOREVER = "await new Promise(() => {})"
 
 
-class Notebook:
+class Notebook(AnyNotebook):
     """One context of JavaScript."""
-
-    def __init__(self, client: Client, name: str) -> None:
-        self.client = client
-        self.name = name
 
     async def cell(self, code: str | bytes, **fields: Any) -> Result:
         return await self.client.run(code, "javascript", context=self.name, **fields)
@@ -34,9 +32,6 @@ class Notebook:
         text = value(result).get("text/plain")
         return None if text is None else text.decode()
 
-    async def restart(self) -> None:
-        await self.client.ask("restart", context=self.name)
-
 
 @pytest.fixture
 async def notebook(client: Client, request: pytest.FixtureRequest) -> AsyncIterator[Notebook]:
@@ -44,12 +39,6 @@ async def notebook(client: Client, request: pytest.FixtureRequest) -> AsyncItera
     notebook = Notebook(client, request.node.name[:100])
     yield notebook
     await notebook.restart()
-
-
-def value(result: Result) -> dict[str, bytes]:
-    """Return the forms of the last value, which came before the end."""
-    assert result.frames[-1].kind == "end"
-    return {frame.header["mime"]: frame.payload for frame in result.frames if frame.kind == "result"}
 
 
 async def test_variables_stay_and_the_last_value_comes_back(notebook: Notebook) -> None:

@@ -125,34 +125,15 @@ async def test_image_of_pil_is_shown(artist: Client) -> None:
     assert (result.err, [width(png) for png in pictures(result)]) == (b"", [7, 7, 7])
 
 
-async def test_figure_of_plotly_comes_as_html(runner: Runner, client: Client) -> None:
-    # As much of the library as showing a figure takes.
-    package = runner.workspace / "plotly" / "io"
-    package.mkdir(parents=True)
-    (package / "_renderers.py").write_text(
-        "class ExternalRenderer: pass\n"
-        "class Renderers(dict): default = 'browser'\n"
-        "renderers = Renderers()\n"
-        "def show(figure): renderers[renderers.default].render(figure)\n"
-    )
-    (package / "__init__.py").write_text(
-        "from plotly.io._renderers import show\n"
-        "def to_html(figure, include_plotlyjs, validate): return f'<div>{figure} {include_plotlyjs}</div>'\n"
-    )
-    result = await client.run("import plotly.io\nplotly.io.show('bars')")
-    shown = [(frame.header["mime"], frame.payload) for frame in result.frames if frame.kind == "display"]
-    assert (result.err, shown) == (b"", [("text/html", b"<div>bars cdn</div>")])
-
-
 async def test_processes_of_the_program_show_nothing(artist: Client) -> None:
     code = f"import os\n{PLOT}if os.fork() == 0:\n    plt.show()\n    os._exit(0)\nos.wait()\n"
     assert len(pictures(await artist.run(code))) == 1
 
 
-async def test_program_that_draws_nothing_has_nothing_imported_for_it(client: Client) -> None:
-    code = "import sys\nprint([name for name in sys.modules if name.startswith(('matplotlib', 'PIL', 'numpy'))])"
-    result = await client.run(f"{code}\nprint('sandpod_runner.figures' in sys.modules, 'threading' in sys.modules)")
-    assert (result.out, result.end["displays_dropped"]) == (b"[]\nFalse False\n", 0)
+async def test_program_that_shows_nothing_has_nothing_imported_for_it(client: Client) -> None:
+    names = "('matplotlib', 'PIL', 'numpy', 'IPython', 'sandpod_runner.figures', 'sandpod_runner.rich', 'threading')"
+    result = await client.run(f"import sys\nprint([name for name in sys.modules if name.startswith({names})])")
+    assert (result.out, result.end["displays_dropped"]) == (b"[]\n", 0)
 
 
 async def test_first_descriptors_are_free_for_the_program_and_its_children_get_none(client: Client) -> None:
@@ -176,8 +157,9 @@ async def test_first_descriptors_are_free_for_the_program_and_its_children_get_n
         (RECORD.pack(RecordKind.DISPLAY, 2, 1) + b"1") * protocol.MAX_DISPLAYS
         + RECORD.pack(RecordKind.DISPLAY, 2, 1)
         + b"1",
+        (RECORD.pack(RecordKind.FORM, 2, 1) + b"1") * (protocol.MAX_DISPLAYS + 1),
     ],
-    ids=["noise", "kind", "type", "size", "result", "half", "many"],
+    ids=["noise", "kind", "type", "size", "result", "half", "many", "forms"],
 )
 async def test_nonsense_on_the_channel_is_not_listened_to(client: Client, junk: bytes) -> None:
     code = (

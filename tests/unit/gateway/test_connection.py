@@ -54,7 +54,7 @@ async def test_output_and_end_reach_the_run_they_belong_to() -> None:
     for name in sinks:
         stream.say({"t": "end", "run": name, "outcome": "ok", "exit_code": 0})
     assert [(await run.ended).outcome for run in runs] == ["ok", "ok"]
-    assert sinks["a"].got == [("stdout", b"A"), ("display image/png", b"P")]
+    assert sinks["a"].got == [("stdout", b"A"), ("display 0 image/png", b"P")]
     assert sinks["b"].got == [("stderr", b"B"), ("result text/plain", b"42")]
     assert connection.busy == 0
     await connection.close()
@@ -68,7 +68,9 @@ async def test_output_and_end_reach_the_run_they_belong_to() -> None:
         {"t": "out", "run": "r1", "stream": "stdout", "offset": -1},
         {"t": "out", "run": "r1", "stream": "stdout", "offset": 10**30},
         {"t": "out", "run": "r1", "stream": "stdout", "offset": "0"},
-        {"t": "display", "run": "r1", "mime": "x" * 65},
+        {"t": "display", "run": "r1", "mime": "x" * 65, "index": 0},
+        {"t": "display", "run": "r1", "mime": "image/png"},
+        {"t": "display", "run": "r1", "mime": "image/png", "index": 10**30},
         {"t": "result", "run": "r1", "mime": ["text/plain"]},
         {"t": "out", "run": "unknown", "stream": "stdout"},
         {"t": "end", "run": {"a": 1}},

@@ -14,6 +14,7 @@ from sandpod_gateway.hints import hint_for
         ("error", None, "Error: Cannot find module 'left-pad'", Language.JAVASCRIPT, "'left-pad'"),
         ("error", None, "OSError: [Errno 30] Read-only file system: '/etc/x'", Language.PYTHON, "/workspace"),
         ("error", None, "curl: (6) Could not resolve host: example.org", Language.SHELL, "no network"),
+        ("error", None, "RuntimeError: \nImage export requires the Kaleido package, v1", Language.PYTHON, "a browser"),
         ("cancelled", "The sandbox was closed.", "", Language.SHELL, "closed"),
     ],
 )
@@ -26,3 +27,8 @@ def test_a_failure_with_a_known_cause_says_what_to_do(
 def test_success_and_unknown_failures_have_no_hint() -> None:
     assert hint_for("ok", None, "No module named 'x'", Language.PYTHON) is None
     assert hint_for("error", None, "boom", Language.PYTHON) is None
+
+
+def test_what_was_shown_and_did_not_come_is_said() -> None:
+    assert (hint_for("ok", None, "", None, 1) or "").startswith("1 thing that it showed was too much")
+    assert (hint_for("error", "It broke.", "", None, 2) or "").startswith("It broke. 2 things that it showed were")

@@ -1,13 +1,16 @@
 import json
 from datetime import UTC, datetime
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandpod_api.run_results import Language, Outcome
+from sandpod_api.run_results import Language, Outcome, RunOutput
 from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.runner_messages import Ended
-from sandpod_gateway.running import MAX_PICTURES, MAX_RICH, Running, RunRequest
+from sandpod_gateway.running import RunAnswer, Running, RunRequest
+from sandpod_gateway.showing import MAX_PICTURES, MAX_SHOWN, MAX_TEXT, MAX_VALUE
+from sandpod_runner import protocol
 
 RECORD = SandboxRecord(
     name="sbx-a",
@@ -46,40 +49,125 @@ def test_output_that_was_lost_is_said() -> None:
     assert run.received["stderr"] == 13
 
 
+def sent(answer: RunAnswer) -> int:
+    """Return the bytes of an answer on the wire."""
+    text = answer.result.model_dump_json()
+    return len(text.encode()) + len(json.dumps(text, ensure_ascii=False).encode()) + 4 * pictures_size(answer) // 3
+
+
+def pictures_size(answer: RunAnswer) -> int:
+    return sum(len(picture.data) for picture in answer.pictures)
+
+
 def test_pictures_go_beside_the_result_and_other_forms_into_it() -> None:
     run = running()
-    run.display("image/png", b"PNG")
-    run.display("text/html", b"<b>hi</b>")
+    run.display("image/png", 0, b"PNG")
+    run.display("text/plain", 1, b"hi")
+    run.display("text/html", 1, b"<b>hi</b>")
     run.result("text/plain", b"42")
+    run.result("image/png", b"value")
     answer = run.answer(OK)
-    assert [(picture.mime_type, picture.data) for picture in answer.pictures] == [("image/png", b"PNG")]
-    assert [(rich.mime_type, rich.text) for rich in answer.result.displays] == [
-        ("image/png", None),
-        ("text/html", "<b>hi</b>"),
+    pictures = [(picture.mime_type, picture.data) for picture in answer.pictures]
+    assert pictures == [("image/png", b"PNG"), ("image/png", b"value")]
+    assert [(rich.index, rich.mime_type, rich.text) for rich in answer.result.displays] == [
+        (0, "image/png", None),
+        (1, "text/plain", "hi"),
+        (1, "text/html", "<b>hi</b>"),
+        (2, "image/png", None),
     ]
     assert answer.result.result == {"text/plain": "42"}
+    assert answer.result.hint is None
 
 
-def test_what_is_shown_is_bounded_and_the_rest_is_counted() -> None:
+def test_what_is_shown_is_bounded_and_the_rest_is_counted_and_said() -> None:
     run = running()
     for _ in range(5):
-        run.display("image/png", b"x" * (MAX_PICTURES // 2))
-        run.display("text/html", b"x" * (MAX_RICH // 2))
-        run.result("text/html", b"x" * MAX_RICH)
+        run.display("image/png", 0, b"x" * (MAX_PICTURES // 2))
+        run.display("text/html", 0, b"x" * (MAX_SHOWN // 5))
+        run.result("text/html", b"x" * MAX_VALUE)
     answer = run.answer(OK.model_copy(update={"displays_dropped": 7}))
     assert len(answer.pictures) == 2
     assert answer.result.displays_dropped == 7 + 3 + 3 + 5
+    assert (answer.result.hint or "").startswith("18 things that it showed were too much")
 
 
-def test_an_answer_with_pictures_stays_below_what_clients_take() -> None:
+@pytest.mark.parametrize("character", ["x", "ü", "\x01"])
+def test_long_text_of_a_value_is_cut_and_leaves_room_for_another_form(character: str) -> None:
     run = running()
-    run.display("image/png", b"x" * MAX_PICTURES)
+    run.result("text/plain", (character * 1_000_000).encode())
+    run.result("text/html", b"<table></table>")
+    value = run.answer(OK).result.result or {}
+    assert value["text/plain"].startswith(character * 1000)
+    assert len(value["text/plain"]) <= MAX_TEXT + 100
+    assert value["text/plain"].endswith(f"{character}... ({len((character * 1_000_000).encode())} bytes in all)")
+    assert value["text/html"] == "<table></table>"
+
+
+def test_forms_without_end_and_of_unknown_types_are_counted() -> None:
+    run = running()
+    for i in range(1000):
+        run.display("text/html", i, b"")
+        run.display("image/png", i, b"")
+        run.result(f"text/x-{i}", b"")
+        run.result("text/html", b"")
+    answer = run.answer(OK)
+    assert len(answer.result.displays) <= protocol.MAX_DISPLAYS + 1
+    assert answer.result.displays_dropped + len(answer.result.displays) == 4000 - 1
+    assert answer.result.result == {"text/html": ""}
+
+
+_TYPES = st.sampled_from(["image/png", *protocol.MIME_TYPES])
+_BYTES = st.sampled_from([b"x", b'"', b"\x01", "😀".encode(), b"\xff", b"\n\\"])
+
+
+@given(st.lists(st.tuples(st.booleans(), _TYPES, _BYTES, st.integers(0, MAX_PICTURES)), max_size=40), _BYTES)
+def test_an_answer_stays_below_what_clients_take_whatever_is_shown(
+    shown: list[tuple[bool, str, bytes, int]], output: bytes
+) -> None:
+    run = running()
+    for last, mime, unit, size in shown:
+        data = unit * (size // len(unit))
+        if last:
+            run.result(mime, data)
+        else:
+            run.display(mime, 0, data)
+    run.output("stdout", 0, output * 60_000)
+    run.output("stderr", 0, output * 60_000)
+    assert sent(run.answer(OK)) < 2**20
+
+
+def test_an_answer_with_all_that_may_be_shown_stays_below_what_clients_take() -> None:
+    run = running()
+    run.display("image/png", 0, b"x" * MAX_PICTURES)
+    for unit in (b"\x01", b'"', b"x"):
+        for size in (MAX_SHOWN, MAX_SHOWN // 4, MAX_SHOWN // 15, MAX_SHOWN // 60):
+            run.display("text/html", 1, unit * size)
+            run.result("text/html", unit * size)
+    run.result("text/plain", b"\x01" * 100_000)
     run.output("stdout", 0, b"\x01" * 100_000)
     run.output("stderr", 0, b'"' * 100_000)
     answer = run.answer(OK)
-    text = answer.result.model_dump_json()
-    assert len(text) + len(json.dumps(text)) + 4 * MAX_PICTURES // 3 < 2**20
+    assert pictures_size(answer) == MAX_PICTURES
+    assert sent(answer) < 2**20
     assert answer.result.stdout_truncated
+
+
+def test_what_was_read_of_a_background_run_stays_below_what_clients_take_with_what_it_showed() -> None:
+    run = running()
+    for _ in range(4):
+        run.display("image/png", 0, b"x" * (MAX_PICTURES // 4))
+        run.display("text/html", 0, b"\x01" * (MAX_SHOWN // 60))
+    result = run.answer(OK).result.model_copy(update={"displays": []})
+    output = RunOutput(run_id="r", sandbox="s", state="ended", stdout="\x01" * 48 * 1024, result=result)
+    reading = run.showing.add_to(output)
+    text = reading.result.model_dump_json()
+    assert len(text) + len(json.dumps(text)) + 4 * sum(len(p.data) for p in reading.pictures) // 3 < 2**20
+    assert reading.result.result is not None
+    shown, dropped = reading.result.result.displays, reading.result.result.displays_dropped
+    assert (len(shown) + dropped, len([rich for rich in shown if rich.text is None])) == (8, len(reading.pictures))
+    assert 0 < dropped < 8
+    assert f"{dropped} things" in (reading.result.result.hint or "")
+    assert run.showing.add_to(output.model_copy(update={"stdout": ""})).result.result.displays_dropped == 0  # type: ignore[union-attr]
 
 
 def test_control_sequences_are_stripped_where_that_is_asked_for_and_bytes_are_counted_as_written() -> None:

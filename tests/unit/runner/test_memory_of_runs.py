@@ -127,6 +127,20 @@ def test_displays_that_nobody_got_come_with_the_next_owner_before_the_end() -> N
         assert stream.kinds == expected
 
 
+def test_displays_of_a_detached_run_come_with_every_owner() -> None:
+    delivery = delivered(detached=True)
+    delivery.leave()
+    delivery.post({"t": "display"}, b"one")
+    first = Stream()
+    delivery.follow(first, 0, 0)
+    delivery.post({"t": "display"}, b"two")
+    delivery.finish({"run": "r", "outcome": "ok"})
+    second = Stream()
+    delivery.follow(second, 0, 0)
+    assert first.kinds == second.kinds == ["display", "display", "end"]
+    assert delivery.size == len(b"onetwo")
+
+
 def test_displays_that_wait_are_bounded_and_counted() -> None:
     delivery = delivered()
     delivery.leave()
