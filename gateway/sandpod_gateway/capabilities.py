@@ -5,6 +5,7 @@ import json
 from sandpod_api.run_results import Language
 from sandpod_gateway.files import MAX_ENTRIES, MAX_READ
 from sandpod_gateway.settings import Settings
+from sandpod_runner import protocol
 
 
 def capabilities(settings: Settings, kind: str) -> str:
@@ -21,6 +22,7 @@ def capabilities(settings: Settings, kind: str) -> str:
         {
             "backend": kind,
             "languages": [str(language) for language in Language],
+            "contexts": {"languages": [Language.PYTHON, Language.JAVASCRIPT], "max_per_sandbox": protocol.MAX_CONTEXTS},
             "templates": {"default": template},
             "image": "each template names its own; get_sandbox tells a sandbox's",
             "network": {"default": "none", "note": "no network unless the template has a profile that is asked for"},

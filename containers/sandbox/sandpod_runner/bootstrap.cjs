@@ -1,8 +1,9 @@
 // Waits in a Node process that was started beforehand for one program, then becomes `node program`.
 //
 // Started by node.py. The job comes as JSON on descriptor 3 and ends with it. Which kind of module the code is, is
-// found by compiling it: as CommonJS first, then as the same with `await`, and else as an ES module, whose own error
-// is then the one to show. In an ES module `require` is there too, since people use both.
+// found by compiling it: as CommonJS first, then as the same with `await`, then as an ES module. What is none of them may
+// be TypeScript: without its types it is tried again. What is left is imported, whose error is then the one to show.
+// In an ES module `require` is there too, since people use both.
 'use strict';
 
 const fs = require('node:fs');
@@ -11,6 +12,10 @@ const path = require('node:path');
 const { pathToFileURL } = require('node:url');
 const util = require('node:util');
 const vm = require('node:vm');
+
+const { register } = require('./resolution.cjs');
+const { quietly, silence, strip, tidy } = require('./source.cjs');
+const { usage } = require('./usage.cjs');
 
 const PARAMETERS = ['exports', 'require', 'module', '__filename', '__dirname'];
 const ASYNC = 'return (async () => {';
@@ -21,13 +26,11 @@ for (const stream of [process.stdout, process.stderr]) {
   stream._handle?.setBlocking?.(true);
 }
 
-// Node 20 warns about the loader that import() in scripts needs here; no program can do anything about it.
-const { emitWarning } = process;
-process.emitWarning = (warning, ...rest) => {
-  if (!String(warning).includes('USE_MAIN_CONTEXT_DEFAULT_LOADER')) {
-    emitWarning.call(process, warning, ...rest);
-  }
-};
+const WORD = 4;
+const DONE = 3; // RecordKind.DONE of displays.py
+
+silence();
+tellEnd();
 
 let awaiting = false; // whether the program is at a top-level await
 process.on('beforeExit', atEnd);
@@ -38,6 +41,35 @@ if (text === '') {
   process.exit(0); // the runner had no use for this process
 }
 start(JSON.parse(text));
+
+// The runner need not wait until Node has taken itself apart, unless something else of the program goes on.
+function tellEnd() {
+  const { reallyExit } = process;
+  process.reallyExit = (code) => {
+    try {
+      if (isAlone()) sayDone(code);
+    } catch {
+      // There is no such file in this kernel, or the program has closed what it did not know. Its end is seen anyway.
+    }
+    reallyExit.call(process, code);
+  };
+}
+
+function isAlone() {
+  if (process.moduleLoadList.includes('NativeModule internal/worker')) return false;
+  return fs.readFileSync(`/proc/self/task/${process.pid}/children`, 'latin1') === '';
+}
+
+function sayDone(code) {
+  const { cpu, size } = usage();
+  const record = Buffer.alloc(23); // ">BBI" and ">Bdq"
+  record[0] = DONE;
+  record.writeUInt32BE(17, 2);
+  record[6] = code & 0xff;
+  record.writeDoubleBE(cpu, 7);
+  record.writeBigInt64BE(BigInt(size), 15);
+  fs.writeSync(WORD, record);
+}
 
 // What every program does first is done once while there is time: Node loads and compiles much of itself on first use.
 function rehearse() {
@@ -56,9 +88,11 @@ function start({ file, cwd, args, env }) {
   Module._initPaths(); // NODE_PATH may be another one
   process.argv = [process.execPath, file, ...args];
   process.execArgv = [];
-  const code = fs.readFileSync(file, 'utf8').replace(/^\uFEFF/, '').replace(/^#!/, '//');
-  const compiled = compile(code, path.join(cwd, path.basename(file)));
+  const name = path.join(cwd, path.basename(file));
+  const code = tidy(fs.readFileSync(file, 'utf8'));
+  const compiled = compile(code, name) ?? compileStripped(code, file, name);
   if (compiled) {
+    if (/\bimport\s*\(/.test(code)) register();
     // Called by the event loop itself, so that stack traces begin with the program.
     setImmediate(runScript(compiled, file, cwd));
   } else {
@@ -82,6 +116,29 @@ function compile(code, filename) {
   }
 }
 
+// The file becomes what runs, since workers are started from it and modules imported.
+function compileStripped(code, file, name) {
+  let plain;
+  try {
+    plain = isModule(code) ? null : strip(code, name);
+  } catch (error) {
+    fs.writeSync(2, `${error.stack}\n`);
+    process.exit(1);
+  }
+  if (plain === null) return null;
+  fs.writeFileSync(file, plain);
+  return compile(plain, name);
+}
+
+function isModule(code) {
+  try {
+    quietly(() => new vm.SourceTextModule(code));
+    return true;
+  } catch {
+    return false;
+  }
+}
+
 function runScript({ call, waits }, file, cwd) {
   const main = new Module('.');
   Object.assign(main, { filename: file, path: cwd, paths: Module._nodeModulePaths(cwd) });
@@ -102,14 +159,7 @@ function importModule(file, cwd) {
   const url = pathToFileURL(entry).href;
   // The file lies elsewhere, but what it imports is meant from the working directory.
   const parentURL = pathToFileURL(path.join(cwd, path.basename(entry))).href;
-  if (Module.registerHooks) {
-    Module.registerHooks({
-      resolve: (specifier, context, next) =>
-        next(specifier, context.parentURL === url ? { ...context, parentURL } : context),
-    });
-  } else {
-    Module.register('./hooks.mjs', pathToFileURL(__filename), { data: { url, parentURL } });
-  }
+  register({ url, parentURL });
   watch(import(url));
 }
 

@@ -101,7 +101,8 @@ class CellRun(Run):
                 processes.send([pid], signal.SIGINT)
                 await asyncio.wait(over, timeout=_PATIENCE)
             if self._stop.result().gentle and not cell.ended.done():
-                processes.send(processes.trees([pid], processes.parents()), signal.SIGINT)
+                all_of_it = [pid] if self._context.relays else processes.trees([pid], processes.parents())
+                processes.send(all_of_it, signal.SIGINT)
                 await asyncio.wait(over, timeout=_PATIENCE)
         for attempt in range(KILL_ROUNDS):
             if cell.ended.done():

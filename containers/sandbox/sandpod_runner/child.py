@@ -56,7 +56,7 @@ def _wait(sock: socket.socket) -> int:
 
 def _run(fds: list[int]) -> int:
     job = read_job(fds[0])
-    if job.command:
+    if job.command and not job.context:
         _place(fds[1:])
         _confine(job)
         _replace(job)
@@ -64,9 +64,7 @@ def _run(fds: list[int]) -> int:
     channel = displays.move_away(fds[CHANNEL])
     _confine(job)
     if job.context:
-        from sandpod_runner import context_main  # noqa: PLC0415 - for contexts alone
-
-        return context_main.serve(job, channel)
+        return _serve(job, channel)
     told = displays.Channel(channel)
     displays.use(told)
     before = _processor_seconds()
@@ -75,6 +73,16 @@ def _run(fds: list[int]) -> int:
         # Taking a process apart takes longer than many a program does, and nothing of interest comes of it.
         told.done(status, _processor_seconds() - before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
     return status
+
+
+def _serve(job: Job, fd: int) -> int:
+    if job.command:
+        from sandpod_runner import node_context  # noqa: PLC0415 - for contexts alone
+
+        node_context.serve(job, fd, _replace)
+    from sandpod_runner import context_main  # noqa: PLC0415 - as above
+
+    return context_main.serve(job, fd)
 
 
 def _processor_seconds() -> float:

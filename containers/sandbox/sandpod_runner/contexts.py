@@ -13,7 +13,7 @@ import os
 import socket
 import struct
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from sandpod_runner import processes
@@ -56,8 +56,9 @@ class Process:
 class Context:
     """One context. Its process is made when a cell needs it."""
 
-    def __init__(self, name: str, launcher: Launcher, base: Job) -> None:
+    def __init__(self, name: str, language: str, launcher: Launcher, base: Job) -> None:
         self.name = name
+        self.language = language
         self.started = time.time()
         self.turn = asyncio.Lock()
         self.waiting = 0
@@ -80,6 +81,11 @@ class Context:
     def empty(self) -> bool:
         """Whether nothing would be missed if it were forgotten."""
         return self._process is None and not self.turn.locked() and not self.waiting
+
+    @property
+    def relays(self) -> bool:
+        """Whether its process passes a second interrupt on to all that the cell has started."""
+        return bool(self._base.command)
 
     def send(self, job: Job, fds: list[int], *, cwd: str) -> tuple[Program, Cell]:
         """Send a cell to the process. The descriptors stay the caller's.
@@ -162,7 +168,7 @@ class Context:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         ours.setblocking(False)
-        job = Job(env=self._base.env, rlimits=self._base.rlimits, cwd=cwd, context=True)
+        job = replace(self._base, cwd=cwd, context=True)
         try:
             program = self._launcher.start(job, [null, null, null, theirs.fileno()])
         except LostError:
@@ -231,22 +237,32 @@ class Context:
 class Contexts:
     """The contexts, by name."""
 
-    def __init__(self, launcher: Launcher, base: Job) -> None:
+    def __init__(self, launcher: Launcher, base: Job, commands: dict[str, list[str]]) -> None:
+        """Begin with none. The commands are those of each language's contexts; Python's is empty."""
         self._launcher = launcher
         self._base = base
+        self._commands = commands
         self._contexts: dict[str, Context] = {}
 
-    def place(self, name: str) -> Context:
+    def place(self, name: str, language: str) -> Context:
         """Return the context of that name, which is new if there was none, for one more cell.
 
         Raises:
-            Refusal: session_busy, too many cells wait there or there are too many contexts.
+            Refusal: session_busy, too many cells wait there or there are too many contexts; invalid_argument, it is of
+                another language.
         """
         context = self._contexts.get(name)
+        if context is not None and context.language != language:
+            if not context.empty:
+                other = f"That context is of {context.language}: choose another name, or restart it first."
+                raise Refusal("invalid_argument", other)
+            del self._contexts[name]
+            context = None
         if context is None:
             if len(self._contexts) >= MAX_CONTEXTS:
                 self._make_room()
-            context = self._contexts[name] = Context(name, self._launcher, self._base)
+            base = replace(self._base, command=self._commands[language])
+            context = self._contexts[name] = Context(name, language, self._launcher, base)
         if context.waiting >= MAX_CELLS:
             raise Refusal("session_busy", f"{MAX_CELLS} cells wait for this context already, which is the most.")
         return context
@@ -269,7 +285,7 @@ class Contexts:
     def describe(self) -> list[dict[str, Any]]:
         """Return what is told of the contexts: name, language, state and when they were started."""
         return [
-            {"name": context.name, "language": "python", "state": context.state, "started": context.started}
+            {"name": context.name, "language": context.language, "state": context.state, "started": context.started}
             for context in self._contexts.values()
         ]
 

@@ -23,7 +23,7 @@ class Job:
         code: The Python code.
         file: The real file that holds the code.
         args: Arguments of the Python code.
-        context: Whether the process becomes a context, which gets its code cell by cell.
+        context: Whether the process becomes a context, which gets its code cell by cell: of Python, or of the command.
     """
 
     env: dict[str, str] = field(repr=False)

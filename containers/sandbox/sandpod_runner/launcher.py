@@ -138,6 +138,10 @@ class Launcher:
             processes.end_trees([pid], freeze=rounds >= _FREEZE_AFTER)
         self._loop.call_later(_LATE, self._end_late, pid, rounds + 1)
 
+    def catch_up(self) -> None:
+        """Take note of the ends that have been told and were not read yet."""
+        self._receive(self._link)
+
     async def sweep(self) -> None:
         """End all that ended programs left: what became the runner's own child and is no program that goes on."""
         deadline = self._loop.time() + _SWEEP_SECONDS

@@ -1,7 +1,8 @@
 """Keeps a Node process ready that has started but has no program yet, so that a JavaScript run starts in milliseconds.
 
-Called by `run.py`. The spare waits in `bootstrap.cjs` for one job on descriptor 3; its streams are made beforehand. It
-is kept from the first JavaScript run on, or from the start where the settings say so, since it takes memory.
+Called by `run.py`. The spare waits in `bootstrap.cjs` for one job on descriptor 3 and tells its end on descriptor 4, as
+`displays.py` has it; its streams are made beforehand. It is kept from the first JavaScript run on, or from the start
+where the settings say so, since it takes memory.
 """
 
 import asyncio
@@ -15,8 +16,9 @@ from sandpod_runner.programs import BOOTSTRAP
 from sandpod_runner.requests import RunRequest
 from sandpod_runner.streams import Input
 
-REFILL_DELAY = 0.1
-"""Seconds after a spare was taken until the next one is made: starting Node would slow down a short run."""
+REFILL_DELAY = 0.015
+"""Seconds after a spare was taken until the next one is made: starting Node would slow down a short run, and takes too
+long to begin it any later."""
 
 
 @dataclass(slots=True)
@@ -89,6 +91,7 @@ class NodePool:
         Raises:
             LostError: None can be started now.
         """
+        self._launcher.catch_up()
         spare, self._spare = self._spare, None
         if self._refill is None:
             self._refill = asyncio.get_running_loop().call_later(REFILL_DELAY, self.prepare)
@@ -99,17 +102,21 @@ class NodePool:
         return self._make()
 
     def _make(self) -> Spare:
-        ends = [os.pipe2(os.O_CLOEXEC) for _ in range(4)]
-        (stdin, stdin_write), (stdout, stdout_write), (stderr, stderr_write), (job, job_write) = ends
-        theirs = [stdin, stdout_write, stderr_write, job]
-        spec = replace(self._base, command=[self._node, BOOTSTRAP])
+        ends = [os.pipe2(os.O_CLOEXEC) for _ in range(5)]
+        (stdin, stdin_write), (stdout, stdout_write), (stderr, stderr_write), (job, job_write), (word, word_write) = (
+            ends
+        )
+        theirs = [stdin, stdout_write, stderr_write, job, word_write]
+        # The flag lets it find out whether code is an ES module without running it.
+        spec = replace(self._base, command=[self._node, "--experimental-vm-modules", BOOTSTRAP])
         try:
             program = self._launcher.start(spec, theirs)
         except LostError:
-            for fd in (stdin_write, stdout, stderr, job_write):
+            for fd in (stdin_write, stdout, stderr, job_write, word):
                 os.close(fd)
             raise
         finally:
             for fd in theirs:
                 os.close(fd)
-        return Spare(program, Pipes(Input(stdin_write), {"stdout": stdout, "stderr": stderr}), Input(job_write))
+        pipes = Pipes(Input(stdin_write), {"stdout": stdout, "stderr": stderr}, word)
+        return Spare(program, pipes, Input(job_write))

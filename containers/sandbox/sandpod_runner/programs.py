@@ -17,6 +17,7 @@ from sandpod_runner.paths import make_usable
 from sandpod_runner.requests import MAX_TEXT, RunRequest
 
 BOOTSTRAP: Final = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bootstrap.cjs")
+CELLS: Final = os.path.join(os.path.dirname(BOOTSTRAP), "cells.cjs")
 SUFFIXES: Final = {"python": ".py", "javascript": ".js", "shell": ".sh"}
 
 
@@ -31,6 +32,15 @@ class Tools:
 def find_tools(path: str) -> Tools:
     """Return what is on this PATH."""
     return Tools(shell=find_program(("bash", "sh"), path), node=find_program(("node",), path))
+
+
+def context_commands(tools: Tools) -> dict[str, list[str]]:
+    """Return the command of each language's contexts, which for Python is none: its processes are forked."""
+    commands: dict[str, list[str]] = {"python": []}
+    if tools.node is not None:
+        # The parser that Node's own REPL uses is internal.
+        commands["javascript"] = [tools.node, "--expose-internals", CELLS]
+    return commands
 
 
 class CodeFolder:

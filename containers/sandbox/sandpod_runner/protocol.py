@@ -52,11 +52,13 @@ runs and those with a key; the oldest is dropped first. Ended runs are remembere
 forgotten is not_found. A `run` whose key a live or remembered run has, with the same code, language, args and context, is
 answered with `known` in place of `started`, and nothing is started: `follow` tells the rest. With others it is refused.
 
-A run with a context is a cell: it runs in a process that stays, so variables do too. Cells of one context wait for each
+A run with a context is a cell, of Python or JavaScript: it runs in a process that stays, so variables do too. A name
+is of one language, until its context is restarted. Cells of one context wait for each
 other, at most MAX_CELLS of them, and a cell's timeout counts from its own beginning. Its env, args and cwd change the
-context from then on; what is left out (for cwd also ".") stays as it is. `sys.exit` ends the cell alone. Timeout, cancel
-and output_limit interrupt the cell, as Ctrl-C would; a cell that does not end at that is killed with its context, and
-context_state says lost. It says lost too where the context's process had ended before: the cell ran without the
+context from then on; what is left out (for cwd also ".") stays as it is. `sys.exit` and `process.exit` end the cell
+alone. A promise that is the last value is waited for; what else a JavaScript cell leaves to the event loop goes on. Timeout, cancel
+and output_limit interrupt the cell, as Ctrl-C would; a cell that does not end at that (in JavaScript one that is busy after
+its first `await`) is killed with its context, and context_state says lost. It says lost too where the context's process had ended before: the cell ran without the
 variables. Processes that a cell starts and leaves live until the context ends, which nothing outlives; their output
 after the cell's end is read and forgotten, while threads' output goes to the current cell. `restart` ends the process,
 with the cell that it runs; the next cell begins a new one. max_rss_bytes of a cell is the peak of its context so far.

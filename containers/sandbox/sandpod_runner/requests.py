@@ -151,8 +151,10 @@ def _key(value: Any) -> str | None:
 def _context(value: Any, language: str) -> str | None:
     if value is None:
         return None
-    if language != "python":
-        raise Refusal("invalid_argument", "Contexts are for Python: leave the context out for other languages.")
+    if language == "shell":
+        raise Refusal(
+            "invalid_argument", "Contexts are for Python and JavaScript: leave the context out for the shell."
+        )
     if not _is_text(value) or not 1 <= len(value.encode("utf-8", "surrogateescape")) <= MAX_KEY:
         raise Refusal("invalid_argument", f"A context's name is a text of 1 to {MAX_KEY} bytes.")
     return str(value)

@@ -83,7 +83,7 @@ class Runs:
             cwd = self._workspace.folder_path(request.cwd)
         except OSError as error:
             raise refusal_of(error) from error
-        context = None if request.context is None else self._toolbox.contexts.place(request.context)
+        context = None if request.context is None else self._toolbox.contexts.place(request.context, request.language)
         record = self._record(request, owner)
         if context is None:
             run = Run(request, cwd, record.delivery, self._toolbox)

@@ -118,7 +118,8 @@ def _compose(settings: Settings, launcher: Launcher, env: dict[str, str], tmp: s
         node.prepare()
     memory = find_watch(settings.memory_limit, (workspace.root, tmp, "/dev/shm"))  # noqa: S108 - a name of the system's
     artifacts = Artifacts(workspace.root)
-    toolbox = Toolbox(launcher, tools, node, Contexts(launcher, base), CodeFolder(tmp), base, memory, disk, artifacts)
+    contexts = Contexts(launcher, base, programs.context_commands(tools))
+    toolbox = Toolbox(launcher, tools, node, contexts, CodeFolder(tmp), base, memory, disk, artifacts)
     return Service(
         runs=Runs(toolbox, workspace),
         storage=Storage(workspace, disk, artifacts),

@@ -28,8 +28,8 @@ Cwd = Annotated[str, Field(description="Working directory, relative to /workspac
 Context = Annotated[
     str | None,
     Field(
-        description="Name of a context of yours: a process that stays, so that variables stay between calls and the "
-        "last expression's value comes back as `result`. Without it, each call is a new process."
+        description="Name of a context of yours, of Python or JavaScript: a process that stays, so that variables stay "
+        "between calls and the last expression's value comes back as `result`. Without it, each call is a new process."
     ),
 ]
 Key = Annotated[

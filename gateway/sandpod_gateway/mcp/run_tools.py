@@ -22,7 +22,8 @@ PythonCode = Annotated[
 JsCode = Annotated[
     str,
     Field(
-        description="A whole Node.js program, CommonJS or ES module; top-level await works. Log what you want to see."
+        description="A whole Node.js program, CommonJS or ES module; top-level await works, types of TypeScript are "
+        "stripped. Log what you want to see."
     ),
 ]
 Command = Annotated[str, Field(description="A command line or script for bash.")]
@@ -89,7 +90,8 @@ def register(mcp: FastMCP[None], runs: Runs, links: LinkMaker, metrics: Metrics)
         """Run a Node.js program in a sandbox without network and return its output, exit code and how it ended.
 
         Each call is a new process unless it names a context: files in /workspace stay between calls, variables only
-        in a context. An unhandled rejection fails the run.
+        in a context, where each name may be declared again and a promise that is the last value is waited for. An
+        unhandled rejection fails the run.
         """
         request = RunRequest(
             language=Language.JAVASCRIPT,

@@ -297,7 +297,6 @@ async def test_restart_of_an_unknown_context_is_not_found(client: Client, contex
         {"context": ""},
         {"context": "x" * 129},
         {"context": 5},
-        {"context": "c", "language": "javascript"},
         {"context": "c", "language": "shell"},
     ],
 )

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from contract.runner_harness import FIND_CHANNEL, PATIENCE, Client
+from contract.runner_harness import FIND_CHANNEL, PATIENCE, Client, processes_with
 from sandpod_runner import processes
 from sandpod_runner.displays import DONE, RECORD, RecordKind
 
@@ -45,6 +45,36 @@ async def test_honest_word_has_the_programs_own_numbers(client: Client, end: str
     assert result.exit_code == 3
     assert 200 < result.end["cpu_ms"] < 2000
     assert result.end["max_rss_bytes"] > 1_000_000
+
+
+async def test_honest_word_of_node_has_the_programs_own_numbers(client: Client) -> None:
+    child = "require('child_process').execSync('i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done'); "
+    result = await client.run(f"{child}while (process.cpuUsage().user < 300_000); process.exit(3)", "javascript")
+    assert (result.outcome, result.exit_code) == ("error", 3)
+    assert 200 < result.end["cpu_ms"] < 5000
+    assert result.end["max_rss_bytes"] > 10_000_000
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "require('child_process').spawn('sleep', ['3018'], { detached: true, stdio: 'ignore' }); process.exit(3)",
+        "new (require('worker_threads').Worker)('for (;;);', { eval: true }); process.exit(3)",
+        "require('fs').closeSync(4); process.exit(3)",
+        "require('fs').writeSync(4, 'nonsense'); process.exit(3)",
+    ],
+)
+async def test_node_that_leaves_something_or_has_no_word_is_waited_for(client: Client, code: str) -> None:
+    result = await client.run(code, "javascript")
+    assert (result.outcome, result.exit_code) == ("error", 3)
+    assert processes_with("sleep 3018") == []
+
+
+async def test_programs_that_node_starts_get_its_streams_alone(client: Client) -> None:
+    code = "require('child_process').execSync('ls /proc/self/fd', { stdio: 'inherit' })"
+    for context in (None, "streams"):
+        result = await client.run(code, "javascript", context=context)
+        assert result.out.split() == [b"0", b"1", b"2", b"3"]  # the last is the folder that is listed
 
 
 @pytest.mark.parametrize("cpu", [float("nan"), float("inf"), -1.0])

@@ -1,8 +1,16 @@
 """JavaScript runs as `node file` would run it, whichever kind of module it is."""
 
+import contextlib
+import os
+import re
+import signal
+from pathlib import Path
+
 import pytest
 
-from contract.runner_harness import Client, Runner
+from contract.runner_harness import Client, Runner, running
+from gateway_peers import until
+from sandpod_runner import processes
 
 
 @pytest.mark.parametrize(
@@ -33,12 +41,19 @@ async def test_commonjs_modules_and_await_all_work_without_flags(client: Client,
     [
         ("process.exit(7)", 7, b""),
         ("process.exitCode = 3; console.log('x')", 3, b""),
+        ("process.exit(255)", 255, b""),
+        ("process.exit(256)", 0, b""),
+        ("process.exit(-1)", 255, b""),
+        ("process.exit('4')", 4, b""),
+        ("process.exit('x')", 1, b"ERR_INVALID_ARG_TYPE"),
         ("await 1; process.exit(0)", 0, b""),
         ("import 'fs'; process.exit(5)", 5, b""),
         ("throw new Error('needle')", 1, b"Error: needle"),
         ("await 1; throw new Error('needle')", 1, b"Error: needle"),
         ("import 'fs'; throw new Error('needle')", 1, b"Error: needle"),
         ("Promise.reject(new Error('needle'))", 1, b"Error: needle"),
+        ("import 'fs'; Promise.reject(new Error('needle'))", 1, b"Error: needle"),
+        ("(async () => { await 1; throw new Error('needle') })()", 1, b"Error: needle"),
         ("let a = ;", 1, b"SyntaxError"),
         ("import fs from 'fs'; let a = ;", 1, b"SyntaxError"),
         ("require('nosuch')", 1, b"Cannot find module 'nosuch'"),
@@ -50,12 +65,105 @@ async def test_exit_codes_and_errors_are_those_of_node(client: Client, code: str
     result = await client.run(code, "javascript")
     assert result.exit_code == exit_code
     assert err in result.err
+    assert b"bootstrap.cjs" not in result.err
+
+
+@pytest.mark.parametrize("end", ["process.exit(1)", "throw 1", "process.exitCode = 1", "Promise.reject(1)"])
+@pytest.mark.parametrize("stream", ["out", "err"])
+async def test_no_end_loses_output(client: Client, stream: str, end: str) -> None:
+    code = f"process.std{stream}.write('x'.repeat(3 << 20)); {end}"
+    result = await client.run(code, "javascript")
+    assert ((result.out or result.err).count(b"x" * (3 << 20)), result.exit_code) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("code", "out"),
+    [
+        ("const x: number = 1; console.log(x)", b"1\n"),
+        ("const x: number = await 2; console.log(x)", b"2\n"),
+        ("import os from 'os'; const x: string = typeof os.cpus; console.log(x)", b"function\n"),
+        ("import type { A } from 'nowhere'; export type B = A; console.log(3 satisfies number)", b"3\n"),
+        ("interface A { b: number }\nconst f = <T,>(a: T): T => a; console.log(f<A>({ b: 4 }).b)", b"4\n"),
+        # Both are JavaScript, whatever TypeScript makes of them.
+        ("const f = 1, b = 3, c = 2; console.log(f<b>(c))", b"false\n"),
+        ("import 'fs'; const f = 1, b = 3, c = 2; console.log(f<b>(c))", b"false\n"),
+    ],
+)
+async def test_types_are_stripped_where_plain_javascript_does_not_parse(client: Client, code: str, out: bytes) -> None:
+    result = await client.run(code, "javascript")
+    assert (result.out, result.err, result.exit_code) == (out, b"", 0)
+
+
+@pytest.mark.parametrize("first", ["", "import 'fs'; "])
+async def test_lines_are_right_in_stacks_of_typescript(client: Client, first: str) -> None:
+    types = "interface A {\n  b: number\n}\nfunction f(a: A): never {\n  throw new Error('fifth') }\n"
+    code = f"{first}{types}f({{ b: 1 }})"
+    result = await client.run(code, "javascript")
+    assert result.exit_code == 1
+    assert re.search(rb"at f \(.*:5:9\)\n +at .*:6:1", result.err)
+
+
+async def test_typescript_that_is_more_than_types_is_refused_in_words(client: Client) -> None:
+    result = await client.run("let a = 1\nenum B { C }", "javascript")
+    assert result.exit_code == 1
+    assert b":2\n" in result.err
+    assert b"TypeScript enum is not supported in strip-only mode" in result.err
     assert b"bootstrap" not in result.err
 
 
-async def test_process_exit_loses_no_output(client: Client) -> None:
-    result = await client.run('console.log("x".repeat(3<<20)); process.exit(0)', "javascript")
-    assert (len(result.out), result.exit_code) == ((3 << 20) + 1, 0)
+@pytest.mark.parametrize(
+    "code",
+    [
+        "console.log(require('everywhere').a)",
+        "import { a } from 'everywhere'; console.log(a)",
+        "const { a } = await import('everywhere'); console.log(a)",
+        "import('everywhere').then(({ a }) => console.log(a))",
+        "import { a } from 'modern/part'; console.log(a)",
+    ],
+)
+@pytest.mark.parametrize("context", [None, "global packages"])
+async def test_global_packages_are_found_by_require_and_import(
+    runner: Runner, client: Client, code: str, context: str | None
+) -> None:
+    folder = runner.workspace / "lib" / "node_modules"
+    for name, file, text in (
+        ("everywhere", "index.js", "exports.a = 44"),
+        ("modern", "package.json", '{"exports": {"./part": {"import": "./part.mjs"}}}'),
+        ("modern", "part.mjs", "export const a = 44"),
+    ):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        (folder / name / file).write_text(text)
+    result = await client.run(code, "javascript", env={"NODE_PATH": str(folder)}, context=context)
+    assert (result.out, result.err) == (b"44\n", b"")
+
+
+async def test_a_spare_process_is_ready_and_one_that_died_is_replaced(runner: Runner, client: Client) -> None:
+    await client.run("1", "javascript")
+    await until(lambda: len(spares(runner)) == 1)
+    [pid] = spares(runner)
+    assert int((await client.run("console.log(process.pid)", "javascript")).out) == pid
+    await until(lambda: len(spares(runner)) == 1)
+    [pid] = spares(runner)
+    os.kill(pid, signal.SIGKILL)
+    await until(lambda: not processes.exists(pid))
+    assert (await client.run("console.log(1)", "javascript")).out == b"1\n"
+    await until(lambda: len(spares(runner)) == 1)
+
+
+async def test_a_spare_can_be_there_before_the_first_run(tmp_path: Path) -> None:
+    with running(tmp_path, SANDPOD_PRENODE="1") as runner:
+        await until(lambda: len(spares(runner)) == 1)
+
+
+def spares(runner: Runner) -> list[int]:
+    """Return the processes of Node that wait for a program."""
+    tree = processes.trees([runner.pid], processes.parents())
+    found = []
+    for pid in tree:
+        with contextlib.suppress(OSError):
+            if b"bootstrap.cjs" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+    return found
 
 
 async def test_arguments_environment_and_input_reach_the_program(client: Client) -> None:

@@ -109,6 +109,15 @@ async def test_cell_that_takes_too_much_memory_loses_its_context_and_no_other(cl
     assert (await client.run("print(x)", context="other")).out == b"5\n"
 
 
+@pytest.mark.parametrize(("context", "state"), [(None, None), ("javascript", "lost")])
+async def test_javascript_that_takes_too_much_memory_is_told_alike(
+    client: Client, context: str | None, state: str | None
+) -> None:
+    code = "const all = []; for (;;) all.push(Buffer.alloc(1_000_000, 1))"
+    result = await client.run(code, "javascript", context=context)
+    assert (result.outcome, result.end["context_state"]) == ("out_of_memory", state)
+
+
 async def test_cell_that_asks_for_too_much_memory_at_once_keeps_its_context(client: Client) -> None:
     await client.run("x = 5", context="asking")
     result = await client.run("b = bytearray(2 ** 60)", context="asking")

@@ -1,0 +1,403 @@
+"""Cells of JavaScript contexts: their variables, values, streams and ends."""
+
+import json
+import os
+import signal
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from contract.notebook import Notebook as AnyNotebook
+from contract.notebook import value
+from contract.runner_harness import Client, RefusedError, Result, Runner, processes_with
+from sandpod_runner import protocol
+
+FOREVER = "await new Promise(() => {})"
+
+
+class Notebook(AnyNotebook):
+    """One context of JavaScript."""
+
+    async def cell(self, code: str | bytes, **fields: Any) -> Result:
+        return await self.client.run(code, "javascript", context=self.name, **fields)
+
+    async def start(self, code: str, **fields: Any) -> str:
+        return await self.client.start(code, "javascript", context=self.name, **fields)
+
+    async def text(self, code: str) -> str | None:
+        """Return the last value's text; the cell has to be a success."""
+        result = await self.cell(code)
+        assert (result.outcome, result.exit_code, result.err) == ("ok", 0, b"")
+        text = value(result).get("text/plain")
+        return None if text is None else text.decode()
+
+
+@pytest.fixture
+async def notebook(client: Client, request: pytest.FixtureRequest) -> AsyncIterator[Notebook]:
+    """A context of its own for each test; the oldest empty one makes room."""
+    notebook = Notebook(client, request.node.name[:100])
+    yield notebook
+    await notebook.restart()
+
+
+async def test_variables_stay_and_the_last_value_comes_back(notebook: Notebook) -> None:
+    first = await notebook.cell("const x = 20; function f() { return x * 2 }")
+    second = await notebook.cell("console.log('text'); f() + 2")
+    assert (first.outcome, first.exit_code, first.end["context_state"], value(first)) == ("ok", 0, "kept", {})
+    assert (second.out, value(second)) == (b"text\n", {"text/plain": b"42", "application/json": b"42"})
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("const a = 1", "const a = 2; a"),
+        ("const a = 1", "let a = 2; a"),
+        ("let a = 1", "const a = 2; a"),
+        ("var a = 1", "let a = 2; a"),
+        ("function a() {}", "const a = 2; a"),
+        ("const a = () => 1", "function a() { return 2 } a()"),
+        ("class a {}", "let a = 2; a"),
+        ("let a = 1", "class a { static b = 2 } a.b"),
+        ("const { a, ...b } = { a: 1 }", "const [a = 2] = []; a"),
+        ("import { sep as a } from 'node:path'", "const a = 2; a"),
+        ("const crypto = 1", "const crypto = 2; crypto"),
+    ],
+)
+async def test_a_name_can_be_declared_again(notebook: Notebook, first: str, second: str) -> None:
+    assert (await notebook.cell(first)).outcome == "ok"
+    assert await notebook.text(second) == "2"
+
+
+async def test_a_declaration_without_a_value_forgets_the_earlier_one(notebook: Notebook) -> None:
+    await notebook.cell("let a = 1")
+    assert await notebook.text("let a; String(a)") == "'undefined'"
+
+
+async def test_a_cells_own_name_for_what_is_built_in_hides_it_from_cells_alone(notebook: Notebook) -> None:
+    await notebook.cell("const Map = 5; const crypto = require('crypto')")
+    assert await notebook.text("[Map, typeof crypto.createHash, globalThis.Map.name]") == "[ 5, 'function', 'Map' ]"
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "data"),
+    [
+        ("({ a: [1, 'ü', null], b: { c: true } })", "{ a: [ 1, 'ü', null ], b: { c: true } }", True),
+        ("{ a: 1 }", "{ a: 1 }", True),
+        ("'text'", "'text'", True),
+        ("null", "null", True),
+        ("1.5;", "1.5", True),
+        ("NaN", "NaN", False),
+        ("10n", "10n", False),
+        ("[undefined]", "[ undefined ]", False),
+        ("[1, , 2]", "[ 1, <1 empty item>, 2 ]", False),
+        ("new Map([[1, 2]])", "Map(1) { 1 => 2 }", False),
+        ("({ get a() { return 1 } })", "{ a: [Getter] }", False),
+        ("const loop = {}; loop.loop = loop; loop", "<ref *1> { loop: [Circular *1] }", False),
+        ("class A { b = 1 } new A()", "A { b: 1 }", False),
+        ("for (const i of [1, 2]) i * 2", "4", True),
+        ("await Promise.resolve(7)", "7", True),
+        ("(async () => 8)()", "8", True),
+    ],
+)
+async def test_value_comes_as_text_and_where_it_is_plain_data_as_json(
+    notebook: Notebook, code: str, text: str, *, data: bool
+) -> None:
+    forms = value(await notebook.cell(code))
+    assert forms["text/plain"].decode() == text
+    assert ("application/json" in forms) == data
+    if data:
+        json.loads(forms["application/json"])
+
+
+@pytest.mark.parametrize("code", ["const a = 1", "undefined", "", "// nothing", "console.log(1)", "import 'node:fs'"])
+async def test_cell_without_a_last_value_has_no_result(notebook: Notebook, code: str) -> None:
+    result = await notebook.cell(code)
+    assert (result.outcome, value(result)) == ("ok", {})
+
+
+async def test_json_that_is_too_large_is_left_out_and_counted(notebook: Notebook) -> None:
+    result = await notebook.cell("'x'.repeat(600_000)")
+    assert (set(value(result)), result.end["displays_dropped"]) == ({"text/plain"}, 1)
+    text = value(await notebook.cell("({ [Symbol.for('nodejs.util.inspect.custom')]: () => 'ü'.repeat(500_000) })"))
+    assert len(text["text/plain"]) <= protocol.MAX_RESULT
+    assert text["text/plain"].decode().endswith("ü... (1000000 bytes in all)")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import os from 'node:os'\ntypeof os.cpus",
+        "import { cpus } from 'node:os'; typeof cpus",
+        "import * as os from 'node:os'; typeof os.cpus",
+        "import os, { cpus } from 'node:os'\ntypeof cpus",
+        "import os, * as all from 'node:os'\ntypeof all.cpus",
+        "const { cpus } = await import('node:os'); typeof cpus",
+        "typeof require('os').cpus",
+        "typeof (await (async () => (await import('node:os')).cpus)())",
+    ],
+)
+async def test_modules_are_imported_in_every_way(notebook: Notebook, code: str) -> None:
+    assert await notebook.text(code) == "'function'"
+
+
+@pytest.mark.parametrize(
+    "code", [" + ".join(["1"] * 5000), "[" * 2000 + "]" * 2000 + ".length + 4999", "await 1;" * 5000 + "5000"]
+)
+async def test_code_may_be_deep_and_long(notebook: Notebook, code: str) -> None:
+    assert await notebook.text(code) == "5000"
+
+
+async def test_globals_that_a_program_replaces_are_its_own_affair(notebook: Notebook) -> None:
+    await notebook.cell("Buffer = JSON = setImmediate = process.argv = null")
+    assert await notebook.text("[JSON, 5]") == "[ null, 5 ]"
+
+
+async def test_program_that_closes_what_the_context_needs_loses_it(notebook: Notebook) -> None:
+    result = await notebook.cell("require('fs').closeSync(4)")
+    assert (result.outcome, result.end["context_state"]) == ("error", "lost")
+    assert await notebook.text("1") == "1"
+
+
+async def test_text_that_looks_like_an_import_is_left_alone(notebook: Notebook) -> None:
+    assert (
+        await notebook.text("const s = `\nimport a from 'b'`; s + /import(x)/.source")
+        == "\"\\nimport a from 'b'import(x)\""
+    )
+
+
+async def test_files_and_packages_of_the_workspace_can_be_imported(runner: Runner, notebook: Notebook) -> None:
+    (runner.workspace / "lib.mjs").write_text("export const a = 42")
+    (runner.workspace / "data.json").write_text('{"a": 43}')
+    assert await notebook.text("import { a } from './lib.mjs'; a") == "42"
+    assert await notebook.text("import data from './data.json' with { type: 'json' }; data.a") == "43"
+    assert await notebook.text("require('./data.json').a") == "43"
+    assert await notebook.text("[__dirname, import.meta.dirname].every((name) => name === process.cwd())") == "true"
+
+
+async def test_types_are_stripped_and_plain_javascript_is_not_changed(notebook: Notebook) -> None:
+    assert await notebook.text("interface A { b: number }\nconst a: A = { b: 1 }; a.b") == "1"
+    assert await notebook.text("const f = 1, b = 3, c = 2; f<b>(c)") == "false"
+    failed = await notebook.cell("type T = string\n\nthrow new Error('third' as T)")
+    assert b"<cell-3>:3:7" in failed.err
+    refused = await notebook.cell("enum A { B }")
+    assert b"TypeScript enum is not supported" in refused.err
+
+
+async def test_stack_shows_the_lines_of_all_cells_and_nothing_of_the_runner(notebook: Notebook) -> None:
+    await notebook.cell(
+        "\nfunction f() {\n  throw Object.assign(new Error('needle', { cause: new Error('deep') }), { code: 7 }) }"
+    )
+    result = await notebook.cell("\nf()")
+    assert (result.outcome, result.exit_code, result.end["context_state"]) == ("error", 1, "kept")
+    assert result.err.decode().splitlines() == [
+        "Error: needle",
+        "    at f (<cell-1>:3:23)",
+        "    at <cell-2>:2:1 {",
+        "  code: 7,",
+        "  [cause]: Error: deep",
+        "      at f (<cell-1>:3:52)",
+        "      at <cell-2>:2:1",
+        "}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("code", "err"),
+    [
+        ("x = 1\ny = ;", "<cell-1>:2\ny = ;\n    ^\n\nSyntaxError: Unexpected token ';'\n"),
+        ("throw 5", "Uncaught 5\n"),
+        ("throw undefined", "Uncaught undefined\n"),
+        ("await Promise.reject()", "Uncaught undefined\n"),
+        ("JSON.parse('{')", "SyntaxError: Expected property name"),
+        ("Promise.reject(new Error('nobody'))", "Error: nobody\n    at <cell-1>:1:16\n"),
+        (f"setTimeout(() => {{ throw new Error('late') }}); {FOREVER}", "Error: late\n    at Timeout"),
+        ("({ [Symbol.for('nodejs.util.inspect.custom')]() { throw new Error('no text') } })", "Error: no text"),
+    ],
+)
+async def test_error_fails_the_cell_and_keeps_the_state(notebook: Notebook, code: str, err: str) -> None:
+    result = await notebook.cell(code)
+    assert (result.outcome, result.exit_code, result.end["context_state"]) == ("error", 1, "kept")
+    assert result.err.decode().startswith(err)
+    assert await notebook.text("1") == "1"
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code"),
+    [
+        ("process.exit(3)", 3),
+        ("process.exit()", 0),
+        ("process.exitCode = 4", 4),
+        ("process.exit(256)", 0),
+        ("process.exit(-1)", 255),
+        ("await 1; process.exit(5)", 5),
+        (f"setTimeout(() => process.exit(6)); {FOREVER}", 6),
+        ("try { process.exit(7) } catch (error) { console.log('caught'); process.exit(1) }", 7),
+    ],
+)
+async def test_exit_ends_the_cell_and_not_the_context(notebook: Notebook, code: str, exit_code: int) -> None:
+    await notebook.cell("const x = 5")
+    result = await notebook.cell(code)
+    assert (result.exit_code, result.end["context_state"], result.out) == (exit_code, "kept", b"")
+    assert await notebook.text("x") == "5"
+
+
+async def test_process_exit_loses_no_output(notebook: Notebook) -> None:
+    result = await notebook.cell('console.log("x".repeat(3 << 20)); console.error("err"); process.exit(0)')
+    assert (len(result.out), result.err, result.exit_code) == ((3 << 20) + 1, b"err\n", 0)
+
+
+@pytest.mark.parametrize(
+    "code", ["for (;;);", "for (;;) console.log('x')", FOREVER, f"try {{ {FOREVER} }} finally {{ {FOREVER} }}"]
+)
+async def test_timeout_interrupts_the_cell_and_keeps_the_state(notebook: Notebook, code: str) -> None:
+    await notebook.cell("const x = 5")
+    result = await notebook.cell(code, timeout=1)
+    assert (result.outcome, result.exit_code, result.end["context_state"]) == ("timeout", 1, "kept")
+    assert result.end["detail"] == "It was stopped after 1 seconds. The context keeps its variables."
+    assert result.err == b"Interrupted: the cell was stopped before its end.\n"
+    assert await notebook.text("x") == "5"
+
+
+async def test_cancel_interrupts_what_the_cell_waits_for(notebook: Notebook) -> None:
+    await notebook.cell("const x = 5")
+    code = "const { execSync } = require('child_process'); console.log('started'); execSync('sleep 3031')"
+    name = await notebook.start(code)
+    await notebook.client.until_output(name, b"started")
+    await notebook.client.send({"t": "cancel", "run": name})
+    result = await notebook.client.finish(name)
+    assert (result.outcome, result.end["context_state"]) == ("cancelled", "kept")
+    assert processes_with("sleep 3031") == []
+    assert await notebook.text("x") == "5"
+
+
+async def test_interrupt_is_not_the_next_cells(notebook: Notebook) -> None:
+    await notebook.cell("const { execSync } = require('child_process')")
+    for _ in range(3):
+        assert (await notebook.cell("execSync('sleep 9')", timeout=0.3)).outcome == "timeout"
+        assert (await notebook.cell("execSync('sleep 0.05')")).outcome == "ok"
+
+
+async def test_awaiting_what_can_never_come_outlives_a_garbage_collection(notebook: Notebook) -> None:
+    junk = "setInterval(() => { for (let i = 0, a = []; i < 1e5; i++) a.push({ i }) }, 1); "
+    result = await notebook.cell(junk + FOREVER, timeout=2)
+    assert (result.outcome, result.end["context_state"]) == ("timeout", "kept")
+    assert await notebook.text("1") == "1"
+
+
+async def test_cell_that_does_not_listen_is_killed_and_the_loss_is_said(notebook: Notebook) -> None:
+    await notebook.cell("const x = 5")
+    deaf = "require('child_process').spawn('sleep', ['3032']); console.log('deaf'); await 1; for (;;);"
+    result = await notebook.cell(deaf, timeout=1)
+    assert (result.outcome, result.out, result.end["context_state"]) == ("timeout", b"deaf\n", "lost")
+    assert "variables are lost" in result.end["detail"]
+    assert processes_with("sleep 3032") == []
+    again = await notebook.cell("typeof x")
+    assert (value(again)["text/plain"], again.end["context_state"], again.end["detail"]) == (
+        b"'undefined'",
+        "kept",
+        None,
+    )
+
+
+async def test_code_that_ends_the_process_loses_the_state(notebook: Notebook) -> None:
+    result = await notebook.cell("console.log('last words'); process.reallyExit(9)")
+    assert (result.outcome, result.exit_code, result.out) == ("error", 9, b"last words\n")
+    assert result.end["context_state"] == "lost"
+    killed = await notebook.cell("process.kill(process.pid, 'SIGKILL')")
+    assert (killed.end["signal"], killed.end["context_state"]) == ("SIGKILL", "lost")
+
+
+@pytest.mark.parametrize("who", ["process.pid", "process.ppid"])
+async def test_process_that_died_between_cells_is_told_by_the_next(notebook: Notebook, who: str) -> None:
+    pid = int((await notebook.cell(f"console.log({who})")).out)
+    os.kill(pid, signal.SIGKILL)
+    result = await notebook.cell("console.log('anew')")
+    assert (result.outcome, result.out, result.end["context_state"]) == ("ok", b"anew\n", "lost")
+    assert (await notebook.cell("1")).end["context_state"] == "kept"
+
+
+async def test_environment_arguments_and_folder_of_a_cell_stay(runner: Runner, notebook: Notebook) -> None:
+    (runner.workspace / "place").mkdir(exist_ok=True)
+    (runner.workspace / "place" / "near.js").write_text("module.exports = 'near'")
+    show = "console.log(process.env.MINE, process.argv.slice(2), require('path').basename(process.cwd()))"
+    first = await notebook.cell(show)
+    second = await notebook.cell(show, env={"MINE": "1"}, args=["a"], cwd="place")
+    third = await notebook.cell(show)
+    assert first.out.decode() == "undefined [] workspace\n"
+    assert second.out.decode() == third.out.decode() == "1 [ 'a' ] place\n"
+    assert await notebook.text("require('./near.js')") == "'near'"
+
+
+async def test_input_is_each_cells_own(notebook: Notebook) -> None:
+    read = "let text = ''; for await (const part of process.stdin) text += part; console.log(text)"
+    first = await notebook.cell("require('fs').readSync(0, Buffer.alloc(3)); 1", input=b"one\nleft\n")
+    second = await notebook.cell(read, input=b"two")
+    third = await notebook.cell(read)
+    fourth = await notebook.cell("console.log(require('fs').readFileSync(0, 'utf8'))", input=b"four")
+    assert (first.outcome, second.out, third.out, fourth.out) == ("ok", b"two\n", b"\n", b"four\n")
+
+
+async def test_children_have_the_cells_streams(notebook: Notebook) -> None:
+    code = "require('child_process').execSync('cat; echo err >&2', { stdio: 'inherit' }); console.log('after')"
+    for text in (b"one ", b"two "):
+        result = await notebook.cell(code, input=text)
+        assert (result.out, result.err) == (text + b"after\n", b"err\n")
+
+
+async def test_child_that_a_cell_leaves_lives_and_its_output_is_not_the_next_cells(notebook: Notebook) -> None:
+    child = "while read line; do echo noise; done; echo end >done.txt"
+    spawn = f"const child = require('child_process').spawn('sh', ['-c', {child!r}], {{ stdio: ['pipe', 1, 2] }})"
+    await notebook.cell(f"{spawn}; const over = new Promise((done) => child.on('exit', done))")
+    result = await notebook.cell("child.stdin.end('x\\n'.repeat(1000)); console.log(await over)")
+    assert (result.out, result.end["context_state"]) == (b"0\n", "kept")
+    assert await notebook.text("require('fs').readFileSync('done.txt', 'utf8')") == "'end\\n'"
+
+
+async def test_timer_of_an_earlier_cell_writes_to_the_current_one(notebook: Notebook) -> None:
+    await notebook.cell("let go; const gone = new Promise((done) => { go = () => { console.log('timer'); done() } })")
+    assert (await notebook.cell("setTimeout(go); await gone")).out == b"timer\n"
+
+
+async def test_output_over_the_limit_keeps_the_state(notebook: Notebook) -> None:
+    await notebook.cell("const x = 5")
+    result = await notebook.cell("for (;;) console.log('y'.repeat(1000))", output_limit=10_000)
+    assert (result.outcome, len(result.out), result.end["context_state"]) == ("output_limit", 10_000, "kept")
+    assert await notebook.text("x") == "5"
+
+
+async def test_figures_of_use_are_each_cells_own(notebook: Notebook) -> None:
+    busy = await notebook.cell("while (process.cpuUsage().user < 400_000);")
+    child = await notebook.cell("require('child_process').execSync('while [ $((i=i+1)) -lt 200000 ]; do :; done'); 1")
+    idle = await notebook.cell("1")
+    assert busy.end["cpu_ms"] >= 100
+    assert child.end["cpu_ms"] >= 50
+    assert idle.end["cpu_ms"] < 50
+    assert idle.end["max_rss_bytes"] > 1_000_000
+
+
+async def test_nonsense_from_a_contexts_process_is_its_own_loss(notebook: Notebook) -> None:
+    result = await notebook.cell(f"require('fs').writeSync(4, 'nonsense'); {FOREVER}")
+    assert (result.outcome, result.end["context_state"]) == ("error", "lost")
+    assert await notebook.text("1") == "1"
+
+
+async def test_name_is_of_one_language_until_its_context_is_restarted(notebook: Notebook) -> None:
+    await notebook.cell("1")
+    with pytest.raises(RefusedError) as refused:
+        await notebook.client.run("1", "python", context=notebook.name)
+    assert refused.value.code == "invalid_argument"
+    assert "of javascript" in str(refused.value)
+    await notebook.restart()
+    assert (await notebook.client.run("print(1)", "python", context=notebook.name)).out == b"1\n"
+    with pytest.raises(RefusedError):
+        await notebook.cell("1")
+
+
+async def test_contexts_are_listed_with_their_language_and_restart_ends_them(notebook: Notebook) -> None:
+    await notebook.cell("const x = 1; require('child_process').spawn('sleep', ['3033'])")
+    rows = (await notebook.client.ask("list")).header["contexts"]
+    assert [(row["language"], row["state"]) for row in rows if row["name"] == notebook.name] == [("javascript", "idle")]
+    await notebook.restart()
+    assert processes_with("sleep 3033") == []
+    assert await notebook.text("typeof x") == "'undefined'"
