@@ -64,7 +64,7 @@ class LocalCase(Case):
 
 
 class KubernetesCase(Case):
-    short = 6
+    short = 10
     namespace = os.environ.get("SANDPOD_TEST_NAMESPACE", "sandpod-sandboxes")
     template = os.environ.get("SANDPOD_TEST_TEMPLATE", "default")
 
