@@ -77,7 +77,7 @@ bench-local: setup ## Measures the local gateway against the budgets
 
 .PHONY: test-cluster
 test-cluster: setup cluster-tools ## Builds images, makes a kind cluster, installs the chart and runs all tests that need them
-	@$(MAKE) --no-print-directory images cluster install
+	@$(MAKE) --no-print-directory images images-test cluster install
 	@$(CLUSTER_ENV) tools/cluster.sh test $(PYTEST_ARGS)
 
 .PHONY: cluster-tools
@@ -86,6 +86,11 @@ cluster-tools: ## Finds Docker, kind, kubectl and helm, or says what is missing
 
 .PHONY: images
 images: wheel $(IMAGES:%=image-%) ## Builds the three images
+
+.PHONY: images-test
+images-test: ## Builds the images without a runner that the tests use
+	$(DOCKER_BUILD) --tag $(IMAGE_PREFIX)/test-ruby:$(IMAGE_TAG) --target ruby tests/e2e/images
+	$(DOCKER_BUILD) --tag $(IMAGE_PREFIX)/test-busybox:$(IMAGE_TAG) --target busybox tests/e2e/images
 
 .PHONY: $(IMAGES:%=image-%)
 $(IMAGES:%=image-%): image-%:

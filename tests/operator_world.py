@@ -39,7 +39,7 @@ SPACE = "boxes"
 
 def settings(**changes: Any) -> OperatorSettings:
     """Settings that do not depend on this machine."""
-    base = {"namespaces": (SPACE,), "identity": "one", "api_server": "10.96.0.1:443"}
+    base = {"namespaces": (SPACE,), "identity": "one", "api_server": "10.96.0.1:443", "runner_image": "runner:test"}
     return OperatorSettings(**{**base, **changes})
 
 

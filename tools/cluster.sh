@@ -39,10 +39,14 @@ up() {
     kind create cluster --name "$KIND_CLUSTER" ${NODE_IMAGE:+--image "$NODE_IMAGE"} --wait 180s
   fi
   kind export kubeconfig --quiet --name "$KIND_CLUSTER"
-  local part
-  for part in gateway operator sandbox; do
-    kind load docker-image --name "$KIND_CLUSTER" "$IMAGE_PREFIX/$part:$IMAGE_TAG"
+  local images=() part
+  # The images of the tests are there only where they were built. All at once: what several share is sent once.
+  for part in gateway operator sandbox test-ruby test-busybox; do
+    if docker image inspect "$IMAGE_PREFIX/$part:$IMAGE_TAG" >/dev/null 2>&1; then
+      images+=("$IMAGE_PREFIX/$part:$IMAGE_TAG")
+    fi
   done
+  kind load docker-image --name "$KIND_CLUSTER" "${images[@]}"
 }
 
 # A rebuilt image of the same tag must reach the pods, so its id is part of their template.
@@ -57,6 +61,9 @@ install() {
   for part in gateway operator; do
     values+=(--set "$part.image.repository=$IMAGE_PREFIX/$part" --set "$part.image.tag=$IMAGE_TAG")
     values+=(--set "$part.podAnnotations.image=$(image_id $part)")
+  done
+  for part in ruby busybox; do
+    values+=(--set "sandboxes.templates.$part.image=$IMAGE_PREFIX/test-$part:$IMAGE_TAG")
   done
   values+=(--set "sandboxes.image.repository=$IMAGE_PREFIX/sandbox" --set "sandboxes.image.tag=$IMAGE_TAG")
   helm upgrade --install sandpod charts/sandpod --namespace $NAMESPACE "${values[@]}" --timeout 5m >/dev/null

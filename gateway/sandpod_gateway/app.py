@@ -6,6 +6,7 @@ Called by `cli.py` and by tests. `Gateway.running` owns all that opens and close
 import asyncio
 import contextlib
 import importlib.metadata
+import logging
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -34,6 +35,8 @@ from sandpod_gateway.runs import Runs
 from sandpod_gateway.sandboxes import Sandboxes
 from sandpod_gateway.settings import Settings
 from sandpod_gateway.transfers import Transfers
+
+logger = logging.getLogger(__name__)
 
 MCP_PATH: Final = "/mcp"
 LOOPBACK_HOSTS: Final = ["127.0.0.1", "localhost", "[::1]", "127.0.0.1:*", "localhost:*", "[::1]:*"]
@@ -77,7 +80,12 @@ class Gateway:
 
     async def _capabilities(self) -> str:
         """Limits, languages, templates and network profiles of this server."""
-        return capabilities(self._settings, self._backend.kind)
+        try:
+            templates = await self._backend.templates()
+        except SandpodError as error:
+            logger.warning("the templates can't be listed: %s", error)
+            templates = ()  # the rest of it is still worth knowing
+        return capabilities(self._settings, self._backend.kind, templates)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:

@@ -1,19 +1,29 @@
 """What this server offers and bounds, in one JSON text for the model. Pure; the resource is made in `app.py`."""
 
 import json
+from collections.abc import Iterable
+from typing import Any, Final
 
 from sandpod_api.run_results import Language
+from sandpod_gateway.backends.base import TemplateInfo
 from sandpod_gateway.files import MAX_ENTRIES, MAX_READ
 from sandpod_gateway.settings import Settings
 from sandpod_runner import protocol
 
+_FOREIGN: Final = (
+    "This image was not made for Sandpod. Those languages work whose program it has: python3 (3.9 or newer), node, sh, "
+    "and what the template adds; contexts need python3 or node. Packages are the image's own. All else is as "
+    "in other templates."
+)
 
-def capabilities(settings: Settings, kind: str) -> str:
+
+def capabilities(settings: Settings, kind: str, templates: Iterable[TemplateInfo]) -> str:
     """Return limits, languages, templates and network profiles as JSON. Sizes in bytes, times in seconds.
 
     Args:
         settings: The settings.
         kind: The backend's kind.
+        templates: The templates that there are.
     """
     limits = settings.limits
     backend = settings.kubernetes if kind == "kubernetes" else settings.local
@@ -21,9 +31,9 @@ def capabilities(settings: Settings, kind: str) -> str:
     return json.dumps(
         {
             "backend": kind,
-            "languages": [str(language) for language in Language],
+            "languages": list(Language),
             "contexts": {"languages": [Language.PYTHON, Language.JAVASCRIPT], "max_per_sandbox": protocol.MAX_CONTEXTS},
-            "templates": {"default": template},
+            "templates": {"default": template, "available": [_template(each) for each in templates]},
             "image": "each template names its own; get_sandbox tells a sandbox's",
             "network": {"default": "none", "note": "no network unless the template has a profile that is asked for"},
             "limits": {
@@ -40,3 +50,13 @@ def capabilities(settings: Settings, kind: str) -> str:
             },
         }
     )
+
+
+def _template(template: TemplateInfo) -> dict[str, Any]:
+    return {
+        "name": template.name,
+        "languages": [*Language, *template.languages],
+        "networks": template.networks,
+        **({"image": template.image} if template.image is not None else {}),
+        **({"note": _FOREIGN} if template.foreign else {}),
+    }

@@ -21,7 +21,7 @@ _BY_OUTCOME: Final = {
 }
 
 
-def hint_for(outcome: str, detail: str | None, stderr: str, language: Language | None, dropped: int = 0) -> str | None:
+def hint_for(outcome: str, detail: str | None, stderr: str, language: str | None, dropped: int = 0) -> str | None:
     """Return a few sentences for the caller, or None.
 
     Args:
@@ -42,7 +42,7 @@ def about_dropped(count: int) -> str | None:
     return f"{things} too much to come back here: write such things to files, or show less."
 
 
-def _about_end(outcome: str, detail: str | None, stderr: str, language: Language | None) -> str | None:
+def _about_end(outcome: str, detail: str | None, stderr: str, language: str | None) -> str | None:
     if outcome in _BY_OUTCOME:
         return " ".join(filter(None, (detail, _BY_OUTCOME[Outcome(outcome)])))
     if outcome != Outcome.ERROR:
@@ -50,7 +50,7 @@ def _about_end(outcome: str, detail: str | None, stderr: str, language: Language
     return detail or _from_stderr(stderr, language)
 
 
-def _from_stderr(stderr: str, language: Language | None) -> str | None:
+def _from_stderr(stderr: str, language: str | None) -> str | None:
     missing = (_MISSING_NODE if language == Language.JAVASCRIPT else _MISSING_PYTHON).search(stderr)
     if missing is not None:
         return (

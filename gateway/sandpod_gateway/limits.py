@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 from sandpod_api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
+from sandpod_runner import protocol
 
 if TYPE_CHECKING:
     from sandpod_gateway.running import RunRequest
@@ -68,8 +69,10 @@ def check_run(request: "RunRequest", limits: RunLimits) -> None:
     """Refuse what no sandbox should be bothered with.
 
     Raises:
-        SandpodError: code_too_large, upload_too_large (stdin), invalid_content or invalid_argument.
+        SandpodError: unsupported_language, code_too_large, upload_too_large (stdin), invalid_content,
+            invalid_argument.
     """
+    _check_language(request.language)
     _check_code(request.code, limits)
     if request.stdin is not None:
         check_text(request.stdin, "input")
@@ -87,6 +90,16 @@ def check_run(request: "RunRequest", limits: RunLimits) -> None:
     _check_arguments(request)
     _check_name(request.context, "context")
     _check_name(request.key, "idempotency key")
+
+
+def _check_language(language: str) -> None:
+    if not protocol.LANGUAGE.fullmatch(language):
+        raise SandpodError(
+            ErrorCode.UNSUPPORTED_LANGUAGE,
+            "There is no such language.",
+            next_step="Use python, javascript, shell or one that the sandbox's template adds: sandpod://capabilities "
+            "lists them.",
+        )
 
 
 def _check_code(code: str, limits: RunLimits) -> None:

@@ -4,6 +4,7 @@ Called by `runs.py`, `sandboxes.py` and the `/metrics` route.
 """
 
 from collections.abc import Callable
+from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
@@ -28,6 +29,15 @@ class _WarmCollector(Collector):
         for template, count in self._read().items():
             family.add_metric([template], count)
         return [family]
+
+
+OTHER: Final = "other"
+"""The label of all languages that templates add: callers' words are no labels, and templates may have many."""
+
+
+def language_label(language: str) -> str:
+    """Return what a language is called in labels."""
+    return language if language in set(Language) else OTHER
 
 
 class Metrics:
@@ -68,7 +78,7 @@ class Metrics:
 
     def _make_all_series(self) -> None:
         """Let every series exist from the start: a rate over a counter that appears late misses its first step."""
-        for language in Language:
+        for language in (*Language, OTHER):
             self.run_seconds.labels(language)
             for outcome in Outcome:
                 self.runs.labels(language, outcome)

@@ -17,6 +17,7 @@ from sandpod_runner.frames import Frame
 
 _Model = TypeVar("_Model", bound=BaseModel)
 _Count = Annotated[int, Field(ge=0, le=2**63)]
+_Language = Annotated[str, Field(pattern=f"^{protocol.LANGUAGE.pattern}$")]
 _Millis = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
 
 
@@ -61,7 +62,7 @@ class Hello(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     version: int
-    languages: Annotated[dict[str, Annotated[str, Field(max_length=64)]], Field(max_length=64)]
+    languages: Annotated[dict[_Language, Annotated[str, Field(max_length=64)]], Field(max_length=64)]
     memory_limit: Annotated[int | None, Field(ge=0)] = None
     runs: Annotated[list[Annotated[str, Field(max_length=64)]], Field(max_length=protocol.MAX_RUNS)] = Field(
         default_factory=list

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass, field
 from typing import Final
 
-from sandpod_api.run_results import Language, RunResult
+from sandpod_api.run_results import RunResult
 from sandpod_gateway.ansi import Stripper
 from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.hints import hint_for
@@ -32,7 +32,7 @@ class RunRequest:
         strip_ansi: Whether colours and other terminal control sequences are taken out of the output.
     """
 
-    language: Language
+    language: str
     code: str
     args: list[str] = field(default_factory=list)
     env: dict[str, str] = field(default_factory=dict)

@@ -21,7 +21,7 @@ from sandpod_gateway.connection import RunnerConnection
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.inbox import ConnectionLostError, RunHandle
 from sandpod_gateway.limits import RunLimits, check_run
-from sandpod_gateway.metrics import Metrics
+from sandpod_gateway.metrics import Metrics, language_label
 from sandpod_gateway.run_ids import new_run
 from sandpod_gateway.run_reports import Tail
 from sandpod_gateway.runner_messages import Ended, checked
@@ -206,7 +206,7 @@ class Runs:
         return Ended(outcome=Outcome.SANDBOX_LOST, detail=detail)
 
     def _count(self, running: Running, outcome: str) -> None:
-        language = str(running.request.language)
+        language = language_label(running.request.language)
         self._metrics.runs.labels(language, outcome).inc()
         self._metrics.run_seconds.labels(language).observe(time.perf_counter() - running.started)
         for stream, count in running.received.items():
@@ -214,7 +214,7 @@ class Runs:
 
 
 def require_language(connection: RunnerConnection, request: RunRequest) -> None:
-    """Refuse a language that the sandbox's image does not have.
+    """Refuse a language that the sandbox does not have.
 
     Raises:
         SandpodError: unsupported_language.
@@ -223,8 +223,9 @@ def require_language(connection: RunnerConnection, request: RunRequest) -> None:
     if request.language not in languages:
         raise SandpodError(
             ErrorCode.UNSUPPORTED_LANGUAGE,
-            f"This sandbox's image has no {request.language}.",
-            next_step=f"It has: {', '.join(sorted(languages)) or 'none'}.",
+            f"This sandbox has no {request.language}.",
+            next_step=f"It has: {', '.join(sorted(languages)) or 'none'}. Use one of them, or create_sandbox with a "
+            "template that has it: sandpod://capabilities lists the languages of each.",
         )
 
 
@@ -233,7 +234,7 @@ def run_header(running: Running, limits: RunLimits) -> dict[str, Any]:
     request = running.request
     return {
         "run": running.run,
-        "language": str(request.language),
+        "language": request.language,
         "args": request.args,
         "env": request.env,
         "cwd": request.cwd,

@@ -43,7 +43,13 @@ LEASE_HEARTBEAT: Final = "sandpod-operator-heartbeat"
 
 # Inside the pod.
 CONTAINER: Final = "sandbox"
-RUNNER_COMMAND: Final = ("python3", "-I", "-m", "sandpod_runner")
+RUNNER_CONTAINER: Final = "runner"
+# The runner and its own Python: in images that have it a link to theirs, in others a folder that the operator brings.
+RUNNER_HOME: Final = "/opt/sandpod/runner"
+RUNNER_COMMAND: Final = (f"{RUNNER_HOME}/bin/python3", "-I", "-m", "sandpod_runner")
+# Where the runner's image holds that folder ready to be copied, and the most that it takes.
+PORTABLE_RUNNER: Final = "/opt/sandpod/portable"
+PORTABLE_SIZE: Final = "128Mi"
 WORKSPACE: Final = "/workspace"
 # host:port pairs (split at the last colon), separated by commas, that the runner must not be able to reach when it
 # starts. If it reaches one it ends with EXIT_NOT_ISOLATED and a termination message `NetworkOpen: reached host:port`.
@@ -51,6 +57,10 @@ ENV_PROBES: Final = "SANDPOD_PROBES"
 EXIT_NOT_ISOLATED: Final = 78
 # Modules, separated by commas, that the Python zygote imports before the first run.
 ENV_PREIMPORT: Final = "SANDPOD_PREIMPORT"
+# What the image's own Python is called, where the runner runs on another one.
+ENV_PYTHON: Final = "SANDPOD_PYTHON"
+# The template's languages, as JSON: a list of {name, command, extension}.
+ENV_LANGUAGES: Final = "SANDPOD_LANGUAGES"
 # Limits that the runner sets. Processes only where the pod has its own user namespace: without one the kernel counts
 # all processes of that uid on the node.
 ENV_PROCESSES: Final = "SANDPOD_PROCESSES"

@@ -4,9 +4,9 @@
 says.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal, Self
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, model_validator
 
 from sandpod_api.base import ApiModel, ObservedModel
 from sandpod_api.fields import DAY, Name, ObjectMeta, Quantity, Workspace, rules
@@ -79,6 +79,55 @@ class Toleration(ApiModel):
     ] = ""
 
 
+LANGUAGE_NAME: Final = r"^[a-z][a-z0-9_+#.-]{0,31}$"
+_BUILT_IN: Final = ("python", "javascript", "shell")
+
+
+class TemplateLanguage(ApiModel):
+    """A language that a command line runs.
+
+    The runner writes the code to a file, puts its path in the place of {file}, adds the run's own arguments at the end
+    and starts that: no shell is between, unless the command is one.
+    """
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            (
+                f"!(self.name in {list(_BUILT_IN)})",
+                "python, javascript and shell are built in: give the language another name",
+            ),
+            (
+                "self.command.exists(w, w.contains('{file}')) && !self.command[0].contains('{file}')",
+                "the command is a program, and {file} in one of the words after it",
+            ),
+        )
+    )
+
+    name: Annotated[
+        str, Field(pattern=LANGUAGE_NAME, max_length=32, description="What callers name as language, as ruby.")
+    ]
+    command: Annotated[
+        list[Annotated[str, Field(min_length=1, max_length=256)]],
+        Field(
+            min_length=2,
+            max_length=16,
+            description='Program and its arguments, as ["ruby", "{file}"]. Without that program in the image there is '
+            "no such language.",
+        ),
+    ]
+    extension: Annotated[
+        str, Field(pattern=r"^(\.[A-Za-z0-9_]{1,15})?$", max_length=16, description="Ending of the file, as .rb.")
+    ] = ""
+
+    @model_validator(mode="after")
+    def _ruled(self) -> Self:
+        if self.name in _BUILT_IN:
+            raise ValueError(f"{self.name} is built in: give the language another name")
+        if "{file}" in self.command[0] or not any("{file}" in word for word in self.command):
+            raise ValueError("the command is a program, and {file} in one of the words after it")
+        return self
+
+
 ModuleName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*$", max_length=128)]
 
 
@@ -94,7 +143,22 @@ class SandboxTemplateSpec(ApiModel):
         )
     )
 
-    image: Annotated[str, Field(min_length=1, max_length=512, description="Container image, with the runner in it.")]
+    image: Annotated[str, Field(min_length=1, max_length=512, description="Container image.")]
+    runner: Annotated[
+        Literal["Image", "Injected"],
+        Field(
+            description="Image: the image has Sandpod's runner in it, as Sandpod's own has. Injected: it has not, and "
+            "the operator brings it: any Linux image will do."
+        ),
+    ] = "Image"
+    languages: Annotated[
+        list[TemplateLanguage],
+        Field(
+            max_length=16,
+            description="Languages beside python, javascript and shell, which are there where the image has them.",
+            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+        ),
+    ] = Field(default_factory=list)
     image_pull_policy: Annotated[
         Literal["IfNotPresent", "Always", "Never"], Field(description="When the node pulls the image.")
     ] = "IfNotPresent"

@@ -8,7 +8,7 @@ import re
 from typing import Final, NamedTuple
 
 from sandpod_api.conditions import SENTENCES, Reason
-from sandpod_api.names import EXIT_NOT_ISOLATED
+from sandpod_api.names import EXIT_NOT_ISOLATED, RUNNER_HOME
 from sandpod_operator.pods import Pod, Terminated
 
 MAX_MESSAGE: Final = 1024
@@ -73,6 +73,9 @@ def end_of(pod: Pod, *, was_ready: bool) -> Cause | None:
     taken = _taken(pod)
     if taken is not None:
         return taken
+    if pod.terminated is None and pod.not_prepared is not None:
+        failed = pod.not_prepared
+        return start_failed(failed.message or f"the runner could not be brought, exit code {failed.exit_code}.")
     if pod.terminated is None:
         return cause(Reason.POD_FAILED if was_ready else Reason.START_FAILED, pod.status.message or pod.status.reason)
     return _end_of_container(pod.terminated, was_ready=was_ready)
@@ -100,7 +103,7 @@ def _end_of_container(ended: Terminated, *, was_ready: bool) -> Cause:
     if is_network_open(ended):
         return cause(Reason.NETWORK_OPEN, ended.message.partition(":")[2].strip())
     if ended.reason in _NEVER_RAN or not was_ready:
-        return cause(Reason.START_FAILED, ended.message or f"its process ended with exit code {ended.exit_code}.")
+        return start_failed(ended.message or f"its process ended with exit code {ended.exit_code}.")
     return cause(Reason.POD_FAILED, ended.message or f"the runner ended with exit code {ended.exit_code}.")
 
 
@@ -120,5 +123,12 @@ def obstacle(pod: Pod) -> Cause | None:
     if waiting.reason in _PULL:
         return cause(Reason.IMAGE_PULL_FAILED, waiting.message or waiting.reason)
     if waiting.reason in _START:
-        return cause(Reason.START_FAILED, waiting.message or waiting.reason)
+        return start_failed(waiting.message or waiting.reason)
     return None
+
+
+def start_failed(detail: str) -> Cause:
+    """Return why a container never ran; an image without the runner is the likeliest, and is said in plain words."""
+    if RUNNER_HOME in detail:
+        return cause(Reason.START_FAILED, "its image has no Sandpod runner; set `runner: Injected` in the template.")
+    return cause(Reason.START_FAILED, detail)

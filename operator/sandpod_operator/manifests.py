@@ -93,6 +93,7 @@ def build_pod(
             "securityContext": security.pod_security_context(),
             "terminationGracePeriodSeconds": 2,
             "activeDeadlineSeconds": _active_deadline(sandbox),
+            **({"initContainers": [_runner_container(sandbox, template, settings)]} if brings_runner(template) else {}),
             "containers": [_container(sandbox, template, profile, settings)],
             "volumes": _volumes(sandbox, template),
         },
@@ -116,6 +117,8 @@ def _container(
         "imagePullPolicy": spec.image_pull_policy,
         # Said here, so that the runner is process 1 whatever an image's own entry point is.
         "command": list(SERVE_COMMAND),
+        # An image's own may be one that the pod's user can't enter.
+        "workingDir": names.WORKSPACE,
         "env": _environment(sandbox, template, profile, settings),
         "resources": _resources(sandbox, template),
         "securityContext": security.container_security_context(),
@@ -132,7 +135,31 @@ def _container(
             {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - the pod's own, sized and in memory
             # gVisor's own is as large as the node's memory.
             {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 - as above
+            *(
+                [{"name": "runner", "mountPath": names.RUNNER_HOME, "readOnly": True}]
+                if brings_runner(template)
+                else []
+            ),
         ],
+    }
+
+
+def brings_runner(template: SandboxTemplate) -> bool:
+    """Tell whether the template's image has no runner, so that its pods bring it."""
+    return template.spec.runner == "Injected"
+
+
+def _runner_container(sandbox: Sandbox, template: SandboxTemplate, settings: OperatorSettings) -> dict[str, Any]:
+    """Return what puts the runner beside a foreign image: it copies it into a folder that the sandbox can only read."""
+    return {
+        "name": names.RUNNER_CONTAINER,
+        "image": settings.runner_image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["cp", "-R", f"{names.PORTABLE_RUNNER}/.", names.RUNNER_HOME],
+        # The same as the sandbox's own: a pod counts the larger of the two, so this one costs nothing.
+        "resources": _resources(sandbox, template),
+        "securityContext": security.container_security_context(),
+        "volumeMounts": [{"name": "runner", "mountPath": names.RUNNER_HOME}],
     }
 
 
@@ -147,6 +174,12 @@ def _environment(
         names.ENV_WORKSPACE_BYTES: str(int(parse_quantity(workspace_of(sandbox, template).size))),
         names.ENV_MEMORY_LIMIT: str(int(parse_quantity(spec.resources.memory))),
     }
+    if spec.languages:
+        # Kubernetes puts values in the place of $(NAME); a doubled $ is one $ and nothing else.
+        values[names.ENV_LANGUAGES] = json.dumps([each.to_wire() for each in spec.languages]).replace("$", "$$")
+    if brings_runner(template):
+        # An image's own preloads are for its own programs: they may not fit the runner's C library.
+        values |= {names.ENV_PYTHON: "python3", "LD_PRELOAD": ""}
     if security.process_limit_holds(host_users=_host_users(template, settings)):
         values[names.ENV_PROCESSES] = str(spec.limits.processes)
     node = {"name": "NODE_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}}
@@ -166,9 +199,11 @@ def _resources(sandbox: Sandbox, template: SandboxTemplate) -> dict[str, Any]:
     wanted = template.spec.resources
     workspace = workspace_of(sandbox, template)
     storage = wanted.ephemeral_storage
-    if workspace.medium == "Disk" and not workspace.persistent:
-        # The kubelet counts a disk-backed emptyDir too, and would evict a pod that fills its workspace.
-        storage = str(int(parse_quantity(storage) + parse_quantity(workspace.size)))
+    # The kubelet counts a disk-backed emptyDir too, and would evict a pod that fills its workspace.
+    more = [workspace.size] if workspace.medium == "Disk" and not workspace.persistent else []
+    more += [names.PORTABLE_SIZE] if brings_runner(template) else []
+    if more:
+        storage = str(int(sum(map(parse_quantity, [storage, *more]))))
     return {
         "limits": {"cpu": wanted.cpu, "memory": wanted.memory, "ephemeral-storage": storage},
         "requests": {"cpu": wanted.cpu_request, "memory": wanted.memory_request, "ephemeral-storage": storage},
@@ -188,6 +223,7 @@ def _volumes(sandbox: Sandbox, template: SandboxTemplate) -> list[dict[str, Any]
         {"name": "workspace", **folder},
         {"name": "tmp", "emptyDir": {"medium": "Memory", "sizeLimit": template.spec.tmp_size}},
         {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": template.spec.tmp_size}},
+        *([{"name": "runner", "emptyDir": {"sizeLimit": names.PORTABLE_SIZE}}] if brings_runner(template) else []),
     ]
 
 

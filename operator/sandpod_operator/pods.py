@@ -61,6 +61,7 @@ class PodStatus(ObservedModel):
     message: str = ""
     conditions: list[PodCondition] = Field(default_factory=list)
     container_statuses: list[ContainerStatus] = Field(default_factory=list)
+    init_container_statuses: list[ContainerStatus] = Field(default_factory=list)
 
 
 class PodContainer(ObservedModel):
@@ -95,9 +96,17 @@ class Pod(ObservedModel):
         return self.container.state.terminated if self.container else None
 
     @property
+    def not_prepared(self) -> Terminated | None:
+        """How a container before it failed, if one did: it never starts then."""
+        ends = (status.state.terminated for status in self.status.init_container_statuses)
+        return next((end for end in ends if end is not None and end.exit_code != 0), None)
+
+    @property
     def waiting(self) -> Waiting | None:
-        """Why the container does not run yet, if it waits."""
-        return self.container.state.waiting if self.container else None
+        """Why the container does not run yet, if it waits; where one before it waits itself, why that does."""
+        statuses = [*self.status.init_container_statuses, *filter(None, [self.container])]
+        waits = [status.state.waiting for status in statuses if status.state.waiting is not None]
+        return waits[0] if waits else None
 
     @property
     def image(self) -> str | None:

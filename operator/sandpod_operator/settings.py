@@ -3,6 +3,7 @@
 Every field is `SANDPOD_OPERATOR_<NAME>` in the environment. No other module reads the environment.
 """
 
+import importlib.metadata
 import os
 import secrets
 import socket
@@ -18,6 +19,11 @@ def _api_server() -> str:
     """Kubernetes tells every pod where its API server is; that is the address to probe, too."""
     host = os.environ.get("KUBERNETES_SERVICE_HOST", "")
     return f"{host}:{os.environ.get('KUBERNETES_SERVICE_PORT', '443')}" if host else ""
+
+
+def _runner_image() -> str:
+    """Of the operator's own version, so that both know the same runner."""
+    return f"sandpod/sandbox:{importlib.metadata.version('sandpod')}"
 
 
 def _identity() -> str:
@@ -47,6 +53,13 @@ class OperatorSettings(BaseSettings):
             "leaves it to the cluster, since not every cluster has them. Never applied with a RuntimeClass."
         ),
     ] = None
+    runner_image: Annotated[
+        str,
+        Field(
+            min_length=1,
+            description="Sandpod's sandbox image: the runner comes from it for templates whose own image has none.",
+        ),
+    ] = Field(default_factory=_runner_image)
     api_server: Annotated[
         str, Field(description="host:port of the API server that no sandbox may reach; from KUBERNETES_SERVICE_HOST.")
     ] = Field(default_factory=_api_server)

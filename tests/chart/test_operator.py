@@ -32,6 +32,12 @@ def test_config_values_reach_the_operator(monkeypatch: pytest.MonkeyPatch) -> No
     assert (found.cluster_dns, found.resync_interval) == ("10.0.0.10:53", 60)
 
 
+def test_runner_of_foreign_images_comes_from_the_sandboxes_image() -> None:
+    values = ("sandboxes.image.registry=r.example", "sandboxes.image.tag=v7")
+    given = {v["name"]: v.get("value") for v in container(*values)["env"]}
+    assert given["SANDPOD_OPERATOR_RUNNER_IMAGE"] == "r.example/sandpod/sandbox:v7"
+
+
 def test_every_environment_variable_of_the_operator_is_one_that_it_reads() -> None:
     known = {f"SANDPOD_OPERATOR_{name.upper()}" for name in OperatorSettings.model_fields}
     given = {v["name"] for v in container()["env"] if v["name"].startswith("SANDPOD_")}

@@ -37,6 +37,7 @@ OBLIGATIONS = {
     "stream:again": "After a stream was closed, another can be opened, and files are still there.",
     "stream:close": "Closing a stream wakes its reader, refuses writes, and can be repeated.",
     "files:apart": "A sandbox does not see another's files.",
+    "state:templates": "A started backend tells the templates that claims may name.",
     "state:check": "A started backend says that it works, its kind, and what is warm.",
 }
 

@@ -305,11 +305,16 @@ def start(
     fd: int | None = None,
     prelude: str = "",
 ) -> "subprocess.Popen[bytes]":
-    """Start a runner's process; the descriptor is passed on to it."""
+    """Start a runner's process; the descriptor is passed on to it.
+
+    With SANDPOD_PYTHON in the tests' own environment, all programs are forked from that Python: that is how it is tried
+    under the versions that other images have.
+    """
+    python = {"SANDPOD_PYTHON": os.environ["SANDPOD_PYTHON"]} if "SANDPOD_PYTHON" in os.environ else {}
     return subprocess.Popen(
         [sys.executable, "-I", "-c", MAIN.format(prelude or "pass"), str(PACKAGE), *command],
         pass_fds=() if fd is None else (fd,),
-        env={"PATH": search_path(), "SANDPOD_WORKSPACE": str(workspace), "TMPDIR": str(tmp), **env},
+        env={"PATH": search_path(), "SANDPOD_WORKSPACE": str(workspace), "TMPDIR": str(tmp), **python, **env},
         stdin=subprocess.DEVNULL,
         stderr=subprocess.PIPE if fd is None else None,
         start_new_session=True,

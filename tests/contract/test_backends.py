@@ -337,6 +337,14 @@ async def test_a_started_backend_says_that_it_works(backend: Backend, case: Case
     assert all(count >= 0 for count in backend.warm().values())
 
 
+@keeps("state:templates")
+async def test_a_started_backend_tells_the_templates_that_claims_may_name(backend: Backend, owner: str) -> None:
+    templates = {template.name: template for template in await backend.templates()}
+    record = await backend.claim(ClaimRequest(owner=owner))
+    assert templates[record.template].networks[0] == record.network
+    assert not templates[record.template].foreign
+
+
 def test_every_obligation_has_a_test_and_every_test_has_one() -> None:
     tests = [value for name, value in vars(sys.modules[__name__]).items() if name.startswith("test_")]
     kept = [mark.args[0] for test in tests for mark in getattr(test, "pytestmark", []) if mark.name == "obligation"]

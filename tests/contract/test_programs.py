@@ -22,7 +22,7 @@ from sandpod_api.results import ErrorCode
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.backends.local import LocalBackend
 from sandpod_gateway.backends.local_settings import LocalSettings
-from sandpod_gateway.settings import Settings
+from sandpod_gateway.settings import Settings, load
 
 LINES = "import time\nfor i in range(200):\n    print('line', i, flush=True)\n    time.sleep(0.05)\n"
 
@@ -106,6 +106,24 @@ async def test_a_run_that_is_not_there_is_told(caller: Caller, run_id: str) -> N
     await caller.python("1")
     for tool in ("read_run", "stop_run"):
         assert (await caller.call(tool, run_id=run_id))["error"] == ErrorCode.NOT_FOUND
+
+
+async def test_a_language_of_the_settings_runs_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    strict = (
+        '[{"name": "strict", "command": ["sh", "-eu", "{file}"]}, {"name": "no", "command": ["no-such", "{file}"]}]'
+    )
+    monkeypatch.setenv("SANDPOD_LOCAL__LANGUAGES", strict)
+    settings = load(["--local.warm", "0"], config=None, program="sandpod")
+    gateway = Gateway(settings, LocalBackend(settings.local))
+    async with gateway.running(), Client(gateway.mcp) as client:
+        caller = Caller(gateway, client)
+        result = await caller.call("run_shell_command", command="echo begun; false; echo no", language="strict")
+        assert (result["exit_code"], result["stdout"]) == (1, "begun\n")
+        refused = await caller.call("run_shell_command", command="1", language="no")
+        assert (refused["error"], "strict" in refused["next"]) == (ErrorCode.UNSUPPORTED_LANGUAGE, True)
+        [content] = await client.read_resource("sandpod://capabilities")
+        [template] = json.loads(content.text)["templates"]["available"]
+        assert template["languages"] == ["python", "javascript", "shell", "strict", "no"]
 
 
 async def test_an_unknown_language_is_refused(caller: Caller) -> None:

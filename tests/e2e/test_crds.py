@@ -72,6 +72,35 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "two profiles of one name": (template(networkProfiles=[{"name": "a"}, {"name": "a"}]), "Duplicate value"),
     "module that is an option": (template(preimport=["-c"]), "spec.preimport[0]"),
+    "language that is built in": (
+        template(languages=[{"name": "python", "command": ["python2", "{file}"]}]),
+        "python, javascript and shell are built in: give the language another name",
+    ),
+    "language without a file": (
+        template(languages=[{"name": "ruby", "command": ["ruby", "-"]}]),
+        "the command is a program, and {file} in one of the words after it",
+    ),
+    "language that is its file": (
+        template(languages=[{"name": "ruby", "command": ["{file}", "{file}"]}]),
+        "the command is a program, and {file} in one of the words after it",
+    ),
+    "two languages of one name": (
+        template(languages=[{"name": "ruby", "command": ["ruby", "{file}"]}] * 2),
+        "Duplicate value",
+    ),
+    "name of a language": (
+        template(languages=[{"name": "Ruby on Rails", "command": ["ruby", "{file}"]}]),
+        "spec.languages[0].name",
+    ),
+    "extension that is a path": (
+        template(languages=[{"name": "ruby", "command": ["ruby", "{file}"], "extension": "/../x"}]),
+        "spec.languages[0].extension",
+    ),
+    "seventeen languages": (
+        template(languages=[{"name": f"l{n}", "command": ["ruby", "{file}"]} for n in range(17)]),
+        "must have at most 16 items",
+    ),
+    "where the runner comes from": (template(runner="Sidecar"), 'supported values: "Image", "Injected"'),
     "host network": (template(hostNetwork=True), 'unknown field "spec.hostNetwork"'),
     "negative pool": (pool(replicas=-1), "should be greater than or equal to 0"),
     "pool without surge": (pool(updateStrategy={"maxSurge": 0}), "should be greater than or equal to 1"),

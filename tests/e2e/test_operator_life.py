@@ -112,7 +112,7 @@ async def test_image_without_a_runner_is_told(objects: Objects) -> None:
     pause = next(name for i in nodes[0]["status"]["images"] for name in i["names"] or () if "/pause:" in name)
     await objects.template("plain", image=pause, imagePullPolicy="Never")
     await objects.sandbox("no-runner", templateRef={"name": "plain"})
-    assert "python3" in await objects.reason("no-runner", "StartFailed")
+    assert "set `runner: Injected` in the template" in await objects.reason("no-runner", "StartFailed")
 
 
 async def test_open_network_is_found_out_and_the_sandbox_never_handed_out(objects: Objects) -> None:

@@ -110,9 +110,14 @@ async def test_changed_template_renews_the_pool_which_is_never_empty(objects: Ob
     await until("both are new", renewed, within=120)
     assert fewest >= 1
     await objects.pool_has(pool, 2)
-    pods = await objects.cluster.items("pods")
-    env = [e for p in pods for e in p["spec"]["containers"][0]["env"] if e["name"] == "SANDPOD_PROCESSES"]
-    assert {e["value"] for e in env} == {"99"}
+
+    async def only_new_pods() -> bool:
+        pods = await objects.cluster.items("pods")
+        env = [e for p in pods for e in p["spec"]["containers"][0]["env"] if e["name"] == "SANDPOD_PROCESSES"]
+        return {e["value"] for e in env} == {"99"}
+
+    # A pod goes some seconds after its Sandbox.
+    await until("no pod of the old template is left", only_new_pods, within=60)
 
 
 async def test_lost_warm_pod_is_replaced(objects: Objects, pool: str) -> None:

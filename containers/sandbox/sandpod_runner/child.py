@@ -4,6 +4,8 @@ Called by `zygote.py` in the forked process, which it never leaves: at once, or 
 code runs in this very process (`python_main.py`); everything else is put in its place by `exec`.
 """
 
+from __future__ import annotations
+
 import os
 import resource
 import signal

@@ -5,6 +5,8 @@ Called by `child.py` in a forked process. `contexts.py` sends each cell over a s
 Interrupts reach the code of a cell and nothing else.
 """
 
+from __future__ import annotations
+
 import os
 import resource
 import signal
@@ -134,7 +136,8 @@ class _Context:
         except SystemExit as error:
             return python_main.exit_status(error)
         except BaseException as error:  # noqa: BLE001 - it is the cell's, and is told as the interpreter tells it
-            if _NESTED in str(error) and isinstance(error, RuntimeError):
+            # Notes are there from Python 3.11 on.
+            if _NESTED in str(error) and isinstance(error, RuntimeError) and hasattr(error, "add_note"):
                 error.add_note(_HINT)
             short = self._interpreter.explain(error)
             if short is None:
@@ -149,7 +152,7 @@ def _tell(kind: type[BaseException], error: BaseException, where: TracebackType 
     traceback.print_exception(kind, error, where)
 
 
-def _set(future: "asyncio.Future[None]") -> None:
+def _set(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
 
@@ -165,7 +168,7 @@ def _apply(cell: Job) -> None:
 
 
 def _place(fds: list[int]) -> None:
-    for number, fd in zip(_STREAMS, fds, strict=True):
+    for number, fd in enumerate(fds):
         os.dup2(fd, number, inheritable=True)
     for fd in set(fds):
         os.close(fd)

@@ -4,6 +4,8 @@
 it in the runner, which trusts nothing of it. A program that shows nothing pays for one open pipe.
 """
 
+from __future__ import annotations
+
 import _thread
 import contextlib
 import fcntl

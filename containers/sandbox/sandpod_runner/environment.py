@@ -8,7 +8,25 @@ import contextlib
 import os
 from collections.abc import Mapping
 
-INHERITED = ("PATH", "NODE_PATH", "PYTHONPATH", "TZ")
+INHERITED = (
+    "PATH",
+    "TZ",
+    "NODE_PATH",
+    "PYTHONPATH",
+    # Where images of other languages say that these have their things.
+    "BUNDLE_APP_CONFIG",
+    "CARGO_HOME",
+    "DOTNET_ROOT",
+    "GEM_HOME",
+    "GOPATH",
+    "GOROOT",
+    "JAVA_HOME",
+    "LD_LIBRARY_PATH",
+    "PERL5LIB",
+    "RUSTUP_HOME",
+    "R_HOME",
+    "R_LIBS_SITE",
+)
 """What the image's author sets for programs."""
 
 _HOME = "home"

@@ -6,6 +6,8 @@ shown is closed, as its window would be: the next plot begins a new one, and not
 without waiting stays open and comes when it is closed, or at the end, as it looks then.
 """
 
+from __future__ import annotations
+
 import functools
 import io
 import sys

@@ -4,6 +4,8 @@ Installed by `zygote.py` before anything is imported, so libraries that are impo
 none of them itself.
 """
 
+from __future__ import annotations
+
 import builtins
 import contextlib
 import sys

@@ -4,6 +4,8 @@ Called by `context_main.py`. It is also the base of `ipython.py`, which runs whe
 is the contract of both.
 """
 
+from __future__ import annotations
+
 import _ast
 import ast
 import linecache
@@ -15,6 +17,8 @@ from sandpod_runner import rich
 
 if TYPE_CHECKING:
     import asyncio
+
+    from sandpod_runner.event_loop import OldRunner
 
 _CO_COROUTINE: Final = 0x80
 
@@ -29,7 +33,7 @@ class Interpreter:
     def __init__(self, names: dict[str, Any]) -> None:
         self.names = names
         self._cells = 0
-        self._loop: asyncio.Runner | None = None
+        self._loop: asyncio.Runner | OldRunner | None = None
 
     def next_file(self) -> str:
         """Return what the next cell's code is called in tracebacks."""
@@ -53,9 +57,10 @@ class Interpreter:
     def wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Return what a coroutine returns, in the context's one event loop."""
         if self._loop is None or self._loop.get_loop().is_closed():
-            import asyncio  # noqa: PLC0415 - for contexts that await: it takes a third of the first cell's time
+            # For contexts that await: it takes a third of the first cell's time.
+            from sandpod_runner.event_loop import make_runner  # noqa: PLC0415
 
-            self._loop = asyncio.Runner()
+            self._loop = make_runner()
         return self._loop.run(coroutine)
 
     @property

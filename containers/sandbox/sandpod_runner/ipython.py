@@ -5,6 +5,8 @@ the one module here that is not of the standard library. Plain Python is evaluat
 values, tracebacks, exits and interrupts are the same in both; what is no Python is translated by IPython first.
 """
 
+from __future__ import annotations
+
 import os
 import subprocess
 import sys

@@ -4,6 +4,8 @@ A job is too large for one message, so it travels as a file in memory whose desc
 it, only the forked process does. Messages back have one fixed size: nothing that a program could tamper with is parsed.
 """
 
+from __future__ import annotations
+
 import marshal
 import os
 from dataclasses import dataclass, field
@@ -11,7 +13,7 @@ from enum import IntEnum
 from struct import Struct
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Job:
     """A program to start.
 
@@ -45,7 +47,7 @@ class Kind(IntEnum):
     EXITED = 3
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Message:
     """A message of the zygote.
 
@@ -70,7 +72,7 @@ class Message:
         return _MESSAGE.pack(self.kind, self.number, self.pid, self.status, self.cpu, self.max_rss)
 
     @classmethod
-    def unpack(cls, data: bytes) -> "Message":
+    def unpack(cls, data: bytes) -> Message:
         """Return the message that the bytes are."""
         kind, *fields = _MESSAGE.unpack(data)
         return cls(Kind(kind), *fields)
@@ -85,12 +87,16 @@ CHANNEL = 4
 """The place among the descriptors of what Python code shows things on, or of a context's socket."""
 
 
+MARSHAL = 4
+"""The format of marshal that all Pythons from 3.4 on read: the two sides may be of different versions."""
+
+
 def write_job(job: Job) -> int:
     """Return the descriptor of a file in memory that holds the job."""
     fd = os.memfd_create("job", os.MFD_CLOEXEC)
     with open(fd, "wb", closefd=False) as file:
         fields = (job.env, job.rlimits, job.cwd, job.command, job.code, job.file, job.args, job.context)
-        file.write(marshal.dumps(fields))
+        file.write(marshal.dumps(fields, MARSHAL))
     os.lseek(fd, 0, os.SEEK_SET)
     return fd
 

@@ -10,15 +10,14 @@ import logging
 import os
 import signal
 import socket
-import sys
 from dataclasses import dataclass, field
 
 from sandpod_runner import processes
 from sandpod_runner.jobs import MESSAGE_SIZE, REQUEST, Job, Kind, Message, write_job
+from sandpod_runner.languages import PACKAGES
 
 logger = logging.getLogger(__name__)
 
-_PACKAGE_PARENT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _START = (
     "import sys; sys.path[0] = sys.argv[1]; from sandpod_runner.zygote import main; "
     "sys.path.remove(sys.argv[1]); main(int(sys.argv[2]), sys.argv[3:])"
@@ -71,10 +70,17 @@ def _kill(pid: "asyncio.Future[int]") -> None:
 
 
 class Launcher:
-    """Starts programs and sees their ends."""
+    """Starts programs and sees their ends.
 
-    def __init__(self, env: dict[str, str], modules: tuple[str, ...]) -> None:
-        self._env = env
+    Args:
+        env: The environment of programs.
+        modules: What Python programs have imported already.
+        python: The interpreter that programs are forked from; it may be another one than the runner's own.
+    """
+
+    def __init__(self, env: dict[str, str], modules: tuple[str, ...], python: str) -> None:
+        self.env = env
+        self._python = python
         self._modules = modules
         self._loop = asyncio.get_running_loop()
         self._numbers = itertools.count(1)
@@ -178,9 +184,9 @@ class Launcher:
         theirs.set_inheritable(True)
         try:
             pid = os.posix_spawn(
-                sys.executable,
-                [sys.executable, "-s", "-c", _START, _PACKAGE_PARENT, str(theirs.fileno()), *self._modules],
-                self._env,
+                self._python,
+                [self._python, "-s", "-c", _START, PACKAGES, str(theirs.fileno()), *self._modules],
+                self.env,
                 file_actions=[(os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0), (os.POSIX_SPAWN_DUP2, 2, 1)],
                 setsigmask=(),
             )

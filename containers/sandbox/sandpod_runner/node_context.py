@@ -5,6 +5,8 @@ them for itself, by this process's entries under `/proc`. `cells.cjs` in Node an
 the program: what they say is not trusted by anybody.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import select

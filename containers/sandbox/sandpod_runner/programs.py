@@ -1,4 +1,4 @@
-"""How each language is started: which languages there are, the file that holds a run's code, and the job.
+"""How each language is started: the file that holds a run's code, and the job.
 
 Called by `run.py`. Building a job is pure; the code folder is the only thing here that touches the disk.
 """
@@ -6,13 +6,13 @@ Called by `run.py`. Building a job is pure; the code folder is the only thing he
 import contextlib
 import os
 import stat
-import sys
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
-from sandpod_runner.environment import find_program
 from sandpod_runner.errors import refusal_of
 from sandpod_runner.jobs import Job
+from sandpod_runner.languages import CommandLanguage, Languages
 from sandpod_runner.paths import make_usable
 from sandpod_runner.requests import MAX_TEXT, RunRequest
 
@@ -21,32 +21,20 @@ CELLS: Final = os.path.join(os.path.dirname(BOOTSTRAP), "cells.cjs")
 SUFFIXES: Final = {"python": ".py", "javascript": ".js", "shell": ".sh"}
 
 
-@dataclass(frozen=True, slots=True)
-class Tools:
-    """The programs of this image that run code; None where there is none."""
-
-    shell: str | None
-    node: str | None
-
-
-def find_tools(path: str) -> Tools:
-    """Return what is on this PATH."""
-    return Tools(shell=find_program(("bash", "sh"), path), node=find_program(("node",), path))
-
-
-def context_commands(tools: Tools) -> dict[str, list[str]]:
+def context_commands(languages: Languages) -> dict[str, list[str]]:
     """Return the command of each language's contexts, which for Python is none: its processes are forked."""
-    commands: dict[str, list[str]] = {"python": []}
-    if tools.node is not None:
+    commands: dict[str, list[str]] = {"python": []} if languages.python.version else {}
+    if languages.node is not None:
         # The parser that Node's own REPL uses is internal.
-        commands["javascript"] = [tools.node, "--expose-internals", CELLS]
+        commands["javascript"] = [languages.node, "--expose-internals", CELLS]
     return commands
 
 
 class CodeFolder:
     """Where runs' code lies as real files, outside the workspace: tracebacks and `multiprocessing` read it."""
 
-    def __init__(self, tmp: str) -> None:
+    def __init__(self, tmp: str, commands: Mapping[str, CommandLanguage]) -> None:
+        self._suffixes = {**{name: language.extension for name, language in commands.items()}, **SUFFIXES}
         self.path = f"{tmp}/.sandpod-{os.urandom(4).hex()}"
         os.makedirs(self.path, mode=0o700, exist_ok=True)
 
@@ -92,7 +80,7 @@ class CodeFolder:
                 continue
 
     def _file(self, request: RunRequest) -> str:
-        return f"{self.path}/{request.run}{SUFFIXES[request.language]}"
+        return f"{self.path}/{request.run}{self._suffixes[request.language]}"
 
 
 def needs_file(request: RunRequest) -> bool:
@@ -102,12 +90,12 @@ def needs_file(request: RunRequest) -> bool:
     return request.language != "shell" or len(request.code) >= MAX_TEXT
 
 
-def build_job(request: RunRequest, *, shell: str | None, file: str, cwd: str, base: Job) -> Job:
-    """Return the job of a Python or shell run.
+def build_job(request: RunRequest, languages: Languages, *, file: str, cwd: str, base: Job) -> Job:
+    """Return the job of a run of any language but JavaScript.
 
     Args:
         request: The run.
-        shell: The shell's path, for a shell run.
+        languages: What runs code here.
         file: The file with the code, or empty where it needs none.
         cwd: The working directory, absolute.
         base: Environment and limits that every program has.
@@ -115,34 +103,10 @@ def build_job(request: RunRequest, *, shell: str | None, file: str, cwd: str, ba
     job = replace(base, cwd=cwd, file=file, args=request.args, env=base.env | request.env)
     if request.language == "python":
         return replace(job, code=request.code)
-    if shell is None:
-        return job
-    code = [file] if file else ["-c", os.fsdecode(request.code), os.path.basename(shell)]
-    return replace(job, command=[shell, *code, *request.args])
-
-
-def find_versions(tools: Tools) -> dict[str, str]:
-    """Return the languages that can be run, and their versions."""
-    versions = {"python": ".".join(map(str, sys.version_info[:3]))}
-    if tools.node is not None:
-        versions["javascript"] = _ask(tools.node, "--version").removeprefix("v")
-    if tools.shell is not None:
-        versions["shell"] = _ask(tools.shell, "-c", "echo $BASH_VERSION") or "POSIX"
-    return versions
-
-
-def _ask(program: str, *args: str) -> str:
-    read, write = os.pipe2(os.O_CLOEXEC)
-    actions = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), (os.POSIX_SPAWN_DUP2, write, 1)]
-    try:
-        pid = os.posix_spawn(program, [program, *args], {}, file_actions=actions, setsigmask=())
-    except OSError:
-        os.close(read)
-        return ""
-    finally:
-        os.close(write)
-    with open(read) as file:
-        answer = file.read(100).strip()
-    with contextlib.suppress(ChildProcessError):
-        os.waitpid(pid, 0)
-    return answer
+    if request.language != "shell":
+        command = languages.commands[request.language].command_for(file)
+    elif file:
+        command = [languages.shell or "", file]
+    else:
+        command = [languages.shell or "", "-c", os.fsdecode(request.code), os.path.basename(languages.shell or "")]
+    return replace(job, command=[*command, *request.args])

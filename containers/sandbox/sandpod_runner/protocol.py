@@ -86,6 +86,9 @@ VERSION: Final = 1
 
 RUN_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 LANGUAGES: Final = ("python", "javascript", "shell")
+"""Those that the runner knows by itself; a template may add others."""
+LANGUAGE: Final = re.compile(r"[a-z][a-z0-9_+#.-]{0,31}", re.ASCII)
+"""What a language's name looks like."""
 
 OUT_PIECE: Final = 64 * 1024
 """Largest payload of an `out` frame, bytes: the size of a Linux pipe."""

@@ -4,6 +4,8 @@ Called by `child.py`. The end is done here and not by the interpreter, which wou
 that takes ten times as long as a small program does.
 """
 
+from __future__ import annotations
+
 import _ast
 import atexit
 import contextlib
@@ -180,7 +182,7 @@ def _finish(status: int, module: types.ModuleType, own: list[types.ModuleType]) 
     if len(sys._current_frames()) == 1:  # noqa: SLF001 - counts threads that `threading` does not know too
         _release([module, *own])
     for file in gc.get_objects():
-        if issubclass(type(file), io.BufferedWriter | io.TextIOWrapper) and _is_regular(file):
+        if issubclass(type(file), (io.BufferedWriter, io.TextIOWrapper)) and _is_regular(file):
             _flush(file)
     for stream in (sys.stdout, sys.stderr):
         if stream is not None and not _flush(stream) and status == 0:

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ MAX_TEXT: Final = 120_000
 """Largest single argument or variable, bytes: Linux takes 128 KiB, its name and end included."""
 MAX_KEY: Final = 128
 """Longest idempotency key or name of a context, bytes."""
+CONTEXT_LANGUAGES: Final = ("python", "javascript")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +38,20 @@ class RunRequest:
     context: str | None
 
 
-def parse_run(header: dict[str, Any], code: bytes) -> RunRequest:
+def parse_run(header: dict[str, Any], code: bytes, languages: Collection[str]) -> RunRequest:
     """Return the request.
+
+    Args:
+        header: The frame's fields.
+        code: The program.
+        languages: What can be run.
 
     Raises:
         Refusal: A field is missing, malformed or over its limit.
     """
     language = header.get("language")
-    if language not in protocol.LANGUAGES:
-        raise Refusal("unsupported_language", f"The languages are {', '.join(protocol.LANGUAGES)}.")
+    if not isinstance(language, str) or language not in languages:
+        raise Refusal("unsupported_language", f"This sandbox runs {', '.join(sorted(languages)) or 'nothing'}.")
     if language == "shell" and b"\0" in code:
         raise Refusal("invalid_content", "The command has a NUL byte in it.")
     return RunRequest(
@@ -151,10 +158,9 @@ def _key(value: Any) -> str | None:
 def _context(value: Any, language: str) -> str | None:
     if value is None:
         return None
-    if language == "shell":
-        raise Refusal(
-            "invalid_argument", "Contexts are for Python and JavaScript: leave the context out for the shell."
-        )
+    if language not in CONTEXT_LANGUAGES:
+        message = "Contexts are for Python and JavaScript: leave the context out for other languages."
+        raise Refusal("invalid_argument", message)
     if not _is_text(value) or not 1 <= len(value.encode("utf-8", "surrogateescape")) <= MAX_KEY:
         raise Refusal("invalid_argument", f"A context's name is a text of 1 to {MAX_KEY} bytes.")
     return str(value)

@@ -4,6 +4,8 @@ Called by `interpreter.py` and `ipython.py` for a cell's last value, and by prog
 process, where everything belongs to them. It imports none of the libraries whose values it knows.
 """
 
+from __future__ import annotations
+
 import base64
 import contextlib
 import json

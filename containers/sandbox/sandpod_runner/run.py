@@ -17,10 +17,11 @@ from sandpod_runner.delivery import Delivery
 from sandpod_runner.disk import DiskWatch
 from sandpod_runner.ends import Stop, describe_end, killed, out_of_memory, ran_out
 from sandpod_runner.jobs import Job
+from sandpod_runner.languages import Languages
 from sandpod_runner.launcher import Exit, Launcher, LostError, Program
 from sandpod_runner.memory import Watch
 from sandpod_runner.node import NodePool, Pipes, Spare
-from sandpod_runner.programs import CodeFolder, Tools, build_job, needs_file
+from sandpod_runner.programs import CodeFolder, build_job, needs_file
 from sandpod_runner.protocol import STOP_GRACE
 from sandpod_runner.requests import RunRequest
 from sandpod_runner.shown import Shown
@@ -39,7 +40,7 @@ class Toolbox:
     """What runs are made with."""
 
     launcher: Launcher
-    tools: Tools
+    languages: Languages
     node: NodePool | None
     contexts: Contexts
     code: CodeFolder
@@ -136,7 +137,7 @@ class Run:
             self._connect(self._spare.pipes)
             return self._spare.program
         box = self._toolbox
-        job = build_job(self.request, shell=box.tools.shell, file=self._file, cwd=self._cwd, base=box.base)
+        job = build_job(self.request, box.languages, file=self._file, cwd=self._cwd, base=box.base)
         pipes, theirs = make_pipes(stdin=self.request.stdin, shows=self.request.language == "python")
         try:
             program = box.launcher.start(job, theirs)

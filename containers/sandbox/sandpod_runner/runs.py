@@ -66,7 +66,7 @@ class Runs:
         Raises:
             Refusal: It can't be, and nothing was started.
         """
-        request = parse_run(header, code)
+        request = parse_run(header, code, self._toolbox.languages.versions)
         known = self._memory.known(request)
         if known is not None:
             owner.send({"t": "known", "run": request.run, "as": known})
@@ -75,10 +75,6 @@ class Runs:
             raise Refusal("invalid_argument", "There is a run of that name already.")
         if len(self._runs) + len(self._replays) >= MAX_RUNS:
             raise Refusal("session_busy", f"The sandbox runs {MAX_RUNS} programs already, which is the most.")
-        if request.language == "javascript" and self._toolbox.node is None:
-            raise Refusal("unsupported_language", "This sandbox has no Node.js.")
-        if request.language == "shell" and self._toolbox.tools.shell is None:
-            raise Refusal("unsupported_language", "This sandbox has no shell.")
         try:
             cwd = self._workspace.folder_path(request.cwd)
         except OSError as error:

@@ -21,11 +21,12 @@ from sandpod_runner.contexts import Contexts
 from sandpod_runner.disk import find_disk_watch
 from sandpod_runner.file_server import Storage
 from sandpod_runner.jobs import Job
+from sandpod_runner.languages import Languages, find_languages, find_python
 from sandpod_runner.launcher import Launcher
 from sandpod_runner.memory import find_watch
 from sandpod_runner.node import NodePool
 from sandpod_runner.paths import Workspace
-from sandpod_runner.programs import CodeFolder, find_tools
+from sandpod_runner.programs import CodeFolder
 from sandpod_runner.run import Toolbox
 from sandpod_runner.runs import Runs
 from sandpod_runner.server import Connection, Service
@@ -81,7 +82,8 @@ async def _serve(settings: Settings, entrance: Entrance) -> int:
     tmp = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - the sandbox's own
     env = environment.build_environment(os.environ, tmp=tmp, cpus=environment.count_cpus())
     environment.prepare_home(env, settings.skeleton)
-    launcher = Launcher(env, settings.preimport)
+    python = find_python(settings.python, env)
+    launcher = Launcher(env, settings.preimport, python.program)
     try:
         if entrance == Entrance():
             reached = await asyncio.to_thread(probe.find_lasting_open, settings.probes)
@@ -90,7 +92,7 @@ async def _serve(settings: Settings, entrance: Entrance) -> int:
         warm = loop.create_task(launcher.ready())
         stop = loop.create_task(ending.wait())
         await asyncio.wait({warm, stop}, return_when=asyncio.FIRST_COMPLETED)
-        service = _compose(settings, launcher, env, tmp)
+        service = _compose(settings, launcher, find_languages(python, settings.languages, env), tmp)
         await _listen(service, entrance, ending)
         await service.runs.close()
     finally:
@@ -108,22 +110,22 @@ def _tolerate(reached: str, settings: Settings) -> bool:
     return False
 
 
-def _compose(settings: Settings, launcher: Launcher, env: dict[str, str], tmp: str) -> Service:
+def _compose(settings: Settings, launcher: Launcher, languages: Languages, tmp: str) -> Service:
     workspace = Workspace(settings.workspace)
     disk = find_disk_watch(workspace.root, settings.workspace_bytes)
-    base = Job(env=env, rlimits=settings.rlimits(on_disk=disk is not None))
-    tools = find_tools(env["PATH"])
-    node = NodePool(launcher, tools.node, base) if tools.node else None
+    base = Job(env=launcher.env, rlimits=settings.rlimits(on_disk=disk is not None))
+    node = NodePool(launcher, languages.node, base) if languages.node else None
     if node is not None and settings.prenode:
         node.prepare()
     memory = find_watch(settings.memory_limit, (workspace.root, tmp, "/dev/shm"))  # noqa: S108 - a name of the system's
     artifacts = Artifacts(workspace.root)
-    contexts = Contexts(launcher, base, programs.context_commands(tools))
-    toolbox = Toolbox(launcher, tools, node, contexts, CodeFolder(tmp), base, memory, disk, artifacts)
+    contexts = Contexts(launcher, base, programs.context_commands(languages))
+    code = CodeFolder(tmp, languages.commands)
+    toolbox = Toolbox(launcher, languages, node, contexts, code, base, memory, disk, artifacts)
     return Service(
         runs=Runs(toolbox, workspace),
         storage=Storage(workspace, disk, artifacts),
-        languages=programs.find_versions(tools),
+        languages=dict(languages.versions),
         memory_limit=memory.limit if memory else None,
     )
 

@@ -7,6 +7,8 @@ import resource
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from sandpod_runner.languages import CommandLanguage, read_languages
+
 
 class SettingsError(ValueError):
     """A variable of the environment can't be used; says which and what it takes."""
@@ -27,6 +29,8 @@ class Settings:
         allow_open_network: SANDPOD_ALLOW_OPEN_NETWORK=1, serve even where they are.
         prenode: SANDPOD_PRENODE=1, keep a Node process ready before the first JavaScript run. Without it one is
             kept from that run on: it takes about 40 MB, more than the whole idle runner.
+        python: SANDPOD_PYTHON, what the image's own Python is called, where the runner has one for itself.
+        languages: SANDPOD_LANGUAGES, the template's languages as JSON.
         skeleton: SANDPOD_SKELETON, a folder whose files are linked into the programs' home at the start.
     """
 
@@ -39,6 +43,8 @@ class Settings:
     probes: tuple[tuple[str, int], ...] = ()
     allow_open_network: bool = False
     prenode: bool = False
+    python: str | None = None
+    languages: tuple[CommandLanguage, ...] = ()
     skeleton: str | None = None
 
     def rlimits(self, *, on_disk: bool) -> list[tuple[int, int]]:
@@ -72,8 +78,17 @@ def read_settings(env: Mapping[str, str]) -> Settings:
         probes=tuple(_endpoint(word) for word in _words(env, "SANDPOD_PROBES")),
         allow_open_network=env.get("SANDPOD_ALLOW_OPEN_NETWORK") == "1",
         prenode=env.get("SANDPOD_PRENODE") == "1",
+        python=env.get("SANDPOD_PYTHON") or None,
+        languages=_languages(env.get("SANDPOD_LANGUAGES", "")),
         skeleton=env.get("SANDPOD_SKELETON") or None,
     )
+
+
+def _languages(text: str) -> tuple[CommandLanguage, ...]:
+    try:
+        return read_languages(text)
+    except (ValueError, RecursionError) as error:
+        raise SettingsError(f"SANDPOD_LANGUAGES can't be used: {error}") from error
 
 
 def _words(env: Mapping[str, str], name: str) -> tuple[str, ...]:

@@ -6,6 +6,8 @@ forked process to `child.py` at once. One such process is kept waiting for its p
 small program does.
 """
 
+from __future__ import annotations
+
 import contextlib
 import gc
 import os
@@ -52,7 +54,7 @@ def _import(modules: list[str]) -> None:
     sys.stderr.flush()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Waiting:
     """A forked process that waits for its program."""
 

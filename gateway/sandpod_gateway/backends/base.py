@@ -6,7 +6,9 @@ suite that all of them pass. A backend runs no code itself: that is the runner's
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
+
+MAX_TEMPLATES: Final = 100
 
 Status = Literal["Pending", "Ready", "Failed", "Expired", "Suspended"]
 
@@ -50,6 +52,25 @@ class SandboxRecord:
     message: str | None = None
     last_activity: datetime | None = None
     expires: datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TemplateInfo:
+    """A kind of sandbox that a claim may name.
+
+    Attributes:
+        name: Its name.
+        image: Its container image, where there is one.
+        languages: What it runs beside Python, JavaScript and shell.
+        networks: Its network profiles; `none` is one of them.
+        foreign: Whether the image was not made for this, so that what it runs is known only once it does.
+    """
+
+    name: str
+    image: str | None = None
+    languages: tuple[str, ...] = ()
+    networks: tuple[str, ...] = ("none",)
+    foreign: bool = False
 
 
 class ByteStream(Protocol):
@@ -126,6 +147,14 @@ class Backend(Protocol):
 
     async def list(self, owner: str) -> list[SandboxRecord]:
         """Return the owner's sandboxes, oldest first. Costs no request to a server."""
+        ...
+
+    async def templates(self) -> tuple[TemplateInfo, ...]:
+        """Return the templates that claims may name, by name; the first `MAX_TEMPLATES` where there are more.
+
+        Raises:
+            SandpodError: backend_unavailable.
+        """
         ...
 
     def warm(self) -> dict[str, int]:

@@ -4,11 +4,12 @@ Called by `local_process.py`. It is pure: what the machine looks like comes from
 the caller. This is the file to read for what a local sandbox protects; hardening is not an option here.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from sandpod_api.names import ENV_PREIMPORT, WORKSPACE
+from sandpod_api.names import ENV_LANGUAGES, ENV_PREIMPORT, WORKSPACE
 from sandpod_gateway.backends.local_settings import LocalSettings
 
 UID: Final = 1000
@@ -144,6 +145,7 @@ def environment(path: str, settings: LocalSettings) -> dict[str, str]:
         "SANDPOD_PROCESSES": str(settings.processes),
         "SANDPOD_OPEN_FILES": str(settings.open_files),
         **({ENV_PREIMPORT: ",".join(settings.preimport)} if settings.preimport else {}),
+        **({ENV_LANGUAGES: json.dumps([each.to_wire() for each in settings.languages])} if settings.languages else {}),
     }
 
 

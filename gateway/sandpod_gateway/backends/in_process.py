@@ -17,7 +17,7 @@ from sandpod_api.conditions import Reason
 from sandpod_api.fields import MAX_LIFETIME
 from sandpod_api.names import NETWORK_NONE
 from sandpod_api.results import ErrorCode
-from sandpod_gateway.backends.base import ByteStream, ClaimRequest, SandboxRecord
+from sandpod_gateway.backends.base import ByteStream, ClaimRequest, SandboxRecord, TemplateInfo
 from sandpod_gateway.backends.ledger import Ledger, Limits, sentence
 from sandpod_gateway.errors import SandpodError
 
@@ -81,6 +81,7 @@ class Terms:
 
     Attributes:
         template: The one template's name.
+        languages: What it runs beside Python, JavaScript and shell.
         ttl: Seconds to live, unless the claim says otherwise.
         idle_timeout: Seconds without use, unless the claim says otherwise.
         limits: How many there may be.
@@ -90,6 +91,7 @@ class Terms:
     ttl: int
     idle_timeout: int
     limits: Limits
+    languages: tuple[str, ...] = ()
 
 
 class InProcessBackend:
@@ -139,6 +141,10 @@ class InProcessBackend:
             raise SandpodError(
                 ErrorCode.BACKEND_UNAVAILABLE, "The server is not running.", next_step="Start it, or try again later."
             )
+
+    async def templates(self) -> tuple[TemplateInfo, ...]:
+        """Return the one template."""
+        return (TemplateInfo(name=self._terms.template, languages=self._terms.languages),)
 
     async def claim(self, request: ClaimRequest) -> SandboxRecord:
         """Give the caller a sandbox that is Ready.

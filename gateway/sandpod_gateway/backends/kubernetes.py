@@ -18,14 +18,14 @@ from sandpod_api import names
 from sandpod_api.base import rfc3339
 from sandpod_api.results import ErrorCode
 from sandpod_gateway.backends.background import Background
-from sandpod_gateway.backends.base import ByteStream, ClaimRequest, SandboxRecord
+from sandpod_gateway.backends.base import MAX_TEMPLATES, ByteStream, ClaimRequest, SandboxRecord, TemplateInfo
 from sandpod_gateway.backends.claimer import Claimer
 from sandpod_gateway.backends.cluster import Cluster
 from sandpod_gateway.backends.cluster_checks import check_installed, check_rights, start_error
 from sandpod_gateway.backends.cluster_errors import ClusterError, RefusedError, UnreachableError, translate
 from sandpod_gateway.backends.exec_stream import ExecStream, open_exec
 from sandpod_gateway.backends.kubernetes_settings import KubernetesSettings
-from sandpod_gateway.backends.records import to_record
+from sandpod_gateway.backends.records import template_info, to_record
 from sandpod_gateway.backends.store import SandboxStore
 from sandpod_gateway.backends.warm_streams import WarmStreams
 from sandpod_gateway.backends.watch import SandboxWatch
@@ -119,6 +119,15 @@ class KubernetesBackend:
         owned = self._store.owned(owner)
         records = [to_record(sandbox, sandbox.spec.claim) for sandbox in owned if sandbox.spec.claim is not None]
         return sorted(records, key=lambda record: (record.created, record.name))
+
+    async def templates(self) -> tuple[TemplateInfo, ...]:
+        """Return the templates of the namespace; ones that this version does not understand are left out."""
+        try:
+            page = await self._open.cluster.list_page(names.TEMPLATES, {"limit": str(MAX_TEMPLATES)})
+        except ClusterError as error:
+            raise translate(error, "the templates were listed") from error
+        found = map(template_info, page.get("items", []))
+        return tuple(info for info in found if info is not None)
 
     def warm(self) -> dict[str, int]:
         """Return how many Ready sandboxes wait for a claim, by template."""

@@ -222,5 +222,11 @@ class LocalBackend(InProcessBackend):
 
     def __init__(self, settings: LocalSettings) -> None:
         limits = Limits(per_owner=settings.max_sandboxes_per_owner, total=settings.max_sandboxes)
-        terms = Terms(template=settings.template, ttl=settings.ttl, idle_timeout=settings.idle_timeout, limits=limits)
+        terms = Terms(
+            template=settings.template,
+            ttl=settings.ttl,
+            idle_timeout=settings.idle_timeout,
+            limits=limits,
+            languages=tuple(language.name for language in settings.languages),
+        )
         super().__init__("local", LocalLauncher(settings), terms)

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 from pydantic import BaseModel, ConfigDict, Field
 
 from sandpod_api.fields import MAX_LIFETIME, Name, Quantity, parse_quantity
-from sandpod_api.templates import ModuleName
+from sandpod_api.templates import ModuleName, TemplateLanguage
 
 _DATA_FACTOR: Final = 2
 """Private memory of one process over the sandbox's limit: room for what a program reserves and does not touch."""
@@ -47,6 +47,14 @@ class LocalSettings(BaseModel):
     max_sandboxes: Annotated[int, Field(ge=1, le=10_000, description="Live sandboxes of all callers together.")] = 50
     preimport: Annotated[
         list[ModuleName], Field(max_length=32, description="Python modules imported before the first run.")
+    ] = Field(default_factory=list)
+    languages: Annotated[
+        list[TemplateLanguage],
+        Field(
+            max_length=16,
+            description="Languages beside python, javascript and shell: name, command and extension of each. One whose "
+            "program is not on this machine is left out.",
+        ),
     ] = Field(default_factory=list)
     template: Annotated[Name, Field(description="Name by which callers may ask for this kind of sandbox.")] = "default"
     unsafe_no_isolation: Annotated[

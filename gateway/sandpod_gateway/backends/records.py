@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from sandpod_api import names
 from sandpod_api.conditions import Condition, ConditionType, find, is_true
-from sandpod_api.types import Claim, Sandbox
-from sandpod_gateway.backends.base import SandboxRecord, Status
+from sandpod_api.types import Claim, Sandbox, SandboxTemplate
+from sandpod_gateway.backends.base import SandboxRecord, Status, TemplateInfo
 
 _ENDED: Final = frozenset({"Failed", "Expired"})
 
@@ -90,6 +90,22 @@ def to_record(sandbox: Sandbox, claim: Claim) -> SandboxRecord:
         message=why.message or None if why else None,
         last_activity=activity,
         expires=sandbox.status.expires_at or _expiry(sandbox, claim, activity),
+    )
+
+
+def template_info(body: Mapping[str, Any]) -> TemplateInfo | None:
+    """Return what callers are told of a template; None where it is none that this version understands."""
+    try:
+        template = SandboxTemplate.model_validate(body)
+    except ValidationError:
+        return None
+    spec = template.spec
+    return TemplateInfo(
+        name=template.metadata.name,
+        image=spec.image,
+        languages=tuple(language.name for language in spec.languages),
+        networks=(names.NETWORK_NONE, *(profile.name for profile in spec.network_profiles)),
+        foreign=spec.runner == "Injected",
     )
 
 

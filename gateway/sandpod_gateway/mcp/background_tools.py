@@ -5,11 +5,9 @@ from typing import Annotated
 from fastmcp import FastMCP
 from pydantic import Field
 
-from sandpod_api.results import ErrorCode
-from sandpod_api.run_results import ContextList, ContextRestarted, Language, RunList, RunOutput, RunStarted
+from sandpod_api.run_results import ContextList, ContextRestarted, RunList, RunOutput, RunStarted
 from sandpod_gateway.auth import current_owner
 from sandpod_gateway.background import BackgroundRuns
-from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.mcp import arguments
 from sandpod_gateway.mcp.answers import answering, output_schema
 from sandpod_gateway.mcp.link_tools import LinkMaker
@@ -18,7 +16,12 @@ from sandpod_gateway.running import RunRequest
 from sandpod_gateway.showing import Reading
 
 Code = Annotated[str, Field(description="The program, or the command for the shell.")]
-LanguageName = Annotated[str, Field(description="python, javascript or shell.")]
+LanguageName = Annotated[
+    str,
+    Field(
+        description="python, javascript, shell, or one that the sandbox's template adds; the capabilities list them."
+    ),
+]
 Cursor = Annotated[int, Field(ge=0, le=2**62, description="Where the last read_run ended; 0 is the beginning.")]
 Wait = Annotated[float, Field(ge=0, le=300, description="Seconds to wait for output or the end, if there is none yet.")]
 RequiredContext = Annotated[str, Field(description="Name of the context.")]
@@ -55,7 +58,7 @@ def _register_runs(mcp: FastMCP[None], background: BackgroundRuns, links: LinkMa
         It goes on when this connection ends, up to its timeout: give one that is long enough.
         """
         request = RunRequest(
-            language=_language(language),
+            language=language,
             code=code,
             args=args or [],
             env=env or {},
@@ -104,14 +107,3 @@ def _register_contexts(mcp: FastMCP[None], background: BackgroundRuns, metrics: 
     async def restart_context(*, context: RequiredContext, sandbox: arguments.Sandbox = None) -> ContextRestarted:
         """End a context's process: its variables are gone, and its next use begins anew. Files stay."""
         return await background.restart_context(current_owner(), context, sandbox=sandbox)
-
-
-def _language(name: str) -> Language:
-    try:
-        return Language(name)
-    except ValueError:
-        raise SandpodError(
-            ErrorCode.UNSUPPORTED_LANGUAGE,
-            "There is no such language.",
-            next_step=f"It is one of {', '.join(Language)}.",
-        ) from None

@@ -26,7 +26,14 @@ JsCode = Annotated[
         "stripped. Log what you want to see."
     ),
 ]
-Command = Annotated[str, Field(description="A command line or script for bash.")]
+Command = Annotated[str, Field(description="A command line or script for the shell, or a program in `language`.")]
+ShellLanguage = Annotated[
+    str,
+    Field(
+        description="shell, or another language that the sandbox's template adds, as ruby: `command` is then a whole "
+        "program in it. The capabilities list the languages of each template."
+    ),
+]
 
 _ANNOTATIONS = {"readOnlyHint": False, "destructiveHint": True, "idempotentHint": False, "openWorldHint": False}
 
@@ -120,13 +127,15 @@ def register(mcp: FastMCP[None], runs: Runs, links: LinkMaker, metrics: Metrics)
         env: arguments.Env = None,
         cwd: arguments.Cwd = ".",
         strip_ansi: arguments.StripAnsi = False,
+        language: ShellLanguage = Language.SHELL,
     ) -> RunAnswer:
-        """Run a bash command in a sandbox without network and return its output, exit code and how it ended.
+        """Run a shell command in a sandbox without network and return its output, exit code and how it ended.
 
-        Files in /workspace stay between calls. What the command leaves running in the background is ended with it.
+        The shell is bash where the image has it. Files in /workspace stay between calls. What the command leaves
+        running in the background is ended with it. `language` runs a program in another language of the template's.
         """
         request = RunRequest(
-            language=Language.SHELL,
+            language=language,
             code=command,
             env=env or {},
             cwd=cwd,

@@ -139,6 +139,8 @@ def test_rules_and_their_sentences() -> None:
         "the network profile none is built in and always closed",
         "cpuRequest can't be larger than cpu",
         "memoryRequest can't be larger than memory",
+        "python, javascript and shell are built in: give the language another name",
+        "the command is a program, and {file} in one of the words after it",
     }
 
 

@@ -34,6 +34,11 @@ LIMITS = RunLimits(
         ({"env": {"A=B": "1"}}, ErrorCode.INVALID_ARGUMENT),
         ({"env": {"": "1"}}, ErrorCode.INVALID_ARGUMENT),
         ({"cwd": "x" * 5000}, ErrorCode.INVALID_PATH),
+        ({"language": ""}, ErrorCode.UNSUPPORTED_LANGUAGE),
+        ({"language": "Python"}, ErrorCode.UNSUPPORTED_LANGUAGE),
+        ({"language": "ruby\n"}, ErrorCode.UNSUPPORTED_LANGUAGE),
+        ({"language": "../ruby"}, ErrorCode.UNSUPPORTED_LANGUAGE),
+        ({"language": "x" * 33}, ErrorCode.UNSUPPORTED_LANGUAGE),
     ],
 )
 def test_what_no_sandbox_should_be_bothered_with_is_refused(fields: dict[str, Any], code: ErrorCode) -> None:
@@ -45,6 +50,7 @@ def test_what_no_sandbox_should_be_bothered_with_is_refused(fields: dict[str, An
 
 def test_an_ordinary_run_passes() -> None:
     check_run(RunRequest(language=Language.SHELL, code="é" * 50, args=["a b"], env={"A": ""}, timeout=60), LIMITS)
+    check_run(RunRequest(language="c++", code="1"), LIMITS)
 
 
 @pytest.mark.parametrize("path", ["", "a\0b", "x" * 5000, "a/" + "é" * 128, "\ud800"])

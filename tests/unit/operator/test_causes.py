@@ -1,11 +1,13 @@
 import unicodedata
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from operator_world import a_pod, ended
 from sandpod_api.conditions import Reason
-from sandpod_operator.causes import MAX_MESSAGE, cause, clean, end_of
+from sandpod_operator.causes import MAX_MESSAGE, cause, clean, end_of, obstacle
+from sandpod_operator.pods import Pod
 
 
 @given(st.text(max_size=5000))
@@ -41,3 +43,31 @@ def test_finished_runner_is_an_end_too() -> None:
     end = end_of(a_pod(status=ended(0, reason="Completed", phase="Succeeded")), was_ready=True)
     assert end is not None
     assert (end.reason, end.message) == (Reason.POD_FAILED, "The pod has ended: the runner ended with exit code 0.")
+
+
+def test_image_without_a_runner_is_told_in_plain_words() -> None:
+    message = 'exec: "/opt/sandpod/runner/bin/python3": stat /opt/sandpod/runner/bin/python3: no such file or directory'
+    end = end_of(a_pod(status=ended(128, reason="StartError", message=message)), was_ready=False)
+    sentence = (
+        "The container can't be started: its image has no Sandpod runner; set `runner: Injected` in the template."
+    )
+    assert end == (Reason.START_FAILED, sentence)
+
+
+def before(state: dict[str, Any], **status: Any) -> Pod:
+    """A pod whose container waits for one before it, which is in this state."""
+    waits = {"name": "sandbox", "state": {"waiting": {"reason": "PodInitializing"}}}
+    first = {"name": "runner", "state": state}
+    return a_pod(status={"phase": "Pending", "initContainerStatuses": [first], "containerStatuses": [waits], **status})
+
+
+def test_runner_that_could_not_be_brought_is_the_reason() -> None:
+    pod = before({"terminated": {"exitCode": 1, "reason": "Error", "message": ""}}, phase="Failed")
+    sentence = "The container can't be started: the runner could not be brought, exit code 1."
+    assert end_of(pod, was_ready=False) == (Reason.START_FAILED, sentence)
+
+
+def test_runners_own_image_that_can_not_be_pulled_is_the_obstacle() -> None:
+    stuck = obstacle(before({"waiting": {"reason": "ErrImagePull", "message": "no such image"}}))
+    assert stuck == (Reason.IMAGE_PULL_FAILED, "The image can't be pulled: no such image")
+    assert obstacle(before({"terminated": {"exitCode": 0}})) is None

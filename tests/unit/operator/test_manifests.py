@@ -1,5 +1,6 @@
 """Whole objects: whatever a pod has or lacks is seen here."""
 
+import json
 from typing import Any
 
 import pytest
@@ -69,7 +70,8 @@ PLAIN_POD: dict[str, Any] = {
                 "name": "sandbox",
                 "image": "sandpod/sandbox:test",
                 "imagePullPolicy": "IfNotPresent",
-                "command": ["python3", "-I", "-m", "sandpod_runner", "serve"],
+                "command": ["/opt/sandpod/runner/bin/python3", "-I", "-m", "sandpod_runner", "serve"],
+                "workingDir": "/workspace",
                 "env": [
                     {"name": "NODE_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}},
                     {
@@ -96,7 +98,7 @@ PLAIN_POD: dict[str, Any] = {
                     "seccompProfile": {"type": "RuntimeDefault"},
                 },
                 "startupProbe": {
-                    "exec": {"command": ["python3", "-I", "-m", "sandpod_runner", "ready"]},
+                    "exec": {"command": ["/opt/sandpod/runner/bin/python3", "-I", "-m", "sandpod_runner", "ready"]},
                     "periodSeconds": 1,
                     "timeoutSeconds": 5,
                     "failureThreshold": 60,
@@ -183,6 +185,59 @@ def test_runner_is_told_limits_and_modules() -> None:
     assert env["SANDPOD_PREIMPORT"] == "numpy,pandas"
     assert env["SANDPOD_OPEN_FILES"] == "64"
     assert env["SANDPOD_WORKSPACE_BYTES"] == str(2**30)
+
+
+def test_foreign_image_gets_the_runner_from_a_container_that_ran_before_and_can_only_read_it() -> None:
+    spec = spec_of(image="ruby:3.3", runner="Injected")
+    [brings] = spec["initContainers"]
+    [container] = spec["containers"]
+    plain = PLAIN_POD["spec"]["containers"][0]
+    place = {"name": "runner", "mountPath": "/opt/sandpod/runner"}
+    resources = {
+        "limits": {"cpu": "1", "memory": "512Mi", "ephemeral-storage": str(384 * 2**20)},
+        "requests": {"cpu": "50m", "memory": "128Mi", "ephemeral-storage": str(384 * 2**20)},
+    }
+    assert brings == {
+        "name": "runner",
+        "image": "runner:test",
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["cp", "-R", "/opt/sandpod/portable/.", "/opt/sandpod/runner"],
+        "resources": resources,
+        "securityContext": plain["securityContext"],
+        "volumeMounts": [place],
+    }
+    assert container == {
+        **plain,
+        "image": "ruby:3.3",
+        "env": [*plain["env"], {"name": "SANDPOD_PYTHON", "value": "python3"}, {"name": "LD_PRELOAD", "value": ""}],
+        "resources": resources,
+        "volumeMounts": [*plain["volumeMounts"], {**place, "readOnly": True}],
+    }
+    assert spec["volumes"] == [*PLAIN_POD["spec"]["volumes"], {"name": "runner", "emptyDir": {"sizeLimit": "128Mi"}}]
+    others = {"initContainers", "containers", "volumes"}
+    assert {k: v for k, v in spec.items() if k not in others} == {
+        k: v for k, v in PLAIN_POD["spec"].items() if k not in others
+    }
+
+
+def test_runner_comes_from_the_image_that_the_operator_is_told() -> None:
+    pod = build_pod(a_sandbox(), a_template(runner="Injected"), CLOSED, settings(runner_image="r.example/s:2"))
+    assert pod["spec"]["initContainers"][0]["image"] == "r.example/s:2"
+
+
+def test_disk_workspace_and_runner_both_count_as_storage() -> None:
+    workspace = {"medium": "Disk", "size": "1Gi"}
+    spec = spec_of(runner="Injected", workspace=workspace, resources={"ephemeralStorage": "64Mi"})
+    assert spec["containers"][0]["resources"]["limits"]["ephemeral-storage"] == str(1216 * 2**20)
+
+
+def test_languages_reach_the_runner_as_they_are_written() -> None:
+    language = {"name": "c", "command": ["sh", "-c", "$(NODE_IP) $$ '{file}'"], "extension": ".c"}
+    env = env_of(build_pod(a_sandbox(), a_template(languages=[language]), CLOSED, settings()))
+    assert "SANDPOD_LANGUAGES" not in env_of(PLAIN_POD)
+    # What Kubernetes makes of it: a doubled $ becomes one, and $( is only then no reference.
+    assert "$(" not in env["SANDPOD_LANGUAGES"].replace("$$", "")
+    assert json.loads(env["SANDPOD_LANGUAGES"].replace("$$", "$")) == [language]
 
 
 def test_profile_with_dns_uses_the_clusters_and_does_not_probe_it() -> None:

@@ -1,5 +1,6 @@
 import json
 import logging
+from importlib.metadata import version
 
 import pytest
 from pydantic import ValidationError
@@ -32,6 +33,11 @@ def test_api_server_is_where_kubernetes_says_it_is(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.96.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "6443")
     assert read(monkeypatch).api_server == "10.96.0.1:6443"
+
+
+def test_runner_is_of_the_operators_own_version_unless_it_is_told_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read(monkeypatch).runner_image == f"sandpod/sandbox:{version('sandpod')}"
+    assert read(monkeypatch, RUNNER_IMAGE="r.example/s:2").runner_image == "r.example/s:2"
 
 
 def test_every_process_has_an_identity_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from sandpod_runner.delivery import MAX_WAITING_BYTES, UNOWNED, Delivery
 from sandpod_runner.errors import Refusal
 from sandpod_runner.memory_of_runs import LONG, MAX_BYTES, MOST, SHORT, MemoryOfRuns, Record
 from sandpod_runner.output_log import OutputLog
+from sandpod_runner.protocol import LANGUAGES
 from sandpod_runner.requests import RunRequest, fingerprint, parse_run
 
 LARGE = 2 * 1024 * 1024
@@ -29,7 +30,7 @@ class Stream:
 
 
 def asked(name: str, **fields: Any) -> RunRequest:
-    return parse_run({"run": name, "language": "shell", **fields}, b"true")
+    return parse_run({"run": name, "language": "shell", **fields}, b"true", LANGUAGES)
 
 
 def delivered(*, detached: bool = False, owner: Stream | None = None) -> Delivery:
@@ -189,7 +190,7 @@ def test_fingerprint_is_of_code_language_arguments_and_context_alone() -> None:
     same = fingerprint(asked("a", timeout=3, env={"A": "1"}))
     assert same == fingerprint(asked("b"))
     python = [asked("a", language="python"), asked("a", language="python", context="c")]
-    others = [*python, asked("a", args=["x"]), parse_run({"run": "a", "language": "shell"}, b"")]
+    others = [*python, asked("a", args=["x"]), parse_run({"run": "a", "language": "shell"}, b"", LANGUAGES)]
     assert len({same, *map(fingerprint, others)}) == 5
 
 

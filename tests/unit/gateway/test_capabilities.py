@@ -1,0 +1,72 @@
+"""What the capabilities tell of templates and languages."""
+
+import json
+from typing import Any
+
+from sandpod_api.names import API_VERSION
+from sandpod_api.results import ErrorCode
+from sandpod_gateway.backends.base import TemplateInfo
+from sandpod_gateway.backends.records import template_info
+from sandpod_gateway.capabilities import capabilities
+from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.metrics import language_label
+from sandpod_gateway.settings import Settings
+from unit.gateway.conftest import Caller, Place
+
+BUILT_IN = ["python", "javascript", "shell"]
+
+
+def template(**spec: Any) -> dict[str, Any]:
+    body = {"image": "ruby:3.3", **spec}
+    return {"apiVersion": API_VERSION, "kind": "SandboxTemplate", "metadata": {"name": "ruby"}, "spec": body}
+
+
+def test_template_tells_its_image_languages_and_networks() -> None:
+    ruby = {"name": "ruby", "command": ["ruby", "{file}"]}
+    info = template_info(template(runner="Injected", languages=[ruby], networkProfiles=[{"name": "web"}]))
+    assert info == TemplateInfo(
+        name="ruby", image="ruby:3.3", languages=("ruby",), networks=("none", "web"), foreign=True
+    )
+    [told] = json.loads(capabilities(Settings(), "kubernetes", [info]))["templates"]["available"]
+    assert (told["image"], told["languages"], told["networks"]) == ("ruby:3.3", [*BUILT_IN, "ruby"], ["none", "web"])
+    assert "python3" in told["note"]
+
+
+def test_template_of_ours_has_no_note_and_one_of_a_later_version_is_left_out() -> None:
+    info = template_info(template())
+    assert info is not None
+    [told] = json.loads(capabilities(Settings(), "kubernetes", [info]))["templates"]["available"]
+    assert (told["languages"], "note" in told) == (BUILT_IN, False)
+    assert template_info(template(languages="all of them")) is None
+
+
+async def told(caller: Caller) -> dict[str, Any]:
+    [content] = await caller.client.read_resource("sandpod://capabilities")
+    result: dict[str, Any] = json.loads(content.text)  # type: ignore[union-attr]  # it is text
+    return result
+
+
+async def test_capabilities_are_told_even_when_the_templates_can_not_be_listed(alice: Caller, place: Place) -> None:
+    assert [each["name"] for each in (await told(alice))["templates"]["available"]] == ["default"]
+
+    async def refuse() -> tuple[TemplateInfo, ...]:
+        raise SandpodError(ErrorCode.BACKEND_UNAVAILABLE, "Not now.", next_step="Try again.")
+
+    place.backend.templates = refuse  # type: ignore[method-assign]  # a fault that this backend can't have
+    assert (await told(alice))["templates"] == {"default": "default", "available": []}
+
+
+async def test_language_that_the_sandbox_has_not_is_refused_with_those_that_it_has(alice: Caller) -> None:
+    answer = await alice.call("run_shell_command", command="1", language="ruby")
+    assert answer["error"] == ErrorCode.UNSUPPORTED_LANGUAGE
+    assert "It has: " in answer["next"]
+    assert (await alice.call("run_shell_command", command="1", language="No Such"))["error"] == answer["error"]
+
+
+def test_callers_words_are_no_labels() -> None:
+    assert [language_label(name) for name in ("python", "shell", "ruby", "x" * 32)] == [
+        "python",
+        "shell",
+        "other",
+        "other",
+    ]
