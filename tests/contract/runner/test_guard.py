@@ -38,7 +38,7 @@ async def client(runner: Runner) -> AsyncIterator[Client]:
 @pytest.mark.parametrize("code", [NAMED, NAMELESS], ids=["named", "nameless"])
 async def test_program_that_fills_the_disk_is_ended_alone(client: Client, code: str) -> None:
     bystander = await client.start("import time\nprint('up', flush=True)\nprint(input())", stdin=True, timeout=60)
-    await client.until_output(bystander, b"up")
+    await client.until_output(bystander, b"up\n")
     result = await client.run(code, timeout=60)
     assert result.outcome == "error"
     assert result.end["signal"] == "SIGKILL"
