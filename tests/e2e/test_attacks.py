@@ -27,6 +27,10 @@ async def test_program_that_attacks_the_runner_hurts_nobody(
     reply = await session.python(ATTACKS[attack], sandbox=sandbox, timeout=30)
     assert reply.data.get("outcome") in {"ok", "error", "out_of_memory"}, reply
     after = await session.python("print('alive')", sandbox=sandbox)
-    assert (after.error, after.data.get("stdout")) == (None, "alive\n")
+    # A program can stop the process that carries the stream, which is then replaced; a call that comes meanwhile may be
+    # told that it is lost, and the next one is served.
+    if after.data.get("outcome") == "sandbox_lost":
+        after = await session.python("print('alive')", sandbox=sandbox)
+    assert (after.error, after.data.get("stdout")) == (None, "alive\n"), after
     assert (await session.python("print(open('kept').read())", sandbox=neighbour))["stdout"] == "mine\n"
     assert await restarts(cluster) == before
