@@ -3,7 +3,6 @@
 Which they are the runner knows; what it says is checked here, and what is read is bounded.
 """
 
-import mimetypes
 from dataclasses import dataclass, field
 from typing import Annotated, Final
 
@@ -11,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from sandpod_api.results import ArtifactContent, ArtifactList, ErrorCode
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.file_content import as_text
+from sandpod_gateway.file_content import as_text, mime_type
 from sandpod_gateway.files import MAX_READ, Files
 from sandpod_gateway.run_ids import split_run_id
 from sandpod_gateway.runner_messages import ArtifactEntry, checked
@@ -75,7 +74,7 @@ class Artifacts:
         Raises:
             SandpodError: invalid_path, not_found, artifact_too_large.
         """
-        kind = mimetypes.guess_type(path)[0] or "application/octet-stream"
+        kind = mime_type(path)
         limit = MAX_PICTURES if kind in PICTURES else MAX_READ
         name, size, data = await self._files.beginning(owner, path, sandbox=sandbox, limit=limit)
         if size > MAX_ARTIFACT or (kind in PICTURES and size > limit):

@@ -2,10 +2,16 @@
 
 import base64
 import binascii
+import mimetypes
 from typing import Literal
 
 from sandpod_api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
+
+
+def mime_type(path: str) -> str:
+    """Return a file's type, by its name."""
+    return mimetypes.guess_type(path)[0] or "application/octet-stream"
 
 
 def decode_base64(text: str) -> bytes:

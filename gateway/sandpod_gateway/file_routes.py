@@ -4,7 +4,6 @@ No key is needed: the link is the right, to one path of one sandbox, until it ex
 untrusted, so a browser shows only what can't run script, and that in a sandbox of its own.
 """
 
-import mimetypes
 import posixpath
 import re
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -18,6 +17,7 @@ from starlette.routing import Route
 
 from sandpod_api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.file_content import mime_type
 from sandpod_gateway.links import Links, Method
 from sandpod_gateway.transfers import Transfers
 
@@ -152,7 +152,7 @@ def parse_range(header: str | None, size: int) -> range | None:
 
 
 def _described(path: str) -> dict[str, str]:
-    kind = mimetypes.guess_type(path)[0] or "application/octet-stream"
+    kind = mime_type(path)
     shown = kind in INLINE
     name = quote(posixpath.basename(path), safe="")
     return {

@@ -3,7 +3,6 @@
 The runner is untrusted: numbers and texts are bounded here, and what makes no sense is refused.
 """
 
-import mimetypes
 from typing import Annotated, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -11,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sandpod_api.results import Artifact, ErrorCode
 from sandpod_api.run_results import Outcome
 from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.file_content import mime_type
 from sandpod_gateway.limits import MAX_PATH
 from sandpod_runner import protocol
 from sandpod_runner.frames import Frame
@@ -31,7 +31,7 @@ class ArtifactEntry(BaseModel):
 
     def artifact(self) -> Artifact:
         """Return it as callers see it."""
-        kind = mimetypes.guess_type(self.path)[0] or "application/octet-stream"
+        kind = mime_type(self.path)
         return Artifact(path=self.path, size=self.size, mime_type=kind)
 
 

@@ -153,6 +153,15 @@ class Cluster:
             "rollout", "status", f"deployment/sandpod-{component}", "-n", self.namespace, "--timeout=110s"
         )
 
+    async def restarts(self) -> dict[str, int]:
+        """How often a container of each pod of gateway and operator has been restarted."""
+        pods = await self.items("pods", namespace=self.namespace)
+        return {
+            pod["metadata"]["name"]: status["restartCount"]
+            for pod in pods
+            for status in pod["status"].get("containerStatuses", [])
+        }
+
     async def component_pods(self, component: str) -> list[str]:
         """Return the names of the running pods of the gateway or the operator."""
         pods = await self.items("pods", namespace=self.namespace, selector=f"app.kubernetes.io/component={component}")

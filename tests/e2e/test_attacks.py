@@ -7,21 +7,11 @@ from e2e.callers import Session
 from e2e.cluster import Cluster
 
 
-async def restarts(cluster: Cluster) -> dict[str, int]:
-    """How often each container of gateway and operator has been restarted."""
-    pods = await cluster.items("pods", namespace=cluster.namespace)
-    return {
-        pod["metadata"]["name"]: status["restartCount"]
-        for pod in pods
-        for status in pod["status"].get("containerStatuses", [])
-    }
-
-
 @pytest.mark.parametrize("attack", ATTACKS)
 async def test_program_that_attacks_the_runner_hurts_nobody(
     session: Session, sandbox: str, cluster: Cluster, attack: str
 ) -> None:
-    before = await restarts(cluster)
+    before = await cluster.restarts()
     neighbour = await session.create(name="neighbour")
     await session.python("open('kept', 'w').write('mine')", sandbox=neighbour)
     reply = await session.python(ATTACKS[attack], sandbox=sandbox, timeout=30)
@@ -33,4 +23,4 @@ async def test_program_that_attacks_the_runner_hurts_nobody(
         after = await session.python("print('alive')", sandbox=sandbox)
     assert (after.error, after.data.get("stdout")) == (None, "alive\n"), after
     assert (await session.python("print(open('kept').read())", sandbox=neighbour))["stdout"] == "mine\n"
-    assert await restarts(cluster) == before
+    assert await cluster.restarts() == before

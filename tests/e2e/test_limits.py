@@ -44,16 +44,6 @@ for _ in range(2): os.wait()
 """
 
 
-async def restarts(cluster: Cluster) -> dict[str, int]:
-    """How often each container of gateway and operator has been restarted."""
-    pods = await cluster.items("pods", namespace=cluster.namespace)
-    return {
-        pod["metadata"]["name"]: status["restartCount"]
-        for pod in pods
-        for status in pod["status"].get("containerStatuses", [])
-    }
-
-
 @pytest.fixture
 async def neighbour(session: Session) -> Any:
     """Another sandbox, which must not notice anything."""
@@ -70,18 +60,18 @@ async def unharmed(session: Session, neighbour: str) -> bool:
 async def test_memory_bomb_ends_its_own_run_and_says_out_of_memory(
     session: Session, sandbox: str, neighbour: str, cluster: Cluster
 ) -> None:
-    before = await restarts(cluster)
+    before = await cluster.restarts()
     reply = await session.python(MEMORY_BOMB, sandbox=sandbox, timeout=60)
     assert (reply.data.get("outcome"), reply.error) == ("out_of_memory", None), reply
     assert (await session.python("print('alive')", sandbox=sandbox))["stdout"] == "alive\n"
     assert await unharmed(session, neighbour)
-    assert await restarts(cluster) == before
+    assert await cluster.restarts() == before
 
 
 async def test_fork_bomb_stops_at_the_limit_and_leaves_nothing(
     session: Session, sandbox: str, neighbour: str, cluster: Cluster
 ) -> None:
-    before = await restarts(cluster)
+    before = await cluster.restarts()
     reply = await session.python(FORK_BOMB, sandbox=sandbox, timeout=60)
     assert "stopped: Resource temporarily unavailable True" in reply["stdout"], reply
     count = "ls -d /proc/[0-9]* | wc -l"
@@ -89,7 +79,7 @@ async def test_fork_bomb_stops_at_the_limit_and_leaves_nothing(
     assert left["outcome"] == "ok", left
     assert int(left["stdout"]) < 30, left
     assert await unharmed(session, neighbour)
-    assert await restarts(cluster) == before
+    assert await cluster.restarts() == before
 
 
 async def test_disk_bomb_stops_at_the_workspace_size(session: Session, sandbox: str, neighbour: str) -> None:
