@@ -31,6 +31,7 @@ from sandpod_gateway.links import Links
 from sandpod_gateway.mcp.link_tools import LinkMaker
 from sandpod_gateway.mcp.server import Parts, create_mcp
 from sandpod_gateway.metrics import Metrics
+from sandpod_gateway.packages.installer import Installer
 from sandpod_gateway.runs import Runs
 from sandpod_gateway.sandboxes import Sandboxes
 from sandpod_gateway.settings import Settings
@@ -67,12 +68,14 @@ class Gateway:
         links = Links(self._keys.secret if self._keys is not None else lambda: own_secret)
         transfers = Transfers(self._sandboxes, self.metrics, max_bytes=settings.links.upload_bytes)
         self._file_routes = FileRoutes(links, transfers)
+        self._installer = Installer(self._sandboxes, settings.packages)
         parts = Parts(
-            runs=Runs(self._sandboxes, limits, self.metrics),
+            runs=Runs(self._sandboxes, limits, self.metrics, self._installer),
             background=BackgroundRuns(self._sandboxes, limits),
             sandboxes=self._sandboxes,
             files=Files(self._sandboxes, self.metrics, max_upload=settings.limits.upload_bytes),
             links=LinkMaker(self._sandboxes, links, settings.links),
+            installer=self._installer,
             metrics=self.metrics,
         )
         self.mcp = create_mcp(parts, version=importlib.metadata.version("sandpod"), auth=self._keys)
@@ -95,6 +98,7 @@ class Gateway:
             SandpodError: backend_unavailable.
         """
         await self._backend.start()
+        self._installer.open()
         tasks = [asyncio.create_task(self._sandboxes.sweep())]
         if self._keys is not None:
             tasks.append(asyncio.create_task(self._keys.follow()))
@@ -107,6 +111,7 @@ class Gateway:
                 for task in tasks:
                     with contextlib.suppress(asyncio.CancelledError):
                         await task
+                await self._installer.close()
                 await self._sandboxes.close()
                 await self._backend.close()
 

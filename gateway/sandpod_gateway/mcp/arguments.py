@@ -39,6 +39,14 @@ Key = Annotated[
         "first one's outcome."
     ),
 ]
+RequiredPackages = Annotated[
+    list[str],
+    Field(description="Names, with versions or extras if need be: numpy, numpy>=1.26,<3, uvicorn[standard]."),
+]
+Packages = Annotated[
+    list[str] | None,
+    Field(description="Packages to install first unless they are there, as install_packages takes them."),
+]
 StripAnsi = Annotated[bool, Field(description="Take colours and other terminal control sequences out of the output.")]
 RunId = Annotated[str, Field(description="The run's name, as start_run or a run's result tells it.")]
 Path = Annotated[str, Field(description="Path relative to /workspace, or absolute inside it.")]
