@@ -82,7 +82,7 @@ _PACKAGES: Final = {
 }
 
 
-def _about_missing(module: str, language: Language | None) -> str:
+def _about_missing(module: str, language: str | None) -> str:
     if language == Language.JAVASCRIPT:
         return (
             f"{module!r} is not in this sandbox's image, and JavaScript packages can't be installed yet; use a "
