@@ -96,8 +96,8 @@ class Gateway:
         Raises:
             SandpodError: backend_unavailable.
         """
-        await self._backend.start()
         self._installer.open()
+        await self._backend.start()
         tasks = [asyncio.create_task(self._sandboxes.sweep())]
         if self._keys is not None:
             tasks.append(asyncio.create_task(self._keys.follow()))

@@ -7,6 +7,10 @@ from pydantic import Field
 from sandpod_api.results import ErrorCode, ResultModel
 
 
+def _is_none(value: object) -> bool:
+    return value is None
+
+
 class Package(ResultModel):
     """A package of an installation."""
 
@@ -25,10 +29,13 @@ class Installation(ResultModel):
     packages: Annotated[
         list[Package], Field(description="What was asked for and what that depends on, once it is installed.")
     ] = Field(default_factory=list)
-    error: Annotated[ErrorCode | None, Field(description="Why it failed, as one of a fixed list of codes.")] = None
-    message: Annotated[str | None, Field(description="Why it failed, in a sentence.")] = None
-    cause: Annotated[str | None, Field(description="What is behind it, where it is known.")] = None
-    next: Annotated[str | None, Field(description="What to do about it.")] = None
+    # Without a failure there is no field of one: everywhere else an answer with `error` is a refusal.
+    error: Annotated[
+        ErrorCode | None, Field(exclude_if=_is_none, description="Why it failed, as one of a fixed list of codes.")
+    ] = None
+    message: Annotated[str | None, Field(exclude_if=_is_none, description="Why it failed, in a sentence.")] = None
+    cause: Annotated[str | None, Field(exclude_if=_is_none, description="What is behind it, where it is known.")] = None
+    next: Annotated[str | None, Field(exclude_if=_is_none, description="What to do about it.")] = None
 
 
 class PackageInfo(Package):

@@ -66,6 +66,9 @@ async def test_package_with_what_it_depends_on_is_there_for_runs_contexts_and_th
         assert (await here.python(VERSION))["stdout"] == "1.2\n"
         assert (await here.python(VERSION, context="c"))["stdout"] == "1.2\n"
         assert (await here.call("run_shell_command", command="hi"))["stdout"] == "hi 1.0\n"
+        # Compiled once, and not for each run.
+        compiled = "ls ~/.local/lib/python3*/site-packages/greet/__pycache__"
+        assert "__init__.cpython" in (await here.call("run_shell_command", command=compiled))["stdout"]
         listed = {package["name"]: package for package in (await here.call("list_packages"))["packages"]}
         assert (listed["greet"]["source"], listed["greet"]["sha256"]) == ("installed", found["greet"]["sha256"])
         assert (await here.call("list_files"))["entries"] == []

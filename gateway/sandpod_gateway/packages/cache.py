@@ -7,6 +7,8 @@ import tempfile
 from collections import OrderedDict
 from pathlib import Path
 
+from sandpod_api.results import ErrorCode
+from sandpod_gateway.errors import StartError
 from sandpod_gateway.packages.pip import Wheel
 
 
@@ -25,10 +27,23 @@ class WheelCache:
         self._sizes: OrderedDict[str, int] = OrderedDict()
 
     def open(self) -> None:
-        """Make the folder, and find out what is there from before."""
-        if self._own:
-            self._folder = Path(tempfile.mkdtemp(prefix="sandpod-wheels-"))
-        self._folder.mkdir(parents=True, exist_ok=True)
+        """Make the folder, and find out what is there from before.
+
+        Raises:
+            StartError: It can't be made.
+        """
+        try:
+            if self._own:
+                self._folder = Path(tempfile.mkdtemp(prefix="sandpod-wheels-"))
+            self._folder.mkdir(parents=True, exist_ok=True)
+            for half in self._folder.glob("*.part"):
+                half.unlink()
+        except OSError as error:
+            raise StartError(
+                ErrorCode.INVALID_ARGUMENT,
+                f"The folder for packages can't be used: {error.strerror}.",
+                next_step="Set --packages.cache-dir to a folder that this user can write to.",
+            ) from error
         found = sorted(self._folder.glob("*.whl"), key=lambda path: path.stat().st_mtime)
         self._sizes = OrderedDict((path.stem, path.stat().st_size) for path in found)
 

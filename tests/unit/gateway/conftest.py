@@ -61,7 +61,7 @@ async def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     backend = FakeBackend()
     gateway = Gateway(Settings(backend="fake"), backend)
     current = [auth.LOCAL_OWNER]
-    for module in ("run_tools", "sandbox_tools", "file_tools"):
+    for module in ("run_tools", "sandbox_tools", "file_tools", "package_tools"):
         monkeypatch.setattr(f"sandpod_gateway.mcp.{module}.current_owner", lambda: current[0])
 
     def become(owner: str) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from package_index import Index, package_index, wheel
 from sandpod_api.results import ErrorCode
-from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.errors import SandpodError, StartError
 from sandpod_gateway.packages.cache import WheelCache
 from sandpod_gateway.packages.pip import Pip, Wheel
 from sandpod_gateway.packages.pip_errors import ConflictError
@@ -100,6 +100,12 @@ async def test_cache_keeps_what_was_used_last(tmp_path: Path) -> None:
     again = WheelCache(tmp_path / "cache", 25)
     again.open()
     assert again.get(wheels[2]) is not None
+
+
+def test_cache_that_can_not_be_made_is_told_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StartError, match="can't be used"):
+        WheelCache(tmp_path / "file" / "cache", 1).open()
 
 
 def test_what_a_sandbox_says_of_itself_is_checked() -> None:
