@@ -12,7 +12,10 @@ from sandpod_gateway.errors import SandpodError
 
 Sandbox = Annotated[
     str | None,
-    Field(description="Handle that create_sandbox returned; without it, your default sandbox is used (and made)."),
+    Field(
+        description="Handle that create_sandbox returned; without it, your default one, which runs and written files "
+        "make."
+    ),
 ]
 RequiredSandbox = Annotated[str, Field(description="Handle that create_sandbox returned.")]
 Fresh = Annotated[
