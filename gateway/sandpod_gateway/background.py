@@ -123,13 +123,13 @@ class BackgroundRuns:
         Raises:
             SandpodError: not_found.
         """
-        record = await self._sandboxes.resolve(owner, sandbox)
+        record = await self._sandboxes.resolve(owner, sandbox, make=False)
         async with self._talking(owner, record.name) as connection:
             await connection.ask("restart", {"context": context})
         return ContextRestarted(sandbox=record.name, context=context)
 
     async def _list(self, owner: str, sandbox: str | None) -> tuple[str, Listing]:
-        record = await self._sandboxes.resolve(owner, sandbox)
+        record = await self._sandboxes.resolve(owner, sandbox, make=False)
         async with self._talking(owner, record.name) as connection:
             frame = await connection.ask("list")
         return record.name, checked(Listing, frame)

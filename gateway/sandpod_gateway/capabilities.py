@@ -36,6 +36,15 @@ def capabilities(settings: Settings, kind: str, templates: Iterable[TemplateInfo
             "templates": {"default": template, "available": [_template(each) for each in templates]},
             "image": "each template names its own; get_sandbox tells a sandbox's",
             "network": {"default": "none", "note": "no network unless the template has a profile that is asked for"},
+            "packages": {
+                "enabled": settings.packages.enabled,
+                "languages": [Language.PYTHON],
+                "allow": settings.packages.allow,
+                "deny": settings.packages.deny,
+                "max_bytes": settings.packages.max_bytes,
+                "max_packages": settings.packages.max_packages,
+                "timeout": settings.packages.timeout,
+            },
             "limits": {
                 "code_max_bytes": limits.code_bytes,
                 "stdin_max_bytes": limits.stdin_bytes,

@@ -106,8 +106,16 @@ class RunnerConnection:
     async def send_stdin(self, run_id: str, data: bytes) -> None:
         """Send a program all of its input, then end of input."""
         for start in range(0, len(data), protocol.FILE_PART):
-            await self._send({"t": "stdin", "run": run_id, "eof": False}, data[start : start + protocol.FILE_PART])
-        await self._send({"t": "stdin", "run": run_id, "eof": True})
+            await self.send_input(run_id, data[start : start + protocol.FILE_PART], last=False)
+        await self.send_input(run_id, b"", last=True)
+
+    async def send_input(self, run_id: str, part: bytes, *, last: bool) -> None:
+        """Send a program a part of its input, of at most FILE_PART bytes, and end of input after the last one.
+
+        Raises:
+            ConnectionLostError: The stream has ended.
+        """
+        await self._send({"t": "stdin", "run": run_id, "eof": last}, part)
 
     async def cancel(self, run_id: str) -> None:
         """Ask the runner to end a run, whoever started it.

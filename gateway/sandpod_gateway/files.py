@@ -212,7 +212,7 @@ class Files:
         parts = [data[i : i + protocol.FILE_PART] for i in range(0, len(data), protocol.FILE_PART)] or [b""]
         fields = {"path": path, "overwrite": overwrite}
         name, _ = await self._ask(
-            owner, sandbox, lambda connection: connection.ask("file", {"op": "write", **fields}, parts)
+            owner, sandbox, lambda connection: connection.ask("file", {"op": "write", **fields}, parts), make=True
         )
         self._metrics.file_bytes.labels("in").inc(len(data))
         return FileWritten(sandbox=name, path=path, size=len(data), sha256=hashlib.sha256(data).hexdigest())
@@ -259,12 +259,13 @@ class Files:
     async def _change(self, owner: str, sandbox: str | None, op: str, *, path: str, **fields: Any) -> tuple[str, Frame]:
         check_path(path)
         request = {"op": op, "path": path, **fields}
-        return await self._ask(owner, sandbox, lambda connection: connection.ask("file", request))
+        make = op == "mkdir"
+        return await self._ask(owner, sandbox, lambda connection: connection.ask("file", request), make=make)
 
     async def _ask(
-        self, owner: str, sandbox: str | None, ask: Callable[[RunnerConnection], Awaitable[_T]]
+        self, owner: str, sandbox: str | None, ask: Callable[[RunnerConnection], Awaitable[_T]], *, make: bool = False
     ) -> tuple[str, _T]:
-        record = await self._sandboxes.resolve(owner, sandbox)
+        record = await self._sandboxes.resolve(owner, sandbox, make=make)
         try:
             async with self._sandboxes.connection(record) as connection:
                 return record.name, await ask(connection)

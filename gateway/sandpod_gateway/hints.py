@@ -53,10 +53,7 @@ def _about_end(outcome: str, detail: str | None, stderr: str, language: str | No
 def _from_stderr(stderr: str, language: str | None) -> str | None:
     missing = (_MISSING_NODE if language == Language.JAVASCRIPT else _MISSING_PYTHON).search(stderr)
     if missing is not None:
-        return (
-            f"{missing[1]!r} is not in this sandbox's image, and packages can't be installed from here; "
-            "use a template whose image has it."
-        )
+        return _about_missing(missing[1], language)
     if _NO_BROWSER.search(stderr):
         return (
             "A picture of a plotly figure takes a browser, which no sandbox has: show the figure, and it comes back as "
@@ -67,3 +64,33 @@ def _from_stderr(stderr: str, language: str | None) -> str | None:
     if "Read-only file system" in stderr or "EROFS" in stderr:
         return "Only /workspace and /tmp can be written to."
     return None
+
+
+# Modules whose package is called something else.
+_PACKAGES: Final = {
+    "PIL": "pillow",
+    "bs4": "beautifulsoup4",
+    "cv2": "opencv-python-headless",
+    "dateutil": "python-dateutil",
+    "docx": "python-docx",
+    "dotenv": "python-dotenv",
+    "fitz": "pymupdf",
+    "pptx": "python-pptx",
+    "skimage": "scikit-image",
+    "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
+}
+
+
+def _about_missing(module: str, language: str | None) -> str:
+    if language == Language.JAVASCRIPT:
+        return (
+            f"{module!r} is not in this sandbox's image, and JavaScript packages can't be installed yet; use a "
+            "template whose image has it."
+        )
+    name = module.partition(".")[0]
+    package = _PACKAGES.get(name, name.replace("_", "-"))
+    return (
+        f'{module!r} is not in this sandbox: call install_packages with packages=["{package}"] and run it again, or '
+        f"pass packages to run_python_code; the package may have another name than the module."
+    )

@@ -30,6 +30,7 @@ class RunRequest:
         context: Name of the context to run in, or None for a fresh process.
         key: Idempotency key, or None.
         strip_ansi: Whether colours and other terminal control sequences are taken out of the output.
+        packages: What is installed before it, unless it is there.
     """
 
     language: str
@@ -42,6 +43,7 @@ class RunRequest:
     context: str | None = None
     key: str | None = None
     strip_ansi: bool = False
+    packages: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.inbox import ConnectionLostError, RunHandle
 from sandpod_gateway.limits import RunLimits, check_run
 from sandpod_gateway.metrics import Metrics, language_label
+from sandpod_gateway.packages.installer import Installer
 from sandpod_gateway.run_ids import new_run
 from sandpod_gateway.run_reports import Tail
 from sandpod_gateway.runner_messages import Ended, checked
@@ -43,8 +44,9 @@ FRESH_MARGIN: Final = 120  # seconds that a sandbox for one run may outlive it w
 class Runs:
     """Runs code in callers' sandboxes."""
 
-    def __init__(self, sandboxes: Sandboxes, limits: RunLimits, metrics: Metrics) -> None:
+    def __init__(self, sandboxes: Sandboxes, limits: RunLimits, metrics: Metrics, installer: Installer) -> None:
         self._sandboxes = sandboxes
+        self._installer = installer
         self._limits = limits
         self._metrics = metrics
 
@@ -70,6 +72,8 @@ class Runs:
             SandpodError: It was refused before it began.
         """
         check_run(request, self._limits)
+        if request.packages:
+            self._installer.check(request.packages, request.language)
         if fresh and (sandbox is not None or request.context is not None or request.key is not None):
             raise SandpodError(
                 ErrorCode.INVALID_ARGUMENT,
@@ -84,7 +88,8 @@ class Runs:
     @asynccontextmanager
     async def _fresh(self, owner: str, request: RunRequest) -> AsyncIterator[SandboxRecord]:
         """Make a sandbox for one run. Should this gateway die meanwhile, its short lifetime ends it."""
-        ttl = math.ceil(self._limits.timeout(request.timeout)) + FRESH_MARGIN
+        installing = math.ceil(self._installer.timeout) if request.packages else 0
+        ttl = math.ceil(self._limits.timeout(request.timeout)) + installing + FRESH_MARGIN
         claim = ClaimRequest(owner=owner, ttl=ttl, idle_timeout=FRESH_MARGIN)
         record = await self._sandboxes.create(claim)
         try:
@@ -93,6 +98,8 @@ class Runs:
             await self._sandboxes.discard(record)
 
     async def _run_in(self, record: SandboxRecord, request: RunRequest, send: Send | None) -> RunAnswer:
+        if request.packages:
+            await self._installer.require(record, request.packages, request.language)
         stream = OutputStream(send) if send is not None else None
         running = Running(record, request, new_run(), self._limits.output_cap, stream)
         pump = asyncio.create_task(stream.pump()) if stream is not None else None

@@ -49,15 +49,20 @@ class Sandboxes:
         self._metrics = metrics
         self._slots: dict[str, _Slot] = {}
 
-    async def resolve(self, owner: str, handle: str | None) -> SandboxRecord:
-        """Return the caller's sandbox of that handle, or its default one, made when there is none.
+    async def resolve(self, owner: str, handle: str | None, *, make: bool = True) -> SandboxRecord:
+        """Return the caller's sandbox of that handle, or its default one.
+
+        Args:
+            owner: The caller.
+            handle: The handle, or None for the default sandbox.
+            make: Make the default sandbox when there is none; what only looks must not.
 
         Raises:
             SandpodError: session_not_found, for what is not there, has ended or is someone else's; sandbox_lost;
                 or what the backend says when none can be had.
         """
         if handle is None:
-            return await self._default(owner)
+            return await self._default(owner, make=make)
         record = await self._backend.get(handle)
         if record is None or record.owner != owner:
             raise SandpodError(
@@ -68,10 +73,16 @@ class Sandboxes:
         _require_usable(record)
         return record
 
-    async def _default(self, owner: str) -> SandboxRecord:
+    async def _default(self, owner: str, *, make: bool) -> SandboxRecord:
         for record in await self._backend.list(owner):
             if record.session == DEFAULT_SESSION and record.status == "Ready":
                 return record
+        if not make:
+            raise SandpodError(
+                ErrorCode.SESSION_NOT_FOUND,
+                "You have no default sandbox now, so there is nothing in it.",
+                next_step="Run a program or write a file, which makes one, or name a sandbox of list_sandboxes.",
+            )
         return await self.create(ClaimRequest(owner=owner, session=DEFAULT_SESSION))
 
     async def create(self, request: ClaimRequest) -> SandboxRecord:

@@ -24,6 +24,7 @@ from sandpod_gateway.backends.kubernetes_settings import KubernetesSettings
 from sandpod_gateway.backends.local_settings import LocalSettings
 from sandpod_gateway.errors import StartError
 from sandpod_gateway.limits import RunLimits
+from sandpod_gateway.packages.settings import PackageSettings
 
 
 class AuthSettings(BaseModel):
@@ -128,6 +129,7 @@ class Settings(BaseSettings):
     tls: Annotated[TlsSettings, Field(description="TLS in the gateway itself.")] = TlsSettings()
     limits: Annotated[LimitSettings, Field(description="Bounds of calls.")] = LimitSettings()
     links: Annotated[LinkSettings, Field(description="Links to files.")] = LinkSettings()
+    packages: Annotated[PackageSettings, Field(description="Packages for sandboxes.")] = PackageSettings()
     local: Annotated[LocalSettings, Field(description="The local backend.")] = LocalSettings()
     kubernetes: Annotated[KubernetesSettings, Field(description="The Kubernetes backend.")] = KubernetesSettings()
 

@@ -173,8 +173,8 @@ class SandboxTemplateSpec(ApiModel):
     ] = None
     workspace: Annotated[Workspace, Field(description="The folder /workspace.")] = Workspace()
     tmp_size: Annotated[
-        Quantity, Field(description="The most that /tmp can hold, and /dev/shm too; both are memory.")
-    ] = "64Mi"
+        Quantity, Field(description="The most that /tmp can hold, added packages too, and /dev/shm; both are memory.")
+    ] = "256Mi"
     network_profiles: Annotated[
         list[NetworkProfile],
         Field(

@@ -100,12 +100,23 @@ def test_sandbox_namespace_is_restricted_and_closed_for_every_pod() -> None:
 
 
 def test_policies_open_the_gateway_for_clients_and_both_for_dns_and_the_api_server_only() -> None:
-    for component in ("gateway", "operator"):
+    for component, more in (("gateway", [443]), ("operator", [])):
         spec = only(render(), "NetworkPolicy", f"sandpod-{component}")["spec"]
         assert spec["policyTypes"] == ["Ingress", "Egress"]
         assert spec["ingress"] == [{"ports": [{"port": "http", "protocol": "TCP"}]}]
         ports = [port["port"] for rule in spec["egress"] for port in rule["ports"]]
-        assert ports == [53, 53, 443, 6443]
+        assert ports == [53, 53, 443, 6443, *more]
+
+
+def test_gateway_may_reach_the_package_index_alone_and_not_where_it_installs_none() -> None:
+    def rules(*values: str) -> list[dict[str, object]]:
+        return list(only(render(*values), "NetworkPolicy", "sandpod-gateway")["spec"]["egress"])[2:]
+
+    narrow = ("networkPolicy.packageIndexPorts={8443}", "networkPolicy.packageIndexCidrs={10.1.0.0/16}")
+    assert rules(*narrow) == [
+        {"ports": [{"port": 8443, "protocol": "TCP"}], "to": [{"ipBlock": {"cidr": "10.1.0.0/16"}}]}
+    ]
+    assert rules("gateway.config.packages.enabled=false") == []
 
 
 def test_narrowed_gateway_still_lets_the_helm_test_in() -> None:

@@ -162,9 +162,10 @@ def test_image_has_every_library_that_is_asked_for_in_the_version_that_is_tested
     assert [name for name, version in pinned.items() if name in names and (name, str(version)) not in tested] == []
 
 
-def test_javascript_lock_has_a_hash_for_every_package_and_no_address() -> None:
-    asked = json.loads((IMAGE / "node/package.json").read_text(encoding="utf-8"))["dependencies"]
-    locked = json.loads((IMAGE / "node/package-lock.json").read_text(encoding="utf-8"))["packages"]
+@pytest.mark.parametrize("place", ["containers/sandbox/node", "tests/contract/conformance"])
+def test_javascript_lock_has_a_hash_for_every_package_and_no_address(place: str) -> None:
+    asked = json.loads((ROOT / place / "package.json").read_text(encoding="utf-8"))["dependencies"]
+    locked = json.loads((ROOT / place / "package-lock.json").read_text(encoding="utf-8"))["packages"]
     assert locked.pop("")["dependencies"] == asked
     assert locked.keys() >= {f"node_modules/{name}" for name in asked}
     assert [name for name, package in locked.items() if not package["integrity"].startswith("sha512-")] == []

@@ -8,6 +8,8 @@ import contextlib
 import os
 from collections.abc import Mapping
 
+from sandpod_runner.added import added_packages
+
 INHERITED = (
     "PATH",
     "TZ",
@@ -57,6 +59,8 @@ def build_environment(inherited: Mapping[str, str], *, tmp: str, cpus: int) -> d
         "OPENBLAS_NUM_THREADS": str(cpus),
     }
     env |= {name: inherited[name] for name in INHERITED if inherited.get(name)}
+    # Programs of added packages.
+    env["PATH"] = f"{home}/.local/bin:{env['PATH']}"
     return env
 
 
@@ -67,6 +71,8 @@ def prepare_home(env: Mapping[str, str], skeleton: str | None) -> None:
     """
     for name in ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "MPLCONFIGDIR"):
         _make(env[name])
+    # There from the start: Python does not look again for a folder that it once did not find.
+    _make(added_packages(env["HOME"]))
     if skeleton is None:
         return
     for folder, _, files in os.walk(skeleton):

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Final, NoReturn
 
-from sandpod_runner import child, hooks, kernel, shield
+from sandpod_runner import added, child, hooks, kernel, shield
 from sandpod_runner.jobs import MAX_FDS, REQUEST, Kind, Message
 
 _REFILL_MS: Final = 20
@@ -40,6 +40,7 @@ def main(fd: int, modules: list[str]) -> NoReturn:
     os.chdir("/")
     zygote = _Zygote(socket.socket(fileno=fd))
     hooks.install()
+    added.find_added_packages()
     _import(modules)
     zygote.serve()
     os._exit(0)

@@ -36,8 +36,8 @@ class LocalSettings(BaseModel):
         "256Mi"
     )
     tmp_size: Annotated[
-        Quantity, Field(description="The most that /tmp can hold, and /dev/shm too; they are in memory.")
-    ] = "64Mi"
+        Quantity, Field(description="The most that /tmp can hold, added packages too, and /dev/shm; in memory.")
+    ] = "256Mi"
     processes: Annotated[int, Field(ge=16, le=32_768, description="Processes and threads at once in a sandbox.")] = 128
     open_files: Annotated[int, Field(ge=64, le=1_048_576, description="Open files of one process.")] = 1024
     ttl: Annotated[int, Field(ge=1, le=MAX_LIFETIME, description="Seconds from claim to end, used or not.")] = 14_400

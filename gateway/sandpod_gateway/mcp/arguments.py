@@ -12,7 +12,10 @@ from sandpod_gateway.errors import SandpodError
 
 Sandbox = Annotated[
     str | None,
-    Field(description="Handle that create_sandbox returned; without it, your default sandbox is used (and made)."),
+    Field(
+        description="Handle that create_sandbox returned; without it, your default one, which runs and written files "
+        "make."
+    ),
 ]
 RequiredSandbox = Annotated[str, Field(description="Handle that create_sandbox returned.")]
 Fresh = Annotated[
@@ -38,6 +41,14 @@ Key = Annotated[
         description="Idempotency key: a second call with the same key and the same code starts nothing and gets the "
         "first one's outcome."
     ),
+]
+RequiredPackages = Annotated[
+    list[str],
+    Field(description="Names, with versions or extras if need be: numpy, numpy>=1.26,<3, uvicorn[standard]."),
+]
+Packages = Annotated[
+    list[str] | None,
+    Field(description="Packages to install first unless they are there, as install_packages takes them."),
 ]
 StripAnsi = Annotated[bool, Field(description="Take colours and other terminal control sequences out of the output.")]
 RunId = Annotated[str, Field(description="The run's name, as start_run or a run's result tells it.")]

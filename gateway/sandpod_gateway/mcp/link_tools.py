@@ -27,7 +27,8 @@ MethodName = Annotated[
 ]
 Expires = Annotated[int | None, Field(ge=1, le=DAY, description="Seconds until the link ends.")]
 
-_LINK = {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": False, "openWorldHint": False}
+_MAKE = {"readOnlyHint": False, "destructiveHint": False, "idempotentHint": False, "openWorldHint": False}
+_LOOK = {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": False, "openWorldHint": False}
 
 
 MAX_URLS: Final = 32 * 1024
@@ -60,7 +61,7 @@ class LinkMaker:
         check_path(path)
         inside = arguments.inside_workspace(path)
         base = self._base()
-        record = await self._sandboxes.resolve(owner, sandbox)
+        record = await self._sandboxes.resolve(owner, sandbox, make=method == "put")
         seconds = expires if expires is not None else self._settings.expires
         link, end = self._links.make(method, record.name, inside, seconds=seconds)
         time = rfc3339(datetime.fromtimestamp(end, UTC))
@@ -73,7 +74,7 @@ class LinkMaker:
             SandpodError: session_not_found, or invalid_argument where nobody could open it.
         """
         base = self._base()
-        record = await self._sandboxes.resolve(owner, sandbox)
+        record = await self._sandboxes.resolve(owner, sandbox, make=False)
         link, end = self._links.make("archive", record.name, "", seconds=self._settings.expires)
         return WorkspaceLink(
             sandbox=record.name, url=f"{base}{link}", expires_at=rfc3339(datetime.fromtimestamp(end, UTC))
@@ -128,7 +129,7 @@ class LinkMaker:
 def register(mcp: FastMCP[None], maker: LinkMaker, metrics: Metrics) -> None:
     """Add the tools to a server."""
 
-    @mcp.tool(annotations={"title": "Link to a file", **_LINK}, output_schema=output_schema(FileLink))
+    @mcp.tool(annotations={"title": "Link to a file", **_MAKE}, output_schema=output_schema(FileLink))
     @answering(metrics)
     async def create_link(
         *,
@@ -143,7 +144,7 @@ def register(mcp: FastMCP[None], maker: LinkMaker, metrics: Metrics) -> None:
         """
         return await maker.make(current_owner(), path, sandbox=sandbox, method=method, expires=expires)
 
-    @mcp.tool(annotations={"title": "Fetch the workspace", **_LINK}, output_schema=output_schema(WorkspaceLink))
+    @mcp.tool(annotations={"title": "Fetch the workspace", **_LOOK}, output_schema=output_schema(WorkspaceLink))
     @answering(metrics)
     async def fetch_workspace(*, sandbox: arguments.Sandbox = None) -> WorkspaceLink:
         """Make a link to download all files of a sandbox's workspace as one tar.gz: no key is needed."""

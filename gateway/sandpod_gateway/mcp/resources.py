@@ -28,7 +28,8 @@ Work with Sandpod like this.
    see. A failed program is a normal result: read outcome, exit_code, stderr and hint, correct it, run it again.
 2. Files in /workspace stay between calls, and every language sees them. Put data there with write_file or upload_file,
    and keep code short. Variables stay only where calls name the same context.
-3. There is no network unless the sandbox was created with a network profile that opens one.
+3. There is no network unless the sandbox was created with a network profile that opens one. install_packages needs
+   none; list_packages tells what is there.
 4. Figures come back as images by themselves. Give results to people as files: create_link makes a link to one,
    fetch_workspace to all.
 5. For a program that takes longer than a call may: start_run, then read_run with the cursor that it returned last, and

@@ -54,6 +54,7 @@ def register(mcp: FastMCP[None], runs: Runs, links: LinkMaker, metrics: Metrics)
         stdin: arguments.Stdin = None,
         args: arguments.Args = None,
         env: arguments.Env = None,
+        packages: arguments.Packages = None,
         idempotency_key: arguments.Key = None,
         strip_ansi: arguments.StripAnsi = False,
     ) -> RunAnswer:
@@ -73,6 +74,7 @@ def register(mcp: FastMCP[None], runs: Runs, links: LinkMaker, metrics: Metrics)
             context=context,
             key=idempotency_key,
             strip_ansi=strip_ansi,
+            packages=packages or [],
         )
         return links.complete(
             await runs.run(current_owner(), request, sandbox=sandbox, fresh=fresh, send=progress_sender(ctx))
@@ -91,6 +93,7 @@ def register(mcp: FastMCP[None], runs: Runs, links: LinkMaker, metrics: Metrics)
         stdin: arguments.Stdin = None,
         args: arguments.Args = None,
         env: arguments.Env = None,
+        packages: arguments.Packages = None,
         idempotency_key: arguments.Key = None,
         strip_ansi: arguments.StripAnsi = False,
     ) -> RunAnswer:
@@ -110,6 +113,7 @@ def register(mcp: FastMCP[None], runs: Runs, links: LinkMaker, metrics: Metrics)
             context=context,
             key=idempotency_key,
             strip_ansi=strip_ansi,
+            packages=packages or [],
         )
         return links.complete(
             await runs.run(current_owner(), request, sandbox=sandbox, fresh=fresh, send=progress_sender(ctx))

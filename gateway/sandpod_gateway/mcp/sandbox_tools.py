@@ -22,7 +22,9 @@ MAX_NAME = 128  # characters; names are hashed before they become labels
 
 Name = Annotated[
     str | None,
-    Field(description="Your own name for it, any text up to 128 characters; the same name gives the same sandbox."),
+    Field(
+        description=f"Your own name for it, any text up to {MAX_NAME} characters; the same name gives the same sandbox."
+    ),
 ]
 Template = Annotated[str | None, Field(description="Template to make it from; the capabilities list them.")]
 Lifetime = Annotated[arguments.LifetimeArgument | None, Field(description="How long it lives; used ones live on.")]

@@ -14,6 +14,7 @@ from sandpod_gateway.mcp import (
     background_tools,
     file_tools,
     link_tools,
+    package_tools,
     resources,
     run_tools,
     sandbox_tools,
@@ -21,13 +22,15 @@ from sandpod_gateway.mcp import (
 from sandpod_gateway.mcp.bad_arguments import BadArguments
 from sandpod_gateway.mcp.link_tools import LinkMaker
 from sandpod_gateway.metrics import Metrics
+from sandpod_gateway.packages.installer import Installer
 from sandpod_gateway.runs import Runs
 from sandpod_gateway.sandboxes import Sandboxes
 
 INSTRUCTIONS: Final = (
     "Sandpod runs code in sandboxes that belong to you alone and have no network. Use run_python_code, run_js_code or "
     "run_shell_command; without a sandbox argument they share your default sandbox, where files in /workspace stay "
-    "between calls, and variables only in a context. start_run is for programs that outlast a call. Results tell "
+    "between calls, and variables only in a context. start_run is for programs that outlast a call, and "
+    "install_packages for what a program can't import. Results tell "
     "stdout, stderr, exit_code and outcome; a failed run is a normal result with a hint. An answer with `error` was "
     "refused: `next` says what to do."
 )
@@ -42,6 +45,7 @@ class Parts:
     sandboxes: Sandboxes
     files: Files
     links: LinkMaker
+    installer: Installer
     metrics: Metrics
 
 
@@ -64,5 +68,6 @@ def create_mcp(parts: Parts, *, version: str, auth: TokenVerifier | None) -> Fas
     file_tools.register(mcp, parts.files, parts.links, parts.metrics)
     artifact_tools.register(mcp, Artifacts(parts.files), parts.links, parts.metrics)
     link_tools.register(mcp, parts.links, parts.metrics)
+    package_tools.register(mcp, parts.installer, parts.metrics)
     resources.register(mcp, parts.files, parts.metrics)
     return mcp

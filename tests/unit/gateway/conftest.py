@@ -1,9 +1,12 @@
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from fastmcp import Client
 
 from sandpod_api.run_results import RunResult
@@ -44,13 +47,21 @@ class Place:
         return self.gateway.metrics.registry.get_sample_value(name, labels) or 0.0
 
 
+def keys_file(folder: Path, *users: str) -> tuple[Path, list[str]]:
+    """Write a file with a key for each user; return its path and the keys."""
+    made = [auth.make_key(user=user, name="test", days=None, now=datetime.now(UTC)) for user in users]
+    path = folder / "keys.yaml"
+    path.write_text(yaml.safe_dump({"keys": [entry.model_dump(mode="json") for _, entry in made]}))
+    return path, [key for key, _ in made]
+
+
 @pytest.fixture(params=["auto", "legacy"])
 async def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Place]:
     """In both protocol eras: sessions of the older one, self-contained requests of the newer one."""
     backend = FakeBackend()
     gateway = Gateway(Settings(backend="fake"), backend)
     current = [auth.LOCAL_OWNER]
-    for module in ("run_tools", "sandbox_tools", "file_tools"):
+    for module in ("run_tools", "sandbox_tools", "file_tools", "package_tools"):
         monkeypatch.setattr(f"sandpod_gateway.mcp.{module}.current_owner", lambda: current[0])
 
     def become(owner: str) -> None:

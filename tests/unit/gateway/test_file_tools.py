@@ -53,7 +53,7 @@ async def test_upload_tells_size_and_hash_and_keeps_what_is_there(alice: Caller)
 async def test_name_that_is_none_is_refused(alice: Caller, name: str) -> None:
     refused = await alice.call("upload_file", filename=name, text="1")
     assert refused["error"] == ErrorCode.INVALID_FILENAME
-    assert (await alice.call("list_files"))["entries"] == []
+    assert (await alice.call("list_sandboxes"))["sandboxes"] == []
 
 
 @pytest.mark.parametrize("path", ["", "../x", "/etc/passwd", "a/../../x", "a\0b", "x" * 5000, "a/" + "x" * 256])
@@ -71,6 +71,7 @@ async def test_name_that_is_none_is_refused(alice: Caller, name: str) -> None:
 async def test_path_that_leads_out_is_refused(alice: Caller, tool: str, arguments: dict[str, Any], path: str) -> None:
     if (tool, path) == ("upload_file", ""):
         return  # no folder named means the workspace itself
+    await alice.call("write_file", path="there", text="1")
     assert (await alice.call(tool, path=path, **arguments))["error"] == ErrorCode.INVALID_PATH
     for source, destination in ((path, "ok"), ("ok", path)):
         moved = await alice.call("move_file", source=source, destination=destination)
@@ -81,4 +82,4 @@ async def test_path_that_leads_out_is_refused(alice: Caller, tool: str, argument
 async def test_upload_that_is_not_base64_is_refused(alice: Caller, text: str) -> None:
     refused = await alice.call("upload_file", filename="c.bin", content_base64=text)
     assert refused["error"] == ErrorCode.INVALID_CONTENT
-    assert (await alice.call("list_files"))["entries"] == []
+    assert (await alice.call("list_sandboxes"))["sandboxes"] == []

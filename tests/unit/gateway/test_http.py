@@ -2,20 +2,18 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
-import yaml
 
 from sandpod_api.results import ErrorCode
 from sandpod_gateway.app import Gateway
-from sandpod_gateway.auth import make_key
 from sandpod_gateway.backends.fake import FakeBackend
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.settings import AuthSettings, Settings
+from unit.gateway.conftest import keys_file
 
 CALL = {
     "jsonrpc": "2.0",
@@ -54,9 +52,7 @@ async def serving(settings: Settings, backend: FakeBackend, host: str = "127.0.0
 
 @pytest.fixture
 def keyed(tmp_path: Path) -> tuple[Settings, str]:
-    key, entry = make_key(user="alice", name="test", days=None, now=datetime.now(UTC))
-    path = tmp_path / "keys.yaml"
-    path.write_text(yaml.safe_dump({"keys": [entry.model_dump(mode="json")]}))
+    path, [key] = keys_file(tmp_path, "alice")
     return Settings(backend="fake", host="0.0.0.0", auth=AuthSettings(keys_file=path)), key
 
 

@@ -197,6 +197,7 @@ async def test_file_over_the_limit_is_refused_and_leaves_nothing() -> None:
 
 
 async def test_what_is_not_there_is_not_found(place: Place) -> None:
+    await place.call("write_file", path="first.txt", text="1")
     url = await place.link("later.txt")
     assert (await place.http.get(url)).status_code == 404
     await place.call("write_file", path="later.txt", text="1")
@@ -212,6 +213,7 @@ async def test_link_to_nothing_inside_is_refused(place: Place, path: str) -> Non
 
 
 async def test_link_ends_when_it_was_told_to(place: Place) -> None:
+    await place.call("write_file", path="a.txt", text="1")
     link = await place.call("create_link", path="a.txt", expires=60)
     longer = await place.call("create_link", path="a.txt", expires=3600)
     assert link["expires_at"] < longer["expires_at"]

@@ -114,8 +114,8 @@ PLAIN_POD: dict[str, Any] = {
         ],
         "volumes": [
             {"name": "workspace", "emptyDir": {"medium": "Memory", "sizeLimit": "256Mi"}},
-            {"name": "tmp", "emptyDir": {"medium": "Memory", "sizeLimit": "64Mi"}},
-            {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "64Mi"}},
+            {"name": "tmp", "emptyDir": {"medium": "Memory", "sizeLimit": "256Mi"}},
+            {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "256Mi"}},
         ],
     },
 }

@@ -49,7 +49,8 @@ def test_probe_without_host_or_port_is_refused(value: str) -> None:
 def test_environment_takes_over_only_what_is_named() -> None:
     outer = {"PATH": "/opt/bin", "NODE_PATH": "/n", "HOME": "/root", "SECRET": "x", "KUBERNETES_PORT": "y", "TZ": ""}
     env = build_environment(outer, tmp="/tmp", cpus=2)
-    assert (env["PATH"], env["NODE_PATH"], env["HOME"], env["OMP_NUM_THREADS"]) == ("/opt/bin", "/n", "/tmp/home", "2")
+    assert env["PATH"] == "/tmp/home/.local/bin:/opt/bin"
+    assert (env["NODE_PATH"], env["HOME"], env["OMP_NUM_THREADS"]) == ("/n", "/tmp/home", "2")
     assert not {"SECRET", "KUBERNETES_PORT", "TZ"} & env.keys()
     assert build_environment({}, tmp="/tmp", cpus=1)["PATH"]
 

@@ -10,6 +10,7 @@ The gateway's settings file: `gateway.config` and what follows from other values
     "namespace" (include "sandpod.sandboxes.namespace" .)
     "default_template" .Values.sandboxes.defaultTemplate)
   "auth" (dict "keys_file" "/etc/sandpod/keys/keys.yaml")
+  "packages" (dict "cache_dir" "/tmp/packages")
 -}}
 {{- if .Values.tls.secretName -}}
 {{- $_ := set $settings "tls" (dict "cert" "/etc/sandpod/tls/tls.crt" "key" "/etc/sandpod/tls/tls.key") -}}

@@ -1,0 +1,1 @@
+"""Packages for sandboxes that have no network: resolved and downloaded here, installed there."""

@@ -1,0 +1,253 @@
+"""Installations: begun by calls, waited for, joined, remembered for a while. Called by the tools and by `runs.py`.
+
+They live in this process: another gateway, or this one after a restart, does not know them, while what is installed is
+in the sandbox and is seen by all.
+"""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import time
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Final
+
+from packaging.requirements import Requirement
+
+from sandpod_api.package_results import Installation, Package, PackageInfo, PackageList
+from sandpod_api.results import ErrorCode
+from sandpod_api.run_results import Language
+from sandpod_gateway.backends.base import SandboxRecord
+from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.packages import requirements
+from sandpod_gateway.packages.sandbox import PackagesInside
+from sandpod_gateway.packages.settings import PackageSettings
+from sandpod_gateway.packages.supply import Supply
+from sandpod_gateway.packages.target import State
+from sandpod_gateway.sandboxes import Sandboxes
+
+logger = logging.getLogger(__name__)
+
+REMEMBERED: Final = 256  # installations
+GOING_ON: Final = 8  # installations of one caller at once
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    """An installation."""
+
+    name: str
+    owner: str
+    sandbox: str
+    requested: list[str]
+    started: float = field(default_factory=time.monotonic)
+    ended: float | None = None
+    packages: list[Package] = field(default_factory=list)
+    error: SandpodError | None = None
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def told(self) -> Installation:
+        """Return it as callers see it."""
+        status = "installing" if self.ended is None else "success" if self.error is None else "failed"
+        problem = self.error.problem().model_dump() if self.error is not None else {}
+        elapsed = round((self.ended or time.monotonic()) - self.started, 3)
+        return Installation(
+            installation=self.name,
+            sandbox=self.sandbox,
+            status=status,
+            elapsed=elapsed,
+            packages=self.packages,
+            **problem,
+        )
+
+
+class Installer:
+    """Installs packages in callers' sandboxes.
+
+    Attributes:
+        timeout: Seconds after which resolving, or downloading, or unpacking is given up.
+    """
+
+    def __init__(self, sandboxes: Sandboxes, settings: PackageSettings) -> None:
+        self._sandboxes = sandboxes
+        self._settings = settings
+        self.timeout = settings.timeout
+        self._inside = PackagesInside(sandboxes, timeout=settings.timeout)
+        self._supply = Supply(settings)
+        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._locks: dict[str, asyncio.Lock] = {}
+
+    def open(self) -> None:
+        """Make what is needed on the disk."""
+        self._supply.open()
+
+    async def close(self) -> None:
+        """End what is going on."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._supply.close()
+
+    def check(self, packages: list[str], language: str) -> list[Requirement]:
+        """Return what is asked for, before any sandbox is bothered.
+
+        Raises:
+            SandpodError: unsupported_language, backend_unavailable, invalid_argument, package_blocked.
+        """
+        _check_language(language)
+        if not self._settings.enabled:
+            raise SandpodError(
+                ErrorCode.PACKAGE_BLOCKED,
+                "This server installs no packages.",
+                next_step="Use a template whose image has them.",
+            )
+        wanted = requirements.parse(packages)
+        requirements.check_allowed(wanted, self._settings)
+        return wanted
+
+    async def install(
+        self, owner: str, packages: list[str], *, language: str, sandbox: str | None, wait: float
+    ) -> Installation:
+        """Begin an installation, or join one of the same, and wait some time for its end.
+
+        Raises:
+            SandpodError: What `check` and `Sandboxes.resolve` say, or rate_limited.
+        """
+        wanted = self.check(packages, language)
+        record = await self._sandboxes.resolve(owner, sandbox)
+        return await _waited(self._begin(record, wanted), wait)
+
+    async def require(self, record: SandboxRecord, packages: list[str], language: str) -> None:
+        """Return when packages are installed that a run needs.
+
+        Raises:
+            SandpodError: As for `install`, or what the installation failed with.
+        """
+        entry = self._begin(record, self.check(packages, language))
+        await entry.done.wait()
+        if entry.error is not None:
+            raise entry.error
+
+    async def get(self, owner: str, name: str, *, wait: float) -> Installation:
+        """Return an installation, and wait some time for its end.
+
+        Raises:
+            SandpodError: not_found.
+        """
+        entry = self._entries.get(name)
+        if entry is None or entry.owner != owner:
+            raise SandpodError(
+                ErrorCode.NOT_FOUND,
+                "There is no such installation, or the server was restarted since.",
+                next_step="Call install_packages again: what is there takes no time. list_packages tells what is.",
+            )
+        return await _waited(entry, wait)
+
+    async def listed(self, owner: str, *, sandbox: str | None, language: str) -> PackageList:
+        """Return the packages of a sandbox: those that were added, then the image's own.
+
+        Raises:
+            SandpodError: unsupported_language, or what `Sandboxes.resolve` says.
+        """
+        _check_language(language)
+        record = await self._sandboxes.resolve(owner, sandbox, make=False)
+        state = await self._inside.look(record)
+        packages = [
+            PackageInfo(
+                name=name,
+                version=entry.version,
+                sha256=entry.sha256 or None,
+                source="installed" if entry.added else "image",
+            )
+            for name, entry in sorted(state.installed.items(), key=lambda item: (not item[1].added, item[0]))
+        ]
+        return PackageList(sandbox=record.name, language=language, packages=packages)
+
+    def _begin(self, record: SandboxRecord, wanted: list[Requirement]) -> _Entry:
+        requested = [str(requirement) for requirement in wanted]
+        live = [entry for entry in self._entries.values() if entry.ended is None]
+        for entry in live:
+            if (entry.sandbox, entry.requested, entry.owner) == (record.name, requested, record.owner):
+                return entry
+        if sum(entry.owner == record.owner for entry in live) >= GOING_ON:
+            raise SandpodError(
+                ErrorCode.RATE_LIMITED,
+                f"{GOING_ON} installations of yours are going on.",
+                next_step="Wait for one with get_installation, and name several packages in one call.",
+            )
+        entry = _Entry(f"inst-{secrets.token_hex(8)}", record.owner, record.name, requested)
+        self._entries[entry.name] = entry
+        while len(self._entries) > REMEMBERED and next(iter(self._entries.values())).ended is not None:
+            self._entries.popitem(last=False)
+        task = asyncio.create_task(self._carry_out(entry, record, wanted))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return entry
+
+    async def _carry_out(self, entry: _Entry, record: SandboxRecord, wanted: list[Requirement]) -> None:
+        lock = self._locks.setdefault(record.name, asyncio.Lock())
+        keeper = asyncio.create_task(self._sandboxes.keep_alive(record.name))
+        try:
+            async with lock:
+                entry.packages = await self._install(record, wanted)
+        except SandpodError as error:
+            entry.error = error
+        except asyncio.CancelledError:
+            entry.error = SandpodError(
+                ErrorCode.CANCELLED, "The server is ending.", next_step="Call install_packages again."
+            )
+            raise
+        except Exception:
+            logger.exception("an installation failed")
+            entry.error = SandpodError(
+                ErrorCode.BACKEND_ERROR,
+                "Something went wrong in the server; its log says what.",
+                next_step="Try again; tell the administrator if it stays.",
+            )
+        finally:
+            keeper.cancel()
+            entry.ended = time.monotonic()
+            entry.done.set()
+            if not any(each.sandbox == record.name and each.ended is None for each in self._entries.values()):
+                self._locks.pop(record.name, None)
+
+    async def _install(self, record: SandboxRecord, wanted: list[Requirement]) -> list[Package]:
+        state = await self._inside.look(record)
+        there = {name: entry.version for name, entry in state.installed.items()}
+        if requirements.satisfied(wanted, there):
+            return _found(state, {requirement.name for requirement in wanted})
+        async with self._supply.wheels(wanted, state.environment, there) as (wheels, names):
+            if wheels:
+                state = await self._inside.install(record, wheels)
+        return _found(state, names)
+
+
+def _found(state: State, names: set[str]) -> list[Package]:
+    return [
+        Package(name=name, version=state.installed[name].version, sha256=state.installed[name].sha256 or None)
+        for name in sorted(names)
+        if name in state.installed
+    ]
+
+
+async def _waited(entry: _Entry, wait: float) -> Installation:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(wait):
+            await entry.done.wait()
+    return entry.told()
+
+
+def _check_language(language: str) -> None:
+    if language == Language.PYTHON:
+        return
+    if language == Language.JAVASCRIPT:
+        raise SandpodError(
+            ErrorCode.BACKEND_UNAVAILABLE,
+            "This server can't install JavaScript packages yet.",
+            next_step="Use what the image has, or put the package's files into the workspace with upload_file.",
+        )
+    raise SandpodError(
+        ErrorCode.UNSUPPORTED_LANGUAGE, "There are no packages for that language.", next_step="Use language python."
+    )

@@ -1,0 +1,239 @@
+"""Resolves and downloads wheels with pip, as a process with limits of its own. Called by `installer.py`.
+
+Wheels alone, so nothing of a package is run: a source package would be. pip sees no configuration but what is set here.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+from urllib.parse import unquote, urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from sandpod_api.results import ErrorCode
+from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.packages.pip_errors import failure_of, has_nothing, too_large, took_too_long
+from sandpod_gateway.packages.settings import PackageSettings
+from sandpod_gateway.packages.target import Target
+
+_PROGRAM: Final = Path(__file__).with_name("pip_process.py")
+_MEMORY: Final = 2**30  # bytes of address space: pip resolving a large set takes a fifth of it
+_OPEN_FILES: Final = 256
+_LOOK_EVERY: Final = 0.25  # seconds between looks at how much has been downloaded
+_OUTPUT_TAIL: Final = 256 * 1024
+_PASSED_ON: Final = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE")
+
+
+@dataclass(frozen=True, slots=True)
+class Wheel:
+    """A wheel that is to be installed. `sha256` is None where the index does not tell it."""
+
+    name: str
+    version: str
+    filename: str
+    sha256: str | None
+
+
+class _Archive(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+    hashes: dict[str, str] = {}
+
+
+class _Download(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+    url: str
+    archive_info: _Archive = _Archive()
+
+
+class _Metadata(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,128}$")]
+    version: Annotated[str, Field(pattern=r"^[A-Za-z0-9.+!_-]{1,128}$")]
+
+
+class _Item(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+    metadata: _Metadata
+    download_info: _Download
+
+    def wheel(self) -> Wheel:
+        filename = unquote(urlsplit(self.download_info.url).path).rpartition("/")[2]
+        sha256 = self.download_info.archive_info.hashes.get("sha256")
+        return Wheel(self.metadata.name, self.metadata.version, filename, sha256)
+
+
+class _Report(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+    install: list[_Item]
+
+
+class Pip:
+    """pip for one index."""
+
+    def __init__(self, settings: PackageSettings) -> None:
+        self._settings = settings
+
+    async def resolve(self, wanted: Iterable[str], target: Target, constraints: Iterable[str]) -> list[Wheel]:
+        """Return the wheels that are needed, dependencies included.
+
+        Args:
+            wanted: Requirements.
+            target: The Python to install for.
+            constraints: Versions to keep to, as `name==version`.
+
+        Raises:
+            ConflictError: No set of versions satisfies both.
+            SandpodError: not_found, quota_exceeded, timeout, backend_unavailable, backend_error.
+        """
+        async with self._scratch() as scratch:
+            report, kept = scratch / "report.json", scratch / "constraints.txt"
+            kept.write_text("\n".join(constraints), encoding="utf-8")
+            options = ["--dry-run", "--ignore-installed", "--report", str(report), "--constraint", str(kept)]
+            await self._run(scratch, target, ["install", *options], wanted)
+            try:
+                items = _Report.model_validate_json(report.read_bytes()).install
+            except (OSError, ValidationError) as error:
+                raise SandpodError(
+                    ErrorCode.BACKEND_ERROR, "pip's answer makes no sense.", next_step="Tell the administrator."
+                ) from error
+        return [item.wheel() for item in items]
+
+    @asynccontextmanager
+    async def download(self, wheels: Iterable[Wheel], target: Target) -> AsyncIterator[list[tuple[Wheel, Path]]]:
+        """Give the wheels as files, which are there until the block is left; each with its hash.
+
+        Raises:
+            SandpodError: As for `resolve`.
+        """
+        async with self._scratch() as scratch:
+            folder = scratch / "wheels"
+            folder.mkdir()
+            pins = [f"{wheel.name}=={wheel.version}" for wheel in wheels]
+            await self._run(scratch, target, ["download", "--no-deps", "--dest", str(folder)], pins)
+            yield await asyncio.to_thread(_matched, list(wheels), folder)
+
+    @asynccontextmanager
+    async def _scratch(self) -> AsyncIterator[Path]:
+        folder = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="sandpod-pip-"))
+        try:
+            yield folder
+        finally:
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
+    async def _run(self, scratch: Path, target: Target, command: list[str], wanted: Iterable[str]) -> None:
+        arguments = [*command, *self._options(), *target.pip_options(), "--", *wanted]
+        try:
+            async with asyncio.timeout(self._settings.timeout):
+                status, output = await self._start(scratch, target, arguments)
+                more = ""
+                if status != 0 and has_nothing(output):
+                    # Why it took none of the files that there may be is said only to who asks, since it is a lot.
+                    _, more = await self._start(scratch, target, [*command, "-vv", *arguments[len(command) :]])
+        except TimeoutError as error:
+            raise took_too_long() from error
+        if status != 0:
+            raise failure_of(output, self._settings.max_bytes, more)
+
+    async def _start(self, scratch: Path, target: Target, arguments: list[str]) -> tuple[int | None, str]:
+        limits = {
+            "RLIMIT_AS": _MEMORY,
+            "RLIMIT_FSIZE": self._settings.max_bytes,
+            "RLIMIT_NOFILE": _OPEN_FILES,
+            "RLIMIT_CORE": 0,
+        }
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-I",
+            str(_PROGRAM),
+            json.dumps([limits, target.markers]),
+            *arguments,
+            env=_environment(scratch),
+            cwd=scratch,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            output = await self._watched(process, scratch)
+            return process.returncode, output
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+    async def _watched(self, process: asyncio.subprocess.Process, scratch: Path) -> str:
+        """Return the end of what pip says, once it has ended; end it when it has written too much."""
+        reading = asyncio.create_task(_tail(process))
+        try:
+            while not (await asyncio.wait({reading}, timeout=_LOOK_EVERY))[0]:
+                if await asyncio.to_thread(_size, scratch) > self._settings.max_bytes:
+                    raise too_large(self._settings.max_bytes)
+        finally:
+            reading.cancel()
+        await process.wait()
+        return reading.result()
+
+    def _options(self) -> list[str]:
+        url = urlsplit(self._settings.index_url)
+        options = ["--isolated", "--no-input", "--no-color", "--disable-pip-version-check", "--no-cache-dir"]
+        options += ["--progress-bar", "off", "--retries", "1", "--timeout", "15", "--only-binary", ":all:"]
+        options += ["--index-url", self._settings.index_url]
+        if url.scheme == "http" and url.hostname is not None:
+            options += ["--trusted-host", url.netloc.rpartition("@")[2]]
+        if self._settings.ca_file is not None:
+            options += ["--cert", str(self._settings.ca_file)]
+        return options
+
+
+def _environment(scratch: Path) -> dict[str, str]:
+    """Nothing of the gateway's own but how to reach the index."""
+    passed = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    own = {"PATH": os.defpath, "HOME": str(scratch), "TMPDIR": str(scratch), "LANG": "C.UTF-8"}
+    return passed | own | {"PIP_CONFIG_FILE": os.devnull}
+
+
+async def _tail(process: asyncio.subprocess.Process) -> str:
+    kept = b""
+    while process.stdout is not None and (piece := await process.stdout.read(64 * 1024)):
+        kept = (kept + piece)[-_OUTPUT_TAIL:]
+    return kept.decode("utf-8", "replace")
+
+
+def _size(folder: Path) -> int:
+    total = 0
+    for where, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):  # renamed or removed meanwhile
+                total += (Path(where) / name).lstat().st_size
+    return total
+
+
+def _matched(wheels: list[Wheel], folder: Path) -> list[tuple[Wheel, Path]]:
+    """Return each wheel with its file, whose hash is compared with what the index said when it was resolved."""
+    found: list[tuple[Wheel, Path]] = []
+    for wheel in wheels:
+        path = folder / wheel.filename
+        try:
+            with path.open("rb") as file:
+                sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError:
+            sha256 = ""
+        if not sha256 or wheel.sha256 not in {None, sha256}:
+            raise SandpodError(
+                ErrorCode.BACKEND_ERROR,
+                f"What was downloaded of {wheel.name} is not what the index announced.",
+                next_step="Try again; tell the administrator if it stays.",
+            )
+        found.append((Wheel(wheel.name, wheel.version, wheel.filename, sha256), path))
+    return found

@@ -1,0 +1,122 @@
+"""What pip's failures mean, as coded errors. Pure; called by `pip.py`.
+
+What pip says may hold addresses with passwords: only names and versions of it are told on.
+"""
+
+import re
+from typing import Final
+
+from packaging.utils import canonicalize_name
+
+from sandpod_api.results import ErrorCode
+from sandpod_gateway.errors import SandpodError
+
+_NO_MATCH: Final = re.compile(r"No matching distribution found for ([A-Za-z0-9][\w.\-\[\],<>=!~*+ ]{0,200})")
+_VERSIONS: Final = re.compile(
+    r"Could not find a version that satisfies the requirement .*\(from versions: (.{0,2000})\)"
+)
+_CONFLICT: Final = re.compile(r"ResolutionImpossible|conflicting dependencies")
+_ASKED: Final = re.compile(
+    r"^ {4}([A-Za-z0-9][\w.\- ]{0,80} depends on [A-Za-z0-9][\w.\-\[\],<>=!~*+ ]{0,100})$", re.MULTILINE
+)
+_UNREACHABLE: Final = re.compile(
+    r"NewConnectionError|ConnectTimeoutError|Connection(?:Reset|Refused)?Error|Name or service not known|SSLError|"
+    r"Temporary failure in name resolution|ReadTimeoutError|ProxyError|certificate verify failed|: 5\d\d Server Error|"
+    r"40[13] Client Error"
+)
+_FULL: Final = re.compile(r"No space left on device|Disk quota exceeded")
+_TOO_LARGE: Final = re.compile(r"File too large")
+
+
+class ConflictError(Exception):
+    """No set of versions satisfies all that was asked for."""
+
+    def __init__(self, cause: str | None) -> None:
+        super().__init__(cause)
+        self.cause = cause
+
+    def told(self) -> SandpodError:
+        """Return it as callers see it."""
+        return SandpodError(
+            ErrorCode.INVALID_ARGUMENT,
+            "The packages, or what they depend on, ask for versions that exclude each other.",
+            cause=self.cause,
+            next_step="Ask for fewer or other versions.",
+        )
+
+
+def failure_of(output: str, max_bytes: int, more: str = "") -> Exception:
+    """Return what pip's end means.
+
+    Args:
+        output: The end of what it said.
+        max_bytes: The most that an installation may take.
+        more: What it said when it was asked why it found nothing.
+    """
+    if _CONFLICT.search(output):
+        return ConflictError("; ".join(_ASKED.findall(output)[:4])[:500] or None)
+    if _UNREACHABLE.search(output):
+        return SandpodError(
+            ErrorCode.BACKEND_UNAVAILABLE,
+            "The package index can't be reached, or does not let this server in.",
+            next_step="Try again later; tell the administrator if it stays.",
+        )
+    if _TOO_LARGE.search(output):
+        return too_large(max_bytes)
+    if _FULL.search(output):
+        return SandpodError(
+            ErrorCode.BACKEND_ERROR,
+            "The server has no room for the download.",
+            next_step="Try again later; tell the administrator if it stays.",
+        )
+    missing = _NO_MATCH.search(output)
+    if missing is not None:
+        return _no_match(missing[1].strip(), output, more)
+    return SandpodError(
+        ErrorCode.BACKEND_ERROR, "pip failed for a reason that is not known.", next_step="Try other versions."
+    )
+
+
+def has_nothing(output: str) -> bool:
+    """Tell whether pip found no file at all of a package that fits."""
+    return "(from versions: none)" in output
+
+
+def _no_match(name: str, output: str, more: str) -> SandpodError:
+    versions = _VERSIONS.search(output)
+    if versions is not None and versions[1] != "none":
+        known = [version.strip() for version in versions[1].split(",")]
+        return SandpodError(
+            ErrorCode.NOT_FOUND,
+            f"There is no version of that kind: {name}.",
+            cause=f"The newest that fit this sandbox are {', '.join(known[-5:])}.",
+            next_step="Ask for another version, or for any by the name alone.",
+        )
+    project = canonicalize_name(re.split(r"[\[<>=!~ ]", name, maxsplit=1)[0])
+    if re.search(rf"Fetched page \S+/{re.escape(project)}/? as ", more):
+        return SandpodError(
+            ErrorCode.NOT_FOUND,
+            f"There is no wheel of {name} for this sandbox's Python and platform; source packages are not built.",
+            next_step="Ask for another version, or for another package.",
+        )
+    return SandpodError(
+        ErrorCode.NOT_FOUND, f"The package index has no {name}.", next_step="Check the name of the package."
+    )
+
+
+def too_large(max_bytes: int) -> SandpodError:
+    """Return the error for an installation that is too large."""
+    return SandpodError(
+        ErrorCode.QUOTA_EXCEEDED,
+        f"The packages and what they depend on are over {max_bytes} bytes.",
+        next_step="Ask for less, or use a template whose image has them.",
+    )
+
+
+def took_too_long() -> SandpodError:
+    """Return the error for an installation that is out of time."""
+    return SandpodError(
+        ErrorCode.TIMEOUT,
+        "The packages were not resolved and downloaded in time.",
+        next_step="Try again: what was downloaded is kept; or ask for fewer packages.",
+    )

@@ -1,0 +1,122 @@
+"""From requirements to open files of wheels: resolved, downloaded or found in the cache. Called by `installer.py`."""
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import IO, Final
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from sandpod_api.results import ErrorCode
+from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.packages import requirements
+from sandpod_gateway.packages.cache import WheelCache
+from sandpod_gateway.packages.pip import Pip, Wheel
+from sandpod_gateway.packages.pip_errors import ConflictError, too_large
+from sandpod_gateway.packages.settings import PackageSettings
+from sandpod_gateway.packages.target import Target
+
+ANSWERS: Final = 256  # resolutions that are kept
+FRESH: Final = 600.0  # seconds that one is good for: the index may have newer versions then
+
+Wheels = list[tuple[Wheel, IO[bytes], int]]
+
+
+class Supply:
+    """Gets wheels."""
+
+    def __init__(self, settings: PackageSettings) -> None:
+        self._settings = settings
+        self._pip = Pip(settings)
+        self._cache = WheelCache(settings.cache_dir, settings.cache_bytes)
+        self._turns = asyncio.Semaphore(settings.concurrency)
+        self._answers: OrderedDict[tuple[str, ...], tuple[float, list[Wheel]]] = OrderedDict()
+
+    def open(self) -> None:
+        """Make the cache's folder."""
+        self._cache.open()
+
+    def close(self) -> None:
+        """Remove what is temporary."""
+        self._cache.close()
+
+    @asynccontextmanager
+    async def wheels(
+        self, wanted: list[Requirement], target: Target, there: dict[str, str]
+    ) -> AsyncIterator[tuple[Wheels, set[str]]]:
+        """Give the wheels that are missing, and the names of all that was asked for with what it depends on.
+
+        Args:
+            wanted: What is asked for.
+            target: The Python to install for.
+            there: Versions that are installed, by name.
+
+        Raises:
+            SandpodError: package_blocked, quota_exceeded, invalid_argument (a conflict), not_found, timeout,
+                backend_unavailable, backend_error.
+        """
+        async with AsyncExitStack() as stack:
+            async with self._turns:
+                found = await self._resolved(wanted, target, there)
+                missing = [wheel for wheel in found if there.get(canonicalize_name(wheel.name)) != wheel.version]
+                files = await self._files(missing, target, stack)
+            if sum(size for _, _, size in files) > self._settings.max_bytes:
+                raise too_large(self._settings.max_bytes)
+            yield files, {str(canonicalize_name(wheel.name)) for wheel in found}
+
+    async def _resolved(self, wanted: list[Requirement], target: Target, there: dict[str, str]) -> list[Wheel]:
+        texts = [str(requirement) for requirement in wanted]
+        pins = sorted(f"{name}=={version}" for name, version in there.items())
+        key = (*texts, target.key(), *pins)
+        known = self._answers.get(key)
+        if known is None or time.monotonic() - known[0] > FRESH:
+            known = (time.monotonic(), await self._resolve(texts, target, pins))
+            self._answers[key] = known
+            self._answers.move_to_end(key)
+            while len(self._answers) > ANSWERS:
+                self._answers.popitem(last=False)
+        wheels = known[1]
+        requirements.check_denied((wheel.name for wheel in wheels), self._settings)
+        if len(wheels) > self._settings.max_packages:
+            raise SandpodError(
+                ErrorCode.QUOTA_EXCEEDED,
+                f"The packages depend on {len(wheels)} in all, over the limit of {self._settings.max_packages}.",
+                next_step="Ask for less, or use a template whose image has them.",
+            )
+        return wheels
+
+    async def _resolve(self, texts: list[str], target: Target, pins: list[str]) -> list[Wheel]:
+        """Resolve with the versions that are there, so that nothing is replaced which need not be, or without."""
+        try:
+            return await self._pip.resolve(texts, target, pins)
+        except ConflictError:
+            try:
+                return await self._pip.resolve(texts, target, [])
+            except ConflictError as error:
+                raise error.told() from error
+
+    async def _files(self, wheels: list[Wheel], target: Target, stack: AsyncExitStack) -> Wheels:
+        files: Wheels = []
+        absent = []
+        for wheel in wheels:
+            path = self._cache.get(wheel)
+            if path is None:
+                absent.append(wheel)
+            else:
+                files.append(await asyncio.to_thread(_open, wheel, path, stack))
+        if absent:
+            async with self._pip.download(absent, target) as downloaded:
+                for wheel, path in downloaded:
+                    files.append(await asyncio.to_thread(_open, wheel, path, stack))
+                    await self._cache.put(wheel, path, files[-1][2])
+        return files
+
+
+def _open(wheel: Wheel, path: Path, stack: AsyncExitStack) -> tuple[Wheel, IO[bytes], int]:
+    # An open file stays whole when its name is gone.
+    file = stack.enter_context(path.open("rb"))
+    return wheel, file, path.stat().st_size

@@ -1,0 +1,78 @@
+"""The ways into the MCP server over HTTP: streamable HTTP at /mcp, and SSE at /sse for clients that know only that.
+
+Called by `app.py`. Both have the same keys, the same Host and Origin checks and the same bounds; what a tool does it
+does not know which one the call came by.
+"""
+
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import anyio
+from fastmcp import FastMCP
+from fastmcp.server.http import create_sse_app
+from mcp.server.streamable_http_manager import DEFAULT_MAX_SESSIONS
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse
+from starlette.types import Receive, Scope, Send
+
+MCP_PATH: Final = "/mcp"
+SSE_PATH: Final = "/sse"
+MESSAGES_PATH: Final = "/messages/"
+
+
+class Transports:
+    """An ASGI app that serves one MCP server by both.
+
+    Args:
+        mcp: The server.
+        hosts: Host names that requests may be for.
+        origins: Web origins, besides the server's own, whose pages may call it; None for none.
+    """
+
+    def __init__(self, mcp: FastMCP[Any], *, hosts: list[str], origins: list[str] | None) -> None:
+        self._streamable = mcp.http_app(
+            path=MCP_PATH, host_origin_protection=True, allowed_hosts=hosts, allowed_origins=origins
+        )
+        self._sse = create_sse_app(
+            mcp,
+            MESSAGES_PATH,
+            SSE_PATH,
+            mcp.auth,
+            host_origin_protection=True,
+            allowed_hosts=hosts,
+            allowed_origins=origins,
+        )
+        self._open = 0
+
+    @asynccontextmanager
+    async def lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        """Start and end both: Starlette runs only the outermost app's lifespan."""
+        async with self._streamable.lifespan(self._streamable), self._sse.lifespan(self._sse):
+            yield
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request. A slash at the end is taken off: a redirect would cost some clients their key."""
+        if scope["type"] == "http" and scope["path"] in {f"{MCP_PATH}/", f"{SSE_PATH}/"}:
+            path = scope["path"].rstrip("/")
+            scope = {**scope, "path": path, "raw_path": path.encode()}
+        if scope["path"].startswith(MESSAGES_PATH):
+            # A message to a session that ends at this moment was accepted and is dropped, as any later one would be.
+            with contextlib.suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
+                await self._sse(scope, receive, send)
+        elif scope["path"] == SSE_PATH:
+            await self._connect(scope, receive, send)
+        else:
+            await self._streamable(scope, receive, send)
+
+    async def _connect(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve an SSE connection, which is a session; they are bounded as those of streamable HTTP are."""
+        if self._open >= DEFAULT_MAX_SESSIONS:
+            await PlainTextResponse("Too many sessions are open.\n", status_code=503)(scope, receive, send)
+            return
+        self._open += 1
+        try:
+            await self._sse(scope, receive, send)
+        finally:
+            self._open -= 1

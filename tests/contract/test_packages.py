@@ -1,0 +1,201 @@
+"""Packages in local sandboxes without a network, from an index on this machine: installed, found, listed, refused."""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from fastmcp import Client
+
+from e2e.server import serving
+from package_index import Index, package_index, wheel
+
+FLAGS = ("--backend", "local", "--local.warm", "0")
+VERSION = "import greet\nprint(greet.VERSION)"
+
+pytestmark = pytest.mark.needs_userns
+
+
+class Place:
+    def __init__(self, mcp: Client[Any], index: Index) -> None:
+        self.mcp = mcp
+        self.index = index
+
+    async def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
+        answer = await self.mcp.call_tool(tool, arguments, raise_on_error=False)
+        assert isinstance(answer.structured_content, dict)
+        return answer.structured_content
+
+    async def install(self, *packages: str, **arguments: Any) -> dict[str, Any]:
+        return await self.call("install_packages", packages=list(packages), wait=120, **arguments)
+
+    async def python(self, code: str, **arguments: Any) -> dict[str, Any]:
+        return await self.call("run_python_code", code=code, **arguments)
+
+
+@asynccontextmanager
+async def place(*flags: str) -> AsyncIterator[Place]:
+    with package_index() as index:
+        async with serving(*FLAGS, "--packages.index-url", index.url, *flags) as (url, _), Client(url) as mcp:
+            yield Place(mcp, index)
+
+
+async def test_package_with_what_it_depends_on_is_there_for_runs_contexts_and_the_shell() -> None:
+    async with place() as here:
+        main = here.index.add(
+            "greet",
+            "1.2",
+            content=wheel(
+                "greet",
+                "1.2",
+                needs=("helper>=1",),
+                scripts="hi = greet.cli:main",
+                files={"greet/cli.py": "def main():\n    import helper\n    print('hi', helper.VERSION)\n"},
+            ),
+        )
+        here.index.add("helper", "1.0")
+        # A context that looked for it in vain finds it later.
+        assert (await here.python("import greet", context="c"))["outcome"] == "error"
+        done = await here.install("greet>=1")
+        assert done["status"] == "success"
+        found = {package["name"]: package for package in done["packages"]}
+        assert {name: package["version"] for name, package in found.items()} == {"greet": "1.2", "helper": "1.0"}
+        assert found["greet"]["sha256"] == hashlib.sha256(main).hexdigest()
+        assert (await here.python(VERSION))["stdout"] == "1.2\n"
+        assert (await here.python(VERSION, context="c"))["stdout"] == "1.2\n"
+        assert (await here.call("run_shell_command", command="hi"))["stdout"] == "hi 1.0\n"
+        # Compiled once, and not for each run.
+        compiled = "ls ~/.local/lib/python3*/site-packages/greet/__pycache__"
+        assert "__init__.cpython" in (await here.call("run_shell_command", command=compiled))["stdout"]
+        listed = {package["name"]: package for package in (await here.call("list_packages"))["packages"]}
+        assert (listed["greet"]["source"], listed["greet"]["sha256"]) == ("installed", found["greet"]["sha256"])
+        assert (await here.call("list_files"))["entries"] == []
+
+
+async def test_run_installs_what_it_names_and_no_more_than_once() -> None:
+    async with place() as here:
+        here.index.add("greet", "1.0")
+        assert (await here.python(VERSION, packages=["greet"]))["stdout"] == "1.0\n"
+        asked = len(here.index.asked)
+        assert (await here.python(VERSION, packages=["greet"]))["stdout"] == "1.0\n"
+        assert len(here.index.asked) == asked
+        assert (await here.python(VERSION, packages=["greet"], fresh=True))["stdout"] == "1.0\n"
+        assert here.index.downloads().count("greet-1.0-py3-none-any.whl") == len(here.index.downloads())
+
+
+async def test_second_sandbox_gets_its_packages_from_the_cache() -> None:
+    async with place() as here:
+        here.index.add("greet", "1.0")
+        await here.install("greet")
+        asked = len(here.index.asked)
+        other = (await here.call("create_sandbox"))["sandbox"]
+        assert (await here.install("greet", sandbox=other))["status"] == "success"
+        assert (await here.python(VERSION, sandbox=other))["stdout"] == "1.0\n"
+        assert len(here.index.asked) == asked
+
+
+async def test_other_version_takes_the_place_of_the_first() -> None:
+    async with place() as here:
+        here.index.add("greet", "1.0", content=wheel("greet", "1.0", files={"greet/old.py": ""}))
+        here.index.add("greet", "2.0")
+        await here.install("greet==1.0")
+        assert (await here.install("greet>=2"))["status"] == "success"
+        assert (await here.python(VERSION))["stdout"] == "2.0\n"
+        assert (await here.python("import greet.old"))["outcome"] == "error"
+
+
+async def test_same_installation_is_joined_and_can_be_waited_for() -> None:
+    async with place() as here:
+        here.index.add("greet", "1.0")
+        here.index.hold.clear()
+        first = await here.call("install_packages", packages=["greet"], wait=0)
+        second = await here.call("install_packages", packages=["greet"], wait=0)
+        assert (first["status"], first["installation"]) == ("installing", second["installation"])
+        waiting = asyncio.create_task(here.call("get_installation", installation=first["installation"], wait=120))
+        here.index.hold.set()
+        assert (await waiting)["status"] == "success"
+        assert (await here.call("get_installation", installation="inst-of-before"))["error"] == "not_found"
+
+
+async def test_what_is_no_name_is_refused_before_anything_is_asked_or_made() -> None:
+    async with place() as here:
+        for name in ("requests; touch /tmp/pwn", "--index-url=http://evil/simple", "-r/etc/passwd", "../x"):
+            assert (await here.install(name))["error"] == "invalid_argument"
+            assert (await here.python("1", packages=[name]))["error"] == "invalid_argument"
+        assert here.index.asked == []
+        assert (await here.call("list_sandboxes"))["sandboxes"] == []
+
+
+async def test_failures_are_told_apart() -> None:
+    async with place("--packages.deny", '["bad*"]', "--packages.max-bytes", "300000") as here:
+        here.index.add("native", "1.0", tag="cp311-cp311-win_amd64")
+        here.index.add("greet", "1.0", content=wheel("greet", "1.0", needs=("helper<1",)))
+        here.index.add("other", "1.0", content=wheel("other", "1.0", needs=("helper>=1",)))
+        here.index.add("helper", "0.5")
+        here.index.add("helper", "1.0")
+        here.index.add("sly", "1.0", content=wheel("sly", "1.0", needs=("bad-one",)))
+        here.index.add("bad-one", "1.0")
+        here.index.add("big", "1.0", content=wheel("big", "1.0") + bytes(400_000))
+
+        async def failure(*packages: str) -> tuple[str, str]:
+            failed = await here.install(*packages)
+            assert (failed["status"], failed["packages"], bool(failed["next"])) == ("failed", [], True)
+            return failed["error"], failed["message"]
+
+        assert await failure("nowhere") == ("not_found", "The package index has no nowhere.")
+        code, message = await failure("native")
+        assert (code, "no wheel of native" in message) == ("not_found", True)
+        code, message = await failure("helper==7")
+        assert (code, "helper==7" in message) == ("not_found", True)
+        assert (await failure("greet", "other"))[0] == "invalid_argument"
+        assert await failure("sly") == (
+            "package_blocked",
+            "The package bad-one is on this server's list of blocked packages.",
+        )
+        assert (await failure("big"))[0] == "quota_exceeded"
+        assert (await here.install("Bad.One"))["error"] == "package_blocked"
+        assert (await here.python("1", packages=["nowhere"]))["error"] == "not_found"
+        assert (await here.install("left-pad", language="javascript"))["error"] == "backend_unavailable"
+        assert (await here.install("x", language="cobol"))["error"] == "unsupported_language"
+
+
+async def test_only_allowed_names_are_taken_and_what_they_depend_on_comes_with_them() -> None:
+    async with place("--packages.allow", '["greet"]') as here:
+        here.index.add("greet", "1.0", content=wheel("greet", "1.0", needs=("helper",)))
+        here.index.add("helper", "1.0")
+        assert (await here.install("helper"))["error"] == "package_blocked"
+        assert (await here.install("greet"))["status"] == "success"
+
+
+async def test_package_for_which_there_is_no_room_leaves_nothing_and_says_so() -> None:
+    async with place("--local.tmp-size", "4Mi") as here:
+        content = wheel("greet", "1.0", files={"greet/data.bin": "0" * 6_000_000})
+        here.index.add("greet", "1.0", content=content)
+        failed = await here.install("greet")
+        assert (failed["status"], failed["error"]) == ("failed", "quota_exceeded")
+        assert (await here.python("import greet"))["outcome"] == "error"
+        here.index.add("small", "1.0")
+        assert (await here.install("small"))["status"] == "success"
+
+
+async def test_nothing_of_a_package_is_run_in_the_gateway_and_its_files_stay_where_they_belong() -> None:
+    async with place() as here:
+        content = wheel("greet", "1.0", files={"../../../../../workspace/out.txt": "1", "/workspace/abs.txt": "1"})
+        here.index.add("greet", "1.0", content=content)
+        assert (await here.install("greet"))["status"] == "success"
+        assert (await here.call("list_files"))["entries"] == []
+
+
+async def test_index_that_is_not_there_is_told() -> None:
+    async with serving(*FLAGS, "--packages.index-url", "http://127.0.0.1:9/simple") as (url, _), Client(url) as mcp:
+        answer = await mcp.call_tool("install_packages", {"packages": ["greet"], "wait": 120}, raise_on_error=False)
+        assert (answer.structured_content or {})["error"] == "backend_unavailable"
+
+
+async def test_file_in_the_workspace_that_is_called_as_a_module_does_not_disturb() -> None:
+    async with place() as here:
+        here.index.add("greet", "1.0")
+        await here.call("write_file", path="zipfile.py", text="raise SystemExit(3)")
+        assert (await here.install("greet"))["status"] == "success"

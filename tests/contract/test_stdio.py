@@ -1,0 +1,151 @@
+"""`sandpod stdio` as clients start it, over a real local sandbox: its standard output is the protocol's alone."""
+
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastmcp import Client
+from fastmcp.client.transports import StdioTransport
+
+from contract.backend_fixtures import descendants
+from contract.peer import BOUND, until
+
+pytestmark = pytest.mark.needs_userns
+
+PROGRAM = str(Path(sys.executable).with_name("sandpod"))
+# A client's process, with what the server says to it kept in a file. The shell stands between them as wrappers do.
+RECORDED = f'"{PROGRAM}" stdio --log-level debug --local.warm 0 2>"$0.err" | tee "$0"'
+FOREVER = "import time\nprint('begun', flush=True)\ntime.sleep(600)"
+
+
+def call(number: int, code: str) -> dict[str, Any]:
+    params = {"name": "run_python_code", "arguments": {"code": code}, "_meta": {"progressToken": number}}
+    return {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
+
+
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 0,
+    "method": "initialize",
+    "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "old", "version": "1"}},
+}
+
+
+async def cancelled_call(client: Client[Any]) -> None:
+    """Call a program that goes on for ever, and cancel the call once it has begun."""
+    begun = asyncio.Event()
+
+    async def note(progress: float, total: float | None, message: str | None) -> None:
+        del progress, total, message
+        begun.set()
+
+    task = asyncio.create_task(client.call_tool("run_python_code", {"code": FOREVER}, progress_handler=note))
+    await asyncio.wait_for(begun.wait(), BOUND)
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+@pytest.mark.parametrize("era", ["auto", "legacy"])
+async def test_every_line_of_standard_output_is_a_message_whatever_goes_wrong(era: Any, tmp_path: Path) -> None:
+    said = tmp_path / "stdout"
+    calls: list[tuple[str, dict[str, Any], str]] = [
+        ("run_python_code", {"code": "print('fine')"}, "ok"),
+        ("run_python_code", {"code": "import os\nos.write(1, bytes(range(256)))\nraise ValueError"}, "error"),
+        ("run_python_code", {"code": FOREVER, "timeout": 0.2}, "timeout"),
+        ("run_shell_command", {"command": "kill -9 $$"}, "error"),
+        ("run_python_code", {"code": 3}, "invalid_argument"),
+        ("read_file", {"path": "../../etc/passwd"}, "invalid_path"),
+        ("get_sandbox", {"sandbox": "none"}, "session_not_found"),
+        ("create_sandbox", {"template": "none"}, "invalid_argument"),
+        ("create_link", {"path": "a"}, "invalid_argument"),
+    ]
+    async with Client(StdioTransport("bash", ["-c", RECORDED, str(said)]), mode=era) as client:
+        for tool, arguments, expected in calls:
+            answer = await client.call_tool(tool, arguments, raise_on_error=False)
+            content = answer.structured_content
+            assert content is not None
+            assert content.get("outcome", content.get("error")) == expected
+        await cancelled_call(client)
+        with pytest.raises(Exception, match="There is no such sandbox"):
+            await client.read_resource("sandpod://sandboxes/none/files/a")
+    lines = said.read_bytes().splitlines()
+    assert len(lines) > len(calls)
+    for line in lines:
+        assert json.loads(line)["jsonrpc"] == "2.0"
+    assert " WARNING " in said.with_suffix(".err").read_text(encoding="utf-8"), "logs go to standard error"
+
+
+async def test_broken_input_is_no_end_and_no_stray_output() -> None:
+    async with server() as process:
+        for line in (b"{\n", b"\xff\xfe\n", b"[]\n", b"\n", b'{"jsonrpc":"2.0","id":9}\n'):
+            tell(process, line)
+        tell(process, INITIALIZE)
+        tell(process, call(1, "print('after')"))
+        while (message := await heard(process)).get("id") != 1:
+            assert message["jsonrpc"] == "2.0"
+        assert message["result"]["structuredContent"]["stdout"] == "after\n"
+
+
+async def test_a_client_that_ends_ends_the_server_its_programs_and_its_sandboxes(tmp_path: Path) -> None:
+    async with server(TMPDIR=str(tmp_path)) as process:
+        tell(process, INITIALIZE)
+        tell(process, call(1, FOREVER))
+        while (await heard(process)).get("method") != "notifications/progress":
+            pass
+        below = descendants(process.pid)
+        assert below
+        assert process.stdin is not None
+        process.stdin.close()
+        assert await asyncio.wait_for(process.wait(), BOUND) == 0
+
+        async def gone() -> bool:
+            return not any(exists(f"/proc/{pid}") for pid in below)
+
+        await until("all that it started has ended", gone)
+        assert files_in(tmp_path) == []
+
+
+def exists(path: str) -> bool:
+    return Path(path).exists()
+
+
+def files_in(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir()]
+
+
+@contextlib.asynccontextmanager
+async def server(**environment: str) -> Any:
+    """A server whose ends are the test's."""
+    process = await asyncio.create_subprocess_exec(
+        *(PROGRAM, "stdio", "--log-level", "debug"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, **environment},
+        limit=2**20,
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+def tell(process: asyncio.subprocess.Process, message: dict[str, Any] | bytes) -> None:
+    assert process.stdin is not None
+    process.stdin.write(message if isinstance(message, bytes) else json.dumps(message).encode() + b"\n")
+
+
+async def heard(process: asyncio.subprocess.Process) -> dict[str, Any]:
+    assert process.stdout is not None
+    message = json.loads(await asyncio.wait_for(process.stdout.readline(), BOUND))
+    assert isinstance(message, dict)
+    return message

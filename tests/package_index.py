@@ -1,0 +1,107 @@
+"""A small package index on this machine, and wheels made for it: tests of packages need no network."""
+
+import contextlib
+import hashlib
+import io
+import threading
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+def wheel(
+    name: str, version: str, *, needs: tuple[str, ...] = (), files: dict[str, str] | None = None, scripts: str = ""
+) -> bytes:
+    """Return a wheel whose module has a VERSION, and what else is in `files`."""
+    data = io.BytesIO()
+    module, info = name.replace("-", "_"), f"{name.replace('-', '_')}-{version}.dist-info"
+    metadata = [
+        f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}",
+        *(f"Requires-Dist: {each}" for each in needs),
+    ]
+    content = {
+        f"{module}/__init__.py": f"VERSION = {version!r}\n",
+        **(files or {}),
+        f"{info}/METADATA": "\n".join(metadata) + "\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        **({f"{info}/entry_points.txt": f"[console_scripts]\n{scripts}\n"} if scripts else {}),
+    }
+    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
+        for path, text in content.items():
+            archive.writestr(path, text)
+        archive.writestr(f"{info}/RECORD", "".join(f"{path},,\n" for path in [*content, f"{info}/RECORD"]))
+    return data.getvalue()
+
+
+@dataclass
+class Index:
+    """What the index has, and what it was asked for.
+
+    Attributes:
+        url: Its address.
+        files: Content by file name.
+        asked: Paths of the requests, in order.
+        hold: Answers wait for it.
+    """
+
+    url: str = ""
+    files: dict[str, bytes] = field(default_factory=dict)
+    asked: list[str] = field(default_factory=list)
+    hold: threading.Event = field(default_factory=threading.Event)
+
+    def add(self, name: str, version: str, *, tag: str = "py3-none-any", content: bytes | None = None) -> bytes:
+        """Offer a wheel, and return it."""
+        data = wheel(name, version) if content is None else content
+        self.files[f"{name.replace('-', '_')}-{version}-{tag}.whl"] = data
+        return data
+
+    def page(self, name: str) -> str | None:
+        """Return the links of a project, or None."""
+        stem = name.replace("-", "_")
+        found = {file: data for file, data in self.files.items() if file.split("-")[0] == stem}
+        links = [
+            f'<a href="/files/{file}#sha256={hashlib.sha256(data).hexdigest()}">{file}</a>'
+            for file, data in found.items()
+        ]
+        return "<!DOCTYPE html><html><body>" + "\n".join(links) + "</body></html>" if found else None
+
+    def downloads(self) -> list[str]:
+        """Return the names of the files that were downloaded."""
+        return [path.rpartition("/")[2] for path in self.asked if path.startswith("/files/")]
+
+
+@contextmanager
+def package_index() -> Iterator[Index]:
+    """Give an index that is served until the block is left."""
+    index = Index()
+    index.hold.set()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            index.asked.append(self.path)
+            index.hold.wait(60)
+            kind, _, name = self.path.strip("/").partition("/")
+            page = index.page(name) if kind == "simple" else None
+            data = page.encode() if page is not None else index.files.get(name)
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+                self.send_response(404 if data is None else 200)
+                self.send_header("Content-Type", "text/html" if page is not None else "application/octet-stream")
+                self.send_header("Content-Length", str(len(data or b"")))
+                self.end_headers()
+                self.wfile.write(data or b"")
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        index.url = f"http://127.0.0.1:{server.server_address[1]}/simple"
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield index
+        finally:
+            index.hold.set()
+            server.shutdown()
+            thread.join()

@@ -1,0 +1,123 @@
+"""pip as the gateway runs it, against an index on this machine."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from package_index import Index, package_index, wheel
+from sandpod_api.results import ErrorCode
+from sandpod_gateway.errors import SandpodError, StartError
+from sandpod_gateway.packages.cache import WheelCache
+from sandpod_gateway.packages.pip import Pip, Wheel
+from sandpod_gateway.packages.pip_errors import ConflictError
+from sandpod_gateway.packages.settings import PackageSettings
+from sandpod_gateway.packages.target import State, Target
+
+MACHINE = Target(
+    markers={"python_version": "3.13", "python_full_version": "3.13.1", "platform_machine": "aarch64"},
+    abi="cp313",
+    platform="linux-aarch64",
+    libc=("glibc", "2.31"),
+)
+
+
+@pytest.fixture
+def index() -> Iterator[Index]:
+    with package_index() as index:
+        yield index
+
+
+def pip(index: Index, **settings: object) -> Pip:
+    return Pip(PackageSettings.model_validate({"index_url": index.url, **settings}))
+
+
+async def test_wheels_are_those_for_the_sandboxes_python_and_not_for_this_one(index: Index) -> None:
+    for tag in ("cp313-cp313-manylinux_2_28_aarch64", "cp313-cp313-manylinux_2_35_aarch64", "cp311-cp311-linux_x86_64"):
+        index.add("native", "1.0", tag=tag)
+    needs = ('old; python_version < "3.13"', 'new; python_version >= "3.13" and platform_machine == "aarch64"')
+    index.add("main", "1.0", content=wheel("main", "1.0", needs=("native", *needs)))
+    index.add("old", "1.0")
+    index.add("new", "1.0")
+    found = await pip(index).resolve(["main"], MACHINE, [])
+    assert {each.filename for each in found} == {
+        "main-1.0-py3-none-any.whl",
+        "new-1.0-py3-none-any.whl",
+        "native-1.0-cp313-cp313-manylinux_2_28_aarch64.whl",
+    }
+
+
+async def test_source_packages_are_never_taken(index: Index) -> None:
+    index.files["source-1.0.tar.gz"] = b""
+    with pytest.raises(SandpodError) as caught:
+        await pip(index).resolve(["source"], MACHINE, [])
+    assert caught.value.code == ErrorCode.NOT_FOUND
+    assert "source packages are not built" in caught.value.message
+    assert index.downloads() == []
+
+
+async def test_configuration_of_the_machine_is_not_followed(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("PIP_NO_BINARY", ":all:")
+    index.add("greet", "1.0")
+    assert [each.name for each in await pip(index).resolve(["greet"], MACHINE, [])] == ["greet"]
+
+
+async def test_versions_that_exclude_each_other_are_a_conflict(index: Index) -> None:
+    index.add("greet", "1.0")
+    with pytest.raises(ConflictError):
+        await pip(index).resolve(["greet"], MACHINE, ["greet==2.0"])
+
+
+async def test_download_that_is_not_what_was_announced_is_refused(index: Index) -> None:
+    index.add("greet", "1.0")
+    [found] = await pip(index).resolve(["greet"], MACHINE, [])
+    index.add("greet", "1.0", content=wheel("greet", "1.0", files={"greet/more.py": ""}))
+    with pytest.raises(SandpodError) as caught:
+        async with pip(index).download([found], MACHINE):
+            pass
+    assert caught.value.code == ErrorCode.BACKEND_ERROR
+
+
+async def test_index_that_does_not_answer_is_given_up(index: Index) -> None:
+    index.add("greet", "1.0")
+    index.hold.clear()
+    with pytest.raises(SandpodError) as caught:
+        await pip(index, timeout=0.5).resolve(["greet"], MACHINE, [])
+    assert caught.value.code == ErrorCode.TIMEOUT
+
+
+async def test_cache_keeps_what_was_used_last(tmp_path: Path) -> None:
+    cache = WheelCache(tmp_path / "cache", 25)
+    cache.open()
+    wheels = [Wheel("x", str(number), "x.whl", str(number) * 64) for number in range(3)]
+    for each in wheels:
+        source = tmp_path / "source"
+        source.write_bytes(bytes(10))
+        await cache.put(each, source, 10)
+        assert cache.get(wheels[0]) is not None
+    assert [cache.get(each) is not None for each in wheels] == [True, False, True]
+    again = WheelCache(tmp_path / "cache", 25)
+    again.open()
+    assert again.get(wheels[2]) is not None
+
+
+def test_cache_that_can_not_be_made_is_told_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StartError, match="can't be used"):
+        WheelCache(tmp_path / "file" / "cache", 1).open()
+
+
+def test_what_a_sandbox_says_of_itself_is_checked() -> None:
+    installed = {"good": {"version": "1.0"}, "../bad": {"version": "1"}, "worse": {"version": "1 --pre"}, "x": 3}
+    state = State.model_validate({"environment": MACHINE.model_dump(), "installed": installed})
+    assert list(state.installed) == ["good"]
+    for field, value in (("abi", "--pre"), ("platform", "linux-x; y"), ("libc", ["glibc", "$(x)"])):
+        with pytest.raises(ValueError, match=field):
+            Target.model_validate({**MACHINE.model_dump(), field: value})
+
+
+def test_musl_has_wheels_of_its_own() -> None:
+    options = MACHINE.model_copy(update={"libc": ("", "")}).pip_options()
+    assert "musllinux_1_2_aarch64" in options
+    assert not any("manylinux" in option for option in options)
