@@ -5,23 +5,24 @@ kept by the runner there. So any gateway can go on where another one left off.
 """
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
 
 from sandpod_api.results import ErrorCode
 from sandpod_api.run_results import ContextList, ContextRestarted, RunList, RunOutput, RunStarted
+from sandpod_gateway.asking import ask_runner
 from sandpod_gateway.connection import RunnerConnection
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.inbox import ConnectionLostError
 from sandpod_gateway.limits import RunLimits, check_run
 from sandpod_gateway.run_ids import new_run, no_such_run, run_id, split_run_id
 from sandpod_gateway.run_reports import Listing, Tail, run_output
 from sandpod_gateway.runner_messages import Ended, checked
 from sandpod_gateway.running import Running, RunRequest
-from sandpod_gateway.runs import require_language, run_header
+from sandpod_gateway.runs import start_run
 from sandpod_gateway.sandboxes import Sandboxes
 from sandpod_gateway.showing import Reading, Showing
+
+_T = TypeVar("_T")
 
 READ_LIMIT: Final = 48 * 1024
 """Most bytes of output in one answer: as JSON, counted twice, they stay below what clients take."""
@@ -49,14 +50,14 @@ class BackgroundRuns:
         seconds = self._limits.timeout(request.timeout)
         running = Running(record, request, new_run(), self._limits.output_cap)
         await self._sandboxes.keep_busy(record.name, seconds)
-        async with self._talking(owner, record.name) as connection:
-            require_language(connection, request)
-            header = run_header(running, self._limits) | {"detached": True}
-            handle = await connection.start_run(header, request.code.encode(), running)
-            if request.stdin is not None:
-                await connection.send_stdin(running.run, request.stdin.encode())
+
+        async def begin(connection: RunnerConnection) -> str:
+            handle = await start_run(connection, running, self._limits, detached=True)
             run = await connection.wait_for(handle.accepted)
             connection.forget_run(running.run)
+            return run
+
+        run = await ask_runner(self._sandboxes, record, begin, again=True)
         return RunStarted(run_id=run_id(record.name, run), sandbox=record.name, state="running")
 
     async def read(self, owner: str, name: str, *, cursor: int, wait: float, strip_ansi: bool = False) -> Reading:
@@ -74,20 +75,25 @@ class BackgroundRuns:
         Raises:
             SandpodError: not_found, or sandbox_lost.
         """
-        sandbox, run = split_run_id(name)
+        _, run = split_run_id(name)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait
-        while True:
+
+        async def look(connection: RunnerConnection) -> tuple[Reading, bytes]:
             left = max(0.0, deadline - loop.time())
             fields = {"run": run, "cursor": cursor, "wait": min(left, WAIT_ONCE), "limit": READ_LIMIT}
-            async with self._talking(owner, sandbox, about_run=True) as connection:
-                reply = await connection.ask("tail", fields)
-                output = run_output(reply, name, READ_LIMIT, strip_ansi=strip_ansi)
-                if output.result is not None:
-                    return await _with_displays(connection, run, checked(Tail, reply).end, output)
+            reply = await connection.ask("tail", fields)
+            output = run_output(reply, name, READ_LIMIT, strip_ansi=strip_ansi)
+            if output.result is None:
+                return Reading(output), reply.payload
+            return await _with_displays(connection, run, checked(Tail, reply).end, output), reply.payload
+
+        while True:
+            reading, data = await self._about(owner, name, look)
+            output = reading.result
             if output.cursor != cursor or output.state == "ended" or loop.time() >= deadline:
-                return Reading(output)
-            if reply.payload:
+                return reading
+            if data:
                 # Half a character or half a control sequence: the runner has no more to wait for than that.
                 await asyncio.sleep(HALF_WAIT)
 
@@ -97,9 +103,13 @@ class BackgroundRuns:
         Raises:
             SandpodError: not_found, or sandbox_lost.
         """
-        sandbox, run = split_run_id(name)
-        async with self._talking(owner, sandbox, about_run=True) as connection:
+        _, run = split_run_id(name)
+
+        async def end(connection: RunnerConnection) -> None:
             await connection.cancel(run)
+            await connection.ask("ping")  # answered after it
+
+        await self._about(owner, name, end)
         cursor = 0
         while True:
             reading = await self.read(owner, name, cursor=cursor, wait=STOP_WAIT)
@@ -124,32 +134,23 @@ class BackgroundRuns:
             SandpodError: not_found.
         """
         record = await self._sandboxes.resolve(owner, sandbox, make=False)
-        async with self._talking(owner, record.name) as connection:
-            await connection.ask("restart", {"context": context})
+        fields = {"context": context}
+        await ask_runner(self._sandboxes, record, lambda connection: connection.ask("restart", fields), again=False)
         return ContextRestarted(sandbox=record.name, context=context)
 
     async def _list(self, owner: str, sandbox: str | None) -> tuple[str, Listing]:
         record = await self._sandboxes.resolve(owner, sandbox, make=False)
-        async with self._talking(owner, record.name) as connection:
-            frame = await connection.ask("list")
+        frame = await ask_runner(self._sandboxes, record, lambda connection: connection.ask("list"), again=True)
         return record.name, checked(Listing, frame)
 
-    @asynccontextmanager
-    async def _talking(self, owner: str, sandbox: str, *, about_run: bool = False) -> AsyncIterator[RunnerConnection]:
-        """Give the sandbox's connection; what goes wrong with it is told as a coded error."""
+    async def _about(self, owner: str, name: str, ask: Callable[[RunnerConnection], Awaitable[_T]]) -> _T:
+        """Ask about a run, again where the stream is lost; one of a sandbox that is not there is not there either."""
+        sandbox, _ = split_run_id(name)
         try:
             record = await self._sandboxes.resolve(owner, sandbox)
-            async with self._sandboxes.connection(record) as connection:
-                yield connection
-        except ConnectionLostError as error:
-            raise SandpodError(
-                ErrorCode.SANDBOX_LOST,
-                "The sandbox went away meanwhile.",
-                cause=str(error) or None,
-                next_step="Call get_sandbox to see what became of it.",
-            ) from error
+            return await ask_runner(self._sandboxes, record, ask, again=True)
         except SandpodError as error:
-            if about_run and error.code in {ErrorCode.SESSION_NOT_FOUND, ErrorCode.NOT_FOUND}:
+            if error.code in {ErrorCode.SESSION_NOT_FOUND, ErrorCode.NOT_FOUND}:
                 raise no_such_run() from error
             raise
 

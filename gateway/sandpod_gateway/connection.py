@@ -104,18 +104,24 @@ class RunnerConnection:
         self._inbox.runs.pop(run_id, None)
 
     async def send_stdin(self, run_id: str, data: bytes) -> None:
-        """Send a program all of its input, then end of input."""
+        """Send a program all of its input, then end of input; what it has already is not given to it twice."""
         for start in range(0, len(data), protocol.FILE_PART):
-            await self.send_input(run_id, data[start : start + protocol.FILE_PART], last=False)
-        await self.send_input(run_id, b"", last=True)
+            await self.send_input(run_id, data[start : start + protocol.FILE_PART], start, last=False)
+        await self.send_input(run_id, b"", len(data), last=True)
 
-    async def send_input(self, run_id: str, part: bytes, *, last: bool) -> None:
+    async def send_input(self, run_id: str, part: bytes, offset: int, *, last: bool) -> None:
         """Send a program a part of its input, of at most FILE_PART bytes, and end of input after the last one.
+
+        Args:
+            run_id: The run.
+            part: The part.
+            offset: Bytes of its input before that part.
+            last: Nothing comes after it.
 
         Raises:
             ConnectionLostError: The stream has ended.
         """
-        await self._send({"t": "stdin", "run": run_id, "eof": last}, part)
+        await self._send({"t": "stdin", "run": run_id, "offset": offset, "eof": last}, part)
 
     async def cancel(self, run_id: str) -> None:
         """Ask the runner to end a run, whoever started it.
@@ -145,13 +151,12 @@ class RunnerConnection:
             return True  # it was refused, so it never began
         return True
 
-    async def ask(self, kind: str, fields: dict[str, Any] | None = None, parts: list[bytes] | None = None) -> Frame:
+    async def ask(self, kind: str, fields: dict[str, Any] | None = None) -> Frame:
         """Return the runner's reply to a request.
 
         Args:
             kind: The kind of frame, as in `sandpod_runner.protocol`: ping, file, tail, list or restart.
             fields: Its fields.
-            parts: Content to send, in parts of at most FILE_PART bytes.
 
         Raises:
             SandpodError: The runner refused, with its code.
@@ -159,27 +164,17 @@ class RunnerConnection:
         """
         number = next(self._numbers)
         future = self._inbox.expect_reply(number)
-        header = {"t": kind, **(fields or {}), "id": number}
-        pieces = parts or [b""]
         try:
-            for index, part in enumerate(pieces):
-                await self._send({**header, "last": index == len(pieces) - 1}, part)
-            async with asyncio.timeout(REQUEST_TIMEOUT):
-                reply = await future
-        except TimeoutError as error:
-            await self._check()
-            raise ConnectionLostError("the runner does not answer") from error
+            await self._send({"t": kind, **(fields or {}), "id": number})
+            return await self._reply(future)
         finally:
             self._inbox.replies.pop(number, None)
-        if reply.kind == "error":
-            raise refusal(reply)
-        return reply
 
     async def upload(self, fields: dict[str, Any], parts: AsyncIterator[bytes]) -> Frame:
-        """Send a file in parts as they come, and return the runner's reply to the last one.
+        """Write a file from parts as they come, and return the runner's reply to the last one.
 
         Args:
-            fields: The fields of a `write` request.
+            fields: The request's fields, but for its op.
             parts: The content, in parts of at most FILE_PART bytes; at least one.
 
         Raises:
@@ -188,7 +183,7 @@ class RunnerConnection:
         """
         number = next(self._numbers)
         future = self._inbox.expect_reply(number)
-        header = {"t": "file", **fields, "id": number}
+        header = {"t": "file", "op": "write", **fields, "id": number}
         held: bytes | None = None
         try:
             async for part in parts:
@@ -198,17 +193,21 @@ class RunnerConnection:
                 if future.done():
                     break  # refused already
             await self._send({**header, "last": True}, held or b"")
-            async with asyncio.timeout(REQUEST_TIMEOUT):
-                reply = await future
-        except TimeoutError as error:
-            await self._check()
-            raise ConnectionLostError("the runner does not answer") from error
+            return await self._reply(future)
         except BaseException:
-            with contextlib.suppress(ConnectionLostError):
-                await self._send({**header, "abort": True, "last": True})
+            if not future.done():
+                with contextlib.suppress(ConnectionLostError):
+                    await self._send({**header, "abort": True, "last": True})
             raise
         finally:
             self._inbox.replies.pop(number, None)
+
+    async def _reply(self, future: "asyncio.Future[Frame]") -> Frame:
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT):
+                reply = await self.wait_for(future)
+        except TimeoutError as error:
+            raise ConnectionLostError("the runner does not answer") from error
         if reply.kind == "error":
             raise refusal(reply)
         return reply

@@ -6,9 +6,9 @@ bounded before it is sent and after it came: the runner is untrusted.
 
 import hashlib
 import mimetypes
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -23,10 +23,10 @@ from sandpod_api.results import (
     FileStat,
     FileWritten,
 )
+from sandpod_gateway.asking import ask_runner
 from sandpod_gateway.connection import RunnerConnection
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.file_content import as_text
-from sandpod_gateway.inbox import ConnectionLostError
 from sandpod_gateway.limits import MAX_PATH, check_text
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.runner_messages import checked
@@ -38,8 +38,6 @@ MAX_READ: Final = 128 * 1024
 """Most bytes of a file in one result: as JSON, counted twice, they stay below what clients take."""
 MAX_ENTRIES: Final = 2000
 MAX_NAME: Final = 255  # bytes of one file name, as in Linux
-
-_T = TypeVar("_T")
 
 
 class _Entry(BaseModel):
@@ -118,9 +116,7 @@ class Files:
         """
         check_path(path)
         fields = {"path": path, "recursive": recursive, "limit": min(limit, MAX_ENTRIES)}
-        name, reply = await self._ask(
-            owner, sandbox, lambda connection: connection.ask("file", {"op": "list", **fields})
-        )
+        name, reply = await self.ask(owner, sandbox, "file", {"op": "list", **fields})
         listing = checked(_Listing, reply)
         entries = [entry.entry() for entry in listing.entries]
         return FileList(sandbox=name, path=path, entries=entries, truncated=listing.truncated)
@@ -143,9 +139,7 @@ class Files:
         check_path(path)
         offset, limit = span[0], min(span[1], MAX_READ)
         fields = {"path": path, "offset": offset, "limit": limit}
-        name, reply = await self._ask(
-            owner, sandbox, lambda connection: connection.ask("file", {"op": "read", **fields})
-        )
+        name, reply = await self.ask(owner, sandbox, "file", {"op": "read", **fields})
         data = reply.payload[:limit]
         size = checked(_Size, reply).size
         self._metrics.file_bytes.labels("out").inc(len(data))
@@ -162,12 +156,12 @@ class Files:
         )
 
     async def ask(self, owner: str, sandbox: str | None, kind: str, fields: dict[str, Any]) -> tuple[str, Frame]:
-        """Ask the runner of a caller's sandbox, and return the sandbox's name and the reply.
+        """Ask the runner of a caller's sandbox for what changes nothing, and return the sandbox's name and the reply.
 
         Raises:
             SandpodError: What `Sandboxes.resolve` or the runner says, or sandbox_lost.
         """
-        return await self._ask(owner, sandbox, lambda connection: connection.ask(kind, fields))
+        return await self._ask(owner, sandbox, lambda connection: connection.ask(kind, fields), again=True)
 
     async def beginning(self, owner: str, path: str, *, sandbox: str | None, limit: int) -> tuple[str, int, bytes]:
         """Return the sandbox's name, a file's size, and at most `limit` bytes of its beginning.
@@ -209,10 +203,9 @@ class Files:
                 f"The content is over {self._max_upload} bytes.",
                 next_step="Write it in parts and join them with a run.",
             )
-        parts = [data[i : i + protocol.FILE_PART] for i in range(0, len(data), protocol.FILE_PART)] or [b""]
         fields = {"path": path, "overwrite": overwrite}
         name, _ = await self._ask(
-            owner, sandbox, lambda connection: connection.ask("file", {"op": "write", **fields}, parts), make=True
+            owner, sandbox, lambda connection: connection.upload(fields, _parts(data)), make=True, again=overwrite
         )
         self._metrics.file_bytes.labels("in").inc(len(data))
         return FileWritten(sandbox=name, path=path, size=len(data), sha256=hashlib.sha256(data).hexdigest())
@@ -223,7 +216,8 @@ class Files:
         Raises:
             SandpodError: invalid_path, not_found.
         """
-        name, reply = await self._change(owner, sandbox, "stat", path=path)
+        check_path(path)
+        name, reply = await self.ask(owner, sandbox, "file", {"op": "stat", "path": path})
         return FileStat(sandbox=name, **dict(checked(_Entry, reply).entry()))
 
     async def make_directory(self, owner: str, path: str, *, sandbox: str | None) -> FileChanged:
@@ -259,20 +253,22 @@ class Files:
     async def _change(self, owner: str, sandbox: str | None, op: str, *, path: str, **fields: Any) -> tuple[str, Frame]:
         check_path(path)
         request = {"op": op, "path": path, **fields}
-        make = op == "mkdir"
-        return await self._ask(owner, sandbox, lambda connection: connection.ask("file", request), make=make)
+        new = op == "mkdir"
+        return await self._ask(owner, sandbox, lambda connection: connection.ask("file", request), make=new, again=new)
 
     async def _ask(
-        self, owner: str, sandbox: str | None, ask: Callable[[RunnerConnection], Awaitable[_T]], *, make: bool = False
-    ) -> tuple[str, _T]:
+        self,
+        owner: str,
+        sandbox: str | None,
+        ask: Callable[[RunnerConnection], Awaitable[Frame]],
+        *,
+        again: bool,
+        make: bool = False,
+    ) -> tuple[str, Frame]:
         record = await self._sandboxes.resolve(owner, sandbox, make=make)
-        try:
-            async with self._sandboxes.connection(record) as connection:
-                return record.name, await ask(connection)
-        except ConnectionLostError as error:
-            raise SandpodError(
-                ErrorCode.SANDBOX_LOST,
-                "The sandbox went away; whether the file was changed is not known.",
-                cause=str(error) or None,
-                next_step="Call get_sandbox to see what became of it.",
-            ) from error
+        return record.name, await ask_runner(self._sandboxes, record, ask, again=again)
+
+
+async def _parts(data: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, max(1, len(data)), protocol.FILE_PART):
+        yield data[start : start + protocol.FILE_PART]

@@ -25,6 +25,18 @@ class ConnectionLostError(Exception):
     """The stream ended while something was going on over it."""
 
 
+class StartedBeforeError(ConnectionLostError):
+    """A run was started before: over another stream, or by an earlier call with the same idempotency key.
+
+    Attributes:
+        run: Its name.
+    """
+
+    def __init__(self, run: str) -> None:
+        super().__init__("the run was started before")
+        self.run = run
+
+
 class RunSink(Protocol):
     """Takes what comes of a run. Called by the connection's reader, so nothing of it may wait or grow without bound."""
 
@@ -56,7 +68,7 @@ class RunHandle:
         run_id: Its name.
         sink: Takes what comes of it.
         accepted: The run that goes on under this wish: itself, or an earlier one with the same idempotency key.
-        ended: Its end.
+        ended: Its end; or StartedBeforeError, and then nothing of it comes over this stream.
     """
 
     run_id: str
@@ -149,6 +161,7 @@ class Inbox:
         earlier = frame.header.get("as")
         if isinstance(earlier, str) and len(earlier) <= MAX_NAME:
             run.accepted.set_result(earlier)
+            run.fail(StartedBeforeError(earlier))
         else:
             run.fail(ConnectionLostError())
 

@@ -56,7 +56,12 @@ class RunAnswer:
 
 @dataclass(slots=True)
 class Running:
-    """A run's output and what else it showed, while it goes on. It is the sink of the connection's reader."""
+    """A run's output and what else it showed, while it goes on. It is the sink of the connection's reader.
+
+    Attributes:
+        theirs: It is the run of an earlier call with the same idempotency key, which is read and not followed.
+        cursor: Where the reading of such a run goes on.
+    """
 
     record: SandboxRecord
     request: RunRequest
@@ -64,6 +69,8 @@ class Running:
     cap: int
     stream: OutputStream | None = None
     started: float = field(default_factory=time.perf_counter)
+    theirs: bool = False
+    cursor: int = 0
     received: dict[str, int] = field(default_factory=lambda: {"stdout": 0, "stderr": 0})
     showing: Showing = field(default_factory=Showing)
     stdout: Capture = field(init=False)

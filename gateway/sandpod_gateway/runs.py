@@ -19,7 +19,7 @@ from sandpod_api.run_results import Outcome
 from sandpod_gateway.backends.base import ClaimRequest, SandboxRecord
 from sandpod_gateway.connection import RunnerConnection
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.inbox import ConnectionLostError, RunHandle
+from sandpod_gateway.inbox import ConnectionLostError, RunHandle, StartedBeforeError
 from sandpod_gateway.limits import RunLimits, check_run
 from sandpod_gateway.metrics import Metrics, language_label
 from sandpod_gateway.packages.installer import Installer
@@ -125,7 +125,7 @@ class Runs:
         try:
             for attempt in range(ATTEMPTS):
                 try:
-                    return await self._attend(running, deadline, again=attempt > 0)
+                    return await self._attend(running, deadline)
                 except ConnectionLostError:
                     if self._is_closing(running) or time.monotonic() > deadline:
                         break
@@ -140,19 +140,18 @@ class Runs:
             raise
         return self._lost(running)
 
-    async def _attend(self, running: Running, deadline: float, *, again: bool) -> Ended:
-        """Start the program, or take it over again, and wait for its end over one stream.
+    async def _attend(self, running: Running, deadline: float) -> Ended:
+        """Start the program unless it was started, and wait for its end over one stream.
 
         Raises:
             ConnectionLostError: The stream was lost, or the runner says nothing any more.
         """
         async with self._sandboxes.connection(running.record) as connection:
             try:
-                if again:
-                    handle = await connection.follow_run(running.run, running.received, running)
-                else:
-                    handle = await self._start(connection, running)
                 async with asyncio.timeout(deadline - time.monotonic()):
+                    if running.theirs:
+                        return await self._read_earlier(connection, running)
+                    handle = await start_run(connection, running, self._limits)
                     return await self._ended(connection, running, handle)
             except TimeoutError:
                 # A runner that is this late does not listen any more: the sandbox can't be used.
@@ -163,34 +162,27 @@ class Runs:
                 raise
 
     async def _ended(self, connection: RunnerConnection, running: Running, handle: RunHandle) -> Ended:
-        if running.request.key is not None:
-            earlier = await connection.wait_for(handle.accepted)
-            if earlier != running.run:
-                running.run = earlier
+        try:
+            return self._seen(running, await connection.wait_for(handle.ended))
+        except StartedBeforeError as before:
+            if before.run != running.run:
+                running.run, running.theirs = before.run, True
                 return await self._read_earlier(connection, running)
+        # It was started over a stream that is lost.
+        handle = await connection.follow_run(running.run, running.received, running)
         return self._seen(running, await connection.wait_for(handle.ended))
 
     async def _read_earlier(self, connection: RunnerConnection, running: Running) -> Ended:
         """Read all that another call's run with the same key wrote, and wait for its end; it stays that call's."""
-        cursor = 0
         while True:
-            fields = {"run": running.run, "cursor": cursor, "wait": TAIL_WAIT, "limit": protocol.FILE_PART}
+            fields = {"run": running.run, "cursor": running.cursor, "wait": TAIL_WAIT, "limit": protocol.FILE_PART}
             frame = await connection.ask("tail", fields)
             tail = checked(Tail, frame)
             for stream, data in tail.split(frame.payload):
                 running.output(stream, running.received[stream], data)
-            if tail.end is not None and tail.cursor == cursor:
+            if tail.end is not None and tail.cursor == running.cursor:
                 return tail.end
-            cursor = tail.cursor
-
-    async def _start(self, connection: RunnerConnection, running: Running) -> RunHandle:
-        request = running.request
-        require_language(connection, request)
-        header = run_header(running, self._limits)
-        handle = await connection.start_run(header, request.code.encode(), running)
-        if request.stdin is not None:
-            await connection.send_stdin(running.run, request.stdin.encode())
-        return handle
+            running.cursor = tail.cursor
 
     async def _cancel(self, connection: RunnerConnection, run_id: str) -> None:
         """End the program for a caller that has gone, and see it end."""
@@ -220,7 +212,31 @@ class Runs:
             self._metrics.output_bytes.labels(stream).inc(count)
 
 
-def require_language(connection: RunnerConnection, request: RunRequest) -> None:
+async def start_run(
+    connection: RunnerConnection, running: Running, limits: RunLimits, *, detached: bool = False
+) -> RunHandle:
+    """Start a program; one that was started already, over another stream, is not started again.
+
+    Args:
+        connection: The stream to its sandbox.
+        running: The run.
+        limits: What bounds it.
+        detached: It goes on when nobody waits for it.
+
+    Raises:
+        SandpodError: unsupported_language.
+        ConnectionLostError: The stream has ended.
+    """
+    request = running.request
+    _require_language(connection, request)
+    header = _run_header(running, limits) | {"detached": detached}
+    handle = await connection.start_run(header, request.code.encode(), running)
+    if request.stdin is not None:
+        await connection.send_stdin(running.run, request.stdin.encode())
+    return handle
+
+
+def _require_language(connection: RunnerConnection, request: RunRequest) -> None:
     """Refuse a language that the sandbox does not have.
 
     Raises:
@@ -236,7 +252,7 @@ def require_language(connection: RunnerConnection, request: RunRequest) -> None:
         )
 
 
-def run_header(running: Running, limits: RunLimits) -> dict[str, Any]:
+def _run_header(running: Running, limits: RunLimits) -> dict[str, Any]:
     """Return the fields of the `run` frame that starts a run."""
     request = running.request
     return {
@@ -248,7 +264,6 @@ def run_header(running: Running, limits: RunLimits) -> dict[str, Any]:
         "stdin": request.stdin is not None,
         "timeout": limits.timeout(request.timeout),
         "output_limit": limits.output_limit,
-        "detached": False,
         **({"context": request.context} if request.context is not None else {}),
         **({"key": request.key} if request.key is not None else {}),
     }

@@ -11,10 +11,10 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from sandpod_api.results import ErrorCode
+from sandpod_gateway.asking import ask_runner, talking
 from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files import check_path
-from sandpod_gateway.inbox import ConnectionLostError
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.runner_messages import checked
 from sandpod_gateway.sandboxes import Sandboxes
@@ -112,12 +112,8 @@ class Transfers:
                     del buffer[: protocol.FILE_PART]
             yield bytes(buffer)
 
-        record = await self._sandboxes.linked(sandbox)
-        try:
-            async with self._sandboxes.connection(record) as connection:
-                await connection.upload({"op": "write", "path": path, "overwrite": True}, parts())
-        except ConnectionLostError as error:
-            raise _lost(error) from error
+        async with talking(self._sandboxes, await self._sandboxes.linked(sandbox)) as connection:
+            await connection.upload({"path": path, "overwrite": True}, parts())
         self._metrics.file_bytes.labels("in").inc(size)
         return size
 
@@ -127,36 +123,19 @@ class Transfers:
         Raises:
             SandpodError: session_not_found, sandbox_lost.
         """
-        record = await self._sandboxes.linked(sandbox)
         fields = {"op": "archive", "archive": secrets.token_hex(8)}
-        try:
-            # One connection for all of it: what has been told of an archive is known there alone.
-            async with self._sandboxes.connection(record) as connection:
-                while True:
-                    reply = await connection.ask("file", fields)
-                    if checked(_ArchivePart, reply).last:
-                        return
-                    self._metrics.file_bytes.labels("out").inc(len(reply.payload))
-                    yield reply.payload
-        except ConnectionLostError as error:
-            raise _lost(error) from error
+        # One connection for all of it: what has been told of an archive is known there alone.
+        async with talking(self._sandboxes, await self._sandboxes.linked(sandbox)) as connection:
+            while True:
+                reply = await connection.ask("file", fields)
+                if checked(_ArchivePart, reply).last:
+                    return
+                self._metrics.file_bytes.labels("out").inc(len(reply.payload))
+                yield reply.payload
 
     async def _read(self, record: SandboxRecord, path: str, offset: int, limit: int) -> tuple[Version, bytes]:
         check_path(path)
         fields = {"op": "read", "path": path, "offset": offset, "limit": limit}
-        try:
-            async with self._sandboxes.connection(record) as connection:
-                reply = await connection.ask("file", fields)
-        except ConnectionLostError as error:
-            raise _lost(error) from error
+        reply = await ask_runner(self._sandboxes, record, lambda connection: connection.ask("file", fields), again=True)
         part = checked(_Part, reply)
         return Version(part.size, part.mtime), reply.payload[:limit]
-
-
-def _lost(error: ConnectionLostError) -> SandpodError:
-    return SandpodError(
-        ErrorCode.SANDBOX_LOST,
-        "The sandbox went away.",
-        cause=str(error) or None,
-        next_step="Call get_sandbox to see what became of it.",
-    )

@@ -20,6 +20,7 @@ from contract.runner_harness import search_path
 from gateway_peers import until
 from sandpod_api.results import ErrorCode
 from sandpod_gateway.app import Gateway
+from sandpod_gateway.backends.base import ByteStream
 from sandpod_gateway.backends.local import LocalBackend
 from sandpod_gateway.backends.local_settings import LocalSettings
 from sandpod_gateway.settings import Settings, load
@@ -47,6 +48,31 @@ class Caller:
         for slot in self.gateway._sandboxes._slots.values():
             if slot.connection is not None:
                 await slot.connection._stream.close()
+
+    def lose_next_frame(self, *, arrives: bool) -> None:
+        """Close all streams at the next frame to their sandboxes, which arrives there or does not."""
+        for slot in self.gateway._sandboxes._slots.values():
+            assert slot.connection is not None
+            slot.connection._stream = _Cut(slot.connection._stream, arrives=arrives)
+
+
+class _Cut:
+    """A stream that is closed at the next write."""
+
+    def __init__(self, stream: ByteStream, *, arrives: bool) -> None:
+        self._stream = stream
+        self._arrives = arrives
+
+    async def read(self) -> bytes:
+        return await self._stream.read()
+
+    async def write(self, data: bytes) -> None:
+        if self._arrives:
+            await self._stream.write(data)
+        await self._stream.close()
+
+    async def close(self) -> None:
+        await self._stream.close()
 
 
 @pytest.fixture
@@ -147,6 +173,35 @@ async def test_a_run_goes_on_over_another_stream_when_its_own_is_cut(caller: Cal
     assert result is not None
     assert (result["outcome"], result["exit_code"]) == ("ok", 0)
     assert result["stdout"] == "".join(got) == "".join(f"line {i}\n" for i in range(40))
+
+
+@pytest.mark.parametrize("arrives", [True, False])
+async def test_a_call_whose_stream_is_lost_with_its_first_frame_is_served_once(caller: Caller, arrives: bool) -> None:  # noqa: FBT001
+    async def cut(tool: str, /, **arguments: Any) -> dict[str, Any]:
+        caller.lose_next_frame(arrives=arrives)
+        return await caller.call(tool, **arguments)
+
+    code = "open('count', 'a').write('x')\nimport sys\nprint(sys.stdin.read() if {reads} else '')"
+    await caller.python("1")
+    ran = await cut("run_python_code", code=code.format(reads=False))
+    assert (ran["outcome"], ran["stdout"]) == ("ok", "\n")
+    read = await cut("run_python_code", code=code.format(reads=True), stdin="given" * 100_000)
+    assert (read["outcome"], read["stdout_bytes"]) == ("ok", 500_001)
+    keyed = await cut("run_python_code", code=code.format(reads=True), stdin="given", idempotency_key="k")
+    assert (keyed["outcome"], keyed["stdout"]) == ("ok", "given\n")
+    begun = await cut("start_run", code=code.format(reads=True), stdin="given")
+    reading = await cut("read_run", run_id=begun["run_id"], wait=20)
+    while reading["state"] != "ended":
+        reading = await caller.call("read_run", run_id=begun["run_id"], wait=20, cursor=reading["cursor"])
+    assert (await cut("read_run", run_id=begun["run_id"]))["stdout"] == "given\n"
+    assert (await cut("read_file", path="count"))["content"] == "xxxx"
+    assert "error" not in await cut("write_file", path="new", text="text")
+    assert {entry["path"] for entry in (await cut("list_files"))["entries"]} == {"count", "new"}
+    assert (await cut("stop_run", run_id=begun["run_id"]))["state"] == "ended"
+    assert len((await cut("list_runs"))["runs"]) == 5
+    deleted = await cut("delete_file", path="new")
+    assert deleted["error"] == ErrorCode.SANDBOX_LOST, "twice is not the same as once"
+    assert "not known" in deleted["message"]
 
 
 async def test_the_same_key_runs_once_and_tells_the_same_end(caller: Caller) -> None:

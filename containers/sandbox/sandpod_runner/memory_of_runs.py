@@ -5,6 +5,7 @@ somebody may come back for them; the others only for a stream that is opened aga
 bytes, and neither kind of run pushes the other out.
 """
 
+from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -20,6 +21,8 @@ SHORT: Final = 600.0
 """Seconds that a run is remembered."""
 LONG: Final = 24 * 3600.0
 """Seconds that one is which was detached or has a key."""
+NAMES: Final = 2048
+"""Names of runs that are known, so that none is used twice: many times what can be on its way over a lost stream."""
 
 
 @dataclass(slots=True, eq=False)
@@ -61,6 +64,7 @@ class MemoryOfRuns:
         self._short: dict[str, Record] = {}
         self._long: dict[str, Record] = {}
         self._keys: dict[str, Record] = {}
+        self._names: OrderedDict[str, None] = OrderedDict()
         self._bytes = 0
 
     @property
@@ -72,30 +76,25 @@ class MemoryOfRuns:
         """Return an ended run."""
         return self._short.get(name) or self._long.get(name)
 
-    def holds(self, name: str) -> bool:
-        """Tell whether that is the name of an ended run that keeps it: remembered long, or not told to its end yet."""
-        short = self._short.get(name)
-        return name in self._long or (short is not None and short.delivery.owner is not None)
-
     def known(self, request: RunRequest) -> str | None:
-        """Return the name of the run that was started with this request's key.
+        """Return the name of the run that was started with this request's key or name, remembered or forgotten.
 
         Raises:
             Refusal: invalid_argument: it was started with other code, another language or other arguments.
         """
         record = self._keys.get(request.key) if request.key is not None else None
         if record is None:
-            return None
+            return request.run if request.run in self._names else None
         if record.digest != fingerprint(request):
             raise Refusal("invalid_argument", "That idempotency key was used for other code: use another key.")
         name: str = record.fields["run"]
         return name
 
     def begin(self, record: Record) -> None:
-        """Note a run that was started: it takes the place of an ended one of its name."""
-        old = self._short.pop(record.fields["run"], None)
-        if old is not None:
-            self._forget(old)
+        """Note a run that was started."""
+        self._names[record.fields["run"]] = None
+        if len(self._names) > NAMES:
+            self._names.popitem(last=False)
         if record.key is not None:
             self._keys[record.key] = record
 

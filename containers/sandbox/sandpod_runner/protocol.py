@@ -10,7 +10,7 @@ Gateway to runner:
 |---|---|---|
 | hello | version | |
 | run | run, language, args [str], env {str: str}, cwd (in the workspace), stdin (bool: input follows), timeout (seconds), output_limit (bytes), detached (bool), key (idempotency key, 1 to 128 bytes, or absent), context (its name, 1 to 128 bytes, or absent for a fresh process) | code |
-| stdin | run, eof (bool) | input |
+| stdin | run, eof (bool), offset (bytes of input before it, or absent: it comes next) | input |
 | cancel | run | |
 | follow | run, stdout, stderr (offsets, 0 where absent) | |
 | tail | id, run, cursor (0 is the beginning), wait (seconds, at most 30), limit (bytes, at most 1 MiB) | |
@@ -25,7 +25,7 @@ Runner to gateway:
 |---|---|---|
 | hello | version, languages {name: version}, workspace, memory_limit (bytes or null), runs [names of the live ones] | |
 | started | run | |
-| known | run, as (the run that its key belongs to) | |
+| known | run, as (the run that its key belongs to, or itself) | |
 | out | run, stream (stdout or stderr), offset (bytes of that stream before this piece) | output, at most OUT_PIECE bytes |
 | result | run, mime | one form of a cell's last value, at most MAX_RESULT bytes; text/plain is the first |
 | display | run, mime (one of MIME_TYPES), index (0 for the first that was shown; forms of one thing share it) | a picture or other rich form that the run showed, at most MAX_DISPLAY bytes |
@@ -49,7 +49,8 @@ where there is more than the cursor or the run has ended, and else when that com
 A log holds 256 KiB of a run's output, and 1 MiB and a file of 16 MiB in the workspace's folder `.sandpod` for detached
 runs and those with a key; the oldest is dropped first. Ended runs are remembered: of the latter kind the last 64, for
 24 hours; of the others the last 64, for 10 minutes; of all together 64 MiB of output. A run that was refused or
-forgotten is not_found. A `run` whose key a live or remembered run has, with the same code, language, args and context, is
+forgotten is not_found. A `run` can be sent again when it is not known whether it came: one whose name was used is
+answered with `known`, as itself, and starts nothing. A `run` whose key a live or remembered run has, with the same code, language, args and context, is
 answered with `known` in place of `started`, and nothing is started: `follow` tells the rest. With others it is refused.
 
 A run with a context is a cell, of Python or JavaScript: it runs in a process that stays, so variables do too. A name

@@ -112,10 +112,21 @@ class Run:
         if not self._stop.done():
             self._stop.set_result(why)
 
-    def feed(self, data: bytes, *, last: bool) -> None:
-        """Take input for the program."""
+    def feed(self, data: bytes, offset: int | None, *, last: bool) -> None:
+        """Take input for the program.
+
+        Args:
+            data: A piece of it.
+            offset: Bytes of input before it, of which some may have come already; or None: it comes next.
+            last: Nothing comes after it.
+        """
         if self._input is None or not self.request.stdin:
             return
+        if offset is not None:
+            if offset > self._input.taken:
+                self.stop(Stop("error", "A part of the program's input was lost on the way: it was ended."))
+                return
+            data = data[self._input.taken - offset :]
         if not self._input.feed(data):
             self.stop(Stop("error", "More input came than the program read: it was ended."))
         if last:

@@ -61,7 +61,7 @@ class Runs:
         return list(self._runs)
 
     def start(self, header: dict[str, Any], code: bytes, owner: Owner) -> None:
-        """Start a run; what becomes of it is sent to its owner. A key that was used before starts nothing.
+        """Start a run; what becomes of it is sent to its owner. A name or key that was used before starts nothing.
 
         Raises:
             Refusal: It can't be, and nothing was started.
@@ -71,8 +71,6 @@ class Runs:
         if known is not None:
             owner.send({"t": "known", "run": request.run, "as": known})
             return
-        if request.run in self._runs or self._memory.holds(request.run):
-            raise Refusal("invalid_argument", "There is a run of that name already.")
         if len(self._runs) + len(self._replays) >= MAX_RUNS:
             raise Refusal("session_busy", f"The sandbox runs {MAX_RUNS} programs already, which is the most.")
         try:

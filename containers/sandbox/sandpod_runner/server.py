@@ -16,7 +16,7 @@ from sandpod_runner.errors import Refusal
 from sandpod_runner.file_server import FileServer, Storage
 from sandpod_runner.files import Listing, Reply
 from sandpod_runner.frames import Decoder, Frame, FrameError, encode
-from sandpod_runner.requests import request_number, run_name
+from sandpod_runner.requests import request_number, run_name, whole
 from sandpod_runner.runs import Runs
 from sandpod_runner.tails import Tails
 
@@ -202,7 +202,7 @@ class Connection(asyncio.Protocol):
             if refusal.code == "not_found":
                 return  # it ended while its input was on the way
             raise
-        run.feed(data, last=eof)
+        run.feed(data, whole(header, "offset", 0) if "offset" in header else None, last=eof)
 
     def _refuse(self, frame: Frame, refusal: Refusal) -> None:
         about = "id" if frame.kind in _REQUESTS else "run"

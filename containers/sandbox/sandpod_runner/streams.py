@@ -125,10 +125,12 @@ class Input:
         self._fd = fd
         self._waiting = bytearray()
         self._ending = False
+        self.taken = 0  # bytes that were given
         os.set_blocking(fd, False)
 
     def feed(self, data: bytes) -> bool:
         """Take input, and tell whether it could be kept."""
+        self.taken += len(data)
         if self._fd < 0 or self._ending:
             return True  # a program that closed its input, or what comes after the end, is nobody's loss
         if len(self._waiting) + len(data) > MAX_WAITING_INPUT:

@@ -125,6 +125,8 @@ class _Session:
                 await self._file(header, frame.payload)
             case "stdin" | "cancel":
                 pass
+            case "follow":
+                await self._refuse(header, ErrorCode.NOT_FOUND, "There is no run of that name, or it was forgotten.")
             case _:
                 await self._refuse(header, ErrorCode.INVALID_ARGUMENT, "There is no such kind of frame.")
 
@@ -134,13 +136,16 @@ class _Session:
 
     async def _start(self, header: dict[str, Any], code: bytes) -> None:
         name = header.get("run")
-        if not isinstance(name, str) or not protocol.RUN_ID.fullmatch(name) or name in self._runner.runs:
-            await self._refuse(header, ErrorCode.INVALID_ARGUMENT, "That is no new name of a run.")
+        if not isinstance(name, str) or not protocol.RUN_ID.fullmatch(name):
+            await self._refuse(header, ErrorCode.INVALID_ARGUMENT, "That is no name of a run.")
+        elif name in self._runner.used:
+            await self._send({"t": "known", "run": name, "as": name})
         elif header.get("language") != "python":
             await self._refuse(header, ErrorCode.UNSUPPORTED_LANGUAGE, "This sandbox runs Python only.")
         else:
             run = _Run(header, self._send)
             self._runner.runs.add(name)
+            self._runner.used.add(name)
             self._runs[name] = (run, asyncio.create_task(self._follow(name, run, code)))
 
     async def _follow(self, name: str, run: _Run, code: bytes) -> None:
@@ -175,6 +180,7 @@ class FakeRunner:
     def __init__(self, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
         self.files = FakeFiles()
         self.runs: set[str] = set()
+        self.used: set[str] = set()
         self.sleep = sleep
         self._sessions: set[asyncio.Task[None]] = set()
         self._streams: list[MemoryStream] = []

@@ -15,10 +15,10 @@ from pydantic import ValidationError
 
 from sandpod_api.results import ErrorCode
 from sandpod_api.run_results import Language, Outcome
+from sandpod_gateway.asking import talking
 from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.connection import RunnerConnection
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.inbox import ConnectionLostError
 from sandpod_gateway.packages.pip import Wheel
 from sandpod_gateway.packages.target import State
 from sandpod_gateway.run_ids import new_run
@@ -94,22 +94,14 @@ class PackagesInside:
     async def _run(self, record: SandboxRecord, wheels: list[tuple[Wheel, IO[bytes], int]]) -> State:
         sink = _Sink()
         head = [{"name": wheel.name, "size": size, "sha256": wheel.sha256} for wheel, _, size in wheels]
-        try:
-            async with self._sandboxes.connection(record) as connection:
-                if Language.PYTHON not in connection.hello.languages:
-                    raise SandpodError(
-                        ErrorCode.UNSUPPORTED_LANGUAGE,
-                        "This sandbox's image has no Python.",
-                        next_step="Use a template whose image has it.",
-                    )
-                ended = await self._attend(connection, sink, head, [file for _, file, _ in wheels])
-        except ConnectionLostError as error:
-            raise SandpodError(
-                ErrorCode.SANDBOX_LOST,
-                "The sandbox went away while packages were installed.",
-                cause=str(error) or None,
-                next_step="Call get_sandbox to see what became of it.",
-            ) from error
+        async with talking(self._sandboxes, record) as connection:
+            if Language.PYTHON not in connection.hello.languages:
+                raise SandpodError(
+                    ErrorCode.UNSUPPORTED_LANGUAGE,
+                    "This sandbox's image has no Python.",
+                    next_step="Use a template whose image has it.",
+                )
+            ended = await self._attend(connection, sink, head, [file for _, file, _ in wheels])
         return _state(sink, ended)
 
     async def _attend(
@@ -139,14 +131,15 @@ class PackagesInside:
 async def _feed(
     connection: RunnerConnection, run: str, sink: _Sink, head: list[dict[str, Any]], files: list[IO[bytes]]
 ) -> None:
-    await connection.send_input(run, json.dumps(head).encode() + b"\n", last=not files)
+    first = json.dumps(head).encode() + b"\n"
+    await connection.send_input(run, first, 0, last=not files)
     sent = 0
     async for part, last in _parts(files):
-        sent += len(part)
+        offset, sent = len(first) + sent, sent + len(part)
         while sent - sink.dots * PART > AHEAD * PART:
             sink.moved.clear()
             await sink.moved.wait()
-        await connection.send_input(run, part, last=last)
+        await connection.send_input(run, part, offset, last=last)
 
 
 async def _parts(files: list[IO[bytes]]) -> AsyncIterator[tuple[bytes, bool]]:

@@ -84,8 +84,8 @@ async def test_run_without_a_key_is_started_each_time(client: Client) -> None:
 
 async def test_name_of_a_run_with_a_key_stays_its_own(client: Client) -> None:
     await client.run("true", "shell", run="mine", key="named")
-    assert await refused(client, "true", "shell", run="mine") == "invalid_argument"
-    assert await refused(client, "true", "shell", run="mine", key="another") == "invalid_argument"
+    assert await known_as(client, "true", "shell", run="mine") == "mine"
+    assert await known_as(client, "true", "shell", run="mine", key="another") == "mine"
 
 
 async def test_many_runs_without_a_key_do_not_make_it_forgotten(client: Client) -> None:

@@ -151,16 +151,36 @@ async def test_stream_that_does_not_begin_with_hello_is_closed(runner: Runner, f
     await client.close()
 
 
-async def test_two_live_runs_can_not_have_one_name(runner: Runner, client: Client) -> None:
-    name = await client.start("read x", "shell", stdin=True, run="twice")
+async def test_a_run_that_is_sent_again_is_known_and_not_started_again(runner: Runner, client: Client) -> None:
+    code = "echo begun >> count; read x; cat count"
+    name = await client.start(code, "shell", stdin=True, run="twice")
     other = await runner.connect()
-    with pytest.raises(RefusedError) as refused:
-        await other.run("true", "shell", run="twice")
-    assert refused.value.code == "invalid_argument"
+    again = {"t": "run", "run": name, "language": "shell", "stdin": True}
+    await other.send(again, code.encode())
+    frame = await other.next()
+    assert frame is not None
+    assert (frame.kind, frame.header["run"], frame.header["as"]) == ("known", name, name)
     await client.send({"t": "stdin", "run": name, "eof": True})
-    await client.finish(name)
-    assert (await other.run("true", "shell", run="twice")).outcome == "ok"
+    assert (await client.finish(name)).out == b"begun\n"
+    await other.send(again, code.encode())
+    frame = await other.next()
+    assert frame is not None
+    assert frame.kind == "known"
+    followed = await other.finish(await other.follow(name))
+    assert (followed.out, followed.outcome) == (b"begun\n", "ok")
     await other.close()
+
+
+async def test_input_that_comes_twice_is_given_once_and_a_gap_in_it_ends_the_run(client: Client) -> None:
+    name = await client.start("cat", "shell", stdin=True)
+    for offset, part in ((0, b"abc"), (0, b"abc"), (1, b"bcd"), (4, b"e")):
+        await client.send({"t": "stdin", "run": name, "offset": offset}, part)
+    await client.send({"t": "stdin", "run": name, "offset": 5, "eof": True})
+    assert (await client.finish(name)).out == b"abcde"
+    name = await client.start("cat", "shell", stdin=True)
+    await client.send({"t": "stdin", "run": name, "offset": 1}, b"b")
+    ended = await client.finish(name)
+    assert (ended.outcome, "input was lost" in ended.end["detail"]) == ("error", True)
 
 
 async def test_frames_of_a_run_go_to_the_stream_that_started_it(runner: Runner, client: Client) -> None:

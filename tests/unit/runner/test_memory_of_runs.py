@@ -6,7 +6,7 @@ import pytest
 
 from sandpod_runner.delivery import MAX_WAITING_BYTES, UNOWNED, Delivery
 from sandpod_runner.errors import Refusal
-from sandpod_runner.memory_of_runs import LONG, MAX_BYTES, MOST, SHORT, MemoryOfRuns, Record
+from sandpod_runner.memory_of_runs import LONG, MAX_BYTES, MOST, NAMES, SHORT, MemoryOfRuns, Record
 from sandpod_runner.output_log import OutputLog
 from sandpod_runner.protocol import LANGUAGES
 from sandpod_runner.requests import RunRequest, fingerprint, parse_run
@@ -97,23 +97,16 @@ def test_oldest_output_is_dropped_where_all_is_too_much_and_the_ends_stay() -> N
     assert stream.kinds == ["end"]
 
 
-def test_ended_run_makes_room_for_one_of_its_name() -> None:
+def test_name_is_known_when_its_run_was_forgotten_for_many_runs_more() -> None:
     memory = MemoryOfRuns()
-    ended(memory, "name", 0)
-    second = ended(memory, "name", 5)
-    assert memory.ended == [second]
-
-
-def test_name_of_a_run_that_is_still_being_told_is_not_free() -> None:
-    memory = MemoryOfRuns()
-    record = ended(memory, "name", output=100)
-    slow = Stream(can_send=False)
-    record.delivery.follow(slow, 0, 0)
-    assert memory.holds("name")
-    slow.can_send = True
-    record.delivery.pump()
-    assert slow.kinds == ["out", "end"]
-    assert not memory.holds("name")
+    assert memory.known(asked("first")) is None
+    ended(memory, "first")
+    for number in range(NAMES - 1):
+        ended(memory, f"later-{number}")
+    assert memory.find("first") is None
+    assert memory.known(asked("first")) == "first"
+    ended(memory, "last")
+    assert memory.known(asked("first")) is None
 
 
 def test_displays_that_nobody_got_come_with_the_next_owner_before_the_end() -> None:
