@@ -13,6 +13,8 @@ from typing import Any, ParamSpec
 from fastmcp.tools.base import ToolResult
 from mcp_types import ImageContent, TextContent
 from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
 
 from sandpod_api.results import ErrorCode, Problem
 from sandpod_gateway.artifacts import ArtifactAnswer
@@ -41,14 +43,28 @@ def answer(result: Result, *, is_error: bool = False) -> ToolResult:
     return ToolResult(content=content, structured_content=model.model_dump(mode="json"), is_error=is_error)
 
 
+class _Lean(GenerateJsonSchema):
+    """Leaves out what says nothing: clients read these schemas at each call, and models in each conversation."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:  # noqa: ARG002 - as the base class has it
+        return False
+
+    def nullable_schema(self, schema: core_schema.NullableSchema) -> JsonSchemaValue:
+        """Return `type: [x, null]` in place of anyOf where that says the same."""
+        inner = self.generate_inner(schema["schema"])
+        if isinstance(inner.get("type"), str) and "enum" not in inner:
+            return {**inner, "type": [inner["type"], "null"]}
+        return super().nullable_schema(schema)
+
+
 def output_schema(model: type[BaseModel]) -> dict[str, Any]:
     """Return the schema of a tool's answer: its result, or the coded error that takes its place.
 
     MCP wants an object at the top, and clients check answers against it: so all fields of both are there, and only
     what both have in common (nothing) is required.
     """
-    schema = model.model_json_schema(mode="serialization")
-    problem = Problem.model_json_schema(mode="serialization")
+    schema = model.model_json_schema(mode="serialization", schema_generator=_Lean)
+    problem = Problem.model_json_schema(mode="serialization", schema_generator=_Lean)
     defs = {**schema.get("$defs", {}), **problem.get("$defs", {})}
     properties = {**schema.get("properties", {})}
     for name, field in problem["properties"].items():
