@@ -30,6 +30,7 @@ async def test_cells_are_evaluated_by_ipython(notebook: Notebook) -> None:
         ("    indented = 1", b"", b""),
     ],
 )
+@pytest.mark.usefixtures("runner")
 async def test_what_is_no_python_is_translated(notebook: Notebook, code: str, out: bytes, err: bytes) -> None:
     result = await notebook.cell(code)
     assert (result.outcome, result.err, shown(result)) == ("ok", err, [])
