@@ -52,8 +52,10 @@ def claimed(backend: Backend, folder: Path) -> Iterator[Sandbox]:
     thread.start()
     try:
         loop = ready.result(_START_SECONDS)
-        yield Sandbox(address)
-        loop.call_soon_threadsafe(over.set)
+        try:
+            yield Sandbox(address)
+        finally:
+            loop.call_soon_threadsafe(over.set)
     finally:
         thread.join()
 

@@ -2,8 +2,9 @@
 
 One rule says where. A test that has its stream from `client`, `notebook` or `sandbox` is about what users see: it runs
 with a runner that was started directly, in a local sandbox and, where there is a cluster, in a pod. A test that uses
-`runner` needs settings of its own, the runner's process or its workspace: it runs with that runner alone. A module
-all of whose tests do says so with `usefixtures("runner")`.
+`runner` runs with that one alone: it needs settings of its own, the runner's process or its workspace. What can't
+differ between places uses it too, by `usefixtures("runner")`, since each test in a pod costs a new stream: what a frame
+may say, how code is read and how values are shown.
 """
 
 from collections.abc import AsyncIterator, Iterator
@@ -20,9 +21,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Give each test its sandboxes. A module can name several runners that are started directly."""
     if "sandbox" not in metafunc.fixturenames:
         return
-    places = {"direct": "runner"}
+    places = getattr(metafunc.module, "RUNNERS", {"direct": "runner"})
     if "runner" not in metafunc.fixturenames:
-        places = getattr(metafunc.module, "RUNNERS", places)
         places = places | {kind: f"{kind}_sandbox" for kind in cases() if kind != "fake"}
     metafunc.parametrize("sandbox", places.values(), ids=places, indirect=True, scope="module")
 

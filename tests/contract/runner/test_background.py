@@ -216,8 +216,8 @@ async def test_folder_of_the_logs_is_not_shown_and_can_not_be_used(runner: Runne
 async def test_live_detached_runs_are_named_to_each_stream(sandbox: Sandbox, client: Client) -> None:
     name = await begun(sandbox, "read x", stdin=True)
     fresh = await sandbox.connect()
-    assert fresh.hello["runs"] == [name]
-    assert (await fresh.ask("ping")).header["runs"] == [name]
+    assert name in fresh.hello["runs"]
+    assert name in (await fresh.ask("ping")).header["runs"]
     await fresh.close()
     await client.send({"t": "cancel", "run": name})
     assert (await client.until_ended(name))["outcome"] == "cancelled"

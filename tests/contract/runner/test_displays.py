@@ -11,6 +11,8 @@ from sandpod_runner import protocol
 
 __all__ = ["RUNNERS"]
 
+pytestmark = pytest.mark.usefixtures("runner")
+
 Run = Callable[[str], Awaitable[Result]]
 
 THING = (

@@ -74,6 +74,7 @@ async def test_syntax_error_beside_a_magic_is_told_in_its_line(notebook: Noteboo
 
 
 @pytest.mark.parametrize("code", ["!echo started; sleep 3024", "%%bash\necho started; sleep 3024"])
+@pytest.mark.usefixtures("runner")
 async def test_timeout_interrupts_a_command_and_keeps_the_state(notebook: Notebook, code: str) -> None:
     await notebook.cell("x = 5")
     result = await notebook.cell(code, timeout=1)

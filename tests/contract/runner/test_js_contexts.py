@@ -218,6 +218,7 @@ async def test_stack_shows_the_lines_of_all_cells_and_nothing_of_the_runner(note
         ("({ [Symbol.for('nodejs.util.inspect.custom')]() { throw new Error('no text') } })", "Error: no text"),
     ],
 )
+@pytest.mark.usefixtures("runner")
 async def test_error_fails_the_cell_and_keeps_the_state(notebook: Notebook, code: str, err: str) -> None:
     result = await notebook.cell(code)
     assert (result.outcome, result.exit_code, result.end["context_state"]) == ("error", 1, "kept")

@@ -62,6 +62,7 @@ async def test_commonjs_modules_and_await_all_work_without_flags(client: Client,
         ("await new Promise(() => {})", 13, b"never settled"),
     ],
 )
+@pytest.mark.usefixtures("runner")
 async def test_exit_codes_and_errors_are_those_of_node(client: Client, code: str, exit_code: int, err: bytes) -> None:
     result = await client.run(code, "javascript")
     assert result.exit_code == exit_code

@@ -181,7 +181,7 @@ async def test_ping_is_answered_while_programs_use_all_processors(client: Client
     frame = await client.next()
     assert frame is not None
     assert (frame.kind, frame.header["id"]) == ("pong", 5)
-    assert sorted(frame.header["runs"]) == sorted(names)
+    assert set(names) <= set(frame.header["runs"])
     for name in names:
         await client.send({"t": "cancel", "run": name})
     assert {(await client.finish(name)).outcome for name in names} == {"cancelled"}
