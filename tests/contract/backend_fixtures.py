@@ -1,15 +1,19 @@
 """The backends that the contract suite runs against, each with what differs: settings, and how to break a sandbox.
 
 Called by `conftest.py`. The Kubernetes one needs a cluster with the chart installed and runs only where
-SANDPOD_TEST_KUBERNETES is set; elsewhere the suite has no such case at all.
+SANDPOD_TEST_KUBERNETES is set; elsewhere the suite has no such case at all. SANDPOD_TEST_TEMPLATE names the template
+whose sandboxes it runs in, so that the same tests can be had under another runtime, as gVisor.
 """
 
 import asyncio
 import os
+import shutil
 import signal
+import sys
 from abc import ABC, abstractmethod
 from pathlib import Path
 
+from contract.runner_harness import search_path
 from sandpod_gateway.backends.base import Backend
 from sandpod_gateway.backends.factory import create_backend
 from sandpod_gateway.backends.fake import DEFAULT_TERMS, FakeBackend
@@ -56,7 +60,10 @@ class FakeCase(Case):
 
 class LocalCase(Case):
     def create(self, per_owner: int) -> Backend:
-        return create_backend("local", local=LocalSettings(max_sandboxes_per_owner=per_owner, warm=0))
+        # The Python of these tests has the libraries that the image has, and their Node is the image's.
+        node = shutil.which("node", path=search_path())
+        settings = LocalSettings(max_sandboxes_per_owner=per_owner, warm=0, python=sys.executable, node=node)
+        return create_backend("local", local=settings)
 
     async def break_sandbox(self, backend: Backend, name: str) -> None:  # noqa: ARG002 - it is the only one
         [first] = first_processes()

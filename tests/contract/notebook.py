@@ -1,22 +1,11 @@
 """A context of a runner, for the tests of what evaluates its cells: IPython, or plain Python where that is missing."""
 
-from collections.abc import Iterator
 from typing import Any, Final
 
-import pytest
+from contract.runner_harness import Client, Result
 
-from contract.runner_harness import Client, Result, Runner, running, without
-
-KINDS: Final = ["ipython", "plain"]
-"""What evaluates the cells of a runner's contexts."""
-
-
-def runner_of_kind(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
-    """Give a runner of the kind that the fixture's parameter names."""
-    folder = tmp_path_factory.mktemp(request.param)
-    hidden = {"PYTHONPATH": without("IPython", folder)} if request.param == "plain" else {}
-    with running(folder, **hidden) as started:
-        yield started
+RUNNERS: Final = {"ipython": "runner", "plain": "plain_runner"}
+"""What evaluates the cells of contexts, and the fixture that has a runner with it; see `runner/conftest.py`."""
 
 
 class Notebook:

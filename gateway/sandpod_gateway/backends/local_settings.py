@@ -13,8 +13,8 @@ from sandpod_api.templates import ModuleName, TemplateLanguage
 
 _DATA_FACTOR: Final = 2
 """Private memory of one process over the sandbox's limit: room for what a program reserves and does not touch."""
-_DATA_LEAST: Final = 2**30
-"""Bytes. Node.js 24 reserves about 600 MiB when it starts, and needs few of them."""
+_DATA_LEAST: Final = 2**32
+"""Bytes. Node.js 24 reserves about 550 MiB when it starts and as many for each worker thread, and needs few of them."""
 
 
 class LocalSettings(BaseModel):

@@ -1,22 +1,81 @@
-"""A runner for each test module, and a stream to it for each test."""
+"""Where the tests of the runner run, and a stream for each of them.
+
+One rule says where. A test that has its stream from `client`, `notebook` or `sandbox` is about what users see: it runs
+with a runner that was started directly, in a local sandbox and, where there is a cluster, in a pod. A test that uses
+`runner` runs with that one alone: it needs settings of its own, the runner's process or its workspace. What can't
+differ between places uses it too, by `usefixtures("runner")`, since each test in a pod costs a new stream: what a frame
+may say, how code is read and how values are shown.
+"""
 
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from contract.backend_fixtures import cases
 from contract.notebook import Notebook
-from contract.runner_harness import Client, Runner, running
+from contract.runner_harness import Client, Runner, Sandbox, running, without
+from contract.runner_places import claimed
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give each test its sandboxes. A module can name several runners that are started directly."""
+    if "sandbox" not in metafunc.fixturenames:
+        return
+    places = getattr(metafunc.module, "RUNNERS", {"direct": "runner"})
+    if "runner" not in metafunc.fixturenames:
+        places = places | {kind: f"{kind}_sandbox" for kind in cases() if kind != "fake"}
+    metafunc.parametrize("sandbox", places.values(), ids=places, indirect=True, scope="module")
 
 
 @pytest.fixture(scope="module")
 def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
+    """A runner that was started directly."""
     with running(tmp_path_factory.mktemp("runner")) as started:
         yield started
 
 
+@pytest.fixture(scope="module")
+def plain_runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
+    """The same without IPython."""
+    folder = tmp_path_factory.mktemp("plain")
+    with running(folder, PYTHONPATH=without("IPython", folder)) as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def local_sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    """A sandbox of the local backend, for all tests."""
+    with claimed(cases()["local"]().create(per_owner=1), tmp_path_factory.mktemp("local")) as sandbox:
+        yield sandbox
+
+
+@pytest.fixture(scope="session")
+def kubernetes_sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
+    """A pod of the cluster, for all tests."""
+    with claimed(cases()["kubernetes"]().create(per_owner=1), tmp_path_factory.mktemp("kubernetes")) as sandbox:
+        yield sandbox
+
+
+@pytest.fixture(scope="module")
+def sandbox(request: pytest.FixtureRequest) -> Sandbox:
+    """What the test runs with; see above."""
+    sandbox = request.getfixturevalue(request.param)
+    assert isinstance(sandbox, Sandbox)
+    return sandbox
+
+
 @pytest.fixture
-async def client(runner: Runner) -> AsyncIterator[Client]:
-    client = await runner.connect()
+async def client(sandbox: Sandbox) -> AsyncIterator[Client]:
+    """A stream."""
+    client = await sandbox.connect()
+    yield client
+    await client.close()
+
+
+@pytest.fixture
+async def other(sandbox: Sandbox) -> AsyncIterator[Client]:
+    """Another one."""
+    client = await sandbox.connect()
     yield client
     await client.close()
 

@@ -68,6 +68,7 @@ async def test_archives_that_nobody_fetches_are_forgotten(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", [None, "", 5, ["a"]])
+@pytest.mark.usefixtures("runner")
 async def test_archive_without_a_name_is_refused(client: Client, name: object) -> None:
     with pytest.raises(RefusedError) as refused:
         await client.file("archive", archive=name)

@@ -1,13 +1,12 @@
 """Detached runs go on whatever becomes of streams and readers, and their output is read with a cursor."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from contract.runner_harness import PATIENCE, Client, RefusedError, Runner, running
+from contract.runner_harness import PATIENCE, Client, RefusedError, Runner, Sandbox, running
 from sandpod_runner.memory_of_runs import MOST
 from sandpod_runner.paths import HIDDEN
 from sandpod_runner.spill import FILE_SIZE
@@ -20,16 +19,9 @@ LOUD = "import sys\nb = b'%064d' % 7 * 1024\nfor _ in range({}): sys.stdout.buff
 """Writes so many pieces of 64 KiB."""
 
 
-@pytest.fixture
-async def other(runner: Runner) -> AsyncIterator[Client]:
-    client = await runner.connect()
-    yield client
-    await client.close()
-
-
-async def begun(runner: Runner, code: str, language: str = "shell", **fields: Any) -> str:
+async def begun(sandbox: Sandbox, code: str, language: str = "shell", **fields: Any) -> str:
     """Start a detached run whose stream is gone when this returns."""
-    gone = await runner.connect()
+    gone = await sandbox.connect()
     name = await gone.start(code, language, detached=True, **fields)
     await gone.frame_of(name)
     await gone.close()
@@ -54,8 +46,8 @@ async def read_all(client: Client, name: str) -> tuple[int, dict[str, bytes], di
             return dropped, streams, fields["end"]
 
 
-async def test_detached_run_survives_its_stream_and_is_read_with_a_cursor(runner: Runner, client: Client) -> None:
-    name = await begun(runner, "echo one; echo two >&2; read x; echo three; exit 7", stdin=True)
+async def test_detached_run_survives_its_stream_and_is_read_with_a_cursor(sandbox: Sandbox, client: Client) -> None:
+    name = await begun(sandbox, "echo one; echo two >&2; read x; echo three; exit 7", stdin=True)
     reply = await client.ask("tail", run=name, wait=PATIENCE)
     assert (reply.header["state"], reply.header["end"], reply.header["dropped"]) == ("live", None, 0)
     await client.send({"t": "stdin", "run": name, "eof": True})
@@ -98,8 +90,8 @@ async def test_tail_whose_wait_is_over_says_that_there_is_nothing_new(client: Cl
     await client.finish(name)
 
 
-async def test_tails_that_wait_are_bounded_and_end_with_their_stream(runner: Runner, client: Client) -> None:
-    many = await runner.connect()
+async def test_tails_that_wait_are_bounded_and_end_with_their_stream(sandbox: Sandbox, client: Client) -> None:
+    many = await sandbox.connect()
     name = await client.start("read x", "shell", stdin=True)
     for number in range(MAX_WAITING + 1):
         await many.send({"t": "tail", "id": number, "run": name, "wait": 30})
@@ -128,6 +120,7 @@ async def test_tails_that_wait_are_bounded_and_end_with_their_stream(runner: Run
         ({"limit": 1.5}, "invalid_argument"),
     ],
 )
+@pytest.mark.usefixtures("runner")
 async def test_tail_that_makes_no_sense_is_refused(client: Client, fields: dict[str, Any], code: str) -> None:
     name = (await client.run("echo up", "shell")).end["run"]
     with pytest.raises(RefusedError) as refused:
@@ -156,8 +149,8 @@ async def test_run_with_much_output_and_no_reader_ends_costs_no_memory_and_its_n
     assert list(runner.workspace.iterdir()) == []
 
 
-async def test_detached_run_is_not_stopped_by_a_reader_that_does_not_read(runner: Runner, client: Client) -> None:
-    slow = await runner.connect()
+async def test_detached_run_is_not_stopped_by_a_reader_that_does_not_read(sandbox: Sandbox, client: Client) -> None:
+    slow = await sandbox.connect()
     name = await client.start(f"input()\n{LOUD.format(30 * 16)}", detached=True, stdin=True)
     await client.frame_of(name)
     await slow.follow(name)
@@ -220,18 +213,18 @@ async def test_folder_of_the_logs_is_not_shown_and_can_not_be_used(runner: Runne
     assert await read_all(client, name)
 
 
-async def test_live_detached_runs_are_named_to_each_stream(runner: Runner, client: Client) -> None:
-    name = await begun(runner, "read x", stdin=True)
-    fresh = await runner.connect()
-    assert fresh.hello["runs"] == [name]
-    assert (await fresh.ask("ping")).header["runs"] == [name]
+async def test_live_detached_runs_are_named_to_each_stream(sandbox: Sandbox, client: Client) -> None:
+    name = await begun(sandbox, "read x", stdin=True)
+    fresh = await sandbox.connect()
+    assert name in fresh.hello["runs"]
+    assert name in (await fresh.ask("ping")).header["runs"]
     await fresh.close()
     await client.send({"t": "cancel", "run": name})
     assert (await client.until_ended(name))["outcome"] == "cancelled"
 
 
-async def test_list_tells_live_and_ended_runs_apart(runner: Runner, client: Client) -> None:
-    name = await begun(runner, "read x", stdin=True)
+async def test_list_tells_live_and_ended_runs_apart(sandbox: Sandbox, client: Client) -> None:
+    name = await begun(sandbox, "read x", stdin=True)
     ended = (await client.run("raise SystemExit(1)")).end["run"]
     reply = (await client.ask("list")).header
     rows = {row["run"]: row for row in reply["runs"]}
@@ -248,9 +241,9 @@ async def test_list_tells_live_and_ended_runs_apart(runner: Runner, client: Clie
 
 
 async def test_remembered_runs_are_bounded_and_ordinary_ones_do_not_push_detached_ones_out(
-    runner: Runner, client: Client
+    sandbox: Sandbox, client: Client
 ) -> None:
-    name = await begun(runner, "echo kept")
+    name = await begun(sandbox, "echo kept")
     await client.until_ended(name)
     first = (await client.run("true", "shell")).end["run"]
     for _ in range(MOST):

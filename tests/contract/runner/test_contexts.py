@@ -1,20 +1,15 @@
 """Cells of a context share its variables; each is a run of its own."""
 
-import os
-import signal
 from typing import Any
 
 import pytest
 
-from contract.notebook import KINDS, Notebook, runner_of_kind, value
-from contract.runner_harness import Client, RefusedError, Runner, processes_with
-from gateway_peers import until
+from contract.notebook import RUNNERS, Notebook, value
+from contract.runner_harness import Client, RefusedError, Sandbox
 from sandpod_runner import protocol
 
 BLOCK = "print('started')\nimport time\ntime.sleep(99)"
-
-
-runner = pytest.fixture(scope="module", params=KINDS)(runner_of_kind)
+__all__ = ["RUNNERS"]
 
 
 async def contexts(client: Client) -> dict[str, str]:
@@ -57,6 +52,7 @@ async def test_contexts_share_nothing_and_a_run_without_one_is_fresh(notebook: N
         "for _ in range(2): 5",
     ],
 )
+@pytest.mark.usefixtures("runner")
 async def test_cell_without_a_last_value_has_no_result(notebook: Notebook, code: str) -> None:
     result = await notebook.cell(code)
     assert (result.outcome, value(result)) == ("ok", {})
@@ -182,7 +178,7 @@ async def test_cancel_interrupts_what_the_cell_waits_for(notebook: Notebook) -> 
     await notebook.client.send({"t": "cancel", "run": name})
     result = await notebook.client.finish(name)
     assert (result.outcome, result.end["context_state"]) == ("cancelled", "kept")
-    assert processes_with("sleep 3021") == []
+    assert await notebook.client.processes_with("sleep 3021") == []
     assert value(await notebook.cell("x")) == {"text/plain": b"5"}
 
 
@@ -192,7 +188,7 @@ async def test_cell_that_does_not_listen_is_killed_and_the_loss_is_said(notebook
     result = await notebook.cell(f"{deaf}print('deaf')\nwhile True: pass", timeout=1)
     assert (result.outcome, result.out, result.end["context_state"]) == ("timeout", b"deaf\n", "lost")
     assert "variables are lost" in result.end["detail"]
-    assert processes_with("sleep 3022") == []
+    assert await notebook.client.processes_with("sleep 3022") == []
     again = await notebook.cell("x")
     assert (b"NameError" in again.err, again.end["context_state"], again.end["detail"]) == (True, "kept", None)
 
@@ -207,7 +203,7 @@ async def test_code_that_ends_the_process_loses_the_state(notebook: Notebook) ->
 
 async def test_process_that_died_between_cells_is_told_by_the_next(notebook: Notebook) -> None:
     pid = int((await notebook.cell("import os\nprint(os.getpid())")).out)
-    os.kill(pid, signal.SIGKILL)
+    await notebook.client.run(f"kill -KILL {pid}", "shell")
     result = await notebook.cell("print('anew')")
     assert (result.outcome, result.out, result.end["context_state"]) == ("ok", b"anew\n", "lost")
     assert (await notebook.cell("1")).end["context_state"] == "kept"
@@ -271,19 +267,22 @@ async def test_contexts_run_side_by_side_and_are_listed(notebook: Notebook) -> N
 
 
 async def test_restart_ends_the_process_all_that_came_from_it_and_the_cell_that_it_runs(notebook: Notebook) -> None:
-    await notebook.cell("x = 1\nimport os\nos.system('setsid sleep 3023 &')")
-    await until(lambda: processes_with("sleep 3023") != [])
+    # The daemon is there once its parent has ended.
+    daemon = "import subprocess\nsubprocess.Popen(['sleep', '3023'], start_new_session=True)"
+    await notebook.cell(f"x = 1\n{daemon}")
+    assert await notebook.client.processes_with("sleep 3023") != []
     name = await notebook.start(BLOCK)
     await notebook.client.until_output(name, b"started")
     await notebook.restart()
     result = await notebook.client.finish(name)
     assert (result.outcome, result.end["context_state"]) == ("cancelled", "lost")
-    assert processes_with("sleep 3023") == []
+    assert await notebook.client.processes_with("sleep 3023") == []
     again = await notebook.cell("x")
     assert (b"NameError" in again.err, again.end["context_state"]) == (True, "kept")
 
 
 @pytest.mark.parametrize("context", ["nobody", 5, None])
+@pytest.mark.usefixtures("runner")
 async def test_restart_of_an_unknown_context_is_not_found(client: Client, context: object) -> None:
     await client.send({"t": "restart", "id": 8, "context": context})
     answer = await client.next()
@@ -300,14 +299,15 @@ async def test_restart_of_an_unknown_context_is_not_found(client: Client, contex
         {"context": "c", "language": "shell"},
     ],
 )
+@pytest.mark.usefixtures("runner")
 async def test_context_that_cannot_be_is_refused(client: Client, fields: dict[str, Any]) -> None:
     with pytest.raises(RefusedError) as refused:
         await client.run("1", **fields)
     assert refused.value.code == "invalid_argument"
 
 
-async def test_environment_arguments_and_folder_of_a_cell_stay(runner: Runner, notebook: Notebook) -> None:
-    (runner.workspace / "place").mkdir(exist_ok=True)
+async def test_environment_arguments_and_folder_of_a_cell_stay(notebook: Notebook) -> None:
+    await notebook.client.file("mkdir", path="place")
     show = "import os, sys\nprint(os.environ.get('MINE'), sys.argv[1:], os.path.basename(os.getcwd()))"
     first = await notebook.cell(show)
     second = await notebook.cell(show, env={"MINE": "1"}, args=["a"], cwd="place")
@@ -388,9 +388,9 @@ async def test_nonsense_from_a_contexts_process_is_its_own_loss(notebook: Notebo
     assert (await notebook.cell("print(1)")).out == b"1\n"
 
 
-async def test_stream_that_goes_away_takes_no_context_with_it(runner: Runner, notebook: Notebook) -> None:
+async def test_stream_that_goes_away_takes_no_context_with_it(sandbox: Sandbox, notebook: Notebook) -> None:
     await notebook.cell("x = 5")
-    other = await runner.connect()
+    other = await sandbox.connect()
     result = await Notebook(other, notebook.name).cell("x")
     await other.close()
     assert value(result) == {"text/plain": b"5"}

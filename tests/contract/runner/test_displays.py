@@ -5,11 +5,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from contract.notebook import KINDS, Notebook, runner_of_kind, shown, value
+from contract.notebook import RUNNERS, Notebook, shown, value
 from contract.runner_harness import Client, Result
 from sandpod_runner import protocol
 
-runner = pytest.fixture(scope="module", params=KINDS)(runner_of_kind)
+__all__ = ["RUNNERS"]
+
+pytestmark = pytest.mark.usefixtures("runner")
 
 Run = Callable[[str], Awaitable[Result]]
 

@@ -1,13 +1,13 @@
 """A run whose stream is lost goes on, and another stream takes it over where the lost one stopped."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from contract.runner_harness import Client, RefusedError, Result, Runner, running
+from contract.peer import until
+from contract.runner_harness import Client, RefusedError, Result, Sandbox, running
 
 STEPS = "for i in 1 2 3; do echo step $i; echo note $i >&2; read x; done; exit 5"
 LARGE = "import sys\nprint('ready')\ninput()\nfor i in range(50): sys.stdout.write('%05d' % i * 20_000)"
@@ -15,11 +15,12 @@ TAIL = "".join(f"{number:05d}" * 20_000 for number in range(50)).encode()
 READY = len(b"ready\n")
 
 
-@pytest.fixture
-async def other(runner: Runner) -> AsyncIterator[Client]:
-    client = await runner.connect()
-    yield client
-    await client.close()
+async def listing(client: Client, folder: str) -> bytes:
+    return (await client.run(f"ls -A {folder}", "shell")).out
+
+
+async def is_empty(client: Client, folder: str) -> bool:
+    return not await listing(client, folder)
 
 
 def without_gaps(result: Result, stdout: int) -> bool:
@@ -46,11 +47,15 @@ async def test_stream_that_follows_gets_the_rest_and_the_end_and_the_old_one_not
     assert b"".join(frame.payload for frame in client.came_of(name)) in {b"", b"note 1\n"}
 
 
-async def test_run_whose_stream_was_lost_waits_and_nothing_of_its_output_is_missing(runner: Runner) -> None:
-    gone, client = await runner.connect(), await runner.connect()
+async def test_run_whose_stream_was_lost_waits_and_nothing_of_its_output_is_missing(sandbox: Sandbox) -> None:
+    gone, client = await sandbox.connect(), await sandbox.connect()
+    await gone.send({"t": "file", "id": 1, "op": "write", "path": "half/part", "last": False}, b"half")
     name = await gone.start(LARGE, stdin=True)
     await gone.until_output(name, b"ready\n")
+    await until("an unfinished file", lambda: listing(client, "half"))
     await gone.close()
+    # What is sent before the runner knows of the loss is lost with the stream, and so is the file that is not finished.
+    await until("the end of the stream", lambda: is_empty(client, "half"))
     await client.send({"t": "stdin", "run": name}, b"\n")
     # It has begun to write, with nobody there to take it, and far more than is kept.
     await client.ask("tail", run=name, cursor=READY, wait=15)
@@ -77,8 +82,8 @@ async def test_run_that_is_followed_within_the_grace_outlives_it(tmp_path: Path)
         await client.close()
 
 
-async def test_slow_follower_stops_the_program_and_not_other_streams(runner: Runner, client: Client) -> None:
-    gone, slow = await runner.connect(), await runner.connect()
+async def test_slow_follower_stops_the_program_and_not_other_streams(sandbox: Sandbox, client: Client) -> None:
+    gone, slow = await sandbox.connect(), await sandbox.connect()
     name = await gone.start(LARGE, stdin=True)
     await gone.until_output(name, b"ready\n")
     slow.hold(held=True)
@@ -114,8 +119,8 @@ async def test_ended_run_tells_its_output_and_its_end_to_each_that_asks(client: 
         assert stream.came_of(name) == []
 
 
-async def test_end_that_nobody_was_there_for_waits(runner: Runner, client: Client) -> None:
-    gone = await runner.connect()
+async def test_end_that_nobody_was_there_for_waits(sandbox: Sandbox, client: Client) -> None:
+    gone = await sandbox.connect()
     name = await gone.start("echo up; read x; echo down; kill -9 $$", "shell", stdin=True)
     await gone.until_output(name, b"up\n")
     await gone.close()
@@ -127,14 +132,14 @@ async def test_end_that_nobody_was_there_for_waits(runner: Runner, client: Clien
 
 
 async def test_follower_that_does_not_read_holds_up_nobody_and_gets_all_of_an_ended_run(
-    runner: Runner, client: Client
+    sandbox: Sandbox, client: Client
 ) -> None:
     name = await client.start("import sys\nsys.stdout.write('z' * 8_000_000)", detached=True)
     await client.until_ended(name)
-    slow = await runner.connect()
+    slow = await sandbox.connect()
     slow.hold(held=True)
     await slow.follow(name)
-    assert (await client.ask("ping")).header["runs"] == []
+    assert name not in (await client.ask("ping")).header["runs"]
     assert (await client.run("print(1)")).out == b"1\n"
     slow.hold(held=False)
     result = await slow.finish(name)
@@ -152,6 +157,7 @@ async def test_unknown_run_can_not_be_followed(client: Client) -> None:
     "fields",
     [{"stdout": -1}, {"stdout": "1"}, {"stderr": True}, {"stderr": 1.5}, {"stdout": 4}, {"stderr": 2**70}],
 )
+@pytest.mark.usefixtures("runner")
 async def test_follow_that_makes_no_sense_is_refused_and_changes_nothing(
     client: Client, other: Client, fields: dict[str, Any]
 ) -> None:

@@ -1,8 +1,6 @@
 """Cells of JavaScript contexts: their variables, values, streams and ends."""
 
 import json
-import os
-import signal
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,7 +8,7 @@ import pytest
 
 from contract.notebook import Notebook as AnyNotebook
 from contract.notebook import value
-from contract.runner_harness import Client, RefusedError, Result, Runner, processes_with
+from contract.runner_harness import Client, RefusedError, Result
 from sandpod_runner import protocol
 
 FOREVER = "await new Promise(() => {})"
@@ -64,6 +62,7 @@ async def test_variables_stay_and_the_last_value_comes_back(notebook: Notebook) 
         ("const crypto = 1", "const crypto = 2; crypto"),
     ],
 )
+@pytest.mark.usefixtures("runner")
 async def test_a_name_can_be_declared_again(notebook: Notebook, first: str, second: str) -> None:
     assert (await notebook.cell(first)).outcome == "ok"
     assert await notebook.text(second) == "2"
@@ -100,6 +99,7 @@ async def test_a_cells_own_name_for_what_is_built_in_hides_it_from_cells_alone(n
         ("(async () => 8)()", "8", True),
     ],
 )
+@pytest.mark.usefixtures("runner")
 async def test_value_comes_as_text_and_where_it_is_plain_data_as_json(
     notebook: Notebook, code: str, text: str, *, data: bool
 ) -> None:
@@ -111,6 +111,7 @@ async def test_value_comes_as_text_and_where_it_is_plain_data_as_json(
 
 
 @pytest.mark.parametrize("code", ["const a = 1", "undefined", "", "// nothing", "console.log(1)", "import 'node:fs'"])
+@pytest.mark.usefixtures("runner")
 async def test_cell_without_a_last_value_has_no_result(notebook: Notebook, code: str) -> None:
     result = await notebook.cell(code)
     assert (result.outcome, value(result)) == ("ok", {})
@@ -137,6 +138,7 @@ async def test_json_that_is_too_large_is_left_out_and_counted(notebook: Notebook
         "typeof (await (async () => (await import('node:os')).cpus)())",
     ],
 )
+@pytest.mark.usefixtures("runner")
 async def test_modules_are_imported_in_every_way(notebook: Notebook, code: str) -> None:
     assert await notebook.text(code) == "'function'"
 
@@ -144,6 +146,7 @@ async def test_modules_are_imported_in_every_way(notebook: Notebook, code: str) 
 @pytest.mark.parametrize(
     "code", [" + ".join(["1"] * 5000), "[" * 2000 + "]" * 2000 + ".length + 4999", "await 1;" * 5000 + "5000"]
 )
+@pytest.mark.usefixtures("runner")
 async def test_code_may_be_deep_and_long(notebook: Notebook, code: str) -> None:
     assert await notebook.text(code) == "5000"
 
@@ -166,9 +169,9 @@ async def test_text_that_looks_like_an_import_is_left_alone(notebook: Notebook) 
     )
 
 
-async def test_files_and_packages_of_the_workspace_can_be_imported(runner: Runner, notebook: Notebook) -> None:
-    (runner.workspace / "lib.mjs").write_text("export const a = 42")
-    (runner.workspace / "data.json").write_text('{"a": 43}')
+async def test_files_and_packages_of_the_workspace_can_be_imported(notebook: Notebook) -> None:
+    await notebook.client.upload("lib.mjs", b"export const a = 42")
+    await notebook.client.upload("data.json", b'{"a": 43}')
     assert await notebook.text("import { a } from './lib.mjs'; a") == "42"
     assert await notebook.text("import data from './data.json' with { type: 'json' }; data.a") == "43"
     assert await notebook.text("require('./data.json').a") == "43"
@@ -215,6 +218,7 @@ async def test_stack_shows_the_lines_of_all_cells_and_nothing_of_the_runner(note
         ("({ [Symbol.for('nodejs.util.inspect.custom')]() { throw new Error('no text') } })", "Error: no text"),
     ],
 )
+@pytest.mark.usefixtures("runner")
 async def test_error_fails_the_cell_and_keeps_the_state(notebook: Notebook, code: str, err: str) -> None:
     result = await notebook.cell(code)
     assert (result.outcome, result.exit_code, result.end["context_state"]) == ("error", 1, "kept")
@@ -267,7 +271,7 @@ async def test_cancel_interrupts_what_the_cell_waits_for(notebook: Notebook) -> 
     await notebook.client.send({"t": "cancel", "run": name})
     result = await notebook.client.finish(name)
     assert (result.outcome, result.end["context_state"]) == ("cancelled", "kept")
-    assert processes_with("sleep 3031") == []
+    assert await notebook.client.processes_with("sleep 3031") == []
     assert await notebook.text("x") == "5"
 
 
@@ -291,7 +295,7 @@ async def test_cell_that_does_not_listen_is_killed_and_the_loss_is_said(notebook
     result = await notebook.cell(deaf, timeout=1)
     assert (result.outcome, result.out, result.end["context_state"]) == ("timeout", b"deaf\n", "lost")
     assert "variables are lost" in result.end["detail"]
-    assert processes_with("sleep 3032") == []
+    assert await notebook.client.processes_with("sleep 3032") == []
     again = await notebook.cell("typeof x")
     assert (value(again)["text/plain"], again.end["context_state"], again.end["detail"]) == (
         b"'undefined'",
@@ -311,15 +315,14 @@ async def test_code_that_ends_the_process_loses_the_state(notebook: Notebook) ->
 @pytest.mark.parametrize("who", ["process.pid", "process.ppid"])
 async def test_process_that_died_between_cells_is_told_by_the_next(notebook: Notebook, who: str) -> None:
     pid = int((await notebook.cell(f"console.log({who})")).out)
-    os.kill(pid, signal.SIGKILL)
+    await notebook.client.run(f"kill -KILL {pid}", "shell")
     result = await notebook.cell("console.log('anew')")
     assert (result.outcome, result.out, result.end["context_state"]) == ("ok", b"anew\n", "lost")
     assert (await notebook.cell("1")).end["context_state"] == "kept"
 
 
-async def test_environment_arguments_and_folder_of_a_cell_stay(runner: Runner, notebook: Notebook) -> None:
-    (runner.workspace / "place").mkdir(exist_ok=True)
-    (runner.workspace / "place" / "near.js").write_text("module.exports = 'near'")
+async def test_environment_arguments_and_folder_of_a_cell_stay(notebook: Notebook) -> None:
+    await notebook.client.upload("place/near.js", b"module.exports = 'near'")
     show = "console.log(process.env.MINE, process.argv.slice(2), require('path').basename(process.cwd()))"
     first = await notebook.cell(show)
     second = await notebook.cell(show, env={"MINE": "1"}, args=["a"], cwd="place")
@@ -399,5 +402,5 @@ async def test_contexts_are_listed_with_their_language_and_restart_ends_them(not
     rows = (await notebook.client.ask("list")).header["contexts"]
     assert [(row["language"], row["state"]) for row in rows if row["name"] == notebook.name] == [("javascript", "idle")]
     await notebook.restart()
-    assert processes_with("sleep 3033") == []
+    assert await notebook.client.processes_with("sleep 3033") == []
     assert await notebook.text("typeof x") == "'undefined'"

@@ -1,26 +1,18 @@
 """A run with an idempotency key is started once, however often it is asked for."""
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
-from contract.runner_harness import Client, RefusedError, Runner
+from contract.runner_harness import Client, RefusedError, Sandbox
 from sandpod_runner.memory_of_runs import MOST
 
 COUNT = "open('count', 'a').write('x'); print(open('count').read())"
 
 
-@pytest.fixture
-async def other(runner: Runner) -> AsyncIterator[Client]:
-    client = await runner.connect()
-    yield client
-    await client.close()
-
-
 @pytest.fixture(autouse=True)
-def no_count(runner: Runner) -> None:
-    (runner.workspace / "count").unlink(missing_ok=True)
+async def no_count(client: Client) -> None:
+    await client.run("rm -f count", "shell")
 
 
 async def known_as(client: Client, code: str, language: str = "python", **fields: Any) -> str:
@@ -51,8 +43,8 @@ async def test_second_run_with_a_key_starts_nothing_and_has_the_first_ones_outco
         assert (again.end, again.out) == (first.end, b"x\n")
 
 
-async def test_key_of_a_live_run_leads_to_it_also_after_its_stream_was_lost(runner: Runner, client: Client) -> None:
-    gone = await runner.connect()
+async def test_key_of_a_live_run_leads_to_it_also_after_its_stream_was_lost(sandbox: Sandbox, client: Client) -> None:
+    gone = await sandbox.connect()
     code = "echo up; read x; echo $x; exit 9"
     first = await gone.start(code, "shell", key="live", stdin=True)
     await gone.until_output(first, b"up\n")
@@ -102,5 +94,6 @@ async def test_key_is_any_text_within_its_limit(client: Client) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "k" * 129, "é" * 65, 7, True, ["k"], {"k": 1}])
+@pytest.mark.usefixtures("runner")
 async def test_malformed_key_is_refused(client: Client, key: Any) -> None:
     assert await refused(client, "true", "shell", key=key) == "invalid_argument"

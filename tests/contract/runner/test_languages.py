@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.runner_harness import Client, RefusedError, Runner, processes_with, running
+from contract.runner_harness import Client, RefusedError, Runner, running
 
 LANGUAGES = [
     {"name": "strict", "command": ["sh", "-eu", "{file}"], "extension": ".sh"},
@@ -14,6 +14,9 @@ LANGUAGES = [
     {"name": "built", "command": ["sh", "-c", 'cp {file} made && sh made "$@"', "{file}"]},
     {"name": "nowhere", "command": ["no-such-program", "{file}"]},
 ]
+
+# They are settings of the runner's.
+pytestmark = pytest.mark.usefixtures("runner")
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +57,7 @@ async def test_what_the_code_is_does_not_matter(client: Client) -> None:
 async def test_timeout_ends_all_of_it(client: Client) -> None:
     result = await client.run("echo begun; sleep 312 & sleep 312", "strict", timeout=0.5)
     assert (result.outcome, result.out) == ("timeout", b"begun\n")
-    assert processes_with("sleep 312") == []
+    assert await client.processes_with("sleep 312") == []
 
 
 @pytest.mark.parametrize("language", ["nowhere", "ruby", "../strict", ""])

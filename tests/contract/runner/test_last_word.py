@@ -4,8 +4,7 @@ import asyncio
 
 import pytest
 
-from contract.runner_harness import FIND_CHANNEL, PATIENCE, Client, processes_with
-from sandpod_runner import processes
+from contract.runner_harness import FIND_CHANNEL, PATIENCE, Client
 from sandpod_runner.displays import DONE, RECORD, RecordKind
 
 
@@ -18,8 +17,8 @@ def says(code: int = 0, cpu: float = 0.0, max_rss: int = 0) -> str:
 async def gone(client: Client, pid: int) -> None:
     """Wait until a process is gone; each look is a frame there and back."""
     async with asyncio.timeout(PATIENCE):
-        while processes.exists(pid):
-            await client.run("true", "shell")
+        while (await client.run(f"test -e /proc/{pid}", "shell")).exit_code == 0:
+            pass
 
 
 async def test_program_that_says_that_it_is_over_and_goes_on_is_ended(client: Client) -> None:
@@ -67,7 +66,7 @@ async def test_honest_word_of_node_has_the_programs_own_numbers(client: Client) 
 async def test_node_that_leaves_something_or_has_no_word_is_waited_for(client: Client, code: str) -> None:
     result = await client.run(code, "javascript")
     assert (result.outcome, result.exit_code) == ("error", 3)
-    assert processes_with("sleep 3018") == []
+    assert await client.processes_with("sleep 3018") == []
 
 
 async def test_programs_that_node_starts_get_its_streams_alone(client: Client) -> None:

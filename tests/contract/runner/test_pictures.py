@@ -130,6 +130,7 @@ async def test_processes_of_the_program_show_nothing(artist: Client) -> None:
     assert len(pictures(await artist.run(code))) == 1
 
 
+@pytest.mark.usefixtures("runner")  # a template may have modules imported beforehand
 async def test_program_that_shows_nothing_has_nothing_imported_for_it(client: Client) -> None:
     names = "('matplotlib', 'PIL', 'numpy', 'IPython', 'sandpod_runner.figures', 'sandpod_runner.rich', 'threading')"
     result = await client.run(f"import sys\nprint([name for name in sys.modules if name.startswith({names})])")

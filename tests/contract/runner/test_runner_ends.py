@@ -3,16 +3,22 @@
 import asyncio
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from contract.runner_harness import PATIENCE, Client, RefusedError, Runner, processes_with, running
+from contract.runner_harness import Client, RefusedError, Runner, Sandbox, running
 from sandpod_runner import protocol
 
-PARENT, SESSION = 1, 3
-"""Fields of /proc/<pid>/stat, counted after the name."""
+PARENT = 1
+"""Field of /proc/<pid>/stat, counted after the name."""
+OF_SESSION = (
+    "import os, sys\n"
+    "def session(pid):\n"
+    "    try: return os.getsid(pid)\n"
+    "    except ProcessLookupError: return None\n"
+    "print([pid for pid in map(int, filter(str.isdecimal, os.listdir('/proc'))) if session(pid) == int(sys.argv[1])])\n"
+)
 DAEMON = (
     "import os, sys, time\n"
     "if os.fork() == 0:\n"
@@ -28,7 +34,7 @@ DAEMON = (
 async def test_grandchild_that_holds_the_pipe_does_not_outlive_the_timeout(client: Client) -> None:
     result = await client.run("sh -c 'sleep 3011 & echo started; wait'", "shell", timeout=1)
     assert (result.outcome, result.out) == ("timeout", b"started\n")
-    assert processes_with("sleep 3011") == []
+    assert await client.processes_with("sleep 3011") == []
 
 
 @pytest.mark.parametrize("ending", ["", "import time; time.sleep(99)"])
@@ -36,22 +42,21 @@ async def test_daemon_that_left_its_session_is_gone_when_the_run_ends(client: Cl
     result = await client.run(DAEMON.format(seconds=3012) + ending, timeout=1)
     assert result.out == b"started\n"
     assert result.outcome == ("timeout" if ending else "ok")
-    assert processes_with("sleep 3012") == []
+    assert await client.processes_with("sleep 3012") == []
 
 
 async def test_background_process_of_a_shell_ends_with_the_run(client: Client) -> None:
     result = await client.run("sleep 3013 & nohup setsid sleep 3013 >/dev/null 2>&1 & echo started", "shell")
     assert (result.outcome, result.out) == ("ok", b"started\n")
-    assert processes_with("sleep 3013") == []
+    assert await client.processes_with("sleep 3013") == []
 
 
 async def test_program_that_forks_away_all_the_time_is_ended(client: Client) -> None:
-    hydra = "import os, time\nprint(os.getpid())\nwhile True:\n    if os.fork(): os._exit(0)\n    time.sleep(0.001)\n"
+    hydra = "import os, time\nprint(os.getsid(0))\nwhile True:\n    if os.fork(): os._exit(0)\n    time.sleep(0.001)\n"
     result = await client.run(hydra)
     assert result.outcome == "ok"
-    assert [
-        pid for pid in all_processes() if stat_of(pid)[SESSION : SESSION + 1] == [result.out.decode().strip()]
-    ] == []
+    left = await client.run(OF_SESSION, args=[result.out.decode().strip()])
+    assert left.out == b"[]\n"
 
 
 async def test_many_processes_are_ended_together(client: Client) -> None:
@@ -61,7 +66,7 @@ async def test_many_processes_are_ended_together(client: Client) -> None:
     await client.send({"t": "cancel", "run": name})
     result = await client.finish(name)
     assert result.outcome == "cancelled"
-    assert processes_with("sleep 3014") == []
+    assert await client.processes_with("sleep 3014") == []
 
 
 async def test_program_that_ignores_term_is_killed_after_the_grace(client: Client) -> None:
@@ -84,7 +89,7 @@ async def test_cancel_ends_the_program_and_its_children(client: Client) -> None:
     await client.send({"t": "cancel", "run": name})
     result = await client.finish(name)
     assert (result.outcome, result.exit_code) == ("cancelled", None)
-    assert processes_with("sleep 3015") == []
+    assert await client.processes_with("sleep 3015") == []
 
 
 async def test_cancel_right_after_the_start_ends_it_once(client: Client) -> None:
@@ -154,16 +159,17 @@ async def test_program_can_kill_the_process_that_starts_programs_and_the_next_ru
     assert (result.outcome, result.out) == ("ok", b"still here\n")
 
 
-async def test_run_can_be_ended_from_another_stream_when_its_own_has_gone(runner: Runner) -> None:
-    gone = await runner.connect()
+async def test_run_can_be_ended_from_another_stream_when_its_own_has_gone(sandbox: Sandbox) -> None:
+    gone = await sandbox.connect()
     name = await gone.start("echo up; sleep 3016", "shell", timeout=999)
     await gone.until_output(name, b"up\n")
     await gone.close()
-    again = await runner.connect()
+    again = await sandbox.connect()
     assert name in again.hello["runs"]
     await again.send({"t": "cancel", "run": name})
+    assert (await again.until_ended(name))["outcome"] == "cancelled"
+    assert await again.processes_with("sleep 3016") == []
     await again.close()
-    await until(lambda: processes_with("sleep 3016") == [])
 
 
 async def test_run_outlives_its_stream_for_the_grace_only_unless_it_is_detached(tmp_path: Path) -> None:
@@ -178,9 +184,9 @@ async def test_run_outlives_its_stream_for_the_grace_only_unless_it_is_detached(
         await gone.close()
         client = await runner.connect()
         assert (await client.until_ended(lost))["outcome"] == "cancelled"
-        assert processes_with("sleep 3018") == []
+        assert await client.processes_with("sleep 3018") == []
         assert (await client.ask("ping")).header["runs"] == [kept]
-        assert len(processes_with("sleep 3019")) > 0
+        assert len(await client.processes_with("sleep 3019")) > 0
         await client.close()
 
 
@@ -192,16 +198,18 @@ async def test_programs_can_not_open_a_stream_of_their_own(runner: Runner, clien
     assert (await client.run(code, args=[str(runner.address)])).out == b"b''\n"
 
 
-async def test_runner_that_is_told_to_end_takes_its_programs_along(tmp_path: Path) -> None:
-    with running(tmp_path) as runner:
-        client = await runner.connect()
-        name = await client.start(DAEMON.format(seconds=3017) + "time.sleep(3017)", timeout=999)
-        await client.until_output(name, b"started")
-        os.kill(runner.pid, signal.SIGTERM)
-        assert (await client.finish(name)).outcome == "sandbox_lost"
-        assert await asyncio.to_thread(runner.process.wait, 10) == 0
-        assert processes_with("sleep 3017") == []
-        await client.close()
+@pytest.mark.usefixtures("runner")
+async def test_runner_that_is_told_to_end_takes_its_programs_along(tmp_path: Path, client: Client) -> None:
+    with running(tmp_path) as told:
+        stream = await told.connect()
+        name = await stream.start(DAEMON.format(seconds=3017) + "time.sleep(3017)", timeout=999)
+        await stream.until_output(name, b"started")
+        assert await client.processes_with("sleep 3017") != []
+        os.kill(told.pid, signal.SIGTERM)
+        assert (await stream.finish(name)).outcome == "sandbox_lost"
+        assert await asyncio.to_thread(told.process.wait, 10) == 0
+        assert await client.processes_with("sleep 3017") == []
+        await stream.close()
 
 
 async def test_no_more_runs_than_the_limit_go_on_at_once(client: Client) -> None:
@@ -212,13 +220,6 @@ async def test_no_more_runs_than_the_limit_go_on_at_once(client: Client) -> None
     for name in names:
         await client.send({"t": "stdin", "run": name, "eof": True}, b"\n")
     assert {(await client.finish(name)).outcome for name in names} == {"ok"}
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    """Return when it holds; what is waited for is bounded by the test's own patience."""
-    async with asyncio.timeout(PATIENCE):
-        while not holds():  # noqa: ASYNC110 - another process's end has no event to wait for
-            await asyncio.sleep(0.02)
 
 
 def all_processes() -> list[int]:

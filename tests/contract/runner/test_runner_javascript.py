@@ -31,6 +31,7 @@ from sandpod_runner import processes
         ("export const x = 1; console.log(typeof import.meta.url)", b"string\n"),
     ],
 )
+@pytest.mark.usefixtures("runner")
 async def test_commonjs_modules_and_await_all_work_without_flags(client: Client, code: str, out: bytes) -> None:
     result = await client.run(code, "javascript")
     assert (result.out, result.err, result.exit_code) == (out, b"", 0)
@@ -61,6 +62,7 @@ async def test_commonjs_modules_and_await_all_work_without_flags(client: Client,
         ("await new Promise(() => {})", 13, b"never settled"),
     ],
 )
+@pytest.mark.usefixtures("runner")
 async def test_exit_codes_and_errors_are_those_of_node(client: Client, code: str, exit_code: int, err: bytes) -> None:
     result = await client.run(code, "javascript")
     assert result.exit_code == exit_code
@@ -89,12 +91,14 @@ async def test_no_end_loses_output(client: Client, stream: str, end: str) -> Non
         ("import 'fs'; const f = 1, b = 3, c = 2; console.log(f<b>(c))", b"false\n"),
     ],
 )
+@pytest.mark.usefixtures("runner")
 async def test_types_are_stripped_where_plain_javascript_does_not_parse(client: Client, code: str, out: bytes) -> None:
     result = await client.run(code, "javascript")
     assert (result.out, result.err, result.exit_code) == (out, b"", 0)
 
 
 @pytest.mark.parametrize("first", ["", "import 'fs'; "])
+@pytest.mark.usefixtures("runner")
 async def test_lines_are_right_in_stacks_of_typescript(client: Client, first: str) -> None:
     types = "interface A {\n  b: number\n}\nfunction f(a: A): never {\n  throw new Error('fifth') }\n"
     code = f"{first}{types}f({{ b: 1 }})"
@@ -122,18 +126,15 @@ async def test_typescript_that_is_more_than_types_is_refused_in_words(client: Cl
     ],
 )
 @pytest.mark.parametrize("context", [None, "global packages"])
-async def test_global_packages_are_found_by_require_and_import(
-    runner: Runner, client: Client, code: str, context: str | None
-) -> None:
-    folder = runner.workspace / "lib" / "node_modules"
+async def test_global_packages_are_found_by_require_and_import(client: Client, code: str, context: str | None) -> None:
     for name, file, text in (
         ("everywhere", "index.js", "exports.a = 44"),
         ("modern", "package.json", '{"exports": {"./part": {"import": "./part.mjs"}}}'),
         ("modern", "part.mjs", "export const a = 44"),
     ):
-        (folder / name).mkdir(parents=True, exist_ok=True)
-        (folder / name / file).write_text(text)
-    result = await client.run(code, "javascript", env={"NODE_PATH": str(folder)}, context=context)
+        await client.upload(f"lib/node_modules/{name}/{file}", text.encode())
+    folder = f"{client.hello['workspace']}/lib/node_modules"
+    result = await client.run(code, "javascript", env={"NODE_PATH": folder}, context=context)
     assert (result.out, result.err) == (b"44\n", b"")
 
 
@@ -194,24 +195,22 @@ async def test_input_without_any_given_is_at_its_end(client: Client) -> None:
 @pytest.mark.parametrize(
     "code", ["import { a } from './lib.mjs'; console.log(a)", "console.log(require('./lib.cjs').a)"]
 )
-async def test_files_of_the_workspace_can_be_imported(runner: Runner, client: Client, code: str) -> None:
-    (runner.workspace / "lib.mjs").write_text("export const a = 42")
-    (runner.workspace / "lib.cjs").write_text("exports.a = 42")
+async def test_files_of_the_workspace_can_be_imported(client: Client, code: str) -> None:
+    await client.upload("lib.mjs", b"export const a = 42")
+    await client.upload("lib.cjs", b"exports.a = 42")
     assert (await client.run(code, "javascript")).out == b"42\n"
 
 
 @pytest.mark.parametrize("code", ["import { b } from 'pack'; console.log(b)", "console.log(require('pack').b)"])
-async def test_packages_of_the_workspace_can_be_imported(runner: Runner, client: Client, code: str) -> None:
-    package = runner.workspace / "node_modules" / "pack"
-    package.mkdir(parents=True, exist_ok=True)
-    (package / "index.js").write_text("exports.b = 43")
+async def test_packages_of_the_workspace_can_be_imported(client: Client, code: str) -> None:
+    await client.upload("node_modules/pack/index.js", b"exports.b = 43")
     assert (await client.run(code, "javascript")).out == b"43\n"
 
 
-async def test_working_directory_is_the_one_asked_for(runner: Runner, client: Client) -> None:
-    (runner.workspace / "sub").mkdir(exist_ok=True)
+async def test_working_directory_is_the_one_asked_for(client: Client) -> None:
+    await client.file("mkdir", path="sub")
     result = await client.run("console.log(process.cwd(), __dirname === process.cwd())", "javascript", cwd="sub")
-    assert result.out.decode() == f"{runner.workspace}/sub true\n"
+    assert result.out.decode() == f"{client.hello['workspace']}/sub true\n"
 
 
 async def test_worker_threads_can_run_the_programs_own_file(client: Client) -> None:
@@ -229,11 +228,11 @@ async def test_runs_one_after_the_other_share_nothing(client: Client) -> None:
         assert result.out == b"undefined\n"
 
 
-async def test_no_file_of_a_run_is_left_in_the_workspace(runner: Runner, client: Client) -> None:
-    before = sorted(runner.workspace.iterdir())
+async def test_no_file_of_a_run_is_left_in_the_workspace(client: Client) -> None:
+    before = await client.run("ls -A", "shell")
     await client.run("import 'fs'", "javascript")
     await client.run("require('fs')", "javascript")
-    assert sorted(runner.workspace.iterdir()) == before
+    assert (await client.run("ls -A", "shell")).out == before.out
 
 
 async def test_busy_loop_is_stopped_by_the_timeout(client: Client) -> None:

@@ -65,6 +65,7 @@ def test_codes_and_outcomes_are_those_of_the_api() -> None:
         ({"cwd": 5}, "invalid_argument"),
     ],
 )
+@pytest.mark.usefixtures("runner")
 async def test_malformed_run_is_refused_and_the_stream_goes_on(
     client: Client, fields: dict[str, Any], code: str
 ) -> None:
@@ -105,6 +106,7 @@ async def test_malformed_run_is_refused_and_the_stream_goes_on(
         {"t": "hello", "version": protocol.VERSION},
     ],
 )
+@pytest.mark.usefixtures("runner")
 async def test_frame_that_makes_no_sense_gets_an_error_and_the_stream_goes_on(
     client: Client, header: dict[str, Any]
 ) -> None:
@@ -199,7 +201,7 @@ async def test_ping_is_answered_while_programs_use_all_processors(client: Client
     frame = await client.next()
     assert frame is not None
     assert (frame.kind, frame.header["id"]) == ("pong", 5)
-    assert sorted(frame.header["runs"]) == sorted(names)
+    assert set(names) <= set(frame.header["runs"])
     for name in names:
         await client.send({"t": "cancel", "run": name})
     assert {(await client.finish(name)).outcome for name in names} == {"cancelled"}
@@ -246,8 +248,8 @@ async def test_shell_command_with_a_nul_byte_is_refused_and_a_long_one_runs(clie
     assert (await client.run(long, "shell", args=["of it"])).out == b"end of it\n"
 
 
-async def test_shell_has_arguments_environment_and_working_directory(runner: Runner, client: Client) -> None:
-    (runner.workspace / "sub dir").mkdir(exist_ok=True)
+async def test_shell_has_arguments_environment_and_working_directory(client: Client) -> None:
+    await client.file("mkdir", path="sub dir")
     result = await client.run(
         'basename "$PWD"; echo "$MY_VAR|$1|$#"', "shell", cwd="sub dir", env={"MY_VAR": "v"}, args=["a b", "c"]
     )

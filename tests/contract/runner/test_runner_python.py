@@ -2,7 +2,7 @@
 
 import pytest
 
-from contract.runner_harness import Client, Runner
+from contract.runner_harness import Client
 
 
 @pytest.mark.parametrize(
@@ -75,20 +75,20 @@ async def test_arguments_environment_and_input_reach_the_program(client: Client)
     assert result.out.decode() == "['a b', '--c', 'é'] v w ünï\n2\n"
 
 
-async def test_modules_of_the_working_directory_can_be_imported(runner: Runner, client: Client) -> None:
-    (runner.workspace / "deep").mkdir()
-    (runner.workspace / "deep" / "helper.py").write_text("answer = 42\n")
+async def test_modules_of_the_working_directory_can_be_imported(client: Client) -> None:
+    await client.upload("deep/helper.py", b"answer = 42\n")
     result = await client.run("import helper, os; print(helper.answer, os.getcwd())", cwd="deep")
-    assert result.out.decode() == f"42 {runner.workspace}/deep\n"
-    assert [path.name for path in (runner.workspace / "deep").iterdir()] == ["helper.py"]
+    assert result.out.decode() == f"42 {client.hello['workspace']}/deep\n"
+    entries = (await client.file("list", path="deep")).header["entries"]
+    assert [entry["path"] for entry in entries] == ["deep/helper.py"]
 
 
-async def test_code_is_a_real_file_outside_the_workspace_and_gone_afterwards(runner: Runner, client: Client) -> None:
+async def test_code_is_a_real_file_outside_the_workspace_and_gone_afterwards(client: Client) -> None:
     code = "import inspect\ndef f(): return 1\nprint(inspect.getsource(f), end='')\nprint(__file__)"
     result = await client.run(code)
     source, file = result.out.decode().splitlines()
     assert source == "def f(): return 1"
-    assert not file.startswith(f"{runner.workspace}/")
+    assert not file.startswith(f"{client.hello['workspace']}/")
     assert (
         file not in (await client.run(f"import os; print([p for p in [{file!r}] if os.path.exists(p)])")).out.decode()
     )
@@ -107,7 +107,7 @@ async def test_multiprocessing_works(client: Client, method: str) -> None:
     assert (result.out, result.err, result.exit_code) == (b"[0, 1, 4, 9]\n", b"", 0)
 
 
-async def test_end_of_the_program_is_that_of_the_interpreter(runner: Runner, client: Client) -> None:
+async def test_end_of_the_program_is_that_of_the_interpreter(client: Client) -> None:
     code = (
         "import atexit, threading, time\n"
         "class Last:\n    def __del__(self): print('finalized')\n"
@@ -122,10 +122,10 @@ async def test_end_of_the_program_is_that_of_the_interpreter(runner: Runner, cli
     result = await client.run(code)
     assert result.out == b"main\nthread\nat exit\nfinalized\n"
     assert result.exit_code == 0
-    assert (runner.workspace / "unclosed.txt").read_text() == "kept"
+    assert await client.content("unclosed.txt") == b"kept"
 
 
-async def test_open_files_are_written_beside_a_daemon_thread_too(runner: Runner, client: Client) -> None:
+async def test_open_files_are_written_beside_a_daemon_thread_too(client: Client) -> None:
     code = (
         "import threading, time\n"
         "threading.Thread(target=time.sleep, args=(99,), daemon=True).start()\n"
@@ -134,7 +134,7 @@ async def test_open_files_are_written_beside_a_daemon_thread_too(runner: Runner,
     )
     result = await client.run(code)
     assert (result.outcome, result.err) == ("ok", b"")
-    assert (runner.workspace / "daemon.txt").read_text() == "kept"
+    assert await client.content("daemon.txt") == b"kept"
 
 
 async def test_runs_share_no_variables_and_no_random_numbers(client: Client) -> None:

@@ -100,12 +100,12 @@ def test_a_step_of_its_own_comes_before_going_elsewhere() -> None:
     assert no_isolation("No.").next_step.startswith("Run the server")
 
 
-def test_sizes_are_bytes_and_node_has_room_to_start() -> None:
-    settings = LocalSettings(memory="2Gi", workspace_size="1Mi", tmp_size="1500k")
-    assert settings.memory_bytes == 2 * 2**30
-    assert settings.data_bytes == 4 * 2**30
+def test_sizes_are_bytes_and_node_has_room_for_its_threads() -> None:
+    settings = LocalSettings(memory="3Gi", workspace_size="1Mi", tmp_size="1500k")
+    assert settings.memory_bytes == 3 * 2**30
+    assert settings.data_bytes == 6 * 2**30
     assert (settings.workspace_bytes, settings.tmp_bytes) == (2**20, 1_500_000)
-    assert LocalSettings(memory="64Mi").data_bytes == 2**30
+    assert LocalSettings(memory="64Mi").data_bytes == 4 * 2**30
 
 
 @pytest.mark.parametrize(("version", "used"), [("v20.1.0", False), ("v99.0.0", True), ("none at all", False)])
