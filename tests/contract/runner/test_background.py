@@ -73,6 +73,7 @@ async def test_tail_takes_no_more_than_its_limit_and_goes_on_at_its_cursor(clien
 
 async def test_tail_waits_for_output_and_for_the_end(client: Client, other: Client) -> None:
     name = await client.start("read x; echo heard; read x", "shell", stdin=True, detached=True)
+    await client.frame_of(name)
     for cursor, state, output in ((0, "live", b"heard\n"), (6, "ended", b"")):
         waiting = asyncio.create_task(other.ask("tail", run=name, cursor=cursor, wait=PATIENCE))
         await client.send({"t": "stdin", "run": name}, b"\n")
@@ -150,13 +151,14 @@ async def test_run_with_much_output_and_no_reader_ends_costs_no_memory_and_its_n
 
 
 async def test_detached_run_is_not_stopped_by_a_reader_that_does_not_read(sandbox: Sandbox, client: Client) -> None:
+    # Far more than can be on its way to a pod's reader beside what is kept.
     slow = await sandbox.connect()
-    name = await client.start(f"input()\n{LOUD.format(30 * 16)}", detached=True, stdin=True)
+    name = await client.start(f"input()\n{LOUD.format(60 * 16)}", detached=True, stdin=True)
     await client.frame_of(name)
     await slow.follow(name)
     slow.hold(held=True)
     await client.send({"t": "stdin", "run": name}, b"\n")
-    assert (await client.until_ended(name))["stdout_bytes"] == 30 * MIB + 5
+    assert (await client.until_ended(name))["stdout_bytes"] == 60 * MIB + 5
     slow.hold(held=False)
     result = await slow.finish(name)
     assert result.end["stdout_bytes"] > len(result.out)
