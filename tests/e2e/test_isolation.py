@@ -121,6 +121,7 @@ async def addresses(cluster: Cluster) -> list[str]:
         gateway,
         "1.1.1.1:443",
         "8.8.8.8:53",
+        "169.254.169.254:80",  # where clouds tell a machine its credentials
     ]
 
 
@@ -129,7 +130,7 @@ async def test_no_way_to_the_api_server_the_node_dns_the_gateway_or_the_internet
 ) -> None:
     reply = await session.python(CONNECT, sandbox=sandbox, args=await addresses(cluster), timeout=60)
     answers = json.loads(reply["stdout"])
-    assert len(answers) == 8
+    assert len(answers) == 9
     assert "open" not in answers.values(), answers
     # A refusal would mean that the packet got there.
     assert "ConnectionRefusedError" not in answers.values(), answers

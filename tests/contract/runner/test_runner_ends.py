@@ -121,7 +121,7 @@ async def test_next_run_starts_at_once_after_a_timeout(client: Client) -> None:
 
 
 async def test_orphans_are_reaped(runner: Runner, client: Client) -> None:
-    for _ in range(30):
+    for _ in range(60):
         assert (await client.run("( sh -c 'sleep 0.001' & ) ; true", "shell")).outcome == "ok"
     zombies = [pid for pid in children_of(runner.pid) if state_of(pid) == "Z"]
     assert zombies == []
