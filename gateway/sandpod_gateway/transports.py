@@ -30,8 +30,8 @@ _TOO_LARGE: Final = json.dumps(
         "id": None,  # it stands in what was not read
         "error": {
             "code": INVALID_REQUEST,
-            "message": f"The request is over {DEFAULT_MAX_REQUEST_BODY_SIZE} bytes. Call upload_file without content for a "
-            "link that takes large files.",
+            "message": f"The request is over {DEFAULT_MAX_REQUEST_BODY_SIZE} bytes. "
+            "Call upload_file without content for a link that takes large files.",
         },
     }
 ).encode()

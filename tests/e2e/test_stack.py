@@ -38,6 +38,7 @@ JAVASCRIPT = {
 }
 
 
+# T15
 @pytest.mark.parametrize("code", LIBRARIES.values(), ids=LIBRARIES)
 async def test_library_works_without_a_warning(session: Session, sandbox: str, code: str) -> None:
     reply = await session.python(code, sandbox=sandbox)

@@ -164,6 +164,7 @@ async def test_someone_elses_sandbox_can_not_be_told_from_none(alice: Caller, pl
     assert (await alice.call("read_file", path="private.txt"))["content"] == "mine"
 
 
+# T36
 async def test_a_name_gives_the_same_sandbox_again_and_others_another(alice: Caller) -> None:
     first = await alice.call("create_sandbox", name="Case")
     assert (await alice.call("create_sandbox", name="Case"))["sandbox"] == first["sandbox"]
@@ -172,6 +173,7 @@ async def test_a_name_gives_the_same_sandbox_again_and_others_another(alice: Cal
     assert len({first["sandbox"], *others, *unnamed}) == 6
 
 
+# T36
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
