@@ -108,6 +108,10 @@ install: setup ## Installs the chart into that cluster, with two API keys in .bu
 bench: setup ## Measures the gateway in that cluster against the budgets
 	@$(CLUSTER_ENV) PYTHONPATH=tests $(BIN)/python -m bench.bench cluster $(BENCH_ARGS)
 
+.PHONY: bench-scale
+bench-scale: setup ## Measures how operator and claims scale, in that cluster, with pods that are only said to run
+	@$(CLUSTER_ENV) PYTHONPATH=tests $(BIN)/python -m bench.scale $(BENCH_ARGS)
+
 .PHONY: cluster-story
 cluster-story: ## Prints what there is to look at in that cluster after a failed test
 	@$(CLUSTER_ENV) tools/cluster.sh story

@@ -246,6 +246,10 @@ class World:
         self.now = NOW
         self.settings = settings(**changes)
         self.api = ApiServer(clock=self.clock)
+        self.start()
+
+    def start(self) -> None:
+        """Start the operator anew: it knows nothing."""
         self.store, self.notes, self.metrics = Store(), Notes(), Metrics()
         self.queue = WorkQueue(clock=self.clock, backoff_min=1, backoff_max=60)
         self.told: list[Emit] = []

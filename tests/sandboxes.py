@@ -40,6 +40,24 @@ def held_by(owner: str, session: str = "", time: str = "2026-01-01T00:00:00Z") -
     return {"owner": owner, "session": session, "time": time}
 
 
+def patched(current: Json, operations: list[Json]) -> Json:
+    """Return an object after a JSON patch whose first operation tests the version, as claims write it."""
+    test, *changes = operations
+    if test["value"] != current["metadata"]["resourceVersion"]:
+        raise RefusedError(422, "Invalid", "the server rejected our request due to an error in our request")
+    changed = copy.deepcopy(current)
+    for change in changes:
+        *path, last = (part.replace("~1", "/") for part in change["path"].split("/")[1:])
+        place = changed
+        for part in path:
+            place = place[part]
+        if change["op"] == "remove":
+            del place[last]
+        else:
+            place[last] = change["value"]
+    return changed
+
+
 class MemoryApi:
     """Sandboxes with resource versions, as far as claims need them. Answers in the order of the requests."""
 
@@ -88,20 +106,11 @@ class MemoryApi:
         current = self.objects.get(name)
         if current is None:
             raise RefusedError(404, "NotFound")
-        test, *changes = operations
-        if test["value"] != current["metadata"]["resourceVersion"]:
+        try:
+            changed = patched(current, operations)
+        except RefusedError:
             await self._asked("lost")
-            raise RefusedError(422, "Invalid", "the server rejected our request due to an error in our request")
-        changed = copy.deepcopy(current)
-        for change in changes:
-            *path, last = (part.replace("~1", "/") for part in change["path"].split("/")[1:])
-            place = changed
-            for part in path:
-                place = place[part]
-            if change["op"] == "remove":
-                del place[last]
-            else:
-                place[last] = change["value"]
+            raise
         answer = self.put(changed)
         await self._asked("patch")
         return answer

@@ -39,6 +39,12 @@ BUDGETS: Final = {
     "output": Budget(what="output streamed out of a sandbox", unit="MB/s", limit="50", peer="one exec 77 to 100"),
     "memory": Budget(what="idle sandbox, no pre-imports", unit="MB", limit="25", peer=""),
     "imported": Budget(what="idle sandbox, the template's pre-imports", unit="MB", limit=None, peer=""),
+    "refill": Budget(what="a pool of 50 is full again", unit="s", limit=None, peer="pods take no time here"),
+    "steady": Budget(what="claim, at a steady rate that does not wait", unit="ms", limit=None, peer=""),
+    "orphans": Budget(what="pods without an owner are swept away", unit="s", limit="5", peer=""),
+    "claims": Budget(what="claim with most sandboxes, against fewest", unit="x", limit="2", peer=""),
+    "operator": Budget(what="operator's memory with most sandboxes", unit="MB", limit="300", peer=""),
+    "reconcile": Budget(what="operator's processor time of a reconcile", unit="ms", limit="5", peer=""),
     "rate": Budget(what="calls per second of gateway processor", unit="1/s", limit="250", peer="FastMCP alone 400-500"),
 }
 

@@ -1,8 +1,9 @@
 """Fixtures for a cluster that `make install` has prepared. Nothing is made here; what is missing is said."""
 
+import asyncio
 import json
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,23 @@ async def session(alice: Caller) -> AsyncIterator[Session]:
     """A connection of alice."""
     async with alice.connect() as connected:
         yield connected
+
+
+@pytest.fixture(scope="module")
+def shared(alice: Caller) -> Iterator[str]:
+    """A sandbox of alice for all tests of a module: a fresh one costs seconds when the pool is empty."""
+
+    async def make() -> str:
+        async with alice.connect() as session:
+            return await session.create()
+
+    async def end(handle: str) -> None:
+        async with alice.connect() as session:
+            await session.close(handle)
+
+    handle = asyncio.run(make())
+    yield handle
+    asyncio.run(end(handle))
 
 
 @pytest.fixture

@@ -70,6 +70,11 @@ while True:
 
 
 @pytest.fixture
+def sandbox(shared: str) -> str:
+    return shared
+
+
+@pytest.fixture
 async def facts(session: Session, sandbox: str) -> dict[str, Any]:
     reply = await session.python(PROBE, sandbox=sandbox)
     assert reply["outcome"] == "ok", reply

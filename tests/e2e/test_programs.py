@@ -3,10 +3,17 @@
 import contextlib
 from typing import Any
 
+import pytest
+
 from e2e.callers import Caller, Session
 from e2e.cluster import Cluster, until
 
 TICKS = "import time\nfor i in range(3000):\n    print('tick', i, flush=True)\n    time.sleep(0.2)\n"
+
+
+@pytest.fixture
+def sandbox(shared: str) -> str:
+    return shared
 
 
 async def test_background_run_outlives_its_gateway_and_is_found_again(alice: Caller, cluster: Cluster) -> None:

@@ -38,6 +38,11 @@ JAVASCRIPT = {
 }
 
 
+@pytest.fixture
+def sandbox(shared: str) -> str:
+    return shared
+
+
 # T15
 @pytest.mark.parametrize("code", LIBRARIES.values(), ids=LIBRARIES)
 async def test_library_works_without_a_warning(session: Session, sandbox: str, code: str) -> None:

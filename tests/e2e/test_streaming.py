@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import re
 
+import pytest
+
 from e2e.callers import Caller, Session
 from e2e.cluster import Cluster, until
 
@@ -39,6 +41,11 @@ COUNT = """
 import os, pathlib
 print(sum(os.path.exists(f"/proc/{pid}") for pid in pathlib.Path("/workspace/pids").read_text().split()))
 """
+
+
+@pytest.fixture
+def sandbox(shared: str) -> str:
+    return shared
 
 
 # T07

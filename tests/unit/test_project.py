@@ -79,7 +79,7 @@ def protections() -> list[tuple[str, str]]:
     return [(sentence.strip(), tests.strip()) for sentence, tests in rows]
 
 
-def tests_in(file: str) -> dict[str, set[str]]:
+def ids_above_tests(file: str) -> dict[str, set[str]]:
     """Return the tests of a file, each with the ids of the troubles that the comment above it names."""
     text = (ROOT / file).read_text(encoding="utf-8")
     lines = text.splitlines()
@@ -96,7 +96,7 @@ def test_every_protection_in_readme_names_a_test_that_exists(sentence: str, test
     named = NAMED_TEST.findall(tests)
     assert named, sentence
     for file, name in named:
-        assert name in tests_in(file)
+        assert name in ids_above_tests(file)
 
 
 def troubles() -> dict[str, set[tuple[str, str]]]:
@@ -116,7 +116,7 @@ def test_every_trouble_names_tests_that_exist_and_name_it() -> None:
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         comments += sum(TROUBLE_COMMENT.fullmatch(line) is not None for line in path.read_text("utf-8").splitlines())
         file = str(path.relative_to(ROOT))
-        found |= {(number, file, name) for name, numbers in tests_in(file).items() for number in numbers}
+        found |= {(number, file, name) for name, numbers in ids_above_tests(file).items() for number in numbers}
     assert found == said
     assert comments == len({(file, name) for _, file, name in found}), "a comment stands above no test"
 

@@ -13,6 +13,10 @@ Outcome = Literal["ok", "error", "timeout", "cancelled", "out_of_memory", "outpu
 _SHELL_KILLED: Final = 128 + signal.SIGKILL
 _MIB: Final = 1024 * 1024
 _MEMORY_ERROR: Final = re.compile(rb"[\w.]*MemoryError(:|$)")
+_NODE_MEMORY_ERROR: Final = re.compile(
+    rb"JavaScript heap out of memory|'ERR_MEMORY_ALLOCATION_FAILED'|^RangeError: Array buffer allocation failed",
+    re.MULTILINE,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,7 @@ def ran_out(language: str, how: Exit, last_words: bytes) -> bool:
     if how.status == 0:
         return False
     if language == "javascript":
-        return b"JavaScript heap out of memory" in last_words
+        return _NODE_MEMORY_ERROR.search(last_words) is not None
     lines = last_words.strip().rsplit(b"\n", 1)
     return language == "python" and _MEMORY_ERROR.match(lines[-1]) is not None
 

@@ -26,6 +26,7 @@ from sandpod_gateway.backends.local_settings import LocalSettings
 from sandpod_gateway.backends.local_stream import Listener
 
 _SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc")
+_SPARSE: Final = 2**30  # bytes that a file may have whatever the folders hold
 
 
 class _Ends:
@@ -224,8 +225,9 @@ def limits(settings: LocalSettings, processes: int) -> dict[str, int]:
         "processes": processes,
         "data": settings.data_bytes,
         "open_files": settings.open_files,
-        # More than any folder holds, so that a full one says so; files in memory without a folder are bounded too.
-        "file_size": max(settings.workspace_bytes, settings.tmp_bytes) + 2**20,
+        # More than any folder holds, so that a full one says so, and a file may have holes; files in memory without a
+        # folder are bounded too.
+        "file_size": max(settings.workspace_bytes, settings.tmp_bytes, _SPARSE) + 2**20,
     }
 
 

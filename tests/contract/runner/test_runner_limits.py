@@ -89,6 +89,11 @@ async def test_python_that_gives_up_for_want_of_memory_is_out_of_memory(client: 
     assert "300 MiB" in result.end["detail"]
 
 
+async def test_node_that_gives_up_for_want_of_memory_is_out_of_memory(client: Client) -> None:
+    result = await client.run("console.log('begun'); new ArrayBuffer(2 ** 46)", "javascript")
+    assert (result.outcome, result.exit_code, result.out) == ("out_of_memory", 1, b"begun\n")
+
+
 async def test_memory_error_that_a_program_handles_is_its_own_affair(client: Client) -> None:
     code = "try: bytearray(2**60)\nexcept MemoryError: raise SystemExit('caught MemoryError: yes')"
     assert (await client.run(code)).outcome == "error"

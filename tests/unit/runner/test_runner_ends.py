@@ -60,6 +60,8 @@ def test_killed_is_by_signal_or_as_a_shell_tells_it(how: Exit, expected: bool) -
     ("language", "how", "words", "expected"),
     [
         ("javascript", ABORTED, b"\nFATAL ERROR: Reached heap limit - JavaScript heap out of memory\n 1: 0x\n", True),
+        ("javascript", FAILED, b"    at x {\n  code: 'ERR_MEMORY_ALLOCATION_FAILED'\n}\n\nNode.js v24.19.0\n", True),
+        ("javascript", FAILED, b"\nRangeError: Array buffer allocation failed\n    at new ArrayBuffer\n", True),
         ("javascript", ABORTED, b"assertion failed", False),
         ("python", FAILED, b"Traceback\n  x\nMemoryError\n", True),
         ("python", FAILED, b"x\nnumpy._core._exceptions._ArrayMemoryError: Unable to allocate 7 TiB\n", True),

@@ -1,0 +1,144 @@
+"""A node that is only said to be there: its pods are reported as running at once, so that thousands cost no container.
+
+Called by `scale.py`. Scheduler, API server, operator and gateways are real; of the kubelet there is what they can see.
+"""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from e2e.cluster import Cluster
+from sandpod_api import names
+from sandpod_api.base import rfc3339
+from sandpod_gateway.backends import cluster as cluster_module
+from sandpod_gateway.backends.cluster_errors import ClusterError
+from sandpod_gateway.backends.kubernetes_settings import KubernetesSettings
+
+NODE: Final = "sandpod-bench"
+LABEL: Final = "sandpod.dev/bench"
+MERGE: Final = "application/merge-patch+json"
+LEASE_SECONDS: Final = 10.0
+WRITERS: Final = 8  # reports at once
+
+Json = dict[str, Any]
+
+
+class Pods(cluster_module.Cluster):
+    """The pods of one namespace."""
+
+    def _path(self, plural: str, name: str | None = None) -> str:
+        return f"/api/v1/namespaces/{self.namespace}/{plural}" + (f"/{name}" if name else "")
+
+
+class FakeNode:
+    """Reports on the pods of one namespace."""
+
+    def __init__(self, pods: Pods) -> None:
+        self._pods = pods
+        self._slots = asyncio.Semaphore(WRITERS)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._said: set[str] = set()
+
+    async def run(self) -> None:
+        """Report until cancelled."""
+        try:
+            await self._follow()
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _follow(self) -> None:
+        while True:
+            page = await self._pods.list_page("pods", {})
+            for pod in page["items"]:
+                self._take(pod)
+            with contextlib.suppress(ClusterError):
+                async for event in self._pods.watch("pods", names.LABEL_SANDBOX, page["metadata"]["resourceVersion"]):
+                    if event["type"] in {"ADDED", "MODIFIED"}:
+                        self._take(event["object"])
+
+    def _take(self, pod: Json) -> None:
+        meta = pod["metadata"]
+        doing = "end" if "deletionTimestamp" in meta else "start" if pod["spec"].get("nodeName") else ""
+        if not doing or f"{doing} {meta['uid']}" in self._said:
+            return
+        self._said.add(f"{doing} {meta['uid']}")
+        task = asyncio.create_task(self._end(meta["name"]) if doing == "end" else self._start(meta["name"]))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _end(self, name: str) -> None:
+        await self._call("DELETE", name, query={"gracePeriodSeconds": "0"})
+
+    async def _start(self, name: str) -> None:
+        now = rfc3339(datetime.now(UTC))
+        kinds = ("PodScheduled", "Initialized", "ContainersReady", "Ready")
+        status = {
+            "phase": "Running",
+            "startTime": now,
+            "conditions": [{"type": kind, "status": "True", "lastTransitionTime": now} for kind in kinds],
+            "containerStatuses": [
+                {
+                    "name": names.CONTAINER,
+                    "image": "none",
+                    "imageID": "",
+                    "ready": True,
+                    "started": True,
+                    "restartCount": 0,
+                    "state": {"running": {"startedAt": now}},
+                }
+            ],
+        }
+        await self._call("PATCH", f"{name}/status", body={"status": status}, content_type=MERGE)
+
+    async def _call(self, verb: str, name: str, **request: Any) -> None:
+        async with self._slots:
+            with contextlib.suppress(ClusterError):
+                await self._pods._call(verb, self._pods._path("pods", name), **request)
+
+
+@asynccontextmanager
+async def fake_node(there: Cluster) -> AsyncIterator[None]:
+    """Have a node that takes pods which ask for `LABEL`, and reports on those of the cluster's sandbox namespace."""
+    room = {"cpu": "100k", "memory": "100Ti", "pods": "100k", "ephemeral-storage": "100Ti"}
+    ready = {"type": "Ready", "status": "True", "reason": "Bench", "lastHeartbeatTime": rfc3339(datetime.now(UTC))}
+    node = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": NODE, "labels": {LABEL: "true", "kubernetes.io/os": "linux"}},
+        "spec": {"taints": [{"key": LABEL, "value": "true", "effect": "NoSchedule"}]},
+        "status": {"capacity": room, "allocatable": room, "conditions": [ready]},
+    }
+    await there.kubectl("apply", "-f", "-", stdin=json.dumps(node))
+    await there.kubectl("patch", "node", NODE, "--subresource=status", "-p", json.dumps({"status": node["status"]}))
+    api = await Pods.connect(KubernetesSettings(namespace=there.sandboxes))
+    working = [asyncio.create_task(FakeNode(api).run()), asyncio.create_task(_be_alive(there))]
+    try:
+        yield
+    finally:
+        for task in working:
+            task.cancel()
+        await asyncio.gather(*working, return_exceptions=True)
+        await api.close()
+        await there.kubectl("delete", "node", NODE, "--wait=false", check=False)
+
+
+async def _be_alive(there: Cluster) -> None:
+    while True:
+        lease = {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": NODE, "namespace": "kube-node-lease"},
+            "spec": {
+                "holderIdentity": NODE,
+                "leaseDurationSeconds": 40,
+                "renewTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            },
+        }
+        await there.kubectl("apply", "-f", "-", stdin=json.dumps(lease))
+        await asyncio.sleep(LEASE_SECONDS)
