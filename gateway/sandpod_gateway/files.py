@@ -201,7 +201,7 @@ class Files:
             raise SandpodError(
                 ErrorCode.UPLOAD_TOO_LARGE,
                 f"The content is over {self._max_upload} bytes.",
-                next_step="Write it in parts and join them with a run.",
+                next_step="Call upload_file without content for a link that takes larger files.",
             )
         fields = {"path": path, "overwrite": overwrite}
         name, _ = await self._ask(

@@ -103,7 +103,7 @@ class Runs:
         stream = OutputStream(send) if send is not None else None
         running = Running(record, request, new_run(), self._limits.output_cap, stream)
         pump = asyncio.create_task(stream.pump()) if stream is not None else None
-        keeper = asyncio.create_task(self._sandboxes.keep_alive(record.name))
+        keeper = asyncio.create_task(self._sandboxes.keep_alive(record))
         self._metrics.active_runs.inc()
         try:
             ended = await self._until_end(running)

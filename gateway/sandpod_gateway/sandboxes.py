@@ -214,11 +214,13 @@ class Sandboxes:
         self._metrics.stream_seconds.observe(time.perf_counter() - start)
         return connection
 
-    async def keep_alive(self, name: str) -> None:
+    async def keep_alive(self, record: SandboxRecord) -> None:
         """Note again and again that a sandbox is in use, until cancelled: a long quiet run is no idle sandbox."""
+        # Some notes have to fit into the shortest idle timeout too, also where the backend leaves every other one out.
+        pause = min(TOUCH_EVERY, record.idle_timeout / 4)
         while True:
-            await asyncio.sleep(TOUCH_EVERY)
-            await self._backend.touch(name)
+            await asyncio.sleep(pause)
+            await self._backend.touch(record.name)
 
     async def keep_busy(self, name: str, seconds: float) -> None:
         """Note that a background run may go on in a sandbox for so many seconds.

@@ -5,21 +5,36 @@ does not know which one the call came by.
 """
 
 import contextlib
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 from typing import Any, Final
 
 import anyio
 from fastmcp import FastMCP
 from fastmcp.server.http import create_sse_app
-from mcp.server.streamable_http_manager import DEFAULT_MAX_SESSIONS
+from mcp.server.streamable_http_manager import DEFAULT_MAX_REQUEST_BODY_SIZE, DEFAULT_MAX_SESSIONS
+from mcp_types import INVALID_REQUEST
 from starlette.applications import Starlette
 from starlette.responses import PlainTextResponse
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 MCP_PATH: Final = "/mcp"
 SSE_PATH: Final = "/sse"
 MESSAGES_PATH: Final = "/messages/"
+
+_TOO_LARGE: Final = json.dumps(
+    {
+        "jsonrpc": "2.0",
+        "id": None,  # it stands in what was not read
+        "error": {
+            "code": INVALID_REQUEST,
+            "message": f"The request is over {DEFAULT_MAX_REQUEST_BODY_SIZE} bytes. "
+            "Call upload_file without content for a link that takes large files.",
+        },
+    }
+).encode()
 
 
 class Transports:
@@ -54,6 +69,7 @@ class Transports:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request. A slash at the end is taken off: a redirect would cost some clients their key."""
+        send = _telling_of_size(send)
         if scope["type"] == "http" and scope["path"] in {f"{MCP_PATH}/", f"{SSE_PATH}/"}:
             path = scope["path"].rstrip("/")
             scope = {**scope, "path": path, "raw_path": path.encode()}
@@ -76,3 +92,23 @@ class Transports:
             await self._sse(scope, receive, send)
         finally:
             self._open -= 1
+
+
+def _telling_of_size(send: Send) -> Send:
+    """Return a `send` that says in the protocol's words that a request is too large.
+
+    The bare 413 that the SDK sends reaches a model as a server's unnamed error, which it can only repeat.
+    """
+    replaced = False
+
+    async def tell(message: Message) -> None:
+        nonlocal replaced
+        if message["type"] == "http.response.start" and message["status"] == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+            replaced = True
+            headers = [(b"content-type", b"application/json"), (b"content-length", str(len(_TOO_LARGE)).encode())]
+            message = {**message, "headers": headers}
+        elif replaced and message["type"] == "http.response.body":
+            message = {"type": "http.response.body", "body": _TOO_LARGE}
+        await send(message)
+
+    return tell

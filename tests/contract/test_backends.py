@@ -89,6 +89,7 @@ async def test_a_claim_of_what_there_is_not_is_refused_and_leaves_nothing(
     assert await backend.list(owner) == []
 
 
+# T26
 @keeps("claim:limit")
 async def test_a_claim_over_the_limit_is_refused_until_a_sandbox_is_closed(narrow: Backend, owner: str) -> None:
     first = await narrow.claim(ClaimRequest(owner=owner))
@@ -175,6 +176,7 @@ async def test_a_sandbox_ends_after_its_ttl_and_says_so(backend: Backend, owner:
     assert (await backend.claim(ClaimRequest(owner=owner, session="one"))).name != record.name
 
 
+# T26
 @keeps("expiry:idle")
 async def test_a_sandbox_that_is_not_used_ends_after_its_idle_timeout(backend: Backend, owner: str, case: Case) -> None:
     record = await backend.claim(ClaimRequest(owner=owner, ttl=600, idle_timeout=case.short))
@@ -199,6 +201,7 @@ async def test_a_sandbox_that_is_used_outlives_its_idle_timeout(backend: Backend
     assert still.status == "Ready"
 
 
+# T20
 @keeps("expiry:busy")
 async def test_a_sandbox_with_a_background_run_is_not_idle_until_the_runs_timeout(
     backend: Backend, owner: str, case: Case

@@ -30,6 +30,7 @@ def peak(pid: int) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 
 
+# T21
 async def test_large_file_passes_both_ways_and_costs_the_gateway_no_memory() -> None:
     sizes = ("--local.workspace-size", f"{SIZE + 50}Mi", "--local.memory", "2Gi")
     async with serving("--backend", "local", *sizes) as (url, pid), Client(url) as mcp, httpx2.AsyncClient() as http:

@@ -221,6 +221,7 @@ async def test_another_sandboxs_files_are_invisible(box: Box, victim: Box) -> No
     assert await box.look(f"tell([f for f in {folders!r} if os.path.exists(f + '/mine')])") == []
 
 
+# T23
 @pytest.mark.parametrize(
     "target", ["/etc/shadow", "/etc/passwd", "../../../etc/passwd", "/proc/1/environ", "/proc/self/root/etc/passwd"]
 )

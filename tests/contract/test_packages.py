@@ -119,6 +119,7 @@ async def test_same_installation_is_joined_and_can_be_waited_for() -> None:
         assert (await here.call("get_installation", installation="inst-of-before"))["error"] == "not_found"
 
 
+# T24
 async def test_what_is_no_name_is_refused_before_anything_is_asked_or_made() -> None:
     async with place() as here:
         for name in ("requests; touch /tmp/pwn", "--index-url=http://evil/simple", "-r/etc/passwd", "../x"):

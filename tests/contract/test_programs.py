@@ -282,6 +282,7 @@ async def test_a_context_goes_with_no_fresh_sandbox(caller: Caller) -> None:
     assert (await caller.python("1", context="c", fresh=True))["error"] == ErrorCode.INVALID_ARGUMENT
 
 
+# T14
 async def test_each_figure_comes_back_once_as_an_image(caller: Caller) -> None:
     first = await caller.python("import matplotlib.pyplot as plt; plt.plot([1, 2]); plt.show()")
     one = caller.pictures

@@ -57,6 +57,7 @@ USES: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+# T29
 @pytest.mark.parametrize(("tool", "arguments"), USES, ids=str)
 async def test_someone_elses_sandbox_answers_as_one_that_does_not_exist(
     session: Session, sandbox: str, bob: Caller, tool: str, arguments: dict[str, Any]

@@ -40,6 +40,7 @@ async def no_orphans(cluster: Cluster) -> None:
     await until("no pod without its Sandbox", look, within=90)
 
 
+# T32
 async def test_killed_sandbox_pod_ends_the_run_as_sandbox_lost(
     session: Session, sandbox: str, cluster: Cluster
 ) -> None:

@@ -57,6 +57,7 @@ async def unharmed(session: Session, neighbour: str) -> bool:
     return bool(reply["stdout"] == "45\n")
 
 
+# T11
 async def test_memory_bomb_ends_its_own_run_and_says_out_of_memory(
     session: Session, sandbox: str, neighbour: str, cluster: Cluster
 ) -> None:

@@ -67,6 +67,7 @@ async def test_operator_tells_of_its_work(cluster: Cluster) -> None:
     assert value(series, "sandpod_operator_watch_age_seconds", namespace=cluster.sandboxes) < 120
 
 
+# T39
 async def test_no_series_names_a_sandbox_or_a_caller(session: Session, sandbox: str, cluster: Cluster) -> None:
     await session.python("print(1)", sandbox=sandbox)
     for component, port in (("gateway", 8000), ("operator", 8081)):

@@ -48,6 +48,7 @@ def sandbox(shared: str) -> str:
     return shared
 
 
+# T07
 async def test_loop_that_prints_once_a_second_arrives_as_five_notifications(session: Session, sandbox: str) -> None:
     reply = await session.python(FIVE, sandbox=sandbox)
     spoken = [text for text in reply.progress if text.strip()]
@@ -75,6 +76,7 @@ async def test_both_streams_are_streamed_and_kept_apart(session: Session, sandbo
     assert sorted("".join(reply.progress).split()) == ["err", "out"]
 
 
+# T25
 async def test_cancel_after_the_second_line_ends_the_process_in_the_pod(
     session: Session, sandbox: str, cluster: Cluster
 ) -> None:
@@ -100,6 +102,7 @@ async def test_cancel_after_the_second_line_ends_the_process_in_the_pod(
     assert (await session.python("print('still here')", sandbox=sandbox))["stdout"] == "still here\n"
 
 
+# T25
 async def test_client_that_goes_away_ends_its_run(alice: Caller, sandbox: str, cluster: Cluster) -> None:
     pod = (await cluster.pod_of(sandbox))["metadata"]["name"]
     started = asyncio.Event()
@@ -122,6 +125,7 @@ async def test_client_that_goes_away_ends_its_run(alice: Caller, sandbox: str, c
     await until("the run of the client that left has ended", ended, within=15)
 
 
+# T04
 async def test_a_gigabyte_of_output_costs_gateway_and_runner_no_memory(
     session: Session, sandbox: str, cluster: Cluster
 ) -> None:

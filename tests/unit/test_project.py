@@ -22,6 +22,9 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
+NAMED_TEST = re.compile(r"`([^`]+)::([^`]+)`")
+TROUBLE_COMMENT = re.compile(r"# T\d\d(, T\d\d)*")
+
 TARGETS = set(re.findall(r"^([a-z][a-z-]*):.* ## ", MAKEFILE, re.MULTILINE))
 PHONY = set(re.findall(r"^\.PHONY: ([a-z][a-z-]*)$", MAKEFILE, re.MULTILINE))
 # Each lock file, and the extras of pyproject.toml that it holds.
@@ -76,13 +79,46 @@ def protections() -> list[tuple[str, str]]:
     return [(sentence.strip(), tests.strip()) for sentence, tests in rows]
 
 
+def ids_above_tests(file: str) -> dict[str, set[str]]:
+    """Return the tests of a file, each with the ids of the troubles that the comment above it names."""
+    text = (ROOT / file).read_text(encoding="utf-8")
+    lines = text.splitlines()
+    found = {}
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            above = lines[min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)]) - 2]
+            found[node.name] = set(above[2:].split(", ")) if TROUBLE_COMMENT.fullmatch(above) else set()
+    return found
+
+
 @pytest.mark.parametrize(("sentence", "tests"), protections(), ids=lambda text: text[:50])
 def test_every_protection_in_readme_names_a_test_that_exists(sentence: str, tests: str) -> None:
-    named = re.findall(r"`([^`]+)::([^`]+)`", tests)
+    named = NAMED_TEST.findall(tests)
     assert named, sentence
     for file, name in named:
-        tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
-        assert name in {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+        assert name in ids_above_tests(file)
+
+
+def troubles() -> dict[str, set[tuple[str, str]]]:
+    """Return the tests that the list of troubles names, by the trouble's id."""
+    text = (ROOT / "tests/troubles.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (T\d\d) \| [^|]+ \| [^|]+ \| ([^|]+) \|$", text, re.MULTILINE)
+    assert len(rows) == text.count("\n| T"), "a row is malformed"
+    assert [number for number, _ in rows] == [f"T{number:02}" for number in range(1, len(rows) + 1)]
+    return {number: set(NAMED_TEST.findall(tests)) for number, tests in rows}
+
+
+def test_every_trouble_names_tests_that_exist_and_name_it() -> None:
+    said = {(number, *test) for number, tests in troubles().items() for test in tests}
+    assert {number for number, _, _ in said} == troubles().keys(), "a trouble has no test"
+    comments = 0
+    found = set()
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        comments += sum(TROUBLE_COMMENT.fullmatch(line) is not None for line in path.read_text("utf-8").splitlines())
+        file = str(path.relative_to(ROOT))
+        found |= {(number, file, name) for name, numbers in ids_above_tests(file).items() for number in numbers}
+    assert found == said
+    assert comments == len({(file, name) for _, file, name in found}), "a comment stands above no test"
 
 
 def test_readme_says_the_same_setting_in_three_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

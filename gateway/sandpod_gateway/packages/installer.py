@@ -188,7 +188,7 @@ class Installer:
 
     async def _carry_out(self, entry: _Entry, record: SandboxRecord, wanted: list[Requirement]) -> None:
         lock = self._locks.setdefault(record.name, asyncio.Lock())
-        keeper = asyncio.create_task(self._sandboxes.keep_alive(record.name))
+        keeper = asyncio.create_task(self._sandboxes.keep_alive(record))
         try:
             async with lock:
                 entry.packages = await self._install(record, wanted)

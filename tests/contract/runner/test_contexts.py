@@ -142,6 +142,7 @@ async def test_top_level_await_has_one_event_loop_that_stays(notebook: Notebook)
     assert value(second) == {"text/plain": b"True"}
 
 
+# T13
 async def test_asyncio_run_works_before_and_after_an_await(notebook: Notebook) -> None:
     run = "import asyncio; asyncio.run(asyncio.sleep(0)); print('hi')"
     results = [await notebook.cell(code) for code in (run, "await asyncio.sleep(0)", run, "await asyncio.sleep(0)")]
@@ -209,6 +210,7 @@ async def test_process_that_died_between_cells_is_told_by_the_next(notebook: Not
     assert (await notebook.cell("1")).end["context_state"] == "kept"
 
 
+# T18
 async def test_cells_of_one_context_run_in_order_and_each_has_its_own_output(notebook: Notebook) -> None:
     names = [await notebook.start(f"import time\nprint({i})\ntime.sleep(0.05)\nprint({i})") for i in range(5)]
     results = [await notebook.client.finish(name) for name in names]

@@ -246,6 +246,7 @@ async def test_exit_ends_the_cell_and_not_the_context(notebook: Notebook, code: 
     assert await notebook.text("x") == "5"
 
 
+# T16
 async def test_process_exit_loses_no_output(notebook: Notebook) -> None:
     result = await notebook.cell('console.log("x".repeat(3 << 20)); console.error("err"); process.exit(0)')
     assert (len(result.out), result.err, result.exit_code) == ((3 << 20) + 1, b"err\n", 0)

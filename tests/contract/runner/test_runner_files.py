@@ -52,6 +52,7 @@ async def test_range_of_a_file_is_read(client: Client, workspace: Path) -> None:
     assert (await client.file("read", path="r.bin", offset=10**9, limit=20)).payload == b""
 
 
+# T23
 @pytest.mark.parametrize("path", OUTSIDE)
 @pytest.mark.parametrize("op", ["read", "list", "write", "delete", "mkdir", "stat", "move"])
 async def test_path_that_leads_out_of_the_workspace_is_refused(
@@ -148,6 +149,7 @@ async def test_special_files_are_refused_without_waiting_for_them(client: Client
     assert await client.refused("read", path="loop") == "invalid_path"
 
 
+# T22
 @pytest.mark.parametrize(
     "name",
     ["Q3 ventes \u2013 été (1).csv", "数据 表.csv", "-rf.txt", 'it\'s "q".txt', ".hidden", "a\nb", "$(id)", "%2e%2e"],
@@ -228,6 +230,7 @@ async def test_mkdir_move_and_stat(client: Client) -> None:
     assert await client.content("m/n/g.txt") == b"3"
 
 
+# T23
 async def test_link_that_changes_all_the_time_never_leads_out(client: Client, workspace: Path) -> None:
     (workspace / "real").mkdir(exist_ok=True)
     (workspace / "real" / "passwd").write_text("inside")

@@ -13,6 +13,7 @@ from gateway_peers import until
 from sandpod_runner import processes
 
 
+# T17
 @pytest.mark.parametrize(
     ("code", "out"),
     [
@@ -37,6 +38,7 @@ async def test_commonjs_modules_and_await_all_work_without_flags(client: Client,
     assert (result.out, result.err, result.exit_code) == (out, b"", 0)
 
 
+# T10
 @pytest.mark.parametrize(
     ("code", "exit_code", "err"),
     [
@@ -70,6 +72,7 @@ async def test_exit_codes_and_errors_are_those_of_node(client: Client, code: str
     assert b"bootstrap.cjs" not in result.err
 
 
+# T16
 @pytest.mark.parametrize("end", ["process.exit(1)", "throw 1", "process.exitCode = 1", "Promise.reject(1)"])
 @pytest.mark.parametrize("stream", ["out", "err"])
 async def test_no_end_loses_output(client: Client, stream: str, end: str) -> None:
@@ -187,6 +190,7 @@ async def test_arguments_environment_and_input_reach_the_program(client: Client)
     assert result.out.decode() == '["q","é"] v undefined in\n'
 
 
+# T09
 async def test_input_without_any_given_is_at_its_end(client: Client) -> None:
     result = await client.run("process.stdin.on('data', () => {}).on('end', () => console.log('end'))", "javascript")
     assert result.out == b"end\n"

@@ -5,6 +5,7 @@ import pytest
 from contract.runner_harness import Client
 
 
+# T10
 @pytest.mark.parametrize(
     ("code", "exit_code", "err"),
     [
@@ -63,6 +64,7 @@ async def test_silent_success_is_exit_0_without_output(client: Client, code: str
     assert (result.outcome, result.exit_code, result.out, result.err) == ("ok", 0, b"", b"")
 
 
+# T13
 async def test_top_level_await_and_asyncio_run_both_work(client: Client) -> None:
     awaits = await client.run('import asyncio; await asyncio.sleep(0.01); print("ok")')
     runs = await client.run('import asyncio; asyncio.run(asyncio.sleep(0)); print("hi")')
@@ -144,6 +146,7 @@ async def test_runs_share_no_variables_and_no_random_numbers(client: Client) -> 
     assert second.out.endswith(b"False\n")
 
 
+# T09
 async def test_input_without_any_given_is_at_its_end(client: Client) -> None:
     result = await client.run('input("name? ")')
     assert result.exit_code == 1

@@ -164,14 +164,17 @@ async def test_someone_elses_sandbox_can_not_be_told_from_none(alice: Caller, pl
     assert (await alice.call("read_file", path="private.txt"))["content"] == "mine"
 
 
+# T36
 async def test_a_name_gives_the_same_sandbox_again_and_others_another(alice: Caller) -> None:
     first = await alice.call("create_sandbox", name="Case")
     assert (await alice.call("create_sandbox", name="Case"))["sandbox"] == first["sandbox"]
-    others = [(await alice.call("create_sandbox", name=name))["sandbox"] for name in ("case", "用户", "n" * 80)]
+    names = ("case", "用户", "n" * 80, "My_Session.1", "7c9e6679-7425-40de-944b-e07fc1f90ae7")
+    others = [(await alice.call("create_sandbox", name=name))["sandbox"] for name in names]
     unnamed = [(await alice.call("create_sandbox"))["sandbox"] for _ in range(2)]
-    assert len({first["sandbox"], *others, *unnamed}) == 6
+    assert len({first["sandbox"], *others, *unnamed}) == 8
 
 
+# T36
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [

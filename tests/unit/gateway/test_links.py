@@ -87,6 +87,7 @@ def test_range_of_an_empty_file() -> None:
     assert parse_range("bytes=-5", 0) is None
 
 
+# T29
 def test_token_is_for_one_method_sandbox_and_path_and_ends() -> None:
     now = [1000.0]
     links = Links(lambda: b"k" * 32, lambda: now[0])
@@ -129,6 +130,7 @@ async def test_file_comes_by_its_link_alone(place: Place) -> None:
     assert (head.status_code, head.content, head.headers["content-length"]) == (200, b"", "8")
 
 
+# T40
 @pytest.mark.parametrize(
     ("name", "shown"),
     [
@@ -187,6 +189,7 @@ async def test_spoilt_link_gives_nothing(place: Place) -> None:
     assert (await place.call("read_file", path="l.txt"))["content"] == "mine"
 
 
+# T21
 async def test_file_over_the_limit_is_refused_and_leaves_nothing() -> None:
     async with serving(upload_bytes=1000) as place:
         url = await place.link("over.bin", method="put")
