@@ -69,10 +69,12 @@ def user_namespace(*, template: bool | None, default: bool | None, runtime_class
         template: `hostUsers` of the template.
         default: The operator's setting.
         runtime_class: The template's RuntimeClass; gVisor, for one, starts no pod with a user namespace.
+
+    Returns:
+        False, or None where the pod shares the node's: true means the same, and the admission policy refuses it.
     """
-    if template is not None or runtime_class is not None:
-        return template
-    return default
+    wanted = template if template is not None or runtime_class is not None else default
+    return None if wanted else wanted
 
 
 def process_limit_holds(*, host_users: bool | None) -> bool:

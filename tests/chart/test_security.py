@@ -1,10 +1,14 @@
 """What the chart allows: pods that a restricted namespace takes, and roles with nothing more than is used."""
 
 import pytest
+import yaml
 
-from chart.render import Manifest, only, pod_specs, render
+from chart.render import CHART, KUBERNETES, Manifest, helm, only, pod_specs, render
+from operator_world import a_sandbox, a_template, settings
 from sandpod_api import names
+from sandpod_api.types import NetworkProfile
 from sandpod_gateway.backends.cluster_checks import RIGHTS
+from sandpod_operator.manifests import build_pod
 
 SANDBOXES = "sandpod-sandboxes"
 WITH_ALL = ("ingress.enabled=true", "ingress.host=x.example", "tls.secretName=t", "tests.keySecret=k")
@@ -132,3 +136,65 @@ def test_narrowed_gateway_still_lets_the_helm_test_in() -> None:
 
 def test_namespace_that_exists_is_left_alone() -> None:
     assert not [m for m in render("sandboxes.createNamespace=false") if m["kind"] == "Namespace"]
+
+
+POLICY = "sandboxes.sandpod.sandpod"
+
+
+def test_weaker_pods_are_refused_among_the_sandboxes_and_nowhere_else() -> None:
+    policy = only(render(), "ValidatingAdmissionPolicy", POLICY)["spec"]
+    binding = only(render(), "ValidatingAdmissionPolicyBinding", POLICY)["spec"]
+    assert policy["failurePolicy"] == "Fail"
+    assert {
+        (resource, *rule["operations"])
+        for rule in policy["matchConstraints"]["resourceRules"]
+        for resource in rule["resources"]
+    } == {
+        ("pods", "CREATE"),
+        ("pods/ephemeralcontainers", "UPDATE"),
+        ("pods/resize", "UPDATE"),
+    }
+    assert binding == {
+        "policyName": POLICY,
+        "validationActions": ["Deny"],
+        "matchResources": {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": SANDBOXES}}},
+    }
+
+
+def test_each_rule_says_what_is_wrong_and_what_must_be() -> None:
+    rules = only(render(), "ValidatingAdmissionPolicy", POLICY)["spec"]["validations"]
+    messages = [rule["message"] for rule in rules]
+    assert len(set(messages)) == len(messages)
+    for rule in rules:
+        wrong, _, right = rule["message"].partition(": ")
+        assert wrong
+        assert right.endswith(".")
+        assert rule["reason"] == "Forbidden"
+        # By these words the operator tells the quota's refusals from all others.
+        assert "exceeded quota" not in rule["message"]
+
+
+def test_longest_deadline_of_a_pod_is_that_of_a_warm_one() -> None:
+    pod = build_pod(a_sandbox(), a_template(), NetworkProfile(name="none"), settings())
+    rules = only(render(), "ValidatingAdmissionPolicy", POLICY)["spec"]["validations"]
+    [rule] = [rule for rule in rules if "activeDeadlineSeconds" in rule["expression"]]
+    assert f"<= {pod['spec']['activeDeadlineSeconds']}" in rule["expression"]
+    assert f"to {pod['spec']['activeDeadlineSeconds']} " in rule["message"]
+
+
+def test_policy_can_be_left_out() -> None:
+    kinds = {m["kind"] for m in render("sandboxes.admissionPolicy.enabled=false")}
+    assert not {kind for kind in kinds if kind.startswith("ValidatingAdmission")}
+
+
+def test_cluster_scoped_objects_of_two_releases_have_different_names() -> None:
+    def names_of(release: str, namespace: str) -> set[str]:
+        done = helm("template", release, str(CHART), "--namespace", namespace, *KUBERNETES)
+        objects = [m for m in yaml.safe_load_all(done.stdout) if m and m["kind"].startswith("ValidatingAdmission")]
+        return {m["metadata"]["name"] for m in objects}
+
+    found = [
+        names_of(release, namespace) for release, namespace in (("a", "b-c"), ("a-b", "c"), ("a", "d"), ("e", "d"))
+    ]
+    assert [len(each) for each in found] == [1] * 4
+    assert len(set.union(*found)) == 4

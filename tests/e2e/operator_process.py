@@ -35,10 +35,10 @@ FAST = {
 
 
 @contextlib.contextmanager
-def namespace(part: str) -> Iterator[Cluster]:
-    """Give a namespace that takes restricted pods only, and delete it afterwards without waiting."""
+def namespace(part: str, *, level: str = "restricted") -> Iterator[Cluster]:
+    """Give a namespace that takes pods of a Pod Security level only, and delete it afterwards without waiting."""
     name = f"{part}-{secrets.token_hex(3)}"
-    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    labels = {"pod-security.kubernetes.io/enforce": level}
     made = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
     run("apply", "-f", "-", stdin=json.dumps(made))
     try:

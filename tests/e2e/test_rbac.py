@@ -80,6 +80,8 @@ TEMPTING: Final = (
     "clusterrolebindings.rbac.authorization.k8s.io",
     "customresourcedefinitions.apiextensions.k8s.io",
     "validatingwebhookconfigurations.admissionregistration.k8s.io",
+    "validatingadmissionpolicies.admissionregistration.k8s.io",
+    "validatingadmissionpolicybindings.admissionregistration.k8s.io",
     "certificatesigningrequests.certificates.k8s.io",
     "runtimeclasses.node.k8s.io",
 )

@@ -37,3 +37,8 @@ For quota, limits and the policy of the sandbox namespace. The operator keeps a 
 {{- define "sandpod.sandboxes" -}}
 {{ include "sandpod.fullname" . }}-namespace
 {{- end -}}
+
+{{/* Of the admission policy and its binding. They belong to no namespace, so the release's is part of their name. */}}
+{{- define "sandpod.sandboxes.policy" -}}
+sandboxes.{{ .Release.Namespace }}.{{ include "sandpod.fullname" . }}
+{{- end -}}

@@ -155,7 +155,8 @@ def test_template_adds_placement_and_secrets_and_changes_nothing_else() -> None:
     [
         (None, None, None, None),
         (None, False, None, False),
-        (True, False, None, True),
+        (True, False, None, None),
+        (None, True, None, None),
         (False, None, None, False),
         (None, False, "gvisor", None),
     ],
