@@ -152,7 +152,6 @@ def test_weaker_pods_are_refused_among_the_sandboxes_and_nowhere_else() -> None:
     } == {
         ("pods", "CREATE"),
         ("pods/ephemeralcontainers", "UPDATE"),
-        ("pods/resize", "UPDATE"),
     }
     assert binding == {
         "policyName": POLICY,
