@@ -196,6 +196,19 @@ class Files:
             )
         return data
 
+    def check_upload(self, data: bytes) -> None:
+        """Refuse what is too large to be written.
+
+        Raises:
+            SandpodError: upload_too_large.
+        """
+        if len(data) > self._max_upload:
+            raise SandpodError(
+                ErrorCode.UPLOAD_TOO_LARGE,
+                f"The content is over {self._max_upload} bytes.",
+                next_step="Write it in parts and join them with a run.",
+            )
+
     async def write(self, owner: str, path: str, data: bytes, *, sandbox: str | None, overwrite: bool) -> FileWritten:
         """Write a whole file; it appears at once or not at all.
 
@@ -203,12 +216,7 @@ class Files:
             SandpodError: invalid_path, upload_too_large, file_exists, quota_exceeded.
         """
         check_path(path)
-        if len(data) > self._max_upload:
-            raise SandpodError(
-                ErrorCode.UPLOAD_TOO_LARGE,
-                f"The content is over {self._max_upload} bytes.",
-                next_step="Write it in parts and join them with a run.",
-            )
+        self.check_upload(data)
         parts = [data[i : i + protocol.FILE_PART] for i in range(0, len(data), protocol.FILE_PART)] or [b""]
         fields = {"path": path, "overwrite": overwrite}
         name, _ = await self._ask(
