@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -247,3 +248,24 @@ async def test_chrishayuks_session_keeps_variables_and_text_files() -> None:
         assert "error" in await here.call("read_file", session_id="s", file_path="../../etc/passwd")
         assert "closed" in await here.text("close_sandbox", session_id="s")
         assert (await here.call("get_sandbox_status"))["active_sandbox_count"] == 0
+
+
+async def test_chrishayuks_charts_are_pictures_of_data_that_is_never_code() -> None:
+    # The environment of the tests has the libraries.
+    async with place("--compat.systems", "chrishayuk", "--local.python", sys.executable) as here:
+        await here.text("create_sandbox", session_id="s")
+        rows = [{"x": "a'\"", "y": 1, "z": 3}, {"x": "b", "y": 2, "z": 1}]
+        xy = {"session_id": "s", "data": rows, "x_key": "x", "y_keys": ["y", "z"], "title": 'It\'s "quoted"'}
+        bars = {"session_id": "s", "data": rows, "category_key": "x", "value_keys": ["y", "z"]}
+        points = {"session_id": "s", "data": rows, "x_key": "y", "y_key": "z", "color_key": "x", "size_key": "z"}
+        heat = {"session_id": "s", "data": [[1, 2], [3, 4]], "row_labels": ["r", "s"], "save_path": "/tmp/d/h.png"}
+        for kind, call in (("line_chart", xy), ("bar_chart", bars), ("scatter_plot", points), ("heatmap", heat)):
+            answer = await here.mcp.call_tool(f"generate_{kind}", call)
+            told = answer.structured_content or {}
+            assert base64.b64decode(told["base64_image"])[:8] == PNG[:8], told
+            assert [content.type for content in answer.content] == ["text", "image"]
+        assert told["file_path"] == "/workspace/d/h.png"
+        page = await here.call("generate_interactive_chart", **xy, chart_type="area")
+        assert (page["interactive"], "plotly" in page["html_content"]) == (True, True)
+        wrong = await here.call("generate_line_chart", **{**xy, "data": [{"x": 1, "y": {}}]})
+        assert "The chart was not drawn" in wrong["error"]

@@ -27,7 +27,8 @@ async def test_tools_are_there_only_when_they_are_asked_for_and_take_the_place_o
         "chrishayuk": {
             *("create_sandbox", "close_sandbox", "get_sandbox_status", "execute_code", "install_package"),
             *("create_run_close", "list_files", "read_file", "write_file", "upload_file", "delete_file"),
-            "get_file_metadata",
+            *("get_file_metadata", "generate_line_chart", "generate_bar_chart", "generate_scatter_plot"),
+            *("generate_heatmap", "generate_interactive_chart"),
         },
         "gaiar": {
             *("sandbox_run_python", "sandbox_upload_file", "sandbox_read_artifact", "sandbox_list_artifacts"),

@@ -2,7 +2,7 @@
 
 from fastmcp import FastMCP
 
-from sandpod_gateway.mcp.compat import chrishayuk, gaiar, johanli233, philschmid
+from sandpod_gateway.mcp.compat import charts, chrishayuk, gaiar, johanli233, philschmid
 from sandpod_gateway.mcp.compat.settings import CompatSettings
 from sandpod_gateway.mcp.parts import Parts
 
@@ -16,5 +16,6 @@ def register(mcp: FastMCP[None], parts: Parts, settings: CompatSettings) -> None
             johanli233.register(mcp, parts, settings)
         elif system == "chrishayuk":
             chrishayuk.register(mcp, parts)
+            charts.register(mcp, parts)
         else:
             gaiar.register(mcp, parts)
