@@ -27,7 +27,7 @@ from sandpod_gateway.packages.settings import PackageSettings
 
 _FOLDER: Final = Path(__file__).parent
 _DATA: Final = 4 * 2**30  # bytes of writable memory, most of which Node sets aside and does not use
-_HEAP: Final = 512  # MiB: npm resolving a large set takes a third of it
+_HEAP: Final = 256  # MiB: two processes of that size fit the gateway beside its own; 340 packages do with it
 _OPEN_FILES: Final = 512
 _LEAST_NPM: Final = (11, 17)  # the first that can refuse every source but the registry
 
