@@ -84,9 +84,13 @@ _PACKAGES: Final = {
 
 def _about_missing(module: str, language: str | None) -> str:
     if language == Language.JAVASCRIPT:
+        if module.startswith((".", "/")):
+            return f"There is no {module!r}: paths begin where the program's working directory is, /workspace."
+        parts = module.split("/")
+        package = "/".join(parts[:2] if module.startswith("@") else parts[:1])
         return (
-            f"{module!r} is not in this sandbox's image, and JavaScript packages can't be installed yet; use a "
-            "template whose image has it."
+            f'{module!r} is not in this sandbox: call install_packages with packages=["{package}"] and '
+            'language="javascript" and run it again, or pass packages to run_js_code.'
         )
     name = module.partition(".")[0]
     package = _PACKAGES.get(name, name.replace("_", "-"))

@@ -17,7 +17,7 @@ import anyio
 
 from sandpod_api.conditions import Reason
 from sandpod_api.results import ErrorCode
-from sandpod_gateway.backends.base import Backend, ClaimRequest, SandboxRecord
+from sandpod_gateway.backends.base import Backend, ClaimRequest, SandboxRecord, TemplateInfo
 from sandpod_gateway.connection import RunnerConnection, open_connection
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.inbox import ConnectionLostError
@@ -104,6 +104,14 @@ class Sandboxes:
     async def list(self, owner: str) -> list[SandboxRecord]:
         """Return the caller's sandboxes, oldest first."""
         return await self._backend.list(owner)
+
+    async def templates(self) -> tuple[TemplateInfo, ...]:
+        """Return the templates that claims may name.
+
+        Raises:
+            SandpodError: backend_unavailable.
+        """
+        return await self._backend.templates()
 
     async def find(self, owner: str, handle: str) -> SandboxRecord:
         """Return the caller's sandbox of that handle, also one that has ended.

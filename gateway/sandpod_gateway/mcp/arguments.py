@@ -44,7 +44,10 @@ Key = Annotated[
 ]
 RequiredPackages = Annotated[
     list[str],
-    Field(description="Names, with versions or extras if need be: numpy, numpy>=1.26,<3, uvicorn[standard]."),
+    Field(
+        description="Names, with versions or extras if need be: numpy, numpy>=1.26,<3, uvicorn[standard]; for "
+        "JavaScript as lodash or @types/node."
+    ),
 ]
 Packages = Annotated[
     list[str] | None,
