@@ -7,11 +7,12 @@ kept by the runner there. So any gateway can go on where another one left off.
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from sandpod_api.results import ErrorCode
 from sandpod_api.run_results import ContextList, ContextRestarted, RunList, RunOutput, RunStarted
 from sandpod_gateway.connection import RunnerConnection
+from sandpod_gateway.endings import forgotten
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.inbox import ConnectionLostError
 from sandpod_gateway.limits import RunLimits, check_run
@@ -22,6 +23,9 @@ from sandpod_gateway.running import Running, RunRequest
 from sandpod_gateway.runs import require_language, run_header
 from sandpod_gateway.sandboxes import Sandboxes
 from sandpod_gateway.showing import Reading, Showing
+
+if TYPE_CHECKING:
+    from sandpod_gateway.backends.base import SandboxRecord
 
 READ_LIMIT: Final = 48 * 1024
 """Most bytes of output in one answer: as JSON, counted twice, they stay below what clients take."""
@@ -137,6 +141,7 @@ class BackgroundRuns:
     @asynccontextmanager
     async def _talking(self, owner: str, sandbox: str, *, about_run: bool = False) -> AsyncIterator[RunnerConnection]:
         """Give the sandbox's connection; what goes wrong with it is told as a coded error."""
+        record: SandboxRecord | None = None
         try:
             record = await self._sandboxes.resolve(owner, sandbox)
             async with self._sandboxes.connection(record) as connection:
@@ -150,7 +155,10 @@ class BackgroundRuns:
             ) from error
         except SandpodError as error:
             if about_run and error.code in {ErrorCode.SESSION_NOT_FOUND, ErrorCode.NOT_FOUND}:
-                raise no_such_run() from error
+                raise no_such_run(forgotten(record)) from error
+            if error.code == ErrorCode.NOT_FOUND and record is not None and record.resumed is not None:
+                cause, next_step = forgotten(record), error.next_step
+                raise SandpodError(error.code, error.message, cause=cause, next_step=next_step) from error
             raise
 
 

@@ -56,7 +56,10 @@ class RunAnswer:
 
 @dataclass(slots=True)
 class Running:
-    """A run's output and what else it showed, while it goes on. It is the sink of the connection's reader."""
+    """A run's output and what else it showed, while it goes on. It is the sink of the connection's reader.
+
+    `note` is what its caller is to be told whatever comes of it.
+    """
 
     record: SandboxRecord
     request: RunRequest
@@ -66,6 +69,7 @@ class Running:
     started: float = field(default_factory=time.perf_counter)
     received: dict[str, int] = field(default_factory=lambda: {"stdout": 0, "stderr": 0})
     showing: Showing = field(default_factory=Showing)
+    note: str | None = None
     stdout: Capture = field(init=False)
     stderr: Capture = field(init=False)
     gaps: set[str] = field(default_factory=set)
@@ -115,6 +119,7 @@ class Running:
     def _result(self, ended: Ended, cap: int) -> RunResult:
         out, err = self.stdout.read(cap), self.stderr.read(cap)
         dropped = self.showing.dropped + ended.displays_dropped
+        hint = hint_for(ended.outcome, ended.detail, err.text, self.request.language, dropped)
         return RunResult(
             sandbox=self.record.name,
             run_id=run_id(self.record.name, self.run),
@@ -138,5 +143,5 @@ class Running:
             cpu_ms=round(ended.cpu_ms, 3),
             max_rss_bytes=ended.max_rss_bytes,
             progress_dropped_bytes=self.stream.dropped if self.stream is not None else 0,
-            hint=hint_for(ended.outcome, ended.detail, err.text, self.request.language, dropped),
+            hint=" ".join(filter(None, (self.note, hint))) or None,
         )

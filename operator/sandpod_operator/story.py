@@ -23,6 +23,9 @@ def sandbox_story(sandbox: Sandbox, new: SandboxStatus) -> Iterator[Emit]:
         yield _emit(sandbox, "Ready", f"{new.pod_name} takes runs on {new.node_name}{_took(sandbox, new.start_time)}.")
     if sandbox.spec.claim is not None and old.phase == "Warm":
         yield _emit(sandbox, "Claimed", f"It left its pool{_until(new.expires_at)}.")
+    held, was_held = (find(conditions, ConditionType.SUSPENDED) for conditions in (new.conditions, old.conditions))
+    if held is not None and held.status != (was_held.status if was_held is not None else "False"):
+        yield _emit(sandbox, held.reason, held.message)
     if ready is not None and _is_trouble(ready) and (was is None or was.reason != ready.reason):
         yield _emit(sandbox, ready.reason, ready.message, warning=True)
     expired = find(new.conditions, ConditionType.EXPIRED)
@@ -33,6 +36,13 @@ def sandbox_story(sandbox: Sandbox, new: SandboxStatus) -> Iterator[Emit]:
 def pod_created(sandbox: Sandbox, pod: str) -> Emit:
     """Return the Event of a pod that was made."""
     return _emit(sandbox, "PodCreated", f"Made pod {pod}.")
+
+
+def idle_suspended(sandbox: Sandbox, end: datetime | None) -> Emit:
+    """Return the Event of an idle sandbox that is being suspended."""
+    seconds = sandbox.spec.lifetime.idle_timeout
+    until = f" until {end:%Y-%m-%dT%H:%M:%SZ}, when its ttl ends" if end is not None else ""
+    return _emit(sandbox, Reason.IDLE_TIMEOUT, f"Not used for {seconds} s, so it is suspended. Its files stay{until}.")
 
 
 def pool_story(pool: SandboxPool, new: SandboxPoolStatus) -> Iterator[Emit]:
