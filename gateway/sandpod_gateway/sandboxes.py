@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_SESSION: Final = "default"
 IDLE_CONNECTION: Final = 300.0  # seconds after which an unused stream is closed: each costs the API server too
+MAX_TOLD: Final = 256  # notes of what callers were told, for one sandbox: names of contexts are the caller's
 TOUCH_EVERY: Final = 10.0  # seconds between notes that a sandbox with a run is in use; the backend bounds its writes
 
 
@@ -39,7 +40,7 @@ class _Slot:
     users: int = 0
     last_used: float = 0.0
     closing: bool = False
-    told: set[str] = field(default_factory=set)  # contexts whose caller was told of the last resume
+    told: set[str] = field(default_factory=set)  # resumes and contexts whose caller was told of them
 
 
 class Sandboxes:
@@ -137,9 +138,10 @@ class Sandboxes:
         """Return what the last resume took from a context, for the first run in it since; None for any other."""
         lost = forgotten(record)
         slot = self._slots.setdefault(record.name, _Slot())
-        if context is None or lost is None or context in slot.told:
+        key = f"{record.resumed} {context}"
+        if context is None or lost is None or key in slot.told or len(slot.told) >= MAX_TOLD:
             return None
-        slot.told.add(context)
+        slot.told.add(key)
         return lost
 
     def running(self, name: str) -> int:

@@ -227,6 +227,12 @@ async def test_life_of_an_idle_sandbox_that_is_used_again() -> None:
     told = [emit.reason for emit in world.told]
     once = ["PodCreated", "Ready", "IdleTimeout", "Suspended"]
     assert told == [*once, "PodCreated", "Resumed", *once[1:]]
+    assert [emit.message.rpartition(", ")[2] for emit in world.told if emit.reason == "Ready"] == [
+        "0 s after it was created.",
+        "0 s after it was resumed.",
+    ]
+    sample = world.metrics.registry.get_sample_value
+    assert sample("sandpod_sandbox_start_seconds_count", {"origin": "resume"}) == 1
     await world.after(10_000)
     assert mode(world)[0] == "Expired"
     await world.after(world.settings.retention)
