@@ -17,7 +17,7 @@ _BY_OUTCOME: Final = {
     Outcome.TIMEOUT: "The program was stopped at its timeout; ask for a longer one, or do less in one run.",
     Outcome.OUT_OF_MEMORY: "The program used more memory than the sandbox has; work on the data in parts.",
     Outcome.OUTPUT_LIMIT: "The program was stopped because it wrote too much; write large output to a file.",
-    Outcome.SANDBOX_LOST: "Files in the sandbox are lost; call again to use a new one.",
+    Outcome.SANDBOX_LOST: "Its files are lost, unless it was suspended with a persistent workspace; call again.",
 }
 
 

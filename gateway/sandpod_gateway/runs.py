@@ -112,6 +112,7 @@ class Runs:
             await self._installer.require(record, request.packages, request.language)
         stream = OutputStream(send) if send is not None else None
         running = Running(record, request, new_run(), self._limits.output_cap, stream)
+        running.note = self._sandboxes.resume_note(record, request.context)
         pump = asyncio.create_task(stream.pump()) if stream is not None else None
         keeper = asyncio.create_task(self._sandboxes.keep_alive(record))
         self._metrics.active_runs.inc()

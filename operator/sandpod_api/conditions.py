@@ -24,6 +24,7 @@ class ConditionType(StrEnum):
     KERNEL_ISOLATED = "KernelIsolated"
     READY = "Ready"
     EXPIRED = "Expired"
+    SUSPENDED = "Suspended"
     AVAILABLE = "Available"
     PROGRESSING = "Progressing"
 
@@ -43,6 +44,7 @@ class Reason(StrEnum):
     START_FAILED = "StartFailed"
     READY = "Ready"
     SUSPENDED = "Suspended"
+    RESUMED = "Resumed"
     POD_FAILED = "PodFailed"
     OUT_OF_MEMORY = "OutOfMemory"
     EVICTED = "Evicted"
@@ -72,7 +74,8 @@ SENTENCES: dict[Reason, str] = {
     Reason.STARTING: "The runner is starting.",
     Reason.START_FAILED: "The container can't be started.",
     Reason.READY: "The runner takes runs.",
-    Reason.SUSPENDED: "The sandbox is suspended: its pod is gone, its workspace stays.",
+    Reason.SUSPENDED: "The sandbox is suspended: it has no pod, and its persistent workspace stays.",
+    Reason.RESUMED: "The sandbox was resumed: files of a persistent workspace are there, processes are gone.",
     Reason.POD_FAILED: "The pod has ended.",
     Reason.OUT_OF_MEMORY: "The kernel ended the sandbox because it ran out of memory.",
     Reason.EVICTED: "The node evicted the pod.",

@@ -95,6 +95,14 @@ def child_name(parent: str, suffix: str) -> str:
     return f"{parent[:keep].rstrip('-.')}-{digest}-{suffix}"
 
 
+def volume_claim_name(sandbox: str, uid: str) -> str:
+    """Return the name of a persistent workspace's volume claim.
+
+    The uid is in it, so that a Sandbox never takes over the claim of an earlier one of its name, nor anybody else's.
+    """
+    return child_name(sandbox, f"workspace-{uid[:8]}")
+
+
 def network_policy_name(template: str, profile: str) -> str:
     """Return the name of the NetworkPolicy that opens a template's egress profile."""
     return child_name(f"sandpod-{template}", profile)

@@ -214,7 +214,9 @@ def _volumes(sandbox: Sandbox, template: SandboxTemplate) -> list[dict[str, Any]
     workspace = workspace_of(sandbox, template)
     folder: dict[str, Any]
     if workspace.persistent:
-        folder = {"persistentVolumeClaim": {"claimName": sandbox.metadata.name}}
+        folder = {
+            "persistentVolumeClaim": {"claimName": names.volume_claim_name(sandbox.metadata.name, sandbox.metadata.uid)}
+        }
     elif workspace.medium == "Memory":
         folder = {"emptyDir": {"medium": "Memory", "sizeLimit": workspace.size}}
     else:
@@ -246,12 +248,16 @@ def build_volume_claim(sandbox: Sandbox, workspace: Workspace) -> dict[str, Any]
         "apiVersion": resources.VOLUME_CLAIMS.api_version,
         "kind": resources.VOLUME_CLAIMS.kind,
         "metadata": {
-            "name": sandbox.metadata.name,
+            "name": names.volume_claim_name(sandbox.metadata.name, sandbox.metadata.uid),
             "namespace": sandbox.metadata.namespace,
             "labels": {names.LABEL_MANAGED_BY: names.MANAGED_BY, names.LABEL_SANDBOX: sandbox.metadata.name},
             "ownerReferences": [owner_reference(resources.SANDBOXES, sandbox)],
         },
-        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": workspace.size}}},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": workspace.size}},
+            **({"storageClassName": workspace.storage_class_name} if workspace.storage_class_name else {}),
+        },
     }
 
 
@@ -272,5 +278,9 @@ def build_warm_sandbox(pool: SandboxPool, template: SandboxTemplate, suffix: str
             "annotations": {names.ANNOTATION_TEMPLATE_HASH: template_hash(template)},
             "ownerReferences": [owner_reference(resources.POOLS, pool)],
         },
-        "spec": {"templateRef": {"name": template.metadata.name}},
+        "spec": {
+            "templateRef": {"name": template.metadata.name},
+            # Should the template be gone one day, the Sandbox says that its files outlive its pod.
+            **({"workspace": workspace.to_wire()} if (workspace := template.spec.workspace).persistent else {}),
+        },
     }

@@ -63,6 +63,17 @@ class ObservedSandbox:
     refusal: Refusal | None = None
     closed: bool = True
 
+    @property
+    def persistent(self) -> bool:
+        """Whether its workspace outlives its pod, as far as that is known: without its template only its own says."""
+        workspace = self.sandbox.spec.workspace or (self.template.spec.workspace if self.template is not None else None)
+        return workspace is not None and workspace.persistent
+
+    @property
+    def suspends(self) -> bool:
+        """Whether it is suspended when idle, where others end."""
+        return self.persistent and (self.template is None or self.template.spec.when_idle == "Suspend")
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ObservedPool:

@@ -24,7 +24,7 @@ GATEWAY: Final[Rights] = {
     "pods/exec": ("get", "create"),
 }
 OPERATOR: Final[Rights] = {
-    "sandboxes.sandpod.dev": (*READ, "create", "delete"),
+    "sandboxes.sandpod.dev": (*READ, "create", "patch", "delete"),
     "sandboxes.sandpod.dev/status": ("patch",),
     "sandboxpools.sandpod.dev": READ,
     "sandboxpools.sandpod.dev/status": ("patch",),

@@ -263,12 +263,15 @@ def test_disk_workspace_has_its_size_in_the_disk_limit() -> None:
 def test_persistent_workspace_is_a_volume_claim_of_the_sandbox() -> None:
     sandbox, template = a_sandbox(workspace={"size": "2Gi", "persistent": True}), a_template()
     pod = build_pod(sandbox, template, CLOSED, settings())
-    assert pod["spec"]["volumes"][0] == {"name": "workspace", "persistentVolumeClaim": {"claimName": "box"}}
+    assert pod["spec"]["volumes"][0] == {
+        "name": "workspace",
+        "persistentVolumeClaim": {"claimName": "box-workspace-uid-box"},
+    }
     assert build_volume_claim(sandbox, workspace_of(sandbox, template)) == {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
         "metadata": {
-            "name": "box",
+            "name": "box-workspace-uid-box",
             "namespace": "boxes",
             "labels": {"app.kubernetes.io/managed-by": "sandpod", "sandpod.dev/sandbox": "box"},
             "ownerReferences": PLAIN_POD["metadata"]["ownerReferences"],

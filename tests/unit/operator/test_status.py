@@ -208,8 +208,14 @@ CASES: dict[str, Case] = {
     ),
     "suspended": Case(
         observed(sandbox=a_sandbox(claimed=30, operatingMode="Suspended", status=LIVED)),
-        "PodScheduled=False/Suspended Ready=False/Suspended",
+        "PodScheduled=False/Suspended Ready=False/Suspended Suspended=True/Suspended",
         "Suspended",
+        "its files are gone",
+    ),
+    "resumed": Case(
+        observed(sandbox=a_sandbox(claimed=30, status={"conditions": [condition("Suspended", "True", "Suspended")]})),
+        "Ready=False/PodPending Suspended=False/Resumed NetworkIsolated=Unknown/ProbePending",
+        "Pending",
     ),
     "ttl over": Case(
         observed(sandbox=a_sandbox(claimed=30, lifetime={"ttl": 20, "idleTimeout": 20}), pod=a_pod(status=running())),
