@@ -180,7 +180,7 @@ class Runs:
                 running.run, running.theirs = before.run, True
                 return await self._read_earlier(connection, running)
         # It was started over a stream that is lost.
-        handle = await connection.follow_run(running.run, running.received, running)
+        handle = await connection.follow_run(running.run, running.received, running, acks=True)
         return self._seen(running, await connection.wait_for(handle.ended))
 
     async def _read_earlier(self, connection: RunnerConnection, running: Running) -> Ended:
@@ -240,7 +240,7 @@ async def start_run(
     """
     request = running.request
     _require_language(connection, request)
-    header = _run_header(running, limits) | {"detached": detached}
+    header = _run_header(running, limits) | {"detached": detached, "acks": not detached}
     handle = await connection.start_run(header, request.code.encode(), running)
     if request.stdin is not None:
         await connection.send_stdin(running.run, request.stdin.encode())
