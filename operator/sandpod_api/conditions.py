@@ -53,6 +53,7 @@ class Reason(StrEnum):
     PROBED = "Probed"
     NETWORK_OPEN = "NetworkOpen"
     KERNEL_SHARED = "KernelShared"
+    NODE_UNKNOWN = "NodeUnknown"
     ALIVE = "Alive"
     TTL_EXPIRED = "TTLExpired"
     IDLE_TIMEOUT = "IdleTimeout"
@@ -84,6 +85,7 @@ SENTENCES: dict[Reason, str] = {
     Reason.PROBED: "The runner probed the isolation from inside and found it whole.",
     Reason.NETWORK_OPEN: "The runner reached an address that it must not reach.",
     Reason.KERNEL_SHARED: "The sandbox sees the node's own kernel.",
+    Reason.NODE_UNKNOWN: "The operator may not look at nodes.",
     Reason.ALIVE: "The lifetime has not ended.",
     Reason.TTL_EXPIRED: "The lifetime (ttl) has ended.",
     Reason.IDLE_TIMEOUT: "The sandbox was not used for its idle timeout.",

@@ -44,6 +44,8 @@ LEASE_HEARTBEAT: Final = "sandpod-operator-heartbeat"
 # Inside the pod.
 CONTAINER: Final = "sandbox"
 RUNNER_CONTAINER: Final = "runner"
+# Runs first where a RuntimeClass promises a kernel of its own, and tells in its termination message which one it sees.
+KERNEL_CONTAINER: Final = "kernel"
 # The runner and its own Python: in images that have it a link to theirs, in others a folder that the operator brings.
 RUNNER_HOME: Final = "/opt/sandpod/runner"
 RUNNER_COMMAND: Final = (f"{RUNNER_HOME}/bin/python3", "-I", "-m", "sandpod_runner")

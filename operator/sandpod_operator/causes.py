@@ -23,6 +23,7 @@ FINAL: Final = frozenset(
         Reason.NODE_LOST,
         Reason.START_FAILED,
         Reason.NETWORK_OPEN,
+        Reason.KERNEL_SHARED,
     }
 )
 # What the kubelet says while it tries again; anything else that waits is on its way.

@@ -16,6 +16,7 @@ from sandpod_operator import observe, resources
 from sandpod_operator.actions import Action, Apply, Create, Delete, Emit, PatchSpec, PatchStatus, Plan
 from sandpod_operator.causes import clean
 from sandpod_operator.errors import ClusterError, ConflictError, NotFoundError, RefusedError
+from sandpod_operator.kernels import Kernel
 from sandpod_operator.measure import measure_pool, measure_status
 from sandpod_operator.metrics import Metrics
 from sandpod_operator.observe import Notes, Refusal
@@ -107,6 +108,7 @@ class Reconciler:
 
     async def _passes(self, key: Key) -> datetime | None:
         for _ in range(_PASSES):
+            await self._look_at_node(key)
             now = self._clock().replace(microsecond=0)
             plan = self._decide(key, now)
             if await self._carry_out(plan):
@@ -123,6 +125,20 @@ class Reconciler:
             template = observe.observe_template(self._store, key)
             return plan_template(template) if template is not None else Plan()
         return plan_namespace(key.namespace, closed=observe.is_closed(self._store, key.namespace))
+
+    async def _look_at_node(self, key: Key) -> None:
+        """Note the kernel of a sandbox's node where it is needed: once for each pod, since nodes restart."""
+        if key.kind != resources.SANDBOXES.kind:
+            return
+        sandbox = observe.observe_sandbox(self._store, self._notes, key)
+        name = observe.node_to_look_at(sandbox) if sandbox is not None else None
+        if sandbox is None or sandbox.pod is None or name is None:
+            return
+        try:
+            kernel = Kernel.of_node(await self._cluster.get(resources.NODES, "", name))
+        except RefusedError:
+            kernel = Kernel()
+        self._notes.kernels[sandbox.pod.metadata.uid] = kernel
 
     def _decide_pool(self, key: Key, now: datetime) -> Plan:
         observed = observe.observe_pool(self._store, self._notes, key, burst=self._settings.pool_burst)

@@ -11,6 +11,7 @@ from sandpod_api.conditions import SENTENCES, Condition, ConditionStatus, Condit
 from sandpod_api.types import Phase, Sandbox, SandboxStatus
 from sandpod_operator import lifetime
 from sandpod_operator.causes import FINAL, Cause, cause, end_of, is_network_open, obstacle
+from sandpod_operator.kernels import compare
 from sandpod_operator.manifests import find_profile
 from sandpod_operator.observe import ObservedSandbox
 
@@ -75,7 +76,7 @@ def _conditions(observed: ObservedSandbox, now: datetime) -> list[Condition]:
     found = [
         pod_scheduled(observed, ended),
         network_isolated(observed, over=ended is not None),
-        kernel_isolated(observed),
+        kernel_isolated(observed, over=ended is not None),
         ready,
         expires,
         suspended(observed),
@@ -150,15 +151,23 @@ def _was_ready(sandbox: Sandbox) -> bool:
     return sandbox.status.start_time is not None and sandbox.spec.operating_mode == "Running"
 
 
-def kernel_isolated(observed: ObservedSandbox) -> Condition | None:
-    """Tell whether the sandbox has a kernel of its own; only asked where a RuntimeClass promises one."""
-    runtime = observed.template.spec.runtime_class_name if observed.template else None
-    if runtime is None:
+def kernel_isolated(observed: ObservedSandbox, *, over: bool = False) -> Condition | None:
+    """Tell whether the sandbox has a kernel of its own; only asked where a RuntimeClass promises one.
+
+    Args:
+        observed: What there is.
+        over: Whether the sandbox has ended: what was found then stays, when its pod is gone.
+    """
+    kind = ConditionType.KERNEL_ISOLATED
+    before = find(observed.sandbox.status.conditions, kind)
+    if observed.pod is None and before is not None and over:
+        return before
+    if observed.template is None or observed.template.spec.runtime_class_name is None:
         return None
-    text = (
-        f"RuntimeClass {runtime} asks for a kernel of its own; the runner does not probe that yet, so trust the node."
-    )
-    return _condition(ConditionType.KERNEL_ISOLATED, "Unknown", Cause(Reason.PROBE_PENDING, text))
+    if before is not None and before.status == "True" and _was_ready(observed.sandbox):
+        return before  # a pod keeps its kernel
+    own, why = compare(observed.pod.kernel if observed.pod is not None else "", observed.kernel)
+    return _condition(kind, "Unknown" if own is None else "True" if own else "False", why)
 
 
 def ready_condition(observed: ObservedSandbox, now: datetime) -> Condition:
@@ -203,8 +212,12 @@ def _starting(observed: ObservedSandbox) -> Cause | None:
     pod = observed.pod
     if pod is None:
         return no_pod(observed)
+    kernel = kernel_isolated(observed)
+    if kernel is not None and kernel.status == "False":
+        return Cause(Reason(kernel.reason), kernel.message)
     if pod.ready and not pod.deleting:
-        return None
+        pending = kernel is not None and kernel.reason == Reason.PROBE_PENDING
+        return cause(Reason.STARTING, "which kernel it sees is not known yet.") if pending else None
     stuck = obstacle(pod)
     before = find(observed.sandbox.status.conditions, ConditionType.READY)
     if stuck is not None and before is not None and before.reason == stuck.reason == Reason.IMAGE_PULL_FAILED:
