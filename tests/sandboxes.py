@@ -115,6 +115,18 @@ class MemoryApi:
         await self._asked("patch")
         return answer
 
+    async def merge_patch(self, plural: str, name: str, change: Json) -> Json:
+        assert plural == names.SANDBOXES
+        if name not in self.objects:
+            raise RefusedError(404, "NotFound")
+        changed = copy.deepcopy(self.objects[name])
+        changed["metadata"].setdefault("annotations", {}).update(change["metadata"].get("annotations", {}))
+        changed["spec"].update(change.get("spec", {}))
+        changed["metadata"]["generation"] = changed["metadata"].get("generation", 1) + ("spec" in change)
+        answer = self.put(changed)
+        await self._asked("merge")
+        return answer
+
     async def delete(self, plural: str, name: str) -> None:
         assert plural == names.SANDBOXES
         await self._asked("delete")

@@ -19,7 +19,7 @@ mkdir -p requirements
 # dev holds everything; the others take its versions, so that what is tested is what runs.
 compile dev --extra dev --group build
 compile run --extra node --group build --constraints requirements/dev.lock
-compile gateway --extra kubernetes --constraints requirements/dev.lock
+compile gateway --extra kubernetes --extra node --constraints requirements/dev.lock
 compile operator --extra operator --constraints requirements/dev.lock
 
 # The sandbox image's own libraries: for its one Python version, and known to nothing of this project. Those that tests

@@ -28,7 +28,8 @@ from sandpod_gateway.file_routes import FileRoutes
 from sandpod_gateway.files import Files
 from sandpod_gateway.links import Links
 from sandpod_gateway.mcp.link_tools import LinkMaker
-from sandpod_gateway.mcp.server import Parts, create_mcp
+from sandpod_gateway.mcp.parts import Parts
+from sandpod_gateway.mcp.server import create_mcp
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.packages.installer import Installer
 from sandpod_gateway.runs import Runs
@@ -77,7 +78,8 @@ class Gateway:
             installer=self._installer,
             metrics=self.metrics,
         )
-        self.mcp = create_mcp(parts, version=importlib.metadata.version("sandpod"), auth=self._keys)
+        version = importlib.metadata.version("sandpod")
+        self.mcp = create_mcp(parts, version=version, auth=self._keys, compat=settings.compat)
         self.mcp.resource("sandpod://capabilities", mime_type="application/json")(self._capabilities)
 
     async def _capabilities(self) -> str:

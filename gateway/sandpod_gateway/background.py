@@ -6,12 +6,13 @@ kept by the runner there. So any gateway can go on where another one left off.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from sandpod_api.results import ErrorCode
 from sandpod_api.run_results import ContextList, ContextRestarted, RunList, RunOutput, RunStarted
 from sandpod_gateway.asking import ask_runner
 from sandpod_gateway.connection import RunnerConnection
+from sandpod_gateway.endings import forgotten
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.limits import RunLimits, check_run
 from sandpod_gateway.run_ids import new_run, no_such_run, run_id, split_run_id
@@ -21,6 +22,9 @@ from sandpod_gateway.running import Running, RunRequest
 from sandpod_gateway.runs import start_run
 from sandpod_gateway.sandboxes import Sandboxes
 from sandpod_gateway.showing import Reading, Showing
+
+if TYPE_CHECKING:
+    from sandpod_gateway.backends.base import SandboxRecord
 
 _T = TypeVar("_T")
 
@@ -135,7 +139,12 @@ class BackgroundRuns:
         """
         record = await self._sandboxes.resolve(owner, sandbox, make=False)
         fields = {"context": context}
-        await ask_runner(self._sandboxes, record, lambda connection: connection.ask("restart", fields), again=False)
+        try:
+            await ask_runner(self._sandboxes, record, lambda connection: connection.ask("restart", fields), again=False)
+        except SandpodError as error:
+            if error.code != ErrorCode.NOT_FOUND or record.resumed is None:
+                raise
+            raise SandpodError(error.code, error.message, cause=forgotten(record), next_step=error.next_step) from error
         return ContextRestarted(sandbox=record.name, context=context)
 
     async def _list(self, owner: str, sandbox: str | None) -> tuple[str, Listing]:
@@ -146,12 +155,13 @@ class BackgroundRuns:
     async def _about(self, owner: str, name: str, ask: Callable[[RunnerConnection], Awaitable[_T]]) -> _T:
         """Ask about a run, again where the stream is lost; one of a sandbox that is not there is not there either."""
         sandbox, _ = split_run_id(name)
+        record: SandboxRecord | None = None
         try:
             record = await self._sandboxes.resolve(owner, sandbox)
             return await ask_runner(self._sandboxes, record, ask, again=True)
         except SandpodError as error:
             if error.code in {ErrorCode.SESSION_NOT_FOUND, ErrorCode.NOT_FOUND}:
-                raise no_such_run() from error
+                raise no_such_run(forgotten(record)) from error
             raise
 
 

@@ -66,6 +66,9 @@ def _template(template: TemplateInfo) -> dict[str, Any]:
         "name": template.name,
         "languages": [*Language, *template.languages],
         "networks": template.networks,
+        "workspace": {"max_bytes": template.workspace_max, "persistent": template.persistent}
+        if template.workspace_max is not None
+        else "its size is fixed, and it ends with its sandbox",
         **({"image": template.image} if template.image is not None else {}),
         **({"note": _FOREIGN} if template.foreign else {}),
     }

@@ -11,6 +11,7 @@ import logging
 from collections.abc import AsyncIterator
 from typing import Any, Final, TypeVar
 
+from sandpod_gateway.acks import Acknowledger
 from sandpod_gateway.backends.base import ByteStream
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.inbox import ConnectionLostError, Inbox, RunHandle, RunSink
@@ -38,6 +39,7 @@ class RunnerConnection:
         self._write_lock = asyncio.Lock()
         self._heard = asyncio.get_running_loop().time()
         self._reader = asyncio.create_task(self._read())
+        self._acks = Acknowledger(self._inbox, self._send)
         self.closed = False
 
     @property
@@ -76,23 +78,27 @@ class RunnerConnection:
         Raises:
             ConnectionLostError: The stream has ended.
         """
-        handle = self._inbox.expect_run(header["run"], sink)
+        handle = self._inbox.expect_run(header["run"], sink, acks=header.get("acks", False))
         await self._send({"t": "run", **header}, code)
         return handle
 
-    async def follow_run(self, run_id: str, received: dict[str, int], sink: RunSink) -> RunHandle:
+    async def follow_run(
+        self, run_id: str, received: dict[str, int], sink: RunSink, *, acks: bool = False
+    ) -> RunHandle:
         """Take over a run that was started on another stream.
 
         Args:
             run_id: The run.
             received: Bytes of stdout and stderr that came already.
             sink: Takes the rest.
+            acks: Tell the runner what has come, so that it keeps what has not.
 
         Raises:
             ConnectionLostError: The stream has ended.
         """
-        handle = self._inbox.expect_run(run_id, sink)
-        await self._send({"t": "follow", "run": run_id, **received})
+        handle = self._inbox.expect_run(run_id, sink, acks=acks)
+        handle.seen.update(received)
+        await self._send({"t": "follow", "run": run_id, **received, "acks": acks})
         return handle
 
     def waits_for(self, run_id: str) -> RunHandle | None:
@@ -112,11 +118,7 @@ class RunnerConnection:
     async def send_input(self, run_id: str, part: bytes, offset: int, *, last: bool) -> None:
         """Send a program a part of its input, of at most FILE_PART bytes, and end of input after the last one.
 
-        Args:
-            run_id: The run.
-            part: The part.
-            offset: Bytes of its input before that part.
-            last: Nothing comes after it.
+        `offset` is how many bytes of its input come before that part.
 
         Raises:
             ConnectionLostError: The stream has ended.
@@ -264,6 +266,7 @@ class RunnerConnection:
                 self._heard = asyncio.get_running_loop().time()
                 for frame in decoder.feed(data):
                     self._inbox.take(frame)
+                self._acks.look()
         except FrameError as error:
             logger.warning("a sandbox sent what is no frame: %s", error)
         except asyncio.CancelledError:
@@ -276,6 +279,7 @@ class RunnerConnection:
 
     def _lose(self) -> None:
         self.closed = True
+        self._acks.stop()
         self._inbox.lose()
 
 

@@ -190,6 +190,19 @@ class Files:
             )
         return data
 
+    def check_upload(self, data: bytes) -> None:
+        """Refuse what is too large to be written.
+
+        Raises:
+            SandpodError: upload_too_large.
+        """
+        if len(data) > self._max_upload:
+            raise SandpodError(
+                ErrorCode.UPLOAD_TOO_LARGE,
+                f"The content is over {self._max_upload} bytes.",
+                next_step="Call upload_file without content for a link that takes larger files.",
+            )
+
     async def write(self, owner: str, path: str, data: bytes, *, sandbox: str | None, overwrite: bool) -> FileWritten:
         """Write a whole file; it appears at once or not at all.
 
@@ -197,12 +210,7 @@ class Files:
             SandpodError: invalid_path, upload_too_large, file_exists, quota_exceeded.
         """
         check_path(path)
-        if len(data) > self._max_upload:
-            raise SandpodError(
-                ErrorCode.UPLOAD_TOO_LARGE,
-                f"The content is over {self._max_upload} bytes.",
-                next_step="Call upload_file without content for a link that takes larger files.",
-            )
+        self.check_upload(data)
         fields = {"path": path, "overwrite": overwrite}
         name, _ = await self._ask(
             owner, sandbox, lambda connection: connection.upload(fields, _parts(data)), make=True, again=overwrite

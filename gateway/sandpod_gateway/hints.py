@@ -17,7 +17,7 @@ _BY_OUTCOME: Final = {
     Outcome.TIMEOUT: "The program was stopped at its timeout; ask for a longer one, or do less in one run.",
     Outcome.OUT_OF_MEMORY: "The program used more memory than the sandbox has; work on the data in parts.",
     Outcome.OUTPUT_LIMIT: "The program was stopped because it wrote too much; write large output to a file.",
-    Outcome.SANDBOX_LOST: "Files in the sandbox are lost; call again to use a new one.",
+    Outcome.SANDBOX_LOST: "Its files are lost, unless it was suspended with a persistent workspace; call again.",
 }
 
 
@@ -84,9 +84,13 @@ _PACKAGES: Final = {
 
 def _about_missing(module: str, language: str | None) -> str:
     if language == Language.JAVASCRIPT:
+        if module.startswith((".", "/")):
+            return f"There is no {module!r}: paths begin where the program's working directory is, /workspace."
+        parts = module.split("/")
+        package = "/".join(parts[:2] if module.startswith("@") else parts[:1])
         return (
-            f"{module!r} is not in this sandbox's image, and JavaScript packages can't be installed yet; use a "
-            "template whose image has it."
+            f'{module!r} is not in this sandbox: call install_packages with packages=["{package}"] and '
+            'language="javascript" and run it again, or pass packages to run_js_code.'
         )
     name = module.partition(".")[0]
     package = _PACKAGES.get(name, name.replace("_", "-"))

@@ -17,6 +17,7 @@ from sandpod_runner.frames import Frame
 logger = logging.getLogger(__name__)
 
 MAX_OFFSET: Final = 2**62  # bytes; more than any program can write
+ACK_EVERY: Final = 64 * 1024  # bytes of output after which the runner is told: a sixth of what it lets be on its way
 MAX_MIME: Final = 64  # characters
 MAX_NAME: Final = 64  # characters of a run's name
 
@@ -68,11 +69,16 @@ class RunHandle:
         run_id: Its name.
         sink: Takes what comes of it.
         accepted: The run that goes on under this wish: itself, or an earlier one with the same idempotency key.
+        acks: Whether the runner is told what has come.
+        seen: Up to which offset each stream has come.
         ended: Its end; or StartedBeforeError, and then nothing of it comes over this stream.
     """
 
     run_id: str
     sink: RunSink
+    acks: bool = False
+    seen: dict[str, int] = field(default_factory=lambda: {"stdout": 0, "stderr": 0})
+    fresh: int = 0
     accepted: asyncio.Future[str] = field(default_factory=_quiet_future)
     ended: asyncio.Future[Ended] = field(default_factory=_quiet_future)
 
@@ -90,10 +96,11 @@ class Inbox:
         self.runs: dict[str, RunHandle] = {}
         self.replies: dict[int, asyncio.Future[Frame]] = {}
         self.hello: asyncio.Future[Hello] = _quiet_future()
+        self.acks_due = False
 
-    def expect_run(self, run_id: str, sink: RunSink) -> RunHandle:
+    def expect_run(self, run_id: str, sink: RunSink, *, acks: bool = False) -> RunHandle:
         """Return the handle of a run that is about to be asked for."""
-        handle = RunHandle(run_id, sink)
+        handle = RunHandle(run_id, sink, acks)
         self.runs[run_id] = handle
         return handle
 
@@ -101,6 +108,14 @@ class Inbox:
         """Return what becomes the reply to a request that is about to be sent."""
         self.replies[number] = _quiet_future()
         return self.replies[number]
+
+    def take_acks(self) -> list[dict[str, Any]]:
+        """Return the `ack` frames that are due."""
+        self.acks_due = False
+        due = [run for run in self.runs.values() if run.acks and run.fresh >= ACK_EVERY]
+        for run in due:
+            run.fresh = 0
+        return [{"t": "ack", "run": run.run_id, **run.seen} for run in due]
 
     def lose(self) -> None:
         """Tell everyone who waits that the stream has ended."""
@@ -138,6 +153,9 @@ class Inbox:
             stream, offset = frame.header.get("stream"), frame.header.get("offset")
             if stream in {"stdout", "stderr"} and isinstance(offset, int) and 0 <= offset < MAX_OFFSET:
                 run.sink.output(stream, offset, frame.payload)
+                run.seen[stream] = max(run.seen[stream], offset + len(frame.payload))
+                run.fresh += len(frame.payload)
+                self.acks_due |= run.acks and run.fresh >= ACK_EVERY
             return
         mime = frame.header.get("mime")
         if not isinstance(mime, str) or len(mime) > MAX_MIME:

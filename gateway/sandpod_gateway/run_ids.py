@@ -33,10 +33,11 @@ def split_run_id(text: str) -> tuple[str, str]:
     return sandbox, run
 
 
-def no_such_run() -> SandpodError:
-    """Return the error for a run that is not there, whatever the reason."""
+def no_such_run(cause: str | None = None) -> SandpodError:
+    """Return the error for a run that is not there, whatever the reason; with it, where that may be told."""
     return SandpodError(
         ErrorCode.NOT_FOUND,
         "There is no such run, or it is no longer remembered.",
+        cause=cause,
         next_step="Call list_runs to see the runs of a sandbox.",
     )

@@ -61,6 +61,7 @@ class Running:
     Attributes:
         theirs: It is the run of an earlier call with the same idempotency key, which is read and not followed.
         cursor: Where the reading of such a run goes on.
+        note: What its caller is to be told whatever comes of it.
     """
 
     record: SandboxRecord
@@ -73,6 +74,7 @@ class Running:
     cursor: int = 0
     received: dict[str, int] = field(default_factory=lambda: {"stdout": 0, "stderr": 0})
     showing: Showing = field(default_factory=Showing)
+    note: str | None = None
     stdout: Capture = field(init=False)
     stderr: Capture = field(init=False)
     gaps: set[str] = field(default_factory=set)
@@ -122,6 +124,7 @@ class Running:
     def _result(self, ended: Ended, cap: int) -> RunResult:
         out, err = self.stdout.read(cap), self.stderr.read(cap)
         dropped = self.showing.dropped + ended.displays_dropped
+        hint = hint_for(ended.outcome, ended.detail, err.text, self.request.language, dropped)
         return RunResult(
             sandbox=self.record.name,
             run_id=run_id(self.record.name, self.run),
@@ -145,5 +148,5 @@ class Running:
             cpu_ms=round(ended.cpu_ms, 3),
             max_rss_bytes=ended.max_rss_bytes,
             progress_dropped_bytes=self.stream.dropped if self.stream is not None else 0,
-            hint=hint_for(ended.outcome, ended.detail, err.text, self.request.language, dropped),
+            hint=" ".join(filter(None, (self.note, hint))) or None,
         )

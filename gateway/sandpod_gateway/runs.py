@@ -50,6 +50,14 @@ class Runs:
         self._limits = limits
         self._metrics = metrics
 
+    def check(self, request: RunRequest) -> None:
+        """Refuse what no sandbox should be bothered with.
+
+        Raises:
+            SandpodError: What `limits.check_run` says.
+        """
+        check_run(request, self._limits)
+
     async def run(
         self,
         owner: str,
@@ -57,6 +65,7 @@ class Runs:
         *,
         sandbox: str | None = None,
         fresh: bool = False,
+        template: str | None = None,
         send: Send | None = None,
     ) -> RunAnswer:
         """Run a program and return what it did.
@@ -66,12 +75,13 @@ class Runs:
             request: What to run.
             sandbox: A handle, or None for the caller's default sandbox.
             fresh: Use a sandbox that is thrown away afterwards.
+            template: The template of that sandbox, or None for the backend's default.
             send: Where output goes while the program runs, if the caller wants that.
 
         Raises:
             SandpodError: It was refused before it began.
         """
-        check_run(request, self._limits)
+        self.check(request)
         if request.packages:
             self._installer.check(request.packages, request.language)
         if fresh and (sandbox is not None or request.context is not None or request.key is not None):
@@ -82,15 +92,15 @@ class Runs:
             )
         if not fresh:
             return await self._run_in(await self._sandboxes.resolve(owner, sandbox), request, send)
-        async with self._fresh(owner, request) as record:
+        async with self._fresh(owner, request, template) as record:
             return await self._run_in(record, request, send)
 
     @asynccontextmanager
-    async def _fresh(self, owner: str, request: RunRequest) -> AsyncIterator[SandboxRecord]:
+    async def _fresh(self, owner: str, request: RunRequest, template: str | None) -> AsyncIterator[SandboxRecord]:
         """Make a sandbox for one run. Should this gateway die meanwhile, its short lifetime ends it."""
         installing = math.ceil(self._installer.timeout) if request.packages else 0
         ttl = math.ceil(self._limits.timeout(request.timeout)) + installing + FRESH_MARGIN
-        claim = ClaimRequest(owner=owner, ttl=ttl, idle_timeout=FRESH_MARGIN)
+        claim = ClaimRequest(owner=owner, template=template, ttl=ttl, idle_timeout=FRESH_MARGIN)
         record = await self._sandboxes.create(claim)
         try:
             yield record
@@ -102,6 +112,7 @@ class Runs:
             await self._installer.require(record, request.packages, request.language)
         stream = OutputStream(send) if send is not None else None
         running = Running(record, request, new_run(), self._limits.output_cap, stream)
+        running.note = self._sandboxes.resume_note(record, request.context)
         pump = asyncio.create_task(stream.pump()) if stream is not None else None
         keeper = asyncio.create_task(self._sandboxes.keep_alive(record))
         self._metrics.active_runs.inc()
@@ -169,7 +180,7 @@ class Runs:
                 running.run, running.theirs = before.run, True
                 return await self._read_earlier(connection, running)
         # It was started over a stream that is lost.
-        handle = await connection.follow_run(running.run, running.received, running)
+        handle = await connection.follow_run(running.run, running.received, running, acks=True)
         return self._seen(running, await connection.wait_for(handle.ended))
 
     async def _read_earlier(self, connection: RunnerConnection, running: Running) -> Ended:
@@ -229,7 +240,7 @@ async def start_run(
     """
     request = running.request
     _require_language(connection, request)
-    header = _run_header(running, limits) | {"detached": detached}
+    header = _run_header(running, limits) | {"detached": detached, "acks": not detached}
     handle = await connection.start_run(header, request.code.encode(), running)
     if request.stdin is not None:
         await connection.send_stdin(running.run, request.stdin.encode())

@@ -15,10 +15,10 @@ from typing import Final
 
 import anyio
 
-from sandpod_api.conditions import Reason
 from sandpod_api.results import ErrorCode
-from sandpod_gateway.backends.base import Backend, ClaimRequest, SandboxRecord
+from sandpod_gateway.backends.base import Backend, ClaimRequest, SandboxRecord, TemplateInfo
 from sandpod_gateway.connection import RunnerConnection, open_connection
+from sandpod_gateway.endings import forgotten, require_usable
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.inbox import ConnectionLostError
 from sandpod_gateway.metrics import Metrics
@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_SESSION: Final = "default"
 IDLE_CONNECTION: Final = 300.0  # seconds after which an unused stream is closed: each costs the API server too
+MAX_TOLD: Final = 256  # notes of what callers were told, for one sandbox: names of contexts are the caller's
 TOUCH_EVERY: Final = 10.0  # seconds between notes that a sandbox with a run is in use; the backend bounds its writes
 
 
@@ -39,6 +40,7 @@ class _Slot:
     users: int = 0
     last_used: float = 0.0
     closing: bool = False
+    told: set[str] = field(default_factory=set)  # resumes and contexts whose caller was told of them
 
 
 class Sandboxes:
@@ -50,7 +52,7 @@ class Sandboxes:
         self._slots: dict[str, _Slot] = {}
 
     async def resolve(self, owner: str, handle: str | None, *, make: bool = True) -> SandboxRecord:
-        """Return the caller's sandbox of that handle, or its default one.
+        """Return the caller's sandbox of that handle, or its default one; a suspended one is resumed for the call.
 
         Args:
             owner: The caller.
@@ -70,13 +72,20 @@ class Sandboxes:
                 "There is no such sandbox.",
                 next_step="Call list_sandboxes, or leave the sandbox out to use your default one.",
             )
-        _require_usable(record)
+        return await self._awake(record)
+
+    async def _awake(self, record: SandboxRecord) -> SandboxRecord:
+        """Return the sandbox once it takes calls."""
+        if record.status in {"Suspended", "Pending"}:
+            await self._disconnect(record.name)  # a stream from before leads to a pod that is gone
+            record = await self._backend.wake(record.name) or record
+        require_usable(record)
         return record
 
     async def _default(self, owner: str, *, make: bool) -> SandboxRecord:
         for record in await self._backend.list(owner):
-            if record.session == DEFAULT_SESSION and record.status == "Ready":
-                return record
+            if record.session == DEFAULT_SESSION and record.status in {"Ready", "Suspended"}:
+                return await self._awake(record)
         if not make:
             raise SandpodError(
                 ErrorCode.SESSION_NOT_FOUND,
@@ -105,6 +114,14 @@ class Sandboxes:
         """Return the caller's sandboxes, oldest first."""
         return await self._backend.list(owner)
 
+    async def templates(self) -> tuple[TemplateInfo, ...]:
+        """Return the templates that claims may name.
+
+        Raises:
+            SandpodError: backend_unavailable.
+        """
+        return await self._backend.templates()
+
     async def find(self, owner: str, handle: str) -> SandboxRecord:
         """Return the caller's sandbox of that handle, also one that has ended.
 
@@ -124,6 +141,16 @@ class Sandboxes:
         """
         record = await self._backend.get(name)
         return await self.resolve(record.owner if record is not None else "", name)
+
+    def resume_note(self, record: SandboxRecord, context: str | None) -> str | None:
+        """Return what the last resume took from a context, for the first run in it since; None for any other."""
+        lost = forgotten(record)
+        slot = self._slots.setdefault(record.name, _Slot())
+        key = f"{record.resumed} {context}"
+        if context is None or lost is None or key in slot.told or len(slot.told) >= MAX_TOLD:
+            return None
+        slot.told.add(key)
+        return lost
 
     def running(self, name: str) -> int:
         """Return how many runs go on in a sandbox, as far as this gateway knows."""
@@ -261,30 +288,3 @@ class Sandboxes:
         """Close all connections."""
         for name in list(self._slots):
             await self._disconnect(name)
-
-
-_ENDED: Final = {
-    Reason.TTL_EXPIRED: "The sandbox has expired: its lifetime (ttl) is over.",
-    Reason.IDLE_TIMEOUT: "The sandbox has expired: it was not used for its idle timeout.",
-}
-
-
-def _require_usable(record: SandboxRecord) -> None:
-    if record.status == "Ready":
-        return
-    if record.status == "Expired":
-        message = next((text for reason, text in _ENDED.items() if record.reason == reason), "The sandbox has expired.")
-        raise SandpodError(ErrorCode.SESSION_NOT_FOUND, message, next_step="Call create_sandbox for a new one.")
-    if record.status == "Failed":
-        raise SandpodError(
-            ErrorCode.SANDBOX_LOST,
-            "The sandbox is lost, with the files in it.",
-            cause=record.message or record.reason,
-            next_step="Call create_sandbox for a new one.",
-        )
-    raise SandpodError(
-        ErrorCode.SESSION_BUSY,
-        f"The sandbox is not ready: it is {record.status.lower()}.",
-        cause=record.message or record.reason,
-        next_step="Try again in a moment.",
-    )

@@ -13,6 +13,7 @@ from pydantic_settings import (
     BaseSettings,
     CliSettingsSource,
     EnvSettingsSource,
+    InitSettingsSource,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     YamlConfigSettingsSource,
@@ -24,6 +25,7 @@ from sandpod_gateway.backends.kubernetes_settings import KubernetesSettings
 from sandpod_gateway.backends.local_settings import LocalSettings
 from sandpod_gateway.errors import StartError
 from sandpod_gateway.limits import RunLimits
+from sandpod_gateway.mcp.compat.settings import CompatSettings, from_environment
 from sandpod_gateway.packages.settings import PackageSettings
 
 
@@ -130,6 +132,7 @@ class Settings(BaseSettings):
     limits: Annotated[LimitSettings, Field(description="Bounds of calls.")] = LimitSettings()
     links: Annotated[LinkSettings, Field(description="Links to files.")] = LinkSettings()
     packages: Annotated[PackageSettings, Field(description="Packages for sandboxes.")] = PackageSettings()
+    compat: Annotated[CompatSettings, Field(description="Tools of other systems.")] = CompatSettings()
     local: Annotated[LocalSettings, Field(description="The local backend.")] = LocalSettings()
     kubernetes: Annotated[KubernetesSettings, Field(description="The Kubernetes backend.")] = KubernetesSettings()
 
@@ -187,6 +190,7 @@ def load(arguments: list[str] | None, *, config: Path | None, program: str) -> S
             if arguments is not None:
                 sources.append(_flags(settings_cls, arguments, program))
             sources.append(EnvSettingsSource(settings_cls))
+            sources.append(InitSettingsSource(settings_cls, from_environment()))
             if config is not None:
                 sources.append(YamlConfigSettingsSource(settings_cls, yaml_file=config))
             return tuple(sources)
@@ -201,15 +205,25 @@ def load(arguments: list[str] | None, *, config: Path | None, program: str) -> S
         ) from error
 
 
-# The one nested flag that a user is told to type.
-_SHORT_FLAGS: Final = {"--unsafe-no-isolation": "--local.unsafe-no-isolation"}
+# Nested flags that users are told to type, or know from another system.
+_SHORT_FLAGS: Final = {
+    "--unsafe-no-isolation": "--local.unsafe-no-isolation",
+    "--python-image": "--compat.python-image",
+    "--js-image": "--compat.js-image",
+    "--pass-through-env": "--compat.pass-through-env",
+}
+
+
+def _long(argument: str) -> str:
+    name, equals, value = argument.partition("=")
+    return f"{_SHORT_FLAGS.get(name, name)}{equals}{value}"
 
 
 def _flags(settings_cls: type[BaseSettings], arguments: list[str], program: str) -> CliSettingsSource[Any]:
     return CliSettingsSource(
         settings_cls,
         cli_prog_name=program,
-        cli_parse_args=[_SHORT_FLAGS.get(argument, argument) for argument in arguments],
+        cli_parse_args=[_long(argument) for argument in arguments],
         cli_kebab_case=True,
         cli_implicit_flags=True,
         cli_hide_none_type=True,

@@ -24,6 +24,7 @@ class ConditionType(StrEnum):
     KERNEL_ISOLATED = "KernelIsolated"
     READY = "Ready"
     EXPIRED = "Expired"
+    SUSPENDED = "Suspended"
     AVAILABLE = "Available"
     PROGRESSING = "Progressing"
 
@@ -43,6 +44,7 @@ class Reason(StrEnum):
     START_FAILED = "StartFailed"
     READY = "Ready"
     SUSPENDED = "Suspended"
+    RESUMED = "Resumed"
     POD_FAILED = "PodFailed"
     OUT_OF_MEMORY = "OutOfMemory"
     EVICTED = "Evicted"
@@ -51,6 +53,7 @@ class Reason(StrEnum):
     PROBED = "Probed"
     NETWORK_OPEN = "NetworkOpen"
     KERNEL_SHARED = "KernelShared"
+    NODE_UNKNOWN = "NodeUnknown"
     ALIVE = "Alive"
     TTL_EXPIRED = "TTLExpired"
     IDLE_TIMEOUT = "IdleTimeout"
@@ -72,7 +75,8 @@ SENTENCES: dict[Reason, str] = {
     Reason.STARTING: "The runner is starting.",
     Reason.START_FAILED: "The container can't be started.",
     Reason.READY: "The runner takes runs.",
-    Reason.SUSPENDED: "The sandbox is suspended: its pod is gone, its workspace stays.",
+    Reason.SUSPENDED: "The sandbox is suspended: it has no pod, and its persistent workspace stays.",
+    Reason.RESUMED: "The sandbox was resumed: files of a persistent workspace are there, processes are gone.",
     Reason.POD_FAILED: "The pod has ended.",
     Reason.OUT_OF_MEMORY: "The kernel ended the sandbox because it ran out of memory.",
     Reason.EVICTED: "The node evicted the pod.",
@@ -81,6 +85,7 @@ SENTENCES: dict[Reason, str] = {
     Reason.PROBED: "The runner probed the isolation from inside and found it whole.",
     Reason.NETWORK_OPEN: "The runner reached an address that it must not reach.",
     Reason.KERNEL_SHARED: "The sandbox sees the node's own kernel.",
+    Reason.NODE_UNKNOWN: "The operator may not look at nodes.",
     Reason.ALIVE: "The lifetime has not ended.",
     Reason.TTL_EXPIRED: "The lifetime (ttl) has ended.",
     Reason.IDLE_TIMEOUT: "The sandbox was not used for its idle timeout.",

@@ -55,6 +55,9 @@ def structural(schema: dict[str, Any], defs: dict[str, Any]) -> dict[str, Any]:
     if "anyOf" in schema:
         return _nullable(schema, defs)
     result: dict[str, Any] = {k: schema[k] for k in _KEPT if k in schema}
+    if isinstance(result.get("default"), dict):
+        # What is optional is absent: the API server takes no null where a string is asked for.
+        result["default"] = {k: v for k, v in result["default"].items() if v is not None}
     if "const" in schema:
         result["enum"] = [schema["const"]]
     if "properties" in schema:

@@ -52,6 +52,7 @@ def rules(*pairs: tuple[str, str]) -> dict[str, Any]:
 
 
 Name = Annotated[str, Field(pattern=DNS_LABEL, max_length=63)]
+StorageClassName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$", max_length=253)]
 Quantity = Annotated[str, Field(pattern=QUANTITY, max_length=32), AfterValidator(_quantity)]
 
 
@@ -87,4 +88,14 @@ class Workspace(ApiModel):
             "Disk: larger; the node evicts the pod some time after it passes the size."
         ),
     ] = "Memory"
-    persistent: Annotated[bool, Field(description="Whether it outlives the pod, on a volume claim.")] = False
+    persistent: Annotated[
+        bool,
+        Field(
+            description="Whether it is on a volume claim and outlives the pod, so that the sandbox can be suspended "
+            "and resumed with its files. The claim is deleted with the Sandbox."
+        ),
+    ] = False
+    storage_class_name: Annotated[
+        StorageClassName | None,
+        Field(description="StorageClass of a persistent workspace; absent means the cluster's default."),
+    ] = None

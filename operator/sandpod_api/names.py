@@ -44,6 +44,8 @@ LEASE_HEARTBEAT: Final = "sandpod-operator-heartbeat"
 # Inside the pod.
 CONTAINER: Final = "sandbox"
 RUNNER_CONTAINER: Final = "runner"
+# Runs first where a RuntimeClass promises a kernel of its own, and tells in its termination message which one it sees.
+KERNEL_CONTAINER: Final = "kernel"
 # The runner and its own Python: in images that have it a link to theirs, in others a folder that the operator brings.
 RUNNER_HOME: Final = "/opt/sandpod/runner"
 RUNNER_COMMAND: Final = (f"{RUNNER_HOME}/bin/python3", "-I", "-m", "sandpod_runner")
@@ -93,6 +95,14 @@ def child_name(parent: str, suffix: str) -> str:
     digest = hashlib.sha256(parent.encode()).hexdigest()[:8]
     keep = MAX_LABEL - len(suffix) - len(digest) - 2
     return f"{parent[:keep].rstrip('-.')}-{digest}-{suffix}"
+
+
+def volume_claim_name(sandbox: str, uid: str) -> str:
+    """Return the name of a persistent workspace's volume claim.
+
+    The uid is in it, so that a Sandbox never takes over the claim of an earlier one of its name, nor anybody else's.
+    """
+    return child_name(sandbox, f"workspace-{uid[:8]}")
 
 
 def network_policy_name(template: str, profile: str) -> str:

@@ -16,7 +16,9 @@ class Package(ResultModel):
 
     name: Annotated[str, Field(description="Its name.")]
     version: Annotated[str, Field(description="Its version.")]
-    sha256: Annotated[str | None, Field(description="SHA-256 of its wheel; none where the image has it.")] = None
+    sha256: Annotated[
+        str | None, Field(description="SHA-256 of its wheel or npm package; none where the image has it.")
+    ] = None
 
 
 class Installation(ResultModel):
@@ -29,6 +31,10 @@ class Installation(ResultModel):
     packages: Annotated[
         list[Package], Field(description="What was asked for and what that depends on, once it is installed.")
     ] = Field(default_factory=list)
+    note: Annotated[
+        str | None,
+        Field(exclude_if=_is_none, description="What to know of it, as that packages' scripts were not run."),
+    ] = None
     # Without a failure there is no field of one: everywhere else an answer with `error` is a refusal.
     error: Annotated[
         ErrorCode | None, Field(exclude_if=_is_none, description="Why it failed, as one of a fixed list of codes.")

@@ -83,6 +83,9 @@ class SandboxInfo(ResultModel):
     expires_at: Annotated[str | None, Field(description="When it ends unless it is used before.")] = None
     age_seconds: Annotated[float, Field(ge=0, description="Seconds since it was claimed.")] = 0
     running: Annotated[int, Field(ge=0, description="Runs that are going on in it now.")] = 0
+    persistent: Annotated[
+        bool, Field(description="Whether its files stay while it is suspended; it is resumed when it is used.")
+    ] = False
 
 
 class SandboxList(ResultModel):

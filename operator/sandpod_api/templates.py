@@ -131,6 +131,17 @@ class TemplateLanguage(ApiModel):
 ModuleName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.]*$", max_length=128)]
 
 
+class WorkspaceLimits(ApiModel):
+    """The workspaces that callers may ask for instead of the template's own."""
+
+    max_size: Annotated[
+        Quantity | None, Field(description="The largest size; absent means the template's own workspace size.")
+    ] = None
+    persistent: Annotated[
+        bool, Field(description="Whether callers may ask for a persistent workspace: each is a volume claim.")
+    ] = False
+
+
 class SandboxTemplateSpec(ApiModel):
     """What sandboxes of one kind are made of. Hardening is no option here: every pod has it."""
 
@@ -172,6 +183,16 @@ class SandboxTemplateSpec(ApiModel):
         Field(description="false: own user namespace; absent: the cluster's default. Leave it absent under gVisor."),
     ] = None
     workspace: Annotated[Workspace, Field(description="The folder /workspace.")] = Workspace()
+    workspace_limits: Annotated[
+        WorkspaceLimits, Field(description="What callers may ask for in the place of `workspace`.")
+    ] = WorkspaceLimits()
+    when_idle: Annotated[
+        Literal["Suspend", "End"],
+        Field(
+            description="What becomes of a sandbox with a persistent workspace at its idleTimeout. Suspend: it loses "
+            "its pod and keeps its files until its ttl ends or it is used again. End: it is deleted, as every other is."
+        ),
+    ] = "Suspend"
     tmp_size: Annotated[
         Quantity, Field(description="The most that /tmp can hold, added packages too, and /dev/shm; both are memory.")
     ] = "256Mi"

@@ -31,6 +31,7 @@ from sandpod_api.templates import (
     SandboxTemplate,
     SandboxTemplateSpec,
     Toleration,
+    WorkspaceLimits,
 )
 
 __all__ = [
@@ -59,6 +60,7 @@ __all__ = [
     "Toleration",
     "UpdateStrategy",
     "Workspace",
+    "WorkspaceLimits",
     "parse_quantity",
     "rules",
 ]
@@ -79,8 +81,17 @@ class Lifetime(ApiModel):
         json_schema_extra=rules(("self.idleTimeout <= self.ttl", "idleTimeout can't be longer than ttl"))
     )
 
-    ttl: Annotated[int, Field(ge=1, le=MAX_LIFETIME, description="Seconds from claim to end, used or not.")] = 4 * 3600
-    idle_timeout: Annotated[int, Field(ge=1, le=MAX_LIFETIME, description="Seconds without use to the end.")] = 1800
+    ttl: Annotated[
+        int, Field(ge=1, le=MAX_LIFETIME, description="Seconds from claim to end, used, suspended or not.")
+    ] = 4 * 3600
+    idle_timeout: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=MAX_LIFETIME,
+            description="Seconds without use until it ends or, with a persistent workspace, is suspended.",
+        ),
+    ] = 1800
 
 
 class SandboxSpec(ApiModel):
@@ -112,7 +123,11 @@ class SandboxSpec(ApiModel):
     )
     workspace: Annotated[Workspace | None, Field(description="Its workspace; absent means the template's.")] = None
     operating_mode: Annotated[
-        Literal["Running", "Suspended"], Field(description="Running has a pod; Suspended has none.")
+        Literal["Running", "Suspended"],
+        Field(
+            description="Running has a pod; Suspended has none and keeps only a persistent workspace. Idle sandboxes "
+            "with one are suspended by the operator, and resumed by the gateway when they are used."
+        ),
     ] = "Running"
 
 
@@ -137,7 +152,10 @@ class SandboxStatus(ObservedModel):
     image: Annotated[str | None, Field(description="The image that its pod runs.")] = None
     start_time: Annotated[Timestamp | None, Field(description="When its pod became ready.")] = None
     last_activity_time: Annotated[Timestamp | None, Field(description="When it was last used.")] = None
-    expires_at: Annotated[Timestamp | None, Field(description="When it ends unless it is used before.")] = None
+    expires_at: Annotated[
+        Timestamp | None,
+        Field(description="When it ends unless it is used before; one that is suspended when idle ends with its ttl."),
+    ] = None
     observed_generation: Annotated[int | None, Field(description="The generation that the status is about.")] = None
 
 

@@ -61,7 +61,18 @@ class Emit:
     kind: Literal["Normal", "Warning"] = "Normal"
 
 
-Action = Create | Apply | Delete | PatchStatus | Emit
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PatchSpec:
+    """Change fields of a spec, of the object in exactly that version: whoever used it since has made another."""
+
+    resource: Resource
+    namespace: str
+    name: str
+    resource_version: str
+    spec: dict[str, Any]
+
+
+Action = Create | Apply | Delete | PatchStatus | PatchSpec | Emit
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -23,6 +23,7 @@ FINAL: Final = frozenset(
         Reason.NODE_LOST,
         Reason.START_FAILED,
         Reason.NETWORK_OPEN,
+        Reason.KERNEL_SHARED,
     }
 )
 # What the kubelet says while it tries again; anything else that waits is on its way.
@@ -37,6 +38,8 @@ _PULL: Final = frozenset(
     }
 )
 _START: Final = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
+# The scheduler's second word is for what it found a node for and then could not bind there: a volume, mostly.
+_UNSCHEDULED: Final = frozenset({"Unschedulable", "SchedulerError"})
 _NEVER_RAN: Final = frozenset({"StartError", "ContainerCannotRun"})
 _NODE_GONE: Final = frozenset({"NodeLost", "NodeShutdown", "Shutdown", "Terminated"})
 _DISRUPTED_NODE: Final = frozenset({"DeletionByTaintManager", "DeletionByPodGC"})
@@ -115,7 +118,7 @@ def is_network_open(ended: Terminated) -> bool:
 def obstacle(pod: Pod) -> Cause | None:
     """Return what keeps a pod from starting though Kubernetes still tries, or None."""
     scheduled = pod.condition("PodScheduled")
-    if scheduled is not None and scheduled.status == "False" and scheduled.reason == "Unschedulable":
+    if scheduled is not None and scheduled.status == "False" and scheduled.reason in _UNSCHEDULED:
         return cause(Reason.UNSCHEDULABLE, scheduled.message)
     waiting = pod.waiting
     if waiting is None:

@@ -156,6 +156,17 @@ class Cluster:
                 content_type="application/merge-patch+json",
             )
 
+    async def patch_spec(self, resource: Resource, namespace: str, name: str, change: dict[str, Any]) -> dict[str, Any]:
+        """Merge a change and return the object; ConflictError when the resourceVersion in it is not the current one."""
+        with self._counted("patch", resource):
+            return await self._request(
+                "PATCH",
+                resource.path(namespace, name),
+                change,
+                query={"fieldManager": FIELD_MANAGER},
+                content_type="application/merge-patch+json",
+            )
+
     async def delete(
         self, resource: Resource, namespace: str, name: str, preconditions: dict[str, str]
     ) -> dict[str, Any]:

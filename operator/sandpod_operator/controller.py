@@ -154,6 +154,8 @@ class Controller:
         alive = {s.metadata.uid for n in self._settings.namespaces for s in self._store.all_sandboxes(n)}
         pools = {p.metadata.uid for n in self._settings.namespaces for p in self._store.all_pools(n)}
         self._notes.refusals = {uid: note for uid, note in self._notes.refusals.items() if uid in alive}
+        pods = {pod.metadata.uid for pod in self._store.all_pods()}
+        self._notes.kernels = {uid: note for uid, note in self._notes.kernels.items() if uid in pods}
         self._notes.failures = {uid: note for uid, note in self._notes.failures.items() if uid in pools}
         self._notes.status_written = {uid: note for uid, note in self._notes.status_written.items() if uid in pools}
 

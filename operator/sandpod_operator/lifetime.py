@@ -1,7 +1,8 @@
 """When a sandbox ends. Called by `status.py` and `plan.py`; pure.
 
-The idle clock starts at the claim and again at every use that the gateway notes; the ttl runs from the claim, used or
-not. A Sandbox that nobody holds and no pool owns ends too, so that none lives for ever.
+The idle clock starts at the claim, and again at every use that the gateway notes and at every resume; the ttl runs from
+the claim, used, suspended or not. At its idle timeout a sandbox ends, or is suspended where `suspends` says so. A
+Sandbox that nobody holds and no pool owns ends too, so that none lives for ever.
 """
 
 from datetime import datetime, timedelta
@@ -21,10 +22,19 @@ def last_activity(sandbox: Sandbox, now: datetime) -> datetime | None:
     claim = sandbox.spec.claim
     if claim is None:
         return None
+    start = max(claim.time, resumed(sandbox, now) or claim.time)
     noted = _parse(sandbox.metadata.annotations.get(names.ANNOTATION_LAST_ACTIVITY, ""))
     if noted is None or noted > now + _CLOCK_SKEW:
-        return claim.time
-    return max(noted, claim.time)
+        return start
+    return max(noted, start)
+
+
+def resumed(sandbox: Sandbox, now: datetime) -> datetime | None:
+    """Return when the sandbox was last resumed, which is now where its status does not say it yet; None if never."""
+    before = find(sandbox.status.conditions, ConditionType.SUSPENDED)
+    if before is None or sandbox.spec.operating_mode == "Suspended":
+        return None
+    return now if before.status == "True" else before.last_transition_time
 
 
 def _parse(text: str) -> datetime | None:
@@ -57,13 +67,13 @@ def idle_end(sandbox: Sandbox, now: datetime) -> datetime | None:
     return max(used, min(busy, ttl_end(sandbox) or used)) + timedelta(seconds=sandbox.spec.lifetime.idle_timeout)
 
 
-def expires_at(sandbox: Sandbox, now: datetime) -> datetime | None:
+def expires_at(sandbox: Sandbox, now: datetime, *, suspends: bool = False) -> datetime | None:
     """Return when the sandbox ends unless it is used before."""
-    ends = [end for end in (ttl_end(sandbox), idle_end(sandbox, now)) if end is not None]
-    return min(ends, default=None)
+    idle = None if suspends or sandbox.spec.operating_mode == "Suspended" else idle_end(sandbox, now)
+    return min((end for end in (ttl_end(sandbox), idle) if end is not None), default=None)
 
 
-def expiry(sandbox: Sandbox, now: datetime) -> Reason | None:
+def expiry(sandbox: Sandbox, now: datetime, *, suspends: bool = False) -> Reason | None:
     """Return why the sandbox has expired, or None while it lives. Once expired it stays so, whatever is noted later."""
     before = find(sandbox.status.conditions, ConditionType.EXPIRED)
     if before is not None and before.status == "True":
@@ -71,5 +81,10 @@ def expiry(sandbox: Sandbox, now: datetime) -> Reason | None:
     ttl = ttl_end(sandbox)
     if ttl is not None and ttl <= now:
         return Reason.TTL_EXPIRED
-    idle = idle_end(sandbox, now)
-    return Reason.IDLE_TIMEOUT if idle is not None and idle <= now else None
+    end = expires_at(sandbox, now, suspends=suspends)
+    return Reason.IDLE_TIMEOUT if end is not None and end <= now else None
+
+
+def suspend_at(sandbox: Sandbox, now: datetime, *, suspends: bool) -> datetime | None:
+    """Return when the sandbox is to be suspended unless it is used before, or None where it is not to be."""
+    return idle_end(sandbox, now) if suspends and sandbox.spec.operating_mode == "Running" else None

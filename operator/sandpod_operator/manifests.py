@@ -1,4 +1,4 @@
-"""Builds the whole objects that the operator makes for a Sandbox and a pool: pods, volume claims, warm Sandboxes.
+"""Builds the whole objects that the operator makes for a Sandbox and a pool: pods and warm Sandboxes.
 
 Called by the plans. Pure: the same input gives the same manifest, and the tests compare all of it. What locks a pod
 down is in `security.py`, network policies are in `policies.py`.
@@ -24,6 +24,7 @@ from sandpod_operator.settings import OperatorSettings
 
 SERVE_COMMAND: Final = (*names.RUNNER_COMMAND, "serve")
 READY_COMMAND: Final = (*names.RUNNER_COMMAND, "ready")
+KERNEL_COMMAND: Final = (*names.RUNNER_COMMAND, "kernel")
 _START_SECONDS: Final = 60
 _MARGIN: Final = 3600
 _KUBELET_PORT: Final = 10250
@@ -93,7 +94,7 @@ def build_pod(
             "securityContext": security.pod_security_context(),
             "terminationGracePeriodSeconds": 2,
             "activeDeadlineSeconds": _active_deadline(sandbox),
-            **({"initContainers": [_runner_container(sandbox, template, settings)]} if brings_runner(template) else {}),
+            **({"initContainers": first} if (first := _first_containers(sandbox, template, settings)) else {}),
             "containers": [_container(sandbox, template, profile, settings)],
             "volumes": _volumes(sandbox, template),
         },
@@ -141,6 +142,31 @@ def _container(
                 else []
             ),
         ],
+    }
+
+
+def _first_containers(sandbox: Sandbox, template: SandboxTemplate, settings: OperatorSettings) -> list[dict[str, Any]]:
+    """Return what runs before the sandbox's own container."""
+    found = [_runner_container(sandbox, template, settings)] if brings_runner(template) else []
+    return [*found, _kernel_container(sandbox, template)] if template.spec.runtime_class_name is not None else found
+
+
+def _kernel_container(sandbox: Sandbox, template: SandboxTemplate) -> dict[str, Any]:
+    """Return what tells which kernel the pod sees. Nothing of a caller's has run then."""
+    spec = template.spec
+    brings = brings_runner(template)
+    return {
+        "name": names.KERNEL_CONTAINER,
+        "image": spec.image,
+        "imagePullPolicy": spec.image_pull_policy,
+        "command": list(KERNEL_COMMAND),
+        "workingDir": "/",
+        **({"env": [{"name": "LD_PRELOAD", "value": ""}]} if brings else {}),
+        "resources": _resources(sandbox, template),
+        "securityContext": security.container_security_context(),
+        "terminationMessagePath": "/dev/termination-log",
+        "terminationMessagePolicy": "File",
+        **({"volumeMounts": [{"name": "runner", "mountPath": names.RUNNER_HOME, "readOnly": True}]} if brings else {}),
     }
 
 
@@ -214,7 +240,9 @@ def _volumes(sandbox: Sandbox, template: SandboxTemplate) -> list[dict[str, Any]
     workspace = workspace_of(sandbox, template)
     folder: dict[str, Any]
     if workspace.persistent:
-        folder = {"persistentVolumeClaim": {"claimName": sandbox.metadata.name}}
+        folder = {
+            "persistentVolumeClaim": {"claimName": names.volume_claim_name(sandbox.metadata.name, sandbox.metadata.uid)}
+        }
     elif workspace.medium == "Memory":
         folder = {"emptyDir": {"medium": "Memory", "sizeLimit": workspace.size}}
     else:
@@ -240,21 +268,6 @@ def _active_deadline(sandbox: Sandbox) -> int:
     return wait + MAX_LIFETIME + _MARGIN
 
 
-def build_volume_claim(sandbox: Sandbox, workspace: Workspace) -> dict[str, Any]:
-    """Return the volume claim of a persistent workspace; it lives as long as the Sandbox."""
-    return {
-        "apiVersion": resources.VOLUME_CLAIMS.api_version,
-        "kind": resources.VOLUME_CLAIMS.kind,
-        "metadata": {
-            "name": sandbox.metadata.name,
-            "namespace": sandbox.metadata.namespace,
-            "labels": {names.LABEL_MANAGED_BY: names.MANAGED_BY, names.LABEL_SANDBOX: sandbox.metadata.name},
-            "ownerReferences": [owner_reference(resources.SANDBOXES, sandbox)],
-        },
-        "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": workspace.size}}},
-    }
-
-
 def build_warm_sandbox(pool: SandboxPool, template: SandboxTemplate, suffix: str) -> dict[str, Any]:
     """Return a Sandbox that waits in the pool; the claim patch takes it out by removing the owner reference."""
     return {
@@ -272,5 +285,9 @@ def build_warm_sandbox(pool: SandboxPool, template: SandboxTemplate, suffix: str
             "annotations": {names.ANNOTATION_TEMPLATE_HASH: template_hash(template)},
             "ownerReferences": [owner_reference(resources.POOLS, pool)],
         },
-        "spec": {"templateRef": {"name": template.metadata.name}},
+        "spec": {
+            "templateRef": {"name": template.metadata.name},
+            # Should the template be gone one day, the Sandbox says that its files outlive its pod.
+            **({"workspace": workspace.to_wire()} if (workspace := template.spec.workspace).persistent else {}),
+        },
     }

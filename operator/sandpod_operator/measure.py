@@ -20,10 +20,12 @@ def measure_status(metrics: Metrics, before: Sandbox, after: Sandbox | None) -> 
     if after is None:
         return
     old, new = before.status, after.status
-    created = after.metadata.creation_timestamp
-    if old.start_time is None and new.start_time is not None and created is not None:
-        origin = "pool" if names.LABEL_POOL in after.metadata.labels else "direct"
-        metrics.start_seconds.labels(origin).observe(max(0.0, (new.start_time - created).total_seconds()))
+    resumed = find(new.conditions, ConditionType.SUSPENDED)
+    begun = resumed.last_transition_time if resumed is not None else after.metadata.creation_timestamp
+    if old.start_time is None and new.start_time is not None and begun is not None:
+        made = "pool" if names.LABEL_POOL in after.metadata.labels else "direct"
+        origin = "resume" if resumed is not None else made
+        metrics.start_seconds.labels(origin).observe(max(0.0, (new.start_time - begun).total_seconds()))
     if is_final(new.conditions) and not is_final(old.conditions):
         metrics.ended.labels(new.reason).inc()
     expired = find(new.conditions, ConditionType.EXPIRED)

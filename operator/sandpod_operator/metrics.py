@@ -42,7 +42,7 @@ class Metrics:
         )
         self.start_seconds = Histogram(
             "sandpod_sandbox_start_seconds",
-            "Time from the creation of a Sandbox to its being ready.",
+            "Time from the creation of a Sandbox, or its resume, to its being ready.",
             ["origin"],
             buckets=_START_BUCKETS,
             registry=self.registry,

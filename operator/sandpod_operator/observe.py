@@ -11,9 +11,10 @@ from datetime import datetime
 from typing import Any, Final
 
 from sandpod_api import names
-from sandpod_api.conditions import Reason
+from sandpod_api.conditions import ConditionType, Reason, find
 from sandpod_api.types import Sandbox, SandboxPool, SandboxTemplate
 from sandpod_operator import resources
+from sandpod_operator.kernels import Kernel
 from sandpod_operator.pods import Pod
 from sandpod_operator.policies import build_deny_all, in_force
 from sandpod_operator.resources import Key
@@ -54,6 +55,7 @@ class ObservedSandbox:
         template: Its template, if it exists.
         refusal: Why its pod was not taken when it was last tried.
         closed: Whether the namespace's deny-all policy is in force.
+        kernel: The kernel of its pod's node, once that was looked at.
     """
 
     sandbox: Sandbox
@@ -62,6 +64,18 @@ class ObservedSandbox:
     template: SandboxTemplate | None = None
     refusal: Refusal | None = None
     closed: bool = True
+    kernel: Kernel | None = None
+
+    @property
+    def persistent(self) -> bool:
+        """Whether its workspace outlives its pod, as far as that is known: without its template only its own says."""
+        workspace = self.sandbox.spec.workspace or (self.template.spec.workspace if self.template is not None else None)
+        return workspace is not None and workspace.persistent
+
+    @property
+    def suspends(self) -> bool:
+        """Whether it is suspended when idle, where others end."""
+        return self.persistent and (self.template is None or self.template.spec.when_idle == "Suspend")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,11 +113,13 @@ class Notes:
 
     Attributes:
         refusals: By the Sandbox's uid.
+        kernels: Of the node of a pod, by the pod's uid.
         failures: By the pool's uid.
         status_written: By the pool's uid.
     """
 
     refusals: dict[str, Refusal] = field(default_factory=dict)
+    kernels: dict[str, Kernel] = field(default_factory=dict)
     failures: dict[str, int] = field(default_factory=dict)
     status_written: dict[str, datetime] = field(default_factory=dict)
 
@@ -123,7 +139,18 @@ def observe_sandbox(store: Store, notes: Notes, key: Key) -> ObservedSandbox | N
         template=store.template(key.namespace, sandbox.spec.template_ref.name),
         refusal=notes.refusals.get(sandbox.metadata.uid),
         closed=in_force(build_deny_all(key.namespace), deny_all),
+        kernel=notes.kernels.get(pod.metadata.uid) if own and pod is not None else None,
     )
+
+
+def node_to_look_at(observed: ObservedSandbox) -> str | None:
+    """Return the node whose kernel has to be known now: the pod has told which one it sees, and nobody has compared."""
+    pod, template = observed.pod, observed.template
+    proved = find(observed.sandbox.status.conditions, ConditionType.KERNEL_ISOLATED)
+    if observed.sandbox.status.start_time is not None and proved is not None and proved.status == "True":
+        return None
+    wanted = template is not None and template.spec.runtime_class_name is not None
+    return pod.spec.node_name if wanted and pod is not None and pod.kernel and observed.kernel is None else None
 
 
 def observe_pool(store: Store, notes: Notes, key: Key, *, burst: int) -> ObservedPool | None:

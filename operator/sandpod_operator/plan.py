@@ -12,14 +12,15 @@ from sandpod_api.base import ApiModel
 from sandpod_api.conditions import ConditionType, Reason, find, is_true
 from sandpod_api.types import Sandbox, SandboxStatus
 from sandpod_operator import lifetime
-from sandpod_operator.actions import Action, Apply, Create, Delete, PatchStatus, Plan
-from sandpod_operator.manifests import build_pod, build_volume_claim, find_profile, workspace_of
+from sandpod_operator.actions import Action, Apply, Create, Delete, PatchSpec, PatchStatus, Plan
+from sandpod_operator.manifests import build_pod, find_profile, workspace_of
 from sandpod_operator.observe import ObservedSandbox, ObservedTemplate
 from sandpod_operator.policies import build_deny_all, build_profile, in_force
 from sandpod_operator.resources import PODS, POLICIES, SANDBOXES, VOLUME_CLAIMS
 from sandpod_operator.settings import OperatorSettings
 from sandpod_operator.status import compute_status, is_final, is_over
-from sandpod_operator.story import pod_created, sandbox_story
+from sandpod_operator.story import idle_suspended, pod_created, sandbox_story
+from sandpod_operator.volume_claims import build_volume_claim
 
 _PASSING = frozenset({Reason.POD_PENDING, Reason.STARTING})
 
@@ -39,6 +40,10 @@ def plan_sandbox(observed: ObservedSandbox, settings: OperatorSettings, now: dat
     gone_at = _delete_at(status, settings)
     if gone_at is not None and gone_at <= now:
         return Plan(actions=(delete_sandbox(sandbox),))
+    idle = lifetime.suspend_at(sandbox, now, suspends=observed.suspends)
+    if idle is not None and idle <= now and not is_over(status.conditions):
+        # Nothing but that, for what was seen: the answer wakes the next pass, which ends the pod.
+        return Plan(actions=(_suspend(sandbox), idle_suspended(sandbox, status.expires_at)))
     # A status is written before the pod goes, so that whoever loses the pod can read why.
     actions = (
         *_make_pod(observed, status, settings, now),
@@ -46,6 +51,17 @@ def plan_sandbox(observed: ObservedSandbox, settings: OperatorSettings, now: dat
         *_end_pod(observed, status, settings, now),
     )
     return Plan(actions=actions, due=_due(observed, status, settings, now))
+
+
+def _suspend(sandbox: Sandbox) -> PatchSpec:
+    metadata = sandbox.metadata
+    return PatchSpec(
+        resource=SANDBOXES,
+        namespace=metadata.namespace,
+        name=metadata.name,
+        resource_version=metadata.resource_version,
+        spec={"operatingMode": "Suspended"},
+    )
 
 
 def _end_pod(
@@ -156,7 +172,9 @@ def _due(
     if observed.pod is not None:
         times.append(_pod_delete_at(observed, status, settings, now))
     if not is_over(status.conditions):
-        times += [status.expires_at, lifetime.expires_at(observed.sandbox, now)]
+        sandbox, suspends = observed.sandbox, observed.suspends
+        times += [status.expires_at, lifetime.expires_at(sandbox, now, suspends=suspends)]
+        times.append(lifetime.suspend_at(sandbox, now, suspends=suspends))
     if observed.refusal is not None and observed.pod is None:
         times.append(observed.refusal.until)
     if _passing(observed.sandbox, status, settings, now):

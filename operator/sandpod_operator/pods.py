@@ -8,7 +8,7 @@ from datetime import datetime
 from pydantic import Field
 
 from sandpod_api.base import ObservedModel, Timestamp
-from sandpod_api.names import CONTAINER
+from sandpod_api.names import CONTAINER, KERNEL_CONTAINER
 from sandpod_api.types import ObjectMeta
 
 
@@ -100,6 +100,13 @@ class Pod(ObservedModel):
         """How a container before it failed, if one did: it never starts then."""
         ends = (status.state.terminated for status in self.status.init_container_statuses)
         return next((end for end in ends if end is not None and end.exit_code != 0), None)
+
+    @property
+    def kernel(self) -> str:
+        """What the sandbox says of the kernel that it sees, as it came; empty while it has said nothing."""
+        statuses = (s for s in self.status.init_container_statuses if s.name == KERNEL_CONTAINER)
+        ends = (status.state.terminated for status in statuses)
+        return next((end.message for end in ends if end is not None and end.exit_code == 0), "")
 
     @property
     def waiting(self) -> Waiting | None:

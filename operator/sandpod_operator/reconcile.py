@@ -10,11 +10,13 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any, Final, Protocol
 
+from sandpod_api import names
 from sandpod_api.conditions import Reason
 from sandpod_operator import observe, resources
-from sandpod_operator.actions import Action, Apply, Create, Delete, Emit, PatchStatus, Plan
+from sandpod_operator.actions import Action, Apply, Create, Delete, Emit, PatchSpec, PatchStatus, Plan
 from sandpod_operator.causes import clean
 from sandpod_operator.errors import ClusterError, ConflictError, NotFoundError, RefusedError
+from sandpod_operator.kernels import Kernel
 from sandpod_operator.measure import measure_pool, measure_status
 from sandpod_operator.metrics import Metrics
 from sandpod_operator.observe import Notes, Refusal
@@ -40,6 +42,9 @@ class ClusterApi(Protocol):
     async def apply(self, resource: Resource, manifest: dict[str, Any]) -> dict[str, Any]: ...  # noqa: D102
     async def patch_status(  # noqa: D102
         self, resource: Resource, namespace: str, name: str, status: dict[str, Any]
+    ) -> dict[str, Any]: ...
+    async def patch_spec(  # noqa: D102
+        self, resource: Resource, namespace: str, name: str, change: dict[str, Any]
     ) -> dict[str, Any]: ...
     async def delete(  # noqa: D102
         self, resource: Resource, namespace: str, name: str, preconditions: dict[str, str]
@@ -103,6 +108,7 @@ class Reconciler:
 
     async def _passes(self, key: Key) -> datetime | None:
         for _ in range(_PASSES):
+            await self._look_at_node(key)
             now = self._clock().replace(microsecond=0)
             plan = self._decide(key, now)
             if await self._carry_out(plan):
@@ -119,6 +125,20 @@ class Reconciler:
             template = observe.observe_template(self._store, key)
             return plan_template(template) if template is not None else Plan()
         return plan_namespace(key.namespace, closed=observe.is_closed(self._store, key.namespace))
+
+    async def _look_at_node(self, key: Key) -> None:
+        """Note the kernel of a sandbox's node where it is needed: once for each pod, since nodes restart."""
+        if key.kind != resources.SANDBOXES.kind:
+            return
+        sandbox = observe.observe_sandbox(self._store, self._notes, key)
+        name = observe.node_to_look_at(sandbox) if sandbox is not None else None
+        if sandbox is None or sandbox.pod is None or name is None:
+            return
+        try:
+            kernel = Kernel.of_node(await self._cluster.get(resources.NODES, "", name))
+        except RefusedError:
+            kernel = Kernel()
+        self._notes.kernels[sandbox.pod.metadata.uid] = kernel
 
     def _decide_pool(self, key: Key, now: datetime) -> Plan:
         observed = observe.observe_pool(self._store, self._notes, key, burst=self._settings.pool_burst)
@@ -156,6 +176,8 @@ class Reconciler:
                 return True
             case PatchStatus():
                 return await self._patch_status(action)
+            case PatchSpec():
+                return await self._patch_spec(action)
             case Delete():
                 return await self._delete(action)
 
@@ -169,10 +191,10 @@ class Reconciler:
             self._listener.saw(action.resource, await self._cluster.get(action.resource, key.namespace, key.name))
             return False
         except RefusedError as error:
-            owner = self._store.sandbox(key.namespace, key.name)
+            owner = self._store.sandbox(key.namespace, _sandbox_of(action.manifest))
             if owner is None:
-                raise  # Not a sandbox's pod: a pool's sandbox, which only wrong rights or an old CRD refuse.
-            self._note_refusal(owner.metadata.uid, key, error)
+                raise  # Not a sandbox's pod or volume: a pool's sandbox, which only wrong rights or an old CRD refuse.
+            self._note_refusal(owner.metadata.uid, key._replace(name=owner.metadata.name), error)
             return False
         self._notes.refusals.pop(_owner_uid(action.manifest), None)
         self._listener.saw(action.resource, made)
@@ -203,6 +225,20 @@ class Reconciler:
             measure_status(self._metrics, before, self._store.sandbox(action.namespace, action.name))
         return True
 
+    async def _patch_spec(self, action: PatchSpec) -> bool:
+        change = {"metadata": {"resourceVersion": action.resource_version}, "spec": action.spec}
+        try:
+            after = await self._cluster.patch_spec(action.resource, action.namespace, action.name, change)
+        except NotFoundError:
+            self._listener.lost(Key(action.resource.kind, action.namespace, action.name))
+            return False
+        except ConflictError:
+            # Used or changed since it was seen: look again.
+            self._listener.saw(action.resource, await self._cluster.get(*key_parts(action)))
+            return False
+        self._listener.saw(action.resource, after)
+        return True
+
     async def _delete(self, action: Delete) -> bool:
         key = Key(action.resource.kind, action.namespace, action.name)
         preconditions = {"uid": action.uid}
@@ -224,9 +260,14 @@ class Reconciler:
         return True
 
 
-def key_parts(action: Delete) -> tuple[Resource, str, str]:
-    """Return what names the object of a deletion."""
+def key_parts(action: Delete | PatchSpec) -> tuple[Resource, str, str]:
+    """Return what names the object of an action."""
     return action.resource, action.namespace, action.name
+
+
+def _sandbox_of(manifest: dict[str, Any]) -> str:
+    labels = manifest["metadata"].get("labels") or {}
+    return str(labels.get(names.LABEL_SANDBOX, ""))
 
 
 def _owner_uid(manifest: dict[str, Any]) -> str:

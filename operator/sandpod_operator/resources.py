@@ -19,6 +19,7 @@ class Resource:
         plural: The kind's name in paths.
         kind: The kind's name in objects.
         selector: Label selector of those objects that concern the operator; empty means all.
+        namespaced: Whether its objects are in namespaces.
     """
 
     group: str
@@ -26,6 +27,7 @@ class Resource:
     plural: str
     kind: str
     selector: str = ""
+    namespaced: bool = True
 
     @property
     def api_version(self) -> str:
@@ -35,7 +37,8 @@ class Resource:
     def path(self, namespace: str, name: str = "") -> str:
         """Return the path of an object, or of the namespace's collection."""
         root = "/apis" if self.group else "/api"
-        path = f"{root}/{self.api_version}/namespaces/{namespace}/{self.plural}"
+        place = f"/namespaces/{namespace}" if self.namespaced else ""
+        path = f"{root}/{self.api_version}{place}/{self.plural}"
         return f"{path}/{name}" if name else path
 
 
@@ -47,6 +50,7 @@ POOLS: Final = Resource(names.GROUP, names.VERSION, names.POOLS, "SandboxPool")
 PODS: Final = Resource("", "v1", "pods", "Pod", f"{_OURS},{names.LABEL_SANDBOX}")
 VOLUME_CLAIMS: Final = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
 EVENTS: Final = Resource("", "v1", "events", "Event")
+NODES: Final = Resource("", "v1", "nodes", "Node", namespaced=False)
 POLICIES: Final = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy", _OURS)
 LEASES: Final = Resource("coordination.k8s.io", "v1", "leases", "Lease", _OURS)
 

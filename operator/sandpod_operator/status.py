@@ -4,12 +4,14 @@ Called by `plan.py`. Pure. The old status decides in one case only: a sandbox th
 reason of then, since its pod may be gone and its files are.
 """
 
+from dataclasses import replace
 from datetime import datetime
 
 from sandpod_api.conditions import SENTENCES, Condition, ConditionStatus, ConditionType, Reason, find, is_true, merge
 from sandpod_api.types import Phase, Sandbox, SandboxStatus
 from sandpod_operator import lifetime
 from sandpod_operator.causes import FINAL, Cause, cause, end_of, is_network_open, obstacle
+from sandpod_operator.kernels import compare
 from sandpod_operator.manifests import find_profile
 from sandpod_operator.observe import ObservedSandbox
 
@@ -21,12 +23,13 @@ def compute_status(observed: ObservedSandbox, now: datetime) -> SandboxStatus:
         observed: What there is.
         now: The time, in whole seconds.
     """
+    observed = _current(observed)
     old = observed.sandbox.status
     conditions = merge(old.conditions, _conditions(observed, now), now)
     ready = find(conditions, ConditionType.READY)
     pod = observed.pod
     over = is_over(conditions)
-    used, expires = _clock(observed.sandbox, now)
+    used, expires = _clock(observed, now)
     return SandboxStatus(
         phase=_phase(observed.sandbox, conditions),
         reason=ready.reason if ready is not None and ready.status != "True" else None,
@@ -39,6 +42,18 @@ def compute_status(observed: ObservedSandbox, now: datetime) -> SandboxStatus:
         expires_at=expires,
         observed_generation=observed.sandbox.metadata.generation,
     )
+
+
+def _current(observed: ObservedSandbox) -> ObservedSandbox:
+    """Return what is seen without a pod that was told to go before it was ready: it ends for nobody's loss.
+
+    After a resume that is the pod from before; how it ends, and what its runner once probed, says nothing of the next.
+    """
+    pod = observed.pod
+    passed = pod is not None and pod.deleting and not _was_ready(observed.sandbox)
+    if not passed or observed.sandbox.spec.operating_mode == "Suspended":
+        return observed
+    return replace(observed, pod=None, name_taken=True)
 
 
 def is_final(conditions: list[Condition]) -> bool:
@@ -55,15 +70,16 @@ def is_over(conditions: list[Condition]) -> bool:
 def _conditions(observed: ObservedSandbox, now: datetime) -> list[Condition]:
     generation = observed.sandbox.metadata.generation
     ready = ready_condition(observed, now)
-    expires = expired(observed.sandbox, now)
+    expires = expired(observed, now)
     # Once it is over its pod goes, and that is no news: the status that said why stays as it is.
     ended = Cause(Reason(ready.reason), ready.message) if is_over([ready, expires]) else None
     found = [
         pod_scheduled(observed, ended),
         network_isolated(observed, over=ended is not None),
-        kernel_isolated(observed),
+        kernel_isolated(observed, over=ended is not None),
         ready,
         expires,
+        suspended(observed),
     ]
     return [c.model_copy(update={"observed_generation": generation}) for c in found if c is not None]
 
@@ -83,7 +99,8 @@ def pod_scheduled(observed: ObservedSandbox, ended: Cause | None = None) -> Cond
     if scheduled is not None and scheduled.status == "True":
         return _condition(kind, "True", cause(Reason.SCHEDULED))
     stuck = obstacle(observed.pod)
-    waits = Cause(Reason.POD_PENDING, "The pod waits for a node.")
+    what = "a node and its volume" if observed.persistent else "a node"
+    waits = Cause(Reason.POD_PENDING, f"The pod waits for {what}.")
     return _condition(kind, "False", stuck if stuck is not None and stuck.reason == Reason.UNSCHEDULABLE else waits)
 
 
@@ -91,7 +108,7 @@ def no_pod(observed: ObservedSandbox) -> Cause:
     """Return why there is no pod yet."""
     sandbox = observed.sandbox
     if sandbox.spec.operating_mode == "Suspended":
-        return cause(Reason.SUSPENDED)
+        return _why_suspended(observed)
     if observed.template is None:
         return Cause(Reason.TEMPLATE_NOT_FOUND, f"There is no SandboxTemplate {sandbox.spec.template_ref.name!r} here.")
     if find_profile(sandbox, observed.template) is None:
@@ -100,8 +117,14 @@ def no_pod(observed: ObservedSandbox) -> Cause:
     if observed.refusal is not None:
         return cause(observed.refusal.reason, observed.refusal.message)
     if observed.name_taken:
-        return Cause(Reason.POD_PENDING, "A pod of that name, made for something else, is still there.")
+        return Cause(Reason.POD_PENDING, "A pod of that name, made for something else or earlier, is still there.")
     return cause(Reason.POD_PENDING)
+
+
+def _why_suspended(observed: ObservedSandbox) -> Cause:
+    if observed.persistent or observed.template is None:
+        return cause(Reason.SUSPENDED)
+    return Cause(Reason.SUSPENDED, "The sandbox is suspended; its workspace was not persistent, so its files are gone.")
 
 
 def network_isolated(observed: ObservedSandbox, *, over: bool = False) -> Condition:
@@ -128,15 +151,23 @@ def _was_ready(sandbox: Sandbox) -> bool:
     return sandbox.status.start_time is not None and sandbox.spec.operating_mode == "Running"
 
 
-def kernel_isolated(observed: ObservedSandbox) -> Condition | None:
-    """Tell whether the sandbox has a kernel of its own; only asked where a RuntimeClass promises one."""
-    runtime = observed.template.spec.runtime_class_name if observed.template else None
-    if runtime is None:
+def kernel_isolated(observed: ObservedSandbox, *, over: bool = False) -> Condition | None:
+    """Tell whether the sandbox has a kernel of its own; only asked where a RuntimeClass promises one.
+
+    Args:
+        observed: What there is.
+        over: Whether the sandbox has ended: what was found then stays, when its pod is gone.
+    """
+    kind = ConditionType.KERNEL_ISOLATED
+    before = find(observed.sandbox.status.conditions, kind)
+    if observed.pod is None and before is not None and over:
+        return before
+    if observed.template is None or observed.template.spec.runtime_class_name is None:
         return None
-    text = (
-        f"RuntimeClass {runtime} asks for a kernel of its own; the runner does not probe that yet, so trust the node."
-    )
-    return _condition(ConditionType.KERNEL_ISOLATED, "Unknown", Cause(Reason.PROBE_PENDING, text))
+    if before is not None and before.status == "True" and _was_ready(observed.sandbox):
+        return before  # a pod keeps its kernel
+    own, why = compare(observed.pod.kernel if observed.pod is not None else "", observed.kernel)
+    return _condition(kind, "Unknown" if own is None else "True" if own else "False", why)
 
 
 def ready_condition(observed: ObservedSandbox, now: datetime) -> Condition:
@@ -154,13 +185,14 @@ def _not_ready(observed: ObservedSandbox, now: datetime) -> Cause | None:
 def _over(observed: ObservedSandbox, now: datetime) -> Cause | None:
     """Return why it takes no runs whatever its pod says: by wish, by an earlier end, by its age."""
     sandbox, pod = observed.sandbox, observed.pod
-    if sandbox.spec.operating_mode == "Suspended":
-        return cause(Reason.SUSPENDED)
+    is_suspended = sandbox.spec.operating_mode == "Suspended"
     before = find(sandbox.status.conditions, ConditionType.READY)
-    if before is not None and is_final([before]) and (pod is None or pod.deleting):
+    if before is not None and is_final([before]) and (pod is None or pod.deleting or is_suspended):
         return Cause(Reason(before.reason), before.message)
-    expiry = lifetime.expiry(sandbox, now)
-    return cause(expiry) if expiry is not None else None
+    expiry = lifetime.expiry(sandbox, now, suspends=observed.suspends)
+    if expiry is not None:
+        return cause(expiry)
+    return _why_suspended(observed) if is_suspended else None
 
 
 def _lost(observed: ObservedSandbox) -> Cause | None:
@@ -180,8 +212,12 @@ def _starting(observed: ObservedSandbox) -> Cause | None:
     pod = observed.pod
     if pod is None:
         return no_pod(observed)
+    kernel = kernel_isolated(observed)
+    if kernel is not None and kernel.status == "False":
+        return Cause(Reason(kernel.reason), kernel.message)
     if pod.ready and not pod.deleting:
-        return None
+        pending = kernel is not None and kernel.reason == Reason.PROBE_PENDING
+        return cause(Reason.STARTING, "which kernel it sees is not known yet.") if pending else None
     stuck = obstacle(pod)
     before = find(observed.sandbox.status.conditions, ConditionType.READY)
     if stuck is not None and before is not None and before.reason == stuck.reason == Reason.IMAGE_PULL_FAILED:
@@ -190,9 +226,20 @@ def _starting(observed: ObservedSandbox) -> Cause | None:
     return stuck or cause(Reason.STARTING)
 
 
-def expired(sandbox: Sandbox, now: datetime) -> Condition:
+def suspended(observed: ObservedSandbox) -> Condition | None:
+    """Tell whether it is suspended; only asked of one that is or was. As it turns false the idle clock starts anew."""
+    sandbox = observed.sandbox
+    if sandbox.spec.operating_mode == "Suspended":
+        return _condition(ConditionType.SUSPENDED, "True", _why_suspended(observed))
+    if find(sandbox.status.conditions, ConditionType.SUSPENDED) is None:
+        return None
+    return _condition(ConditionType.SUSPENDED, "False", cause(Reason.RESUMED))
+
+
+def expired(observed: ObservedSandbox, now: datetime) -> Condition:
     """Tell whether its lifetime has ended."""
-    reason = lifetime.expiry(sandbox, now)
+    sandbox = observed.sandbox
+    reason = lifetime.expiry(sandbox, now, suspends=observed.suspends)
     if reason is None:
         return _condition(ConditionType.EXPIRED, "False", cause(Reason.ALIVE))
     limits = sandbox.spec.lifetime
@@ -200,12 +247,14 @@ def expired(sandbox: Sandbox, now: datetime) -> Condition:
     return _condition(ConditionType.EXPIRED, "True", Cause(reason, f"{SENTENCES[reason][:-1]} ({seconds} s)."))
 
 
-def _clock(sandbox: Sandbox, now: datetime) -> tuple[datetime | None, datetime | None]:
+def _clock(observed: ObservedSandbox, now: datetime) -> tuple[datetime | None, datetime | None]:
     """Return last use and end; the old ones while they are only a little older, so that a use costs no write.
 
     The end that is shown is then up to a tenth of the idle timeout early, never late.
     """
-    used, expires = lifetime.last_activity(sandbox, now), lifetime.expires_at(sandbox, now)
+    sandbox = observed.sandbox
+    used = lifetime.last_activity(sandbox, now)
+    expires = lifetime.expires_at(sandbox, now, suspends=observed.suspends)
     old = sandbox.status
     if used is None or expires is None or old.last_activity_time is None or old.expires_at is None:
         return used, expires

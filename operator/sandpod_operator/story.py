@@ -20,9 +20,12 @@ def sandbox_story(sandbox: Sandbox, new: SandboxStatus) -> Iterator[Emit]:
     old = sandbox.status
     ready, was = find(new.conditions, ConditionType.READY), find(old.conditions, ConditionType.READY)
     if ready is not None and ready.status == "True" and (was is None or was.status != "True"):
-        yield _emit(sandbox, "Ready", f"{new.pod_name} takes runs on {new.node_name}{_took(sandbox, new.start_time)}.")
+        yield _emit(sandbox, "Ready", f"{new.pod_name} takes runs on {new.node_name}{_took(sandbox, new)}.")
     if sandbox.spec.claim is not None and old.phase == "Warm":
         yield _emit(sandbox, "Claimed", f"It left its pool{_until(new.expires_at)}.")
+    held, was_held = (find(conditions, ConditionType.SUSPENDED) for conditions in (new.conditions, old.conditions))
+    if held is not None and held.status != (was_held.status if was_held is not None else "False"):
+        yield _emit(sandbox, held.reason, held.message)
     if ready is not None and _is_trouble(ready) and (was is None or was.reason != ready.reason):
         yield _emit(sandbox, ready.reason, ready.message, warning=True)
     expired = find(new.conditions, ConditionType.EXPIRED)
@@ -33,6 +36,13 @@ def sandbox_story(sandbox: Sandbox, new: SandboxStatus) -> Iterator[Emit]:
 def pod_created(sandbox: Sandbox, pod: str) -> Emit:
     """Return the Event of a pod that was made."""
     return _emit(sandbox, "PodCreated", f"Made pod {pod}.")
+
+
+def idle_suspended(sandbox: Sandbox, end: datetime | None) -> Emit:
+    """Return the Event of an idle sandbox that is being suspended."""
+    seconds = sandbox.spec.lifetime.idle_timeout
+    until = f" until {end:%Y-%m-%dT%H:%M:%SZ}, when its ttl ends" if end is not None else ""
+    return _emit(sandbox, Reason.IDLE_TIMEOUT, f"Not used for {seconds} s, so it is suspended. Its files stay{until}.")
 
 
 def pool_story(pool: SandboxPool, new: SandboxPoolStatus) -> Iterator[Emit]:
@@ -70,11 +80,13 @@ def _emit(sandbox: Sandbox, reason: str, message: str, *, warning: bool = False)
     )
 
 
-def _took(sandbox: Sandbox, ready: datetime | None) -> str:
-    created = sandbox.metadata.creation_timestamp
-    if created is None or ready is None:
+def _took(sandbox: Sandbox, new: SandboxStatus) -> str:
+    resumed = find(new.conditions, ConditionType.SUSPENDED)
+    begun = resumed.last_transition_time if resumed is not None else sandbox.metadata.creation_timestamp
+    if begun is None or new.start_time is None:
         return ""
-    return f", {max(0, round((ready - created).total_seconds()))} s after it was created"
+    seconds = max(0, round((new.start_time - begun).total_seconds()))
+    return f", {seconds} s after it was {'resumed' if resumed is not None else 'created'}"
 
 
 def _until(end: datetime | None) -> str:

@@ -150,10 +150,10 @@ class Client:
             await self.send({"t": "stdin", "run": name, "eof": True}, stdin)
         return await self.finish(name)
 
-    async def follow(self, name: str, stdout: int = 0, stderr: int = 0) -> str:
+    async def follow(self, name: str, stdout: int = 0, stderr: int = 0, *, acks: bool = False) -> str:
         """Become a run's owner."""
         self._queues[name] = asyncio.Queue()
-        await self.send({"t": "follow", "run": name, "stdout": stdout, "stderr": stderr})
+        await self.send({"t": "follow", "run": name, "stdout": stdout, "stderr": stderr, "acks": acks})
         return name
 
     async def ask(self, kind: str, payload: bytes = b"", **fields: Any) -> Frame:

@@ -165,18 +165,6 @@ async def test_deleted_sandbox_takes_its_pod_with_it(objects: Objects) -> None:
     await objects.gone("pod", "closed-by-hand")
 
 
-async def test_persistent_workspace_outlives_a_suspended_pod(objects: Objects) -> None:
-    await objects.sandbox("kept", workspace={"size": "16Mi", "persistent": True})
-    await objects.phase("kept", "Ready", within=120)
-    await objects.cluster.in_pod("kept", "open('/workspace/note', 'w').write('still here')")
-    await change(objects, "kept", operatingMode="Suspended")
-    await objects.phase("kept", "Suspended")
-    await objects.gone("pod", "kept")
-    await change(objects, "kept", operatingMode="Running")
-    await objects.phase("kept", "Ready")
-    assert await objects.cluster.in_pod("kept", "print(open('/workspace/note').read())") == "still here\n"
-
-
 async def change(objects: Objects, name: str, **spec: object) -> None:
     patch = json.dumps({"spec": spec})
     await objects.cluster.kubectl("patch", "sbx", name, "-n", objects.namespace, "--type=merge", "-p", patch)

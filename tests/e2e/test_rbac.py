@@ -24,7 +24,7 @@ GATEWAY: Final[Rights] = {
     "pods/exec": ("get", "create"),
 }
 OPERATOR: Final[Rights] = {
-    "sandboxes.sandpod.dev": (*READ, "create", "delete"),
+    "sandboxes.sandpod.dev": (*READ, "create", "patch", "delete"),
     "sandboxes.sandpod.dev/status": ("patch",),
     "sandboxpools.sandpod.dev": READ,
     "sandboxpools.sandpod.dev/status": ("patch",),
@@ -35,6 +35,7 @@ OPERATOR: Final[Rights] = {
     "events": ("create",),
     "leases.coordination.k8s.io": ("list", "watch", "create", "patch"),
 }
+NODES: Final[Rights] = {"nodes": ("get",)}
 LEASES: Final[Rights] = {"leases.coordination.k8s.io": ("get", "create", "update")}
 
 # In the sandboxes' namespace, the release's namespace, and everywhere.
@@ -42,9 +43,9 @@ GRANTED: Final[dict[tuple[str, str], Rights]] = {
     ("gateway", "sandboxes"): GATEWAY,
     ("gateway", "release"): {},
     ("gateway", "everywhere"): {},
-    ("operator", "sandboxes"): OPERATOR,
-    ("operator", "release"): LEASES,
-    ("operator", "everywhere"): {},
+    ("operator", "sandboxes"): OPERATOR | NODES,
+    ("operator", "release"): LEASES | NODES,
+    ("operator", "everywhere"): NODES,
 }
 CASES: Final = sorted(GRANTED)
 
@@ -125,7 +126,9 @@ def namespace_of(cluster: Cluster, scope: str) -> str:
         ("operator", "create", "pods/exec", "sandboxes", "no"),
         ("operator", "get", "secrets", "sandboxes", "no"),
         ("operator", "update", "leases.coordination.k8s.io", "release", "yes"),
-        ("operator", "patch", "sandboxes.sandpod.dev", "sandboxes", "no"),
+        ("operator", "patch", "sandboxes.sandpod.dev", "sandboxes", "yes"),
+        ("operator", "get", "nodes", "everywhere", "yes"),
+        ("operator", "list", "nodes", "everywhere", "no"),
         ("operator", "delete", "networkpolicies.networking.k8s.io", "release", "no"),
         ("operator", "create", "pods", "everywhere", "no"),
     ],

@@ -1,11 +1,11 @@
-"""`python3 -I -m sandpod_runner`: serve (the default), attach or ready.
+"""`python3 -I -m sandpod_runner`: serve (the default), attach, ready or kernel.
 
 Each command imports only what it needs: `attach` starts with every stream. Nothing is decided here.
 """
 
 import sys
 
-_USAGE = "usage: sandpod_runner [serve [--listen-fd N | --stream-fd N] | attach | ready]\n"
+_USAGE = "usage: sandpod_runner [serve [--listen-fd N | --stream-fd N] | attach | ready | kernel]\n"
 _WRONG_USE = 2
 
 
@@ -18,21 +18,22 @@ def main(argv: list[str]) -> int:
     match argv:
         case [] | ["serve"]:
             return _serve()
-        case ["serve", "--listen-fd", number] if number.isdecimal():
-            return _serve(listen_fd=int(number))
-        case ["serve", "--stream-fd", number] if number.isdecimal():
-            return _serve(stream_fd=int(number))
+        case ["serve", "--listen-fd" | "--stream-fd" as kind, number] if number.isdecimal():
+            return _serve(**{kind[2:].replace("-", "_"): int(number)})
         case ["attach"]:
             from sandpod_runner.attach import attach  # noqa: PLC0415 - see the module's first lines
 
             return attach()
+        case ["kernel"]:
+            from sandpod_runner.evidence import tell  # noqa: PLC0415 - as above
+
+            return tell()
         case ["ready"]:
             from sandpod_runner.attach import ready  # noqa: PLC0415 - as above
 
             return ready()
-        case _:
-            sys.stderr.write(_USAGE)
-            return _WRONG_USE
+    sys.stderr.write(_USAGE)
+    return _WRONG_USE
 
 
 def _serve(*, listen_fd: int | None = None, stream_fd: int | None = None) -> int:

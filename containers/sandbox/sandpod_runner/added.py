@@ -1,6 +1,7 @@
-"""Packages that are added to a sandbox while it runs: where they are, and how Python programs find them.
+"""Packages that are added to a sandbox while it runs: where they are, and how programs find them.
 
-They are where `pip install --user` puts them, so that any `python3` finds them. What is forked from the zygote is told
+They are where `pip install --user` and `npm install --global` put them, so that any `python3` finds them, and Node by
+NODE_PATH. What is forked from the zygote is told
 here, by `zygote.py`: that was started without them and lives longer than any program.
 """
 
@@ -21,6 +22,11 @@ from types import CodeType
 def added_packages(home: str) -> str:
     """Return the folder."""
     return "{}/.local/lib/python{}.{}/site-packages".format(home, *sys.version_info[:2])
+
+
+def added_modules(home: str) -> str:
+    """Return the folder of JavaScript's."""
+    return f"{home}/.local/lib/node_modules"
 
 
 def find_added_packages() -> None:

@@ -19,12 +19,13 @@ from typing import Any, Final
 from sandpod_runner import processes
 from sandpod_runner.errors import Refusal
 from sandpod_runner.jobs import MESSAGE_SIZE, REQUEST, Job, Kind, Message, write_job
-from sandpod_runner.launcher import Exit, Launcher, LostError, Program
+from sandpod_runner.launcher import Launcher
+from sandpod_runner.program import Exit, LostError, Program
 from sandpod_runner.protocol import MAX_CELLS, MAX_CONTEXTS, OUT_PIECE
 
 logger = logging.getLogger(__name__)
 
-_KILL_ROUNDS: Final = 10
+_KILL_ROUNDS: Final = 10  # each of _KILL_WAIT seconds
 _KILL_WAIT: Final = 0.5
 _MESSAGES: Final = 2
 """Messages about one cell: that it has begun, and that it has ended."""
@@ -73,9 +74,7 @@ class Context:
     @property
     def state(self) -> str:
         """What it is doing: idle, busy or lost."""
-        if self.turn.locked():
-            return "busy"
-        return "lost" if self.lost else "idle"
+        return "busy" if self.turn.locked() else "lost" if self.lost else "idle"
 
     @property
     def empty(self) -> bool:

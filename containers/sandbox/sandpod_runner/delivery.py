@@ -19,6 +19,9 @@ MAX_WAITING_BYTES: Final = 8 * 1024 * 1024
 UNOWNED: Final = 128 * 1024
 """Bytes that a program may write while nobody owns its run: half of what is kept, since the other half, which was
 sent, may not have arrived."""
+WINDOW: Final = 384 * 1024
+"""Bytes, as the log counts them, that may be on their way to an owner that tells what has come: less than the log
+holds, by more than what is read before the program waits."""
 _PIECES: Final = 256
 
 
@@ -46,9 +49,10 @@ class Delivery:
         log: Keeps the output.
         owner: The stream that gets it.
         detached: Whether the program goes on at full speed however slow the owner is.
+        acks: Whether the owner tells what has come, so that the log can keep what has not.
     """
 
-    def __init__(self, run: str, log: OutputLog, owner: Owner, *, detached: bool) -> None:
+    def __init__(self, run: str, log: OutputLog, owner: Owner, *, detached: bool, acks: bool = False) -> None:
         self.log = log
         self.owner: Owner | None = owner
         self.end: dict[str, Any] | None = None
@@ -62,6 +66,7 @@ class Delivery:
         self._run = run
         self._detached = detached
         self._cursor = 0
+        self._acked = 0 if acks else None
         self._wanted = (0, 0)
         self._waiting: deque[tuple[dict[str, Any], bytes]] = deque()
         self._waiting_bytes = 0
@@ -72,6 +77,8 @@ class Delivery:
         """Whether the program has to wait: for a slow owner, or for one to come in a lost one's place."""
         if self._detached:
             return False
+        if self._acked is not None and self.log.cost_from(self._acked) >= WINDOW:
+            return True
         behind = self.log.end - self._cursor
         if self.owner is None:
             return behind + self._waiting_bytes >= UNOWNED
@@ -90,6 +97,8 @@ class Delivery:
             log.append(STREAMS.index(stream), data)
             self._cursor = log.end
             owner.send({"t": "out", "run": self._run, "stream": stream, "offset": offset}, data)
+            if self._acked is not None and self.held:
+                self.hold()
         else:
             log.append(STREAMS.index(stream), data)
             if self.held:
@@ -118,20 +127,34 @@ class Delivery:
         self.pump()
         self._tell()
 
-    def follow(self, owner: Owner, stdout: int, stderr: int) -> None:
+    def follow(self, owner: Owner, stdout: int, stderr: int, *, acks: bool = False) -> None:
         """Send to this stream from now on, beginning at these offsets.
 
         Raises:
             Refusal: invalid_argument: so much was never written.
         """
-        counts = self.log.counts
-        if stdout > counts[0] or stderr > counts[1]:
-            raise Refusal("invalid_argument", "The run has not written so much.")
+        self._check(stdout, stderr)
         self.owner = owner
+        self._acked = stdout + stderr if acks else None
         self._sent = 0
         self._wanted = (stdout, stderr)
         self._cursor = self.log.seek(stdout, stderr)
         self.pump()
+
+    def acknowledge(self, stdout: int, stderr: int) -> None:
+        """Take the owner's word that all has come up to these offsets: it came in order, so their sum is a cursor.
+
+        Raises:
+            Refusal: invalid_argument: so much was never written.
+        """
+        self._check(stdout, stderr)
+        if self._acked is not None:
+            self._acked = max(self._acked, stdout + stderr)
+
+    def _check(self, stdout: int, stderr: int) -> None:
+        counts = self.log.counts
+        if stdout > counts[0] or stderr > counts[1]:
+            raise Refusal("invalid_argument", "The run has not written so much.")
 
     def leave(self) -> None:
         """Be without an owner."""

@@ -6,7 +6,7 @@ import signal
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from sandpod_runner.launcher import Exit
+from sandpod_runner.program import Exit
 
 Outcome = Literal["ok", "error", "timeout", "cancelled", "out_of_memory", "output_limit", "sandbox_lost"]
 

@@ -8,7 +8,7 @@ import contextlib
 import os
 from collections.abc import Mapping
 
-from sandpod_runner.added import added_packages
+from sandpod_runner.added import added_modules, added_packages
 
 INHERITED = (
     "PATH",
@@ -59,8 +59,9 @@ def build_environment(inherited: Mapping[str, str], *, tmp: str, cpus: int) -> d
         "OPENBLAS_NUM_THREADS": str(cpus),
     }
     env |= {name: inherited[name] for name in INHERITED if inherited.get(name)}
-    # Programs of added packages.
+    # Programs of added packages, and those of JavaScript.
     env["PATH"] = f"{home}/.local/bin:{env['PATH']}"
+    env["NODE_PATH"] = ":".join(filter(None, (added_modules(home), env.get("NODE_PATH"))))
     return env
 
 
@@ -73,12 +74,13 @@ def prepare_home(env: Mapping[str, str], skeleton: str | None) -> None:
         _make(env[name])
     # There from the start: Python does not look again for a folder that it once did not find.
     _make(added_packages(env["HOME"]))
+    _make(added_modules(env["HOME"]))
     if skeleton is None:
         return
-    for folder, _, files in os.walk(skeleton):
+    for folder, folders, files in os.walk(skeleton):
         target = os.path.join(env["HOME"], os.path.relpath(folder, skeleton))
         _make(target)
-        for name in files:
+        for name in (*files, *(name for name in folders if os.path.islink(os.path.join(folder, name)))):
             link = os.path.join(target, name)
             if not os.path.lexists(link):
                 os.symlink(os.path.join(folder, name), link)

@@ -5,16 +5,17 @@ program left. It knows nothing of frames.
 """
 
 import asyncio
+import errno
 import itertools
 import logging
 import os
 import signal
 import socket
-from dataclasses import dataclass, field
 
 from sandpod_runner import processes
 from sandpod_runner.jobs import MESSAGE_SIZE, REQUEST, Job, Kind, Message, write_job
 from sandpod_runner.languages import PACKAGES
+from sandpod_runner.program import Exit, Link, LostError, Program, Wish
 
 logger = logging.getLogger(__name__)
 
@@ -27,46 +28,6 @@ _SWEEP_SECONDS = 5.0
 _SWEEP_WAIT = 0.05  # seconds to wait for killed processes before looking again
 _LATE = 0.5  # seconds that a program which is over has to end
 _FREEZE_AFTER = 2  # rounds of killing that did not end it
-
-
-class LostError(Exception):
-    """The process that was to start a program is gone, or could not start it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Exit:
-    """How a program ended. `status` is as from `wait`, or None where nobody saw it."""
-
-    status: int | None
-    cpu: float = 0.0
-    max_rss: int = 0
-
-
-@dataclass(slots=True, eq=False)
-class Program:
-    """A process that was asked for. `pid` is set first, then `ended`; `pid` fails with LostError where it never was."""
-
-    pid: "asyncio.Future[int]"
-    ended: "asyncio.Future[Exit]"
-
-    def abandon(self) -> None:
-        """Kill it as soon as it is there: nobody waits for it any more."""
-        self.pid.add_done_callback(_kill)
-
-
-@dataclass(slots=True)
-class _Link:
-    """One zygote."""
-
-    pid: int
-    sock: socket.socket
-    pending: dict[int, Program] = field(default_factory=dict)
-    ready: bool = False
-
-
-def _kill(pid: "asyncio.Future[int]") -> None:
-    if pid.exception() is None:
-        processes.end_trees([pid.result()])
 
 
 class Launcher:
@@ -88,6 +49,7 @@ class Launcher:
         self._ready = asyncio.Event()
         self._died = asyncio.Event()
         self._closing = False
+        self._again: list[tuple[int, Wish]] = []
         self._late_sweep: asyncio.Task[None] | None = None
         self._loop.add_signal_handler(signal.SIGCHLD, self._reap)
         self._link = self._start()
@@ -105,28 +67,26 @@ class Launcher:
         program = Program(self._loop.create_future(), self._loop.create_future())
         # Nobody may be waiting for the process when it turns out that there is none.
         program.pid.add_done_callback(lambda future: future.exception())
-        number = next(self._numbers)
-        job_fd = write_job(job)
+        wish = Wish(program, [write_job(job), *map(os.dup, fds)])
         try:
-            self._request(number, [job_fd, *fds])
+            self._ask(next(self._numbers), wish)
         except OSError as error:
+            wish.close()
             raise LostError("programs can't be started at the moment") from error
-        finally:
-            os.close(job_fd)
-        self._link.pending[number] = program
         return program
 
-    def _request(self, number: int, fds: list[int]) -> None:
+    def _ask(self, number: int, wish: Wish) -> None:
         """Ask the zygote for a process; where it was killed and nobody has noticed yet, ask the next one."""
         try:
-            socket.send_fds(self._link.sock, [REQUEST.pack(number)], fds)
+            socket.send_fds(self._link.sock, [REQUEST.pack(number)], wish.fds)
         except BlockingIOError:
             raise  # it lives, and has more to do than its socket holds
         except OSError:
             self._lose(self._link)
             if self._link.pid == 0:
                 self._restart()
-            socket.send_fds(self._link.sock, [REQUEST.pack(number)], fds)
+            socket.send_fds(self._link.sock, [REQUEST.pack(number)], wish.fds)
+        self._link.pending[number] = wish
 
     def take_word(self, program: Program, how: Exit) -> None:
         """Take a program's own word that it is over, while its process is still being taken apart.
@@ -175,10 +135,12 @@ class Launcher:
         self._closing = True
         processes.send([self._link.pid], signal.SIGKILL)
         self._programs.clear()
+        for wish in (*self._link.pending.values(), *(wish for _, wish in self._again)):
+            self._give_up(wish, "the runner ends")
         await self.sweep()
         self._loop.remove_signal_handler(signal.SIGCHLD)
 
-    def _start(self) -> _Link:
+    def _start(self) -> Link:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         theirs.set_inheritable(True)
@@ -192,38 +154,40 @@ class Launcher:
             )
         finally:
             theirs.close()
-        link = _Link(pid, ours)
+        link = Link(pid, ours)
         self._ready.clear()
         self._loop.add_reader(ours, self._receive, link)
         return link
 
-    def _receive(self, link: _Link) -> None:
+    def _receive(self, link: Link) -> None:
         while True:
             try:
                 data = link.sock.recv(MESSAGE_SIZE)
             except BlockingIOError:
                 return
-            except OSError:
-                data = b""
+            except OSError as error:
+                # So the kernel says that the other end was closed with something unread in it.
+                self._lose(link, unread=error.errno == errno.ECONNRESET)
+                return
             if len(data) != MESSAGE_SIZE:
                 self._lose(link)
                 return
             self._take(link, Message.unpack(data))
 
-    def _take(self, link: _Link, message: Message) -> None:
+    def _take(self, link: Link, message: Message) -> None:
         match message.kind:
             case Kind.READY:
                 link.ready = True
                 self._ready.set()
             case Kind.FORKED:
-                program = link.pending.pop(message.number)
+                wish = link.pending.pop(message.number)
+                wish.close()
+                program = wish.program
                 self._programs[message.pid] = program
                 if not program.pid.done():
                     program.pid.set_result(message.pid)
             case Kind.FAILED:
-                program = link.pending.pop(message.number)
-                if not program.pid.done():
-                    program.pid.set_exception(LostError(os.strerror(message.status)))
+                self._give_up(link.pending.pop(message.number), os.strerror(message.status))
             case Kind.EXITED:
                 self._ended(message.pid, Exit(message.status, message.cpu, message.max_rss))
 
@@ -250,17 +214,28 @@ class Launcher:
             # Programs become children of the runner when their zygote dies.
             self._ended(pid, Exit(status, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024))
 
-    def _lose(self, link: _Link) -> None:
+    def _give_up(self, wish: Wish, why: str) -> None:
+        wish.close()
+        if not wish.program.pid.done():
+            wish.program.pid.set_exception(LostError(why))
+
+    def _lose(self, link: Link, *, unread: bool = False) -> None:
+        """Start another zygote in the place of one that was killed.
+
+        It read its requests in order and told of each before the next, so all but the first that it did not tell of
+        were never read, and are asked for again; the first one is if it can't have been read either.
+        """
         if link is not self._link or self._closing or link.pid == 0:
             return
         self._loop.remove_reader(link.sock)
         link.sock.close()
         processes.send([link.pid], signal.SIGKILL)
-        for program in link.pending.values():
-            if not program.pid.done():
-                program.pid.set_exception(LostError("the process that starts programs was killed"))
+        wishes = list(link.pending.items())
+        if wishes and not (unread and len(wishes) == 1):
+            self._give_up(wishes.pop(0)[1], "the process that starts programs was killed")
+        self._again += wishes
         logger.warning("the process that starts programs has ended; another one is started")
-        self._link = _Link(0, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+        self._link = Link(0, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
         if link.ready:
             self._restart()
         else:
@@ -278,6 +253,12 @@ class Launcher:
             return
         self._link.sock.close()
         self._link = link
+        again, self._again = self._again, []
+        for number, wish in again:
+            try:
+                self._ask(number, wish)
+            except OSError as error:
+                self._give_up(wish, error.strerror or "")
         for pid in list(self._programs):
             # Reaped by a zygote that died before it told.
             if not processes.exists(pid):

@@ -11,7 +11,8 @@ import os
 from dataclasses import dataclass, field, replace
 
 from sandpod_runner.jobs import Job
-from sandpod_runner.launcher import Launcher, LostError, Program
+from sandpod_runner.launcher import Launcher
+from sandpod_runner.program import LostError, Program
 from sandpod_runner.programs import BOOTSTRAP
 from sandpod_runner.requests import RunRequest
 from sandpod_runner.streams import Input

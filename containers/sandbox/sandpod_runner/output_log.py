@@ -208,6 +208,10 @@ class OutputLog:
             cursor = block.start
         return cursor
 
+    def cost_from(self, cursor: int) -> int:
+        """Return what all that comes after a cursor takes in memory, bytes."""
+        return sum(block.cost for block in self._blocks if block.end > cursor)
+
     def clear(self) -> None:
         """Lose everything that it holds; what was counted stays counted."""
         self._blocks.clear()

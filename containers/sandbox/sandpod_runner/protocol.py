@@ -9,10 +9,11 @@ Gateway to runner:
 | t | fields | payload |
 |---|---|---|
 | hello | version | |
-| run | run, language, args [str], env {str: str}, cwd (in the workspace), stdin (bool: input follows), timeout (seconds), output_limit (bytes), detached (bool), key (idempotency key, 1 to 128 bytes, or absent), context (its name, 1 to 128 bytes, or absent for a fresh process) | code |
+| run | run, language, args [str], env {str: str}, cwd (in the workspace), stdin (bool: input follows), timeout (seconds), output_limit (bytes), detached (bool), acks (bool: `ack` follows), key (idempotency key, 1 to 128 bytes, or absent), context (its name, 1 to 128 bytes, or absent for a fresh process) | code |
 | stdin | run, eof (bool), offset (bytes of input before it, or absent: it comes next) | input |
 | cancel | run | |
-| follow | run, stdout, stderr (offsets, 0 where absent) | |
+| follow | run, stdout, stderr (offsets, 0 where absent), acks (bool, as of `run`) | |
+| ack | run, stdout, stderr (offsets up to which all has come) | |
 | tail | id, run, cursor (0 is the beginning), wait (seconds, at most 30), limit (bytes, at most 1 MiB) | |
 | list | id | |
 | restart | id, context | |
@@ -41,12 +42,13 @@ is cancelled when its stream has been gone for ORPHAN_GRACE seconds.
 Who gets a run's output: the stream that started it, its owner; nobody owns a detached run. `follow` makes another stream the owner: it gets all
 `out` from these offsets on (a gap that the log has lost shows in `offset`), the `display`s that nobody got, or all of
 them where the run is detached, and then `end`, whether the run is live or ended. A run that is not detached waits for
-a slow owner, and, after 128 KiB, for a new one while it has none; a detached one never waits: its owner gets from the
-log what it can take. `tail` asks for output without becoming the owner; its cursor counts the bytes of both streams in
+a slow owner, and, after 128 KiB, for a new one while it has none. Where its owner tells by `ack` what has come, it waits
+rather than lose from the log what has not: then nothing is missing, however a stream ends. A detached run never waits:
+its owner gets from the log what it can take. `tail` asks for output without becoming the owner; its cursor counts the bytes of both streams in
 the order in which they came, so that after `end` the last cursor is stdout_bytes + stderr_bytes. It is answered at once
 where there is more than the cursor or the run has ended, and else when that comes about or `wait` is over.
 
-A log holds 256 KiB of a run's output, and 1 MiB and a file of 16 MiB in the workspace's folder `.sandpod` for detached
+A log holds 512 KiB of a run's output, and 1 MiB and a file of 16 MiB in the workspace's folder `.sandpod` for detached
 runs and those with a key; the oldest is dropped first. Ended runs are remembered: of the latter kind the last 64, for
 24 hours; of the others the last 64, for 10 minutes; of all together 64 MiB of output. A run that was refused or
 forgotten is not_found. A `run` can be sent again when it is not known whether it came: one whose name was used is

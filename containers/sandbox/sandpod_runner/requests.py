@@ -34,6 +34,7 @@ class RunRequest:
     timeout: float
     output_limit: int
     detached: bool
+    acks: bool
     key: str | None
     context: str | None
 
@@ -61,10 +62,11 @@ def parse_run(header: dict[str, Any], code: bytes, languages: Collection[str]) -
         args=_args(header.get("args")),
         env=_env(header.get("env")),
         cwd=_cwd(header.get("cwd")),
-        stdin=_flag(header, "stdin"),
+        stdin=flag(header, "stdin"),
         timeout=_timeout(header.get("timeout")),
         output_limit=_output_limit(header.get("output_limit")),
-        detached=_flag(header, "detached"),
+        detached=flag(header, "detached"),
+        acks=flag(header, "acks"),
         key=_key(header.get("key")),
         context=_context(header.get("context"), language),
     )
@@ -138,7 +140,12 @@ def _cwd(value: Any) -> str:
     return value
 
 
-def _flag(header: dict[str, Any], name: str) -> bool:
+def flag(header: dict[str, Any], name: str) -> bool:
+    """Return a field that is true or false, and false where it is absent.
+
+    Raises:
+        Refusal: invalid_argument: it is something else.
+    """
     value = header.get(name)
     if value is None:
         return False

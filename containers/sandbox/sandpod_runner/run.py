@@ -18,9 +18,10 @@ from sandpod_runner.disk import DiskWatch
 from sandpod_runner.ends import Stop, describe_end, killed, out_of_memory, ran_out
 from sandpod_runner.jobs import Job
 from sandpod_runner.languages import Languages
-from sandpod_runner.launcher import Exit, Launcher, LostError, Program
+from sandpod_runner.launcher import Launcher
 from sandpod_runner.memory import Watch
 from sandpod_runner.node import NodePool, Pipes, Spare
+from sandpod_runner.program import Exit, LostError, Program
 from sandpod_runner.programs import CodeFolder, build_job, needs_file
 from sandpod_runner.protocol import STOP_GRACE
 from sandpod_runner.requests import RunRequest

@@ -19,13 +19,13 @@ from sandpod_runner.memory_of_runs import MemoryOfRuns, Record
 from sandpod_runner.output_log import OutputLog
 from sandpod_runner.paths import Workspace
 from sandpod_runner.protocol import MAX_RUNS, ORPHAN_GRACE
-from sandpod_runner.requests import RunRequest, fingerprint, parse_run, run_name, whole
+from sandpod_runner.requests import RunRequest, fingerprint, flag, parse_run, run_name, whole
 from sandpod_runner.run import Run, Toolbox
 from sandpod_runner.spill import SpillFile, SpillFolder
 
 logger = logging.getLogger(__name__)
 
-SHORT_LOG: Final = 256 * 1024
+SHORT_LOG: Final = 512 * 1024
 """Bytes of output that are kept in memory for a stream that comes in the place of a lost one."""
 LONG_LOG: Final = 1024 * 1024
 """The same of runs that are remembered long, which have a file beside it."""
@@ -140,7 +140,8 @@ class Runs:
         """
         name = run_name(header)
         delivery = self.delivery(name)
-        delivery.follow(owner, whole(header, "stdout", 0), whole(header, "stderr", 0))
+        stdout, stderr = whole(header, "stdout", 0), whole(header, "stderr", 0)
+        delivery.follow(owner, stdout, stderr, acks=flag(header, "acks"))
         run = self._runs.get(name)
         if run is not None:
             if name in self._orphans:
@@ -148,6 +149,18 @@ class Runs:
             run.flow()
         elif delivery.owner is not None:
             self._replays.add(delivery)
+
+    def acknowledge(self, header: dict[str, Any], owner: Owner) -> None:
+        """Take a live run's owner's word of how much has come.
+
+        Raises:
+            Refusal: The offsets make no sense.
+        """
+        name = run_name(header)
+        record = self._records.get(name)
+        if record is not None and record.delivery.owner is owner:
+            record.delivery.acknowledge(whole(header, "stdout", 0), whole(header, "stderr", 0))
+            self._runs[name].flow()
 
     def delivery(self, name: str) -> Delivery:
         """Return the output of a run, live or remembered.
@@ -211,7 +224,7 @@ class Runs:
             "started": time.time(),
         }
         digest = fingerprint(request) if request.key is not None else b""
-        delivery = Delivery(request.run, log, owner, detached=request.detached)
+        delivery = Delivery(request.run, log, owner, detached=request.detached, acks=request.acks)
         return Record(fields, delivery, key=request.key, digest=digest)
 
     def _remember(self, run: Run) -> None:

@@ -139,7 +139,7 @@ class Connection(asyncio.Protocol):
             self._greet(frame)
             return
         match frame.kind:
-            case "run" | "stdin" | "cancel" | "follow":
+            case "run" | "stdin" | "cancel" | "follow" | "ack":
                 self._about_run(frame)
             case "file":
                 self._files.submit(frame)
@@ -159,6 +159,8 @@ class Connection(asyncio.Protocol):
                 self._feed(header, frame.payload)
             case "cancel":
                 runs.cancel(run_name(header))
+            case "ack":
+                runs.acknowledge(header, self)
             case _:
                 runs.follow(header, self)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from sandpod_runner.displays import DONE, LIMITS, RECORD, RecordKind
-from sandpod_runner.launcher import Exit
+from sandpod_runner.program import Exit
 from sandpod_runner.protocol import MAX_DISPLAYS, MIME_TYPES
 
 _PIECE: Final = 64 * 1024

@@ -14,6 +14,19 @@ Status = Literal["Pending", "Ready", "Failed", "Expired", "Suspended"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class WorkspaceRequest:
+    """What a caller wants of a sandbox's workspace, where it is not what the template gives.
+
+    Attributes:
+        size: Bytes, or None for the template's.
+        persistent: Whether its files outlive the pod, so that the sandbox can be suspended and resumed.
+    """
+
+    size: int | None = None
+    persistent: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ClaimRequest:
     """What a caller wants of a sandbox.
 
@@ -24,6 +37,7 @@ class ClaimRequest:
         network: Name of a network profile of the template.
         ttl: Seconds from claim to end, or None for the default.
         idle_timeout: Seconds without use to the end, or None for the default.
+        workspace: A workspace other than the template's, which no warm sandbox has; None for that one.
     """
 
     owner: str
@@ -32,11 +46,15 @@ class ClaimRequest:
     network: str = "none"
     ttl: int | None = None
     idle_timeout: int | None = None
+    workspace: WorkspaceRequest | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SandboxRecord:
-    """A claimed sandbox as the backend knows it. `reason` is one of `sandpod_api.conditions.Reason`, if any."""
+    """A claimed sandbox as the backend knows it. `reason` is one of `sandpod_api.conditions.Reason`, if any.
+
+    `persistent` tells whether its workspace outlives a suspension, `resumed` when the last one ended.
+    """
 
     name: str
     owner: str
@@ -52,6 +70,8 @@ class SandboxRecord:
     message: str | None = None
     last_activity: datetime | None = None
     expires: datetime | None = None
+    persistent: bool = False
+    resumed: datetime | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,6 +84,8 @@ class TemplateInfo:
         languages: What it runs beside Python, JavaScript and shell.
         networks: Its network profiles; `none` is one of them.
         foreign: Whether the image was not made for this, so that what it runs is known only once it does.
+        workspace_max: The largest workspace that a claim may ask for, bytes; None where its size is fixed.
+        persistent: Whether a claim may ask for a persistent workspace.
     """
 
     name: str
@@ -71,6 +93,8 @@ class TemplateInfo:
     languages: tuple[str, ...] = ()
     networks: tuple[str, ...] = ("none",)
     foreign: bool = False
+    workspace_max: int | None = None
+    persistent: bool = False
 
 
 class ByteStream(Protocol):
@@ -159,6 +183,17 @@ class Backend(Protocol):
 
     def warm(self) -> dict[str, int]:
         """Return how many Ready sandboxes wait for a claim, by template, for the metrics. Costs no request."""
+        ...
+
+    async def wake(self, name: str) -> SandboxRecord | None:
+        """Return the sandbox once it is Ready: a suspended one is resumed, one that starts is waited for.
+
+        Calls at once resume it once. One that has ended is returned as it is; None where there is none.
+
+        Raises:
+            SandpodError: max_sessions, unschedulable, quota_exceeded, image_pull_failed, backend_unavailable or
+                backend_error: why it does not start. It stays as it is, and can be tried again.
+        """
         ...
 
     async def delete(self, name: str) -> None:

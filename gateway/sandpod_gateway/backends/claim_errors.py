@@ -40,12 +40,17 @@ def over_limit(owned: int, total: int, settings: KubernetesSettings) -> SandpodE
             next_step="Close one with close_sandbox, then try again.",
         )
     if total >= settings.max_sandboxes:
-        return SandpodError(
-            ErrorCode.MAX_SESSIONS,
-            f"All {settings.max_sandboxes} sandboxes of this server are in use.",
-            next_step="Try again when others have closed theirs, or ask the administrator to raise the limit.",
-        )
+        return server_full(settings.max_sandboxes)
     return None
+
+
+def server_full(limit: int) -> SandpodError:
+    """Return the refusal when all callers together have as many sandboxes as there may be."""
+    return SandpodError(
+        ErrorCode.MAX_SESSIONS,
+        f"All {limit} sandboxes of this server are in use.",
+        next_step="Try again when others have closed theirs, or ask the administrator to raise the limit.",
+    )
 
 
 def unknown_template(template: str) -> SandpodError:
@@ -64,6 +69,11 @@ def unknown_profile(network: str, template: str) -> SandpodError:
         f"The template {template!r:.70} has no network profile {network!r:.70}.",
         next_step="Use one of the template's profiles, or leave it out for no network.",
     )
+
+
+def bad_workspace(message: str, next_step: str) -> SandpodError:
+    """Return the refusal of a workspace that the template does not allow."""
+    return SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step=next_step)
 
 
 def pool_exhausted(template: str, network: str) -> SandpodError:
@@ -95,9 +105,13 @@ _CODES: Final[dict[Reason, tuple[ErrorCode, float, str]]] = {
     Reason.TEMPLATE_NOT_FOUND: (ErrorCode.INVALID_ARGUMENT, 0.0, "Use a template that the server offers."),
     Reason.PROFILE_NOT_FOUND: (ErrorCode.INVALID_ARGUMENT, 0.0, "Use one of the template's network profiles."),
 }
-_FATAL: Final = frozenset(
-    {Reason.ADMISSION_REFUSED, Reason.START_FAILED, Reason.NETWORK_OPEN, Reason.KERNEL_SHARED, Reason.SUSPENDED}
+# What the scheduler says of a pod whose workspace has no volume, and the API server of one more claim than the quota.
+_NO_VOLUME: Final = "persistentvolumeclaim"
+_ASK_FOR_VOLUME: Final = (
+    "Ask the administrator: the volume of the persistent workspace can't be made, for want of a StorageClass, of room "
+    "or of quota. Or create a sandbox without one."
 )
+_FATAL: Final = frozenset({Reason.ADMISSION_REFUSED, Reason.START_FAILED, Reason.NETWORK_OPEN, Reason.KERNEL_SHARED})
 
 
 def start_failure(sandbox: Sandbox) -> Failure | None:
@@ -105,6 +119,8 @@ def start_failure(sandbox: Sandbox) -> Failure | None:
     why = blocking(sandbox)
     if why is not None and why.reason in _CODES:
         code, patience, next_step = _CODES[Reason(why.reason)]
+        if _NO_VOLUME in why.message.lower():
+            next_step = _ASK_FOR_VOLUME
         return Failure(SandpodError(code, sentence(why), cause=why.message or None, next_step=next_step), patience)
     status = status_of(sandbox)
     if status in {"Failed", "Expired", "Suspended"} or (why is not None and why.reason in _FATAL):

@@ -35,6 +35,7 @@ from sandpod_gateway.backends.readiness import Readiness, Touch, note
 from sandpod_gateway.backends.records import is_live
 from sandpod_gateway.backends.rivals import find_rival
 from sandpod_gateway.backends.store import SandboxStore
+from sandpod_gateway.backends.waking import Waker
 
 logger = logging.getLogger(__name__)
 
@@ -73,6 +74,7 @@ class Claimer:
         self._streams = streams
         self._background = background
         self._readiness = Readiness(cluster, store, settings.cold_start_timeout, touch)
+        self.waker = Waker(cluster, store, settings, readiness=self._readiness, background=background)
         self._under_way: Counter[str] = Counter()
         self._reserved: set[str] = set()
         self._sessions: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
@@ -117,12 +119,14 @@ class Claimer:
         async with lock:
             held = [s for s in self._store.owned(claim.owner) if claims.same_session(s, claim) and is_live(s)]
             if held:
-                return await self._readiness.wait(claims.first_claimed(held).metadata.name), False
+                return await self.waker.wake(claims.first_claimed(held).metadata.name), False
             return await self._take(wanted)
 
     async def _take(self, wanted: Wanted) -> tuple[Sandbox, bool]:
         with self._admitted(wanted.claim.owner):
-            mine = await self._take_warm(wanted) or await self._make(wanted)
+            # A warm sandbox has its template's workspace, and can't change it.
+            warm = await self._take_warm(wanted) if wanted.workspace is None else None
+            mine = warm or await self._make(wanted)
         name = mine.metadata.name
         try:
             rival = await find_rival(self._cluster, self._store, mine, wanted.claim)
@@ -193,12 +197,12 @@ class Claimer:
 
     async def _make(self, wanted: Wanted) -> Sandbox:
         """Create a sandbox for the claim."""
-        await self._check_template(wanted)
+        workspace = claims.workspace_for(wanted, await self._template(wanted))
         if not self._settings.cold_start:
             raise claim_errors.pool_exhausted(wanted.template, wanted.network)
         name = f"sbx-{secrets.token_hex(6)}"
         try:
-            body = claims.new_sandbox(name, wanted)
+            body = claims.new_sandbox(name, wanted, workspace)
             return self._noted(await self._write(self._cluster.create(names.SANDBOXES, body), name))
         except UnreachableError as error:
             made = await self._reread_claim(name, wanted, error)
@@ -236,8 +240,8 @@ class Claimer:
             raise error from refusal
         return sandbox if sandbox.spec.claim == wanted.claim else None
 
-    async def _check_template(self, wanted: Wanted) -> None:
-        """Refuse what can't start before anything is made.
+    async def _template(self, wanted: Wanted) -> SandboxTemplate:
+        """Return the template; refuse what can't start before anything is made.
 
         Raises:
             SandpodError: invalid_argument.
@@ -253,6 +257,7 @@ class Claimer:
         profiles = {names.NETWORK_NONE, *(profile.name for profile in template.spec.network_profiles)}
         if wanted.network not in profiles:
             raise claim_errors.unknown_profile(wanted.network, wanted.template)
+        return template
 
     def _noted(self, body: dict[str, Any]) -> Sandbox:
         return note(self._store, body)

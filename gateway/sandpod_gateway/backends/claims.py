@@ -13,9 +13,10 @@ from pydantic import ValidationError
 from sandpod_api import names
 from sandpod_api.base import rfc3339
 from sandpod_api.results import ErrorCode
-from sandpod_api.types import Claim, Lifetime, Sandbox, SandboxSpec, TemplateRef
-from sandpod_gateway.backends.base import ClaimRequest
-from sandpod_gateway.backends.claim_errors import unknown_profile, unknown_template
+from sandpod_api.types import Claim, Lifetime, Sandbox, SandboxSpec, SandboxTemplate, TemplateRef, Workspace
+from sandpod_gateway.backends.base import ClaimRequest, WorkspaceRequest
+from sandpod_gateway.backends.claim_errors import bad_workspace, unknown_profile, unknown_template
+from sandpod_gateway.backends.records import workspace_max
 from sandpod_gateway.errors import SandpodError
 
 
@@ -30,6 +31,7 @@ class Wanted:
     network: str
     claim: Claim
     lifetime: Lifetime | None
+    workspace: WorkspaceRequest | None = None
 
 
 def check_request(request: ClaimRequest, default_template: str, now: datetime) -> Wanted:
@@ -50,7 +52,7 @@ def check_request(request: ClaimRequest, default_template: str, now: datetime) -
         raise unknown_profile(request.network, template)
     try:
         claim = Claim(owner=request.owner, session=request.session, time=now.replace(microsecond=0))
-        return Wanted(template, request.network, claim, lifetime_of(request))
+        return Wanted(template, request.network, claim, lifetime_of(request), request.workspace)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         field = ".".join(str(part) for part in first["loc"]).replace("idleTimeout", "idle_timeout")
@@ -117,14 +119,55 @@ def claim_patch(sandbox: Sandbox, wanted: Wanted) -> list[dict[str, Any]]:
     return patch
 
 
-def new_sandbox(name: str, wanted: Wanted) -> dict[str, Any]:
-    """Return the Sandbox to create for a claim that no warm one can meet."""
+def resume_patch(now: datetime) -> dict[str, Any]:
+    """Return the merge patch that resumes a suspended sandbox and notes its use; a second one changes nothing."""
+    return {
+        "metadata": {"annotations": {names.ANNOTATION_LAST_ACTIVITY: rfc3339(now)}},
+        "spec": {"operatingMode": "Running"},
+    }
+
+
+def workspace_for(wanted: Wanted, template: SandboxTemplate) -> Workspace | None:
+    """Return the workspace to write into a new Sandbox; None for the template's own.
+
+    A persistent one of the template is written too: should the template be gone, the Sandbox says what it has.
+
+    Raises:
+        SandpodError: invalid_argument, for one that the template does not allow.
+    """
+    request, own = wanted.workspace, template.spec.workspace
+    if request is None:
+        return own if own.persistent else None
+    most = workspace_max(template)
+    if request.size is not None and request.size > most:
+        raise bad_workspace(
+            f"A workspace of {request.size} bytes is larger than the template {wanted.template!r} allows.",
+            f"Ask for at most {most} bytes, or use another template; the capabilities tell each one's limit.",
+        )
+    if request.persistent and not (own.persistent or template.spec.workspace_limits.persistent):
+        raise bad_workspace(
+            f"The template {wanted.template!r} has no persistent workspaces.",
+            "Leave persistent out, or use a template that has them; the capabilities tell which do.",
+        )
+    size = own.size if request.size is None else str(request.size)
+    return own.model_copy(update={"size": size, "persistent": request.persistent})
+
+
+def new_sandbox(name: str, wanted: Wanted, workspace: Workspace | None = None) -> dict[str, Any]:
+    """Return the Sandbox to create for a claim that no warm one can meet.
+
+    Args:
+        name: Its name.
+        wanted: The claim.
+        workspace: Its own workspace, or None for the template's.
+    """
     claim = wanted.claim
     spec = SandboxSpec(
         template_ref=TemplateRef(name=wanted.template),
         claim=claim,
         lifetime=wanted.lifetime or Lifetime(),
         network=wanted.network,
+        workspace=workspace,
     )
     return {
         "apiVersion": names.API_VERSION,

@@ -10,7 +10,7 @@ from typing import Final
 
 from sandpod_api.conditions import Reason
 from sandpod_api.results import ErrorCode
-from sandpod_gateway.backends.base import ByteStream
+from sandpod_gateway.backends.base import ByteStream, SandboxRecord
 from sandpod_gateway.backends.fake_runner import FakeRunner
 from sandpod_gateway.backends.in_process import Clock, InProcessBackend, Terms, utc_now
 from sandpod_gateway.backends.ledger import Limits, sentence
@@ -98,6 +98,7 @@ class FakeBackend(InProcessBackend):
     def __init__(self, terms: Terms = DEFAULT_TERMS, *, clock: Clock = utc_now, sleep: Sleep = asyncio.sleep) -> None:
         self.launcher = FakeLauncher(sleep)
         super().__init__("fake", self.launcher, terms, clock)
+        self.wakes = 0
 
     def runner(self, name: str) -> FakeRunner:
         """Return the runner of a live sandbox, to look into it.
@@ -115,6 +116,26 @@ class FakeBackend(InProcessBackend):
     async def drop_streams(self, name: str) -> None:
         """Cut the streams to a live sandbox, which lives on."""
         await self._cell(name).runner.drop_streams()
+
+    async def suspend(self, name: str) -> None:
+        """Suspend a live sandbox: it has no runner any more, and its record says so."""
+        self._ledger.change(name, status="Suspended", reason=Reason.SUSPENDED, message=sentence(Reason.SUSPENDED))
+        ending = self._end(name)
+        if ending is not None:
+            await ending
+
+    async def wake(self, name: str) -> SandboxRecord | None:
+        """Give a suspended sandbox a runner again, which knows nothing of what was before."""
+        record = await self.get(name)
+        if record is None or record.status != "Suspended":
+            return record
+        self.wakes += 1
+        cell = await self.launcher.launch()
+        self._cells[name] = cell
+        self._watchers[name] = asyncio.create_task(self._watch(name, cell))
+        self._ledger.change(name, status="Ready", reason=None, message=None, resumed=self._clock())
+        await self.touch(name)
+        return await self.get(name)
 
     async def lose(self, name: str, reason: Reason = Reason.POD_FAILED) -> None:
         """Let a live sandbox end by itself, and return when its record says so."""

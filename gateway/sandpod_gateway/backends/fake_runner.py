@@ -125,8 +125,9 @@ class _Session:
                 await self._file(header, frame.payload)
             case "stdin" | "cancel":
                 pass
-            case "follow":
-                await self._refuse(header, ErrorCode.NOT_FOUND, "There is no run of that name, or it was forgotten.")
+            case "follow" | "tail" | "restart":
+                # It keeps no run that has ended, and no contexts.
+                await self._refuse(header, ErrorCode.NOT_FOUND, "There is none of that name.")
             case _:
                 await self._refuse(header, ErrorCode.INVALID_ARGUMENT, "There is no such kind of frame.")
 

@@ -174,6 +174,10 @@ class InProcessBackend:
         """Return how many sandboxes wait for a claim, by template."""
         return {self._terms.template: self._launcher.waiting()}
 
+    async def wake(self, name: str) -> SandboxRecord | None:
+        """Return the sandbox of that name, or None: none is ever suspended."""
+        return self._ledger.get(name)
+
     async def delete(self, name: str) -> None:
         """End the sandbox and wait until nothing of it is left, even if this call is cancelled."""
         self._ledger.remove(name)
@@ -221,6 +225,10 @@ class InProcessBackend:
             raise _invalid(f"There is no template {request.template!r} here, only {self._terms.template!r}.")
         if request.network != NETWORK_NONE:
             raise _invalid("Sandboxes on this server have no network; the only network profile is 'none'.")
+        if request.workspace is not None:
+            raise _invalid(
+                "Workspaces on this server have a fixed size and end with their sandbox: none is persistent."
+            )
         if not (1 <= ttl <= MAX_LIFETIME and 1 <= idle_timeout <= MAX_LIFETIME):
             raise _invalid(f"Lifetimes are from 1 to {MAX_LIFETIME} seconds.")
         return ttl, min(ttl, idle_timeout)

@@ -133,6 +133,14 @@ class KubernetesBackend:
         """Return how many Ready sandboxes wait for a claim, by template."""
         return self._store.warm_counts()
 
+    async def wake(self, name: str) -> SandboxRecord | None:
+        """Return the sandbox once it is Ready; see `base.Backend.wake`."""
+        record = await self.get(name)
+        if record is None or record.status not in {"Suspended", "Pending"}:
+            return record
+        await self._open.claimer.waker.wake(name)
+        return await self.get(name)
+
     async def delete(self, name: str) -> None:
         """Delete a claimed sandbox; its pod goes after it."""
         if await self.get(name) is None:
@@ -221,10 +229,10 @@ class KubernetesBackend:
                 "There is no such sandbox.",
                 next_step="Call list_sandboxes, or create_sandbox for a new one.",
             )
-        if record.status == "Pending":
+        if record.status in {"Pending", "Suspended"}:
             raise SandpodError(
                 ErrorCode.BACKEND_UNAVAILABLE,
-                "The sandbox is still starting.",
+                "The sandbox is still starting." if record.status == "Pending" else "The sandbox was just suspended.",
                 cause=record.message or record.reason,
                 next_step="Try again in a moment.",
             )

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from sandpod_api.conditions import SENTENCES, Reason
 from sandpod_api.results import ErrorCode
@@ -134,6 +134,10 @@ class Ledger:
         self._ended[name] = now
         for oldest in list(self._ended)[: max(0, len(self._ended) - MAX_ENDED)]:
             self.remove(oldest)
+
+    def change(self, name: str, **fields: Any) -> None:
+        """Change a live sandbox's record."""
+        self._records[name] = replace(self._records[name], **fields)
 
     def remove(self, name: str) -> None:
         """Forget a sandbox."""

@@ -22,6 +22,7 @@ from sandpod_gateway.backends import local_init, local_probe
 from sandpod_gateway.backends.bwrap import HOME, Bind, View
 from sandpod_gateway.backends.local_settings import LocalSettings
 from sandpod_gateway.errors import StartError
+from sandpod_runner.added import added_modules
 
 MIN_PYTHON: Final = (3, 11)
 MIN_NODE: Final = 20
@@ -75,6 +76,8 @@ def inspect(settings: LocalSettings) -> Host:
     runner = str(Path(sandpod_runner.__file__).parent)
     binds = [Bind(path, path) for path in (*_SYSTEM, *_ETC) if Path(path).exists() and not _is_link(path)]
     links = [(str(Path(path).readlink()), path) for path in _SYSTEM if _is_link(path)]
+    # As in the image: where `import` finds JavaScript packages that are added, from anywhere.
+    links.append((added_modules("/tmp/home"), "/node_modules"))  # noqa: S108 - the sandbox's
     binds += [Bind(prefix, prefix) for prefix in prefixes if not _below(prefix, "/usr")]
     binds.append(Bind(runner, f"{HOME}/sandpod_runner"))
     binds += [Bind(str(script), f"{HOME}/{script.name}") for script in map(_source, (local_init, local_probe))]

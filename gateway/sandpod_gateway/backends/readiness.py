@@ -51,13 +51,17 @@ class Readiness:
         self._timeout = timeout
         self._touch = touch
 
-    async def wait(self, name: str) -> Sandbox:
+    async def wait(self, name: str, generation: int = 0) -> Sandbox:
         """Return the sandbox once it is Ready.
+
+        Args:
+            name: The sandbox's.
+            generation: The generation that its status has to be about, so that Ready is none of before a resume.
 
         Raises:
             SandpodError: It will not become so, or not in time.
         """
-        verdict = self._verdict(name)
+        verdict = self._verdict(name, generation)
         end = time.monotonic() + self._timeout
         looks = 0
         while (left := end - time.monotonic()) > 0:
@@ -73,7 +77,7 @@ class Readiness:
                 await self._reread(name)
         raise claim_errors.start_timeout(self._store.get(name), self._timeout)
 
-    def _verdict(self, name: str) -> Callable[[], Sandbox | SandpodError | None]:
+    def _verdict(self, name: str, generation: int) -> Callable[[], Sandbox | SandpodError | None]:
         """Return what looks at the sandbox: it, an error, or None while it may still become ready."""
         since: dict[str, float] = {}
 
@@ -84,7 +88,8 @@ class Readiness:
             failure = claim_errors.start_failure(sandbox)
             if failure is None:
                 since.clear()
-                return sandbox if status_of(sandbox) == "Ready" else None
+                is_news = (sandbox.status.observed_generation or 0) >= generation
+                return sandbox if is_news and status_of(sandbox) == "Ready" else None
             now = time.monotonic()
             return failure.error if now - since.setdefault(failure.error.code, now) >= failure.patience else None
 

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from sandpod_api import names
 from sandpod_api.conditions import Condition, ConditionType, find, is_true
-from sandpod_api.types import Claim, Sandbox, SandboxTemplate
+from sandpod_api.types import Claim, Sandbox, SandboxTemplate, parse_quantity
 from sandpod_gateway.backends.base import SandboxRecord, Status, TemplateInfo
 
 _ENDED: Final = frozenset({"Failed", "Expired"})
@@ -44,13 +44,18 @@ def is_live(sandbox: Sandbox) -> bool:
     )
 
 
+def takes_pod(sandbox: Sandbox) -> bool:
+    """Tell whether it is someone's and has a pod or is to have one: a suspended one has none."""
+    return is_live(sandbox) and sandbox.spec.operating_mode == "Running"
+
+
 def status_of(sandbox: Sandbox) -> Status:
     """Return a claimed sandbox's status. Conditions speak, the phase only where they say nothing of it."""
     if is_true(sandbox.status.conditions, ConditionType.EXPIRED) or sandbox.status.phase == "Expired":
         return "Expired"
     if sandbox.status.phase == "Failed":
         return "Failed"
-    if sandbox.spec.operating_mode == "Suspended" or sandbox.status.phase == "Suspended":
+    if sandbox.spec.operating_mode == "Suspended":
         return "Suspended"
     return "Ready" if is_true(sandbox.status.conditions, ConditionType.READY) else "Pending"
 
@@ -90,6 +95,8 @@ def to_record(sandbox: Sandbox, claim: Claim) -> SandboxRecord:
         message=why.message or None if why else None,
         last_activity=activity,
         expires=sandbox.status.expires_at or _expiry(sandbox, claim, activity),
+        persistent=sandbox.spec.workspace is not None and sandbox.spec.workspace.persistent,
+        resumed=_resumed(sandbox),
     )
 
 
@@ -106,7 +113,19 @@ def template_info(body: Mapping[str, Any]) -> TemplateInfo | None:
         languages=tuple(language.name for language in spec.languages),
         networks=(names.NETWORK_NONE, *(profile.name for profile in spec.network_profiles)),
         foreign=spec.runner == "Injected",
+        workspace_max=workspace_max(template),
+        persistent=spec.workspace.persistent or spec.workspace_limits.persistent,
     )
+
+
+def _resumed(sandbox: Sandbox) -> datetime | None:
+    suspended = find(sandbox.status.conditions, ConditionType.SUSPENDED)
+    return suspended.last_transition_time if suspended is not None and suspended.status == "False" else None
+
+
+def workspace_max(template: SandboxTemplate) -> int:
+    """Return the largest workspace that a caller may ask for, bytes."""
+    return int(parse_quantity(template.spec.workspace_limits.max_size or template.spec.workspace.size))
 
 
 def last_activity(sandbox: Sandbox) -> datetime | None:

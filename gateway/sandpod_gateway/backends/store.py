@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from sandpod_api.types import Sandbox
-from sandpod_gateway.backends.records import is_claimable, is_live
+from sandpod_gateway.backends.records import is_claimable, is_live, takes_pod
 
 HOLD: Final = 5.0
 """Seconds that an own write is believed without the watch: far longer than a watch lags, short enough to heal."""
@@ -59,6 +59,7 @@ class SandboxStore:
         self._owned: dict[str, dict[str, Sandbox]] = {}
         self._warm: dict[str, dict[str, Sandbox]] = {}
         self._live: Counter[str] = Counter()  # by owner
+        self._pods = 0  # of live ones
         self._gone: deque[str] = deque(maxlen=_GONE)
         self._wakers: set[asyncio.Event] = set()
 
@@ -84,8 +85,8 @@ class SandboxStore:
 
     @property
     def live_total(self) -> int:
-        """Claimed Sandboxes that have not ended, of all owners."""
-        return self._live.total()
+        """Claimed Sandboxes that have not ended and have a pod, of all owners: suspended ones take no room."""
+        return self._pods
 
     def observe(self, sandbox: Sandbox) -> None:
         """Take what the watch tells of an object that is there."""
@@ -186,6 +187,7 @@ class SandboxStore:
         if sandbox.spec.claim is not None:
             self._owned.setdefault(sandbox.spec.claim.owner, {})[name] = sandbox
             self._live[sandbox.spec.claim.owner] += is_live(sandbox)
+            self._pods += takes_pod(sandbox)
         if is_claimable(sandbox):
             self._warm.setdefault(sandbox.spec.template_ref.name, {})[name] = sandbox
 
@@ -193,6 +195,7 @@ class SandboxStore:
         if sandbox.spec.claim is not None:
             _drop(self._owned, sandbox.spec.claim.owner, name)
             self._live[sandbox.spec.claim.owner] -= is_live(sandbox)
+            self._pods -= takes_pod(sandbox)
             if not self._live[sandbox.spec.claim.owner]:
                 del self._live[sandbox.spec.claim.owner]
         # A template stays known with no warm sandbox left: a gauge that vanishes is not the same as one at zero.

@@ -1,7 +1,7 @@
 """The tools' arguments that several of them share, each described once for the model that calls them."""
 
 import posixpath
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -44,7 +44,10 @@ Key = Annotated[
 ]
 RequiredPackages = Annotated[
     list[str],
-    Field(description="Names, with versions or extras if need be: numpy, numpy>=1.26,<3, uvicorn[standard]."),
+    Field(
+        description="Names, with versions or extras if need be: numpy, numpy>=1.26,<3, uvicorn[standard]; for "
+        "JavaScript as lodash or @types/node."
+    ),
 ]
 Packages = Annotated[
     list[str] | None,
@@ -69,6 +72,28 @@ def inside_workspace(path: str) -> str:
             next_step="Use a path such as data/table.csv.",
         )
     return inside
+
+
+MIN_WORKSPACE: Final = 2**20
+MAX_WORKSPACE: Final = 2**50
+
+
+class WorkspaceArgument(BaseModel):
+    """What its folder /workspace is to be."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    size: Annotated[
+        int | None,
+        Field(ge=MIN_WORKSPACE, le=MAX_WORKSPACE, description="The most it can hold, bytes; else the template's size."),
+    ] = None
+    persistent: Annotated[
+        bool,
+        Field(
+            description="Keep the files while the sandbox is suspended: instead of ending when idle it is suspended, "
+            "and the next call that names it resumes it. Contexts and processes do not survive that."
+        ),
+    ] = False
 
 
 class LifetimeArgument(BaseModel):

@@ -12,7 +12,7 @@ from sandpod_gateway.mcp.answers import answering, output_schema
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.packages.installer import Installer
 
-LanguageName = Annotated[str, Field(description="Language of the packages: python.")]
+LanguageName = Annotated[str, Field(description="Language of the packages: python or javascript (npm).")]
 Wait = Annotated[float, Field(ge=0, le=300, description="Seconds to wait for its end.")]
 Name = Annotated[str, Field(description="The installation's name, as install_packages returned it.")]
 
@@ -32,9 +32,10 @@ def register(mcp: FastMCP[None], installer: Installer, metrics: Metrics) -> None
         sandbox: arguments.Sandbox = None,
         wait: Wait = 5,
     ) -> Installation:
-        """Install packages in a sandbox, which needs no network for that: the server gets them from its index.
+        """Install packages in a sandbox, which needs no network for that: the server gets them.
 
-        Only wheels are installed. It goes on when `wait` is over: call get_installation until it is not installing.
+        Of Python only wheels are installed, and npm packages' own scripts are not run. It goes on when `wait` is over:
+        call get_installation until it is not installing.
         """
         return await installer.install(current_owner(), packages, language=language, sandbox=sandbox, wait=wait)
 

@@ -10,7 +10,7 @@ from sandpod_api.base import rfc3339
 from sandpod_api.names import NETWORK_NONE, is_dns_label
 from sandpod_api.results import Closed, ErrorCode, SandboxInfo, SandboxList
 from sandpod_gateway.auth import current_owner
-from sandpod_gateway.backends.base import ClaimRequest, SandboxRecord
+from sandpod_gateway.backends.base import ClaimRequest, SandboxRecord, WorkspaceRequest
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.limits import check_text
 from sandpod_gateway.mcp import arguments
@@ -28,6 +28,13 @@ Name = Annotated[
 ]
 Template = Annotated[str | None, Field(description="Template to make it from; the capabilities list them.")]
 Lifetime = Annotated[arguments.LifetimeArgument | None, Field(description="How long it lives; used ones live on.")]
+Workspace = Annotated[
+    arguments.WorkspaceArgument | None,
+    Field(
+        description="A workspace other than the template's, within the bounds that the capabilities tell. Such a "
+        "sandbox is never taken from the warm ones: it takes some seconds to start."
+    ),
+]
 Network = Annotated[str, Field(description="Network profile of the template; none means no network at all.")]
 Force = Annotated[bool, Field(description="End it also while a run goes on in it.")]
 
@@ -47,6 +54,7 @@ def register(mcp: FastMCP[None], sandboxes: Sandboxes, metrics: Metrics) -> None
         template: Template = None,
         lifetime: Lifetime = None,
         network: Network = NETWORK_NONE,
+        workspace: Workspace = None,
     ) -> SandboxInfo:
         """Make a sandbox of your own and return its handle. It has its own files and processes, and no network.
 
@@ -60,6 +68,7 @@ def register(mcp: FastMCP[None], sandboxes: Sandboxes, metrics: Metrics) -> None
             network=_label(network, "network profile"),
             ttl=lifetime.ttl,
             idle_timeout=lifetime.idle_timeout,
+            workspace=_workspace(workspace),
         )
         return _info(await sandboxes.create(request), sandboxes)
 
@@ -100,6 +109,12 @@ def _session(name: str | None) -> str:
     return name
 
 
+def _workspace(workspace: arguments.WorkspaceArgument | None) -> WorkspaceRequest | None:
+    if workspace is None or workspace == arguments.WorkspaceArgument():
+        return None
+    return WorkspaceRequest(size=workspace.size, persistent=workspace.persistent)
+
+
 def _label(text: str, what: str) -> str:
     if not is_dns_label(text):
         raise SandpodError(
@@ -126,4 +141,5 @@ def _info(record: SandboxRecord, sandboxes: Sandboxes) -> SandboxInfo:
         expires_at=rfc3339(record.expires) if record.expires is not None else None,
         age_seconds=max(0.0, round((now - record.created).total_seconds(), 3)),
         running=sandboxes.running(record.name),
+        persistent=record.persistent,
     )

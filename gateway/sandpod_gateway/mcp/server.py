@@ -1,14 +1,11 @@
 """Makes the MCP server of the parts it serves. Called by `app.py`; importing it starts nothing."""
 
-from dataclasses import dataclass
 from typing import Final
 
 from fastmcp import FastMCP
 from fastmcp.server.auth import TokenVerifier
 
 from sandpod_gateway.artifacts import Artifacts
-from sandpod_gateway.background import BackgroundRuns
-from sandpod_gateway.files import Files
 from sandpod_gateway.mcp import (
     artifact_tools,
     background_tools,
@@ -20,11 +17,9 @@ from sandpod_gateway.mcp import (
     sandbox_tools,
 )
 from sandpod_gateway.mcp.bad_arguments import BadArguments
-from sandpod_gateway.mcp.link_tools import LinkMaker
-from sandpod_gateway.metrics import Metrics
-from sandpod_gateway.packages.installer import Installer
-from sandpod_gateway.runs import Runs
-from sandpod_gateway.sandboxes import Sandboxes
+from sandpod_gateway.mcp.compat import systems
+from sandpod_gateway.mcp.compat.settings import CompatSettings
+from sandpod_gateway.mcp.parts import Parts
 
 INSTRUCTIONS: Final = (
     "Sandpod runs code in sandboxes that belong to you alone and have no network. Use run_python_code, run_js_code or "
@@ -36,26 +31,14 @@ INSTRUCTIONS: Final = (
 )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Parts:
-    """What the tools call."""
-
-    runs: Runs
-    background: BackgroundRuns
-    sandboxes: Sandboxes
-    files: Files
-    links: LinkMaker
-    installer: Installer
-    metrics: Metrics
-
-
-def create_mcp(parts: Parts, *, version: str, auth: TokenVerifier | None) -> FastMCP[None]:
+def create_mcp(parts: Parts, *, version: str, auth: TokenVerifier | None, compat: CompatSettings) -> FastMCP[None]:
     """Return the server with all its tools.
 
     Args:
         parts: What the tools call.
         version: What it tells clients.
         auth: Knows the API keys, or None where the only caller is this machine.
+        compat: Which other systems' tools it has too.
     """
     # Unknown errors are ours to log and to mask: their texts may hold anything.
     mcp: FastMCP[None] = FastMCP(
@@ -70,4 +53,5 @@ def create_mcp(parts: Parts, *, version: str, auth: TokenVerifier | None) -> Fas
     link_tools.register(mcp, parts.links, parts.metrics)
     package_tools.register(mcp, parts.installer, parts.metrics)
     resources.register(mcp, parts.files, parts.metrics)
+    systems.register(mcp, parts, compat)
     return mcp

@@ -1,4 +1,4 @@
-"""Keeps downloaded wheels by their hash, the least used go first. Called by `installer.py`, in its event loop."""
+"""Keeps downloaded packages by their hash, the least used go first. Called by the supplies, in their event loop."""
 
 import asyncio
 import os
@@ -9,11 +9,10 @@ from pathlib import Path
 
 from sandpod_api.results import ErrorCode
 from sandpod_gateway.errors import StartError
-from sandpod_gateway.packages.pip import Wheel
 
 
-class WheelCache:
-    """A folder of wheels of a bounded size.
+class FileCache:
+    """A folder of packages of a bounded size.
 
     Args:
         folder: Where, or None for a temporary folder, which is removed by `close`.
@@ -34,7 +33,7 @@ class WheelCache:
         """
         try:
             if self._own:
-                self._folder = Path(tempfile.mkdtemp(prefix="sandpod-wheels-"))
+                self._folder = Path(tempfile.mkdtemp(prefix="sandpod-packages-"))
             self._folder.mkdir(parents=True, exist_ok=True)
             for half in self._folder.glob("*.part"):
                 half.unlink()
@@ -44,7 +43,7 @@ class WheelCache:
                 f"The folder for packages can't be used: {error.strerror}.",
                 next_step="Set --packages.cache-dir to a folder that this user can write to.",
             ) from error
-        found = sorted(self._folder.glob("*.whl"), key=lambda path: path.stat().st_mtime)
+        found = sorted(self._folder.glob("*.package"), key=lambda path: path.stat().st_mtime)
         self._sizes = OrderedDict((path.stem, path.stat().st_size) for path in found)
 
     def close(self) -> None:
@@ -52,31 +51,35 @@ class WheelCache:
         if self._own:
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def get(self, wheel: Wheel) -> Path | None:
-        """Return the wheel's file, or None. It is the caller's to open at once: it may be dropped later."""
-        if wheel.sha256 is None or wheel.sha256 not in self._sizes:
+    def get(self, key: str | None) -> Path | None:
+        """Return a package's file, or None. It is the caller's to open at once: it may be dropped later.
+
+        Args:
+            key: The hash of its content, in hexadecimal; None where it is not known.
+        """
+        if key is None or key not in self._sizes:
             return None
-        path = self._path(wheel.sha256)
+        path = self._path(key)
         if not path.exists():
-            del self._sizes[wheel.sha256]
+            del self._sizes[key]
             return None
-        self._sizes.move_to_end(wheel.sha256)
+        self._sizes.move_to_end(key)
         os.utime(path)
         return path
 
-    async def put(self, wheel: Wheel, source: Path, size: int) -> None:
-        """Keep a wheel of that size: its file is moved here."""
-        if wheel.sha256 is None or size > self._max_bytes:
+    async def put(self, key: str | None, source: Path, size: int) -> None:
+        """Keep a package of that size: its file is moved here."""
+        if key is None or size > self._max_bytes:
             return
-        await asyncio.to_thread(self._move, source, self._path(wheel.sha256))
-        self._sizes[wheel.sha256] = size
-        self._sizes.move_to_end(wheel.sha256)
+        await asyncio.to_thread(self._move, source, self._path(key))
+        self._sizes[key] = size
+        self._sizes.move_to_end(key)
         while sum(self._sizes.values()) > self._max_bytes:
             oldest, _ = self._sizes.popitem(last=False)
             self._path(oldest).unlink(missing_ok=True)
 
-    def _path(self, sha256: str) -> Path:
-        return self._folder / f"{sha256}.whl"
+    def _path(self, key: str) -> Path:
+        return self._folder / f"{key}.package"
 
     @staticmethod
     def _move(source: Path, target: Path) -> None:

@@ -1,33 +1,24 @@
 """Run inside sandboxes by `sandbox.py`: says what is installed there, and installs wheels that come as input.
 
-Standard library alone, as text: it is sent to the sandbox and run by its own Python, and the gateway never runs it. The
-input is one line of JSON, then the bytes of all wheels. A dot is written for each PART bytes that were read, so that
-the gateway never sends more than the sandbox takes; then one line, JSON in base64, that says how it ended.
+Standard library alone, as text: it is sent to the sandbox and run by its own Python, and the gateway never runs it. How
+it is talked to is in `inside_stream.py`.
 """
 
-import sys
-
-del sys.path[0]  # the workspace: a file of the user's may be called as a module below
-
-import base64
 import contextlib
-import errno
-import fcntl
-import hashlib
-import json
 import os
 import platform
 import re
 import shutil
+import sys
 import sysconfig
 import zipfile
-from typing import IO, Any, BinaryIO, cast
+from typing import IO, Any
 
-PART = 256 * 1024
+from sandpod_gateway.packages.inside_stream import BASE, Source, main, receive
+
 HASH_FILE = "SANDPOD-SHA256"
 
 PYTHON = "{}.{}".format(*sys.version_info[:2])
-BASE = os.path.join(os.path.expanduser("~"), ".local")
 SITE = os.path.join(BASE, "lib", f"python{PYTHON}", "site-packages")
 PROGRAMS = os.path.join(BASE, "bin")
 
@@ -84,40 +75,6 @@ def installed() -> dict[str, dict[str, Any]]:
                     sha256 = file.read(64)
             found[name] = {"version": version, "sha256": sha256, "added": folder == SITE}
     return found
-
-
-class Source:
-    """The wheels' bytes, each part of which is told when it was read."""
-
-    def __init__(self, raw: BinaryIO) -> None:
-        self._raw = raw
-        self._untold = 0
-
-    def read(self, most: int) -> bytes:
-        """Return some bytes, at most so many."""
-        piece = self._raw.read(min(PART, most))
-        if not piece:
-            raise EOFError("the packages did not come whole")
-        self._untold += len(piece)
-        while self._untold >= PART:
-            self._untold -= PART
-            os.write(1, b".")
-        return piece
-
-
-def receive(wheel: dict[str, Any], source: Source) -> IO[bytes]:
-    """Return a wheel as a file in memory, which takes no room where its content is to be."""
-    memory = os.fdopen(os.memfd_create("wheel"), "w+b")
-    digest = hashlib.sha256()
-    left = wheel["size"]
-    while left:
-        piece = source.read(left)
-        digest.update(piece)
-        memory.write(piece)
-        left -= len(piece)
-    if digest.hexdigest() != wheel["sha256"]:
-        raise ValueError("a package came damaged")
-    return memory
 
 
 def remove(wanted: str) -> None:
@@ -214,31 +171,13 @@ def make_programs(path: str) -> None:
         os.chmod(program, 0o755)
 
 
-def install(wheels: list[dict[str, Any]], source: Source) -> str | None:
-    """Install wheels, and return what went wrong, if anything."""
-    try:
-        os.makedirs(SITE, exist_ok=True)
-        with open(os.path.join(BASE, ".lock"), "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            for wheel in wheels:
-                with receive(wheel, source) as memory:
-                    unpack(wheel, memory)
-    except OSError as error:
-        full = error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-        return "full" if full else f"{type(error).__name__}: {error.strerror}"
-    except Exception as error:  # noqa: BLE001 - whatever a wheel holds, it is told
-        return f"{type(error).__name__}: {error}"[:200]
-    return None
+def install(wheels: list[dict[str, Any]], source: Source) -> None:
+    """Install wheels."""
+    os.makedirs(SITE, exist_ok=True)
+    for wheel in wheels:
+        with receive(wheel, source) as memory:
+            unpack(wheel, memory)
 
 
-def main() -> None:
-    """Read what to do, do it, and tell how that went."""
-    raw = cast("BinaryIO", sys.stdin.buffer)
-    wheels = json.loads(raw.readline())
-    failure = install(wheels, Source(raw)) if wheels else None
-    answer = {"failure": failure, "environment": environment(), "installed": installed()}
-    os.write(1, b"\n")
-    sys.stdout.write(base64.b64encode(json.dumps(answer).encode()).decode())
-
-
-main()
+if __name__ == "__main__":
+    main(install, lambda: {"environment": environment(), "installed": installed()})

@@ -10,21 +10,20 @@ import logging
 import secrets
 import time
 from collections import OrderedDict
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
-from packaging.requirements import Requirement
-
-from sandpod_api.package_results import Installation, Package, PackageInfo, PackageList
+from sandpod_api.package_results import Installation, PackageList
 from sandpod_api.results import ErrorCode
 from sandpod_api.run_results import Language
 from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.packages import requirements
-from sandpod_gateway.packages.sandbox import PackagesInside
+from sandpod_gateway.packages.cache import FileCache
+from sandpod_gateway.packages.channel import Channel, Installed
+from sandpod_gateway.packages.npm_packages import NpmPackages
+from sandpod_gateway.packages.python_packages import PythonPackages
 from sandpod_gateway.packages.settings import PackageSettings
-from sandpod_gateway.packages.supply import Supply
-from sandpod_gateway.packages.target import State
 from sandpod_gateway.sandboxes import Sandboxes
 
 logger = logging.getLogger(__name__)
@@ -40,10 +39,10 @@ class _Entry:
     name: str
     owner: str
     sandbox: str
-    requested: list[str]
+    requested: tuple[str, ...]
     started: float = field(default_factory=time.monotonic)
     ended: float | None = None
-    packages: list[Package] = field(default_factory=list)
+    came: Installed = field(default_factory=Installed)
     error: SandpodError | None = None
     done: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -57,7 +56,8 @@ class _Entry:
             sandbox=self.sandbox,
             status=status,
             elapsed=elapsed,
-            packages=self.packages,
+            packages=self.came.packages,
+            note=self.came.note,
             **problem,
         )
 
@@ -73,39 +73,41 @@ class Installer:
         self._sandboxes = sandboxes
         self._settings = settings
         self.timeout = settings.timeout
-        self._inside = PackagesInside(sandboxes, timeout=settings.timeout)
-        self._supply = Supply(settings)
+        self._cache = FileCache(settings.cache_dir, settings.cache_bytes)
+        turns = asyncio.Semaphore(settings.concurrency)
+        self._channels: dict[str, Channel] = {
+            Language.PYTHON: PythonPackages(sandboxes, settings, self._cache, turns),
+            Language.JAVASCRIPT: NpmPackages(sandboxes, settings, self._cache, turns),
+        }
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
         self._tasks: set[asyncio.Task[None]] = set()
         self._locks: dict[str, asyncio.Lock] = {}
 
     def open(self) -> None:
         """Make what is needed on the disk."""
-        self._supply.open()
+        self._cache.open()
 
     async def close(self) -> None:
         """End what is going on."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._supply.close()
+        self._cache.close()
 
-    def check(self, packages: list[str], language: str) -> list[Requirement]:
+    def check(self, packages: list[str], language: str) -> list[Any]:
         """Return what is asked for, before any sandbox is bothered.
 
         Raises:
-            SandpodError: unsupported_language, backend_unavailable, invalid_argument, package_blocked.
+            SandpodError: unsupported_language, invalid_argument, package_blocked.
         """
-        _check_language(language)
+        channel = self._channel(language)
         if not self._settings.enabled:
             raise SandpodError(
                 ErrorCode.PACKAGE_BLOCKED,
                 "This server installs no packages.",
                 next_step="Use a template whose image has them.",
             )
-        wanted = requirements.parse(packages)
-        requirements.check_allowed(wanted, self._settings)
-        return wanted
+        return channel.parse(packages)
 
     async def install(
         self, owner: str, packages: list[str], *, language: str, sandbox: str | None, wait: float
@@ -117,7 +119,7 @@ class Installer:
         """
         wanted = self.check(packages, language)
         record = await self._sandboxes.resolve(owner, sandbox)
-        return await _waited(self._begin(record, wanted), wait)
+        return await _waited(self._begin(record, wanted, language), wait)
 
     async def require(self, record: SandboxRecord, packages: list[str], language: str) -> None:
         """Return when packages are installed that a run needs.
@@ -125,7 +127,7 @@ class Installer:
         Raises:
             SandpodError: As for `install`, or what the installation failed with.
         """
-        entry = self._begin(record, self.check(packages, language))
+        entry = self._begin(record, self.check(packages, language), language)
         await entry.done.wait()
         if entry.error is not None:
             raise entry.error
@@ -151,22 +153,21 @@ class Installer:
         Raises:
             SandpodError: unsupported_language, or what `Sandboxes.resolve` says.
         """
-        _check_language(language)
+        channel = self._channel(language)
         record = await self._sandboxes.resolve(owner, sandbox, make=False)
-        state = await self._inside.look(record)
-        packages = [
-            PackageInfo(
-                name=name,
-                version=entry.version,
-                sha256=entry.sha256 or None,
-                source="installed" if entry.added else "image",
-            )
-            for name, entry in sorted(state.installed.items(), key=lambda item: (not item[1].added, item[0]))
-        ]
-        return PackageList(sandbox=record.name, language=language, packages=packages)
+        return PackageList(sandbox=record.name, language=language, packages=await channel.listed(record))
 
-    def _begin(self, record: SandboxRecord, wanted: list[Requirement]) -> _Entry:
-        requested = [str(requirement) for requirement in wanted]
+    def _channel(self, language: str) -> Channel:
+        if language not in self._channels:
+            raise SandpodError(
+                ErrorCode.UNSUPPORTED_LANGUAGE,
+                "There are no packages for that language.",
+                next_step="Use language python or javascript.",
+            )
+        return self._channels[language]
+
+    def _begin(self, record: SandboxRecord, wanted: list[Any], language: str) -> _Entry:
+        requested = (language, *(str(requirement) for requirement in wanted))
         live = [entry for entry in self._entries.values() if entry.ended is None]
         for entry in live:
             if (entry.sandbox, entry.requested, entry.owner) == (record.name, requested, record.owner):
@@ -181,17 +182,19 @@ class Installer:
         self._entries[entry.name] = entry
         while len(self._entries) > REMEMBERED and next(iter(self._entries.values())).ended is not None:
             self._entries.popitem(last=False)
-        task = asyncio.create_task(self._carry_out(entry, record, wanted))
+        task = asyncio.create_task(self._carry_out(entry, record, self._channels[language].install(record, wanted)))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return entry
 
-    async def _carry_out(self, entry: _Entry, record: SandboxRecord, wanted: list[Requirement]) -> None:
+    async def _carry_out(
+        self, entry: _Entry, record: SandboxRecord, installing: Coroutine[Any, Any, Installed]
+    ) -> None:
         lock = self._locks.setdefault(record.name, asyncio.Lock())
         keeper = asyncio.create_task(self._sandboxes.keep_alive(record))
         try:
             async with lock:
-                entry.packages = await self._install(record, wanted)
+                entry.came = await installing
         except SandpodError as error:
             entry.error = error
         except asyncio.CancelledError:
@@ -213,41 +216,9 @@ class Installer:
             if not any(each.sandbox == record.name and each.ended is None for each in self._entries.values()):
                 self._locks.pop(record.name, None)
 
-    async def _install(self, record: SandboxRecord, wanted: list[Requirement]) -> list[Package]:
-        state = await self._inside.look(record)
-        there = {name: entry.version for name, entry in state.installed.items()}
-        if requirements.satisfied(wanted, there):
-            return _found(state, {requirement.name for requirement in wanted})
-        async with self._supply.wheels(wanted, state.environment, there) as (wheels, names):
-            if wheels:
-                state = await self._inside.install(record, wheels)
-        return _found(state, names)
-
-
-def _found(state: State, names: set[str]) -> list[Package]:
-    return [
-        Package(name=name, version=state.installed[name].version, sha256=state.installed[name].sha256 or None)
-        for name in sorted(names)
-        if name in state.installed
-    ]
-
 
 async def _waited(entry: _Entry, wait: float) -> Installation:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(wait):
             await entry.done.wait()
     return entry.told()
-
-
-def _check_language(language: str) -> None:
-    if language == Language.PYTHON:
-        return
-    if language == Language.JAVASCRIPT:
-        raise SandpodError(
-            ErrorCode.BACKEND_UNAVAILABLE,
-            "This server can't install JavaScript packages yet.",
-            next_step="Use what the image has, or put the package's files into the workspace with upload_file.",
-        )
-    raise SandpodError(
-        ErrorCode.UNSUPPORTED_LANGUAGE, "There are no packages for that language.", next_step="Use language python."
-    )

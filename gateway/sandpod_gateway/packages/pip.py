@@ -4,13 +4,10 @@ Wheels alone, so nothing of a package is run: a source package would be. pip see
 """
 
 import asyncio
-import contextlib
 import hashlib
 import json
 import os
-import shutil
 import sys
-import tempfile
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -22,16 +19,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sandpod_api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.packages.pip_errors import failure_of, has_nothing, too_large, took_too_long
+from sandpod_gateway.packages.pip_errors import failure_of, has_nothing
+from sandpod_gateway.packages.process import run_program, scratch_folder, took_too_long
 from sandpod_gateway.packages.settings import PackageSettings
 from sandpod_gateway.packages.target import Target
 
 _PROGRAM: Final = Path(__file__).with_name("pip_process.py")
 _MEMORY: Final = 2**30  # bytes of address space: pip resolving a large set takes a fifth of it
 _OPEN_FILES: Final = 256
-_LOOK_EVERY: Final = 0.25  # seconds between looks at how much has been downloaded
-_OUTPUT_TAIL: Final = 256 * 1024
-_PASSED_ON: Final = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +90,7 @@ class Pip:
             ConflictError: No set of versions satisfies both.
             SandpodError: not_found, quota_exceeded, timeout, backend_unavailable, backend_error.
         """
-        async with self._scratch() as scratch:
+        async with scratch_folder("pip") as scratch:
             report, kept = scratch / "report.json", scratch / "constraints.txt"
             kept.write_text("\n".join(constraints), encoding="utf-8")
             options = ["--dry-run", "--ignore-installed", "--report", str(report), "--constraint", str(kept)]
@@ -115,20 +110,12 @@ class Pip:
         Raises:
             SandpodError: As for `resolve`.
         """
-        async with self._scratch() as scratch:
+        async with scratch_folder("pip") as scratch:
             folder = scratch / "wheels"
             folder.mkdir()
             pins = [f"{wheel.name}=={wheel.version}" for wheel in wheels]
             await self._run(scratch, target, ["download", "--no-deps", "--dest", str(folder)], pins)
             yield await asyncio.to_thread(_matched, list(wheels), folder)
-
-    @asynccontextmanager
-    async def _scratch(self) -> AsyncIterator[Path]:
-        folder = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="sandpod-pip-"))
-        try:
-            yield folder
-        finally:
-            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
     async def _run(self, scratch: Path, target: Target, command: list[str], wanted: Iterable[str]) -> None:
         arguments = [*command, *self._options(), *target.pip_options(), "--", *wanted]
@@ -151,38 +138,9 @@ class Pip:
             "RLIMIT_NOFILE": _OPEN_FILES,
             "RLIMIT_CORE": 0,
         }
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-I",
-            str(_PROGRAM),
-            json.dumps([limits, target.markers]),
-            *arguments,
-            env=_environment(scratch),
-            cwd=scratch,
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            start_new_session=True,
-        )
-        try:
-            output = await self._watched(process, scratch)
-            return process.returncode, output
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
-
-    async def _watched(self, process: asyncio.subprocess.Process, scratch: Path) -> str:
-        """Return the end of what pip says, once it has ended; end it when it has written too much."""
-        reading = asyncio.create_task(_tail(process))
-        try:
-            while not (await asyncio.wait({reading}, timeout=_LOOK_EVERY))[0]:
-                if await asyncio.to_thread(_size, scratch) > self._settings.max_bytes:
-                    raise too_large(self._settings.max_bytes)
-        finally:
-            reading.cancel()
-        await process.wait()
-        return reading.result()
+        program = [sys.executable, "-I", str(_PROGRAM), json.dumps([limits, target.markers])]
+        env = {"PIP_CONFIG_FILE": os.devnull}
+        return await run_program([*program, *arguments], scratch, env=env, max_bytes=self._settings.max_bytes)
 
     def _options(self) -> list[str]:
         url = urlsplit(self._settings.index_url)
@@ -194,29 +152,6 @@ class Pip:
         if self._settings.ca_file is not None:
             options += ["--cert", str(self._settings.ca_file)]
         return options
-
-
-def _environment(scratch: Path) -> dict[str, str]:
-    """Nothing of the gateway's own but how to reach the index."""
-    passed = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-    own = {"PATH": os.defpath, "HOME": str(scratch), "TMPDIR": str(scratch), "LANG": "C.UTF-8"}
-    return passed | own | {"PIP_CONFIG_FILE": os.devnull}
-
-
-async def _tail(process: asyncio.subprocess.Process) -> str:
-    kept = b""
-    while process.stdout is not None and (piece := await process.stdout.read(64 * 1024)):
-        kept = (kept + piece)[-_OUTPUT_TAIL:]
-    return kept.decode("utf-8", "replace")
-
-
-def _size(folder: Path) -> int:
-    total = 0
-    for where, _, names in os.walk(folder):
-        for name in names:
-            with contextlib.suppress(OSError):  # renamed or removed meanwhile
-                total += (Path(where) / name).lstat().st_size
-    return total
 
 
 def _matched(wheels: list[Wheel], folder: Path) -> list[tuple[Wheel, Path]]:

@@ -10,6 +10,7 @@ from packaging.utils import canonicalize_name
 
 from sandpod_api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.packages.process import too_large
 
 _NO_MATCH: Final = re.compile(r"No matching distribution found for ([A-Za-z0-9][\w.\-\[\],<>=!~*+ ]{0,200})")
 _VERSIONS: Final = re.compile(
@@ -101,22 +102,4 @@ def _no_match(name: str, output: str, more: str) -> SandpodError:
         )
     return SandpodError(
         ErrorCode.NOT_FOUND, f"The package index has no {name}.", next_step="Check the name of the package."
-    )
-
-
-def too_large(max_bytes: int) -> SandpodError:
-    """Return the error for an installation that is too large."""
-    return SandpodError(
-        ErrorCode.QUOTA_EXCEEDED,
-        f"The packages and what they depend on are over {max_bytes} bytes.",
-        next_step="Ask for less, or use a template whose image has them.",
-    )
-
-
-def took_too_long() -> SandpodError:
-    """Return the error for an installation that is out of time."""
-    return SandpodError(
-        ErrorCode.TIMEOUT,
-        "The packages were not resolved and downloaded in time.",
-        next_step="Try again: what was downloaded is kept; or ask for fewer packages.",
     )

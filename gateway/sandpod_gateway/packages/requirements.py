@@ -4,7 +4,7 @@ A name reaches pip's command line only in the form that is made here, never as i
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from fnmatch import fnmatchcase
 from typing import Final
 
@@ -63,9 +63,7 @@ def check_allowed(requirements: Iterable[Requirement], settings: PackageSettings
     """
     names = [requirement.name for requirement in requirements]
     check_denied(names, settings)
-    for name in names:
-        if settings.allow and not _matches(name, settings.allow):
-            raise _blocked(name, "is not on this server's list of allowed packages")
+    refuse_unlisted(names, settings.allow, _normal)
 
 
 def check_denied(names: Iterable[str], settings: PackageSettings) -> None:
@@ -74,13 +72,37 @@ def check_denied(names: Iterable[str], settings: PackageSettings) -> None:
     Raises:
         SandpodError: package_blocked.
     """
+    refuse_listed(names, settings.deny, _normal)
+
+
+def refuse_listed(names: Iterable[str], patterns: Iterable[str], normal: Callable[[str], str]) -> None:
+    """Refuse names that are on a list; `normal` makes names and patterns comparable.
+
+    Raises:
+        SandpodError: package_blocked.
+    """
     for name in names:
-        if _matches(canonicalize_name(name), settings.deny):
+        if _matches(name, patterns, normal):
             raise _blocked(name, "is on this server's list of blocked packages")
 
 
-def _matches(name: str, patterns: Iterable[str]) -> bool:
-    return any(fnmatchcase(name, re.sub(r"[-_.]+", "-", pattern).lower()) for pattern in patterns)
+def refuse_unlisted(names: Iterable[str], patterns: Collection[str], normal: Callable[[str], str]) -> None:
+    """Refuse names that are not on a list, unless it is empty.
+
+    Raises:
+        SandpodError: package_blocked.
+    """
+    for name in names:
+        if patterns and not _matches(name, patterns, normal):
+            raise _blocked(name, "is not on this server's list of allowed packages")
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _matches(name: str, patterns: Iterable[str], normal: Callable[[str], str]) -> bool:
+    return any(fnmatchcase(normal(name), normal(pattern)) for pattern in patterns)
 
 
 def _blocked(name: str, why: str) -> SandpodError:

@@ -1,7 +1,7 @@
-"""Asks a sandbox for its packages, and has its own Python install wheels there. Called by `installer.py`.
+"""Asks a sandbox for its packages, and has its own Python install some there. Called by the kinds of packages.
 
-Wheels go as the run's input, in parts, no faster than they are read: nothing of them lies in the workspace or waits in
-the runner.
+Packages go as the run's input, in parts, no faster than they are read: nothing of them lies in the workspace or waits
+in the runner.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ import base64
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, Generic, TypeVar
 
 from pydantic import ValidationError
 
@@ -19,16 +19,27 @@ from sandpod_gateway.asking import talking
 from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.connection import RunnerConnection
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.packages.pip import Wheel
-from sandpod_gateway.packages.target import State
+from sandpod_gateway.packages.target import Told
 from sandpod_gateway.run_ids import new_run
 from sandpod_gateway.runner_messages import Ended
 from sandpod_gateway.sandboxes import Sandboxes
 
-PART: Final = 256 * 1024  # as in inside.py
+PART: Final = 256 * 1024  # as in inside_stream.py
 AHEAD: Final = 8  # parts that are sent before they were read: far below what the runner keeps of an input
 _ANSWER: Final = 1024 * 1024  # most bytes of an answer
-_CODE: Final = Path(__file__).with_name("inside.py")
+_FOLDER: Final = Path(__file__).parent
+_STREAM: Final = "sandpod_gateway.packages.inside_stream"
+
+# The workspace leaves the path first: a file of the user's may be called as a module that is imported.
+_BEFORE: Final = """import sys
+del sys.path[0]
+import types
+module = sys.modules[{name!r}] = types.ModuleType({name!r})
+exec({code!r}, vars(module))
+"""
+
+
+S = TypeVar("S", bound=Told)
 
 
 class _Sink:
@@ -55,32 +66,42 @@ class _Sink:
         """Take nothing, as above."""
 
 
-class PackagesInside:
-    """The packages of sandboxes."""
+class PackagesInside(Generic[S]):
+    """The packages of sandboxes.
 
-    def __init__(self, sandboxes: Sandboxes, *, timeout: float) -> None:
+    Args:
+        sandboxes: All sandboxes.
+        script: The program that is run there.
+        state: What it says, checked; `failure` tells why it did not do what it was told to.
+        timeout: Seconds that it has.
+    """
+
+    def __init__(self, sandboxes: Sandboxes, script: str, state: type[S], *, timeout: float) -> None:
         self._sandboxes = sandboxes
+        self._script = script
+        self._state = state
         self._timeout = timeout
 
-    async def look(self, record: SandboxRecord) -> State:
-        """Return what is installed, and for what Python.
+    async def look(self, record: SandboxRecord) -> S:
+        """Return what is installed, and for what.
 
         Raises:
             SandpodError: sandbox_lost, execution_failed.
         """
-        return await self._run(record, [])
+        return await self._run(record, None, [])
 
-    async def install(self, record: SandboxRecord, wheels: list[tuple[Wheel, IO[bytes], int]]) -> State:
-        """Install wheels, and return what is installed then.
+    async def install(self, record: SandboxRecord, order: Any, files: list[IO[bytes]]) -> S:
+        """Install packages, and return what is installed then.
 
         Args:
             record: The sandbox.
-            wheels: Each with its open file and size.
+            order: What the program there is told.
+            files: Content of the packages, in the order in which that names them.
 
         Raises:
             SandpodError: quota_exceeded (no room), sandbox_lost, execution_failed.
         """
-        state = await self._run(record, wheels)
+        state = await self._run(record, order, files)
         if state.failure == "full":
             raise SandpodError(
                 ErrorCode.QUOTA_EXCEEDED,
@@ -91,22 +112,32 @@ class PackagesInside:
             raise _failed(state.failure)
         return state
 
-    async def _run(self, record: SandboxRecord, wheels: list[tuple[Wheel, IO[bytes], int]]) -> State:
+    async def _run(self, record: SandboxRecord, order: Any, files: list[IO[bytes]]) -> S:
         sink = _Sink()
-        head = [{"name": wheel.name, "size": size, "sha256": wheel.sha256} for wheel, _, size in wheels]
         async with talking(self._sandboxes, record) as connection:
             if Language.PYTHON not in connection.hello.languages:
                 raise SandpodError(
                     ErrorCode.UNSUPPORTED_LANGUAGE,
-                    "This sandbox's image has no Python.",
+                    "This sandbox's image has no Python, which packages are unpacked with.",
                     next_step="Use a template whose image has it.",
                 )
-            ended = await self._attend(connection, sink, head, [file for _, file, _ in wheels])
-        return _state(sink, ended)
+            ended = await self._attend(connection, sink, order, files)
+        return self._answer(sink, ended)
 
-    async def _attend(
-        self, connection: RunnerConnection, sink: _Sink, head: list[dict[str, Any]], files: list[IO[bytes]]
-    ) -> Ended:
+    def _answer(self, sink: _Sink, ended: Ended) -> S:
+        if ended.outcome == Outcome.OUT_OF_MEMORY:
+            raise SandpodError(
+                ErrorCode.QUOTA_EXCEEDED,
+                "The sandbox has no memory for the packages: its /tmp is memory.",
+                next_step="Ask for less, or use a template with more memory.",
+            )
+        try:
+            return self._state.model_validate_json(base64.b64decode(bytes(sink.answer).strip(), validate=True))
+        except (ValueError, ValidationError) as error:
+            detail = ended.detail or f"the installation there ended with {ended.outcome}"
+            raise _failed(detail) from error
+
+    async def _attend(self, connection: RunnerConnection, sink: _Sink, order: Any, files: list[IO[bytes]]) -> Ended:
         run = new_run()
         header = {
             "run": run,
@@ -115,9 +146,9 @@ class PackagesInside:
             "timeout": self._timeout,
             "output_limit": 2 * _ANSWER,
         }
-        handle = await connection.start_run(header, await asyncio.to_thread(_CODE.read_bytes), sink)
+        handle = await connection.start_run(header, await asyncio.to_thread(_program, self._script), sink)
         try:
-            feeding = asyncio.create_task(_feed(connection, run, sink, head, files))
+            feeding = asyncio.create_task(_feed(connection, run, sink, order, files))
             try:
                 return await connection.wait_for(handle.ended)
             finally:
@@ -128,10 +159,8 @@ class PackagesInside:
             raise
 
 
-async def _feed(
-    connection: RunnerConnection, run: str, sink: _Sink, head: list[dict[str, Any]], files: list[IO[bytes]]
-) -> None:
-    first = json.dumps(head).encode() + b"\n"
+async def _feed(connection: RunnerConnection, run: str, sink: _Sink, order: Any, files: list[IO[bytes]]) -> None:
+    first = json.dumps(order).encode() + b"\n"
     await connection.send_input(run, first, 0, last=not files)
     sent = 0
     async for part, last in _parts(files):
@@ -151,18 +180,9 @@ async def _parts(files: list[IO[bytes]]) -> AsyncIterator[tuple[bytes, bool]]:
             part = following
 
 
-def _state(sink: _Sink, ended: Ended) -> State:
-    if ended.outcome == Outcome.OUT_OF_MEMORY:
-        raise SandpodError(
-            ErrorCode.QUOTA_EXCEEDED,
-            "The sandbox has no memory for the packages: its /tmp is memory.",
-            next_step="Ask for less, or use a template with more memory.",
-        )
-    try:
-        return State.model_validate_json(base64.b64decode(bytes(sink.answer).strip(), validate=True))
-    except (ValueError, ValidationError) as error:
-        detail = ended.detail or f"the installation there ended with {ended.outcome}"
-        raise _failed(detail) from error
+def _program(script: str) -> bytes:
+    before = _BEFORE.format(name=_STREAM, code=(_FOLDER / "inside_stream.py").read_text(encoding="utf-8"))
+    return before.encode() + (_FOLDER / script).read_bytes()
 
 
 def _failed(cause: str) -> SandpodError:

@@ -8,6 +8,34 @@ from pydantic import BaseModel, ConfigDict, Field
 PackagePattern = Annotated[str, Field(pattern=r"^[A-Za-z0-9*?][A-Za-z0-9*?._-]{0,127}$")]
 
 
+NpmPattern = Annotated[
+    str, Field(pattern=r"^(@[A-Za-z0-9*?~-][A-Za-z0-9*?._~-]*/)?[A-Za-z0-9*?~-][A-Za-z0-9*?._~-]*$", max_length=214)
+]
+
+
+class NpmSettings(BaseModel):
+    """npm packages for sandboxes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    registry_url: Annotated[
+        str, Field(pattern=r"^https?://\S+$", description="npm registry or mirror; user:password@ is sent to it alone.")
+    ] = "https://registry.npmjs.org/"
+    allow: Annotated[
+        list[NpmPattern],
+        Field(description="Names that callers may ask for, as @types/*; empty allows all."),
+    ] = []
+    deny: Annotated[
+        list[NpmPattern], Field(description="Names that are never installed, as a dependency neither.")
+    ] = []
+    max_packages: Annotated[
+        int,
+        Field(
+            ge=1, le=2000, description="Most packages of a sandbox, dependencies included; npm's are many and small."
+        ),
+    ] = 500
+
+
 class PackageSettings(BaseModel):
     """Packages for sandboxes. Sizes in bytes, times in seconds."""
 
@@ -18,7 +46,7 @@ class PackageSettings(BaseModel):
         str, Field(pattern=r"^https?://\S+$", description="Package index or mirror, in PyPI's simple form.")
     ] = "https://pypi.org/simple"
     ca_file: Annotated[
-        Path | None, Field(description="PEM file of authorities for the index; default: the system's.")
+        Path | None, Field(description="PEM file of authorities for the index and the registry; default: the system's.")
     ] = None
     allow: Annotated[
         list[PackagePattern],
@@ -27,6 +55,7 @@ class PackageSettings(BaseModel):
     deny: Annotated[
         list[PackagePattern], Field(description="Names that are never installed, as a dependency neither.")
     ] = []
+    npm: Annotated[NpmSettings, Field(description="npm packages.")] = NpmSettings()
     timeout: Annotated[float, Field(gt=0, le=3600, description="Most time of one installation.")] = 180
     max_bytes: Annotated[int, Field(ge=1024, description="Most bytes of one installation's files.")] = 256 * 2**20
     max_packages: Annotated[int, Field(ge=1, le=1000, description="Most packages of one, dependencies included.")] = 100

@@ -14,9 +14,10 @@ from packaging.utils import canonicalize_name
 from sandpod_api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.packages import requirements
-from sandpod_gateway.packages.cache import WheelCache
+from sandpod_gateway.packages.cache import FileCache
 from sandpod_gateway.packages.pip import Pip, Wheel
-from sandpod_gateway.packages.pip_errors import ConflictError, too_large
+from sandpod_gateway.packages.pip_errors import ConflictError
+from sandpod_gateway.packages.process import too_large
 from sandpod_gateway.packages.settings import PackageSettings
 from sandpod_gateway.packages.target import Target
 
@@ -29,20 +30,12 @@ Wheels = list[tuple[Wheel, IO[bytes], int]]
 class Supply:
     """Gets wheels."""
 
-    def __init__(self, settings: PackageSettings) -> None:
+    def __init__(self, settings: PackageSettings, cache: FileCache, turns: asyncio.Semaphore) -> None:
         self._settings = settings
         self._pip = Pip(settings)
-        self._cache = WheelCache(settings.cache_dir, settings.cache_bytes)
-        self._turns = asyncio.Semaphore(settings.concurrency)
+        self._cache = cache
+        self._turns = turns
         self._answers: OrderedDict[tuple[str, ...], tuple[float, list[Wheel]]] = OrderedDict()
-
-    def open(self) -> None:
-        """Make the cache's folder."""
-        self._cache.open()
-
-    def close(self) -> None:
-        """Remove what is temporary."""
-        self._cache.close()
 
     @asynccontextmanager
     async def wheels(
@@ -103,7 +96,7 @@ class Supply:
         files: Wheels = []
         absent = []
         for wheel in wheels:
-            path = self._cache.get(wheel)
+            path = self._cache.get(wheel.sha256)
             if path is None:
                 absent.append(wheel)
             else:
@@ -112,7 +105,7 @@ class Supply:
             async with self._pip.download(absent, target) as downloaded:
                 for wheel, path in downloaded:
                     files.append(await asyncio.to_thread(_open, wheel, path, stack))
-                    await self._cache.put(wheel, path, files[-1][2])
+                    await self._cache.put(wheel.sha256, path, files[-1][2])
         return files
 
 

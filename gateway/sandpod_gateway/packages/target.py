@@ -61,14 +61,19 @@ class Target(BaseModel):
         return self.model_dump_json()
 
 
-class State(BaseModel):
-    """What a sandbox says of its Python and its packages, checked."""
+class Told(BaseModel):
+    """What such a program says."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
+    failure: Annotated[str | None, Field(max_length=300)] = None
+
+
+class State(Told):
+    """What a sandbox says of its Python and its packages, checked."""
+
     environment: Target
     installed: Annotated[dict[str, InstalledEntry], Field(max_length=MAX_PACKAGES)]
-    failure: Annotated[str | None, Field(max_length=300)] = None
 
     @field_validator("installed", mode="before")
     @classmethod

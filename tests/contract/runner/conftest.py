@@ -42,9 +42,9 @@ def plain_runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
         yield started
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def local_sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    """A sandbox of the local backend, for all tests."""
+    """A sandbox of the local backend. It ends with its module: other tests count all that there are."""
     with claimed(cases()["local"]().create(per_owner=1), tmp_path_factory.mktemp("local")) as sandbox:
         yield sandbox
 

@@ -8,6 +8,7 @@ import pytest
 
 from contract.peer import until
 from contract.runner_harness import Client, RefusedError, Result, Sandbox, running
+from sandpod_runner.delivery import WINDOW
 
 STEPS = "for i in 1 2 3; do echo step $i; echo note $i >&2; read x; done; exit 5"
 LARGE = "import sys\nprint('ready')\ninput()\nfor i in range(50): sys.stdout.write('%05d' % i * 20_000)"
@@ -64,6 +65,51 @@ async def test_run_whose_stream_was_lost_waits_and_nothing_of_its_output_is_miss
     assert (result.outcome, result.out) == ("ok", TAIL)
     assert without_gaps(result, READY)
     await client.close()
+
+
+async def test_stream_that_is_lost_at_full_speed_loses_nothing_of_a_run_whose_output_is_acknowledged(
+    client: Client, sandbox: Sandbox
+) -> None:
+    count = 40
+    code = f"import sys\nfor i in range({count}): sys.stdout.write('%05d' % i * 50_000)"
+    expected = b"".join(b"%05d" % i * 50_000 for i in range(count))
+    got = b""
+
+    async def read(stream: Client, name: str, until: int) -> None:
+        nonlocal got
+        while len(got) < until:
+            frame = await stream.frame_of(name)
+            if frame.kind == "out":
+                assert frame.header["offset"] == len(got), "something is missing"
+                got += frame.payload
+                await stream.send({"t": "ack", "run": name, "stdout": len(got), "stderr": 0})
+
+    # Each stream is closed with all that is on its way in it.
+    gone = await sandbox.connect()
+    name = await gone.start(code, acks=True)
+    for part in range(1, 4):
+        await read(gone, name, part * len(expected) // 4)
+        await gone.close()
+        gone = await sandbox.connect()
+        await gone.follow(name, len(got), acks=True)
+    await read(gone, name, len(expected))
+    assert got == expected
+    assert (await gone.finish(name)).end["stdout_bytes"] == len(expected)
+    await gone.close()
+    await client.ask("ping")
+
+
+async def test_program_waits_for_an_owner_that_acknowledges_nothing(client: Client) -> None:
+    name = await client.start("import sys\nfor i in range(100): sys.stdout.write('x' * 100_000)", acks=True)
+    seen = 0
+    while seen < WINDOW // 2:
+        frame = await client.frame_of(name)
+        seen += len(frame.payload)
+    tail = await client.ask("tail", run=name, cursor=seen, wait=0.5)
+    assert tail.header["state"] == "live"
+    assert seen + sum(size for _, size in tail.header["pieces"]) < 2 * WINDOW, "it was not stopped"
+    await client.send({"t": "cancel", "run": name})
+    assert (await client.finish(name)).outcome == "cancelled"
 
 
 async def test_run_that_is_followed_within_the_grace_outlives_it(tmp_path: Path) -> None:

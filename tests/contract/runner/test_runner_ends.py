@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from contract.backend_fixtures import descendants
 from contract.runner_harness import Client, RefusedError, Runner, Sandbox, running
 from sandpod_runner import protocol
 
@@ -163,6 +164,27 @@ async def test_program_can_kill_the_process_that_starts_programs_and_the_next_ru
     await client.send({"t": "stdin", "run": name, "eof": True}, b"\n")
     result = await client.finish(name)
     assert (result.outcome, result.out) == ("ok", b"still here\n")
+
+
+async def test_run_that_a_killed_starter_of_programs_had_not_read_is_started_by_the_next_one(
+    runner: Runner, client: Client
+) -> None:
+    assert (await client.run("print(1)")).out == b"1\n"
+    for _ in range(3):
+        [starter] = [pid for pid in descendants(runner.pid) if pid_of_starter(pid)]
+        os.kill(starter, signal.SIGSTOP)
+        name = await client.start("print('served')")
+        await client.ask("ping")  # answered after it was asked for
+        os.kill(starter, signal.SIGKILL)
+        result = await client.finish(name)
+        assert (result.outcome, result.out) == ("ok", b"served\n")
+
+
+def pid_of_starter(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    parent = int(status.partition("PPid:")[2].split()[0])
+    command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b"sandpod_runner.zygote" in command and b"zygote" not in Path(f"/proc/{parent}/cmdline").read_bytes()
 
 
 async def test_run_can_be_ended_from_another_stream_when_its_own_has_gone(sandbox: Sandbox) -> None:

@@ -1,5 +1,6 @@
 """The CRDs that are rendered from the types: structural, closed, with their rules, columns and defaults."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -151,6 +152,22 @@ def test_defaults_are_those_of_the_types() -> None:
     assert (spec["network"]["default"], spec["operatingMode"]["default"]) == ("none", "Running")
     assert "default" not in spec["claim"]
     assert "default" not in spec["workspace"]
+
+
+def test_no_default_has_a_null_in_it_which_the_api_server_refuses() -> None:
+    spec = schema("SandboxTemplate")["properties"]["spec"]["properties"]
+    assert spec["workspace"]["default"] == {"size": "256Mi", "medium": "Memory", "persistent": False}
+    assert spec["workspaceLimits"]["default"] == {"persistent": False}
+    assert "null" not in json.dumps(defaults(spec))
+
+
+def defaults(node: Any) -> list[Any]:
+    """Return all defaults in a schema."""
+    if isinstance(node, list):
+        return [found for each in node for found in defaults(each)]
+    if not isinstance(node, dict):
+        return []
+    return [*([node["default"]] if "default" in node else []), *(f for each in node.values() for f in defaults(each))]
 
 
 @pytest.mark.parametrize(("kind", "model"), [("Sandbox", Sandbox), ("SandboxTemplate", SandboxTemplate)])

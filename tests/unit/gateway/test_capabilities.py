@@ -25,11 +25,12 @@ def test_template_tells_its_image_languages_and_networks() -> None:
     ruby = {"name": "ruby", "command": ["ruby", "{file}"]}
     info = template_info(template(runner="Injected", languages=[ruby], networkProfiles=[{"name": "web"}]))
     assert info == TemplateInfo(
-        name="ruby", image="ruby:3.3", languages=("ruby",), networks=("none", "web"), foreign=True
+        name="ruby", image="ruby:3.3", languages=("ruby",), networks=("none", "web"), foreign=True, workspace_max=2**28
     )
     [told] = json.loads(capabilities(Settings(), "kubernetes", [info]))["templates"]["available"]
     assert (told["image"], told["languages"], told["networks"]) == ("ruby:3.3", [*BUILT_IN, "ruby"], ["none", "web"])
     assert "python3" in told["note"]
+    assert told["workspace"] == {"max_bytes": 2**28, "persistent": False}
 
 
 def test_template_of_ours_has_no_note_and_one_of_a_later_version_is_left_out() -> None:
@@ -47,7 +48,8 @@ async def told(caller: Caller) -> dict[str, Any]:
 
 
 async def test_capabilities_are_told_even_when_the_templates_can_not_be_listed(alice: Caller, place: Place) -> None:
-    assert [each["name"] for each in (await told(alice))["templates"]["available"]] == ["default"]
+    [fixed] = (await told(alice))["templates"]["available"]
+    assert (fixed["name"], fixed["workspace"]) == ("default", "its size is fixed, and it ends with its sandbox")
 
     async def refuse() -> tuple[TemplateInfo, ...]:
         raise SandpodError(ErrorCode.BACKEND_UNAVAILABLE, "Not now.", next_step="Try again.")

@@ -190,6 +190,7 @@ def test_a_record_has_the_status_and_why_it_is_not_ready(status: str, phase: str
     raw = body("s", claim=held_by("alice", "one"))
     if phase:
         raw["status"] = {"phase": phase, "conditions": [not_ready("PodFailed", "exit code 1")]}
+    raw["spec"]["operatingMode"] = "Suspended" if phase == "Suspended" else "Running"
     held = Sandbox.model_validate(raw)
     assert held.spec.claim is not None
     record = records.to_record(held, held.spec.claim)

@@ -8,7 +8,7 @@ from gateway_peers import ScriptedStream, Sink, until
 from sandpod_api.results import ErrorCode
 from sandpod_gateway.connection import RunnerConnection, open_connection
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.inbox import ConnectionLostError
+from sandpod_gateway.inbox import ACK_EVERY, ConnectionLostError
 from sandpod_runner import protocol
 
 
@@ -111,6 +111,23 @@ async def test_an_end_that_makes_no_sense_is_no_success(end: dict[str, Any]) -> 
     stream.say({"t": "end", "run": "r1", **end})
     with pytest.raises(ConnectionLostError):
         await run.ended
+    await connection.close()
+
+
+async def test_output_that_has_come_is_acknowledged_for_runs_that_ask_for_it() -> None:
+    stream, connection = await connect()
+    await connection.start_run({**header(), "acks": True}, b"1", Sink())
+    await connection.start_run(header("r2"), b"1", Sink())
+    for offset in range(0, 2 * ACK_EVERY, ACK_EVERY // 2):
+        for run in ("r1", "r2"):
+            stream.say({"t": "out", "run": run, "stream": "stderr", "offset": offset}, bytes(ACK_EVERY // 2))
+    told = 0
+    assert {(await stream.heard("run")).header["run"] for _ in range(2)} == {"r1", "r2"}
+    while told < 2 * ACK_EVERY:
+        ack = await stream.heard("ack")
+        assert (ack.header["run"], ack.header["stdout"]) == ("r1", 0)
+        assert told < ack.header["stderr"]
+        told = ack.header["stderr"]
     await connection.close()
 
 

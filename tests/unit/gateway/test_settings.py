@@ -48,6 +48,28 @@ def test_isolation_can_be_given_up_by_one_flag_only() -> None:
     assert settings("--unsafe-no-isolation").local.unsafe_no_isolation
 
 
+def test_another_systems_flags_and_variables_are_settings_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CONTAINER_IMAGE", "own/image:1")
+    monkeypatch.setenv("PASSTHROUGH_ENV", "A, B")
+    compat = settings("--js-image=js:1").compat
+    assert (compat.pass_through_env, compat.place("python"), compat.place("javascript")) == (
+        ["A", "B"],
+        ("python", "own/image:1"),
+        ("javascript", "js:1"),
+    )
+    monkeypatch.setenv("CONTAINER_LANGUAGE", "python")
+    compat = settings("--pass-through-env", "C,D").compat
+    assert (compat.pass_through_env, compat.place("python"), compat.place("javascript")) == (
+        ["C", "D"],
+        ("python", "own/image:1"),
+        ("javascript", None),
+    )
+    monkeypatch.setenv("CONTAINER_LANGUAGE", "ruby")
+    assert settings().compat.place("javascript") == ("ruby", "own/image:1")
+    with pytest.raises(StartError, match="pass_through_env"):
+        settings("--pass-through-env", "A=1")
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "example.org", ""])
 def test_without_keys_it_listens_on_loopback_only(host: str) -> None:
     with pytest.raises(StartError, match="loopback"):

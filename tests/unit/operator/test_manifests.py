@@ -9,13 +9,13 @@ from operator_world import a_pool, a_sandbox, a_template, settings
 from sandpod_api.types import NetworkProfile
 from sandpod_operator.manifests import (
     build_pod,
-    build_volume_claim,
     build_warm_sandbox,
     find_profile,
     probes,
     template_hash,
     workspace_of,
 )
+from sandpod_operator.volume_claims import build_volume_claim
 
 CLOSED = NetworkProfile(name="none")
 
@@ -131,6 +131,9 @@ def spec_of(**template: Any) -> dict[str, Any]:
     return result
 
 
+SAME = ("image", "imagePullPolicy", "resources", "securityContext")
+
+
 def test_template_adds_placement_and_secrets_and_changes_nothing_else() -> None:
     spec = spec_of(
         nodeSelector={"pool": "sandboxes"},
@@ -146,6 +149,17 @@ def test_template_adds_placement_and_secrets_and_changes_nothing_else() -> None:
         ],
         "imagePullSecrets": [{"name": "registry"}],
         "runtimeClassName": "gvisor",
+        # A RuntimeClass promises a kernel of its own: which one that is is told before anything else runs.
+        "initContainers": [
+            {
+                "name": "kernel",
+                "command": ["/opt/sandpod/runner/bin/python3", "-I", "-m", "sandpod_runner", "kernel"],
+                "workingDir": "/",
+                "terminationMessagePath": "/dev/termination-log",
+                "terminationMessagePolicy": "File",
+                **{key: PLAIN_POD["spec"]["containers"][0][key] for key in SAME},
+            }
+        ],
     }
     assert spec == {**PLAIN_POD["spec"], **added}
 
@@ -264,12 +278,15 @@ def test_disk_workspace_has_its_size_in_the_disk_limit() -> None:
 def test_persistent_workspace_is_a_volume_claim_of_the_sandbox() -> None:
     sandbox, template = a_sandbox(workspace={"size": "2Gi", "persistent": True}), a_template()
     pod = build_pod(sandbox, template, CLOSED, settings())
-    assert pod["spec"]["volumes"][0] == {"name": "workspace", "persistentVolumeClaim": {"claimName": "box"}}
+    assert pod["spec"]["volumes"][0] == {
+        "name": "workspace",
+        "persistentVolumeClaim": {"claimName": "box-workspace-uid-box"},
+    }
     assert build_volume_claim(sandbox, workspace_of(sandbox, template)) == {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
         "metadata": {
-            "name": "box",
+            "name": "box-workspace-uid-box",
             "namespace": "boxes",
             "labels": {"app.kubernetes.io/managed-by": "sandpod", "sandpod.dev/sandbox": "box"},
             "ownerReferences": PLAIN_POD["metadata"]["ownerReferences"],

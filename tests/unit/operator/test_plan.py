@@ -187,7 +187,7 @@ def test_pod_of_a_silent_node_is_left_to_kubernetes() -> None:
 
 def test_suspended_sandbox_loses_its_pod_and_gets_one_when_resumed() -> None:
     state = observed(sandbox=a_sandbox(claimed=30, operatingMode="Suspended"), pod=a_pod(status=running()))
-    assert kinds(plan(state).actions) == ["PatchStatus Sandbox", "Delete Pod"]
+    assert kinds(plan(state).actions) == ["PatchStatus Sandbox", "Emit Suspended", "Delete Pod"]
     suspended = told(ObservedSandbox(sandbox=state.sandbox, template=state.template))
     resumed = a_sandbox(claimed=30).model_copy(update={"status": suspended.sandbox.status})
     assert kinds(plan(ObservedSandbox(sandbox=resumed, template=state.template)).actions)[0] == "Create Pod"

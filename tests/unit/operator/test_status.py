@@ -1,5 +1,6 @@
 """Each state of the world gives the conditions that say it; together they reach every reason a Sandbox can have."""
 
+import json
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -10,8 +11,10 @@ from sandpod_api.base import rfc3339
 from sandpod_api.conditions import Condition, ConditionType, Reason, find
 from sandpod_api.types import Sandbox, SandboxStatus
 from sandpod_operator.causes import FINAL
+from sandpod_operator.kernels import Kernel
 from sandpod_operator.observe import ObservedSandbox, Refusal
 from sandpod_operator.plan import whole_status
+from sandpod_operator.pods import Pod
 from sandpod_operator.resources import Key
 from sandpod_operator.status import compute_status
 
@@ -50,6 +53,16 @@ class Case(NamedTuple):
     conditions: str
     phase: str
     message: str = ""
+
+
+NODE = Kernel("node-boot", "6.1.0-node")
+GVISOR = a_template(runtimeClassName="gvisor")
+
+
+def sees(boot_id: str | None, release: str) -> Pod:
+    """A running pod whose sandbox has told which kernel it sees."""
+    told = {"terminated": {"exitCode": 0, "message": json.dumps({"boot_id": boot_id, "release": release})}}
+    return a_pod(status={**running(), "initContainerStatuses": [{"name": "kernel", "state": told}]})
 
 
 CASES: dict[str, Case] = {
@@ -135,9 +148,47 @@ CASES: dict[str, Case] = {
     "ready and warm": Case(
         observed(sandbox=a_sandbox(), pod=a_pod(status=running())), "Ready=True/Ready Expired=False/Alive", "Warm"
     ),
-    "ready under a RuntimeClass": Case(
-        observed(template=a_template(runtimeClassName="gvisor"), pod=a_pod(status=running())),
-        "KernelIsolated=Unknown/ProbePending Ready=True/Ready",
+    "kernel not told of": Case(
+        observed(template=GVISOR, pod=a_pod(status=running()), kernel=NODE),
+        "KernelIsolated=Unknown/ProbePending Ready=False/Starting",
+        "Pending",
+        "which kernel",
+    ),
+    "kernel not compared": Case(
+        observed(template=GVISOR, pod=sees("b", "4.4.0")),
+        "KernelIsolated=Unknown/ProbePending Ready=False/Starting",
+        "Pending",
+    ),
+    "kernel of its own": Case(
+        observed(template=GVISOR, pod=sees("b", NODE.release), kernel=NODE),
+        "KernelIsolated=True/Probed Ready=True/Ready",
+        "Ready",
+    ),
+    "kernel of its own without a boot id": Case(
+        observed(template=GVISOR, pod=sees("", "4.4.0"), kernel=NODE),
+        "KernelIsolated=True/Probed Ready=True/Ready",
+        "Ready",
+    ),
+    "kernel of the node": Case(
+        observed(template=GVISOR, pod=sees(NODE.boot_id, "4.4.0"), kernel=NODE),
+        "KernelIsolated=False/KernelShared Ready=False/KernelShared",
+        "Failed",
+        NODE.release,
+    ),
+    "kernel of the node without a boot id": Case(
+        observed(template=GVISOR, pod=sees("", NODE.release), kernel=NODE),
+        "KernelIsolated=False/KernelShared Ready=False/KernelShared",
+        "Failed",
+    ),
+    "kernel told of in words that make no sense": Case(
+        observed(template=GVISOR, pod=sees(None, "4.4.0"), kernel=NODE),
+        "KernelIsolated=False/KernelShared Ready=False/KernelShared",
+        "Failed",
+        "no sense",
+    ),
+    "kernel with nodes that may not be looked at": Case(
+        observed(template=GVISOR, pod=sees("b", "4.4.0"), kernel=Kernel()),
+        "KernelIsolated=Unknown/NodeUnknown Ready=True/Ready",
         "Ready",
     ),
     "network open": Case(
@@ -208,8 +259,14 @@ CASES: dict[str, Case] = {
     ),
     "suspended": Case(
         observed(sandbox=a_sandbox(claimed=30, operatingMode="Suspended", status=LIVED)),
-        "PodScheduled=False/Suspended Ready=False/Suspended",
+        "PodScheduled=False/Suspended Ready=False/Suspended Suspended=True/Suspended",
         "Suspended",
+        "its files are gone",
+    ),
+    "resumed": Case(
+        observed(sandbox=a_sandbox(claimed=30, status={"conditions": [condition("Suspended", "True", "Suspended")]})),
+        "Ready=False/PodPending Suspended=False/Resumed NetworkIsolated=Unknown/ProbePending",
+        "Pending",
     ),
     "ttl over": Case(
         observed(sandbox=a_sandbox(claimed=30, lifetime={"ttl": 20, "idleTimeout": 20}), pod=a_pod(status=running())),
@@ -243,12 +300,10 @@ def test_state_gives_its_conditions_and_phase(name: str) -> None:
 
 def test_cases_reach_every_reason_of_a_sandbox() -> None:
     of_pools = {Reason.POOL_FULL, Reason.POOL_FILLING, Reason.POOL_EMPTY, Reason.POOL_BLOCKED}
-    # The runner can't tell yet which kernel it sees.
-    of_later = {Reason.KERNEL_SHARED}
     reached = {
         w.partition("/")[2] for case in CASES.values() for w in words(compute_status(case.state, NOW).conditions)
     }
-    assert reached == set(Reason) - of_pools - of_later
+    assert reached == set(Reason) - of_pools
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -262,6 +317,7 @@ def test_status_is_the_same_when_it_is_computed_again(name: str) -> None:
         name_taken=state.name_taken,
         template=state.template,
         refusal=state.refusal,
+        kernel=state.kernel,
     )
     assert compute_status(again, NOW) == first == stored
 

@@ -50,7 +50,8 @@ def test_environment_takes_over_only_what_is_named() -> None:
     outer = {"PATH": "/opt/bin", "NODE_PATH": "/n", "HOME": "/root", "SECRET": "x", "KUBERNETES_PORT": "y", "TZ": ""}
     env = build_environment(outer, tmp="/tmp", cpus=2)
     assert env["PATH"] == "/tmp/home/.local/bin:/opt/bin"
-    assert (env["NODE_PATH"], env["HOME"], env["OMP_NUM_THREADS"]) == ("/n", "/tmp/home", "2")
+    assert (env["HOME"], env["OMP_NUM_THREADS"]) == ("/tmp/home", "2")
+    assert env["NODE_PATH"] == "/tmp/home/.local/lib/node_modules:/n"
     assert not {"SECRET", "KUBERNETES_PORT", "TZ"} & env.keys()
     assert build_environment({}, tmp="/tmp", cpus=1)["PATH"]
 
@@ -59,12 +60,15 @@ def test_home_is_made_with_links_to_the_images_files(tmp_path: Path) -> None:
     skeleton = tmp_path / "skeleton"
     (skeleton / ".config" / "matplotlib").mkdir(parents=True)
     (skeleton / ".config" / "matplotlib" / "fonts.json").write_text("{}")
+    (skeleton / ".local").mkdir()
+    (skeleton / ".local" / "library").symlink_to("/usr/lib")
     env = build_environment({}, tmp=str(tmp_path), cpus=1)
     for _ in range(2):
         prepare_home(env, str(skeleton))
     linked = Path(env["MPLCONFIGDIR"]) / "fonts.json"
     assert linked.is_symlink()
     assert linked.read_text() == "{}"
+    assert (tmp_path / "home" / ".local" / "library").readlink() == skeleton / ".local" / "library"
     assert Path(env["XDG_CACHE_HOME"]).is_dir()
 
 

@@ -1,0 +1,95 @@
+"""Draws one chart. Run in sandboxes by `charts.py`, as text: the order comes as JSON input, and the file stays there.
+
+What callers say is data here and never code.
+"""
+
+import importlib
+import json
+import os
+import sys
+from typing import Any
+
+order = json.load(sys.stdin)
+data, keys, path = order["data"], order["keys"], order["path"]
+os.makedirs(os.path.dirname(path) or ".", exist_ok=True)  # noqa: PTH103, PTH120 - as inside the runner
+
+
+def column(key: str) -> list[Any]:
+    """Return one field of all rows."""
+    return [row.get(key) for row in data]
+
+
+def draw_lines(axes: Any) -> None:
+    """Draw a line for each field."""
+    for key in keys["y"]:
+        axes.plot(column(keys["x"]), column(key), marker="o", label=key)
+
+
+def draw_bars(axes: Any) -> None:
+    """Draw a group of bars for each row."""
+    lying = order["orientation"] == "horizontal"
+    width = 0.8 / len(keys["y"])
+    for number, key in enumerate(keys["y"]):
+        at = [place + (number - (len(keys["y"]) - 1) / 2) * width for place in range(len(data))]
+        (axes.barh if lying else axes.bar)(at, column(key), width, label=key)
+    labels = [str(value) for value in column(keys["x"])]
+    (axes.set_yticks if lying else axes.set_xticks)(list(range(len(data))), labels)
+
+
+def draw_points(axes: Any) -> None:
+    """Draw a point for each row."""
+    colour = column(keys["color"]) if keys["color"] else None
+    if colour and not all(isinstance(value, (int, float)) for value in colour):
+        names = sorted(set(map(str, colour)))
+        colour = [names.index(str(value)) for value in colour]
+    size = column(keys["size"]) if keys["size"] else None
+    axes.scatter(column(keys["x"]), column(keys["y"][0]), c=colour, s=size)
+
+
+def draw_colours(axes: Any) -> None:
+    """Draw numbers as colours."""
+    axes.figure.colorbar(axes.imshow(data, cmap=order["cmap"], aspect="auto"))
+    for labels, put in ((order["row_labels"], axes.set_yticks), (order["col_labels"], axes.set_xticks)):
+        if labels:
+            put(range(len(labels)), labels)
+
+
+def draw(axes: Any) -> None:
+    """Draw with matplotlib."""
+    kinds = {"line": draw_lines, "bar": draw_bars, "scatter": draw_points, "heatmap": draw_colours}
+    kinds[order["kind"]](axes)
+    if len(keys.get("y") or []) > 1:
+        axes.legend()
+    axes.set_title(order["title"])
+    for label, put in ((order["x_label"], axes.set_xlabel), (order["y_label"], axes.set_ylabel)):
+        if label:
+            put(label)
+
+
+def draw_interactive() -> None:
+    """Draw with plotly."""
+    graph_objects = importlib.import_module("plotly.graph_objects")  # it takes a second, and no picture needs it
+    kind = order["kind"].removeprefix("interactive ")
+    made = []
+    for key in keys["y"]:
+        xs, ys = column(keys["x"]), column(key)
+        if kind == "bar":
+            made.append(graph_objects.Bar(x=xs, y=ys, name=key))
+        else:
+            style = {"line": {"mode": "lines+markers"}, "scatter": {"mode": "markers"}, "area": {"fill": "tozeroy"}}[
+                kind
+            ]
+            made.append(graph_objects.Scatter(x=xs, y=ys, name=key, **style))
+    figure = graph_objects.Figure(made, {"title": {"text": order["title"]}})
+    figure.write_html(path, include_plotlyjs="cdn")
+
+
+if order["kind"].startswith("interactive "):
+    draw_interactive()
+else:
+    from matplotlib.figure import Figure
+
+    # No figure of pyplot's, which would come back a second time by itself.
+    figure = Figure(figsize=(10, 6), layout="constrained")
+    draw(figure.add_subplot())
+    figure.savefig(path, format="png")

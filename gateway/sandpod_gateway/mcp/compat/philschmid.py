@@ -1,0 +1,117 @@
+"""The tools of philschmid/code-sandbox-mcp: one sandbox for each call, thrown away after it. Called by `systems.py`."""
+
+import json
+import logging
+import os
+from typing import Annotated, Any, Final
+
+from fastmcp import FastMCP
+from pydantic import Field
+
+from sandpod_api.results import ErrorCode
+from sandpod_api.run_results import Language, RunResult
+from sandpod_gateway.auth import current_owner
+from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.mcp.compat.settings import CompatSettings
+from sandpod_gateway.mcp.compat.speaking import CHANGE, sentence, speaking, spoken
+from sandpod_gateway.mcp.parts import Parts
+from sandpod_gateway.running import RunAnswer, RunRequest
+
+logger = logging.getLogger(__name__)
+
+Code = Annotated[str, Field(description="The program. Print what you want to see.")]
+
+_SHORTEST: Final = 4  # characters of a value that is masked: a shorter one would be found in all kinds of output
+_MASK: Final = "****"
+_LIBRARIES: Final = {
+    "python": "numpy pandas matplotlib seaborn scipy scikit-learn scikit-image pillow plotly openpyxl reportlab "
+    "pyarrow requests google-genai",
+    "javascript": "@google/genai",
+}
+
+
+def _refused(error: SandpodError) -> str:
+    return json.dumps({"exit_code": 1, "stderr": sentence(error), "stdout": ""})
+
+
+class _Philschmid:
+    def __init__(self, parts: Parts, settings: CompatSettings) -> None:
+        self._parts = parts
+        self._settings = settings
+        self._env = {name: os.environ[name] for name in settings.pass_through_env if name in os.environ}
+        for name in settings.pass_through_env:
+            if name not in self._env:
+                logger.warning("%s is to be passed to runs, but the server's environment does not have it", name)
+
+    async def run(self, language: str, code: str) -> Any:
+        language, image = self._settings.place(language)
+        template = await self._template(image)
+        request = RunRequest(language=language, code=code, env=self._env)
+        answer = await self._parts.runs.run(current_owner(), request, fresh=True, template=template)
+        return spoken(self._text(answer), answer.pictures)
+
+    async def _template(self, image: str | None) -> str | None:
+        if image is None:
+            return None
+        for template in await self._parts.sandboxes.templates():
+            if template.image == image:
+                return template.name
+        raise SandpodError(
+            ErrorCode.NOT_FOUND,
+            f"No template of this server has the image {image}.",
+            next_step="Tell the administrator to make a SandboxTemplate with it.",
+        )
+
+    def _text(self, answer: RunAnswer) -> str:
+        result: RunResult = answer.result
+        out, err = self._masked(result.stdout), self._masked(result.stderr)
+        if result.exit_code == 0:
+            # Nothing printed is no failure: their own answer to that was an error.
+            return out.strip()
+        if result.hint:
+            err = f"{err}\n{result.hint}".strip()
+        return json.dumps({"exit_code": result.exit_code or 1, "stderr": err, "stdout": out}, ensure_ascii=False)
+
+    def _masked(self, text: str) -> str:
+        # The longest first: one may be a part of another.
+        for value in sorted(self._env.values(), key=len, reverse=True):
+            if len(value) >= _SHORTEST:
+                text = text.replace(value, _MASK)
+        return text
+
+    def environments(self) -> str:
+        """Return what the languages have."""
+        told = {
+            language: {
+                "image": self._settings.place(language)[1] or "default",
+                "installed_libraries": libraries.split(),
+            }
+            for language, libraries in _LIBRARIES.items()
+        }
+        return json.dumps(told)
+
+
+def register(mcp: FastMCP[None], parts: Parts, settings: CompatSettings) -> None:
+    """Add the tools to a server."""
+    tools = _Philschmid(parts, settings)
+    speak = speaking(parts.metrics, _refused)
+
+    @mcp.tool(annotations={"title": "Run Python", **CHANGE}, output_schema=None)
+    @speak
+    async def run_python_code(code: Code) -> Any:
+        """Run a Python program in a sandbox of its own and return what it prints."""
+        return await tools.run(Language.PYTHON, code)
+
+    @speak
+    async def run_javascript_code(code: Code) -> Any:
+        """Run a Node.js program in a sandbox of its own and return what it prints."""
+        return await tools.run(Language.JAVASCRIPT, code)
+
+    for name in ("run_javascript_code", "run_js_code"):
+        tool = mcp.tool(name=name, annotations={"title": "Run JavaScript", **CHANGE}, output_schema=None)
+        tool(run_javascript_code)
+
+    @mcp.resource("sandbox://environments", mime_type="application/json")
+    async def environments() -> str:
+        """Images and libraries of the languages."""
+        return tools.environments()

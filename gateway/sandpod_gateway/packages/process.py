@@ -1,0 +1,116 @@
+"""Runs pip and npm as processes: in a folder of their own, with little of the gateway's environment, watched.
+
+Called by `pip.py` and `npm.py`, which say what the limits are.
+"""
+
+import asyncio
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+from sandpod_api.results import ErrorCode
+from sandpod_gateway.errors import SandpodError
+
+_LOOK_EVERY: Final = 0.25  # seconds between looks at how much has been downloaded
+_OUTPUT_TAIL: Final = 256 * 1024
+_PASSED_ON: Final = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE")
+
+
+@asynccontextmanager
+async def scratch_folder(kind: str) -> AsyncIterator[Path]:
+    """Give a folder that is there until the block is left."""
+    folder = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix=f"sandpod-{kind}-"))
+    try:
+        yield folder
+    finally:
+        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
+
+async def run_program(
+    command: list[str], scratch: Path, *, env: dict[str, str], max_bytes: int
+) -> tuple[int | None, str]:
+    """Run a program to its end, and return its status and the end of what it said.
+
+    Args:
+        command: The program with its arguments.
+        scratch: The folder that it works in.
+        env: Variables that it gets beside those by which the network is reached.
+        max_bytes: The most that it may write there.
+
+    Raises:
+        SandpodError: quota_exceeded.
+    """
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        env=_environment(scratch) | env,
+        cwd=scratch,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        output = await _watched(process, scratch, max_bytes)
+        return process.returncode, output
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+def _environment(scratch: Path) -> dict[str, str]:
+    """Nothing of the gateway's own but how to reach the index."""
+    passed = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    return passed | {"PATH": os.defpath, "HOME": str(scratch), "TMPDIR": str(scratch), "LANG": "C.UTF-8"}
+
+
+async def _watched(process: asyncio.subprocess.Process, scratch: Path, max_bytes: int) -> str:
+    """Return the end of what it says, once it has ended; end it when it has written too much."""
+    reading = asyncio.create_task(_tail(process))
+    try:
+        while not (await asyncio.wait({reading}, timeout=_LOOK_EVERY))[0]:
+            if await asyncio.to_thread(_size, scratch) > max_bytes:
+                raise too_large(max_bytes)
+    finally:
+        reading.cancel()
+    await process.wait()
+    return reading.result()
+
+
+async def _tail(process: asyncio.subprocess.Process) -> str:
+    kept = b""
+    while process.stdout is not None and (piece := await process.stdout.read(64 * 1024)):
+        kept = (kept + piece)[-_OUTPUT_TAIL:]
+    return kept.decode("utf-8", "replace")
+
+
+def _size(folder: Path) -> int:
+    total = 0
+    for where, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):  # renamed or removed meanwhile
+                total += (Path(where) / name).lstat().st_size
+    return total
+
+
+def too_large(max_bytes: int) -> SandpodError:
+    """Return the error for an installation that is too large."""
+    return SandpodError(
+        ErrorCode.QUOTA_EXCEEDED,
+        f"The packages and what they depend on are over {max_bytes} bytes.",
+        next_step="Ask for less, or use a template whose image has them.",
+    )
+
+
+def took_too_long() -> SandpodError:
+    """Return the error for an installation that is out of time."""
+    return SandpodError(
+        ErrorCode.TIMEOUT,
+        "The packages were not resolved and downloaded in time.",
+        next_step="Try again: what was downloaded is kept; or ask for fewer packages.",
+    )

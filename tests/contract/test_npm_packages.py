@@ -1,0 +1,272 @@
+"""npm packages in local sandboxes without a network, from a registry on this machine: installed, found, refused."""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from fastmcp import Client
+
+from e2e.server import serving
+from npm_registry import Registry, npm_registry
+
+FLAGS = ("--backend", "local", "--local.warm", "0")
+REQUIRE = "console.log(require('greet').VERSION)"
+IMPORT = "import greet from 'greet';\nconsole.log(greet.VERSION);"
+
+pytestmark = pytest.mark.needs_userns
+
+
+class Place:
+    def __init__(self, mcp: Client[Any], registry: Registry) -> None:
+        self.mcp = mcp
+        self.registry = registry
+
+    async def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
+        answer = await self.mcp.call_tool(tool, arguments, raise_on_error=False)
+        assert isinstance(answer.structured_content, dict)
+        return answer.structured_content
+
+    async def install(self, *packages: str, **arguments: Any) -> dict[str, Any]:
+        call = {"packages": list(packages), "wait": 120, "language": "javascript", **arguments}
+        return await self.call("install_packages", **call)
+
+    async def js(self, code: str, **arguments: Any) -> dict[str, Any]:
+        return await self.call("run_js_code", code=code, **arguments)
+
+    async def shell(self, command: str) -> str:
+        return str((await self.call("run_shell_command", command=command))["stdout"])
+
+
+@asynccontextmanager
+async def place(*flags: str) -> AsyncIterator[Place]:
+    with npm_registry() as registry:
+        async with (
+            serving(*FLAGS, "--packages.npm.registry-url", registry.url, *flags) as (url, _),
+            Client(url) as mcp,
+        ):
+            yield Place(mcp, registry)
+
+
+async def test_package_with_what_it_depends_on_is_found_by_require_and_import_from_anywhere() -> None:
+    async with place() as here:
+        program = "#!/usr/bin/env node\nconsole.log('hi', require('@made/helper').VERSION);\n"
+        main = here.registry.add(
+            "greet", "1.2.0", dependencies={"@made/helper": "^1.0.0"}, bin="cli.js", files={"package/cli.js": program}
+        )
+        here.registry.add("@made/helper", "1.0.0")
+        # Contexts that looked for it in vain find it later.
+        assert (await here.js("require('greet')", context="c"))["outcome"] == "error"
+        assert (await here.js("await import('greet')", context="d"))["outcome"] == "error"
+        done = await here.install("greet@1")
+        assert (done["status"], "note" in done) == ("success", False)
+        found = {package["name"]: package for package in done["packages"]}
+        assert {name: package["version"] for name, package in found.items()} == {
+            "greet": "1.2.0",
+            "@made/helper": "1.0.0",
+        }
+        assert found["greet"]["sha256"] == hashlib.sha256(main).hexdigest()
+        assert (await here.js(REQUIRE))["stdout"] == "1.2.0\n"
+        assert (await here.js(IMPORT))["stdout"] == "1.2.0\n"
+        assert (await here.js("import('greet').then((found) => console.log(found.default.VERSION))"))["stdout"] == (
+            "1.2.0\n"
+        )
+        assert (await here.js(REQUIRE, context="c"))["stdout"] == "1.2.0\n"
+        assert (await here.js("(await import('greet')).VERSION", context="d"))["result"]["text/plain"] == "'1.2.0'"
+        assert (await here.js("const greet = await import('greet'); greet.VERSION", context="e"))["outcome"] == "ok"
+        assert await here.shell("greet") == "hi 1.0.0\n"
+        elsewhere = f'mkdir -p /tmp/x && cd /tmp/x && echo "{IMPORT}" > a.mjs && echo "{REQUIRE}" > b.cjs'
+        assert await here.shell(f"{elsewhere} && node a.mjs && node b.cjs") == "1.2.0\n1.2.0\n"
+        listed = {
+            package["name"]: package
+            for package in (await here.call("list_packages", language="javascript"))["packages"]
+        }
+        assert (listed["greet"]["source"], listed["greet"]["sha256"]) == ("installed", found["greet"]["sha256"])
+        assert (await here.call("list_files"))["entries"] == []
+
+
+async def test_run_installs_what_it_names_and_second_sandbox_gets_it_from_the_cache() -> None:
+    async with place() as here:
+        here.registry.add("greet", "1.0.0")
+        assert (await here.js(REQUIRE, packages=["greet"]))["stdout"] == "1.0.0\n"
+        asked = len(here.registry.asked)
+        assert (await here.js(REQUIRE, packages=["greet"]))["stdout"] == "1.0.0\n"
+        assert (await here.js(IMPORT, packages=["greet"], fresh=True))["stdout"] == "1.0.0\n"
+        assert len(here.registry.asked) == asked
+        assert here.registry.downloads() == ["greet-1.0.0.tgz"]
+
+
+async def test_versions_live_beside_each_other_and_are_replaced_when_another_is_asked_for() -> None:
+    async with place() as here:
+        # The outer package needs another version of greet than the program asks for.
+        outer = {"package/index.js": "exports.INNER = require('greet').VERSION;\n"}
+        here.registry.add("greet", "1.0.0", files={"package/old.js": ""})
+        here.registry.add("greet", "2.0.0")
+        here.registry.add("outer", "1.0.0", dependencies={"greet": "^1.0.0"}, files=outer)
+        assert (await here.install("greet@2", "outer"))["status"] == "success"
+        both = "console.log(require('greet').VERSION, require('outer').INNER)"
+        assert (await here.js(both))["stdout"] == "2.0.0 1.0.0\n"
+        assert (await here.install("greet@1.0.0"))["status"] == "success"
+        assert (await here.js(both))["stdout"] == "1.0.0 1.0.0\n"
+        assert await here.shell(
+            "ls $HOME/.local/lib/node_modules; ls -d $HOME/.local/lib/node_modules/outer/node_modules/greet"
+        ) == ("greet\nouter\n")
+        assert (await here.install("greet@>=2"))["status"] == "success"
+        assert (await here.js("require('greet/old.js')"))["outcome"] == "error"
+        assert (await here.js(both))["stdout"] == "2.0.0 1.0.0\n"
+
+
+async def test_second_installation_keeps_what_the_first_one_brought() -> None:
+    async with place() as here:
+        here.registry.add("greet", "1.0.0")
+        here.registry.add("other", "1.0.0", dependencies={"greet": "*"})
+        assert (await here.install("greet"))["status"] == "success"
+        here.registry.add("greet", "1.1.0")
+        assert (await here.install("other"))["status"] == "success"
+        assert (await here.js(REQUIRE))["stdout"] == "1.0.0\n"
+
+
+async def test_same_installation_is_joined() -> None:
+    async with place() as here:
+        here.registry.add("greet", "1.0.0")
+        here.registry.hold.clear()
+        first = await here.install("greet", wait=0)
+        second = await here.install("greet", wait=0)
+        assert (first["status"], first["installation"]) == ("installing", second["installation"])
+        waiting = asyncio.create_task(here.call("get_installation", installation=first["installation"], wait=120))
+        here.registry.hold.set()
+        assert (await waiting)["status"] == "success"
+
+
+async def test_what_is_no_name_is_refused_before_anything_is_asked_or_made() -> None:
+    names = (
+        "git+ssh://x/y",
+        "user/repo",
+        "file:../x",
+        "http://x/y.tgz",
+        "x.tgz",
+        "../x",
+        "--registry=http://x",
+        "a@npm:b",
+    )
+    async with place() as here:
+        for name in (*names, "greet@git://x", "greet@../x", "greet; touch /tmp/pwn", "greet@user/repo"):
+            assert (await here.install(name))["error"] == "invalid_argument"
+            assert (await here.js("1", packages=[name]))["error"] == "invalid_argument"
+        assert here.registry.asked == []
+        assert (await here.call("list_sandboxes"))["sandboxes"] == []
+
+
+async def test_failures_are_told_apart() -> None:
+    lists = ("--packages.npm.deny", '["bad*"]', "--packages.max-bytes", "300000", "--packages.npm.max-packages", "3")
+    async with place(*lists) as here:
+        add = here.registry.add
+        add("old", "1.0.0", engines={"node": ">=1000"})
+        add("mac", "1.0.0", os=["darwin"])
+        add("arm", "1.0.0", cpu=["arm"])
+        add("maybe", "1.0.0", optionalDependencies={"mac": "1.0.0"})
+        add("helper", "1.0.0")
+        add("helper", "2.0.0")
+        add("plugin", "1.0.0", peerDependencies={"helper": "^1.0.0"})
+        add("sly", "1.0.0", dependencies={"bad-one": "*"})
+        add("bad-one", "1.0.0")
+        for number, source in enumerate(("git+ssh://git@127.0.0.1/x.git", f"{here.registry.url}x.tgz", "file:../x")):
+            add(f"outside{number}", "1.0.0", dependencies={"x": source})
+        add("many", "1.0.0", dependencies={f"one{number}": "*" for number in range(3)})
+        for number in range(3):
+            add(f"one{number}", "1.0.0")
+        add("big", "1.0.0", files={"package/data": hashlib.shake_128(b"").hexdigest(400_000)})
+
+        async def failure(*packages: str) -> tuple[str, str]:
+            failed = await here.install(*packages)
+            assert (failed["status"], failed["packages"], bool(failed["next"])) == ("failed", [], True)
+            return failed["error"], failed["message"]
+
+        assert await failure("nowhere") == ("not_found", "The npm registry has no nowhere.")
+        assert await failure("@no/where") == ("not_found", "The npm registry has no @no/where.")
+        code, message = await failure("helper@7")
+        assert (code, "helper@7" in message) == ("not_found", True)
+        code, message = await failure("old")
+        assert (code, "old@1.0.0 is for Node.js >=1000; this sandbox has" in message) == ("not_found", True)
+        for name in ("mac", "arm"):
+            code, message = await failure(name)
+            assert (code, "other systems or processors" in message) == ("not_found", True)
+        code, message = await failure("plugin", "helper@2")
+        assert (code, "exclude each other" in message) == ("invalid_argument", True)
+        assert await failure("sly") == (
+            "package_blocked",
+            "The package bad-one is on this server's list of blocked packages.",
+        )
+        for number in range(3):
+            code, message = await failure(f"outside{number}")
+            assert (code, "only packages of the registry" in message) == ("package_blocked", True)
+        assert (await failure("many"))[0] == "quota_exceeded"
+        assert (await failure("big"))[0] == "quota_exceeded"
+        assert (await here.install("bad-two"))["error"] == "package_blocked"
+        assert (await here.js("1", packages=["nowhere"]))["error"] == "not_found"
+        # What is optional and for another machine is left out.
+        done = await here.install("maybe")
+        assert (done["status"], [package["name"] for package in done["packages"]]) == ("success", ["maybe"])
+
+
+async def test_only_allowed_names_are_taken_and_what_they_depend_on_comes_with_them() -> None:
+    async with place("--packages.npm.allow", '["greet", "@made/*"]') as here:
+        here.registry.add("greet", "1.0.0", dependencies={"helper": "*"})
+        here.registry.add("helper", "1.0.0")
+        here.registry.add("@made/one", "1.0.0")
+        assert (await here.install("helper"))["error"] == "package_blocked"
+        assert (await here.install("greet", "@made/one"))["status"] == "success"
+
+
+async def test_scripts_of_packages_are_not_run_which_is_told_and_files_stay_where_they_belong() -> None:
+    async with place() as here:
+        files = {f"package/../../../../../../../workspace/out{number}.txt": "1" for number in range(2)}
+        here.registry.add("greet", "1.0.0", scripts={"postinstall": "touch /workspace/ran"}, files=files)
+        done = await here.install("greet")
+        assert (done["status"], "not run: those of greet." in done["note"]) == ("success", True)
+        assert (await here.js(REQUIRE))["stdout"] == "1.0.0\n"
+        assert (await here.call("list_files"))["entries"] == []
+        assert await here.shell("find $HOME/.local/lib/node_modules -type l") == ""
+
+
+async def test_package_that_is_not_what_was_announced_is_not_installed() -> None:
+    async with place() as here:
+        here.registry.add("greet", "1.0.0")
+        here.registry.files["greet-1.0.0.tgz"] = here.registry.add("other", "1.0.0")
+        failed = await here.install("greet")
+        assert (failed["error"], "not what the npm registry announced" in failed["message"]) == ("backend_error", True)
+        assert (await here.js(REQUIRE))["outcome"] == "error"
+
+
+async def test_package_for_which_there_is_no_room_leaves_nothing_and_says_so() -> None:
+    async with place("--local.tmp-size", "4Mi") as here:
+        here.registry.add("greet", "1.0.0", files={"package/data": "0" * 6_000_000})
+        failed = await here.install("greet")
+        assert (failed["status"], failed["error"]) == ("failed", "quota_exceeded")
+        assert (await here.js(REQUIRE))["outcome"] == "error"
+        here.registry.add("small", "1.0.0")
+        assert (await here.install("small"))["status"] == "success"
+
+
+async def test_record_that_a_program_has_spoilt_does_no_harm() -> None:
+    async with place() as here:
+        here.registry.add("greet", "1.0.0")
+        here.registry.add("other", "1.0.0")
+        assert (await here.install("greet"))["status"] == "success"
+        spoil = '{"asked": 3, "dependencies": {"x": "file:/etc"}, "packages": {"../../x": {}}}'
+        await here.shell(f"echo '{spoil}' > $HOME/.local/lib/npm.json")
+        assert (await here.install("other"))["status"] == "success"
+        await here.shell(
+            'sed -i \'s/"dependencies": {/"dependencies": {"x": "file:\\/etc", /\' $HOME/.local/lib/npm.json'
+        )
+        assert (await here.install("greet@1"))["error"] == "package_blocked"
+
+
+async def test_registry_that_is_not_there_is_told() -> None:
+    flags = ("--packages.npm.registry-url", "http://127.0.0.1:9/")
+    async with serving(*FLAGS, *flags) as (url, _), Client(url) as mcp:
+        call = {"packages": ["greet"], "language": "javascript", "wait": 120}
+        answer = await mcp.call_tool("install_packages", call, raise_on_error=False)
+        assert (answer.structured_content or {})["error"] == "backend_unavailable"

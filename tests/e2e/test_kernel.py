@@ -1,0 +1,52 @@
+"""A RuntimeClass is not believed: which kernel a sandbox sees is proved before it is handed out."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from e2e.cluster import Cluster
+from e2e.operator_process import IMAGE, Objects, namespace, run, running
+
+CLASSES = {"sandpod-test-own": "runsc", "sandpod-test-shared": "test-handler"}
+
+
+@pytest.fixture(scope="module")
+def objects(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Objects]:
+    for name, handler in CLASSES.items():
+        made = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": name}, "handler": handler}
+        run("apply", "-f", "-", stdin=json.dumps(made))
+    log = tmp_path_factory.mktemp("operator") / "log"
+    with namespace("kernel") as there, running(log, there.sandboxes):
+        yield Objects(cluster=there)
+    run("delete", "runtimeclass", *CLASSES)
+
+
+async def kernel(objects: Objects, name: str) -> tuple[str, str]:
+    conditions = (await objects.status(name))["conditions"]
+    return next((c["status"], c["message"]) for c in conditions if c["type"] == "KernelIsolated")
+
+
+async def test_sandbox_that_sees_a_kernel_of_its_own_is_ready_and_says_which(
+    cluster: Cluster, objects: Objects
+) -> None:
+    handlers = json.loads(await cluster.kubectl("get", "nodes", "-o", "json"))["items"][0]["status"]["runtimeHandlers"]
+    if "runsc" not in {handler["name"] for handler in handlers}:
+        pytest.skip("the nodes of this cluster have no gVisor")
+    await objects.apply("SandboxTemplate", "own", image=IMAGE, runtimeClassName="sandpod-test-own")
+    await objects.sandbox("own", templateRef={"name": "own"})
+    await objects.phase("own", "Ready", within=90)
+    status, message = await kernel(objects, "own")
+    assert status == "True"
+    assert "The sandbox sees kernel" in message
+
+
+async def test_sandbox_that_sees_the_nodes_kernel_is_never_handed_out_and_its_status_says_why(objects: Objects) -> None:
+    await objects.apply("SandboxTemplate", "shared", image=IMAGE, runtimeClassName="sandpod-test-shared")
+    await objects.sandbox("shared", templateRef={"name": "shared"})
+    sentence = await objects.reason("shared", "KernelShared")
+    assert "by its boot id" in sentence
+    assert (await objects.status("shared"))["phase"] == "Failed"
+    assert (await kernel(objects, "shared"))[0] == "False"
+    events = await objects.cluster.kubectl("events", "--for", "sandbox/shared", "-n", objects.namespace)
+    assert "KernelShared" in events
