@@ -34,8 +34,16 @@ run: ## Starts the gateway on this machine: local sandboxes, no cluster, http://
 	@exec $(BIN)/sandpod serve --backend local $(RUN_ARGS)
 
 .PHONY: test
-test: setup ## Runs every test that needs no cluster
-	@$(BIN)/pytest $(PYTEST_ARGS)
+test: setup ## Runs every test that needs no cluster; both kinds side by side, unless PYTEST_ARGS chooses some
+	@$(if $(PYTEST_ARGS),$(BIN)/pytest $(PYTEST_ARGS),$(MAKE) --no-print-directory -j2 -O test-unit test-contract)
+
+.PHONY: test-unit
+test-unit: setup ## Runs the tests of single parts
+	@$(BIN)/pytest tests/unit
+
+.PHONY: test-contract
+test-contract: setup ## Runs the tests with real sandboxes on this machine
+	@$(BIN)/pytest tests/contract
 
 .PHONY: setup
 setup: ## Makes .venv with all that development needs, pinned by requirements/dev.lock
