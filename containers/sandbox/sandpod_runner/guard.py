@@ -99,11 +99,11 @@ class Guard:
                 return
 
     def _end_writer(self, written: dict[Run, int], limit: int) -> None:
-        """End the run that has written most since the last look."""
-        live = [run for run in written if run.stopped is None]
-        if live:
+        """End the run that has written most since the last look; what has written nothing is left alone."""
+        grown = {run: written[run] - self._written.get(run, 0) for run in written if run.stopped is None}
+        largest = max(grown, key=lambda run: grown[run], default=None)
+        if largest is not None and grown[largest] > 0:
             text = f"It wrote more than the workspace's {limit // _MIB} MiB: delete files that are not needed any more."
-            largest = max(live, key=lambda run: written[run] - self._written.get(run, 0))
             largest.stop(Stop("error", text, gentle=False))
 
     def _trees(self) -> dict[Run, set[int]]:
