@@ -17,7 +17,7 @@ from sandpod_runner.frames import Frame
 logger = logging.getLogger(__name__)
 
 MAX_OFFSET: Final = 2**62  # bytes; more than any program can write
-ACK_EVERY: Final = 64 * 1024  # bytes of output after which the runner is told: a sixth of what it lets be on its way
+ACK_EVERY: Final = 128 * 1024  # bytes of output after which the runner is told: a tenth of what it lets be on its way
 MAX_MIME: Final = 64  # characters
 MAX_NAME: Final = 64  # characters of a run's name
 

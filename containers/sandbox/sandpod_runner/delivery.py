@@ -19,7 +19,7 @@ MAX_WAITING_BYTES: Final = 8 * 1024 * 1024
 UNOWNED: Final = 128 * 1024
 """Bytes that a program may write while nobody owns its run: half of what is kept, since the other half, which was
 sent, may not have arrived."""
-WINDOW: Final = 384 * 1024
+WINDOW: Final = 1280 * 1024
 """Bytes, as the log counts them, that may be on their way to an owner that tells what has come: less than the log
 holds, by more than what is read before the program waits."""
 _PIECES: Final = 256

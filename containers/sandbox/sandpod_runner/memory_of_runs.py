@@ -15,7 +15,7 @@ from sandpod_runner.requests import RunRequest, fingerprint
 
 MOST: Final = 64
 """Ended runs of each kind."""
-MAX_BYTES: Final = 64 * 1024 * 1024
+MAX_BYTES: Final = 32 * 1024 * 1024
 """Bytes of all ended runs' output, in memory and in files. The oldest output is dropped first, its run is not."""
 SHORT: Final = 600.0
 """Seconds that a run is remembered."""

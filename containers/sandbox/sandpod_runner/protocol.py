@@ -48,9 +48,9 @@ its owner gets from the log what it can take. `tail` asks for output without bec
 the order in which they came, so that after `end` the last cursor is stdout_bytes + stderr_bytes. It is answered at once
 where there is more than the cursor or the run has ended, and else when that comes about or `wait` is over.
 
-A log holds 512 KiB of a run's output, and 1 MiB and a file of 16 MiB in the workspace's folder `.sandpod` for detached
+A log holds 1.5 MiB of a run's output, and 1 MiB and a file of 16 MiB in the workspace's folder `.sandpod` for detached
 runs and those with a key; the oldest is dropped first. Ended runs are remembered: of the latter kind the last 64, for
-24 hours; of the others the last 64, for 10 minutes; of all together 64 MiB of output. A run that was refused or
+24 hours; of the others the last 64, for 10 minutes; of all together 32 MiB of output. A run that was refused or
 forgotten is not_found. A `run` can be sent again when it is not known whether it came: one whose name was used is
 answered with `known`, as itself, and starts nothing. A `run` whose key a live or remembered run has, with the same code, language, args and context, is
 answered with `known` in place of `started`, and nothing is started: `follow` tells the rest. With others it is refused.

@@ -25,7 +25,7 @@ from sandpod_runner.spill import SpillFile, SpillFolder
 
 logger = logging.getLogger(__name__)
 
-SHORT_LOG: Final = 512 * 1024
+SHORT_LOG: Final = 1536 * 1024
 """Bytes of output that are kept in memory for a stream that comes in the place of a lost one."""
 LONG_LOG: Final = 1024 * 1024
 """The same of runs that are remembered long, which have a file beside it."""
