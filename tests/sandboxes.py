@@ -58,6 +58,16 @@ def patched(current: Json, operations: list[Json]) -> Json:
     return changed
 
 
+class NoStreams:
+    """No stream is open before its sandbox is claimed."""
+
+    def names(self) -> set[str]:
+        return set()
+
+    def promise(self, name: str) -> None:
+        pass
+
+
 class MemoryApi:
     """Sandboxes with resource versions, as far as claims need them. Answers in the order of the requests."""
 

@@ -7,6 +7,7 @@ answer of the API server means for the next look.
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final, Protocol
 
@@ -108,17 +109,15 @@ class Reconciler:
 
     async def _passes(self, key: Key) -> datetime | None:
         for _ in range(_PASSES):
-            await self._look_at_node(key)
             now = self._clock().replace(microsecond=0)
-            plan = self._decide(key, now)
+            plan = await self._decide(key, now)
             if await self._carry_out(plan):
                 return plan.due
         raise ClusterError("the state changed under every try")
 
-    def _decide(self, key: Key, now: datetime) -> Plan:
+    async def _decide(self, key: Key, now: datetime) -> Plan:
         if key.kind == resources.SANDBOXES.kind:
-            sandbox = observe.observe_sandbox(self._store, self._notes, key)
-            return plan_sandbox(sandbox, self._settings, now) if sandbox is not None else Plan()
+            return await self._decide_sandbox(key, now)
         if key.kind == resources.POOLS.kind:
             return self._decide_pool(key, now)
         if key.kind == resources.TEMPLATES.kind:
@@ -126,19 +125,23 @@ class Reconciler:
             return plan_template(template) if template is not None else Plan()
         return plan_namespace(key.namespace, closed=observe.is_closed(self._store, key.namespace))
 
-    async def _look_at_node(self, key: Key) -> None:
-        """Note the kernel of a sandbox's node where it is needed: once for each pod, since nodes restart."""
-        if key.kind != resources.SANDBOXES.kind:
-            return
-        sandbox = observe.observe_sandbox(self._store, self._notes, key)
-        name = observe.node_to_look_at(sandbox) if sandbox is not None else None
-        if sandbox is None or sandbox.pod is None or name is None:
-            return
+    async def _decide_sandbox(self, key: Key, now: datetime) -> Plan:
+        observed = observe.observe_sandbox(self._store, self._notes, key)
+        if observed is None:
+            return Plan()
+        node = observe.node_to_look_at(observed)
+        if node is not None and observed.pod is not None:
+            # Once for each pod, and not for each node: nodes restart.
+            kernel = await self._kernel_of(node)
+            self._notes.kernels[observed.pod.metadata.uid] = kernel
+            observed = replace(observed, kernel=kernel)
+        return plan_sandbox(observed, self._settings, now)
+
+    async def _kernel_of(self, node: str) -> Kernel:
         try:
-            kernel = Kernel.of_node(await self._cluster.get(resources.NODES, "", name))
+            return Kernel.of_node(await self._cluster.get(resources.NODES, "", node))
         except RefusedError:
-            kernel = Kernel()
-        self._notes.kernels[sandbox.pod.metadata.uid] = kernel
+            return Kernel()
 
     def _decide_pool(self, key: Key, now: datetime) -> Plan:
         observed = observe.observe_pool(self._store, self._notes, key, burst=self._settings.pool_burst)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from operator_world import SPACE, ApiServer, World, ended, metadata, template_object
-from sandboxes import patched
+from sandboxes import NoStreams, patched
 from sandpod_api.types import Sandbox
 from sandpod_gateway.backends import claimer, rivals
 from sandpod_gateway.backends.background import Background
@@ -96,14 +96,6 @@ class GatewayCluster:
             return await work
         except NotFoundError as error:
             raise RefusedError(404, "NotFound") from error
-
-
-class NoStreams:
-    def names(self) -> set[str]:
-        return set()
-
-    def promise(self, name: str) -> None:
-        pass
 
 
 class OneGateway:

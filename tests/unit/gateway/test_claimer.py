@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from sandboxes import READY, MemoryApi, body, held_by, not_ready
+from sandboxes import READY, MemoryApi, NoStreams, body, held_by, not_ready
 from sandpod_api.conditions import Reason
 from sandpod_api.results import ErrorCode
 from sandpod_api.types import Sandbox
@@ -21,14 +21,6 @@ if TYPE_CHECKING:
     from sandpod_gateway.backends.cluster import Cluster
 
 LIMIT = 5.0
-
-
-class NoStreams:
-    def names(self) -> set[str]:
-        return set()
-
-    def promise(self, name: str) -> None:
-        pass
 
 
 class Place:
