@@ -8,6 +8,19 @@ from sandpod_runner.frames import Decoder, Frame, encode
 
 PATIENCE = 5.0  # seconds; a wait that takes longer is a failure, not a slow machine
 
+# What a client of revision 2026-07-28 sends with a call of run_python_code that no library makes.
+ENVELOPE = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientCapabilities": {},
+    "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
+}
+HEADERS = {
+    "accept": "application/json, text/event-stream",
+    "mcp-protocol-version": "2026-07-28",
+    "mcp-method": "tools/call",
+    "mcp-name": "run_python_code",
+}
+
 
 class ScriptedStream:
     """A `ByteStream` of the gateway's; the test reads its frames and answers them."""

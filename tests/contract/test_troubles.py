@@ -19,6 +19,7 @@ import pytest_asyncio
 
 from contract.runner_harness import search_path
 from e2e.callers import Caller, Session
+from gateway_peers import ENVELOPE, HEADERS
 from gateway_server import listening
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.backends.local import LocalBackend
@@ -26,18 +27,6 @@ from sandpod_gateway.backends.local_settings import LocalSettings
 from sandpod_gateway.settings import Settings
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.needs_userns]
-
-ENVELOPE = {
-    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-    "io.modelcontextprotocol/clientCapabilities": {},
-    "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
-}
-HEADERS = {
-    "accept": "application/json, text/event-stream",
-    "mcp-protocol-version": "2026-07-28",
-    "mcp-method": "tools/call",
-    "mcp-name": "run_python_code",
-}
 
 
 @dataclass(frozen=True)

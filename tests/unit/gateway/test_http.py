@@ -8,6 +8,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from gateway_peers import ENVELOPE, HEADERS
 from sandpod_api.results import ErrorCode
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.backends.fake import FakeBackend
@@ -22,18 +23,8 @@ CALL = {
     "params": {
         "name": "run_python_code",
         "arguments": {"code": "print(1)"},
-        "_meta": {
-            "io.modelcontextprotocol/protocolVersion": "2026-07-28",
-            "io.modelcontextprotocol/clientCapabilities": {},
-            "io.modelcontextprotocol/clientInfo": {"name": "test", "version": "1"},
-        },
+        "_meta": ENVELOPE,
     },
-}
-HEADERS = {
-    "accept": "application/json, text/event-stream",
-    "mcp-protocol-version": "2026-07-28",
-    "mcp-method": "tools/call",
-    "mcp-name": "run_python_code",
 }
 
 
