@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from e2e.callers import Session
 from e2e.cluster import Cluster
 from e2e.operator_process import IMAGE, Objects, namespace, run, running
 
@@ -27,18 +28,40 @@ async def kernel(objects: Objects, name: str) -> tuple[str, str]:
     return next((c["status"], c["message"]) for c in conditions if c["type"] == "KernelIsolated")
 
 
-async def test_sandbox_that_sees_a_kernel_of_its_own_is_ready_and_says_which(
-    cluster: Cluster, objects: Objects
-) -> None:
+async def need_gvisor(cluster: Cluster) -> None:
     handlers = json.loads(await cluster.kubectl("get", "nodes", "-o", "json"))["items"][0]["status"]["runtimeHandlers"]
     if "runsc" not in {handler["name"] for handler in handlers}:
         pytest.skip("the nodes of this cluster have no gVisor")
+
+
+async def test_sandbox_that_sees_a_kernel_of_its_own_is_ready_and_says_which(
+    cluster: Cluster, objects: Objects
+) -> None:
+    await need_gvisor(cluster)
     await objects.apply("SandboxTemplate", "own", image=IMAGE, runtimeClassName="sandpod-test-own")
     await objects.sandbox("own", templateRef={"name": "own"})
     await objects.phase("own", "Ready", within=90)
     status, message = await kernel(objects, "own")
     assert status == "True"
     assert "The sandbox sees kernel" in message
+
+
+@pytest.mark.usefixtures("objects")
+async def test_programs_under_gvisor_are_all_forked_from_one_process_that_has_its_imports(
+    cluster: Cluster, session: Session
+) -> None:
+    await need_gvisor(cluster)
+    template = {"image": IMAGE, "runtimeClassName": "sandpod-test-own", "preimport": ["numpy"]}
+    await Objects(cluster=cluster).apply("SandboxTemplate", "own", **template)
+    try:
+        sandbox = await session.create(template="own")
+        code = "import os, sys; print(os.getppid(), 'numpy' in sys.modules)"
+        told = [(await session.python(code, sandbox=sandbox))["stdout"] for _ in range(5)]
+        assert told[0].endswith(" True\n")
+        assert set(told) == {told[0]}
+        await session.close(sandbox)
+    finally:
+        await cluster.kubectl("delete", "sbxt", "own", "-n", cluster.sandboxes)
 
 
 async def test_sandbox_that_sees_the_nodes_kernel_is_never_handed_out_and_its_status_says_why(objects: Objects) -> None:

@@ -114,7 +114,7 @@ class Launcher:
         for rounds in itertools.count():
             self._died.clear()
             self._reap()
-            strays = processes.own_children() - {self._link.pid} - self._programs.keys()
+            strays = self._strays()
             if not strays:
                 return
             if self._loop.time() > deadline:
@@ -129,6 +129,11 @@ class Launcher:
                 await asyncio.wait_for(self._died.wait(), _SWEEP_WAIT)
             except TimeoutError:
                 continue
+
+    def _strays(self) -> set[int]:
+        strays = processes.own_children() - {self._link.pid} - self._programs.keys()
+        # gVisor lists the threads of children among them, and a signal to a thread's number ends its whole process.
+        return strays & processes.parents().keys() if strays else strays
 
     async def close(self) -> None:
         """End the zygote and everything that came from it."""
@@ -197,7 +202,7 @@ class Launcher:
             return
         if not program.ended.done():
             program.ended.set_result(how)
-        elif processes.own_children() - {self._link.pid} - self._programs.keys():
+        elif self._strays():
             self._late_sweep = self._loop.create_task(self.sweep())  # it said that it was over, and had left something
 
     def _reap(self) -> None:

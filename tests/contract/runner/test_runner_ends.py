@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from contract.backend_fixtures import descendants
 from contract.runner_harness import Client, RefusedError, Runner, Sandbox, running
-from sandpod_runner import protocol
+from gateway_peers import until
+from sandpod_runner import processes, protocol
 
 PARENT = 1
 """Field of /proc/<pid>/stat, counted after the name."""
@@ -169,9 +169,9 @@ async def test_program_can_kill_the_process_that_starts_programs_and_the_next_ru
 async def test_run_that_a_killed_starter_of_programs_had_not_read_is_started_by_the_next_one(
     runner: Runner, client: Client
 ) -> None:
-    assert (await client.run("print(1)")).out == b"1\n"
     for _ in range(3):
-        [starter] = [pid for pid in descendants(runner.pid) if pid_of_starter(pid)]
+        assert (await client.run("print(1)")).out == b"1\n"
+        starter = await only_starter(runner)
         os.kill(starter, signal.SIGSTOP)
         name = await client.start("print('served')")
         await client.ask("ping")  # answered after it was asked for
@@ -180,11 +180,26 @@ async def test_run_that_a_killed_starter_of_programs_had_not_read_is_started_by_
         assert (result.outcome, result.out) == ("ok", b"served\n")
 
 
-def pid_of_starter(pid: int) -> bool:
-    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
-    parent = int(status.partition("PPid:")[2].split()[0])
-    command = Path(f"/proc/{pid}/cmdline").read_bytes()
-    return b"sandpod_runner.zygote" in command and b"zygote" not in Path(f"/proc/{parent}/cmdline").read_bytes()
+async def only_starter(runner: Runner) -> int:
+    """Return the process that the runner has programs started by, when nothing is left of one that was killed."""
+    found: list[int] = []
+
+    def alone() -> bool:
+        found[:] = [pid for pid in processes.parents() if is_starter_of(runner, pid)]
+        return len(found) == 1
+
+    await until(alone)
+    return found[0]
+
+
+def is_starter_of(runner: Runner, pid: int) -> bool:
+    """Tell whether a process, which may have ended meanwhile, is the runner's child and one that starts programs."""
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    return b"sandpod_runner.zygote" in command and f"\nPPid:\t{runner.pid}\n" in status
 
 
 async def test_run_can_be_ended_from_another_stream_when_its_own_has_gone(sandbox: Sandbox) -> None:
