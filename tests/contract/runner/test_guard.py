@@ -60,6 +60,15 @@ async def test_upload_over_what_is_left_is_refused_and_leaves_nothing(client: Cl
     await client.upload("more", bytes(10 * MIB))
 
 
+async def test_run_that_idle_contexts_left_too_little_memory_is_told_of_them(client: Client) -> None:
+    assert (await client.run("kept = b'x' * (150 << 20)", context="full")).outcome == "ok"
+    result = await client.run("much = b'x' * (250 << 20)")
+    assert result.outcome == "out_of_memory"
+    assert ", of which idle contexts hold a part (1; restart_context ends one)." in result.end["detail"]
+    assert (await client.run("print(len(kept) >> 20)", context="full")).out == b"150\n"
+    await client.ask("restart", context="full")
+
+
 async def test_idle_context_that_uses_up_the_memory_is_ended_and_its_next_cell_says_so(client: Client) -> None:
     await client.run("kept = 1", context="other")
     grow = (
