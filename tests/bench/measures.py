@@ -12,6 +12,7 @@ from bench.rows import Row
 from e2e.callers import Reply, Session
 
 WARM_UP = 10  # calls before the first that counts
+NODE_PAUSE = 0.25  # seconds in which the next Node gets ready
 MILLIS = 1000
 MEGA = 1_000_000
 
@@ -47,10 +48,11 @@ def checked(reply: Reply) -> Reply:
     return reply
 
 
-async def timed(count: int, call: Callable[[], Awaitable[Reply]]) -> tuple[list[float], list[Reply]]:
-    """Return the milliseconds and the replies of so many calls, after some that do not count."""
+async def timed(count: int, call: Callable[[], Awaitable[Reply]], pause: float = 0) -> tuple[list[float], list[Reply]]:
+    """Return the milliseconds and the replies of so many calls, after some that do not count, `pause` seconds apart."""
     samples, replies = [], []
     for index in range(count + WARM_UP):
+        await asyncio.sleep(pause)
         start = time.perf_counter()
         reply = checked(await call())
         if index >= WARM_UP:
@@ -69,13 +71,26 @@ async def calls(session: Session, count: int) -> AsyncIterator[Row]:
     yield Row("context", samples)
     yield Row("cell", [reply["duration_ms"] for reply in replies])
     log = {"code": "console.log(1)", "sandbox": sandbox}
-    samples, replies = await timed(count // 3, lambda: session.call("run_js_code", **log))
+    samples, replies = await timed(count // 6, lambda: session.call("run_js_code", **log), NODE_PAUSE)
     yield Row("javascript", samples)
     yield Row("node", [reply["duration_ms"] for reply in replies])
+    _, replies = await timed(count // 6, lambda: session.call("run_js_code", **log))
+    yield Row("nodes", [reply["duration_ms"] for reply in replies])
+    yield Row("listing", await bare(session, count // 3))
     samples, _ = await timed(count // 3, lambda: session.call("run_shell_command", command="true", sandbox=sandbox))
     yield Row("shell", samples)
     yield Row("eight", await eight_at_once(session, sandbox, count // 30))
     await session.close(sandbox)
+
+
+async def bare(session: Session, count: int) -> list[float]:
+    """Return the milliseconds of a call that runs nothing: what protocol, client and server cost."""
+    samples = []
+    for _ in range(count):
+        start = time.perf_counter()
+        await session.call("list_sandboxes")
+        samples.append((time.perf_counter() - start) * MILLIS)
+    return samples
 
 
 async def eight_at_once(session: Session, sandbox: str, rounds: int) -> list[float]:
@@ -114,7 +129,8 @@ async def fresh(session: Session, count: int, refilled: Callable[[], Awaitable[o
         start = time.perf_counter()
         sandbox = await session.create(name=f"bench-fresh-{index}")
         checked(await session.python("print(1)", sandbox=sandbox, on_output=note))
-        samples.append((first - start) * MILLIS)
+        # What is printed just before the end may come with the result alone.
+        samples.append(((first or time.perf_counter()) - start) * MILLIS)
         await session.close(sandbox)
     yield Row("fresh", samples)
 
