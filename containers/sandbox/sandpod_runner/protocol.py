@@ -125,7 +125,12 @@ ORPHAN_GRACE: Final = 10.0
 STOP_GRACE: Final = 0.5
 """Seconds between TERM and KILL."""
 
+HANDED_OVER: Final = b"h"
+READY: Final = b"r"
 SOCKET: Final = "\0sandpod-runner"
 """Abstract Unix socket: inside the pod's own network namespace, and no program can remove it.
+
+Who connects says one byte: HANDED_OVER, with the descriptors of its standard input and output, on which the frames
+then pass while the socket stays open; or READY, which is answered with itself.
 
 `serve --listen-fd N` listens on an inherited socket instead: the local backend connects to it from outside."""

@@ -11,9 +11,9 @@ import os
 import socket
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from sandpod_runner import environment, kernel, probe, processes, programs, protocol, signals
 from sandpod_runner.artifacts import Artifacts
@@ -31,6 +31,7 @@ from sandpod_runner.run import Toolbox
 from sandpod_runner.runs import Runs
 from sandpod_runner.server import Connection, Service
 from sandpod_runner.settings import Settings, SettingsError, read_settings
+from sandpod_runner.stdio import join
 
 logger = logging.getLogger(__name__)
 
@@ -150,7 +151,10 @@ async def _listen(service: Service, entrance: Entrance, ending: asyncio.Event) -
         await ending.wait()
         return
     listener = _listener(entrance)
-    accepting = loop.create_task(_accept(listener, connect))
+    if entrance.listen_fd is None:
+        accepting = loop.create_task(_accept(listener, lambda sock: join(sock, connect)))
+    else:
+        accepting = loop.create_task(_accept(listener, lambda sock: loop.connect_accepted_socket(connect, sock)))
     logger.info("ready")
     await ending.wait()
     accepting.cancel()
@@ -168,8 +172,9 @@ def _listener(entrance: Entrance) -> socket.socket:
     return listener
 
 
-async def _accept(listener: socket.socket, connect: Callable[[], Connection]) -> None:
+async def _accept(listener: socket.socket, welcome: Callable[[socket.socket], Coroutine[Any, Any, object]]) -> None:
     loop = asyncio.get_running_loop()
+    welcomes: set[asyncio.Task[object]] = set()
     while True:
         try:
             sock, _ = await loop.sock_accept(listener)
@@ -180,7 +185,9 @@ async def _accept(listener: socket.socket, connect: Callable[[], Connection]) ->
         if is_own_program(sock):
             sock.close()
             continue
-        await loop.connect_accepted_socket(connect, sock)
+        task = loop.create_task(welcome(sock))
+        welcomes.add(task)
+        task.add_done_callback(welcomes.discard)
 
 
 def is_own_program(sock: socket.socket) -> bool:

@@ -6,7 +6,8 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -43,15 +44,27 @@ async def heard(process: "subprocess.Popen[bytes]", word: bytes) -> bytes:
     raise AssertionError(f"it ended without {word!r}")
 
 
-def joined(sock: socket.socket) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen(command("attach"), stdin=sock.fileno(), stdout=sock.fileno())
+def started(prelude: str) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(command("attach", prelude=prelude), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
+def command_line(pid: int) -> bytes:
+    return Path(f"/proc/{pid}/cmdline").read_bytes()
 
 
 @contextlib.asynccontextmanager
-async def attached() -> AsyncIterator[tuple[Client, "subprocess.Popen[bytes]"]]:
+async def attached(prelude: str = OTHER_NAME) -> AsyncIterator[tuple[Client, "subprocess.Popen[bytes]"]]:
+    """A client of an `attach` that has pipes, as a container runtime gives them to an exec."""
     ours, theirs = socket.socketpair()
-    with theirs:
-        process = joined(theirs)
+    process = started(prelude)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    pumps = [
+        threading.Thread(target=pump, args=(theirs.fileno(), process.stdin.fileno(), process.stdin.close)),
+        threading.Thread(target=pump, args=(process.stdout.fileno(), theirs.fileno(), shut(theirs))),
+    ]
+    for each in pumps:
+        each.start()
     client = Client(ours)
     await client.greet()
     try:
@@ -59,6 +72,28 @@ async def attached() -> AsyncIterator[tuple[Client, "subprocess.Popen[bytes]"]]:
     finally:
         await client.close()
         await asyncio.to_thread(process.wait, PATIENCE)
+        for each in pumps:
+            await asyncio.to_thread(each.join, PATIENCE)
+        theirs.close()
+        process.stdout.close()
+
+
+def shut(sock: socket.socket) -> Callable[[], None]:
+    def end() -> None:
+        with contextlib.suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
+
+    return end
+
+
+def pump(source: int, target: int, end: Callable[[], None]) -> None:
+    """Pass bytes on until there are no more, or nobody takes them."""
+    with contextlib.suppress(OSError):
+        while data := os.read(source, 65536):
+            view = memoryview(data)
+            while view:
+                view = view[os.write(target, view) :]
+    end()
 
 
 async def test_attach_joins_its_streams_to_the_runner_and_ends_with_them(tmp_path: Path) -> None:
@@ -71,6 +106,61 @@ async def test_attach_joins_its_streams_to_the_runner_and_ends_with_them(tmp_pat
             echo = await client.run("cat", "shell", input=bytes(2_000_000))
             assert echo.out == bytes(2_000_000)
         assert attach.returncode == 0
+
+
+async def test_what_waits_for_a_stream_to_end_is_no_interpreter(tmp_path: Path) -> None:
+    with serving(tmp_path) as process:
+        await heard(process, b"ready")
+        async with attached() as (client, attach):
+            assert command_line(attach.pid).startswith(b"sh\0-c\0read")
+            assert (await client.run("print(1)")).out == b"1\n"
+
+
+async def test_stream_in_an_image_without_a_shell_ends_as_well(tmp_path: Path) -> None:
+    none = f"{OTHER_NAME}; from sandpod_runner import attach; attach._SHELL = '/nonexistent'"
+    with serving(tmp_path) as process:
+        await heard(process, b"ready")
+        async with attached(none) as (client, attach):
+            assert b"\0attach\0" in command_line(attach.pid)
+            assert (await client.run("print(1)")).out == b"1\n"
+        assert attach.returncode == 0
+
+
+async def test_killed_attach_ends_its_stream_and_no_other(tmp_path: Path) -> None:
+    with serving(tmp_path) as process:
+        await heard(process, b"ready")
+        async with attached() as (other, _), attached() as (client, attach):
+            name = await client.start("print('up', flush=True); input()", stdin=True)
+            await client.until_output(name, b"up\n")
+            attach.kill()
+            assert await client.next() is None
+            assert name in (await other.ask("ping")).header["runs"]
+
+
+@pytest.mark.parametrize("which", ["stdin", "stdout"])
+async def test_attach_one_of_whose_streams_is_no_pipe_ends(tmp_path: Path, which: str) -> None:
+    with serving(tmp_path) as process, (tmp_path / "file").open("w+b") as file:
+        await heard(process, b"ready")
+        stdin, stdout = (file if name == which else subprocess.PIPE for name in ("stdin", "stdout"))
+        with await asyncio.to_thread(subprocess.Popen, command("attach"), stdin=stdin, stdout=stdout) as attach:
+            assert b"refused" in await heard(process, b"stream")
+            assert await asyncio.to_thread(attach.wait, PATIENCE) == 0
+        async with attached() as (client, _):
+            assert (await client.run("print(1)")).out == b"1\n"
+
+
+@pytest.mark.parametrize("said", [b"", b"h", b"x"])
+async def test_who_connects_and_hands_nothing_over_is_left(tmp_path: Path, said: bytes) -> None:
+    with serving(tmp_path) as process:
+        await heard(process, b"ready")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stranger:
+            stranger.connect(f"\0{NAME}")
+            stranger.sendall(said)
+            if not said:
+                stranger.shutdown(socket.SHUT_WR)
+            assert await asyncio.to_thread(stranger.recv, 1) == b""
+        async with attached() as (client, _):
+            assert (await client.run("print(1)")).out == b"1\n"
 
 
 async def test_attach_ends_when_the_runner_does(tmp_path: Path) -> None:
