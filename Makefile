@@ -24,7 +24,7 @@ IMAGES := gateway operator sandbox
 
 .PHONY: help
 help: ## Lists these commands
-	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z][a-z-]*:.*## / {printf "  make %-22s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
 ##### On any machine
 
@@ -34,16 +34,20 @@ run: ## Starts the gateway on this machine: local sandboxes, no cluster, http://
 	@exec $(BIN)/sandpod serve --backend local $(RUN_ARGS)
 
 .PHONY: test
-test: setup ## Runs every test that needs no cluster; both kinds side by side, unless PYTEST_ARGS chooses some
-	@$(if $(PYTEST_ARGS),$(BIN)/pytest $(PYTEST_ARGS),$(MAKE) --no-print-directory -j2 -O test-unit test-contract)
+test: setup ## Runs every test that needs no cluster; all kinds side by side, unless PYTEST_ARGS chooses some
+	@$(if $(PYTEST_ARGS),$(BIN)/pytest $(PYTEST_ARGS),$(MAKE) --no-print-directory -j3 -O test-unit test-runner test-contract)
 
 .PHONY: test-unit
 test-unit: setup ## Runs the tests of single parts
 	@$(BIN)/pytest tests/unit
 
 .PHONY: test-contract
-test-contract: setup ## Runs the tests with real sandboxes on this machine
-	@$(BIN)/pytest tests/contract
+test-contract: setup ## Runs the tests of the gateway with real sandboxes on this machine
+	@$(BIN)/pytest tests/contract --ignore tests/contract/runner
+
+.PHONY: test-runner
+test-runner: setup ## Runs the tests of the runner, by itself and in real sandboxes on this machine
+	@$(BIN)/pytest tests/contract/runner
 
 .PHONY: setup
 setup: ## Makes .venv with all that development needs, pinned by requirements/dev.lock
@@ -86,7 +90,15 @@ bench-local: setup ## Measures the local gateway against the budgets
 .PHONY: test-cluster
 test-cluster: setup cluster-tools ## Builds images, makes a kind cluster, installs the chart and runs all tests that need them
 	@$(MAKE) --no-print-directory images images-test cluster install
-	@$(CLUSTER_ENV) tools/cluster.sh test $(PYTEST_ARGS)
+	@$(MAKE) --no-print-directory test-cluster-contract test-end-to-end
+
+.PHONY: test-cluster-contract
+test-cluster-contract: setup ## Runs in that cluster what all kinds of sandboxes must do
+	@$(CLUSTER_ENV) tools/cluster.sh contract $(PYTEST_ARGS)
+
+.PHONY: test-end-to-end
+test-end-to-end: setup ## Runs the tests of the chart and of all parts together in that cluster
+	@$(CLUSTER_ENV) tools/cluster.sh e2e $(PYTEST_ARGS)
 
 .PHONY: cluster-tools
 cluster-tools: ## Finds Docker, kind, kubectl and helm, or says what is missing

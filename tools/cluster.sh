@@ -5,7 +5,8 @@
 #   tools    finds docker, kind, kubectl and helm, or says what is missing
 #   up       makes the cluster unless it is there, and loads the images
 #   install  installs the chart with two API keys, alice's and bob's, in .build/keys.json
-#   test     helm test, then the tests that need the cluster
+#   contract runs in it what all kinds of sandboxes must do
+#   e2e      runs helm test, then the tests of the chart and of all parts together
 #   down     deletes the cluster
 #   story    prints what a failed test leaves to look at, bounded
 set -euo pipefail
@@ -73,13 +74,16 @@ install() {
   kubectl -n $SANDBOXES wait sandboxpool/default --for=jsonpath='{.status.readyReplicas}'=2 --timeout=180s
 }
 
-run_tests() {
+export SANDPOD_NAMESPACE=$NAMESPACE SANDPOD_SANDBOX_NAMESPACE=$SANDBOXES SANDPOD_KEYS="$PWD/.build/keys.json"
+
+contract() {
+  # Of the suite that all backends pass, `make test` runs the rest.
+  SANDPOD_TEST_KUBERNETES=1 .venv/bin/pytest tests/contract -k kubernetes "$@"
+}
+
+e2e() {
   helm test sandpod --namespace $NAMESPACE --timeout 3m --logs
-  export SANDPOD_TEST_KUBERNETES=1 SANDPOD_NAMESPACE=$NAMESPACE SANDPOD_SANDBOX_NAMESPACE=$SANDBOXES
-  export SANDPOD_KEYS="$PWD/.build/keys.json"
-  # Of the suite that all backends pass, `make test` has run the rest.
-  .venv/bin/pytest tests/contract -k kubernetes "$@"
-  .venv/bin/pytest tests/chart tests/e2e "$@"
+  SANDPOD_TEST_KUBERNETES=1 .venv/bin/pytest tests/chart tests/e2e "$@"
 }
 
 down() {
@@ -100,7 +104,6 @@ story() {
 }
 
 case "${1:-}" in
-  tools | up | install | down | story) "$1" ;;
-  test) shift && run_tests "$@" ;;
-  *) say "use: tools/cluster.sh tools|up|install|test|down|story" && exit 2 ;;
+  tools | up | install | contract | e2e | down | story) "$@" ;;
+  *) say "use: tools/cluster.sh tools|up|install|contract|e2e|down|story" && exit 2 ;;
 esac
