@@ -1,4 +1,4 @@
-"""The few kernel switches that the standard library has no function for.
+"""The few switches of kernel and C library that the standard library has no function for.
 
 Called by the runner, the zygote and each program's process before the program begins. It decides nothing.
 """
@@ -13,6 +13,7 @@ _PR_SET_SECCOMP = 22
 _SECCOMP_MODE_FILTER = 2
 _PR_SET_CHILD_SUBREAPER = 36
 _PR_SET_NO_NEW_PRIVS = 38
+_M_ARENA_MAX = -8
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -21,6 +22,13 @@ def _prctl(option: int, value: int) -> None:
     if _libc.prctl(option, value, 0, 0, 0) != 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
+
+
+def share_heap() -> None:
+    """Have all threads of this process use one heap: each one's own keeps up to megabytes that nothing uses."""
+    mallopt = getattr(_libc, "mallopt", None)  # not in every C library
+    if mallopt is not None:
+        mallopt(_M_ARENA_MAX, 1)
 
 
 def set_readable(readable: bool) -> None:  # noqa: FBT001 - the one thing it is about

@@ -58,6 +58,7 @@ def serve(entrance: Entrance) -> int:
         sys.stderr.write(f"{error}.\n")
         return _CONFIG
     protect(entrance)
+    kernel.share_heap()
     code = asyncio.run(_serve(settings, entrance))
     sys.stderr.flush()
     # Threads that wait for a disk must not keep a sandbox that has ended.

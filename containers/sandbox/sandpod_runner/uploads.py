@@ -6,7 +6,6 @@ removed.
 
 import contextlib
 import errno
-import hashlib
 import os
 import stat
 from dataclasses import dataclass, field
@@ -22,6 +21,12 @@ _MAX_FAILED: Final = 1000
 _MODE: Final = 0o644
 
 
+def _sha256() -> Any:
+    import hashlib  # noqa: PLC0415 - for uploads alone: it brings all of OpenSSL
+
+    return hashlib.sha256()
+
+
 @dataclass(slots=True)
 class _Upload:
     place: Place
@@ -30,7 +35,7 @@ class _Upload:
     overwrite: bool
     room: int | None
     size: int = 0
-    digest: Any = field(default_factory=hashlib.sha256)
+    digest: Any = field(default_factory=_sha256)
 
     def add(self, data: bytes) -> None:
         if self.room is not None and self.size + len(data) > self.room:
