@@ -22,6 +22,7 @@ class ConditionType(StrEnum):
     POD_SCHEDULED = "PodScheduled"
     NETWORK_ISOLATED = "NetworkIsolated"
     KERNEL_ISOLATED = "KernelIsolated"
+    NETWORK_APPLIED = "NetworkApplied"
     READY = "Ready"
     EXPIRED = "Expired"
     SUSPENDED = "Suspended"
@@ -54,6 +55,9 @@ class Reason(StrEnum):
     NETWORK_OPEN = "NetworkOpen"
     KERNEL_SHARED = "KernelShared"
     NODE_UNKNOWN = "NodeUnknown"
+    APPLIED = "Applied"
+    APPLYING = "Applying"
+    PROFILE_REFUSED = "ProfileRefused"
     ALIVE = "Alive"
     TTL_EXPIRED = "TTLExpired"
     IDLE_TIMEOUT = "IdleTimeout"
@@ -86,6 +90,9 @@ SENTENCES: dict[Reason, str] = {
     Reason.NETWORK_OPEN: "The runner reached an address that it must not reach.",
     Reason.KERNEL_SHARED: "The sandbox sees the node's own kernel.",
     Reason.NODE_UNKNOWN: "The operator may not look at nodes.",
+    Reason.APPLIED: "The network profile is in force.",
+    Reason.APPLYING: "The network profile is being put in force.",
+    Reason.PROFILE_REFUSED: "The network profile can't be put in force in a pod that runs.",
     Reason.ALIVE: "The lifetime has not ended.",
     Reason.TTL_EXPIRED: "The lifetime (ttl) has ended.",
     Reason.IDLE_TIMEOUT: "The sandbox was not used for its idle timeout.",

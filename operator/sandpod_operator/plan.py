@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
+from sandpod_api import names
 from sandpod_api.base import ApiModel
 from sandpod_api.conditions import ConditionType, Reason, find, is_true
 from sandpod_api.types import Sandbox, SandboxStatus
 from sandpod_operator import lifetime
-from sandpod_operator.actions import Action, Apply, Create, Delete, PatchSpec, PatchStatus, Plan
+from sandpod_operator.actions import Action, Apply, Create, Delete, Patch, PatchStatus, Plan
 from sandpod_operator.manifests import build_pod, find_profile, workspace_of
+from sandpod_operator.networks import to_relabel
 from sandpod_operator.observe import ObservedSandbox, ObservedTemplate
 from sandpod_operator.policies import build_deny_all, build_profile, in_force
 from sandpod_operator.resources import PODS, POLICIES, SANDBOXES, VOLUME_CLAIMS
@@ -48,19 +50,33 @@ def plan_sandbox(observed: ObservedSandbox, settings: OperatorSettings, now: dat
     actions = (
         *_make_pod(observed, status, settings, now),
         *_status_actions(sandbox, status, settings, now),
+        *_relabel(observed, status),
         *_end_pod(observed, status, settings, now),
     )
     return Plan(actions=actions, due=_due(observed, status, settings, now))
 
 
-def _suspend(sandbox: Sandbox) -> PatchSpec:
+def _suspend(sandbox: Sandbox) -> Patch:
     metadata = sandbox.metadata
-    return PatchSpec(
+    return Patch(
         resource=SANDBOXES,
         namespace=metadata.namespace,
         name=metadata.name,
         resource_version=metadata.resource_version,
         spec={"operatingMode": "Suspended"},
+    )
+
+
+def _relabel(observed: ObservedSandbox, status: SandboxStatus) -> Iterator[Action]:
+    pod, profile = observed.pod, to_relabel(observed)
+    if pod is None or profile is None or is_over(status.conditions):
+        return
+    yield Patch(
+        resource=PODS,
+        namespace=pod.metadata.namespace,
+        name=pod.metadata.name,
+        resource_version=pod.metadata.resource_version,
+        labels={names.LABEL_NETWORK: profile},
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 from sandpod_api import names
 from sandpod_api.conditions import Reason
 from sandpod_operator import observe, resources
-from sandpod_operator.actions import Action, Apply, Create, Delete, Emit, PatchSpec, PatchStatus, Plan
+from sandpod_operator.actions import Action, Apply, Create, Delete, Emit, Patch, PatchStatus, Plan
 from sandpod_operator.causes import clean
 from sandpod_operator.errors import ClusterError, ConflictError, NotFoundError, RefusedError
 from sandpod_operator.kernels import Kernel
@@ -44,7 +44,7 @@ class ClusterApi(Protocol):
     async def patch_status(  # noqa: D102
         self, resource: Resource, namespace: str, name: str, status: dict[str, Any]
     ) -> dict[str, Any]: ...
-    async def patch_spec(  # noqa: D102
+    async def patch(  # noqa: D102
         self, resource: Resource, namespace: str, name: str, change: dict[str, Any]
     ) -> dict[str, Any]: ...
     async def delete(  # noqa: D102
@@ -179,8 +179,8 @@ class Reconciler:
                 return True
             case PatchStatus():
                 return await self._patch_status(action)
-            case PatchSpec():
-                return await self._patch_spec(action)
+            case Patch():
+                return await self._patch(action)
             case Delete():
                 return await self._delete(action)
 
@@ -228,10 +228,14 @@ class Reconciler:
             measure_status(self._metrics, before, self._store.sandbox(action.namespace, action.name))
         return True
 
-    async def _patch_spec(self, action: PatchSpec) -> bool:
-        change = {"metadata": {"resourceVersion": action.resource_version}, "spec": action.spec}
+    async def _patch(self, action: Patch) -> bool:
+        change: dict[str, Any] = {"metadata": {"resourceVersion": action.resource_version}}
+        if action.labels:
+            change["metadata"]["labels"] = action.labels
+        if action.spec:
+            change["spec"] = action.spec
         try:
-            after = await self._cluster.patch_spec(action.resource, action.namespace, action.name, change)
+            after = await self._cluster.patch(action.resource, action.namespace, action.name, change)
         except NotFoundError:
             self._listener.lost(Key(action.resource.kind, action.namespace, action.name))
             return False
@@ -263,7 +267,7 @@ class Reconciler:
         return True
 
 
-def key_parts(action: Delete | PatchSpec) -> tuple[Resource, str, str]:
+def key_parts(action: Delete | Patch) -> tuple[Resource, str, str]:
     """Return what names the object of an action."""
     return action.resource, action.namespace, action.name
 

@@ -13,6 +13,7 @@ from sandpod_operator import lifetime
 from sandpod_operator.causes import FINAL, Cause, cause, end_of, is_network_open, obstacle
 from sandpod_operator.kernels import compare
 from sandpod_operator.manifests import find_profile
+from sandpod_operator.networks import network_applied
 from sandpod_operator.observe import ObservedSandbox
 
 
@@ -37,6 +38,7 @@ def compute_status(observed: ObservedSandbox, now: datetime) -> SandboxStatus:
         pod_name=pod.metadata.name if pod else old.pod_name if over else None,
         node_name=pod.spec.node_name if pod else old.node_name if over else None,
         image=pod.image if pod else old.image if over else None,
+        network=pod.network if pod else old.network if over else None,
         start_time=_start_time(observed, conditions, now),
         last_activity_time=used,
         expires_at=expires,
@@ -76,6 +78,7 @@ def _conditions(observed: ObservedSandbox, now: datetime) -> list[Condition]:
     found = [
         pod_scheduled(observed, ended),
         network_isolated(observed, over=ended is not None),
+        network_applied(observed, over=ended is not None),
         kernel_isolated(observed, over=ended is not None),
         ready,
         expires,

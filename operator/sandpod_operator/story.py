@@ -18,6 +18,7 @@ _QUIET = frozenset({Reason.POD_PENDING, Reason.STARTING, Reason.SUSPENDED, Reaso
 def sandbox_story(sandbox: Sandbox, new: SandboxStatus) -> Iterator[Emit]:
     """Return the Events of a status that is about to replace the Sandbox's."""
     old = sandbox.status
+    yield from _network_story(sandbox, new)
     ready, was = find(new.conditions, ConditionType.READY), find(old.conditions, ConditionType.READY)
     if ready is not None and ready.status == "True" and (was is None or was.status != "True"):
         yield _emit(sandbox, "Ready", f"{new.pod_name} takes runs on {new.node_name}{_took(sandbox, new)}.")
@@ -31,6 +32,17 @@ def sandbox_story(sandbox: Sandbox, new: SandboxStatus) -> Iterator[Emit]:
     expired = find(new.conditions, ConditionType.EXPIRED)
     if expired is not None and expired.status == "True" and not is_true(old.conditions, ConditionType.EXPIRED):
         yield _emit(sandbox, expired.reason, expired.message)
+
+
+def _network_story(sandbox: Sandbox, new: SandboxStatus) -> Iterator[Emit]:
+    """Return the Events of a profile that another took the place of, or that was refused."""
+    old = sandbox.status
+    if None not in {old.network, new.network} and old.network != new.network:
+        yield _emit(sandbox, "NetworkChanged", f"Network profile {new.network!r} is in force, after {old.network!r}.")
+    told, was = (find(status.conditions, ConditionType.NETWORK_APPLIED) for status in (new, old))
+    refused = told is not None and told.status == "False" and told.reason != Reason.APPLYING
+    if told is not None and refused and (was is None or was.message != told.message):
+        yield _emit(sandbox, told.reason, told.message, warning=True)
 
 
 def pod_created(sandbox: Sandbox, pod: str) -> Emit:

@@ -38,6 +38,7 @@ async def test_sandbox_becomes_ready_and_describe_tells_its_story(objects: Objec
     assert conditions(status) == {
         "PodScheduled=True/Scheduled",
         "NetworkIsolated=True/Probed",
+        "NetworkApplied=True/Applied",
         "Ready=True/Ready",
         "Expired=False/Alive",
     }
