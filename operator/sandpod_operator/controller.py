@@ -111,9 +111,7 @@ class Controller:
                 yield Key(resources.SANDBOXES.kind, namespace, sandbox.metadata.name)
 
     def _policy_owners(self, namespace: str, name: str) -> Iterator[Key]:
-        if name == names.POLICY_DENY_ALL:
-            yield Key(resources.NAMESPACE, namespace, "")
-            return
+        yield Key(resources.NAMESPACE, namespace, "")
         policy = self._store.policy(namespace, name)
         template = policy["metadata"].get("labels", {}).get(names.LABEL_TEMPLATE) if policy is not None else None
         if template is not None:

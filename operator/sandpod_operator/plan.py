@@ -16,12 +16,12 @@ from sandpod_operator import lifetime
 from sandpod_operator.actions import Action, Apply, Create, Delete, Patch, PatchStatus, Plan
 from sandpod_operator.manifests import build_pod, find_profile, workspace_of
 from sandpod_operator.networks import to_relabel
-from sandpod_operator.observe import ObservedSandbox, ObservedTemplate
+from sandpod_operator.observe import ObservedNamespace, ObservedSandbox, ObservedTemplate
 from sandpod_operator.policies import build_deny_all, build_profile, in_force
 from sandpod_operator.resources import PODS, POLICIES, SANDBOXES, VOLUME_CLAIMS
 from sandpod_operator.settings import OperatorSettings
 from sandpod_operator.status import compute_status, is_final, is_over
-from sandpod_operator.story import idle_suspended, pod_created, sandbox_story
+from sandpod_operator.story import idle_suspended, network_widened, pod_created, sandbox_story
 from sandpod_operator.volume_claims import build_volume_claim
 
 _PASSING = frozenset({Reason.POD_PENDING, Reason.STARTING})
@@ -220,6 +220,11 @@ def plan_template(observed: ObservedTemplate) -> Plan:
     return Plan(actions=tuple(actions))
 
 
-def plan_namespace(namespace: str, *, closed: bool) -> Plan:
-    """Decide about a namespace: its deny-all policy is there, and says what it must."""
-    return Plan() if closed else Plan(actions=(Apply(resource=POLICIES, manifest=build_deny_all(namespace)),))
+def plan_namespace(observed: ObservedNamespace) -> Plan:
+    """Decide about a namespace: its deny-all policy is there and says what it must, and others' that open are told of.
+
+    These are left alone: whoever may write policies here may have a reason, and would write them again.
+    """
+    apply = Apply(resource=POLICIES, manifest=build_deny_all(observed.namespace))
+    warnings = (network_widened(observed.namespace, policy) for policy in observed.widening)
+    return Plan(actions=(*(() if observed.closed else (apply,)), *warnings))

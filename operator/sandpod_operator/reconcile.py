@@ -18,7 +18,7 @@ from sandpod_operator.actions import Action, Apply, Create, Delete, Emit, Patch,
 from sandpod_operator.causes import clean
 from sandpod_operator.errors import ClusterError, ConflictError, NotFoundError, RefusedError
 from sandpod_operator.kernels import Kernel
-from sandpod_operator.measure import measure_pool, measure_status
+from sandpod_operator.measure import measure_namespace, measure_pool, measure_status
 from sandpod_operator.metrics import Metrics
 from sandpod_operator.observe import Notes, Refusal
 from sandpod_operator.plan import plan_namespace, plan_sandbox, plan_template
@@ -123,7 +123,7 @@ class Reconciler:
         if key.kind == resources.TEMPLATES.kind:
             template = observe.observe_template(self._store, key)
             return plan_template(template) if template is not None else Plan()
-        return plan_namespace(key.namespace, closed=observe.is_closed(self._store, key.namespace))
+        return self._decide_namespace(key.namespace)
 
     async def _decide_sandbox(self, key: Key, now: datetime) -> Plan:
         observed = observe.observe_sandbox(self._store, self._notes, key)
@@ -155,6 +155,11 @@ class Reconciler:
             self._notes.status_written[uid] = now
         measure_pool(self._metrics, observed)
         return plan
+
+    def _decide_namespace(self, namespace: str) -> Plan:
+        observed = observe.observe_namespace(self._store, namespace)
+        measure_namespace(self._metrics, observed)
+        return plan_namespace(observed)
 
     async def _carry_out(self, plan: Plan) -> bool:
         """Do what the plan says, in order.

@@ -1,6 +1,7 @@
 """Turns changes of a status into Events, so that `kubectl describe` tells what happened, when and why.
 
-Called by the plans. Pure. An Event is made where the status changes and nowhere else, so a restart repeats none.
+Called by the plans. Pure. An Event is made where the status changes, so a restart repeats none; that of a policy has no
+status to look at, and says the same each time.
 """
 
 from collections.abc import Iterator
@@ -9,7 +10,8 @@ from datetime import datetime
 from sandpod_api.conditions import Condition, ConditionType, Reason, find, is_true
 from sandpod_api.types import Sandbox, SandboxPool, SandboxPoolStatus, SandboxStatus
 from sandpod_operator.actions import Emit
-from sandpod_operator.resources import POOLS, SANDBOXES
+from sandpod_operator.resources import POLICIES, POOLS, SANDBOXES
+from sandpod_operator.widening import Widening
 
 # Not ready for a reason that is nobody's trouble.
 _QUIET = frozenset({Reason.POD_PENDING, Reason.STARTING, Reason.SUSPENDED, Reason.TTL_EXPIRED, Reason.IDLE_TIMEOUT})
@@ -55,6 +57,25 @@ def idle_suspended(sandbox: Sandbox, end: datetime | None) -> Emit:
     seconds = sandbox.spec.lifetime.idle_timeout
     until = f" until {end:%Y-%m-%dT%H:%M:%SZ}, when its ttl ends" if end is not None else ""
     return _emit(sandbox, Reason.IDLE_TIMEOUT, f"Not used for {seconds} s, so it is suspended. Its files stay{until}.")
+
+
+def network_widened(namespace: str, policy: Widening) -> Emit:
+    """Return the Event of a policy of somebody else's that opens something to sandboxes.
+
+    It is asked for at every look, and is there once: its name comes from its words, and the API server forgets it after
+    an hour while the policy may stay.
+    """
+    opened = " and ".join(policy.directions)
+    return Emit(
+        resource=POLICIES,
+        namespace=namespace,
+        name=policy.name,
+        uid=policy.uid,
+        reason="NetworkWidened",
+        message=f"It is none of Sandpod's and opens {opened} to sandbox pods; delete it or narrow its podSelector, "
+        "since policies add up.",
+        kind="Warning",
+    )
 
 
 def pool_story(pool: SandboxPool, new: SandboxPoolStatus) -> Iterator[Emit]:

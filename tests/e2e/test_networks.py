@@ -1,6 +1,7 @@
 """What a sandbox may reach while it runs: its profile is changed from outside, and what it holds stays as it is."""
 
 import json
+import secrets
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from e2e.callers import Session
 from e2e.cluster import Cluster, until
 from e2e.operator_process import IMAGE, Objects
+from e2e.scraping import scrape
 
 CONNECT = """
 import socket, sys
@@ -50,6 +52,33 @@ async def change(cluster: Cluster, name: str, network: str, reason: str) -> dict
         return status if current and told["reason"] == reason else {}
 
     return await until(f"{name} says {reason}", look, within=20)
+
+
+async def test_policy_of_somebody_else_that_opens_something_is_told_of_until_it_is_gone(cluster: Cluster) -> None:
+    name = f"theirs-{secrets.token_hex(3)}"
+    # It selects no sandbox that is there, so that it opens nothing to those of other tests.
+    selector = {"matchLabels": {"sandpod.dev/sandbox": "nobody"}}
+    spec = {"podSelector": selector, "policyTypes": ["Egress"], "egress": [{}]}
+    made = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": name}, "spec": spec}
+    await Objects(cluster=cluster).put(made)
+
+    async def told() -> bool:
+        chosen = f"involvedObject.kind=NetworkPolicy,involvedObject.name={name},reason=NetworkWidened,type=Warning"
+        return name in await cluster.kubectl("get", "events", "-n", cluster.sandboxes, "--field-selector", chosen)
+
+    async def measured() -> bool:
+        labels = frozenset({("namespace", cluster.sandboxes), ("policy", name)})
+        return ("sandpod_network_policy_widening", labels) in await scrape(cluster, "operator", 8081)
+
+    async def forgotten() -> bool:
+        return not await measured()
+
+    try:
+        await until("the Event", told, within=20)
+        assert await measured()
+    finally:
+        await cluster.kubectl("delete", "netpol", name, "-n", cluster.sandboxes)
+    await until("the policy is forgotten", forgotten, within=20)
 
 
 async def test_profile_of_a_live_sandbox_is_changed_and_its_state_stays(
