@@ -43,6 +43,7 @@ class Reason(StrEnum):
     IMAGE_PULL_FAILED = "ImagePullFailed"
     STARTING = "Starting"
     START_FAILED = "StartFailed"
+    START_RETRIED = "StartRetried"
     READY = "Ready"
     SUSPENDED = "Suspended"
     RESUMED = "Resumed"
@@ -78,6 +79,7 @@ SENTENCES: dict[Reason, str] = {
     Reason.IMAGE_PULL_FAILED: "The image can't be pulled.",
     Reason.STARTING: "The runner is starting.",
     Reason.START_FAILED: "The container can't be started.",
+    Reason.START_RETRIED: "The container runtime failed, so a fresh pod is tried, once.",
     Reason.READY: "The runner takes runs.",
     Reason.SUSPENDED: "The sandbox is suspended: it has no pod, and its persistent workspace stays.",
     Reason.RESUMED: "The sandbox was resumed: files of a persistent workspace are there, processes are gone.",

@@ -156,6 +156,12 @@ class SandboxStatus(ObservedModel):
     image: Annotated[str | None, Field(description="The image that its pod runs.")] = None
     network: Annotated[str | None, Field(description="The network profile that its pod is under.")] = None
     start_time: Annotated[Timestamp | None, Field(description="When its pod became ready.")] = None
+    retried_pod: Annotated[
+        str | None,
+        Field(
+            description="Uid of the pod that the container runtime failed to start; after another such one it fails."
+        ),
+    ] = None
     last_activity_time: Annotated[Timestamp | None, Field(description="When it was last used.")] = None
     expires_at: Annotated[
         Timestamp | None,

@@ -123,7 +123,7 @@ def _pod_delete_at(
         # Whether an unreachable node's pods are lost is for Kubernetes to decide; it deletes them after five minutes.
         return None if unreachable else _since(status, ConditionType.READY, settings.failed_pod_grace)
     over = is_true(status.conditions, ConditionType.EXPIRED) or observed.sandbox.spec.operating_mode == "Suspended"
-    return now if over else None
+    return now if over or status.reason == Reason.START_RETRIED else None
 
 
 def _since(status: SandboxStatus, kind: ConditionType, seconds: float) -> datetime | None:

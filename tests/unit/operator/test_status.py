@@ -168,6 +168,12 @@ CASES: dict[str, Case] = {
         "Failed",
         "exec: python3: not found",
     ),
+    "container runtime failed": Case(
+        observed(pod=a_pod(status=ended(128, reason="StartError", message="failed to start shim: ttrpc: closed"))),
+        "Ready=False/StartRetried",
+        "Pending",
+        "ttrpc: closed",
+    ),
     "runner never became ready": Case(
         observed(pod=a_pod(status=ended(137))), "Ready=False/StartFailed", "Failed", "exit code 137"
     ),
