@@ -214,13 +214,14 @@ class ApiServer:
         merged = {**known.get("status", {}), **status}
         return self.set(resource, {**known, "status": {k: v for k, v in merged.items() if v is not None}})
 
-    async def patch_spec(self, resource: Resource, namespace: str, name: str, change: dict[str, Any]) -> dict[str, Any]:
+    async def patch(self, resource: Resource, namespace: str, name: str, change: dict[str, Any]) -> dict[str, Any]:
         self.writes.append(("patch", resource.kind))
         known = await self.get(resource, namespace, name)
         if known["metadata"]["resourceVersion"] != change["metadata"]["resourceVersion"]:
             raise ConflictError(409, "Conflict", "the object has been modified")
-        meta = {**known["metadata"], "generation": known["metadata"]["generation"] + 1}
-        return self.set(resource, {**known, "metadata": meta, "spec": {**known["spec"], **change["spec"]}})
+        meta = {**known["metadata"], "generation": known["metadata"]["generation"] + ("spec" in change)}
+        meta["labels"] = {**known["metadata"].get("labels", {}), **change["metadata"].get("labels", {})}
+        return self.set(resource, {**known, "metadata": meta, "spec": {**known["spec"], **change.get("spec", {})}})
 
     async def delete(
         self, resource: Resource, namespace: str, name: str, preconditions: dict[str, str]

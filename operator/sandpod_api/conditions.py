@@ -22,6 +22,7 @@ class ConditionType(StrEnum):
     POD_SCHEDULED = "PodScheduled"
     NETWORK_ISOLATED = "NetworkIsolated"
     KERNEL_ISOLATED = "KernelIsolated"
+    NETWORK_APPLIED = "NetworkApplied"
     READY = "Ready"
     EXPIRED = "Expired"
     SUSPENDED = "Suspended"
@@ -42,6 +43,7 @@ class Reason(StrEnum):
     IMAGE_PULL_FAILED = "ImagePullFailed"
     STARTING = "Starting"
     START_FAILED = "StartFailed"
+    START_RETRIED = "StartRetried"
     READY = "Ready"
     SUSPENDED = "Suspended"
     RESUMED = "Resumed"
@@ -54,6 +56,9 @@ class Reason(StrEnum):
     NETWORK_OPEN = "NetworkOpen"
     KERNEL_SHARED = "KernelShared"
     NODE_UNKNOWN = "NodeUnknown"
+    APPLIED = "Applied"
+    APPLYING = "Applying"
+    PROFILE_REFUSED = "ProfileRefused"
     ALIVE = "Alive"
     TTL_EXPIRED = "TTLExpired"
     IDLE_TIMEOUT = "IdleTimeout"
@@ -74,6 +79,7 @@ SENTENCES: dict[Reason, str] = {
     Reason.IMAGE_PULL_FAILED: "The image can't be pulled.",
     Reason.STARTING: "The runner is starting.",
     Reason.START_FAILED: "The container can't be started.",
+    Reason.START_RETRIED: "The container runtime failed, so a fresh pod is tried, once.",
     Reason.READY: "The runner takes runs.",
     Reason.SUSPENDED: "The sandbox is suspended: it has no pod, and its persistent workspace stays.",
     Reason.RESUMED: "The sandbox was resumed: files of a persistent workspace are there, processes are gone.",
@@ -86,6 +92,9 @@ SENTENCES: dict[Reason, str] = {
     Reason.NETWORK_OPEN: "The runner reached an address that it must not reach.",
     Reason.KERNEL_SHARED: "The sandbox sees the node's own kernel.",
     Reason.NODE_UNKNOWN: "The operator may not look at nodes.",
+    Reason.APPLIED: "The network profile is in force.",
+    Reason.APPLYING: "The network profile is being put in force.",
+    Reason.PROFILE_REFUSED: "The network profile can't be put in force in a pod that runs.",
     Reason.ALIVE: "The lifetime has not ended.",
     Reason.TTL_EXPIRED: "The lifetime (ttl) has ended.",
     Reason.IDLE_TIMEOUT: "The sandbox was not used for its idle timeout.",

@@ -156,6 +156,7 @@ def render() -> list[dict[str, Any]]:
             _column("Expires", ".status.expiresAt"),
             _column("Reason", ".status.reason", priority=1),
             _column("Node", ".status.nodeName", priority=1),
+            _column("Network", ".status.network", priority=1),
         ],
     )
     template = _crd(

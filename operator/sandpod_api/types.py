@@ -104,7 +104,6 @@ class SandboxSpec(ApiModel):
                 "a claim is written once and never changed",
             ),
             ("self.templateRef == oldSelf.templateRef", "templateRef can't be changed; create another Sandbox"),
-            ("self.network == oldSelf.network", "network can't be changed; create another Sandbox"),
             (
                 (
                     "has(self.workspace) == has(oldSelf.workspace)"
@@ -118,9 +117,14 @@ class SandboxSpec(ApiModel):
     template_ref: Annotated[TemplateRef, Field(description="The template that it is made from.")]
     claim: Annotated[Claim | None, Field(description="Who holds it; absent while it waits in a pool.")] = None
     lifetime: Annotated[Lifetime, Field(description="When it ends.")] = Lifetime()
-    network: Annotated[Name, Field(description="Network profile of the template; none means no network.")] = (
-        NETWORK_NONE
-    )
+    network: Annotated[
+        Name,
+        Field(
+            description="Network profile of the template; none means no network. It can be changed while the sandbox "
+            "runs: status.network and the condition NetworkApplied tell what is in force. It counts for new "
+            "connections; whether it ends open ones is up to the cluster's network plugin."
+        ),
+    ] = NETWORK_NONE
     workspace: Annotated[Workspace | None, Field(description="Its workspace; absent means the template's.")] = None
     operating_mode: Annotated[
         Literal["Running", "Suspended"],
@@ -150,7 +154,14 @@ class SandboxStatus(ObservedModel):
     pod_name: Annotated[str | None, Field(description="Its pod.")] = None
     node_name: Annotated[str | None, Field(description="The node that its pod runs on.")] = None
     image: Annotated[str | None, Field(description="The image that its pod runs.")] = None
+    network: Annotated[str | None, Field(description="The network profile that its pod is under.")] = None
     start_time: Annotated[Timestamp | None, Field(description="When its pod became ready.")] = None
+    retried_pod: Annotated[
+        str | None,
+        Field(
+            description="Uid of the pod that the container runtime failed to start; after another such one it fails."
+        ),
+    ] = None
     last_activity_time: Annotated[Timestamp | None, Field(description="When it was last used.")] = None
     expires_at: Annotated[
         Timestamp | None,

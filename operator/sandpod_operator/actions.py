@@ -3,7 +3,7 @@
 Made by the plans, carried out by `reconcile.py`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
@@ -62,17 +62,18 @@ class Emit:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class PatchSpec:
-    """Change fields of a spec, of the object in exactly that version: whoever used it since has made another."""
+class Patch:
+    """Change fields of a spec, or labels, of the object in exactly that version: a use since has made another."""
 
     resource: Resource
     namespace: str
     name: str
     resource_version: str
-    spec: dict[str, Any]
+    spec: dict[str, Any] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
 
 
-Action = Create | Apply | Delete | PatchStatus | PatchSpec | Emit
+Action = Create | Apply | Delete | PatchStatus | Patch | Emit
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -41,6 +41,15 @@ _START: Final = frozenset({"CreateContainerConfigError", "CreateContainerError",
 # The scheduler's second word is for what it found a node for and then could not bind there: a volume, mostly.
 _UNSCHEDULED: Final = frozenset({"Unschedulable", "SchedulerError"})
 _NEVER_RAN: Final = frozenset({"StartError", "ContainerCannotRun"})
+_RUNTIME: Final = frozenset({"CreateContainerError", "RunContainerError"})
+# What runtimes (runc, crun, gVisor, and containerd before them) say where the next pod would fare no better: of the
+# command, its folder, its user, its mounts, its memory. Whatever else they say may be the node's bad moment.
+_LASTING: Final = re.compile(
+    r"""(?<!fork/)\bexec(:[ ]|[ ]/) | executable | exec[ ]format | no[ ]command | \bcwd\b | error[ ]mounting
+    | mountpoint | not[ ]a[ ]directory | find[ ](user|group) | no[ ]users[ ]found | failed[ ]to[ ]generate
+    | oom-killed | too[ ]low""",
+    re.VERBOSE | re.IGNORECASE,
+)
 _NODE_GONE: Final = frozenset({"NodeLost", "NodeShutdown", "Shutdown", "Terminated"})
 _DISRUPTED_NODE: Final = frozenset({"DeletionByTaintManager", "DeletionByPodGC"})
 
@@ -113,6 +122,20 @@ def _end_of_container(ended: Terminated, *, was_ready: bool) -> Cause:
 def is_network_open(ended: Terminated) -> bool:
     """Tell whether the runner ended itself because it reached an address that it must not reach."""
     return ended.exit_code == EXIT_NOT_ISOLATED and ended.message.startswith(f"{Reason.NETWORK_OPEN}:")
+
+
+def runtime_fault(pod: Pod) -> str | None:
+    """Return what the container runtime says of a container that it could not start, where a fresh pod may start.
+
+    None where nothing failed, where something of the pod ran and ended, and where the next pod would fail as this one.
+    """
+    end = pod.terminated or pod.not_prepared
+    if end is not None:
+        said = end.message if end.reason in _NEVER_RAN else ""
+    else:
+        said = pod.waiting.message if pod.waiting is not None and pod.waiting.reason in _RUNTIME else ""
+    taken = _taken(pod) is not None
+    return said if said and not taken and RUNNER_HOME not in said and not _LASTING.search(said) else None
 
 
 def obstacle(pod: Pod) -> Cause | None:

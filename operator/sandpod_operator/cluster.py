@@ -156,7 +156,7 @@ class Cluster:
                 content_type="application/merge-patch+json",
             )
 
-    async def patch_spec(self, resource: Resource, namespace: str, name: str, change: dict[str, Any]) -> dict[str, Any]:
+    async def patch(self, resource: Resource, namespace: str, name: str, change: dict[str, Any]) -> dict[str, Any]:
         """Merge a change and return the object; ConflictError when the resourceVersion in it is not the current one."""
         with self._counted("patch", resource):
             return await self._request(

@@ -105,15 +105,13 @@ class Controller:
             if pool.spec.template_ref.name == template:
                 yield Key(resources.POOLS.kind, namespace, pool.metadata.name)
         for sandbox in self._store.all_sandboxes(namespace):
-            # Those that have a pod keep it as it is.
-            has_pod = self._store.pod(namespace, sandbox.metadata.name) is not None
-            if sandbox.spec.template_ref.name == template and not has_pod:
+            # Those that have a pod keep it as it is, but for its network profile.
+            settled = sandbox.spec.network == names.NETWORK_NONE and self._store.pod(namespace, sandbox.metadata.name)
+            if sandbox.spec.template_ref.name == template and not settled:
                 yield Key(resources.SANDBOXES.kind, namespace, sandbox.metadata.name)
 
     def _policy_owners(self, namespace: str, name: str) -> Iterator[Key]:
-        if name == names.POLICY_DENY_ALL:
-            yield Key(resources.NAMESPACE, namespace, "")
-            return
+        yield Key(resources.NAMESPACE, namespace, "")
         policy = self._store.policy(namespace, name)
         template = policy["metadata"].get("labels", {}).get(names.LABEL_TEMPLATE) if policy is not None else None
         if template is not None:

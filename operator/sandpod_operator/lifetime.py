@@ -85,6 +85,23 @@ def expiry(sandbox: Sandbox, now: datetime, *, suspends: bool = False) -> Reason
     return Reason.IDLE_TIMEOUT if end is not None and end <= now else None
 
 
+def shown(sandbox: Sandbox, now: datetime, *, suspends: bool) -> tuple[datetime | None, datetime | None]:
+    """Return last use and end for the status: the old ones while they are a little older, so that a use costs no write.
+
+    The end that is shown is then up to a tenth of the idle timeout early, never late.
+    """
+    used = last_activity(sandbox, now)
+    expires = expires_at(sandbox, now, suspends=suspends)
+    old = sandbox.status
+    if used is None or expires is None or old.last_activity_time is None or old.expires_at is None:
+        return used, expires
+    slack = sandbox.spec.lifetime.idle_timeout / 10
+    same = old.observed_generation == sandbox.metadata.generation and old.expires_at > now
+    if same and abs((used - old.last_activity_time).total_seconds()) < slack:
+        return old.last_activity_time, old.expires_at
+    return used, expires
+
+
 def suspend_at(sandbox: Sandbox, now: datetime, *, suspends: bool) -> datetime | None:
     """Return when the sandbox is to be suspended unless it is used before, or None where it is not to be."""
     return idle_end(sandbox, now) if suspends and sandbox.spec.operating_mode == "Running" else None

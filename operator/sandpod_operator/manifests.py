@@ -27,6 +27,7 @@ READY_COMMAND: Final = (*names.RUNNER_COMMAND, "ready")
 KERNEL_COMMAND: Final = (*names.RUNNER_COMMAND, "kernel")
 _START_SECONDS: Final = 60
 _MARGIN: Final = 3600
+NODE_IP: Final = "$(NODE_IP)"  # in a probe: Kubernetes puts the node's address there
 _KUBELET_PORT: Final = 10250
 _METADATA: Final = "169.254.169.254:80"
 
@@ -217,7 +218,7 @@ def probes(profile: NetworkProfile, settings: OperatorSettings) -> list[str]:
     """Return the addresses that the runner must fail to reach: whatever a profile opens, but the DNS it asks for."""
     dns = "" if profile.dns else settings.cluster_dns
     more = (part.strip() for part in settings.more_probes.split(","))
-    wanted = (settings.api_server, f"$(NODE_IP):{_KUBELET_PORT}", _METADATA, dns, *more)
+    wanted = (settings.api_server, f"{NODE_IP}:{_KUBELET_PORT}", _METADATA, dns, *more)
     return [address for address in wanted if address]
 
 

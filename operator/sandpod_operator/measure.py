@@ -4,7 +4,7 @@ from sandpod_api import names
 from sandpod_api.conditions import ConditionType, find, is_true
 from sandpod_api.types import Sandbox
 from sandpod_operator.metrics import Metrics
-from sandpod_operator.observe import ObservedPool
+from sandpod_operator.observe import ObservedNamespace, ObservedPool
 from sandpod_operator.plan_pool import is_warm
 from sandpod_operator.status import is_final
 
@@ -38,3 +38,8 @@ def measure_pool(metrics: Metrics, observed: ObservedPool) -> None:
     metadata = observed.pool.metadata
     metrics.pool_wanted.labels(metadata.namespace, metadata.name).set(observed.pool.spec.replicas)
     metrics.pool_ready.labels(metadata.namespace, metadata.name).set(sum(is_warm(m) for m in observed.members))
+
+
+def measure_namespace(metrics: Metrics, observed: ObservedNamespace) -> None:
+    """Tell which policies of others open something to sandboxes, and forget those that do no more."""
+    metrics.set_widening(observed.namespace, {policy.name for policy in observed.widening})

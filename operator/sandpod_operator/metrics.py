@@ -1,13 +1,16 @@
 """What Prometheus can ask the operator: its work, its pools, how long sandboxes take, whether events arrive.
 
 Called by whatever does the work. No label names a sandbox, an owner or a session, so the number of series does not
-grow with use; pools are few and named by an administrator.
+grow with use; pools and network policies are few and named by an administrator.
 """
 
 import contextlib
+import logging
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+_log = logging.getLogger(__name__)
 
 _START_BUCKETS: Final = (0.5, 1, 1.5, 2, 2.5, 3, 4, 5, 7.5, 10, 15, 30, 60, 120)
 _RECONCILE_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5, 30)
@@ -74,12 +77,29 @@ class Metrics:
             ["kind"],
             registry=self.registry,
         )
+        self._widening = Gauge(
+            "sandpod_network_policy_widening",
+            "1 for each network policy that is none of Sandpod's and opens something to sandboxes.",
+            ["namespace", "policy"],
+            registry=self.registry,
+        )
+        self._widened: dict[str, set[str]] = {}
         self.leader = Gauge("sandpod_operator_leader", "1 in the active replica.", registry=self.registry)
         self.events_dropped = Counter(
             "sandpod_operator_events_dropped_total",
             "Events not posted to keep their rate bounded.",
             registry=self.registry,
         )
+
+    def set_widening(self, namespace: str, policies: set[str]) -> None:
+        """Say which policies open something to a namespace's sandboxes, and log those that are new."""
+        known = self._widened.get(namespace, set())
+        for policy in sorted(policies - known):
+            _log.warning("NetworkPolicy %s/%s is none of Sandpod's and opens something to sandboxes", namespace, policy)
+            self._widening.labels(namespace, policy).set(1)
+        for policy in known - policies:
+            self._widening.remove(namespace, policy)
+        self._widened[namespace] = policies
 
     def forget_pool(self, namespace: str, pool: str) -> None:
         """Remove the series of a pool that is gone."""

@@ -19,10 +19,12 @@ from sandpod_operator.pods import Pod
 from sandpod_operator.policies import build_deny_all, in_force
 from sandpod_operator.resources import Key
 from sandpod_operator.store import Store
+from sandpod_operator.widening import Widening
 
 # Without vowels and look-alikes, as Kubernetes' own: no words, no confusion.
 _ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
 _SUFFIX: Final = 8
+MAX_WIDENING: Final = 50  # each is a series of a metric and an Event
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -107,6 +109,21 @@ class ObservedTemplate:
     policies: Mapping[str, dict[str, Any]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ObservedNamespace:
+    """A namespace with sandboxes.
+
+    Attributes:
+        namespace: Its name.
+        closed: Whether its deny-all policy is in force.
+        widening: Policies of others that open something to sandbox pods, the first ones by name.
+    """
+
+    namespace: str
+    closed: bool = True
+    widening: tuple[Widening, ...] = ()
+
+
 @dataclass(kw_only=True, slots=True)
 class Notes:
     """What the operator remembers and no object says. Losing it costs a retry, never a wrong decision.
@@ -187,17 +204,24 @@ def observe_template(store: Store, key: Key) -> ObservedTemplate | None:
     template = store.template(key.namespace, key.name)
     if template is None:
         return None
+    ours = {names.LABEL_MANAGED_BY: names.MANAGED_BY, names.LABEL_TEMPLATE: key.name}
     policies = {
         policy["metadata"]["name"]: policy
         for policy in store.policies(key.namespace)
-        if policy["metadata"].get("labels", {}).get(names.LABEL_TEMPLATE) == key.name
+        if ours.items() <= policy["metadata"].get("labels", {}).items()
     }
     return ObservedTemplate(template=template, policies=policies)
 
 
-def is_closed(store: Store, namespace: str) -> bool:
-    """Tell whether the namespace's deny-all policy is in force."""
-    return in_force(build_deny_all(namespace), store.policy(namespace, names.POLICY_DENY_ALL))
+def observe_namespace(store: Store, namespace: str) -> ObservedNamespace:
+    """Return what is known of a namespace."""
+    templates = {key.name for key in store.keys(resources.TEMPLATES) if key.namespace == namespace}
+    found = (Widening.of(policy, templates) for policy in store.policies(namespace))
+    return ObservedNamespace(
+        namespace=namespace,
+        closed=in_force(build_deny_all(namespace), store.policy(namespace, names.POLICY_DENY_ALL)),
+        widening=tuple(sorted(filter(None, found), key=lambda each: each.name)[:MAX_WIDENING]),
+    )
 
 
 def orphans(store: Store) -> list[Key]:

@@ -8,18 +8,20 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
+from sandpod_api import names
 from sandpod_api.base import ApiModel
 from sandpod_api.conditions import ConditionType, Reason, find, is_true
 from sandpod_api.types import Sandbox, SandboxStatus
 from sandpod_operator import lifetime
-from sandpod_operator.actions import Action, Apply, Create, Delete, PatchSpec, PatchStatus, Plan
+from sandpod_operator.actions import Action, Apply, Create, Delete, Patch, PatchStatus, Plan
 from sandpod_operator.manifests import build_pod, find_profile, workspace_of
-from sandpod_operator.observe import ObservedSandbox, ObservedTemplate
+from sandpod_operator.networks import to_relabel
+from sandpod_operator.observe import ObservedNamespace, ObservedSandbox, ObservedTemplate
 from sandpod_operator.policies import build_deny_all, build_profile, in_force
 from sandpod_operator.resources import PODS, POLICIES, SANDBOXES, VOLUME_CLAIMS
 from sandpod_operator.settings import OperatorSettings
 from sandpod_operator.status import compute_status, is_final, is_over
-from sandpod_operator.story import idle_suspended, pod_created, sandbox_story
+from sandpod_operator.story import idle_suspended, network_widened, pod_created, sandbox_story
 from sandpod_operator.volume_claims import build_volume_claim
 
 _PASSING = frozenset({Reason.POD_PENDING, Reason.STARTING})
@@ -48,19 +50,33 @@ def plan_sandbox(observed: ObservedSandbox, settings: OperatorSettings, now: dat
     actions = (
         *_make_pod(observed, status, settings, now),
         *_status_actions(sandbox, status, settings, now),
+        *_relabel(observed, status),
         *_end_pod(observed, status, settings, now),
     )
     return Plan(actions=actions, due=_due(observed, status, settings, now))
 
 
-def _suspend(sandbox: Sandbox) -> PatchSpec:
+def _suspend(sandbox: Sandbox) -> Patch:
     metadata = sandbox.metadata
-    return PatchSpec(
+    return Patch(
         resource=SANDBOXES,
         namespace=metadata.namespace,
         name=metadata.name,
         resource_version=metadata.resource_version,
         spec={"operatingMode": "Suspended"},
+    )
+
+
+def _relabel(observed: ObservedSandbox, status: SandboxStatus) -> Iterator[Action]:
+    pod, profile = observed.pod, to_relabel(observed)
+    if pod is None or profile is None or is_over(status.conditions):
+        return
+    yield Patch(
+        resource=PODS,
+        namespace=pod.metadata.namespace,
+        name=pod.metadata.name,
+        resource_version=pod.metadata.resource_version,
+        labels={names.LABEL_NETWORK: profile},
     )
 
 
@@ -107,7 +123,7 @@ def _pod_delete_at(
         # Whether an unreachable node's pods are lost is for Kubernetes to decide; it deletes them after five minutes.
         return None if unreachable else _since(status, ConditionType.READY, settings.failed_pod_grace)
     over = is_true(status.conditions, ConditionType.EXPIRED) or observed.sandbox.spec.operating_mode == "Suspended"
-    return now if over else None
+    return now if over or status.reason == Reason.START_RETRIED else None
 
 
 def _since(status: SandboxStatus, kind: ConditionType, seconds: float) -> datetime | None:
@@ -204,6 +220,11 @@ def plan_template(observed: ObservedTemplate) -> Plan:
     return Plan(actions=tuple(actions))
 
 
-def plan_namespace(namespace: str, *, closed: bool) -> Plan:
-    """Decide about a namespace: its deny-all policy is there, and says what it must."""
-    return Plan() if closed else Plan(actions=(Apply(resource=POLICIES, manifest=build_deny_all(namespace)),))
+def plan_namespace(observed: ObservedNamespace) -> Plan:
+    """Decide about a namespace: its deny-all policy is there and says what it must, and others' that open are told of.
+
+    These are left alone: whoever may write policies here may have a reason, and would write them again.
+    """
+    apply = Apply(resource=POLICIES, manifest=build_deny_all(observed.namespace))
+    warnings = (network_widened(observed.namespace, policy) for policy in observed.widening)
+    return Plan(actions=(*(() if observed.closed else (apply,)), *warnings))

@@ -4,11 +4,12 @@
 """
 
 from datetime import datetime
+from typing import Annotated
 
 from pydantic import Field
 
 from sandpod_api.base import ObservedModel, Timestamp
-from sandpod_api.names import CONTAINER, KERNEL_CONTAINER
+from sandpod_api.names import CONTAINER, KERNEL_CONTAINER, LABEL_NETWORK, NETWORK_NONE
 from sandpod_api.types import ObjectMeta
 
 
@@ -59,9 +60,17 @@ class PodStatus(ObservedModel):
     phase: str = ""
     reason: str = ""
     message: str = ""
+    host_ip: Annotated[str, Field(alias="hostIP")] = ""
     conditions: list[PodCondition] = Field(default_factory=list)
     container_statuses: list[ContainerStatus] = Field(default_factory=list)
     init_container_statuses: list[ContainerStatus] = Field(default_factory=list)
+
+
+class Variable(ObservedModel):
+    """A variable of a container's environment; one from elsewhere has no value here."""
+
+    name: str = ""
+    value: str = ""
 
 
 class PodContainer(ObservedModel):
@@ -69,12 +78,14 @@ class PodContainer(ObservedModel):
 
     name: str = ""
     image: str = ""
+    env: list[Variable] = Field(default_factory=list)
 
 
 class PodSpec(ObservedModel):
     """Where it runs, and what."""
 
     node_name: str | None = None
+    dns_policy: str = ""
     containers: list[PodContainer] = Field(default_factory=list)
 
 
@@ -116,6 +127,16 @@ class Pod(ObservedModel):
         return waits[0] if waits else None
 
     @property
+    def network(self) -> str:
+        """The network profile that it is under."""
+        return self.metadata.labels.get(LABEL_NETWORK, NETWORK_NONE)
+
+    @property
+    def resolves_names(self) -> bool:
+        """Whether it was made to ask the cluster's DNS."""
+        return self.spec.dns_policy != "None"
+
+    @property
     def image(self) -> str | None:
         """The image that was asked for."""
         return next((c.image for c in self.spec.containers if c.name == CONTAINER), None)
@@ -144,6 +165,11 @@ class Pod(ObservedModel):
     def condition(self, kind: str) -> PodCondition | None:
         """Return the pod's condition of that type, or None."""
         return next((c for c in self.status.conditions if c.type == kind), None)
+
+    def variable(self, name: str) -> str:
+        """Return a variable of the sandbox's container, empty where it has none of that name."""
+        container = next((c for c in self.spec.containers if c.name == CONTAINER), PodContainer())
+        return next((v.value for v in container.env if v.name == name), "")
 
     def ready_since(self) -> datetime | None:
         """Return when it became ready."""

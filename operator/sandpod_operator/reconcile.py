@@ -14,11 +14,11 @@ from typing import Any, Final, Protocol
 from sandpod_api import names
 from sandpod_api.conditions import Reason
 from sandpod_operator import observe, resources
-from sandpod_operator.actions import Action, Apply, Create, Delete, Emit, PatchSpec, PatchStatus, Plan
+from sandpod_operator.actions import Action, Apply, Create, Delete, Emit, Patch, PatchStatus, Plan
 from sandpod_operator.causes import clean
 from sandpod_operator.errors import ClusterError, ConflictError, NotFoundError, RefusedError
 from sandpod_operator.kernels import Kernel
-from sandpod_operator.measure import measure_pool, measure_status
+from sandpod_operator.measure import measure_namespace, measure_pool, measure_status
 from sandpod_operator.metrics import Metrics
 from sandpod_operator.observe import Notes, Refusal
 from sandpod_operator.plan import plan_namespace, plan_sandbox, plan_template
@@ -44,7 +44,7 @@ class ClusterApi(Protocol):
     async def patch_status(  # noqa: D102
         self, resource: Resource, namespace: str, name: str, status: dict[str, Any]
     ) -> dict[str, Any]: ...
-    async def patch_spec(  # noqa: D102
+    async def patch(  # noqa: D102
         self, resource: Resource, namespace: str, name: str, change: dict[str, Any]
     ) -> dict[str, Any]: ...
     async def delete(  # noqa: D102
@@ -123,7 +123,7 @@ class Reconciler:
         if key.kind == resources.TEMPLATES.kind:
             template = observe.observe_template(self._store, key)
             return plan_template(template) if template is not None else Plan()
-        return plan_namespace(key.namespace, closed=observe.is_closed(self._store, key.namespace))
+        return self._decide_namespace(key.namespace)
 
     async def _decide_sandbox(self, key: Key, now: datetime) -> Plan:
         observed = observe.observe_sandbox(self._store, self._notes, key)
@@ -156,6 +156,11 @@ class Reconciler:
         measure_pool(self._metrics, observed)
         return plan
 
+    def _decide_namespace(self, namespace: str) -> Plan:
+        observed = observe.observe_namespace(self._store, namespace)
+        measure_namespace(self._metrics, observed)
+        return plan_namespace(observed)
+
     async def _carry_out(self, plan: Plan) -> bool:
         """Do what the plan says, in order.
 
@@ -179,8 +184,8 @@ class Reconciler:
                 return True
             case PatchStatus():
                 return await self._patch_status(action)
-            case PatchSpec():
-                return await self._patch_spec(action)
+            case Patch():
+                return await self._patch(action)
             case Delete():
                 return await self._delete(action)
 
@@ -228,10 +233,14 @@ class Reconciler:
             measure_status(self._metrics, before, self._store.sandbox(action.namespace, action.name))
         return True
 
-    async def _patch_spec(self, action: PatchSpec) -> bool:
-        change = {"metadata": {"resourceVersion": action.resource_version}, "spec": action.spec}
+    async def _patch(self, action: Patch) -> bool:
+        change: dict[str, Any] = {"metadata": {"resourceVersion": action.resource_version}}
+        if action.labels:
+            change["metadata"]["labels"] = action.labels
+        if action.spec:
+            change["spec"] = action.spec
         try:
-            after = await self._cluster.patch_spec(action.resource, action.namespace, action.name, change)
+            after = await self._cluster.patch(action.resource, action.namespace, action.name, change)
         except NotFoundError:
             self._listener.lost(Key(action.resource.kind, action.namespace, action.name))
             return False
@@ -263,7 +272,7 @@ class Reconciler:
         return True
 
 
-def key_parts(action: Delete | PatchSpec) -> tuple[Resource, str, str]:
+def key_parts(action: Delete | Patch) -> tuple[Resource, str, str]:
     """Return what names the object of an action."""
     return action.resource, action.namespace, action.name
 

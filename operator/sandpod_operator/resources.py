@@ -51,7 +51,8 @@ PODS: Final = Resource("", "v1", "pods", "Pod", f"{_OURS},{names.LABEL_SANDBOX}"
 VOLUME_CLAIMS: Final = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
 EVENTS: Final = Resource("", "v1", "events", "Event")
 NODES: Final = Resource("", "v1", "nodes", "Node", namespaced=False)
-POLICIES: Final = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy", _OURS)
+# All of them, since those of others can open what ours close.
+POLICIES: Final = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
 LEASES: Final = Resource("coordination.k8s.io", "v1", "leases", "Lease", _OURS)
 
 WATCHED: Final = (SANDBOXES, TEMPLATES, POOLS, PODS, POLICIES, LEASES)
@@ -59,7 +60,7 @@ WATCHED: Final = (SANDBOXES, TEMPLATES, POOLS, PODS, POLICIES, LEASES)
 
 
 class Key(NamedTuple):
-    """What one reconcile is about. A namespace's own key (kind Namespace, empty name) is its deny-all policy."""
+    """What one reconcile is about. A namespace's own key (kind Namespace, empty name) is about its policies."""
 
     kind: str
     namespace: str

@@ -10,9 +10,10 @@ from datetime import datetime
 from sandpod_api.conditions import SENTENCES, Condition, ConditionStatus, ConditionType, Reason, find, is_true, merge
 from sandpod_api.types import Phase, Sandbox, SandboxStatus
 from sandpod_operator import lifetime
-from sandpod_operator.causes import FINAL, Cause, cause, end_of, is_network_open, obstacle
+from sandpod_operator.causes import FINAL, Cause, cause, end_of, is_network_open, obstacle, runtime_fault
 from sandpod_operator.kernels import compare
 from sandpod_operator.manifests import find_profile
+from sandpod_operator.networks import network_applied
 from sandpod_operator.observe import ObservedSandbox
 
 
@@ -29,7 +30,7 @@ def compute_status(observed: ObservedSandbox, now: datetime) -> SandboxStatus:
     ready = find(conditions, ConditionType.READY)
     pod = observed.pod
     over = is_over(conditions)
-    used, expires = _clock(observed, now)
+    used, expires = lifetime.shown(observed.sandbox, now, suspends=observed.suspends)
     return SandboxStatus(
         phase=_phase(observed.sandbox, conditions),
         reason=ready.reason if ready is not None and ready.status != "True" else None,
@@ -37,6 +38,8 @@ def compute_status(observed: ObservedSandbox, now: datetime) -> SandboxStatus:
         pod_name=pod.metadata.name if pod else old.pod_name if over else None,
         node_name=pod.spec.node_name if pod else old.node_name if over else None,
         image=pod.image if pod else old.image if over else None,
+        network=pod.network if pod else old.network if over else None,
+        retried_pod=_retried_pod(observed, ready),
         start_time=_start_time(observed, conditions, now),
         last_activity_time=used,
         expires_at=expires,
@@ -76,6 +79,7 @@ def _conditions(observed: ObservedSandbox, now: datetime) -> list[Condition]:
     found = [
         pod_scheduled(observed, ended),
         network_isolated(observed, over=ended is not None),
+        network_applied(observed, over=ended is not None),
         kernel_isolated(observed, over=ended is not None),
         ready,
         expires,
@@ -179,7 +183,7 @@ def ready_condition(observed: ObservedSandbox, now: datetime) -> Condition:
 
 
 def _not_ready(observed: ObservedSandbox, now: datetime) -> Cause | None:
-    return _over(observed, now) or _lost(observed) or _starting(observed)
+    return _over(observed, now) or _again(observed) or _lost(observed) or _starting(observed)
 
 
 def _over(observed: ObservedSandbox, now: datetime) -> Cause | None:
@@ -193,6 +197,15 @@ def _over(observed: ObservedSandbox, now: datetime) -> Cause | None:
     if expiry is not None:
         return cause(expiry)
     return _why_suspended(observed) if is_suspended else None
+
+
+def _again(observed: ObservedSandbox) -> Cause | None:
+    """Return why a fresh pod is to be tried, which is once, as the status remembers. Nothing of the sandbox has run."""
+    pod, old = observed.pod, observed.sandbox.status
+    said = runtime_fault(pod) if pod is not None and old.retried_pod in {None, pod.metadata.uid} else None
+    if said is None or _was_ready(observed.sandbox) or is_final(old.conditions):
+        return None
+    return cause(Reason.START_RETRIED, said)
 
 
 def _lost(observed: ObservedSandbox) -> Cause | None:
@@ -247,30 +260,19 @@ def expired(observed: ObservedSandbox, now: datetime) -> Condition:
     return _condition(ConditionType.EXPIRED, "True", Cause(reason, f"{SENTENCES[reason][:-1]} ({seconds} s)."))
 
 
-def _clock(observed: ObservedSandbox, now: datetime) -> tuple[datetime | None, datetime | None]:
-    """Return last use and end; the old ones while they are only a little older, so that a use costs no write.
-
-    The end that is shown is then up to a tenth of the idle timeout early, never late.
-    """
-    sandbox = observed.sandbox
-    used = lifetime.last_activity(sandbox, now)
-    expires = lifetime.expires_at(sandbox, now, suspends=observed.suspends)
-    old = sandbox.status
-    if used is None or expires is None or old.last_activity_time is None or old.expires_at is None:
-        return used, expires
-    slack = sandbox.spec.lifetime.idle_timeout / 10
-    same = old.observed_generation == sandbox.metadata.generation and old.expires_at > now
-    if same and abs((used - old.last_activity_time).total_seconds()) < slack:
-        return old.last_activity_time, old.expires_at
-    return used, expires
-
-
 def _start_time(observed: ObservedSandbox, conditions: list[Condition], now: datetime) -> datetime | None:
     if observed.sandbox.spec.operating_mode == "Suspended":
         return None
     if observed.sandbox.status.start_time is not None or not is_true(conditions, ConditionType.READY):
         return observed.sandbox.status.start_time
     return (observed.pod.ready_since() if observed.pod else None) or now
+
+
+def _retried_pod(observed: ObservedSandbox, ready: Condition | None) -> str | None:
+    if ready is not None and ready.reason == Reason.START_RETRIED and observed.pod is not None:
+        return observed.pod.metadata.uid
+    begun = ready is None or ready.status == "True" or observed.sandbox.spec.operating_mode == "Suspended"
+    return None if begun else observed.sandbox.status.retried_pod
 
 
 def _phase(sandbox: Sandbox, conditions: list[Condition]) -> Phase:

@@ -1,6 +1,7 @@
 """Turns changes of a status into Events, so that `kubectl describe` tells what happened, when and why.
 
-Called by the plans. Pure. An Event is made where the status changes and nowhere else, so a restart repeats none.
+Called by the plans. Pure. An Event is made where the status changes, so a restart repeats none; that of a policy has no
+status to look at, and says the same each time.
 """
 
 from collections.abc import Iterator
@@ -9,7 +10,8 @@ from datetime import datetime
 from sandpod_api.conditions import Condition, ConditionType, Reason, find, is_true
 from sandpod_api.types import Sandbox, SandboxPool, SandboxPoolStatus, SandboxStatus
 from sandpod_operator.actions import Emit
-from sandpod_operator.resources import POOLS, SANDBOXES
+from sandpod_operator.resources import POLICIES, POOLS, SANDBOXES
+from sandpod_operator.widening import Widening
 
 # Not ready for a reason that is nobody's trouble.
 _QUIET = frozenset({Reason.POD_PENDING, Reason.STARTING, Reason.SUSPENDED, Reason.TTL_EXPIRED, Reason.IDLE_TIMEOUT})
@@ -18,6 +20,7 @@ _QUIET = frozenset({Reason.POD_PENDING, Reason.STARTING, Reason.SUSPENDED, Reaso
 def sandbox_story(sandbox: Sandbox, new: SandboxStatus) -> Iterator[Emit]:
     """Return the Events of a status that is about to replace the Sandbox's."""
     old = sandbox.status
+    yield from _network_story(sandbox, new)
     ready, was = find(new.conditions, ConditionType.READY), find(old.conditions, ConditionType.READY)
     if ready is not None and ready.status == "True" and (was is None or was.status != "True"):
         yield _emit(sandbox, "Ready", f"{new.pod_name} takes runs on {new.node_name}{_took(sandbox, new)}.")
@@ -33,6 +36,17 @@ def sandbox_story(sandbox: Sandbox, new: SandboxStatus) -> Iterator[Emit]:
         yield _emit(sandbox, expired.reason, expired.message)
 
 
+def _network_story(sandbox: Sandbox, new: SandboxStatus) -> Iterator[Emit]:
+    """Return the Events of a profile that another took the place of, or that was refused."""
+    old = sandbox.status
+    if None not in {old.network, new.network} and old.network != new.network:
+        yield _emit(sandbox, "NetworkChanged", f"Network profile {new.network!r} is in force, after {old.network!r}.")
+    told, was = (find(status.conditions, ConditionType.NETWORK_APPLIED) for status in (new, old))
+    refused = told is not None and told.status == "False" and told.reason != Reason.APPLYING
+    if told is not None and refused and (was is None or was.message != told.message):
+        yield _emit(sandbox, told.reason, told.message, warning=True)
+
+
 def pod_created(sandbox: Sandbox, pod: str) -> Emit:
     """Return the Event of a pod that was made."""
     return _emit(sandbox, "PodCreated", f"Made pod {pod}.")
@@ -43,6 +57,25 @@ def idle_suspended(sandbox: Sandbox, end: datetime | None) -> Emit:
     seconds = sandbox.spec.lifetime.idle_timeout
     until = f" until {end:%Y-%m-%dT%H:%M:%SZ}, when its ttl ends" if end is not None else ""
     return _emit(sandbox, Reason.IDLE_TIMEOUT, f"Not used for {seconds} s, so it is suspended. Its files stay{until}.")
+
+
+def network_widened(namespace: str, policy: Widening) -> Emit:
+    """Return the Event of a policy of somebody else's that opens something to sandboxes.
+
+    It is asked for at every look, and is there once: its name comes from its words, and the API server forgets it after
+    an hour while the policy may stay.
+    """
+    opened = " and ".join(policy.directions)
+    return Emit(
+        resource=POLICIES,
+        namespace=namespace,
+        name=policy.name,
+        uid=policy.uid,
+        reason="NetworkWidened",
+        message=f"It is none of Sandpod's and opens {opened} to sandbox pods; delete it or narrow its podSelector, "
+        "since policies add up.",
+        kind="Warning",
+    )
 
 
 def pool_story(pool: SandboxPool, new: SandboxPoolStatus) -> Iterator[Emit]:

@@ -154,7 +154,7 @@ def test_weaker_pods_are_refused_among_the_sandboxes_and_nowhere_else() -> None:
         for rule in policy["matchConstraints"]["resourceRules"]
         for resource in rule["resources"]
     } == {
-        ("pods", "CREATE"),
+        ("pods", "CREATE", "UPDATE"),
         ("pods/ephemeralcontainers", "UPDATE"),
     }
     assert binding == {
@@ -175,6 +175,15 @@ def test_each_rule_says_what_is_wrong_and_what_must_be() -> None:
         assert rule["reason"] == "Forbidden"
         # By these words the operator tells the quota's refusals from all others.
         assert "exceeded quota" not in rule["message"]
+
+
+def test_labels_that_must_stay_are_those_of_the_operators_pods() -> None:
+    pod = build_pod(a_sandbox(), a_template(), NetworkProfile(name="none"), settings())
+    rules = only(render(), "ValidatingAdmissionPolicy", POLICY)["spec"]["validations"]
+    [rule] = [rule for rule in rules if "metadata.?labels" in rule["expression"]]
+    fixed = [label for label in pod["metadata"]["labels"] if f"'{label}'" in rule["expression"]]
+    assert set(pod["metadata"]["labels"]) - set(fixed) == {names.LABEL_NETWORK}
+    assert names.LABEL_NETWORK in rule["message"]
 
 
 def test_longest_deadline_of_a_pod_is_that_of_a_warm_one() -> None:

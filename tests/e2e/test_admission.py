@@ -363,8 +363,38 @@ def test_weaker_pod_is_refused_with_its_sentence(space: Space, name: str) -> Non
     assert space.answers[name].startswith(WEAK[name][0])
 
 
-def test_every_rule_of_the_policy_has_a_pod_that_breaks_it(space: Space) -> None:
-    assert {rule["message"] for rule in space.policy["spec"]["validations"]} == {a for a in space.answers.values() if a}
+# Of a pod that is there: the start of the sentence, and what is changed. All but the network profile stay as they were.
+FIXED: Final = ("app.kubernetes.io/managed-by", "sandpod.dev/sandbox", "sandpod.dev/template")
+CHANGES: Final[dict[str, tuple[str, str, Any]]] = {
+    "network": ("", "/metadata/labels/sandpod.dev~1network", "web"),
+    "image": ("A container's image is changed", "/spec/containers/0/image", "another:1"),
+    **{key: ("The pod's labels", f"/metadata/labels/{key.replace('/', '~1')}", "another") for key in FIXED},
+}
+
+
+@pytest.fixture(scope="module")
+def changed(space: Space) -> dict[str, str]:
+    """Return what came of each change, as of a pod that is made."""
+    command = ["patch", "pod", "waiting", "-n", space.cluster.sandboxes, "--dry-run=server", "--type=json"]
+
+    def answer(change: tuple[str, str, Any]) -> str:
+        _, path, value = change
+        patch = json.dumps([{"op": "replace", "path": path, "value": value}])
+        return send([*command, "-p", patch], {})[1].get("waiting", "")
+
+    return {name: answer(change) for name, change in CHANGES.items()}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_pod_that_is_there_may_get_another_network_profile_and_nothing_else(changed: dict[str, str], name: str) -> None:
+    start = CHANGES[name][0]
+    assert changed[name].startswith(start)
+    assert bool(changed[name]) == bool(start)
+
+
+def test_every_rule_of_the_policy_has_a_pod_that_breaks_it(space: Space, changed: dict[str, str]) -> None:
+    broken = {answer for answer in (*space.answers.values(), *changed.values()) if answer}
+    assert {rule["message"] for rule in space.policy["spec"]["validations"]} == broken
 
 
 def test_api_server_finds_no_fault_in_the_policy(space: Space) -> None:

@@ -122,7 +122,6 @@ async def test_malformed_object_is_refused_with_its_sentence(objects: Objects, n
         ({"claim": {**CLAIM, "session": "other"}}, "a claim is written once and never changed"),
         ({"claim": None}, "a claim is written once and never changed"),
         ({"templateRef": {"name": "other"}}, "templateRef can't be changed; create another Sandbox"),
-        ({"network": "web"}, "network can't be changed; create another Sandbox"),
         ({"workspace": {"size": "1Gi"}}, "workspace can't be changed; create another Sandbox"),
     ],
 )
@@ -180,15 +179,16 @@ async def set_status(objects: Objects, kind: str, name: str, status: dict[str, A
 
 async def test_columns_tell_at_a_glance(objects: Objects) -> None:
     await objects.put(sandbox("shown", claim=CLAIM))
-    status = {"phase": "Failed", "reason": "OutOfMemory", "nodeName": "node-1", "expiresAt": "2026-03-01T13:00:00Z"}
+    end = "2026-03-01T13:00:00Z"
+    status = {"phase": "Failed", "reason": "OutOfMemory", "nodeName": "n-1", "network": "web", "expiresAt": end}
     await set_status(objects, "sbx", "shown", status)
     short = await objects.cluster.kubectl("get", "sbx", "shown", "-n", objects.namespace)
     head, row = (line.split() for line in short.splitlines())
     assert head == ["NAME", "TEMPLATE", "PHASE", "OWNER", "AGE", "EXPIRES"]
-    assert (row[:4], row[5]) == (["shown", "python", "Failed", "alice"], "2026-03-01T13:00:00Z")
+    assert (row[:4], row[5]) == (["shown", "python", "Failed", "alice"], end)
     wide = await objects.cluster.kubectl("get", "sbx", "shown", "-n", objects.namespace, "-o", "wide")
-    assert wide.splitlines()[0].split()[-2:] == ["REASON", "NODE"]
-    assert wide.splitlines()[1].split()[-2:] == ["OutOfMemory", "node-1"]
+    assert wide.splitlines()[0].split()[-3:] == ["REASON", "NODE", "NETWORK"]
+    assert wide.splitlines()[1].split()[-3:] == ["OutOfMemory", "n-1", "web"]
     await objects.put(pool(replicas=4))
     await set_status(objects, "sbxp", "warm", {"readyReplicas": 2, "replicas": 3})
     pools = await objects.cluster.kubectl("get", "sbxp", "warm", "-n", objects.namespace)

@@ -1,23 +1,8 @@
 """What Prometheus scrapes: the numbers of gateways and operators, read through the API server."""
 
-from prometheus_client.parser import text_string_to_metric_families
-
 from e2e.callers import Session
 from e2e.cluster import Cluster, until
-
-Series = dict[tuple[str, frozenset[tuple[str, str]]], float]
-
-
-async def scrape(cluster: Cluster, component: str, port: int) -> Series:
-    """Return the sum over all pods of a component, by name and labels."""
-    total: Series = {}
-    for pod in await cluster.component_pods(component):
-        path = f"/api/v1/namespaces/{cluster.namespace}/pods/{pod}:{port}/proxy/metrics"
-        for family in text_string_to_metric_families(await cluster.kubectl("get", "--raw", path)):
-            for sample in family.samples:
-                key = (sample.name, frozenset(sample.labels.items()))
-                total[key] = total.get(key, 0) + sample.value
-    return total
+from e2e.scraping import Series, scrape
 
 
 def value(series: Series, name: str, **labels: str) -> float:

@@ -38,6 +38,7 @@ async def test_sandbox_becomes_ready_and_describe_tells_its_story(objects: Objec
     assert conditions(status) == {
         "PodScheduled=True/Scheduled",
         "NetworkIsolated=True/Probed",
+        "NetworkApplied=True/Applied",
         "Ready=True/Ready",
         "Expired=False/Alive",
     }
@@ -118,7 +119,9 @@ async def test_image_without_a_runner_is_told(objects: Objects) -> None:
 
 
 # T37
-async def test_open_network_is_found_out_and_the_sandbox_never_handed_out(objects: Objects) -> None:
+async def test_open_network_is_found_out_and_the_sandbox_never_handed_out(
+    objects: Objects, operator: OperatorProcess
+) -> None:
     await objects.template("open", networkProfiles=[{"name": "all", "egress": [{"cidr": "0.0.0.0/0"}]}])
     await objects.sandbox("leaky", templateRef={"name": "open"}, network="all")
     message = await objects.reason("leaky", "NetworkOpen")
@@ -127,6 +130,15 @@ async def test_open_network_is_found_out_and_the_sandbox_never_handed_out(object
     assert "NetworkIsolated=False/NetworkOpen" in conditions(status)
     assert status["phase"] == "Failed"
     assert "startTime" not in status
+    assert 'sandpod_sandboxes_ended_total{reason="NetworkOpen"} 1.0' in operator.get("/metrics").splitlines()
+    chosen = "involvedObject.kind=Sandbox,involvedObject.name=leaky,reason=NetworkOpen,type=Warning"
+
+    async def told() -> str:
+        return await objects.cluster.kubectl(
+            "get", "events", "-n", objects.namespace, "--field-selector", chosen, "-o", "name"
+        )
+
+    await until("the Event", told, within=20)
 
 
 async def test_deleted_pod_of_a_held_sandbox_is_told_and_not_made_anew(objects: Objects) -> None:

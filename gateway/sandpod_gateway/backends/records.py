@@ -85,7 +85,7 @@ def to_record(sandbox: Sandbox, claim: Claim) -> SandboxRecord:
         owner=claim.owner,
         session=claim.session,
         template=sandbox.spec.template_ref.name,
-        network=sandbox.spec.network,
+        network=sandbox.status.network or sandbox.spec.network,
         status=status,
         created=claim.time,
         ttl=sandbox.spec.lifetime.ttl,

@@ -105,7 +105,7 @@ def test_names_kinds_and_short_names() -> None:
 def test_columns_are_what_kubectl_get_shows() -> None:
     shown = {kind: [c["name"] for c in version(kind)["additionalPrinterColumns"]] for kind in CRDS}
     assert shown == {
-        "Sandbox": ["Template", "Phase", "Owner", "Age", "Expires", "Reason", "Node"],
+        "Sandbox": ["Template", "Phase", "Owner", "Age", "Expires", "Reason", "Node", "Network"],
         "SandboxTemplate": ["Image", "Runtime", "Age"],
         "SandboxPool": ["Template", "Wanted", "Ready", "Age", "Reason"],
     }
@@ -132,7 +132,6 @@ def test_rules_and_their_sentences() -> None:
     assert sentences("Sandbox") == {
         "a claim is written once and never changed",
         "templateRef can't be changed; create another Sandbox",
-        "network can't be changed; create another Sandbox",
         "workspace can't be changed; create another Sandbox",
         "idleTimeout can't be longer than ttl",
     }

@@ -207,6 +207,18 @@ def test_an_expired_sandbox_says_which_limit_ended_it() -> None:
     assert (record.status, record.reason, record.message) == ("Expired", "IdleTimeout", "not used for 30 minutes")
 
 
+@pytest.mark.parametrize(("in_force", "told"), [("none", "none"), (None, "web")])
+def test_a_record_tells_the_network_that_is_in_force_and_not_the_one_that_is_wished_for(
+    in_force: str | None, told: str
+) -> None:
+    raw = body("s", claim=held_by("alice"))
+    raw["spec"]["network"] = "web"
+    raw["status"]["network"] = in_force
+    held = Sandbox.model_validate(raw)
+    assert held.spec.claim is not None
+    assert records.to_record(held, held.spec.claim).network == told
+
+
 def test_a_record_knows_its_end_before_the_operator_has_written_it() -> None:
     raw = body("s", claim=held_by("alice", time="2026-01-01T00:00:00Z"))
     raw["spec"]["lifetime"] = {"ttl": 100, "idleTimeout": 60}

@@ -28,15 +28,22 @@ def test_pod_wakes_its_sandbox() -> None:
     assert waiting(world) == {("Sandbox", "box")}
 
 
-def test_template_wakes_its_pools_and_those_sandboxes_that_have_no_pod() -> None:
+def test_template_wakes_its_pools_and_those_sandboxes_that_have_no_pod_or_a_profile_of_it() -> None:
     world = World()
     world.store.put(POOLS, {"metadata": metadata("warm"), "spec": {"templateRef": {"name": "python"}}})
     world.store.put(POOLS, {"metadata": metadata("other"), "spec": {"templateRef": {"name": "other"}}})
     world.store.put(SANDBOXES, sandbox_object("without"))
     world.store.put(SANDBOXES, sandbox_object("with"))
     world.store.put(PODS, pod_object("with"))
+    world.store.put(SANDBOXES, sandbox_object("open", network="web"))
+    world.store.put(PODS, pod_object("open"))
     world.controller.saw(TEMPLATES, template_object())
-    assert waiting(world) == {("SandboxTemplate", "python"), ("SandboxPool", "warm"), ("Sandbox", "without")}
+    assert waiting(world) == {
+        ("SandboxTemplate", "python"),
+        ("SandboxPool", "warm"),
+        ("Sandbox", "without"),
+        ("Sandbox", "open"),
+    }
 
 
 def test_event_that_is_no_news_wakes_nobody() -> None:

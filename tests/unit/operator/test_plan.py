@@ -23,7 +23,7 @@ from sandpod_api.conditions import Reason
 from sandpod_api.types import SandboxStatus
 from sandpod_operator.actions import Action, Apply, Create, Delete, Emit, PatchStatus, Plan
 from sandpod_operator.manifests import build_pod, find_profile
-from sandpod_operator.observe import ObservedSandbox, ObservedTemplate, Refusal
+from sandpod_operator.observe import ObservedNamespace, ObservedSandbox, ObservedTemplate, Refusal
 from sandpod_operator.plan import plan_namespace, plan_sandbox, plan_template, whole_status
 from sandpod_operator.policies import build_deny_all, build_profile
 from sandpod_operator.resources import PODS, POLICIES, SANDBOXES, VOLUME_CLAIMS, Key
@@ -236,7 +236,7 @@ def test_profile_that_a_template_dropped_is_closed_again() -> None:
 
 
 def test_namespace_is_closed_unless_it_is() -> None:
-    assert plan_namespace("boxes", closed=True) == Plan()
-    assert plan_namespace("boxes", closed=False).actions == (
+    assert plan_namespace(ObservedNamespace(namespace="boxes")) == Plan()
+    assert plan_namespace(ObservedNamespace(namespace="boxes", closed=False)).actions == (
         Apply(resource=POLICIES, manifest=build_deny_all("boxes")),
     )

@@ -6,10 +6,21 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from operator_world import NOW, a_pod, a_sandbox, a_template, ago, condition, ended, running, sandbox_object, waiting
+from operator_world import (
+    NOW,
+    a_pod,
+    a_sandbox,
+    a_template,
+    ago,
+    condition,
+    ended,
+    pod_object,
+    running,
+    waiting,
+)
 from sandpod_api.base import rfc3339
 from sandpod_api.conditions import Condition, ConditionType, Reason, find
-from sandpod_api.types import Sandbox, SandboxStatus
+from sandpod_api.types import SandboxStatus
 from sandpod_operator.causes import FINAL
 from sandpod_operator.kernels import Kernel
 from sandpod_operator.observe import ObservedSandbox, Refusal
@@ -65,6 +76,8 @@ def sees(boot_id: str | None, release: str) -> Pod:
     return a_pod(status={**running(), "initContainerStatuses": [{"name": "kernel", "state": told}]})
 
 
+CLOSED = Pod.model_validate({**pod_object(status=running()), "spec": {"dnsPolicy": "None"}})
+
 CASES: dict[str, Case] = {
     "no pod yet": Case(observed(), "PodScheduled=False/PodPending Ready=False/PodPending", "Pending"),
     "template missing": Case(
@@ -78,6 +91,24 @@ CASES: dict[str, Case] = {
         "PodScheduled=False/ProfileNotFound Ready=False/ProfileNotFound",
         "Pending",
         "no network profile 'web'",
+    ),
+    "profile is being changed": Case(
+        observed(
+            sandbox=a_sandbox(claimed=30, network="web"),
+            template=a_template(networkProfiles=[{"name": "web"}]),
+            pod=a_pod(status=running()),
+        ),
+        "NetworkIsolated=True/Probed NetworkApplied=False/Applying Ready=True/Ready",
+        "Ready",
+    ),
+    "profile has DNS that the pod has not": Case(
+        observed(
+            sandbox=a_sandbox(claimed=30, network="web"),
+            template=a_template(networkProfiles=[{"name": "web", "dns": True}]),
+            pod=CLOSED,
+        ),
+        "NetworkIsolated=True/Probed NetworkApplied=False/ProfileRefused Ready=True/Ready",
+        "Ready",
     ),
     "quota": Case(
         observed(refusal=refused(Reason.QUOTA_EXCEEDED, "exceeded quota: pods, limited: pods=2")),
@@ -136,6 +167,12 @@ CASES: dict[str, Case] = {
         "Ready=False/StartFailed",
         "Failed",
         "exec: python3: not found",
+    ),
+    "container runtime failed": Case(
+        observed(pod=a_pod(status=ended(128, reason="StartError", message="failed to start shim: ttrpc: closed"))),
+        "Ready=False/StartRetried",
+        "Pending",
+        "ttrpc: closed",
     ),
     "runner never became ready": Case(
         observed(pod=a_pod(status=ended(137))), "Ready=False/StartFailed", "Failed", "exit code 137"
@@ -403,27 +440,3 @@ def test_suspended_sandbox_may_have_a_new_pod_later() -> None:
     sandbox = a_sandbox(claimed=30, operatingMode="Suspended", status=LIVED)
     status = compute_status(observed(sandbox=sandbox), NOW)
     assert (status.start_time, status.pod_name) == (None, None)
-
-
-def noted(seconds_ago: float, status: Any) -> Sandbox:
-    made = sandbox_object(claimed=3000)
-    made["metadata"]["annotations"] = {"sandpod.dev/last-activity": rfc3339(ago(seconds_ago))}
-    return Sandbox.model_validate({**made, "status": status})
-
-
-def test_use_moves_the_end_in_the_status_only_when_it_moved_far() -> None:
-    shown = {
-        "lastActivityTime": rfc3339(ago(200)),
-        "expiresAt": rfc3339(ago(200 - 1800)),
-        "observedGeneration": 1,
-    }
-    near = compute_status(observed(sandbox=noted(100, shown)), NOW)
-    far = compute_status(observed(sandbox=noted(10, shown)), NOW)
-    assert (near.last_activity_time, near.expires_at) == (ago(200), ago(200 - 1800))
-    assert (far.last_activity_time, far.expires_at) == (ago(10), ago(10 - 1800))
-
-
-def test_shown_end_that_has_passed_is_moved_at_once() -> None:
-    shown = {"lastActivityTime": rfc3339(ago(1800)), "expiresAt": rfc3339(NOW), "observedGeneration": 1}
-    status = compute_status(observed(sandbox=noted(1700, shown)), NOW)
-    assert status.expires_at == ago(-100)

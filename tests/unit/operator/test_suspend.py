@@ -24,7 +24,7 @@ from sandpod_api import names
 from sandpod_api.base import rfc3339
 from sandpod_api.conditions import Condition, ConditionType, find
 from sandpod_api.types import SandboxStatus
-from sandpod_operator.actions import Action, Create, Emit, PatchSpec, Plan
+from sandpod_operator.actions import Action, Create, Emit, Patch, Plan
 from sandpod_operator.errors import RefusedError
 from sandpod_operator.observe import ObservedSandbox
 from sandpod_operator.plan import plan_sandbox
@@ -63,9 +63,9 @@ def of(status: SandboxStatus, kind: ConditionType) -> Condition:
 
 def test_idle_sandbox_with_a_persistent_workspace_is_suspended_and_nothing_else_is_done() -> None:
     made = plan(observed(pod=a_pod(status=running()), status=LIVED))
-    assert kinds(made) == ["PatchSpec Sandbox", "Emit IdleTimeout"]
+    assert kinds(made) == ["Patch Sandbox", "Emit IdleTimeout"]
     patch, told = made.actions
-    assert isinstance(patch, PatchSpec)
+    assert isinstance(patch, Patch)
     assert (patch.spec, patch.resource_version) == ({"operatingMode": "Suspended"}, "1")
     assert isinstance(told, Emit)
     assert "Not used for 100 s" in told.message
@@ -84,7 +84,7 @@ def test_idle_sandbox_with_a_persistent_workspace_is_suspended_and_nothing_else_
 )
 def test_sandbox_ends_where_it_is_not_to_be_suspended(state: ObservedSandbox) -> None:
     assert compute_status(state, NOW).phase == "Expired"
-    assert "PatchSpec Sandbox" not in kinds(plan(state))
+    assert "Patch Sandbox" not in kinds(plan(state))
 
 
 def test_suspended_sandbox_is_never_idle_and_is_looked_at_again_when_its_ttl_ends() -> None:
@@ -103,7 +103,7 @@ def test_running_one_is_looked_at_again_when_it_will_be_idle_though_it_does_not_
 def test_busy_sandbox_is_never_idle() -> None:
     busy = {"annotations": {names.ANNOTATION_BUSY_UNTIL: rfc3339(ago(-600))}}
     made = plan(observed(pod=a_pod(status=running()), status=LIVED, meta=busy))
-    assert "PatchSpec Sandbox" not in kinds(made)
+    assert "Patch Sandbox" not in kinds(made)
     assert made.due == ago(-700)
 
 
@@ -114,8 +114,8 @@ def test_idle_clock_starts_anew_at_a_resume_though_nobody_used_the_sandbox(since
     made = plan(observed(status=status))
     assert kinds(made)[:2] == ["Create PersistentVolumeClaim", "Create Pod"]
     assert made.due is None or made.due <= NOW + timedelta(seconds=100 - (since or 0))
-    assert "PatchSpec Sandbox" not in kinds(made)
-    assert "PatchSpec Sandbox" in kinds(plan(observed(status=told_resumed(101))))
+    assert "Patch Sandbox" not in kinds(made)
+    assert "Patch Sandbox" in kinds(plan(observed(status=told_resumed(101))))
 
 
 def told_resumed(since: float) -> dict[str, Any]:

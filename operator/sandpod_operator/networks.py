@@ -1,0 +1,99 @@
+"""Which network profile a sandbox that runs is under, and whether another that is wished for can be put in its place.
+
+Called by `plan.py` and `status.py`. Pure. A pod's profile is its label, by which policies choose it, so a change is a
+change of that label. The runner has tried at its start, from inside, what no sandbox may reach; it does not try again,
+so a profile that opens one of these very addresses is refused here.
+"""
+
+from collections.abc import Iterator
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+
+from sandpod_api import names
+from sandpod_api.conditions import Condition, ConditionType, Reason, find
+from sandpod_api.types import EgressRule, NetworkProfile
+from sandpod_operator.causes import Cause, cause
+from sandpod_operator.manifests import NODE_IP, find_profile
+from sandpod_operator.observe import ObservedSandbox
+from sandpod_operator.pods import Pod
+
+
+def network_applied(observed: ObservedSandbox, *, over: bool = False) -> Condition | None:
+    """Tell whether the pod is under the profile that is wished for; not asked where there is no pod.
+
+    Args:
+        observed: What there is.
+        over: Whether the sandbox has ended: what was told then stays, when its pod is gone.
+    """
+    kind, pod = ConditionType.NETWORK_APPLIED, observed.pod
+    if pod is None:
+        return find(observed.sandbox.status.conditions, kind) if over else None
+    why = _refusal(observed, pod)
+    wish = observed.sandbox.spec.network
+    if why is None and pod.network == wish:
+        why = Cause(Reason.APPLIED, f"Network profile {wish!r} is in force.")
+    elif why is None:
+        why = cause(Reason.APPLYING, f"{wish!r} after {pod.network!r}.")
+    return Condition(
+        type=kind,
+        status="True" if why.reason == Reason.APPLIED else "False",
+        reason=why.reason,
+        message=why.message,
+    )
+
+
+def to_relabel(observed: ObservedSandbox) -> str | None:
+    """Return the profile that the pod has to be put under now, or None where it stays as it is."""
+    pod, wish = observed.pod, observed.sandbox.spec.network
+    if pod is None or pod.deleting or pod.ended or pod.network == wish or _refusal(observed, pod) is not None:
+        return None
+    return wish
+
+
+def _refusal(observed: ObservedSandbox, pod: Pod) -> Cause | None:
+    """Return why the profile that is wished for can't be in force in this pod, or None where it can."""
+    sandbox, template = observed.sandbox, observed.template
+    wish, current = sandbox.spec.network, pod.network
+    stays = "Nothing is open." if current == wish else f"{current!r} stays in force."
+    if template is None and wish != names.NETWORK_NONE:
+        missing = sandbox.spec.template_ref.name
+        return Cause(Reason.TEMPLATE_NOT_FOUND, f"There is no SandboxTemplate {missing!r} with a {wish!r}. {stays}")
+    profile = NetworkProfile(name=wish) if template is None else find_profile(sandbox, template)
+    if profile is None:
+        return Cause(Reason.PROFILE_NOT_FOUND, f"The template has no network profile {wish!r}. {stays}")
+    why = _hindrance(profile, pod) if current != wish else None
+    return Cause(Reason.PROFILE_REFUSED, f"{why} {stays}") if why is not None else None
+
+
+def _hindrance(profile: NetworkProfile, pod: Pod) -> str | None:
+    """Return what keeps a profile of the template from being in force in a pod that began with another."""
+    if profile.dns and not pod.resolves_names:
+        return f"{profile.name!r} has DNS, which a pod has from its start or never: create another Sandbox."
+    opened = next((address for address in probed(pod) if opens(profile, address)), None)
+    return None if opened is None else f"{profile.name!r} opens {opened}, which no sandbox may reach."
+
+
+def probed(pod: Pod) -> Iterator[str]:
+    """Return the addresses that the pod's runner tried in vain, as host:port."""
+    for address in filter(None, pod.variable(names.ENV_PROBES).split(",")):
+        yield address.replace(NODE_IP, pod.status.host_ip)
+
+
+def opens(profile: NetworkProfile, address: str) -> bool:
+    """Tell whether a profile's rules open an address; one by a name is not told from what they say."""
+    host, _, port = address.rpartition(":")
+    try:
+        found = ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    return any(_holds(rule, found) and (not rule.ports or port in map(str, rule.ports)) for rule in profile.egress)
+
+
+def _holds(rule: EgressRule, address: IPv4Address | IPv6Address) -> bool:
+    return _within(rule.cidr, address) and not any(_within(cidr, address) for cidr in rule.except_cidrs)
+
+
+def _within(cidr: str, address: IPv4Address | IPv6Address) -> bool:
+    try:
+        return address in ip_network(cidr, strict=False)
+    except ValueError:
+        return False  # The API server takes no policy with it either.

@@ -1,0 +1,112 @@
+"""What a sandbox may reach while it runs: its profile is changed from outside, and what it holds stays as it is."""
+
+import json
+import secrets
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from e2e.callers import Session
+from e2e.cluster import Cluster, until
+from e2e.operator_process import IMAGE, Objects
+from e2e.scraping import scrape
+
+CONNECT = """
+import socket, sys
+try:
+    socket.create_connection((sys.argv[1], 53), timeout=1).close()
+    print("open")
+except OSError as error:
+    print(type(error).__name__)
+"""
+
+
+@pytest.fixture
+async def target(cluster: Cluster) -> str:
+    """The address of a pod that listens and that no policy guards: one of the cluster's DNS."""
+    pods = await cluster.items("pods", namespace="kube-system", selector="k8s-app=kube-dns")
+    address: str = pods[0]["status"]["podIP"]
+    return address
+
+
+@pytest.fixture
+async def template(cluster: Cluster, target: str) -> AsyncIterator[str]:
+    """A template of the installed gateway with a profile that opens the target."""
+    profile = {"name": "near", "egress": [{"cidr": f"{target}/32", "ports": [53]}]}
+    await Objects(cluster=cluster).template("networks", image=IMAGE, networkProfiles=[profile])
+    yield "networks"
+    await cluster.kubectl("delete", "sbxt", "networks", "-n", cluster.sandboxes)
+
+
+async def change(cluster: Cluster, name: str, network: str, reason: str) -> dict[str, Any]:
+    """Ask for a profile, and return the sandbox's status once it says what came of that."""
+    patch = json.dumps({"spec": {"network": network}})
+    await cluster.kubectl("patch", "sbx", name, "-n", cluster.sandboxes, "--type=merge", "-p", patch)
+
+    async def look() -> dict[str, Any]:
+        made = await cluster.sandbox(name)
+        status: dict[str, Any] = made["status"]
+        told = next(c for c in status["conditions"] if c["type"] == "NetworkApplied")
+        current = told["observedGeneration"] == made["metadata"]["generation"]
+        return status if current and told["reason"] == reason else {}
+
+    return await until(f"{name} says {reason}", look, within=20)
+
+
+async def test_policy_of_somebody_else_that_opens_something_is_told_of_until_it_is_gone(cluster: Cluster) -> None:
+    name = f"theirs-{secrets.token_hex(3)}"
+    # It selects no sandbox that is there, so that it opens nothing to those of other tests.
+    selector = {"matchLabels": {"sandpod.dev/sandbox": "nobody"}}
+    spec = {"podSelector": selector, "policyTypes": ["Egress"], "egress": [{}]}
+    made = {"apiVersion": "networking.k8s.io/v1", "kind": "NetworkPolicy", "metadata": {"name": name}, "spec": spec}
+    await Objects(cluster=cluster).put(made)
+
+    async def told() -> bool:
+        chosen = f"involvedObject.kind=NetworkPolicy,involvedObject.name={name},reason=NetworkWidened,type=Warning"
+        return name in await cluster.kubectl("get", "events", "-n", cluster.sandboxes, "--field-selector", chosen)
+
+    async def measured() -> bool:
+        labels = frozenset({("namespace", cluster.sandboxes), ("policy", name)})
+        return ("sandpod_network_policy_widening", labels) in await scrape(cluster, "operator", 8081)
+
+    async def forgotten() -> bool:
+        return not await measured()
+
+    try:
+        await until("the Event", told, within=20)
+        assert await measured()
+    finally:
+        await cluster.kubectl("delete", "netpol", name, "-n", cluster.sandboxes)
+    await until("the policy is forgotten", forgotten, within=20)
+
+
+async def test_profile_of_a_live_sandbox_is_changed_and_its_state_stays(
+    session: Session, cluster: Cluster, template: str, target: str
+) -> None:
+    sandbox = await session.create(template=template)
+    await session.python("x = 41", sandbox=sandbox, context="kept")
+    before = await cluster.pod_of(sandbox)
+
+    async def reaches(answer: str) -> bool:
+        reply = await session.python(CONNECT, sandbox=sandbox, args=[target])
+        return bool(reply["stdout"] == f"{answer}\n")
+
+    assert await reaches("TimeoutError")
+    status = await change(cluster, sandbox, "near", "Applied")
+    assert status["network"] == "near"
+    assert (await session.call("get_sandbox", sandbox=sandbox))["network"] == "near"
+    await until("the target is reached", lambda: reaches("open"), within=20)
+    # Refused: nothing changes.
+    status = await change(cluster, sandbox, "far", "ProfileNotFound")
+    assert status["network"] == "near"
+    assert (await session.call("get_sandbox", sandbox=sandbox))["network"] == "near"
+    assert await reaches("open")
+    status = await change(cluster, sandbox, "none", "Applied")
+    assert status["network"] == "none"
+    await until("the target is not reached", lambda: reaches("TimeoutError"), within=20)
+    isolated = next(c for c in status["conditions"] if c["type"] == "NetworkIsolated")
+    assert (isolated["status"], isolated["reason"]) == ("True", "Probed")
+    assert (await session.python("print(x + 1)", sandbox=sandbox, context="kept"))["stdout"] == "42\n"
+    assert (await cluster.pod_of(sandbox))["metadata"]["uid"] == before["metadata"]["uid"]
+    await session.close(sandbox)
