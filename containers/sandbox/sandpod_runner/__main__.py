@@ -1,11 +1,13 @@
-"""`python3 -I -m sandpod_runner`: serve (the default), attach, ready or kernel.
+"""`python3 -I -m sandpod_runner`: serve (the default), attach, run, ready or kernel.
 
 Each command imports only what it needs: `attach` starts with every stream. Nothing is decided here.
 """
 
 import sys
 
-_USAGE = "usage: sandpod_runner [serve [--listen-fd N | --stream-fd N] | attach | ready | kernel]\n"
+_USAGE = (
+    "usage: sandpod_runner [serve [--listen-fd N | --stream-fd N] | attach | run LANGUAGE [ARG...] | ready | kernel]\n"
+)
 _WRONG_USE = 2
 
 
@@ -20,18 +22,18 @@ def main(argv: list[str]) -> int:
             return _serve()
         case ["serve", "--listen-fd" | "--stream-fd" as kind, number] if number.isdecimal():
             return _serve(**{kind[2:].replace("-", "_"): int(number)})
-        case ["attach"]:
-            from sandpod_runner.attach import attach  # noqa: PLC0415 - see the module's first lines
+        case ["attach" | "ready" as command]:
+            from sandpod_runner import attach  # noqa: PLC0415 - see the module's first lines
 
-            return attach()
+            return attach.attach() if command == "attach" else attach.ready()
+        case ["run", language, *arguments]:
+            from sandpod_runner.client import run  # noqa: PLC0415 - as above
+
+            return run(language, arguments)
         case ["kernel"]:
             from sandpod_runner.evidence import tell  # noqa: PLC0415 - as above
 
             return tell()
-        case ["ready"]:
-            from sandpod_runner.attach import ready  # noqa: PLC0415 - as above
-
-            return ready()
     sys.stderr.write(_USAGE)
     return _WRONG_USE
 

@@ -179,6 +179,33 @@ async def test_ready_tells_whether_the_runner_answers(tmp_path: Path) -> None:
         assert await asyncio.to_thread(subprocess.call, command("ready")) == 0
 
 
+@pytest.mark.parametrize(
+    ("language", "code", "ended"),
+    [
+        ("python", "import sys; print(sys.argv[1:]); sys.exit(3)", (3, b"['a', '-b']\n", b"")),
+        ("shell", 'echo "$1"; echo two >&2; kill -TERM $$', (143, b"a\n", b"two\n")),
+        ("javascript", "console.log(process.argv.slice(2))", (0, b"[ 'a', '-b' ]\n", b"")),
+        ("python", "print('x' * 3_000_000)", (0, b"x" * 3_000_000 + b"\n", b"")),
+        ("cobol", "", (2, b"", b"This sandbox runs ")),
+    ],
+    ids=["exit code", "signal", "javascript", "large", "refused"],
+)
+async def test_run_by_hand_is_as_any_other(
+    tmp_path: Path, language: str, code: str, ended: tuple[int, bytes, bytes]
+) -> None:
+    with serving(tmp_path) as process:
+        await heard(process, b"ready")
+        words = command("run", language, "a", "-b")
+        ran = await asyncio.to_thread(subprocess.run, words, input=code.encode(), capture_output=True, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr[: len(ended[2]) or None]) == ended
+
+
+async def test_run_by_hand_without_a_runner_says_so() -> None:
+    ran = await asyncio.to_thread(subprocess.run, command("run", "shell"), input=b"", capture_output=True, check=False)
+    assert (ran.returncode, ran.stdout) == (2, b"")
+    assert b"can't be reached" in ran.stderr
+
+
 async def test_attach_without_a_runner_says_so() -> None:
     result = await asyncio.to_thread(
         subprocess.run, command("attach"), check=False, capture_output=True, stdin=subprocess.DEVNULL
@@ -205,7 +232,9 @@ async def test_runner_that_may_have_a_network_serves_and_says_so(tmp_path: Path)
                 assert (await client.run("print(1)")).out == b"1\n"
 
 
-@pytest.mark.parametrize("arguments", [["nosuch"], ["serve", "--stream-fd", "x"], ["serve", "more"], ["attach", "x"]])
+@pytest.mark.parametrize(
+    "arguments", [["nosuch"], ["serve", "--stream-fd", "x"], ["serve", "more"], ["attach", "x"], ["run"]]
+)
 async def test_wrong_use_is_told(arguments: list[str]) -> None:
     result = await asyncio.to_thread(subprocess.run, command(*arguments), check=False, capture_output=True)
     assert result.returncode == 2

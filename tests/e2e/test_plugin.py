@@ -1,0 +1,94 @@
+"""`kubectl sandpod`, as kubectl calls it, on sandboxes that the gateway made and on its own."""
+
+import asyncio
+import json
+import os
+import sys
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from e2e.cluster import Cluster, until
+
+
+@pytest.fixture
+def sandbox(shared: str) -> str:
+    return shared
+
+
+async def plugin(cluster: Cluster, *words: str, code: str = "") -> tuple[int, str, str]:
+    """Return exit code, output and error output of a command."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    command = ("kubectl", "sandpod", *words, "-n", cluster.sandboxes)
+    process = await asyncio.create_subprocess_exec(
+        *command, stdin=-1, stdout=-1, stderr=-1, env={**os.environ, "PATH": path}
+    )
+    out, err = await process.communicate(code.encode())
+    assert process.returncode is not None
+    return process.returncode, out.decode(), err.decode()
+
+
+async def spec(cluster: Cluster, name: str) -> dict[str, object]:
+    found = json.loads(await cluster.kubectl("get", "sbx", name, "-n", cluster.sandboxes, "-o", "json"))
+    spec: dict[str, object] = found["spec"]
+    return spec
+
+
+async def test_run_in_a_sandbox_has_the_programs_output_and_exit_code(cluster: Cluster, sandbox: str) -> None:
+    code = "import sys, os; print(sys.argv[1:], os.getcwd()); print('two', file=sys.stderr); sys.exit(3)"
+    status, out, err = await plugin(cluster, "run", sandbox, "-c", code, "-a", "one")
+    assert (status, out) == (3, "['one'] /workspace\n")
+    assert err.startswith("two\n")
+    assert (await plugin(cluster, "run", sandbox, "-l", "shell", code="echo $((6 * 7))"))[:2] == (0, "42\n")
+
+
+async def test_run_with_a_template_makes_a_sandbox_and_deletes_it(cluster: Cluster) -> None:
+    status, out, _ = await plugin(cluster, "run", "-t", "bare", "-l", "javascript", "-c", "console.log(6 * 7)")
+    assert (status, out) == (0, "42\n")
+    left = await cluster.kubectl("get", "sbx", "-n", cluster.sandboxes, "-o", "json")
+    made = [item["metadata"] for item in json.loads(left)["items"] if item["metadata"]["name"].startswith("kubectl-")]
+    assert all("deletionTimestamp" in metadata for metadata in made)
+
+
+async def test_nothing_runs_in_a_sandbox_that_waits_in_a_pool(cluster: Cluster) -> None:
+    async def look() -> str:
+        found = json.loads(await cluster.kubectl("get", "sbx", "-n", cluster.sandboxes, "-o", "json"))
+        warm = [item["metadata"]["name"] for item in found["items"] if item.get("status", {}).get("phase") == "Warm"]
+        return str(warm[0]) if warm else ""
+
+    warm = await until("a sandbox is warm", look, within=60)
+    status, out, err = await plugin(cluster, "run", warm, "-c", "print(1)")
+    assert (status, out) == (2, "")
+    assert "waits in a pool" in err
+
+
+async def test_extend_moves_the_end_that_the_status_shows(cluster: Cluster, sandbox: str) -> None:
+    before = await spec(cluster, sandbox)
+    status, out, _ = await plugin(cluster, "extend", sandbox, "3d")
+    assert status == 0
+    assert "without use it ends earlier" in out
+    after = await spec(cluster, sandbox)
+    assert after["lifetime"]["ttl"] > 2 * 86400 > before["lifetime"]["ttl"]  # type: ignore[index]  # of a Sandbox
+    assert datetime.fromisoformat(out.split()[4].rstrip(";")).tzinfo is not None
+
+
+async def test_logs_are_the_runners(cluster: Cluster, sandbox: str) -> None:
+    status, out, _ = await plugin(cluster, "logs", sandbox)
+    assert (status, out.splitlines()[0]) == (0, "sandpod-runner: ready")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("logs", "no-such"), '"no-such" not found'),
+        (("run", "-t", "no-such-one", "-c", "1", "--timeout", "1s"), "It is not ready. There is no SandboxTemplate"),
+        (("run", "-f", "/no/such/file", "x"), "can't be read"),
+        (("extend", "no-such", "1w"), "write 90s, 30m, 2h or 1d"),
+        (("run", "-c", "1"), "required"),
+    ],
+)
+async def test_what_can_not_be_had_is_said(cluster: Cluster, words: tuple[str, ...], said: str) -> None:
+    status, out, err = await plugin(cluster, *words)
+    assert (status, out) == (2, "")
+    assert said in err
