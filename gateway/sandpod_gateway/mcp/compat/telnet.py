@@ -148,7 +148,7 @@ class _Telnet:
         raise SandpodError(
             ErrorCode.SESSION_NOT_FOUND,
             f"No active connection with session ID {session_id[:64]!r}.",
-            next_step="Call list_connections, or connect again.",
+            next_step="Use one that is open, or connect again.",
         )
 
     async def _order(self, owner: str, record: SandboxRecord, connection: _Connection, order: dict[str, Any]) -> _Told:
