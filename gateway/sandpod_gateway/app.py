@@ -34,6 +34,7 @@ from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.packages.installer import Installer
 from sandpod_gateway.runs import Runs
 from sandpod_gateway.sandboxes import Sandboxes
+from sandpod_gateway.sessions import Places
 from sandpod_gateway.settings import Settings
 from sandpod_gateway.transfers import Transfers
 from sandpod_gateway.transports import Transports
@@ -122,7 +123,9 @@ class Gateway:
         hosts = settings.allowed_hosts
         if hosts is None:
             hosts = LOOPBACK_HOSTS if self._keys is None else ["*"]
-        transports = Transports(self.mcp, hosts=hosts, origins=settings.allowed_origins or None)
+        limits = settings.limits
+        places = Places(per_owner=limits.max_sessions_per_owner, in_all=limits.max_sessions, metrics=self.metrics)
+        transports = Transports(self.mcp, hosts=hosts, origins=settings.allowed_origins or None, places=places)
         return Starlette(
             routes=[
                 Route("/healthz", self._healthz),

@@ -15,6 +15,7 @@ from typing import Annotated, Final
 import yaml
 from fastmcp.server.auth import AccessToken, TokenVerifier
 from fastmcp.server.dependencies import get_access_token
+from mcp.server.auth.provider import AccessToken as SdkToken
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from sandpod_api.results import ErrorCode
@@ -176,5 +177,9 @@ def current_owner() -> str:
 
     A server with keys answers 401 before any tool is reached, so no token here means a server without keys.
     """
-    token = get_access_token()
+    return owner_of(get_access_token())
+
+
+def owner_of(token: AccessToken | SdkToken | None) -> str:
+    """Return whom a checked token stands for."""
     return LOCAL_OWNER if token is None else f"user:{token.subject}"

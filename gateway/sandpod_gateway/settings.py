@@ -8,6 +8,7 @@ import ipaddress
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
+from mcp.server.streamable_http_manager import DEFAULT_MAX_SESSIONS
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
@@ -74,6 +75,12 @@ class LimitSettings(BaseModel):
     output_bytes: Annotated[
         int, Field(ge=1024, description="Output of one run at which it is ended; guards the network, not memory.")
     ] = 2 * 2**30
+    max_sessions_per_owner: Annotated[
+        int, Field(ge=1, description="MCP sessions that one caller may have open; idle ones end after half an hour.")
+    ] = 1000
+    max_sessions: Annotated[
+        int, Field(ge=1, le=DEFAULT_MAX_SESSIONS, description="MCP sessions that all callers together may have open.")
+    ] = DEFAULT_MAX_SESSIONS
 
     def for_runs(self) -> RunLimits:
         """Return the part that `runs.py` checks."""

@@ -6,19 +6,22 @@ does not know which one the call came by.
 
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import Any, Final
 
 import anyio
 from fastmcp import FastMCP
-from fastmcp.server.http import create_sse_app
-from mcp.server.streamable_http_manager import DEFAULT_MAX_REQUEST_BODY_SIZE, DEFAULT_MAX_SESSIONS
+from fastmcp.server.auth.middleware import RequireAuthMiddleware
+from fastmcp.server.http import StreamableHTTPASGIApp, create_sse_app
+from mcp.server.streamable_http_manager import DEFAULT_MAX_REQUEST_BODY_SIZE
 from mcp_types import INVALID_REQUEST
 from starlette.applications import Starlette
-from starlette.responses import PlainTextResponse
+from starlette.middleware import Middleware
 from starlette.types import Message, Receive, Scope, Send
+
+from sandpod_gateway.sessions import Places, SessionLimit
 
 MCP_PATH: Final = "/mcp"
 SSE_PATH: Final = "/sse"
@@ -44,22 +47,28 @@ class Transports:
         mcp: The server.
         hosts: Host names that requests may be for.
         origins: Web origins, besides the server's own, whose pages may call it; None for none.
+        places: How many sessions each caller has, and may have.
     """
 
-    def __init__(self, mcp: FastMCP[Any], *, hosts: list[str], origins: list[str] | None) -> None:
+    def __init__(self, mcp: FastMCP[Any], *, hosts: list[str], origins: list[str] | None, places: Places) -> None:
         self._streamable = mcp.http_app(
-            path=MCP_PATH, host_origin_protection=True, allowed_hosts=hosts, allowed_origins=origins
+            path=MCP_PATH,
+            middleware=[Middleware(SessionLimit, places=places, always=False, path=MCP_PATH)],
+            host_origin_protection=True,
+            allowed_hosts=hosts,
+            allowed_origins=origins,
         )
         self._sse = create_sse_app(
             mcp,
             MESSAGES_PATH,
             SSE_PATH,
             mcp.auth,
+            middleware=[Middleware(SessionLimit, places=places, always=True, path=SSE_PATH)],
             host_origin_protection=True,
             allowed_hosts=hosts,
             allowed_origins=origins,
         )
-        self._open = 0
+        places.ask(self._live)
 
     @asynccontextmanager
     async def lifespan(self, _: Starlette) -> AsyncIterator[None]:
@@ -77,21 +86,19 @@ class Transports:
             # A message to a session that ends at this moment was accepted and is dropped, as any later one would be.
             with contextlib.suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
                 await self._sse(scope, receive, send)
-        elif scope["path"] == SSE_PATH:
-            await self._connect(scope, receive, send)
+        elif scope["path"] == SSE_PATH:  # an endless answer, and a session
+            await self._sse(scope, receive, send)
         else:
             await self._streamable(scope, receive, send)
 
-    async def _connect(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve an SSE connection, which is a session; they are bounded as those of streamable HTTP are."""
-        if self._open >= DEFAULT_MAX_SESSIONS:
-            await PlainTextResponse("Too many sessions are open.\n", status_code=503)(scope, receive, send)
-            return
-        self._open += 1
-        try:
-            await self._sse(scope, receive, send)
-        finally:
-            self._open -= 1
+    def _live(self) -> Collection[str]:
+        """The ids of the sessions over streamable HTTP: what FastMCP looks at too when it ends them."""
+        for route in self._streamable.routes:
+            app = getattr(route, "endpoint", None)
+            app = app.app if isinstance(app, RequireAuthMiddleware) else app
+            if isinstance(app, StreamableHTTPASGIApp) and app.session_manager is not None:
+                return app.session_manager._server_instances.keys()  # noqa: SLF001 - there is no other word of an end
+        return ()
 
 
 def _telling_of_size(send: Send) -> Send:

@@ -282,10 +282,11 @@ class Contexts:
         return {context: context.pid for context in self._contexts.values() if context.pid is not None}
 
     def describe(self) -> list[dict[str, Any]]:
-        """Return what is told of the contexts: name, language, state and when they were started."""
+        """Return what is told of the contexts, but for those that were restarted and have nothing left."""
         return [
             {"name": context.name, "language": context.language, "state": context.state, "started": context.started}
             for context in self._contexts.values()
+            if context.lost or not context.empty
         ]
 
     def _make_room(self) -> None:

@@ -266,6 +266,7 @@ async def test_contexts_run_side_by_side_and_are_listed(notebook: Notebook) -> N
     await notebook.client.send({"t": "stdin", "run": name, "eof": True}, b"go\n")
     assert (await notebook.client.finish(name)).outcome == "ok"
     await other.restart()
+    assert "other" not in await contexts(notebook.client), "nothing of it is left"
 
 
 async def test_restart_ends_the_process_all_that_came_from_it_and_the_cell_that_it_runs(notebook: Notebook) -> None:

@@ -29,6 +29,7 @@ async def test_tools_are_there_only_when_they_are_asked_for_and_take_the_place_o
             *("create_run_close", "list_files", "read_file", "write_file", "upload_file", "delete_file"),
             *("get_file_metadata", "generate_line_chart", "generate_bar_chart", "generate_scatter_plot"),
             *("generate_heatmap", "generate_interactive_chart"),
+            *("connect", "send_command", "disconnect", "list_connections"),
         },
         "gaiar": {
             *("sandbox_run_python", "sandbox_upload_file", "sandbox_read_artifact", "sandbox_list_artifacts"),
@@ -61,6 +62,10 @@ async def test_arguments_are_theirs() -> None:
     assert arguments("install_package_in_sandbox")[1] == ["sandbox_id", "package_name"]
     assert arguments("upload_file_to_sandbox")[0] == ["sandbox_id", "local_file_path", "dest_path"]
     assert arguments("execute_code") == (["session_id", "code"], ["session_id", "code"])
+    assert arguments("connect") == (["host", "port", "timeout"], ["host", "port"])
+    assert arguments("send_command") == (["session_id", "command", "timeout"], ["session_id", "command"])
+    assert arguments("disconnect") == (["session_id"], ["session_id"])
+    assert arguments("list_connections") == ([], [])
     # A name that several have is the last one's.
     assert arguments("create_sandbox") == (["session_id"], ["session_id"])
     assert arguments("upload_file")[0] == ["session_id", "file_name", "file_content", "destination_path"]

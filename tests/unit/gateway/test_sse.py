@@ -14,7 +14,6 @@ from fastmcp.client.transports import SSETransport
 
 from gateway_peers import PATIENCE, until
 from gateway_server import listening
-from sandpod_gateway import transports
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.backends.fake import FakeBackend
 from sandpod_gateway.settings import AuthSettings, Settings
@@ -161,12 +160,6 @@ async def test_a_body_that_is_too_large_or_broken_is_a_client_error(server: Serv
         for body, status in ((b"x" * (4 * 2**20 + 1), 413), (b"{", 400), (b"\xff\xfe", 400), (b"[]", 400)):
             async with session(server) as url:
                 assert (await http.post(url, content=body)).status_code == status
-
-
-async def test_open_sessions_are_bounded(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transports, "DEFAULT_MAX_SESSIONS", 1)
-    async with httpx2.AsyncClient() as http, session(server):
-        assert (await http.get(f"{server.address}/sse")).status_code == 503
 
 
 async def test_both_spellings_answer_without_a_redirect(server: Server) -> None:

@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from sandpod_api.names import NETWORK_NONE
+
 System = Literal["philschmid", "johanli233", "chrishayuk", "gaiar"]
 EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
 
@@ -49,6 +51,14 @@ class CompatSettings(BaseModel):
         Path | None,
         Field(description="Folder of the server that johanli233's upload_file_to_sandbox may read; without it, none."),
     ] = None
+
+    telnet_network: Annotated[
+        str,
+        Field(
+            description="Network profile of the sandboxes that chrishayuk's telnet connections are made from: one of "
+            "the default template; none reaches nothing."
+        ),
+    ] = NETWORK_NONE
 
     def place(self, language: str) -> tuple[str, str | None]:
         """Return the language that a tool's runs really have, and the image that they are to have, or None for any.

@@ -2,7 +2,7 @@
 
 from fastmcp import FastMCP
 
-from sandpod_gateway.mcp.compat import charts, chrishayuk, gaiar, johanli233, philschmid
+from sandpod_gateway.mcp.compat import charts, chrishayuk, gaiar, johanli233, philschmid, telnet
 from sandpod_gateway.mcp.compat.settings import CompatSettings
 from sandpod_gateway.mcp.parts import Parts
 
@@ -17,5 +17,6 @@ def register(mcp: FastMCP[None], parts: Parts, settings: CompatSettings) -> None
         elif system == "chrishayuk":
             chrishayuk.register(mcp, parts)
             charts.register(mcp, parts)
+            telnet.register(mcp, parts, settings)
         else:
             gaiar.register(mcp, parts)
