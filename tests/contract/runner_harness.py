@@ -33,10 +33,11 @@ FIND_CHANNEL = (
 """Python code that finds the descriptor on which a program talks to the runner, as a program that means harm would."""
 COMMAND_LINES = (
     "import os, sys\n"
+    "own = os.readlink('/proc/self/ns/pid')\n"
     "for pid in filter(str.isdecimal, os.listdir('/proc')):\n"
-    "    try: line = open(f'/proc/{pid}/cmdline', 'rb').read()\n"
+    "    try: line, space = open(f'/proc/{pid}/cmdline', 'rb').read(), os.readlink(f'/proc/{pid}/ns/pid')\n"
     "    except OSError: continue\n"
-    "    sys.stdout.buffer.write(line.replace(b'\\0', b' ').replace(b'\\n', b' ') + b'\\n')\n"
+    "    if space == own: sys.stdout.buffer.write(line.replace(b'\\0', b' ').replace(b'\\n', b' ') + b'\\n')\n"
 )
 PATIENCE = 20.0
 """Seconds after which a test that waits has failed."""
@@ -195,7 +196,10 @@ class Client:
             cursor = reply.header["cursor"]
 
     async def processes_with(self, marker: str) -> list[str]:
-        """Return the command lines that hold a text, of all live processes that programs can see."""
+        """Return the command lines that hold a text, of all live processes that programs can see in their own place.
+
+        Other sandboxes on this machine may be in the midst of the same test.
+        """
         result = await self.run(COMMAND_LINES)
         assert result.outcome == "ok", result.err
         return [line for line in result.out.decode(errors="replace").splitlines() if marker in line]
