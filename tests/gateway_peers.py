@@ -22,6 +22,16 @@ HEADERS = {
 }
 
 
+ACCEPT = {"accept": "application/json, text/event-stream"}
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 0,
+    "method": "initialize",
+    "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "old", "version": "1"}},
+}
+PING = {"jsonrpc": "2.0", "id": 2, "method": "ping"}
+
+
 class ScriptedStream:
     """A `ByteStream` of the gateway's; the test reads its frames and answers them."""
 

@@ -157,10 +157,11 @@ def _run(kubectl: _Kubectl, arguments: argparse.Namespace) -> int:
 
 
 def _run_in(kubectl: _Kubectl, name: str, arguments: argparse.Namespace, code: bytes) -> int:
-    if kubectl.sandbox(name).spec.claim is None:
+    sandbox = kubectl.sandbox(name)
+    if sandbox.spec.claim is None:
         raise PluginError("It waits in a pool, and must be clean for who gets it: use --template.")
     runner = [*names.RUNNER_COMMAND, "run", arguments.language, *arguments.arg]
-    return kubectl.pass_through("exec", "-i", _pod(kubectl, name), "-c", names.CONTAINER, "--", *runner, code=code)
+    return kubectl.pass_through("exec", "-i", _pod(sandbox), "-c", names.CONTAINER, "--", *runner, code=code)
 
 
 def _code(arguments: argparse.Namespace) -> bytes:
@@ -207,13 +208,12 @@ def _await(kubectl: _Kubectl, name: str, seconds: int) -> None:
 
 def _logs(kubectl: _Kubectl, arguments: argparse.Namespace) -> int:
     follow = ["--follow"] if arguments.follow else []
-    return kubectl.pass_through("logs", _pod(kubectl, arguments.sandbox), "-c", names.CONTAINER, *follow)
+    return kubectl.pass_through("logs", _pod(kubectl.sandbox(arguments.sandbox)), "-c", names.CONTAINER, *follow)
 
 
-def _pod(kubectl: _Kubectl, name: str) -> str:
-    sandbox = kubectl.sandbox(name)
+def _pod(sandbox: Sandbox) -> str:
     if sandbox.status.pod_name is None:
-        raise PluginError(f"{name} has no pod, for it is {sandbox.status.phase or 'new'}.")
+        raise PluginError(f"{sandbox.metadata.name} has no pod, for it is {sandbox.status.phase or 'new'}.")
     return sandbox.status.pod_name
 
 

@@ -15,6 +15,7 @@ from fastmcp.client.transports import StdioTransport
 
 from contract.backend_fixtures import descendants
 from contract.peer import BOUND, until
+from gateway_peers import INITIALIZE
 
 pytestmark = pytest.mark.needs_userns
 
@@ -27,14 +28,6 @@ FOREVER = "import time\nprint('begun', flush=True)\ntime.sleep(600)"
 def call(number: int, code: str) -> dict[str, Any]:
     params = {"name": "run_python_code", "arguments": {"code": code}, "_meta": {"progressToken": number}}
     return {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
-
-
-INITIALIZE = {
-    "jsonrpc": "2.0",
-    "id": 0,
-    "method": "initialize",
-    "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "old", "version": "1"}},
-}
 
 
 async def cancelled_call(client: Client[Any]) -> None:

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterator
 
 from sandpod_runner import protocol
+from sandpod_runner.files import write_all
 from sandpod_runner.frames import MAX_PAYLOAD, Decoder, Frame, FrameError, encode
 
 _REFUSED = 2
@@ -49,9 +50,7 @@ def run(language: str, args: list[str]) -> int:
 def _take(frame: Frame) -> int | None:
     """Pass output on; return the exit code with the end."""
     if frame.kind == "out":
-        view = memoryview(frame.payload)
-        while view:
-            view = view[os.write(_STREAMS[frame.header["stream"]], view) :]
+        write_all(_STREAMS[frame.header["stream"]], frame.payload)
     if frame.kind == "error":
         return _tell(frame.header["message"])
     if frame.kind != "end":
@@ -81,9 +80,7 @@ class _Stream:
         os.close(theirs_too)
 
     def send(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(self._write_fd, view) :]
+        write_all(self._write_fd, data)
 
     def frames(self) -> Iterator[Frame]:
         decoder = Decoder()

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from sandpod_runner.disk import DiskWatch
 from sandpod_runner.errors import Refusal
-from sandpod_runner.files import PARTIAL, Reply, flag
+from sandpod_runner.files import PARTIAL, Reply, flag, write_all
 from sandpod_runner.paths import Place, Workspace
 
 MAX_AT_ONCE: Final = 16
@@ -40,9 +40,7 @@ class _Upload:
     def add(self, data: bytes) -> None:
         if self.room is not None and self.size + len(data) > self.room:
             raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
-        view = memoryview(data)
-        while view:
-            view = view[os.write(self.fd, view) :]
+        write_all(self.fd, data)
         self.size += len(data)
         self.digest.update(data)
 

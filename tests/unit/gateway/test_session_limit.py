@@ -11,21 +11,12 @@ import httpx2
 import pytest
 from mcp.shared.exceptions import MCPError
 
-from gateway_peers import PATIENCE
+from gateway_peers import ACCEPT, INITIALIZE, PATIENCE, PING
 from gateway_server import listening
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.backends.fake import FakeBackend
 from sandpod_gateway.settings import AuthSettings, LimitSettings, Settings
 from unit.gateway.conftest import keys_file
-
-ACCEPT = {"accept": "application/json, text/event-stream"}
-INITIALIZE = {
-    "jsonrpc": "2.0",
-    "id": 0,
-    "method": "initialize",
-    "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "old", "version": "1"}},
-}
-PING = {"jsonrpc": "2.0", "id": 2, "method": "ping"}
 
 
 class Caller:

@@ -6,27 +6,19 @@ from typing import Any
 import httpx2
 import pytest
 
-from gateway_peers import until
+from gateway_peers import ACCEPT, INITIALIZE, PING, until
 from gateway_server import listening
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.backends.fake import FakeBackend
 from sandpod_gateway.settings import Settings
 
 FOREVER = "import time\nprint('begun', flush=True)\nfor i in range(1000000):\n    time.sleep(0.01)"
-ACCEPT = {"accept": "application/json, text/event-stream"}
-INITIALIZE = {
-    "jsonrpc": "2.0",
-    "id": 0,
-    "method": "initialize",
-    "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "old", "version": "1"}},
-}
 CALL: dict[str, Any] = {
     "jsonrpc": "2.0",
     "id": 1,
     "method": "tools/call",
     "params": {"name": "run_python_code", "arguments": {"code": FOREVER}, "_meta": {"progressToken": 1}},
 }
-PING = {"jsonrpc": "2.0", "id": 2, "method": "ping"}
 
 
 @pytest.fixture

@@ -14,21 +14,13 @@ from mcp.shared.exceptions import MCPError
 from prometheus_client import generate_latest
 from sse_starlette import EventSourceResponse
 
-from gateway_peers import until
+from gateway_peers import ACCEPT, INITIALIZE, PING, until
 from gateway_server import listening
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.backends.fake import FakeBackend
 from sandpod_gateway.settings import AuthSettings, Settings
 from unit.gateway.conftest import keys_file
 
-ACCEPT = {"accept": "application/json, text/event-stream"}
-INITIALIZE = {
-    "jsonrpc": "2.0",
-    "id": 0,
-    "method": "initialize",
-    "params": {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "old", "version": "1"}},
-}
-PING = {"jsonrpc": "2.0", "id": 2, "method": "ping"}
 NEW = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
     "io.modelcontextprotocol/clientCapabilities": {},
