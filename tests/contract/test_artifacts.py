@@ -9,6 +9,7 @@ import pytest
 from fastmcp import Client
 from mcp_types import ImageContent
 
+from background import read_until
 from e2e.server import serving
 from sandpod_api.results import ErrorCode
 
@@ -76,7 +77,7 @@ async def test_every_kind_of_run_tells_its_artifacts() -> None:
         assert paths(await here.python("open('cell.txt', 'w').write('1')", context="c")) == ["cell.txt"]
         assert paths(await here.python("2 + 2", context="c")) == []
         begun = await here.call("start_run", code="open('late.txt', 'w').write('1')")
-        read = await here.call("read_run", run_id=begun["run_id"], wait=30)
+        read = await read_until(here.call, begun["run_id"])
         assert paths(read["result"]) == ["late.txt"]
         assert (await here.http.get(read["result"]["artifacts"][0]["url"])).text == "1"
 

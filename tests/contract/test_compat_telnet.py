@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from fastmcp import Client
 
+from background import read_until
 from e2e.server import serving
 
 FLAGS = ("--backend", "local", "--local.warm", "1", "--compat.systems", "chrishayuk")
@@ -48,7 +49,7 @@ class Place:
         await self.call("create_sandbox", session_id="telnet")
         [sandbox] = (await self.call("list_sandboxes"))["sandboxes"]
         run = await self.call("start_run", code=SERVER, sandbox=sandbox["sandbox"])
-        assert (await self.call("read_run", run_id=run["run_id"], wait=20))["stdout"] == "listening\n"
+        await read_until(self.call, run["run_id"], "listening\n")
 
 
 @asynccontextmanager

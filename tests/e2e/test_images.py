@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from background import read_until
 from e2e.callers import Caller, Session
 from e2e.cluster import Cluster
 
@@ -89,7 +90,7 @@ async def test_language_of_the_template_runs_in_a_call_and_in_the_background(ses
     assert (reply["exit_code"], reply["outcome"], reply["stderr"]) == (3, "error", ""), reply
     assert (reply["stdout"].split()[0], reply["stdout"].split()[2:]) == ("hi", ["/opt/gems", ".rb", "in"])
     run = await session.call("start_run", code="puts ARGV.inspect", language="ruby", args=["a b", "$x"], sandbox=ruby)
-    read = await session.call("read_run", run_id=run["run_id"], wait=30)
+    read = await read_until(session.call, run["run_id"])
     assert read["stdout"] == '["a b", "$x"]\n', read
     listed = {each["run_id"]: each for each in (await session.call("list_runs", sandbox=ruby))["runs"]}
     assert listed[run["run_id"]]["language"] == "ruby"
@@ -132,7 +133,7 @@ async def test_run_in_such_an_image_is_cancelled_in_the_background_and_files_are
 ) -> None:
     command = "echo $$ > pid; echo begun; sleep 302"
     run = await session.call("start_run", code=command, language="shell", sandbox=busybox, timeout=300)
-    assert (await session.call("read_run", run_id=run["run_id"], wait=30))["stdout"] == "begun\n"
+    await read_until(session.call, run["run_id"], "begun\n")
     assert (await session.call("read_file", sandbox=busybox, path="pid"))["content"].strip().isdecimal()
     stopped = await session.call("stop_run", run_id=run["run_id"])
     assert stopped["result"]["outcome"] == "cancelled"

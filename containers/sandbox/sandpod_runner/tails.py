@@ -20,6 +20,11 @@ MAX_WAIT: Final = 30.0
 """Seconds."""
 MAX_WAITING: Final = 64
 """Requests of one stream that wait at a time."""
+SETTLE = 0.02
+"""Seconds in which a request that waited gathers what comes after the first output.
+
+A line often comes in several writes, and the end of a short program right behind its last line.
+"""
 _PIECES: Final = 1024
 
 Send = Callable[[dict[str, Any], bytes], None]
@@ -62,17 +67,30 @@ class Tails:
             leave()
 
     def _wait(self, tail: _Tail, delivery: Delivery) -> None:
+        loop = asyncio.get_running_loop()
+
         def leave() -> None:
             timer.cancel()
-            delivery.watchers.discard(answer)
+            delivery.watchers.discard(notice)
             self._waiting.discard(leave)
 
         def answer() -> None:
             leave()
             self._answer(tail, delivery)
 
-        timer = asyncio.get_running_loop().call_later(tail.wait, answer)
-        delivery.watchers.add(answer)
+        timer = loop.call_later(tail.wait, answer)
+        settling = False
+
+        def notice() -> None:
+            nonlocal timer, settling
+            if delivery.end is not None:
+                answer()
+            elif not settling:
+                settling = True
+                timer.cancel()
+                timer = loop.call_later(SETTLE, answer)
+
+        delivery.watchers.add(notice)
         self._waiting.add(leave)
 
     def _answer(self, tail: _Tail, delivery: Delivery) -> None:

@@ -82,6 +82,17 @@ async def test_tail_waits_for_output_and_for_the_end(client: Client, other: Clie
     assert reply.header["end"]["outcome"] == "ok"
 
 
+async def test_tail_that_waited_gathers_the_pieces_of_a_line_and_the_end_behind_it(tmp_path: Path) -> None:
+    with running(tmp_path, prelude=f"from sandpod_runner import tails; tails.SETTLE = {2 * PATIENCE}") as runner:
+        client = await runner.connect()
+        name = await client.start("read x; printf n; printf ' 3'; printf '\\n'", "shell", stdin=True, detached=True)
+        waiting = asyncio.create_task(client.ask("tail", run=name, wait=PATIENCE))
+        await client.send({"t": "stdin", "run": name}, b"\n")
+        reply = await waiting
+        assert (reply.header["state"], reply.payload) == ("ended", b"n 3\n")
+        await client.close()
+
+
 async def test_tail_whose_wait_is_over_says_that_there_is_nothing_new(client: Client) -> None:
     name = await client.start("read x", "shell", stdin=True)
     for wait in (0, 0.05):
