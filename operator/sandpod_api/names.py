@@ -36,6 +36,8 @@ ANNOTATION_LAST_ACTIVITY: Final = "sandpod.dev/last-activity"
 ANNOTATION_BUSY_UNTIL: Final = "sandpod.dev/busy-until"
 # The hash of the template's spec that a warm Sandbox was made from: others are replaced.
 ANNOTATION_TEMPLATE_HASH: Final = "sandpod.dev/template-hash"
+# "true" on a RuntimeClass: its pods can have a user namespace of their own.
+ANNOTATION_USER_NAMESPACES: Final = "sandpod.dev/user-namespaces"
 
 # The operator's own objects: which replica is active, and what shows it that watch events arrive.
 LEASE_LEADER: Final = "sandpod-operator"

@@ -180,7 +180,10 @@ class SandboxTemplateSpec(ApiModel):
     runtime_class_name: Annotated[Name | None, Field(description="RuntimeClass, as gvisor.")] = None
     host_users: Annotated[
         bool | None,
-        Field(description="false: own user namespace; absent: the cluster's default. Leave it absent under gVisor."),
+        Field(
+            description="false: own user namespace, always; true: the node's; absent: its own where every node that "
+            "may run it can give one, with a RuntimeClass if its annotation sandpod.dev/user-namespaces is true."
+        ),
     ] = None
     workspace: Annotated[Workspace, Field(description="The folder /workspace.")] = Workspace()
     workspace_limits: Annotated[

@@ -1,10 +1,9 @@
-"""Builds the whole objects that the operator makes for a Sandbox and a pool: pods and warm Sandboxes.
+"""Builds the pods that the operator makes for Sandboxes.
 
 Called by the plans. Pure: the same input gives the same manifest, and the tests compare all of it. What locks a pod
-down is in `security.py`, network policies are in `policies.py`.
+down is in `security.py`, network policies are in `policies.py`, a pool's Sandboxes in `warm_sandboxes.py`.
 """
 
-import hashlib
 import json
 from typing import Any, Final
 
@@ -44,12 +43,6 @@ def owner_reference(resource: resources.Resource, owner: Sandbox | SandboxPool |
     }
 
 
-def template_hash(template: SandboxTemplate) -> str:
-    """Return a short hash of all that a template says; warm sandboxes with another one are out of date."""
-    text = json.dumps(template.spec.to_wire(), sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
 def workspace_of(sandbox: Sandbox, template: SandboxTemplate) -> Workspace:
     """Return the workspace that a sandbox has: its own wish, else its template's."""
     return sandbox.spec.workspace or template.spec.workspace
@@ -63,17 +56,33 @@ def find_profile(sandbox: Sandbox, template: SandboxTemplate) -> NetworkProfile 
 
 
 def build_pod(
-    sandbox: Sandbox, template: SandboxTemplate, profile: NetworkProfile, settings: OperatorSettings
+    sandbox: Sandbox,
+    template: SandboxTemplate,
+    profile: NetworkProfile,
+    settings: OperatorSettings,
+    *,
+    user_namespaces: bool = False,
 ) -> dict[str, Any]:
-    """Return the pod of a sandbox."""
+    """Return the pod of a sandbox.
+
+    Args:
+        sandbox: Whose pod it is.
+        template: What it is made from.
+        profile: Its network profile.
+        settings: The operator's.
+        user_namespaces: Whether its nodes can give it a user namespace of its own.
+    """
     spec = template.spec
+    said = security.said_of_user_namespaces(spec, default=settings.host_users)
+    host_users = security.host_users(said=said, possible=user_namespaces)
     optional = {
-        "hostUsers": _host_users(template, settings),
+        "hostUsers": host_users,
         "runtimeClassName": spec.runtime_class_name,
         "nodeSelector": spec.node_selector or None,
         "tolerations": [_toleration(t) for t in spec.tolerations] or None,
         "imagePullSecrets": [{"name": name} for name in spec.image_pull_secrets] or None,
     }
+    environment = _environment(sandbox, template, profile, settings, own_users=host_users is False)
     return {
         "apiVersion": resources.PODS.api_version,
         "kind": resources.PODS.kind,
@@ -96,22 +105,13 @@ def build_pod(
             "terminationGracePeriodSeconds": 2,
             "activeDeadlineSeconds": _active_deadline(sandbox),
             **({"initContainers": first} if (first := _first_containers(sandbox, template, settings)) else {}),
-            "containers": [_container(sandbox, template, profile, settings)],
+            "containers": [_container(sandbox, template, environment)],
             "volumes": _volumes(sandbox, template),
         },
     }
 
 
-def _host_users(template: SandboxTemplate, settings: OperatorSettings) -> bool | None:
-    spec = template.spec
-    return security.user_namespace(
-        template=spec.host_users, default=settings.host_users, runtime_class=spec.runtime_class_name
-    )
-
-
-def _container(
-    sandbox: Sandbox, template: SandboxTemplate, profile: NetworkProfile, settings: OperatorSettings
-) -> dict[str, Any]:
+def _container(sandbox: Sandbox, template: SandboxTemplate, environment: list[dict[str, Any]]) -> dict[str, Any]:
     spec = template.spec
     return {
         "name": names.CONTAINER,
@@ -121,7 +121,7 @@ def _container(
         "command": list(SERVE_COMMAND),
         # An image's own may be one that the pod's user can't enter.
         "workingDir": names.WORKSPACE,
-        "env": _environment(sandbox, template, profile, settings),
+        "env": environment,
         "resources": _resources(sandbox, template),
         "securityContext": security.container_security_context(),
         "startupProbe": {
@@ -191,7 +191,7 @@ def _runner_container(sandbox: Sandbox, template: SandboxTemplate, settings: Ope
 
 
 def _environment(
-    sandbox: Sandbox, template: SandboxTemplate, profile: NetworkProfile, settings: OperatorSettings
+    sandbox: Sandbox, template: SandboxTemplate, profile: NetworkProfile, settings: OperatorSettings, *, own_users: bool
 ) -> list[dict[str, Any]]:
     spec = template.spec
     values = {
@@ -207,7 +207,8 @@ def _environment(
     if brings_runner(template):
         # An image's own preloads are for its own programs: they may not fit the runner's C library.
         values |= {names.ENV_PYTHON: "python3", "LD_PRELOAD": ""}
-    if security.process_limit_holds(host_users=_host_users(template, settings)):
+    if own_users:
+        # RLIMIT_NPROC counts this pod's processes alone only in a user namespace of its own.
         values[names.ENV_PROCESSES] = str(spec.limits.processes)
     node = {"name": "NODE_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}}
     # The node's address comes first: Kubernetes expands $(NODE_IP) only in what follows it.
@@ -267,28 +268,3 @@ def _active_deadline(sandbox: Sandbox) -> int:
     """
     wait = 0 if sandbox.spec.claim else MAX_LIFETIME
     return wait + MAX_LIFETIME + _MARGIN
-
-
-def build_warm_sandbox(pool: SandboxPool, template: SandboxTemplate, suffix: str) -> dict[str, Any]:
-    """Return a Sandbox that waits in the pool; the claim patch takes it out by removing the owner reference."""
-    return {
-        "apiVersion": resources.SANDBOXES.api_version,
-        "kind": resources.SANDBOXES.kind,
-        "metadata": {
-            "name": names.child_name(pool.metadata.name, suffix),
-            "namespace": pool.metadata.namespace,
-            "labels": {
-                names.LABEL_MANAGED_BY: names.MANAGED_BY,
-                names.LABEL_TEMPLATE: template.metadata.name,
-                names.LABEL_POOL: pool.metadata.name,
-                names.LABEL_STATE: names.STATE_WARM,
-            },
-            "annotations": {names.ANNOTATION_TEMPLATE_HASH: template_hash(template)},
-            "ownerReferences": [owner_reference(resources.POOLS, pool)],
-        },
-        "spec": {
-            "templateRef": {"name": template.metadata.name},
-            # Should the template be gone one day, the Sandbox says that its files outlive its pod.
-            **({"workspace": workspace.to_wire()} if (workspace := template.spec.workspace).persistent else {}),
-        },
-    }

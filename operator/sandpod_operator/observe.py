@@ -58,6 +58,8 @@ class ObservedSandbox:
         refusal: Why its pod was not taken when it was last tried.
         closed: Whether the namespace's deny-all policy is in force.
         kernel: The kernel of its pod's node, once that was looked at.
+        user_namespaces: Whether the nodes that may run its pod can give it a user namespace of its own; asked only
+            where that decides.
     """
 
     sandbox: Sandbox
@@ -67,6 +69,7 @@ class ObservedSandbox:
     refusal: Refusal | None = None
     closed: bool = True
     kernel: Kernel | None = None
+    user_namespaces: bool = False
 
     @property
     def persistent(self) -> bool:

@@ -110,7 +110,8 @@ def _make_pod(
     workspace = workspace_of(sandbox, template)
     if workspace.persistent:
         yield Create(resource=VOLUME_CLAIMS, manifest=build_volume_claim(sandbox, workspace), may_exist=True)
-    yield Create(resource=PODS, manifest=build_pod(sandbox, template, profile, settings))
+    pod = build_pod(sandbox, template, profile, settings, user_namespaces=observed.user_namespaces)
+    yield Create(resource=PODS, manifest=pod)
     yield pod_created(sandbox, sandbox.metadata.name)
 
 

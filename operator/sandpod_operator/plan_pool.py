@@ -14,13 +14,13 @@ from sandpod_api.conditions import SENTENCES, Condition, ConditionStatus, Condit
 from sandpod_api.types import Sandbox, SandboxPool, SandboxPoolStatus
 from sandpod_operator.actions import Action, Create, PatchStatus, Plan
 from sandpod_operator.causes import Cause, clean
-from sandpod_operator.manifests import build_warm_sandbox, template_hash
 from sandpod_operator.observe import ObservedPool
 from sandpod_operator.plan import delete_sandbox, whole_status
 from sandpod_operator.resources import POOLS, SANDBOXES
 from sandpod_operator.settings import OperatorSettings
 from sandpod_operator.status import is_final
 from sandpod_operator.story import pool_story
+from sandpod_operator.warm_sandboxes import build_warm_sandbox, template_hash
 
 # Not the template's fault: replaced at once, however often.
 _BAD_LUCK = frozenset({Reason.NODE_LOST, Reason.EVICTED})

@@ -17,13 +17,14 @@ from sandpod_operator import observe, resources
 from sandpod_operator.actions import Action, Apply, Create, Delete, Emit, Patch, PatchStatus, Plan
 from sandpod_operator.causes import clean
 from sandpod_operator.errors import ClusterError, ConflictError, NotFoundError, RefusedError
-from sandpod_operator.kernels import Kernel
 from sandpod_operator.measure import measure_namespace, measure_pool, measure_status
 from sandpod_operator.metrics import Metrics
+from sandpod_operator.nodes import Nodes
 from sandpod_operator.observe import Notes, Refusal
 from sandpod_operator.plan import plan_namespace, plan_sandbox, plan_template
 from sandpod_operator.plan_pool import PoolPlan, plan_pool
 from sandpod_operator.resources import Key, Resource, key_of
+from sandpod_operator.security import said_of_user_namespaces
 from sandpod_operator.settings import OperatorSettings
 from sandpod_operator.store import Store
 
@@ -36,9 +37,10 @@ _MAX_DOUBLINGS: Final = 16
 
 
 class ClusterApi(Protocol):
-    """The writes that plans need; `cluster.Cluster` is the real one."""
+    """What plans need; `cluster.Cluster` is the real one."""
 
     async def get(self, resource: Resource, namespace: str, name: str) -> dict[str, Any]: ...  # noqa: D102
+    async def list(self, resource: Resource, namespace: str) -> list[dict[str, Any]]: ...  # noqa: D102
     async def create(self, resource: Resource, manifest: dict[str, Any]) -> dict[str, Any]: ...  # noqa: D102
     async def apply(self, resource: Resource, manifest: dict[str, Any]) -> dict[str, Any]: ...  # noqa: D102
     async def patch_status(  # noqa: D102
@@ -80,6 +82,7 @@ class Reconciler:
         clock: Callable[[], datetime],
     ) -> None:
         self._cluster = cluster
+        self._nodes = Nodes(cluster)
         self._store = store
         self._notes = notes
         self._listener = listener
@@ -132,16 +135,13 @@ class Reconciler:
         node = observe.node_to_look_at(observed)
         if node is not None and observed.pod is not None:
             # Once for each pod, and not for each node: nodes restart.
-            kernel = await self._kernel_of(node)
+            kernel = await self._nodes.kernel(node)
             self._notes.kernels[observed.pod.metadata.uid] = kernel
             observed = replace(observed, kernel=kernel)
+        spec = observed.template.spec if observed.template is not None and observed.pod is None else None
+        if spec and said_of_user_namespaces(spec, default=self._settings.host_users) is None:
+            observed = replace(observed, user_namespaces=await self._nodes.give_user_namespaces(spec))
         return plan_sandbox(observed, self._settings, now)
-
-    async def _kernel_of(self, node: str) -> Kernel:
-        try:
-            return Kernel.of_node(await self._cluster.get(resources.NODES, "", node))
-        except RefusedError:
-            return Kernel()
 
     def _decide_pool(self, key: Key, now: datetime) -> Plan:
         observed = observe.observe_pool(self._store, self._notes, key, burst=self._settings.pool_burst)

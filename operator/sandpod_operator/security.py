@@ -6,6 +6,8 @@ but the user namespace, which not every cluster and runtime has. It is Pod Secur
 
 from typing import Any, Final
 
+from sandpod_api.types import SandboxTemplateSpec
+
 UID: Final = 1000
 """The uid, gid and fsGroup of everything in a sandbox: numeric, so that the kubelet can check it is not root."""
 
@@ -62,21 +64,27 @@ def closed_dns() -> dict[str, Any]:
     }
 
 
-def user_namespace(*, template: bool | None, default: bool | None, runtime_class: str | None) -> bool | None:
-    """Return the pod's `hostUsers`: the template's word, else the operator's where the runtime is the cluster's own.
+def said_of_user_namespaces(spec: SandboxTemplateSpec, *, default: bool | None) -> bool | None:
+    """Return what is said of a pod's `hostUsers`: by its template, else by the operator without a RuntimeClass.
 
     Args:
-        template: `hostUsers` of the template.
+        spec: The template's; with a RuntimeClass as gVisor, which starts no pod with a user namespace, it alone says.
         default: The operator's setting.
-        runtime_class: The template's RuntimeClass; gVisor, for one, starts no pod with a user namespace.
+
+    Returns:
+        None where nothing is said, so that the pod's nodes decide.
+    """
+    return spec.host_users if spec.host_users is not None or spec.runtime_class_name is not None else default
+
+
+def host_users(*, said: bool | None, possible: bool) -> bool | None:
+    """Return the pod's `hostUsers`.
+
+    Args:
+        said: What is said of it.
+        possible: Whether the pod's nodes can give it a user namespace of its own.
 
     Returns:
         False, or None where the pod shares the node's: true means the same, and the admission policy refuses it.
     """
-    wanted = template if template is not None or runtime_class is not None else default
-    return None if wanted else wanted
-
-
-def process_limit_holds(*, host_users: bool | None) -> bool:
-    """Tell whether RLIMIT_NPROC counts this pod's processes alone: only in a user namespace of its own."""
-    return host_users is False
+    return False if said is False or (said is None and possible) else None

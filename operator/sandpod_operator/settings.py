@@ -49,8 +49,9 @@ class OperatorSettings(BaseSettings):
     host_users: Annotated[
         bool | None,
         Field(
-            description="hostUsers of pods whose template does not say. false gives each its own user namespace; unset "
-            "leaves it to the cluster, since not every cluster has them. Never applied with a RuntimeClass."
+            description="hostUsers of pods whose template does not say. false gives each its own user namespace, true "
+            "none; unset gives it where every node that may run the pod says that it can. Never applied with a "
+            "RuntimeClass, whose pods get one only where it has the annotation sandpod.dev/user-namespaces: true."
         ),
     ] = None
     runner_image: Annotated[

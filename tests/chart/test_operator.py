@@ -66,7 +66,7 @@ def test_default_template_and_pool_are_what_the_types_take() -> None:
     template = SandboxTemplate.model_validate(only(render(), "SandboxTemplate", "default"))
     pool = SandboxPool.model_validate(only(render(), "SandboxPool", "default"))
     assert template.spec.image == "sandpod/sandbox:0.1.0"
-    assert template.spec.host_users is False
+    assert template.spec.host_users is None
     assert template.spec.preimport == ["numpy", "pandas", "matplotlib.pyplot"]
     assert (pool.spec.template_ref.name, pool.spec.replicas) == ("default", 2)
 

@@ -54,9 +54,12 @@ def test_only_gateway_and_operator_have_a_service_account_token() -> None:
     assert [account["automountServiceAccountToken"] for account in accounts] == [False, False]
 
 
-def test_nothing_is_granted_cluster_wide_but_a_look_at_a_node_unless_that_is_switched_off() -> None:
+def test_nothing_is_granted_cluster_wide_but_a_look_at_nodes_unless_that_is_switched_off() -> None:
     [role, binding] = [m for m in render() if m["kind"].startswith("ClusterRole")]
-    assert role["rules"] == [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]}]
+    assert role["rules"] == [
+        {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list"]},
+        {"apiGroups": ["node.k8s.io"], "resources": ["runtimeclasses"], "verbs": ["get"]},
+    ]
     assert binding["roleRef"]["name"] == role["metadata"]["name"]
     assert [subject["name"] for subject in binding["subjects"]] == ["sandpod-operator"]
     assert not [m for m in render("operator.readNodes=false") if m["kind"].startswith("ClusterRole")]

@@ -15,7 +15,10 @@ CLASSES = {"sandpod-test-own": "runsc", "sandpod-test-shared": "test-handler"}
 @pytest.fixture(scope="module")
 def objects(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Objects]:
     for name, handler in CLASSES.items():
-        made = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": name}, "handler": handler}
+        # Nodes say of gVisor's handler that it has user namespaces, and it starts no pod with one: nobody declares it.
+        declared = {"sandpod.dev/user-namespaces": "true"} if handler == "test-handler" else {}
+        metadata = {"name": name, "annotations": declared}
+        made = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": metadata, "handler": handler}
         run("apply", "-f", "-", stdin=json.dumps(made))
     log = tmp_path_factory.mktemp("operator") / "log"
     with namespace("kernel") as there, running(log, there.sandboxes):
@@ -26,6 +29,12 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Objects]:
 async def kernel(objects: Objects, name: str) -> tuple[str, str]:
     conditions = (await objects.status(name))["conditions"]
     return next((c["status"], c["message"]) for c in conditions if c["type"] == "KernelIsolated")
+
+
+async def host_users(objects: Objects, name: str) -> bool | None:
+    pod = json.loads(await objects.cluster.kubectl("get", "pod", name, "-n", objects.namespace, "-o", "json"))
+    found: bool | None = pod["spec"].get("hostUsers")
+    return found
 
 
 async def need_gvisor(cluster: Cluster) -> None:
@@ -41,6 +50,7 @@ async def test_sandbox_that_sees_a_kernel_of_its_own_is_ready_and_says_which(
     await objects.apply("SandboxTemplate", "own", image=IMAGE, runtimeClassName="sandpod-test-own")
     await objects.sandbox("own", templateRef={"name": "own"})
     await objects.phase("own", "Ready", within=90)
+    assert await host_users(objects, "own") is None
     status, message = await kernel(objects, "own")
     assert status == "True"
     assert "The sandbox sees kernel" in message
@@ -68,8 +78,22 @@ async def test_sandbox_that_sees_the_nodes_kernel_is_never_handed_out_and_its_st
     await objects.apply("SandboxTemplate", "shared", image=IMAGE, runtimeClassName="sandpod-test-shared")
     await objects.sandbox("shared", templateRef={"name": "shared"})
     sentence = await objects.reason("shared", "KernelShared")
+    assert await host_users(objects, "shared") is False
     assert "by its boot id" in sentence
     assert (await objects.status("shared"))["phase"] == "Failed"
     assert (await kernel(objects, "shared"))[0] == "False"
     events = await objects.cluster.kubectl("events", "--for", "sandbox/shared", "-n", objects.namespace)
     assert "KernelShared" in events
+
+
+async def test_sandbox_has_a_user_namespace_of_its_own_where_the_nodes_say_that_they_have_them(
+    objects: Objects, session: Session
+) -> None:
+    await objects.apply("SandboxTemplate", "plain", image=IMAGE)
+    await objects.sandbox("plain", templateRef={"name": "plain"})
+    await objects.phase("plain", "Ready", within=90)
+    assert await host_users(objects, "plain") is False
+    # Seen from inside, in the default template, which says nothing either: root there is somebody else outside.
+    inside, outside, _ = (await session.python("print(open('/proc/self/uid_map').read())"))["stdout"].split()
+    assert inside == "0"
+    assert int(outside) > 0

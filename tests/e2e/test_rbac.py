@@ -35,7 +35,7 @@ OPERATOR: Final[Rights] = {
     "events": ("create",),
     "leases.coordination.k8s.io": ("list", "watch", "create", "patch"),
 }
-NODES: Final[Rights] = {"nodes": ("get",)}
+NODES: Final[Rights] = {"nodes": ("get", "list"), "runtimeclasses.node.k8s.io": ("get",)}
 LEASES: Final[Rights] = {"leases.coordination.k8s.io": ("get", "create", "update")}
 
 # In the sandboxes' namespace, the release's namespace, and everywhere.

@@ -5,14 +5,12 @@ from typing import Any
 
 import pytest
 
-from operator_world import a_pool, a_sandbox, a_template, settings
+from operator_world import a_sandbox, a_template, settings
 from sandpod_api.types import NetworkProfile
 from sandpod_operator.manifests import (
     build_pod,
-    build_warm_sandbox,
     find_profile,
     probes,
-    template_hash,
     workspace_of,
 )
 from sandpod_operator.volume_claims import build_volume_claim
@@ -165,21 +163,24 @@ def test_template_adds_placement_and_secrets_and_changes_nothing_else() -> None:
 
 
 @pytest.mark.parametrize(
-    ("template", "default", "runtime", "host_users"),
+    ("template", "default", "runtime", "possible", "host_users"),
     [
-        (None, None, None, None),
-        (None, False, None, False),
-        (True, False, None, None),
-        (None, True, None, None),
-        (False, None, None, False),
-        (None, False, "gvisor", None),
+        (None, None, None, False, None),
+        (None, None, None, True, False),
+        (None, False, None, False, False),
+        (None, True, None, True, None),
+        (True, False, None, True, None),
+        (False, None, None, False, False),
+        (False, True, "gvisor", False, False),
+        (None, False, "gvisor", False, None),
+        (None, True, "kata", True, False),
     ],
 )
-def test_user_namespace_is_the_templates_word_and_else_the_operators_without_a_runtime_class(
-    *, template: bool | None, default: bool | None, runtime: str | None, host_users: bool | None
+def test_user_namespace_is_the_templates_word_then_the_operators_then_what_nodes_can(
+    *, template: bool | None, default: bool | None, runtime: str | None, possible: bool, host_users: bool | None
 ) -> None:
     made = a_template(hostUsers=template, runtimeClassName=runtime)
-    pod = build_pod(a_sandbox(), made, CLOSED, settings(host_users=default))
+    pod = build_pod(a_sandbox(), made, CLOSED, settings(host_users=default), user_namespaces=possible)
     assert pod["spec"].get("hostUsers") is host_users
 
 
@@ -189,9 +190,11 @@ def env_of(pod: dict[str, Any]) -> dict[str, str]:
 
 def test_process_limit_is_set_only_in_a_user_namespace_of_its_own() -> None:
     shared = build_pod(a_sandbox(), a_template(), CLOSED, settings())
-    own = build_pod(a_sandbox(), a_template(hostUsers=False, limits={"processes": 99}), CLOSED, settings())
     assert "SANDPOD_PROCESSES" not in env_of(shared)
-    assert env_of(own)["SANDPOD_PROCESSES"] == "99"
+    for asked, possible in ((False, False), (None, True)):
+        made = a_template(hostUsers=asked, limits={"processes": 99})
+        own = build_pod(a_sandbox(), made, CLOSED, settings(), user_namespaces=possible)
+        assert env_of(own)["SANDPOD_PROCESSES"] == "99"
 
 
 def test_runner_is_told_limits_and_modules() -> None:
@@ -298,43 +301,6 @@ def test_persistent_workspace_is_a_volume_claim_of_the_sandbox() -> None:
 def test_claimed_sandboxs_pod_needs_no_time_to_wait_in_a_pool() -> None:
     pod = build_pod(a_sandbox(claimed=0), a_template(), CLOSED, settings())
     assert pod["spec"]["activeDeadlineSeconds"] == 7 * 86400 + 3600
-
-
-def test_warm_sandbox_is_exactly_this() -> None:
-    template = a_template()
-    assert build_warm_sandbox(a_pool(), template, "x7kq2mzb") == {
-        "apiVersion": "sandpod.dev/v1alpha1",
-        "kind": "Sandbox",
-        "metadata": {
-            "name": "warm-x7kq2mzb",
-            "namespace": "boxes",
-            "labels": {
-                "app.kubernetes.io/managed-by": "sandpod",
-                "sandpod.dev/template": "python",
-                "sandpod.dev/pool": "warm",
-                "sandpod.dev/state": "warm",
-            },
-            "annotations": {"sandpod.dev/template-hash": template_hash(template)},
-            "ownerReferences": [
-                {
-                    "apiVersion": "sandpod.dev/v1alpha1",
-                    "kind": "SandboxPool",
-                    "name": "warm",
-                    "uid": "uid-warm",
-                    "controller": True,
-                    "blockOwnerDeletion": False,
-                }
-            ],
-        },
-        "spec": {"templateRef": {"name": "python"}},
-    }
-
-
-def test_template_hash_follows_the_spec_and_nothing_else() -> None:
-    renamed = a_template("other")
-    changed = a_template(preimport=["numpy"])
-    assert template_hash(a_template()) == template_hash(renamed)
-    assert template_hash(a_template()) != template_hash(changed)
 
 
 def test_profile_is_found_by_name_and_none_is_always_there() -> None:

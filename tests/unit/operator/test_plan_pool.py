@@ -13,9 +13,9 @@ from sandpod_api.base import rfc3339
 from sandpod_api.conditions import ConditionType, find
 from sandpod_api.types import Sandbox, SandboxPoolStatus
 from sandpod_operator.actions import Create, Delete, Emit, PatchStatus
-from sandpod_operator.manifests import template_hash
 from sandpod_operator.observe import ObservedPool
 from sandpod_operator.plan_pool import PoolPlan, is_warm, plan_pool
+from sandpod_operator.warm_sandboxes import template_hash
 
 SETTINGS = settings()
 TEMPLATE = a_template()
