@@ -7,10 +7,14 @@ stream and stays as long, so it imports next to nothing, and what waits in the e
 import _socket
 import os
 import sys
+import time
 
 from sandpod_runner import protocol
 
-_READY_WAIT = 5.0
+READY_WAIT = 4.0
+"""Seconds; less than the startup probe's timeout."""
+_ANSWER_WAIT = 0.5
+_LOOK = 0.02
 _WAIT = "read -r _; exit 0"
 _SHELL = "/bin/sh"
 
@@ -35,17 +39,29 @@ def attach() -> int:
 
 
 def ready() -> int:
-    """Tell whether the runner answers: 0 if it does."""
+    """Tell whether the runner answers: 0 if it does.
+
+    It waits for one that is starting: the next probe comes a second later, the answer as soon as there is one.
+    """
     try:
-        stream = _connect()
-        stream.settimeout(_READY_WAIT)
+        stream = _connect(READY_WAIT)
+        stream.settimeout(_ANSWER_WAIT)
         stream.sendall(protocol.READY)
         return 0 if stream.recv(len(protocol.READY)) == protocol.READY else 1
     except OSError:
         return 1
 
 
-def _connect() -> "_socket.socket":
-    stream = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
-    stream.connect(protocol.SOCKET)
-    return stream
+def _connect(wait: float = 0.0) -> "_socket.socket":
+    deadline = time.monotonic() + wait
+    while True:
+        stream = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+        try:
+            stream.connect(protocol.SOCKET)
+        except ConnectionRefusedError:
+            stream.close()
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(_LOOK)
+        else:
+            return stream

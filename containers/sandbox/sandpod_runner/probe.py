@@ -10,8 +10,8 @@ import socket
 import time
 from typing import Final
 
-SECONDS: Final = 1.5
-"""For all addresses together: they are tried side by side."""
+SECONDS: Final = 1.2
+"""For all addresses together: they are tried side by side. Linux says a lost SYN again after a second."""
 
 PATIENCE: Final = 10.0
 """Seconds in which the network must be found closed."""

@@ -172,11 +172,18 @@ async def test_attach_ends_when_the_runner_does(tmp_path: Path) -> None:
             assert await asyncio.to_thread(attach.wait, PATIENCE) == 0
 
 
-async def test_ready_tells_whether_the_runner_answers(tmp_path: Path) -> None:
-    assert await asyncio.to_thread(subprocess.call, command("ready")) == 1
+def ready(wait: float) -> "subprocess.Popen[bytes]":
+    prelude = f"{OTHER_NAME}\nfrom sandpod_runner import attach\nattach.READY_WAIT = {wait}"
+    return subprocess.Popen(command("ready", prelude=prelude))
+
+
+async def test_ready_tells_whether_the_runner_answers_and_waits_for_one_that_starts(tmp_path: Path) -> None:
+    assert await asyncio.to_thread(ready(0.1).wait, PATIENCE) == 1
+    early = ready(PATIENCE)
     with serving(tmp_path) as process:
         await heard(process, b"ready")
-        assert await asyncio.to_thread(subprocess.call, command("ready")) == 0
+        assert await asyncio.to_thread(early.wait, PATIENCE) == 0
+        assert await asyncio.to_thread(ready(0.0).wait, PATIENCE) == 0
 
 
 @pytest.mark.parametrize(
