@@ -1,5 +1,7 @@
 """The operator as the chart installs it, and what it finds in the sandboxes' namespace."""
 
+import json
+
 import pytest
 
 from chart.render import Manifest, only, render
@@ -118,3 +120,29 @@ def test_service_monitors_are_for_both_components_when_asked_for() -> None:
     ]
     assert monitors == ["sandpod-gateway", "sandpod-operator"]
     assert not [m for m in render() if m["kind"] == "ServiceMonitor"]
+
+
+def test_each_more_namespace_has_all_that_the_first_one_has_but_the_gateway() -> None:
+    def of(namespace: str, *values: str) -> list[Manifest]:
+        """Everything in a namespace, and the namespace, without its name."""
+        found = [m for m in render(*values) if namespace in {m["metadata"].get("namespace"), m["metadata"]["name"]}]
+        return [json.loads(json.dumps(m).replace(f'"{namespace}"', '"here"')) for m in found]
+
+    more = "sandboxes.moreNamespaces={team-a,team-b}"
+    first = of("sandpod-sandboxes", more)
+    assert first == of("sandpod-sandboxes")
+    kept = [
+        m
+        for m in first
+        if m["kind"] not in {"SandboxTemplate", "SandboxPool"} and m["metadata"]["name"] != "sandpod-gateway"
+    ]
+    assert {m["kind"] for m in kept} == {
+        *("Namespace", "ResourceQuota", "LimitRange", "NetworkPolicy", "Role", "RoleBinding")
+    }
+    assert of("team-a", more) == of("team-b", more) == kept
+    told = next(e["value"] for e in container(more)["env"] if e["name"] == "SANDPOD_OPERATOR_NAMESPACES")
+    assert told == "sandpod-sandboxes,team-a,team-b"
+    [binding] = [m for m in render(more) if m["kind"] == "ValidatingAdmissionPolicyBinding"]
+    [matched] = binding["spec"]["matchResources"]["namespaceSelector"]["matchExpressions"]
+    assert matched["values"] == ["sandpod-sandboxes", "team-a", "team-b"]
+    assert [m for m in render(f"{more},sandboxes.createNamespace=false") if m["kind"] == "Namespace"] == []

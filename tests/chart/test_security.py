@@ -163,7 +163,11 @@ def test_weaker_pods_are_refused_among_the_sandboxes_and_nowhere_else() -> None:
     assert binding == {
         "policyName": POLICY,
         "validationActions": ["Deny"],
-        "matchResources": {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": SANDBOXES}}},
+        "matchResources": {
+            "namespaceSelector": {
+                "matchExpressions": [{"key": "kubernetes.io/metadata.name", "operator": "In", "values": [SANDBOXES]}]
+            }
+        },
     }
 
 

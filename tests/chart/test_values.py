@@ -59,6 +59,7 @@ def test_misspelt_value_is_refused_by_name(value: str, sentence: str) -> None:
         ("gateway.replicas=many", "/gateway/replicas"),
         ("gateway.image.pullPolicy=Sometimes", "/gateway/image/pullPolicy"),
         ("sandboxes.namespace=Sandboxes", "/sandboxes/namespace"),
+        ("sandboxes.moreNamespaces={a,B}", "/sandboxes/moreNamespaces/1"),
         ("sandboxes.templates.default.resources.memory=lots", "/sandboxes/templates/default/resources/memory"),
         ("sandboxes.pools.default.replicas=-1", "/sandboxes/pools/default/replicas"),
         ("gateway.config.limits.run_timeout=0", "/gateway/config/limits/run_timeout"),
@@ -79,6 +80,8 @@ def test_settings_that_follow_from_other_values_can_not_be_set_beside_them(name:
     [
         (["ingress.enabled=true"], "ingress.host is needed when ingress.enabled is true: set it to the name"),
         (["sandboxes.namespace=sandpod"], "sandboxes.namespace must not be the release namespace"),
+        (["sandboxes.moreNamespaces={sandpod}"], "sandboxes.moreNamespaces must not hold the release namespace"),
+        (["sandboxes.moreNamespaces={a,a}"], "name a namespace twice: name each once"),
         (
             [
                 "auth.existingSecret=x",

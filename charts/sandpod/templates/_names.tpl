@@ -30,6 +30,11 @@ The name of every object of this chart. No template spells a name itself.
 {{- .Values.sandboxes.namespace -}}
 {{- end -}}
 
+{{/* All namespaces that the operator keeps, as a JSON list; the gateway's comes first. */}}
+{{- define "sandpod.sandboxes.namespaces" -}}
+{{- prepend .Values.sandboxes.moreNamespaces (include "sandpod.sandboxes.namespace" .) | toJson -}}
+{{- end -}}
+
 {{/*
 For quota, limits and the policy of the sandbox namespace. The operator keeps a policy of its own there
 (sandpod-deny-all, for the pods that it makes); this one is for every pod, whoever makes it, so it needs another name.
