@@ -32,6 +32,27 @@ class Resources(ApiModel):
     ephemeral_storage: Annotated[Quantity, Field(description="Disk on the node, as limit.")] = "256Mi"
 
 
+class AppArmorProfile(ApiModel):
+    """An AppArmor profile, as in Kubernetes but for Unconfined. Pods start only on nodes that have it."""
+
+    model_config = ConfigDict(
+        json_schema_extra=rules(
+            (
+                "(self.type == 'Localhost') == has(self.localhostProfile)",
+                "localhostProfile goes with the type Localhost, and with no other",
+            )
+        )
+    )
+
+    type: Annotated[
+        Literal["RuntimeDefault", "Localhost"],
+        Field(description="The container runtime's own profile, or one that is loaded on the nodes."),
+    ] = "RuntimeDefault"
+    localhost_profile: Annotated[
+        str | None, Field(min_length=1, max_length=253, description="Name of the loaded profile, for Localhost.")
+    ] = None
+
+
 class EgressRule(ApiModel):
     """Addresses and ports that a network profile opens."""
 
@@ -184,6 +205,10 @@ class SandboxTemplateSpec(ApiModel):
             description="false: own user namespace, always; true: the node's; absent: its own where every node that "
             "may run it can give one, with a RuntimeClass if its annotation sandpod.dev/user-namespaces is true."
         ),
+    ] = None
+    app_armor_profile: Annotated[
+        AppArmorProfile | None,
+        Field(description="AppArmor profile, on nodes that have AppArmor; absent means what the node does by itself."),
     ] = None
     workspace: Annotated[Workspace, Field(description="The folder /workspace.")] = Workspace()
     workspace_limits: Annotated[

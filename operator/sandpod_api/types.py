@@ -23,6 +23,7 @@ from sandpod_api.fields import (
 )
 from sandpod_api.names import NETWORK_NONE
 from sandpod_api.templates import (
+    AppArmorProfile,
     EgressRule,
     Limits,
     ModuleName,
@@ -37,6 +38,7 @@ from sandpod_api.templates import (
 __all__ = [
     "DAY",
     "MAX_LIFETIME",
+    "AppArmorProfile",
     "Claim",
     "EgressRule",
     "Lifetime",

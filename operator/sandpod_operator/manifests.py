@@ -101,7 +101,7 @@ def build_pod(
             **security.pod_isolation(),
             **({"dnsPolicy": "ClusterFirst"} if profile.dns else security.closed_dns()),
             **{key: value for key, value in optional.items() if value is not None},
-            "securityContext": security.pod_security_context(),
+            "securityContext": security.pod_security_context(spec.app_armor_profile),
             "terminationGracePeriodSeconds": 2,
             "activeDeadlineSeconds": _active_deadline(sandbox),
             **({"initContainers": first} if (first := _first_containers(sandbox, template, settings)) else {}),

@@ -1,20 +1,26 @@
 """What locks a sandbox's pod down. The one file that an auditor reads.
 
 Called by `manifests.py` for every pod, without exceptions and without options: nothing here depends on a template,
-but the user namespace, which not every cluster and runtime has. It is Pod Security's `restricted` and more.
+but the user namespace and AppArmor, which not every cluster and runtime has. It is Pod Security's `restricted` and
+more.
 """
 
 from typing import Any, Final
 
-from sandpod_api.types import SandboxTemplateSpec
+from sandpod_api.types import AppArmorProfile, SandboxTemplateSpec
 
 UID: Final = 1000
 """The uid, gid and fsGroup of everything in a sandbox: numeric, so that the kubelet can check it is not root."""
 
 
-def pod_security_context() -> dict[str, Any]:
-    """Return the pod's security context."""
+def pod_security_context(app_armor: AppArmorProfile | None = None) -> dict[str, Any]:
+    """Return the pod's security context.
+
+    Args:
+        app_armor: The template's; not every node has AppArmor, so without one nothing is said.
+    """
     return {
+        **({"appArmorProfile": app_armor.to_wire()} if app_armor is not None else {}),
         "runAsNonRoot": True,
         "runAsUser": UID,
         "runAsGroup": UID,

@@ -53,6 +53,7 @@ OWN: Final[dict[str, Pod]] = {
     "own-profile": build(OPEN, networkProfiles=[{"name": "web", "dns": True}]),
     "own-placed": build(nodeSelector={"pool": "sandboxes"}, tolerations=[{"key": "sandboxes"}]),
     "own-pull-secret": build(imagePullSecrets=["registry"]),
+    "own-apparmor": build(appArmorProfile={"type": "Localhost", "localhostProfile": "sandbox"}),
     "own-preimport": build(preimport=["numpy"], limits={"processes": 99}),
 }
 

@@ -101,6 +101,15 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         "must have at most 16 items",
     ),
     "where the runner comes from": (template(runner="Sidecar"), 'supported values: "Image", "Injected"'),
+    "AppArmor profile without a name": (
+        template(appArmorProfile={"type": "Localhost"}),
+        "localhostProfile goes with the type Localhost, and with no other",
+    ),
+    "AppArmor profile with a name too many": (
+        template(appArmorProfile={"localhostProfile": "x"}),
+        "localhostProfile goes with the type Localhost, and with no other",
+    ),
+    "no AppArmor": (template(appArmorProfile={"type": "Unconfined"}), '"RuntimeDefault", "Localhost"'),
     "host network": (template(hostNetwork=True), 'unknown field "spec.hostNetwork"'),
     "negative pool": (pool(replicas=-1), "should be greater than or equal to 0"),
     "pool without surge": (pool(updateStrategy={"maxSurge": 0}), "should be greater than or equal to 1"),

@@ -137,6 +137,7 @@ def test_rules_and_their_sentences() -> None:
     }
     assert sentences("SandboxTemplate") == {
         "the network profile none is built in and always closed",
+        "localhostProfile goes with the type Localhost, and with no other",
         "cpuRequest can't be larger than cpu",
         "memoryRequest can't be larger than memory",
         "python, javascript and shell are built in: give the language another name",

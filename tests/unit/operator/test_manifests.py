@@ -163,6 +163,18 @@ def test_template_adds_placement_and_secrets_and_changes_nothing_else() -> None:
 
 
 @pytest.mark.parametrize(
+    ("asked", "written"),
+    [
+        ({}, {"type": "RuntimeDefault"}),
+        ({"type": "Localhost", "localhostProfile": "p"}, {"type": "Localhost", "localhostProfile": "p"}),
+    ],
+)
+def test_apparmor_profile_is_written_where_the_template_has_one(asked: dict[str, Any], written: dict[str, Any]) -> None:
+    context = {**PLAIN_POD["spec"]["securityContext"], "appArmorProfile": written}
+    assert spec_of(appArmorProfile=asked) == {**PLAIN_POD["spec"], "securityContext": context}
+
+
+@pytest.mark.parametrize(
     ("template", "default", "runtime", "possible", "host_users"),
     [
         (None, None, None, False, None),
