@@ -1,4 +1,4 @@
-"""The conditions of a Sandbox and a pool, every reason with a sentence, and how a condition is set.
+"""The conditions of a Sandbox and a pool, every reason with a sentence and what to do, and how a condition is set.
 
 Called by the operator (which computes them) and by the gateway (which tells a caller why). Metric labels come from
 the same lists. It holds no policy: which reason applies is the operator's `status.py`.
@@ -105,12 +105,61 @@ SENTENCES: dict[Reason, str] = {
 }
 
 
+MEANINGS: dict[ConditionType, str] = {
+    ConditionType.POD_SCHEDULED: "Whether the pod has a node.",
+    ConditionType.NETWORK_ISOLATED: "Whether all that must be out of reach is; the runner tries it from inside.",
+    ConditionType.KERNEL_ISOLATED: "Whether the sandbox sees a kernel of its own; asked where a RuntimeClass is named.",
+    ConditionType.NETWORK_APPLIED: "Whether the network profile of the spec is in force.",
+    ConditionType.READY: "Whether it takes runs; False with the reason that keeps it from that or ended it.",
+    ConditionType.EXPIRED: "Whether its lifetime has ended.",
+    ConditionType.SUSPENDED: "Whether it is suspended; there once it has been.",
+    ConditionType.AVAILABLE: "Of a pool: whether a warm sandbox can be claimed.",
+    ConditionType.PROGRESSING: "Of a pool: whether warm sandboxes are being made.",
+}
+
+ADVICE: dict[Reason, str] = {
+    Reason.UNSCHEDULABLE: "The message is the scheduler's: add nodes, or lower the template's resources.",
+    Reason.QUOTA_EXCEEDED: "Close sandboxes or raise the ResourceQuota; it is tried again when a pod goes.",
+    Reason.ADMISSION_REFUSED: "The message says which rule; change the template. It is tried again.",
+    Reason.TEMPLATE_NOT_FOUND: "Create the SandboxTemplate that templateRef names; it is found then.",
+    Reason.PROFILE_NOT_FOUND: "Name one of the template's networkProfiles, or none, in spec.network.",
+    Reason.IMAGE_PULL_FAILED: "The message is the registry's: correct the template's image or imagePullSecrets.",
+    Reason.START_FAILED: "The message says why; correct the template, and create another Sandbox.",
+    Reason.START_RETRIED: "Nothing: if the second pod fails too, look at the node's container runtime.",
+    Reason.SUSPENDED: "Use it, or set spec.operatingMode to Running.",
+    Reason.RESUMED: "Start again what has to run in it.",
+    Reason.POD_FAILED: "Create another Sandbox; the message says how this one ended.",
+    Reason.OUT_OF_MEMORY: "Create another Sandbox; raise resources.memory of the template if it happens often.",
+    Reason.EVICTED: "Create another Sandbox; the message says what the node ran short of, or who took the pod away.",
+    Reason.NODE_LOST: "Create another Sandbox; look at the node if nobody deleted the pod.",
+    Reason.NETWORK_OPEN: "Install or repair a network plugin that enforces NetworkPolicies; if the template's "
+    "profile opens the address that the message names, narrow it.",
+    Reason.KERNEL_SHARED: "Have the node's handler for the template's RuntimeClass corrected.",
+    Reason.NODE_UNKNOWN: "Let the operator look at nodes (operator.readNodes of the chart) to have it proved.",
+    Reason.PROFILE_REFUSED: "The message says why: name another profile, or create another Sandbox with this one.",
+    Reason.TTL_EXPIRED: "Create another Sandbox, with a longer lifetime.ttl where this was too short.",
+    Reason.IDLE_TIMEOUT: "Create another Sandbox, with a longer lifetime.idleTimeout where this was too short.",
+    Reason.POOL_EMPTY: "Wait, or raise the pool's replicas.",
+    Reason.POOL_BLOCKED: "Do what the reason in the message asks for; it is tried again.",
+}
+"""What to do about a reason; one that is not here needs nothing done."""
+
+
+def explain(reason: Reason) -> str:
+    """Return what a reason means and what to do about it."""
+    return " ".join(filter(None, (SENTENCES[reason], ADVICE.get(reason))))
+
+
+_TYPES = "\n".join(["What is observed.", *(f"{kind}: {meaning}" for kind, meaning in MEANINGS.items())])
+_REASONS = "\n".join(["Why, as one word.", *(f"{reason}: {explain(reason)}" for reason in Reason)])
+
+
 class Condition(ApiModel):
     """One observed fact, in the form that `kubectl wait` and `kubectl describe` know."""
 
-    type: Annotated[str, Field(max_length=64, description="What is observed.")]
+    type: Annotated[str, Field(max_length=64, description=_TYPES)]
     status: Annotated[ConditionStatus, Field(description="Whether it is so.")]
-    reason: Annotated[str, Field(max_length=64, description="Why, as one word.")]
+    reason: Annotated[str, Field(max_length=64, description=_REASONS)]
     message: Annotated[str, Field(max_length=1024, description="Why, as a sentence.")] = ""
     observed_generation: Annotated[int, Field(ge=0, description="The generation that was looked at.")] = 0
     last_transition_time: Annotated[Timestamp | None, Field(description="When the status last changed.")] = None

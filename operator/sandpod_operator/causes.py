@@ -82,9 +82,9 @@ def end_of(pod: Pod, *, was_ready: bool) -> Cause | None:
     """
     if not pod.ended:
         return None
-    taken = _taken(pod)
-    if taken is not None:
-        return taken
+    found = taken(pod)
+    if found is not None:
+        return found
     if pod.terminated is None and pod.not_prepared is not None:
         failed = pod.not_prepared
         return start_failed(failed.message or f"the runner could not be brought, exit code {failed.exit_code}.")
@@ -93,7 +93,7 @@ def end_of(pod: Pod, *, was_ready: bool) -> Cause | None:
     return _end_of_container(pod.terminated, was_ready=was_ready)
 
 
-def _taken(pod: Pod) -> Cause | None:
+def taken(pod: Pod) -> Cause | None:
     """Return who took the pod away, where it did not end by itself."""
     status = pod.status
     disrupted = pod.condition("DisruptionTarget")
@@ -134,8 +134,7 @@ def runtime_fault(pod: Pod) -> str | None:
         said = end.message if end.reason in _NEVER_RAN else ""
     else:
         said = pod.waiting.message if pod.waiting is not None and pod.waiting.reason in _RUNTIME else ""
-    taken = _taken(pod) is not None
-    return said if said and not taken and RUNNER_HOME not in said and not _LASTING.search(said) else None
+    return said if said and taken(pod) is None and RUNNER_HOME not in said and not _LASTING.search(said) else None
 
 
 def obstacle(pod: Pod) -> Cause | None:

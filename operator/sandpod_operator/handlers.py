@@ -73,6 +73,7 @@ def create_settings(settings: OperatorSettings) -> kopf.OperatorSettings:
     result.posting.enabled = False
     result.networking.request_timeout = settings.request_timeout
     result.watching.server_timeout = 300
+    result.watching.inactivity_timeout = settings.watch_silence
     result.persistence.finalizer = f"{names.GROUP}/unused"
     result.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=names.GROUP)
     result.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=names.GROUP)

@@ -148,13 +148,15 @@ class Elector:
         Raises:
             LeadershipLostError: As in `keep`.
         """
-        left = self._settings.lease_renew_deadline - (self._monotonic() - self._renewed)
+        deadline = self._settings.lease_renew_deadline
+        left = deadline - (self._monotonic() - self._renewed)
         try:
-            async with asyncio.timeout(max(0.0, left)):
+            # Not all of what is left: the connection may be dead, and the next try takes another.
+            async with asyncio.timeout(max(0.0, min(left, deadline / 3))):
                 held = await self.try_take()
         except (UnreachableError, TimeoutError) as error:
-            if self._monotonic() - self._renewed >= self._settings.lease_renew_deadline:
-                text = f"the Lease could not be renewed for {self._settings.lease_renew_deadline:g} s"
+            if self._monotonic() - self._renewed >= deadline:
+                text = f"the Lease could not be renewed for {deadline:g} s"
                 raise LeadershipLostError(text) from error
             return
         except ClusterError as error:

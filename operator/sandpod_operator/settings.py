@@ -103,6 +103,14 @@ class OperatorSettings(BaseSettings):
     resync_interval: Annotated[
         float, Field(gt=0, description="Time between full lists, which repair whatever a watch lost.")
     ] = 180
+    watch_silence: Annotated[
+        float,
+        Field(
+            gt=0,
+            description="Time without a word of a watch after which it is opened anew: its connection may be dead and "
+            "nobody told. The API server says something about once a minute.",
+        ),
+    ] = 70
     request_timeout: Annotated[float, Field(gt=0, description="Longest wait for one answer of the API server.")] = 30
 
     lease_duration: Annotated[int, Field(ge=2, description="Time after which a silent active replica is replaced.")] = (

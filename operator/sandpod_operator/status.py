@@ -10,7 +10,7 @@ from datetime import datetime
 from sandpod_api.conditions import SENTENCES, Condition, ConditionStatus, ConditionType, Reason, find, is_true, merge
 from sandpod_api.types import Phase, Sandbox, SandboxStatus
 from sandpod_operator import lifetime
-from sandpod_operator.causes import FINAL, Cause, cause, end_of, is_network_open, obstacle, runtime_fault
+from sandpod_operator.causes import FINAL, Cause, cause, end_of, is_network_open, obstacle, runtime_fault, taken
 from sandpod_operator.kernels import compare
 from sandpod_operator.manifests import find_profile
 from sandpod_operator.networks import network_applied
@@ -214,7 +214,9 @@ def _lost(observed: ObservedSandbox) -> Cause | None:
     was_ready = _was_ready(observed.sandbox)
     end = end_of(pod, was_ready=was_ready) if pod is not None else None
     if end is None and was_ready and (pod is None or pod.deleting):
-        return cause(Reason.NODE_LOST, "its pod was deleted, and its files with it.")
+        # Who deletes it for a reason says so first: a drain, the scheduler, a node that is given up.
+        told = taken(pod) if pod is not None else None
+        return told or cause(Reason.NODE_LOST, "its pod was deleted, and its files with it.")
     if end is None and was_ready and pod is not None and pod.started and not pod.ready:
         return cause(Reason.NODE_LOST, "its node does not report it as ready.")
     return end

@@ -33,8 +33,6 @@ CONNECT_TIMEOUT: Final = 5.0
 """Seconds to reach the API server."""
 WATCH_SECONDS: Final = 240
 """Seconds after which the API server ends a watch, so that no watch outlives a load balancer's patience."""
-SILENCE_TIMEOUT: Final = 90.0
-"""Seconds without a byte of a watch after which it is dead: bookmarks come about once a minute."""
 TOKEN_INTERVAL: Final = 60.0
 """Seconds between two looks at credentials that a kubeconfig's plugin makes."""
 
@@ -47,9 +45,12 @@ _MERGE_PATCH: Final = "application/merge-patch+json"
 class Cluster:
     """One namespace of one cluster. All methods raise `ClusterError`."""
 
-    def __init__(self, api: client.ApiClient, namespace: str, refresher: asyncio.Task[None] | None = None) -> None:
+    def __init__(
+        self, api: client.ApiClient, namespace: str, *, silence: float, refresher: asyncio.Task[None] | None = None
+    ) -> None:
         self._api = api
         self._refresher = refresher
+        self._silence = silence
         self.namespace = namespace
 
     @classmethod
@@ -77,7 +78,8 @@ class Cluster:
         except (_config.ConfigException, OSError, ValueError) as error:
             raise ConfigError(f"no usable cluster configuration: {error}") from error
         api.user_agent = "sandpod-gateway"
-        return cls(api, settings.namespace or namespace or "default", refresher)
+        name = settings.namespace or namespace or "default"
+        return cls(api, name, silence=settings.watch_silence, refresher=refresher)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -143,7 +145,7 @@ class Cluster:
             "allowWatchBookmarks": "true",
             "timeoutSeconds": str(WATCH_SECONDS),
         }
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=SILENCE_TIMEOUT)
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=self._silence)
         response = await self._send("GET", self._path(plural), query=query, timeout=timeout)
         try:
             async for line in response.content:

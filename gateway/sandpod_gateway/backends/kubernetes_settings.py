@@ -81,6 +81,14 @@ class KubernetesSettings(BaseModel):
             "timeout is exact to this.",
         ),
     ] = 30
+    watch_silence: Annotated[
+        float,
+        Field(
+            gt=0,
+            description="Seconds without a word of the watch of the sandboxes after which it is opened anew: its "
+            "connection may be dead and nobody told. The API server says something about once a minute.",
+        ),
+    ] = 90
     warm_streams: Annotated[
         int,
         Field(

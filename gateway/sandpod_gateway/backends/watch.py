@@ -28,8 +28,9 @@ PAGE: Final = 500
 SETTLE_EVERY: Final = 1.0
 """Seconds between two looks for own writes that the watch never delivered."""
 BACK_OFF: Final = (0.0, 0.2, 1.0, 3.0, 10.0)
-"""Seconds to wait after the first, second, ... failure in a row; the last for all that follow. A tenth is added at
-random, so that many gateways do not come back at the same moment."""
+"""Seconds from the begin of a try to the next after the first, second, ... failure in a row; the last for all that
+follow. A tenth is added at random, so that many gateways do not come back at the same moment. A watch that was dead for
+longer before that was known is no reason to wait once more."""
 
 
 class Source(Protocol):
@@ -72,6 +73,7 @@ class SandboxWatch:
     async def _follow(self) -> None:
         """List and watch in turns, until cancelled."""
         while True:
+            began = time.monotonic()
             try:
                 if not self._version:
                     await self._list()
@@ -88,12 +90,13 @@ class SandboxWatch:
                 # The outermost loop: a bug must not leave a gateway that looks alive and knows nothing new.
                 self._version = ""
                 logger.exception("watching the sandboxes failed")
-            await self._pause()
+            await self._pause(began)
 
-    async def _pause(self) -> None:
+    async def _pause(self, began: float) -> None:
         pause = BACK_OFF[min(self._failures, len(BACK_OFF) - 1)]
         self._failures += 1
-        await asyncio.sleep(pause + random.random() * pause / 10)  # noqa: S311 # no secret: spreads load
+        pause += random.random() * pause / 10  # noqa: S311 # no secret: spreads load
+        await asyncio.sleep(max(0.0, began + pause - time.monotonic()))
 
     async def _list(self) -> None:
         """Replace the store's content by a whole list."""

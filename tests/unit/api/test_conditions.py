@@ -2,7 +2,20 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from sandpod_api.conditions import SENTENCES, Condition, ConditionStatus, ConditionType, Reason, find, is_true, merge
+from sandpod_api import crd
+from sandpod_api.conditions import (
+    ADVICE,
+    MEANINGS,
+    SENTENCES,
+    Condition,
+    ConditionStatus,
+    ConditionType,
+    Reason,
+    explain,
+    find,
+    is_true,
+    merge,
+)
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 EARLIER = NOW - timedelta(hours=1)
@@ -44,3 +57,30 @@ def test_only_true_is_true(*, status: ConditionStatus, true: bool) -> None:
 def test_every_reason_has_a_sentence() -> None:
     assert set(SENTENCES) == set(Reason)
     assert [s for s in SENTENCES.values() if not s.endswith(".") or s[0].islower()] == []
+
+
+# Nothing is wrong, or what is comes right by itself.
+FINE = {
+    *(Reason.POD_PENDING, Reason.SCHEDULED, Reason.STARTING, Reason.READY, Reason.PROBE_PENDING, Reason.PROBED),
+    *(Reason.APPLIED, Reason.APPLYING, Reason.ALIVE, Reason.POOL_FULL, Reason.POOL_FILLING),
+}
+
+
+def test_every_reason_that_is_trouble_says_what_to_do() -> None:
+    assert set(ADVICE) == set(Reason) - FINE
+    assert [s for s in ADVICE.values() if not s.endswith(".") or s[0].islower()] == []
+
+
+def test_every_condition_has_a_sentence() -> None:
+    assert set(MEANINGS) == set(ConditionType)
+    assert [s for s in MEANINGS.values() if not s.endswith(".") or s[0].islower()] == []
+
+
+@pytest.mark.parametrize("kind", ["Sandbox", "SandboxPool"])
+def test_kubectl_explain_tells_all_of_them(kind: str) -> None:
+    [made] = [m for m in crd.render() if m["spec"]["names"]["kind"] == kind]
+    status = made["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]
+    told = status["properties"]["conditions"]["items"]["properties"]
+    lines = told["type"]["description"].splitlines() + told["reason"]["description"].splitlines()
+    assert {f"{kind}: {meaning}" for kind, meaning in MEANINGS.items()} <= set(lines)
+    assert {f"{reason}: {explain(reason)}" for reason in Reason} <= set(lines)

@@ -7,14 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from operator_cases import CASES
 from operator_world import NOW, a_pool, a_sandbox, a_template, ago, condition, settings
 from sandpod_api import names
 from sandpod_api.base import rfc3339
-from sandpod_api.conditions import ConditionType, find
+from sandpod_api.conditions import ConditionType, Reason, find
 from sandpod_api.types import Sandbox, SandboxPoolStatus
 from sandpod_operator.actions import Create, Delete, Emit, PatchStatus
 from sandpod_operator.observe import ObservedPool
 from sandpod_operator.plan_pool import PoolPlan, is_warm, plan_pool
+from sandpod_operator.status import compute_status
 from sandpod_operator.warm_sandboxes import template_hash
 
 SETTINGS = settings()
@@ -192,6 +194,33 @@ def test_missing_template_blocks_the_pool_and_keeps_what_is_there() -> None:
     made = plan(observed(member("a", status=READY), template=None))
     assert (created(made), deleted(made)) == ([], [])
     assert status(made).reason == "PoolBlocked"
+
+
+POOLS = {
+    "full": (observed(member("a", status=READY), member("b", status=READY)), "PoolFull PoolFull"),
+    "one starts": (observed(member("a", status=READY)), "PoolFilling PoolFilling"),
+    "all start": (observed(), "PoolEmpty PoolFilling"),
+    "none can start": (
+        observed(member("a", status=failing()), member("b", status=failing())),
+        "PoolBlocked PoolBlocked",
+    ),
+    "some can't": (observed(member("a", status=READY), member("b", status=failing())), "PoolFilling PoolBlocked"),
+}
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_pool_says_whether_one_can_be_claimed_and_whether_more_come(name: str) -> None:
+    state, reasons = POOLS[name]
+    assert [(c.type, c.reason) for c in status(plan(state)).conditions] == list(
+        zip(("Available", "Progressing"), reasons.split(), strict=True)
+    )
+
+
+def test_pools_and_sandboxes_reach_every_reason_and_every_condition() -> None:
+    told = [c for state, _ in POOLS.values() for c in status(plan(state)).conditions]
+    told += [c for case in CASES.values() for c in compute_status(case.state, NOW).conditions]
+    assert {c.reason for c in told} == set(Reason)
+    assert {c.type for c in told} == set(ConditionType)
 
 
 def test_pool_that_wants_nothing_is_available() -> None:

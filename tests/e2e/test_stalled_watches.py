@@ -1,0 +1,98 @@
+"""Connections to the API server that stall and are not closed: the operator and a gateway notice and go on.
+
+Nothing but the watches can tell here what changes: full lists are an hour apart.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from e2e.callers import Caller
+from e2e.cluster import Cluster, until
+from e2e.operator_process import Objects, OperatorProcess, namespace, now, running
+from e2e.server import serving
+from e2e.stalling import Stall, StallingProxy
+from sandpod_api.names import LABEL_MANAGED_BY, LEASE_LEADER, MANAGED_BY
+from sandpod_gateway.auth import LOCAL_OWNER
+
+HOWS: tuple[Stall, ...] = get_args(Stall)
+IMPATIENT = {"WATCH_SILENCE": "2", "REQUEST_TIMEOUT": "2", "RESYNC_INTERVAL": "3600", "STATUS_DELAY": "0"}
+
+
+@pytest.fixture
+def objects(cluster: Cluster) -> Iterator[Objects]:
+    assert cluster.namespace
+    with namespace("stalls") as own:
+        yield Objects(cluster=own)
+
+
+@pytest.fixture
+def proxy(tmp_path: Path) -> Iterator[StallingProxy]:
+    with StallingProxy(tmp_path / "kubeconfig") as made:
+        yield made
+
+
+@pytest.fixture
+def operator(
+    objects: Objects, proxy: StallingProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[OperatorProcess]:
+    with monkeypatch.context() as patched:
+        patched.setenv("KUBECONFIG", str(proxy.kubeconfig))
+        started = running(tmp_path / "log", objects.namespace, **IMPATIENT)
+        operator = started.__enter__()
+    yield operator
+    started.__exit__(None, None, None)
+
+
+async def test_operator_notices_what_happened_while_its_watches_stalled_and_stays_active(
+    objects: Objects, proxy: StallingProxy, operator: OperatorProcess
+) -> None:
+    await objects.template()
+    await objects.sandbox("first")
+    await objects.phase("first", "Ready")
+    for how in HOWS:
+        stalled = proxy.stall(how)
+        await objects.sandbox(how, templateRef={"name": "missing"})
+        if how == "both":
+            await objects.cluster.kubectl("delete", "pod", "first", "-n", objects.namespace, "--now")
+            await objects.reason("first", "NodeLost", within=30)
+        await objects.reason(how, "TemplateNotFound", within=30)
+        assert stalled.kept()
+        # All of it works again before the next: also the Lease, whose holder it has been all the time.
+        await renewed(objects)
+    assert operator.get("/readyz") == "active\n"
+    assert operator.get("/healthz") == "ok\n"
+    assert await lease(objects, "leaseTransitions") == "1"
+
+
+async def lease(objects: Objects, field: str) -> str:
+    path = f"jsonpath={{.spec.{field}}}"
+    return await objects.cluster.kubectl("get", "lease", LEASE_LEADER, "-n", objects.namespace, "-o", path)
+
+
+async def renewed(objects: Objects) -> None:
+    before = await lease(objects, "renewTime")
+
+    async def later() -> bool:
+        return await lease(objects, "renewTime") > before
+
+    await until("the Lease is renewed", later, within=30)
+
+
+async def test_gateway_notices_what_happened_while_its_watch_stalled(objects: Objects, proxy: StallingProxy) -> None:
+    flags = ["--backend", "kubernetes", "--kubernetes.namespace", objects.namespace]
+    flags += ["--kubernetes.kubeconfig", str(proxy.kubeconfig), "--kubernetes.watch-silence", "2"]
+    async with serving(*flags) as (url, _), Caller(url, None).connect() as session:
+        for number, how in enumerate(HOWS[::2], start=1):
+            stalled = proxy.stall(how)
+            await objects.sandbox(how, claim={"owner": LOCAL_OWNER, "session": how, "time": now()})
+            label = f"{LABEL_MANAGED_BY}={MANAGED_BY}"
+            await objects.cluster.kubectl("label", "sbx", how, "-n", objects.namespace, label)
+
+            async def seen(number: int = number) -> bool:
+                return len((await session.call("list_sandboxes"))["sandboxes"]) == number
+
+            await until(f"the gateway sees {how}", seen, within=30)
+            assert stalled.kept()
