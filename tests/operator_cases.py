@@ -11,7 +11,8 @@ from operator_world import NOW, a_pod, a_sandbox, a_template, ago, condition, en
 from sandpod_api.base import rfc3339
 from sandpod_api.conditions import Reason
 from sandpod_operator.kernels import Kernel
-from sandpod_operator.observe import ObservedSandbox, Refusal
+from sandpod_operator.notes import Refusal
+from sandpod_operator.observe import ObservedSandbox
 from sandpod_operator.pods import Pod
 from sandpod_operator.resources import Key
 
@@ -25,7 +26,7 @@ def observed(**parts: Any) -> ObservedSandbox:
 
 
 def refused(reason: Reason, message: str) -> Refusal:
-    return Refusal(reason=reason, message=message, key=KEY, attempts=1, until=NOW + timedelta(seconds=5))
+    return Refusal(reason=reason, message=message, key=KEY, attempts=1, until=NOW + timedelta(seconds=5), since=NOW)
 
 
 def unschedulable() -> dict[str, Any]:

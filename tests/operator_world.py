@@ -15,7 +15,7 @@ from sandpod_api.types import Sandbox, SandboxPool, SandboxTemplate
 from sandpod_operator.controller import Controller
 from sandpod_operator.errors import ConflictError, NotFoundError
 from sandpod_operator.metrics import Metrics
-from sandpod_operator.observe import Notes
+from sandpod_operator.notes import Notes
 from sandpod_operator.pods import Pod
 from sandpod_operator.queue import WorkQueue
 from sandpod_operator.reconcile import Reconciler

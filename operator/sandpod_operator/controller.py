@@ -7,19 +7,18 @@ who has to look again; what is done then is the plans' business.
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from datetime import datetime
 from typing import Any, Protocol
 
 from sandpod_api import names
-from sandpod_api.conditions import Reason
 from sandpod_operator import observe, resources
 from sandpod_operator.errors import NotFoundError
 from sandpod_operator.metrics import Metrics
-from sandpod_operator.observe import Notes
+from sandpod_operator.notes import Notes
 from sandpod_operator.queue import WorkQueue
 from sandpod_operator.resources import Key, Resource, key_of
 from sandpod_operator.settings import OperatorSettings
+from sandpod_operator.shares import to_give
 from sandpod_operator.store import Store
 
 _log = logging.getLogger(__name__)
@@ -75,23 +74,29 @@ class Controller:
     def lost(self, key: Key, uid: str = "") -> None:
         """Forget an object that is gone, and wake whoever depended on it."""
         dependents = set(self._dependents(key))
+        sandbox = self._store.sandbox(key.namespace, key.name) if key.kind == resources.SANDBOXES.kind else None
         self._store.remove(key, uid)
-        if key.kind == resources.PODS.kind:
-            self._retry_quota(key.namespace)
         self._queue.forget(key)
         for dependent in dependents:
             self._queue.add(dependent)
+        if sandbox is not None and self._store.sandbox(key.namespace, key.name) is None:
+            self._notes.forget(sandbox.metadata.uid)
+            self._notes.saw_claimed(key, None)
+            self.offer(key.namespace)
+        if key.kind == resources.PODS.kind:
+            self._notes.pod_left(key.namespace)
+            self.offer(key.namespace)
 
     def _dependents(self, key: Key) -> Iterator[Key]:
         """Return whose plan an object is part of, by what the store knows of it."""
         namespace, name = key.namespace, key.name
         if key.kind == resources.SANDBOXES.kind:
             yield key
-            sandbox = self._store.sandbox(namespace, name)
-            if sandbox is not None and (pool := sandbox.metadata.labels.get(names.LABEL_POOL)):
-                yield Key(resources.POOLS.kind, namespace, pool)
+            yield from self._pool_of(namespace, name)
         elif key.kind == resources.PODS.kind:
             yield Key(resources.SANDBOXES.kind, namespace, name)
+            if self._store.pod(namespace, name) is None:
+                yield from self._pool_of(namespace, name)  # it makes more once the first have a pod
         elif key.kind == resources.TEMPLATES.kind:
             yield key
             yield from self._users(namespace, name)
@@ -99,6 +104,11 @@ class Controller:
             yield from self._policy_owners(namespace, name)
         elif key.kind == resources.POOLS.kind:
             yield key
+
+    def _pool_of(self, namespace: str, sandbox: str) -> Iterator[Key]:
+        found = self._store.sandbox(namespace, sandbox)
+        if found is not None and (pool := found.metadata.labels.get(names.LABEL_POOL)):
+            yield Key(resources.POOLS.kind, namespace, pool)
 
     def _users(self, namespace: str, template: str) -> Iterator[Key]:
         for pool in self._store.all_pools(namespace):
@@ -117,13 +127,31 @@ class Controller:
         if template is not None:
             yield Key(resources.TEMPLATES.kind, namespace, template)
 
-    def _retry_quota(self, namespace: str) -> None:
-        """Let one sandbox that the quota refused try again, since a pod has left room."""
-        for uid, refusal in self._notes.refusals.items():
-            if refusal.reason == Reason.QUOTA_EXCEEDED and refusal.key.namespace == namespace:
-                self._notes.refusals[uid] = replace(refusal, until=self._clock())
-                self._queue.add(refusal.key)
-                return
+    def offer(self, namespace: str, *, but: Key | None = None) -> None:
+        """Wake whoever is next to try for a place in the quota, or has to give one up; see `shares.py`.
+
+        Args:
+            namespace: Whose quota.
+            but: The pool that is being worked on, and knows.
+        """
+        others = self._notes.neighbours(namespace)
+        claim, pool = others.next_claim(), others.next_pool()
+        giving = to_give(others, self._notes.given, self._clock())
+        if claim is not None:
+            self._retry(claim.key)
+        elif pool is not None and pool.refused is not None and others.tight:
+            self._retry(pool.refused)
+        if giving is not None and giving[0].key != but:
+            self._queue.add(giving[0].key)
+        for share in others.pools:
+            next_one = pool is not None and share.key == pool.key
+            concerned = share.unscheduled or (share.missing and (next_one or not others.tight))
+            if concerned and share.key != but:
+                self._queue.add(share.key)
+
+    def _retry(self, key: Key) -> None:
+        self._notes.retry(key, self._clock())
+        self._queue.add(key)
 
     async def resync(self) -> None:
         """List everything anew, repair the store where a watch lost something, and look at every object again."""
@@ -149,13 +177,12 @@ class Controller:
             await asyncio.sleep(0)  # Thousands of objects must not hold up the heartbeat.
 
     def _trim_notes(self) -> None:
-        alive = {s.metadata.uid for n in self._settings.namespaces for s in self._store.all_sandboxes(n)}
-        pools = {p.metadata.uid for n in self._settings.namespaces for p in self._store.all_pools(n)}
-        self._notes.refusals = {uid: note for uid, note in self._notes.refusals.items() if uid in alive}
-        pods = {pod.metadata.uid for pod in self._store.all_pods()}
-        self._notes.kernels = {uid: note for uid, note in self._notes.kernels.items() if uid in pods}
-        self._notes.failures = {uid: note for uid, note in self._notes.failures.items() if uid in pools}
-        self._notes.status_written = {uid: note for uid, note in self._notes.status_written.items() if uid in pools}
+        spaces = self._settings.namespaces
+        self._notes.trim(
+            sandboxes={s.metadata.uid for n in spaces for s in self._store.all_sandboxes(n)},
+            pods={pod.metadata.uid for pod in self._store.all_pods()},
+            pools={p.metadata.uid for n in spaces for p in self._store.all_pools(n)},
+        )
 
     async def sweep(self) -> None:
         """Delete pods that have long been without a Sandbox, if the API server says the same.

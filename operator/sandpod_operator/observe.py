@@ -11,13 +11,15 @@ from datetime import datetime
 from typing import Any, Final
 
 from sandpod_api import names
-from sandpod_api.conditions import ConditionType, Reason, find
+from sandpod_api.conditions import ConditionType, find
 from sandpod_api.types import Sandbox, SandboxPool, SandboxTemplate
 from sandpod_operator import resources
 from sandpod_operator.kernels import Kernel
+from sandpod_operator.notes import Notes, Refusal
 from sandpod_operator.pods import Pod
 from sandpod_operator.policies import build_deny_all, in_force
 from sandpod_operator.resources import Key
+from sandpod_operator.shares import Given, Neighbours
 from sandpod_operator.store import Store
 from sandpod_operator.widening import Widening
 
@@ -25,25 +27,6 @@ from sandpod_operator.widening import Widening
 _ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
 _SUFFIX: Final = 8
 MAX_WIDENING: Final = 50  # each is a series of a metric and an Event
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Refusal:
-    """The API server did not take a sandbox's pod.
-
-    Attributes:
-        reason: QuotaExceeded or AdmissionRefused.
-        message: The API server's sentence.
-        key: The Sandbox's.
-        attempts: How often in a row.
-        until: When to try again.
-    """
-
-    reason: Reason
-    message: str
-    key: Key
-    attempts: int
-    until: datetime
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,6 +77,11 @@ class ObservedPool:
         failures: Warm sandboxes that failed since one was last ready.
         suffixes: Unused name endings, one for each sandbox that may be made now.
         status_written: When the pool's status was last written.
+        started: Names of the members that have a pod.
+        refused: Members that the quota keeps from having one, by name, and the namespace's `room` when it did.
+        passed: The namespace's `room` when the pool last gave a warm sandbox up for others; -1 for never.
+        others: What the other pools and claims of the namespace have and wait for.
+        given: For whom warm sandboxes were given up, by uid.
     """
 
     pool: SandboxPool
@@ -102,6 +90,11 @@ class ObservedPool:
     failures: int = 0
     suffixes: tuple[str, ...] = ()
     status_written: datetime | None = None
+    started: frozenset[str] = frozenset()
+    refused: Mapping[str, int] = field(default_factory=dict)
+    passed: int = -1
+    others: Neighbours = field(default_factory=Neighbours)
+    given: Mapping[str, Given] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,23 +118,6 @@ class ObservedNamespace:
     namespace: str
     closed: bool = True
     widening: tuple[Widening, ...] = ()
-
-
-@dataclass(kw_only=True, slots=True)
-class Notes:
-    """What the operator remembers and no object says. Losing it costs a retry, never a wrong decision.
-
-    Attributes:
-        refusals: By the Sandbox's uid.
-        kernels: Of the node of a pod, by the pod's uid.
-        failures: By the pool's uid.
-        status_written: By the pool's uid.
-    """
-
-    refusals: dict[str, Refusal] = field(default_factory=dict)
-    kernels: dict[str, Kernel] = field(default_factory=dict)
-    failures: dict[str, int] = field(default_factory=dict)
-    status_written: dict[str, datetime] = field(default_factory=dict)
 
 
 def observe_sandbox(store: Store, notes: Notes, key: Key) -> ObservedSandbox | None:
@@ -186,13 +162,20 @@ def observe_pool(store: Store, notes: Notes, key: Key, *, burst: int) -> Observe
     if pool is None:
         return None
     uid = pool.metadata.uid
+    members = tuple(s for s in store.members(key.namespace, key.name) if is_member(s, pool))
+    refusals = ((m.metadata.name, notes.refusals.get(m.metadata.uid)) for m in members)
     return ObservedPool(
         pool=pool,
-        members=tuple(s for s in store.members(key.namespace, key.name) if is_member(s, pool)),
+        members=members,
         template=store.template(key.namespace, pool.spec.template_ref.name),
         failures=notes.failures.get(uid, 0),
         suffixes=tuple(_suffix() for _ in range(burst)),
         status_written=notes.status_written.get(uid),
+        started=frozenset(m.metadata.name for m in members if store.pod(key.namespace, m.metadata.name) is not None),
+        refused={name: refusal.tried for name, refusal in refusals if refusal and refusal.tried is not None},
+        passed=notes.passed.get(key, -1),
+        others=notes.neighbours(key.namespace),
+        given=notes.given,
     )
 
 

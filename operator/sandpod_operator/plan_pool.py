@@ -1,39 +1,47 @@
 """Decides what to do about a pool: how many warm sandboxes to make, which to take away, and what its status says.
 
 Called by `reconcile.py`. Pure. A pool never has more than `replicas` sandboxes, and `maxSurge` more while out-of-date
-ones are replaced. Ones that fail keep their place for a growing time, so that a broken template costs little.
+ones are replaced. Ones that fail keep their place for a growing time, so that a broken template costs little. How many
+it makes while the quota or the nodes are full is in `shares.py`.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from sandpod_api import names
-from sandpod_api.conditions import SENTENCES, Condition, ConditionStatus, ConditionType, Reason, find, is_true, merge
-from sandpod_api.types import Sandbox, SandboxPool, SandboxPoolStatus
+from sandpod_api.conditions import ConditionType, Reason, find
+from sandpod_api.types import Sandbox, SandboxPoolStatus
 from sandpod_operator.actions import Action, Create, PatchStatus, Plan
-from sandpod_operator.causes import Cause, clean
 from sandpod_operator.observe import ObservedPool
 from sandpod_operator.plan import delete_sandbox, whole_status
-from sandpod_operator.resources import POOLS, SANDBOXES
+from sandpod_operator.pool_status import compute_pool_status, is_stuck, is_warm
+from sandpod_operator.resources import POOLS, SANDBOXES, Key
 from sandpod_operator.settings import OperatorSettings
+from sandpod_operator.shares import FIRST_BATCH, Neighbours, Share, asks_again, may_make, may_wait, to_give
 from sandpod_operator.status import is_final
 from sandpod_operator.story import pool_story
 from sandpod_operator.warm_sandboxes import build_warm_sandbox, template_hash
 
 # Not the template's fault: replaced at once, however often.
 _BAD_LUCK = frozenset({Reason.NODE_LOST, Reason.EVICTED})
-_PASSING = frozenset({Reason.POD_PENDING, Reason.STARTING, Reason.START_RETRIED})
 # Counts change with every claim; an autoscaler looks every 15 seconds.
 _STATUS_EVERY = timedelta(seconds=1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolPlan(Plan):
-    """A plan, and what to remember: warm sandboxes that failed since a current one was last ready."""
+    """A plan, and what to remember.
+
+    Attributes:
+        failures: Warm sandboxes that failed since a current one was last ready.
+        share: What the pool has of what it wants; None for one that is being deleted.
+        gave: The uid of the claim or the pool for which it gives a warm sandbox up.
+    """
 
     failures: int = 0
+    share: Share | None = None
+    gave: str | None = None
 
 
 def plan_pool(observed: ObservedPool, settings: OperatorSettings, now: datetime) -> PoolPlan:
@@ -51,9 +59,17 @@ def plan_pool(observed: ObservedPool, settings: OperatorSettings, now: datetime)
     kept = [m for m in observed.members if m not in failed]
     unused = _unneeded(kept, observed, now)
     kept = [m for m in kept if m not in unused]
-    status = _status(observed, now)
-    actions: list[Action] = [delete_sandbox(m) for m in (*failed, *unused)]
-    actions += _creations(kept, observed, now)
+    share = _share(kept, observed, now)
+    others = replace(observed.others, pools=(*(p for p in observed.others.pools if p.key != share.key), share))
+    withdrawn, gave = [*_too_many_waiting(kept, share, others, observed)], None
+    giving = to_give(others, observed.given, now)
+    if giving is not None and giving[0].key == share.key:
+        gave = giving[1]
+        withdrawn.append(max((m for m in kept if is_warm(m)), key=lambda m: (_age(m, now), m.metadata.name)))
+    status = compute_pool_status(observed, others, share, now)
+    actions: list[Action] = [delete_sandbox(m) for m in (*failed, *unused, *withdrawn)]
+    if not withdrawn:
+        actions += _creations(may_make(share, others), observed)
     actions += _status_actions(observed, status, now)
     recovered = any(is_warm(m) and not _stale(m, observed, now) for m in kept)
     guilty = any(not _excused(m) for m in failed)
@@ -61,12 +77,9 @@ def plan_pool(observed: ObservedPool, settings: OperatorSettings, now: datetime)
         actions=tuple(actions),
         due=_due(observed, settings, now),
         failures=0 if recovered else observed.failures + guilty,
+        share=share,
+        gave=gave,
     )
-
-
-def is_warm(sandbox: Sandbox) -> bool:
-    """Tell whether a pool's sandbox can be claimed."""
-    return is_true(sandbox.status.conditions, ConditionType.READY)
 
 
 def _stale(sandbox: Sandbox, observed: ObservedPool, now: datetime) -> bool:
@@ -124,78 +137,67 @@ def _allowed(members: Sequence[Sandbox], observed: ObservedPool, now: datetime) 
     return spec.replicas + (min(spec.update_strategy.max_surge, spec.replicas) if updating else 0)
 
 
-def _creations(members: Sequence[Sandbox], observed: ObservedPool, now: datetime) -> Iterator[Create]:
+def _creations(count: int, observed: ObservedPool) -> Iterator[Create]:
+    if observed.template is not None:
+        for suffix in observed.suffixes[:count]:
+            yield Create(resource=SANDBOXES, manifest=build_warm_sandbox(observed.pool, observed.template, suffix))
+
+
+def _missing(members: Sequence[Sandbox], observed: ObservedPool, now: datetime) -> int:
+    """Return how many sandboxes the pool would make now, had it the place."""
     if observed.template is None or observed.template.metadata.deletion_timestamp is not None:
-        return
+        return 0
     fresh = sum(not _stale(m, observed, now) for m in members)
-    room = _allowed(members, observed, now) - len(members)
-    missing = max(0, min(observed.pool.spec.replicas - fresh, room))
-    for suffix in observed.suffixes[:missing]:
-        yield Create(resource=SANDBOXES, manifest=build_warm_sandbox(observed.pool, observed.template, suffix))
+    missing = min(observed.pool.spec.replicas - fresh, _allowed(members, observed, now) - len(members))
+    ready = sum(is_warm(m) for m in members)
+    if any(is_stuck(m) and not _waits(m, observed) for m in members):
+        # What is wrong with some is likely wrong with the next.
+        missing = min(missing, max(FIRST_BATCH, ready) - (len(members) - ready))
+    return max(0, missing)
 
 
-def _status(observed: ObservedPool, now: datetime) -> SandboxPoolStatus:
+def _share(members: Sequence[Sandbox], observed: ObservedPool, now: datetime) -> Share:
     pool = observed.pool
-    ready = sum(is_warm(m) for m in observed.members)
-    blocked = _blocked(observed)
-    conditions = merge(pool.status.conditions, _conditions(pool, ready, blocked), now)
-    progressing = find(conditions, ConditionType.PROGRESSING)
-    full = progressing is None or progressing.reason == Reason.POOL_FULL
-    return SandboxPoolStatus(
-        replicas=len(observed.members),
-        ready_replicas=ready,
-        selector=f"{names.LABEL_POOL}={pool.metadata.name},{names.LABEL_STATE}={names.STATE_WARM}",
-        reason=None if full or progressing is None else progressing.reason,
-        conditions=conditions,
-        observed_generation=pool.metadata.generation,
+    refused = sorted(m.metadata.name for m in members if m.metadata.name in observed.refused)
+    unscheduled = sum(_unscheduled(m) for m in members)
+    pending = sum(_pending(m, observed) for m in members)
+    namespace = pool.metadata.namespace
+    return Share(
+        key=Key(POOLS.kind, namespace, pool.metadata.name),
+        uid=pool.metadata.uid,
+        wish=pool.spec.replicas,
+        placed=len(members) - len(refused) - unscheduled - pending,
+        ready=sum(is_warm(m) for m in members),
+        pending=pending,
+        missing=_missing(members, observed, now),
+        refused=Key(SANDBOXES.kind, namespace, refused[0]) if refused else None,
+        tried=max((observed.refused[name] for name in refused), default=observed.passed),
+        unscheduled=unscheduled,
     )
 
 
-def _conditions(pool: SandboxPool, ready: int, blocked: Cause | None) -> list[Condition]:
-    wanted = pool.spec.replicas
-    filling = Cause(Reason.POOL_FILLING, SENTENCES[Reason.POOL_FILLING])
-    full = Cause(Reason.POOL_FULL, SENTENCES[Reason.POOL_FULL])
-    available: tuple[ConditionStatus, Cause]
-    progressing: tuple[ConditionStatus, Cause]
-    if ready >= wanted:
-        available, progressing = ("True", full), ("False", full)
-    else:
-        empty = blocked or Cause(Reason.POOL_EMPTY, SENTENCES[Reason.POOL_EMPTY])
-        available = ("True", filling) if ready else ("False", empty)
-        progressing = ("False", blocked) if blocked else ("True", filling)
-    return [
-        _condition(pool, ConditionType.AVAILABLE, *available),
-        _condition(pool, ConditionType.PROGRESSING, *progressing),
-    ]
+def _pending(sandbox: Sandbox, observed: ObservedPool) -> bool:
+    name = sandbox.metadata.name
+    return not (name in observed.started or name in observed.refused or is_warm(sandbox) or is_stuck(sandbox))
 
 
-def _condition(pool: SandboxPool, kind: ConditionType, status: ConditionStatus, why: Cause) -> Condition:
-    return Condition(
-        type=kind,
-        status=status,
-        reason=why.reason,
-        message=why.message,
-        observed_generation=pool.metadata.generation,
-    )
+def _unscheduled(sandbox: Sandbox) -> bool:
+    ready = find(sandbox.status.conditions, ConditionType.READY)
+    return ready is not None and ready.reason == Reason.UNSCHEDULABLE
 
 
-def _blocked(observed: ObservedPool) -> Cause | None:
-    """Return what keeps warm sandboxes from starting: the reason that most of them have, in its own words."""
-    if observed.template is None:
-        text = f"There is no SandboxTemplate {observed.pool.spec.template_ref.name!r} here."
-        return Cause(Reason.POOL_BLOCKED, text)
-    stuck = [
-        ready
-        for m in sorted(observed.members, key=lambda m: m.metadata.name)
-        if (ready := find(m.status.conditions, ConditionType.READY)) is not None
-        and ready.status != "True"
-        and ready.reason not in _PASSING
-    ]
-    if not stuck:
-        return None
-    commonest = Counter(ready.reason for ready in stuck).most_common(1)[0][0]
-    message = next(ready.message for ready in stuck if ready.reason == commonest)
-    return Cause(Reason.POOL_BLOCKED, clean(f"{commonest}: {message}"))
+def _waits(sandbox: Sandbox, observed: ObservedPool) -> bool:
+    """Tell whether it waits for a place in the quota or on a node."""
+    return sandbox.metadata.name in observed.refused or _unscheduled(sandbox)
+
+
+def _too_many_waiting(
+    members: Sequence[Sandbox], share: Share, others: Neighbours, observed: ObservedPool
+) -> Iterator[Sandbox]:
+    """Return the waiting sandboxes that are withdrawn: one tries the quota for all, and nodes are shared."""
+    by_name = sorted(members, key=lambda m: m.metadata.name)
+    yield from [m for m in by_name if m.metadata.name in observed.refused][1:]
+    yield from [m for m in by_name if _unscheduled(m)][may_wait(share, others) :]
 
 
 def _status_actions(observed: ObservedPool, status: SandboxPoolStatus, now: datetime) -> Iterator[Action]:
@@ -217,4 +219,6 @@ def _due(observed: ObservedPool, settings: OperatorSettings, now: datetime) -> d
     times += [m.metadata.creation_timestamp + max_age for m in observed.members if m.metadata.creation_timestamp]
     if _too_soon(observed, now):
         times.append(now + _STATUS_EVERY)
+    if (before := observed.given.get(observed.pool.metadata.uid)) is not None:
+        times.append(asks_again(before))
     return min((time for time in times if time is not None and time > now), default=None)

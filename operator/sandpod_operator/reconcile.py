@@ -12,15 +12,13 @@ from datetime import datetime, timedelta
 from typing import Any, Final, Protocol
 
 from sandpod_api import names
-from sandpod_api.conditions import Reason
 from sandpod_operator import observe, resources
 from sandpod_operator.actions import Action, Apply, Create, Delete, Emit, Patch, PatchStatus, Plan
-from sandpod_operator.causes import clean
 from sandpod_operator.errors import ClusterError, ConflictError, NotFoundError, RefusedError
 from sandpod_operator.measure import measure_namespace, measure_pool, measure_status
 from sandpod_operator.metrics import Metrics
 from sandpod_operator.nodes import Nodes
-from sandpod_operator.observe import Notes, Refusal
+from sandpod_operator.notes import Notes
 from sandpod_operator.plan import plan_namespace, plan_sandbox, plan_template
 from sandpod_operator.plan_pool import PoolPlan, plan_pool
 from sandpod_operator.resources import Key, Resource, key_of
@@ -32,8 +30,6 @@ _log = logging.getLogger(__name__)
 
 # A refusal or a conflict changes what is seen; after the second of them in a row the queue's back-off takes over.
 _PASSES: Final = 3
-_QUOTA: Final = "exceeded quota"
-_MAX_DOUBLINGS: Final = 16
 
 
 class ClusterApi(Protocol):
@@ -63,6 +59,10 @@ class Listener(Protocol):
 
     def lost(self, key: Key, uid: str = "") -> None:
         """An object is gone."""
+        ...
+
+    def offer(self, namespace: str, *, but: Key | None = None) -> None:
+        """Who has a place in a namespace, or waits for one, has changed: whoever is next may try, but for one."""
         ...
 
 
@@ -132,6 +132,10 @@ class Reconciler:
         observed = observe.observe_sandbox(self._store, self._notes, key)
         if observed is None:
             return Plan()
+        refusal = observed.refusal
+        if refusal and refusal.until <= now and observed.pod is None and not self._notes.may_try(refusal):
+            self._listener.offer(key.namespace)
+            return Plan(due=now + timedelta(seconds=self._settings.refused_retry))
         node = observe.node_to_look_at(observed)
         if node is not None and observed.pod is not None:
             # Once for each pod, and not for each node: nodes restart.
@@ -147,6 +151,7 @@ class Reconciler:
         observed = observe.observe_pool(self._store, self._notes, key, burst=self._settings.pool_burst)
         if observed is None:
             self._metrics.forget_pool(key.namespace, key.name)
+            self._forget_share(key)
             return Plan()
         plan: PoolPlan = plan_pool(observed, self._settings, now)
         uid = observed.pool.metadata.uid
@@ -154,7 +159,18 @@ class Reconciler:
         if any(isinstance(action, PatchStatus) for action in plan.actions):
             self._notes.status_written[uid] = now
         measure_pool(self._metrics, observed)
+        if plan.gave is not None:
+            self._notes.gave(key, plan.gave, now)
+        if plan.share is None:
+            self._forget_share(key)
+        elif self._notes.took_share(plan.share) or (plan.share.refused and not plan.share.placed):
+            self._listener.offer(key.namespace, but=key)
         return plan
+
+    def _forget_share(self, key: Key) -> None:
+        self._notes.passed.pop(key, None)
+        if self._notes.shares.pop(key, None) is not None:
+            self._listener.offer(key.namespace)
 
     def _decide_namespace(self, namespace: str) -> Plan:
         observed = observe.observe_namespace(self._store, namespace)
@@ -202,23 +218,14 @@ class Reconciler:
             owner = self._store.sandbox(key.namespace, _sandbox_of(action.manifest))
             if owner is None:
                 raise  # Not a sandbox's pod or volume: a pool's sandbox, which only wrong rights or an old CRD refuse.
-            self._note_refusal(owner.metadata.uid, key._replace(name=owner.metadata.name), error)
+            self._notes.refused(owner, action.resource, error, self._clock(), self._settings)
+            self._listener.offer(key.namespace)
             return False
-        self._notes.refusals.pop(_owner_uid(action.manifest), None)
         self._listener.saw(action.resource, made)
+        if action.resource is not resources.SANDBOXES:
+            self._notes.let_in(_owner_uid(action.manifest), key.namespace, action.resource)
+            self._listener.offer(key.namespace)
         return True
-
-    def _note_refusal(self, uid: str, key: Key, error: RefusedError) -> None:
-        before = self._notes.refusals.get(uid)
-        attempts = before.attempts + 1 if before is not None else 1
-        doubled = self._settings.refused_retry * 2 ** min(attempts - 1, _MAX_DOUBLINGS)
-        self._notes.refusals[uid] = Refusal(
-            reason=Reason.QUOTA_EXCEEDED if _QUOTA in error.message else Reason.ADMISSION_REFUSED,
-            message=clean(error.message),
-            key=Key(resources.SANDBOXES.kind, key.namespace, key.name),
-            attempts=attempts,
-            until=self._clock() + timedelta(seconds=min(doubled, self._settings.backoff_max)),
-        )
 
     async def _patch_status(self, action: PatchStatus) -> bool:
         key = Key(action.resource.kind, action.namespace, action.name)
@@ -230,7 +237,10 @@ class Reconciler:
             return False
         self._listener.saw(action.resource, after)
         if action.resource is resources.SANDBOXES and before is not None:
-            measure_status(self._metrics, before, self._store.sandbox(action.namespace, action.name))
+            now = self._store.sandbox(action.namespace, action.name)
+            measure_status(self._metrics, before, now)
+            if self._notes.saw_claimed(key, now):
+                self._listener.offer(action.namespace)
         return True
 
     async def _patch(self, action: Patch) -> bool:

@@ -20,7 +20,7 @@ from sandpod_operator.events import EventPoster
 from sandpod_operator.health import Health, build_heartbeat, create_app
 from sandpod_operator.leader import Elector
 from sandpod_operator.metrics import Metrics
-from sandpod_operator.observe import Notes
+from sandpod_operator.notes import Notes
 from sandpod_operator.queue import WorkQueue
 from sandpod_operator.reconcile import Reconciler
 from sandpod_operator.resources import EVENTS, LEASES, POOLS, SANDBOXES, TEMPLATES

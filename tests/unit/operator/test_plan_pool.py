@@ -15,7 +15,8 @@ from sandpod_api.conditions import ConditionType, Reason, find
 from sandpod_api.types import Sandbox, SandboxPoolStatus
 from sandpod_operator.actions import Create, Delete, Emit, PatchStatus
 from sandpod_operator.observe import ObservedPool
-from sandpod_operator.plan_pool import PoolPlan, is_warm, plan_pool
+from sandpod_operator.plan_pool import PoolPlan, plan_pool
+from sandpod_operator.pool_status import is_warm
 from sandpod_operator.status import compute_status
 from sandpod_operator.warm_sandboxes import template_hash
 
@@ -72,8 +73,27 @@ def test_only_what_is_missing_is_made_though_nothing_is_ready_yet() -> None:
     assert created(plan(observed(member("a"), member("b"), replicas=2))) == []
 
 
+def test_pool_starts_with_a_few_and_makes_as_many_again_as_have_a_pod() -> None:
+    assert len(created(plan(observed(replicas=100)))) == 4
+    few = [member(f"m{i}") for i in range(4)]
+    assert created(plan(observed(*few, replicas=100))) == []
+    names_of = frozenset(m.metadata.name for m in few)
+    assert len(created(plan(observed(*few, replicas=100, started=names_of)))) == 4
+    many = [member(f"m{i}", status=READY) for i in range(12)]
+    assert len(created(plan(observed(*many, replicas=100)))) == 12
+
+
 def test_one_pass_makes_no_more_than_the_burst() -> None:
-    assert len(created(plan(observed(replicas=100)))) == len(SUFFIXES)
+    many = [member(f"m{i}", status=READY) for i in range(50)]
+    assert len(created(plan(observed(*many, replicas=100)))) == len(SUFFIXES)
+
+
+@pytest.mark.parametrize("reason", ["ImagePullFailed", "AdmissionRefused", "StartFailed"])
+def test_pool_whose_sandboxes_can_not_start_makes_a_few_and_no_more(reason: str) -> None:
+    bad = [member(f"m{i}", status=failing(reason)) for i in range(4)]
+    started = frozenset(m.metadata.name for m in bad)
+    assert created(plan(observed(*bad, replicas=100, started=started))) == []
+    assert len(created(plan(observed(*bad[:3], replicas=100, started=started)))) == 1
 
 
 def test_full_pool_says_so() -> None:
