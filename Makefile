@@ -98,7 +98,15 @@ test-cluster-contract: setup ## Runs in that cluster what all kinds of sandboxes
 
 .PHONY: test-end-to-end
 test-end-to-end: setup ## Runs the tests of the chart and of all parts together in that cluster
-	@$(CLUSTER_ENV) tools/cluster.sh e2e $(PYTEST_ARGS)
+	@$(MAKE) --no-print-directory -j2 -O test-e2e-together test-e2e-apart
+
+.PHONY: test-e2e-together
+test-e2e-together: setup ## Runs the tests of all parts together, as installed in that cluster
+	@$(CLUSTER_ENV) tools/cluster.sh e2e-together $(PYTEST_ARGS)
+
+.PHONY: test-e2e-apart
+test-e2e-apart: setup ## Runs the tests of the chart, and of an operator and namespaces of their own in that cluster
+	@$(CLUSTER_ENV) tools/cluster.sh e2e-apart $(PYTEST_ARGS)
 
 .PHONY: cluster-tools
 cluster-tools: ## Finds Docker, kind, kubectl and helm, or says what is missing

@@ -19,6 +19,7 @@ from sandpod_api.types import (
     parse_quantity,
 )
 from sandpod_operator import resources, security
+from sandpod_operator.probes import probes
 from sandpod_operator.settings import OperatorSettings
 
 SERVE_COMMAND: Final = (*names.RUNNER_COMMAND, "serve")
@@ -26,9 +27,6 @@ READY_COMMAND: Final = (*names.RUNNER_COMMAND, "ready")
 KERNEL_COMMAND: Final = (*names.RUNNER_COMMAND, "kernel")
 _START_SECONDS: Final = 60
 _MARGIN: Final = 3600
-NODE_IP: Final = "$(NODE_IP)"  # in a probe: Kubernetes puts the node's address there
-_KUBELET_PORT: Final = 10250
-_METADATA: Final = "169.254.169.254:80"
 
 
 def owner_reference(resource: resources.Resource, owner: Sandbox | SandboxPool | SandboxTemplate) -> dict[str, Any]:
@@ -195,7 +193,7 @@ def _environment(
 ) -> list[dict[str, Any]]:
     spec = template.spec
     values = {
-        names.ENV_PROBES: ",".join(probes(profile, settings)),
+        names.ENV_PROBES: ",".join(probes(template, profile, settings)),
         names.ENV_PREIMPORT: ",".join(spec.preimport),
         names.ENV_OPEN_FILES: str(spec.limits.open_files),
         names.ENV_WORKSPACE_BYTES: str(int(parse_quantity(workspace_of(sandbox, template).size))),
@@ -213,14 +211,6 @@ def _environment(
     node = {"name": "NODE_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}}
     # The node's address comes first: Kubernetes expands $(NODE_IP) only in what follows it.
     return [node, *({"name": key, "value": value} for key, value in values.items())]
-
-
-def probes(profile: NetworkProfile, settings: OperatorSettings) -> list[str]:
-    """Return the addresses that the runner must fail to reach: whatever a profile opens, but the DNS it asks for."""
-    dns = "" if profile.dns else settings.cluster_dns
-    more = (part.strip() for part in settings.more_probes.split(","))
-    wanted = (settings.api_server, f"{NODE_IP}:{_KUBELET_PORT}", _METADATA, dns, *more)
-    return [address for address in wanted if address]
 
 
 def _resources(sandbox: Sandbox, template: SandboxTemplate) -> dict[str, Any]:

@@ -67,6 +67,13 @@ class OperatorSettings(BaseSettings):
     cluster_dns: Annotated[
         str, Field(description="host:port of the cluster's DNS that no sandbox without DNS may reach; kubeadm's value.")
     ] = "10.96.0.10:53"
+    peer: Annotated[
+        str,
+        Field(
+            description="host:port of another pod that no sandbox may reach, unless a network profile of its template "
+            "opens that address; the chart gives the operator's own."
+        ),
+    ] = ""
     more_probes: Annotated[
         str, Field(description="More host:port pairs, separated by commas, that no sandbox may reach.")
     ] = ""
