@@ -123,6 +123,10 @@ class OperatorProcess:
                 done += float(text.rpartition(" ")[2])
         return used / max(done, 1)
 
+    def exit_code(self) -> int | None:
+        """Return what it ended with, or None while it runs."""
+        return self._process.poll()
+
     def kill(self) -> None:
         """End it as a lost node does: at once, with no word to anybody."""
         self._process.kill()
@@ -145,6 +149,9 @@ def running(log: Path, *namespaces: str, **changes: str) -> Iterator[OperatorPro
     try:
         asyncio.run(operator.is_active())
         yield operator
+        # It ends by itself when it loses its Lease: what was not done after that is no fault of the tests that waited.
+        code = operator.exit_code()
+        assert code is None, f"The operator ended by itself with {code}: {log.read_text()[-2000:]}"
     finally:
         operator.kill()
 
