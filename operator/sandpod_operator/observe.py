@@ -58,6 +58,7 @@ class ObservedSandbox:
         refusal: Why its pod was not taken when it was last tried.
         closed: Whether the namespace's deny-all policy is in force.
         kernel: The kernel of its pod's node, once that was looked at.
+        open_allowed: Whether the operator lets sandboxes serve whose network is open.
     """
 
     sandbox: Sandbox
@@ -67,6 +68,12 @@ class ObservedSandbox:
     refusal: Refusal | None = None
     closed: bool = True
     kernel: Kernel | None = None
+    open_allowed: bool = False
+
+    @property
+    def was_ready(self) -> bool:
+        """Whether it has been ready since it last began to run: a resume begins anew, with another pod."""
+        return self.sandbox.status.start_time is not None and self.sandbox.spec.operating_mode == "Running"
 
     @property
     def persistent(self) -> bool:
