@@ -4,7 +4,6 @@ The agent that enforces them is a DaemonSet; it is sent off all nodes, and broug
 may run meanwhile: the suite runs one after the other.
 """
 
-import json
 import os
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -12,7 +11,8 @@ from typing import Any
 import pytest
 
 from e2e.cluster import Cluster, until
-from e2e.operator_process import IMAGE, Objects, OperatorProcess, namespace, running
+from e2e.nodes import on_every_node
+from e2e.operator_process import Objects, OperatorProcess, namespace, running
 
 # On a kind cluster it is the one DaemonSet beside kube-proxy; elsewhere it has to be said, as namespace/name.
 AGENT = os.environ.get("SANDPOD_TEST_POLICY_AGENT", "")
@@ -50,9 +50,8 @@ def allowing(generous: Objects, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 # Where the agent leaves behind what it has told the kernel, nothing passes any more.
 OPEN_NODE = """
-for chain in INPUT POSTROUTING; do iptables -t mangle -F $chain; ip6tables -t mangle -F $chain; done
-for table in kindnet-network-policies kube-network-policies; do nft delete table inet $table 2>/dev/null; done
-true
+for chain in INPUT POSTROUTING; do iptables -t mangle -F $chain; ip6tables -t mangle -F $chain || true; done
+for table in kindnet-network-policies kube-network-policies; do nft delete table inet $table || true; done
 """
 
 
@@ -74,40 +73,11 @@ class Agent:
             return not await self._pods()
 
         await until("the policy agent is gone", gone, within=90)
-        nodes = (await self._ask("get", "nodes", "-o", "jsonpath={.items[*].metadata.name}")).split()
-        for node in nodes:
-            await self._open(node)
+        await on_every_node(self._cluster, OPEN_NODE)
 
     async def _pods(self) -> list[dict[str, Any]]:
         pods = await self._cluster.items("pods", namespace=self._namespace)
         return [pod for pod in pods if pod["metadata"].get("ownerReferences", [{}])[0].get("name") == self._name]
-
-    async def _open(self, node: str) -> None:
-        name = f"sandpod-open-{node}"[:63].rstrip("-.")
-        pod = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": name, "namespace": self._namespace},
-            "spec": {
-                "nodeName": node,
-                "hostPID": True,
-                "restartPolicy": "Never",
-                "tolerations": [{"operator": "Exists"}],
-                "containers": [
-                    {
-                        "name": "open",
-                        "image": IMAGE,
-                        "command": ["nsenter", "-t", "1", "-m", "-n", "sh", "-c", OPEN_NODE],
-                        "securityContext": {"privileged": True, "runAsUser": 0},
-                    }
-                ],
-            },
-        }
-        await self._ask("apply", "-f", "-", stdin=json.dumps(pod))
-        try:
-            await self._ask("wait", f"pod/{name}", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=60s")
-        finally:
-            await self._ask("delete", "pod", name, "--now")
 
     async def bring_back(self) -> None:
         """Let it run on all nodes again, and wait until it does."""
@@ -118,8 +88,8 @@ class Agent:
         patch = f'{{"spec": {{"template": {{"spec": {{"nodeSelector": {{"{NOWHERE}": {value}}}}}}}}}}}'
         await self._ask("patch", "daemonset", self._name, "--type=merge", "-p", patch)
 
-    async def _ask(self, *arguments: str, stdin: str | None = None) -> str:
-        return await self._cluster.kubectl(*arguments, "-n", self._namespace, stdin=stdin)
+    async def _ask(self, *arguments: str) -> str:
+        return await self._cluster.kubectl(*arguments, "-n", self._namespace)
 
 
 async def find_agent(cluster: Cluster) -> Agent:
