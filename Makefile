@@ -99,6 +99,7 @@ test-cluster-contract: setup ## Runs in that cluster what all kinds of sandboxes
 .PHONY: test-end-to-end
 test-end-to-end: setup ## Runs the tests of the chart and of all parts together in that cluster
 	@$(MAKE) --no-print-directory -j2 -O test-e2e-together test-e2e-apart
+	@$(MAKE) --no-print-directory test-e2e-alone
 
 .PHONY: test-e2e-together
 test-e2e-together: setup ## Runs the tests of all parts together, as installed in that cluster
@@ -107,6 +108,10 @@ test-e2e-together: setup ## Runs the tests of all parts together, as installed i
 .PHONY: test-e2e-apart
 test-e2e-apart: setup ## Runs the tests of the chart, and of an operator and namespaces of their own in that cluster
 	@$(CLUSTER_ENV) tools/cluster.sh e2e-apart $(PYTEST_ARGS)
+
+.PHONY: test-e2e-alone
+test-e2e-alone: setup ## Runs the tests that stop something of the whole cluster, and bring it back
+	@$(CLUSTER_ENV) tools/cluster.sh e2e-alone $(PYTEST_ARGS)
 
 .PHONY: cluster-tools
 cluster-tools: ## Finds Docker, kind, kubectl and helm, or says what is missing

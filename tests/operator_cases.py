@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from operator_world import NOW, a_pod, a_sandbox, a_template, ago, condition, ended, pod_object, running, waiting
+from sandpod_api import names
 from sandpod_api.base import rfc3339
 from sandpod_api.conditions import Reason
 from sandpod_operator.kernels import Kernel
@@ -70,6 +71,9 @@ def sees(boot_id: str | None, release: str) -> Pod:
 
 
 CLOSED = Pod.model_validate({**pod_object(status=running()), "spec": {"dnsPolicy": "None"}})
+
+SERVES = {"name": names.CONTAINER, "env": [{"name": names.ENV_ALLOW_OPEN_NETWORK, "value": "1"}]}
+SERVES_OPEN = Pod.model_validate({**pod_object(status=running()), "spec": {"containers": [SERVES]}})
 
 CASES: dict[str, Case] = {
     "no pod yet": Case(observed(), "PodScheduled=False/PodPending Ready=False/PodPending", "Pending"),
@@ -223,6 +227,33 @@ CASES: dict[str, Case] = {
     ),
     "network open": Case(
         observed(pod=a_pod(status=ended(78, message="NetworkOpen: reached 10.96.0.1:443"))),
+        "NetworkIsolated=False/NetworkOpen Ready=False/NetworkOpen",
+        "Failed",
+        "reached 10.96.0.1:443",
+    ),
+    "network open, which is allowed": Case(
+        observed(pod=a_pod(status=ended(78, message="NetworkOpen: reached 10.96.0.1:443")), open_allowed=True),
+        "NetworkIsolated=False/NetworkOpen Ready=False/OpenNetworkAllowed",
+        "Pending",
+        "reached 10.96.0.1:443",
+    ),
+    "network open, and it serves all the same": Case(
+        observed(pod=SERVES_OPEN, open_allowed=True),
+        "NetworkIsolated=False/NetworkOpen Ready=True/Ready",
+        "Ready",
+    ),
+    "network open, which is not allowed any more": Case(
+        observed(sandbox=a_sandbox(claimed=30, status=LIVED), pod=SERVES_OPEN),
+        "NetworkIsolated=False/NetworkOpen Ready=False/NetworkOpen",
+        "Failed",
+        "does not allow that any more",
+    ),
+    "network opened while it ran": Case(
+        observed(
+            sandbox=a_sandbox(claimed=30, status=LIVED),
+            pod=a_pod(status=ended(78, message="NetworkOpen: reached 10.96.0.1:443")),
+            open_allowed=True,
+        ),
         "NetworkIsolated=False/NetworkOpen Ready=False/NetworkOpen",
         "Failed",
         "reached 10.96.0.1:443",

@@ -55,10 +55,15 @@ RUNNER_COMMAND: Final = (f"{RUNNER_HOME}/bin/python3", "-I", "-m", "sandpod_runn
 PORTABLE_RUNNER: Final = "/opt/sandpod/portable"
 PORTABLE_SIZE: Final = "128Mi"
 WORKSPACE: Final = "/workspace"
-# host:port pairs (split at the last colon), separated by commas, that the runner must not be able to reach when it
-# starts. If it reaches one it ends with EXIT_NOT_ISOLATED and a termination message `NetworkOpen: reached host:port`.
+# host:port pairs (split at the last colon), separated by commas, that the runner must not be able to reach, when it
+# starts and later. If it reaches one it ends with EXIT_NOT_ISOLATED and a termination message
+# `NetworkOpen: reached host:port`.
 ENV_PROBES: Final = "SANDPOD_PROBES"
 EXIT_NOT_ISOLATED: Final = 78
+# Seconds between two later looks; it ends in the same way then.
+ENV_PROBE_INTERVAL: Final = "SANDPOD_PROBE_INTERVAL"
+# 1 where the runner serves though it reaches one.
+ENV_ALLOW_OPEN_NETWORK: Final = "SANDPOD_ALLOW_OPEN_NETWORK"
 # Modules, separated by commas, that the Python zygote imports before the first run.
 ENV_PREIMPORT: Final = "SANDPOD_PREIMPORT"
 # What the image's own Python is called, where the runner runs on another one.

@@ -8,6 +8,7 @@ import json
 from typing import Any, Final
 
 from sandpod_api import names
+from sandpod_api.conditions import ConditionType, Reason, says
 from sandpod_api.types import (
     MAX_LIFETIME,
     NetworkProfile,
@@ -194,11 +195,16 @@ def _environment(
     spec = template.spec
     values = {
         names.ENV_PROBES: ",".join(probes(template, profile, settings)),
+        names.ENV_PROBE_INTERVAL: str(settings.probe_interval or ""),
         names.ENV_PREIMPORT: ",".join(spec.preimport),
         names.ENV_OPEN_FILES: str(spec.limits.open_files),
         names.ENV_WORKSPACE_BYTES: str(int(parse_quantity(workspace_of(sandbox, template).size))),
         names.ENV_MEMORY_LIMIT: str(int(parse_quantity(spec.resources.memory))),
     }
+    if settings.allow_open_network and says(
+        sandbox.status.conditions, ConditionType.NETWORK_ISOLATED, Reason.NETWORK_OPEN
+    ):
+        values[names.ENV_ALLOW_OPEN_NETWORK] = "1"
     if spec.languages:
         # Kubernetes puts values in the place of $(NAME); a doubled $ is one $ and nothing else.
         values[names.ENV_LANGUAGES] = json.dumps([each.to_wire() for each in spec.languages]).replace("$", "$$")

@@ -1,8 +1,8 @@
 """Which network profile a sandbox that runs is under, and whether another that is wished for can be put in its place.
 
 Called by `plan.py` and `status.py`. Pure. A pod's profile is its label, by which policies choose it, so a change is a
-change of that label. The runner has tried at its start, from inside, what no sandbox may reach; it does not try again,
-so a profile that opens one of these very addresses is refused here.
+change of that label. The runner has tried at its start, from inside, what no sandbox may reach; it tries again only
+minutes later, so a profile that opens one of these very addresses is refused here.
 """
 
 from collections.abc import Iterator

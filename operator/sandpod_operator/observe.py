@@ -60,6 +60,7 @@ class ObservedSandbox:
         kernel: The kernel of its pod's node, once that was looked at.
         user_namespaces: Whether the nodes that may run its pod can give it a user namespace of its own; asked only
             where that decides.
+        open_allowed: Whether the operator lets sandboxes serve whose network is open.
     """
 
     sandbox: Sandbox
@@ -70,6 +71,12 @@ class ObservedSandbox:
     closed: bool = True
     kernel: Kernel | None = None
     user_namespaces: bool = False
+    open_allowed: bool = False
+
+    @property
+    def was_ready(self) -> bool:
+        """Whether it has been ready since it last began to run: a resume begins anew, with another pod."""
+        return self.sandbox.status.start_time is not None and self.sandbox.spec.operating_mode == "Running"
 
     @property
     def persistent(self) -> bool:

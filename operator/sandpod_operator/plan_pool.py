@@ -24,7 +24,7 @@ from sandpod_operator.warm_sandboxes import build_warm_sandbox, template_hash
 
 # Not the template's fault: replaced at once, however often.
 _BAD_LUCK = frozenset({Reason.NODE_LOST, Reason.EVICTED})
-_PASSING = frozenset({Reason.POD_PENDING, Reason.STARTING, Reason.START_RETRIED})
+_PASSING = frozenset({Reason.POD_PENDING, Reason.STARTING, Reason.START_RETRIED, Reason.OPEN_NETWORK_ALLOWED})
 # Counts change with every claim; an autoscaler looks every 15 seconds.
 _STATUS_EVERY = timedelta(seconds=1)
 

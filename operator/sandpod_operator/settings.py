@@ -78,6 +78,22 @@ class OperatorSettings(BaseSettings):
         str, Field(description="More host:port pairs, separated by commas, that no sandbox may reach.")
     ] = ""
 
+    probe_interval: Annotated[
+        int,
+        Field(
+            ge=0,
+            description="Time between two looks of a sandbox that runs whether its network is closed; 0 means at its "
+            "start alone. One whose network stays open for that time, or for half a minute, ends.",
+        ),
+    ] = 300
+    allow_open_network: Annotated[
+        bool,
+        Field(
+            description="Whether a sandbox that finds its network open at its start is handed out all the same, with "
+            "NetworkIsolated False. Off, it never is."
+        ),
+    ] = False
+
     retention: Annotated[
         float, Field(ge=0, description="Time that an expired or failed Sandbox stays, so that its caller is told why.")
     ] = 600

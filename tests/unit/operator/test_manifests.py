@@ -75,6 +75,7 @@ PLAIN_POD: dict[str, Any] = {
                         "name": "SANDPOD_PROBES",
                         "value": "10.96.0.1:443,$(NODE_IP):10250,169.254.169.254:80,[fd00:ec2::254]:80,10.96.0.10:53",
                     },
+                    {"name": "SANDPOD_PROBE_INTERVAL", "value": "300"},
                     {"name": "SANDPOD_PREIMPORT", "value": ""},
                     {"name": "SANDPOD_OPEN_FILES", "value": "1024"},
                     {"name": "SANDPOD_WORKSPACE_BYTES", "value": "268435456"},
