@@ -4,6 +4,7 @@ Called by the queue's workers, once at a time for each key. It takes no decision
 answer of the API server means for the next look.
 """
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
@@ -167,8 +168,12 @@ class Reconciler:
         Returns:
             False when an answer changed what is seen, so that the rest of the plan is void.
         """
-        for action in plan.actions:
-            if not await self._do(action):
+        for together in plan.batches():
+            done = await asyncio.gather(*map(self._do, together), return_exceptions=True)
+            for error in done:
+                if isinstance(error, BaseException):
+                    raise error
+            if not all(done):
                 return False
         return True
 

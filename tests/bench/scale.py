@@ -16,9 +16,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
-from bench.fake_node import LABEL, fake_node
 from bench.rows import HEAD, Row, line
 from e2e.cluster import Cluster, until
+from e2e.fake_node import LABEL, fake_node
 from e2e.operator_process import Objects, OperatorProcess, namespace
 from e2e.warm_objects import Namespace, gateways
 from sandpod_api import names
