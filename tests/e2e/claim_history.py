@@ -154,9 +154,7 @@ def _judge_words(verdict: Verdict, lines: list[Json], lives: dict[str, Life]) ->
     released = {line["name"] for line in lines if line["kind"] == "releases"}
     for name, told in got.items():
         verdict.wrong += [f"{name}: {why}" for why in _broken(told, lives.get(name), released=name in released)]
-    verdict.wrong += [
-        f"{who}: {len(kept)} sandboxes: {sorted(kept)}" for who, kept in sessions.items() if len(kept) > 1
-    ]
+    verdict.wrong += [f"{who}: several sandboxes: {sorted(kept)}" for who, kept in sessions.items() if len(kept) > 1]
     claimed = {name for name, life in lives.items() if life.claims}
     verdict.counts["claims held"] = len(got)
     verdict.counts["claims nobody was told of"] = len(claimed - set(got))

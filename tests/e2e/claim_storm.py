@@ -20,7 +20,7 @@ from e2e.claim_worker import WorkerConfig
 from e2e.cluster import Cluster, until
 from e2e.fake_node import LABEL, Pods, fake_node
 from e2e.faulty_proxy import Faults, faulty_proxy
-from e2e.operator_process import Objects, OperatorProcess
+from e2e.operator_process import Objects, OperatorProcess, run
 from sandpod_api import names
 from sandpod_gateway.backends import cluster as cluster_module
 from sandpod_gateway.backends.kubernetes_settings import KubernetesSettings
@@ -41,7 +41,7 @@ OPERATOR_FAULTS = Faults(
     repeated_events=0.05,
     late_events=0.01,
 )
-QUICK = {"LEASE_DURATION": "10", "LEASE_RENEW_DEADLINE": "8", "LEASE_RETRY": "0.5", "RETENTION": "2"}
+OPERATOR = {"LEASE_DURATION": "60", "LEASE_RENEW_DEADLINE": "45", "RETENTION": "2"}
 SLACK = 300.0  # seconds that a killed operator, and a machine under load, may make the end of a sandbox late
 
 
@@ -85,8 +85,10 @@ class Crew:
         if self._operator is not None:
             self._operator.kill()
             self.killed += 1
+            # It is dead for sure, so that its successor need not wait.
+            run("delete", "lease", names.LEASE_LEADER, "-n", self._there.sandboxes, "--ignore-not-found")
         log = self._folder / "operator.log"
-        self._operator = OperatorProcess(log, self._there.sandboxes, kubeconfig=str(self._kubeconfig), **QUICK)
+        self._operator = OperatorProcess(log, self._there.sandboxes, kubeconfig=str(self._kubeconfig), **OPERATOR)
         return self._operator
 
     def start_worker(self, number: int) -> None:

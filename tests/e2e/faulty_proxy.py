@@ -87,16 +87,17 @@ class FaultyProxy:
         async with self._open(request, b"") as answer:
             response = web.StreamResponse(status=answer.status, headers={"content-type": answer.content_type})
             await response.prepare(request)
-            async for line in answer.content:
-                if self._happens(faults.cut_watches):
-                    return _cut(request)
-                if self._happens(faults.late_events):
-                    await asyncio.sleep(self._random.random() * faults.longest)
-                await response.write(line)
-                recent = [*recent, line][-RECENT:]
-                if self._happens(faults.repeated_events):
-                    # As a watch does that begins again a little before it was cut.
-                    await response.write(b"".join(recent))
+            with contextlib.suppress(ConnectionError):  # whoever watched has gone
+                async for line in answer.content:
+                    if self._happens(faults.cut_watches):
+                        return _cut(request)
+                    if self._happens(faults.late_events):
+                        await asyncio.sleep(self._random.random() * faults.longest)
+                    await response.write(line)
+                    recent = [*recent, line][-RECENT:]
+                    if self._happens(faults.repeated_events):
+                        # As a watch does that begins again a little before it was cut.
+                        await response.write(b"".join(recent))
         return response
 
 

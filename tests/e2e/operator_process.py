@@ -120,15 +120,15 @@ class OperatorProcess:
         lines = Path(f"/proc/{self._process.pid}/status").read_text(encoding="utf-8").splitlines()
         return next(int(text.split()[1]) * 1024 for text in lines if text.startswith("VmRSS:"))
 
-    def reconcile_cpu(self) -> float:
-        """Return the processor seconds that it has used in its whole life, per reconcile."""
+    def work(self) -> tuple[float, float]:
+        """Return the processor seconds that it has used in its whole life, and the reconciles that it has done."""
         fields = Path(f"/proc/{self._process.pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()
         used = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
         done = 0.0
         for text in self.get("/metrics").splitlines():
             if text.startswith("sandpod_operator_reconcile_seconds_count"):
                 done += float(text.rpartition(" ")[2])
-        return used / max(done, 1)
+        return used, done
 
     def kill(self) -> None:
         """End it as a lost node does: at once, with no word to anybody."""
