@@ -145,6 +145,10 @@ bench: setup ## Measures the gateway in that cluster against the budgets
 bench-scale: setup ## Measures how operator and claims scale, in that cluster, with pods that are only said to run
 	@$(CLUSTER_ENV) PYTHONPATH=tests $(BIN)/python -m bench.scale $(BENCH_ARGS)
 
+.PHONY: bench-claims
+bench-claims: setup ## Lets 100,000 claims race in that cluster while everything goes wrong, and proves what came of them
+	@$(CLUSTER_ENV) PYTHONPATH=tests $(BIN)/python -m bench.claims $(BENCH_ARGS)
+
 .PHONY: cluster-story
 cluster-story: ## Prints what there is to look at in that cluster after a failed test
 	@$(CLUSTER_ENV) tools/cluster.sh story

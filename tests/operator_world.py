@@ -3,7 +3,7 @@
 The server keeps versions, preconditions and owner references as the real one does, and counts every write.
 """
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -171,8 +171,12 @@ class ApiServer:
             raise NotFoundError(404, "NotFound", f"{resource.plural} {name!r} not found")
         return found
 
-    async def list(self, resource: Resource, namespace: str) -> list[dict[str, Any]]:
+    def list(self, resource: Resource, namespace: str) -> list[dict[str, Any]]:
         return [o for k, o in self.objects.items() if k.kind == resource.kind and k.namespace == namespace]
+
+    async def pages(self, resource: Resource, namespace: str) -> AsyncIterator[dict[str, Any]]:
+        for found in self.list(resource, namespace):
+            yield found
 
     async def create(self, resource: Resource, manifest: dict[str, Any]) -> dict[str, Any]:
         self.writes.append(("create", resource.kind))

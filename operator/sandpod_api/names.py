@@ -32,6 +32,8 @@ STATE_CLAIMED: Final = "claimed"
 
 # The gateway's note of the last use (RFC 3339), its one write to a claimed Sandbox besides claim and delete.
 ANNOTATION_LAST_ACTIVITY: Final = "sandpod.dev/last-activity"
+# Unique for each write that claims: two callers of one owner may write the same claim in the same second.
+ANNOTATION_CLAIM_ID: Final = "sandpod.dev/claim-id"
 # Until when (RFC 3339) a background run may go on in it: until then it is not idle, whether or not a gateway is there.
 ANNOTATION_BUSY_UNTIL: Final = "sandpod.dev/busy-until"
 # The hash of the template's spec that a warm Sandbox was made from: others are replaced.

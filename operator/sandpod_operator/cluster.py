@@ -94,11 +94,8 @@ class Cluster:
         """Return one object."""
         return await self._request("GET", resource.path(namespace, name))
 
-    async def list(self, resource: Resource, namespace: str) -> list[dict[str, Any]]:
-        """Return all objects of a kind that concern the operator, read page by page."""
-        return [item async for item in self._pages(resource, namespace)]
-
-    async def _pages(self, resource: Resource, namespace: str) -> AsyncIterator[dict[str, Any]]:
+    async def pages(self, resource: Resource, namespace: str) -> AsyncIterator[dict[str, Any]]:
+        """Yield all objects of a kind that concern the operator; read page by page, so that few are held at once."""
         query = {"limit": str(_PAGE)}
         if resource.selector:
             query["labelSelector"] = resource.selector

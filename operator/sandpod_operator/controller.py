@@ -6,10 +6,10 @@ who has to look again; what is done then is the plans' business.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from sandpod_api import names
 from sandpod_api.conditions import Reason
@@ -24,12 +24,14 @@ from sandpod_operator.store import Store
 
 _log = logging.getLogger(__name__)
 
+_SWEEPERS: Final = 8  # requests at once; the API server shares its turns among all clients
+
 
 class ClusterReads(Protocol):
     """What sweep and resync ask of the cluster; `cluster.Cluster` is the real one."""
 
     async def get(self, resource: Resource, namespace: str, name: str) -> dict[str, Any]: ...  # noqa: D102
-    async def list(self, resource: Resource, namespace: str) -> list[dict[str, Any]]: ...  # noqa: D102
+    def pages(self, resource: Resource, namespace: str) -> AsyncIterator[dict[str, Any]]: ...  # noqa: D102
     async def delete(  # noqa: D102
         self, resource: Resource, namespace: str, name: str, preconditions: dict[str, str]
     ) -> dict[str, Any]: ...
@@ -87,8 +89,8 @@ class Controller:
         namespace, name = key.namespace, key.name
         if key.kind == resources.SANDBOXES.kind:
             yield key
-            sandbox = self._store.sandbox(namespace, name)
-            if sandbox is not None and (pool := sandbox.metadata.labels.get(names.LABEL_POOL)):
+            # Once claimed it has left its pool, whose work must not grow with what is held.
+            if pool := self._store.pool_of(namespace, name):
                 yield Key(resources.POOLS.kind, namespace, pool)
         elif key.kind == resources.PODS.kind:
             yield Key(resources.SANDBOXES.kind, namespace, name)
@@ -135,24 +137,25 @@ class Controller:
         self._trim_notes()
 
     async def _resync(self, resource: Resource, namespace: str) -> None:
-        manifests = await self._cluster.list(resource, namespace)
-        before = set(self._store.keys(resource))
-        changed, bad = self._store.replace(resource, namespace, manifests)
-        if bad:
-            _log.warning("%d %s in %s can't be read and are left alone", bad, resource.plural, namespace)
-        if before:
-            self._metrics.watch_missed.labels(resource.kind).inc(len(changed))
-        for key in changed | {k for k in self._store.keys(resource) if k.namespace == namespace}:
-            for dependent in (key, *self._dependents(key)):
+        first = not self._store.keys(resource)
+        with self._store.listing(resource, namespace) as listing:
+            async for manifest in self._cluster.pages(resource, namespace):
+                listing.put(manifest)
+        if listing.bad:
+            _log.warning("%d %s in %s can't be read and are left alone", listing.bad, resource.plural, namespace)
+        if not first:
+            self._metrics.watch_missed.labels(resource.kind).inc(len(listing.changed))
+        for key in listing.changed | {k for k in self._store.keys(resource) if k.namespace == namespace}:
+            # All there is is looked at; whoever depends on it is part of that, unless this is news.
+            for dependent in (key, *(self._dependents(key) if key in listing.changed else ())):
                 if dependent.kind not in {resources.PODS.kind, resources.POLICIES.kind}:
                     self._queue.add(dependent)
             await asyncio.sleep(0)  # Thousands of objects must not hold up the heartbeat.
 
     def _trim_notes(self) -> None:
-        alive = {s.metadata.uid for n in self._settings.namespaces for s in self._store.all_sandboxes(n)}
-        pools = {p.metadata.uid for n in self._settings.namespaces for p in self._store.all_pools(n)}
+        alive, pools = self._store.uids(resources.SANDBOXES), self._store.uids(resources.POOLS)
         self._notes.refusals = {uid: note for uid, note in self._notes.refusals.items() if uid in alive}
-        pods = {pod.metadata.uid for pod in self._store.all_pods()}
+        pods = self._store.uids(resources.PODS)
         self._notes.kernels = {uid: note for uid, note in self._notes.kernels.items() if uid in pods}
         self._notes.failures = {uid: note for uid, note in self._notes.failures.items() if uid in pools}
         self._notes.status_written = {uid: note for uid, note in self._notes.status_written.items() if uid in pools}
@@ -165,14 +168,23 @@ class Controller:
         now = self._clock()
         found = observe.orphans(self._store)
         self._suspects = {key: self._suspects.get(key, now) for key in found}
-        for key, since in self._suspects.items():
-            pod = self._store.pod(key.namespace, key.name)
-            if pod is None or (now - since).total_seconds() < self._settings.orphan_grace:
-                continue
+        grace = self._settings.orphan_grace
+        due = [key for key, since in self._suspects.items() if (now - since).total_seconds() >= grace]
+        # A lost node or a broken garbage collector leaves many at once, and one after the other would take minutes.
+        slots = asyncio.Semaphore(_SWEEPERS)
+        done = await asyncio.gather(*(self._take_orphan(key, slots) for key in due), return_exceptions=True)
+        for error in filter(None, done):
+            raise error
+
+    async def _take_orphan(self, key: Key, slots: asyncio.Semaphore) -> None:
+        async with slots:
+            uid = self._store.uid_of(key)
+            if not uid:
+                return
             try:
                 self.saw(resources.SANDBOXES, await self._cluster.get(resources.SANDBOXES, key.namespace, key.name))
             except NotFoundError:
-                await self._delete_orphan(key, pod.metadata.uid)
+                await self._delete_orphan(key, uid)
 
     async def _delete_orphan(self, key: Key, uid: str) -> None:
         _log.info("pod %s/%s has no Sandbox any more: deleting it", key.namespace, key.name)

@@ -238,8 +238,8 @@ def orphans(store: Store) -> list[Key]:
     """Return the pods whose Sandbox the store does not know; the API server must confirm that before they go."""
     return [
         Key(resources.PODS.kind, pod.metadata.namespace, pod.metadata.name)
-        for pod in store.all_pods()
-        if store.sandbox(pod.metadata.namespace, pod.metadata.name) is None and not pod.deleting
+        for pod in store.pods_alone()
+        if not pod.deleting
     ]
 
 

@@ -5,7 +5,7 @@ ones are replaced. Ones that fail keep their place for a growing time, so that a
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -47,15 +47,16 @@ def plan_pool(observed: ObservedPool, settings: OperatorSettings, now: datetime)
     pool = observed.pool
     if pool.metadata.deletion_timestamp is not None:
         return PoolPlan(failures=observed.failures)
-    failed = [m for m in observed.members if _given_up(m, observed, settings, now)]
-    kept = [m for m in observed.members if m not in failed]
-    unused = _unneeded(kept, observed, now)
-    kept = [m for m in kept if m not in unused]
+    stale = _stale(observed, now)
+    failed = [m for m in observed.members if _given_up(m, observed, settings, stale, now)]
+    kept = _without(observed.members, failed)
+    unused = _unneeded(kept, observed, stale, now)
+    kept = _without(kept, unused)
     status = _status(observed, now)
     actions: list[Action] = [delete_sandbox(m) for m in (*failed, *unused)]
-    actions += _creations(kept, observed, now)
+    actions += _creations(kept, observed, stale)
     actions += _status_actions(observed, status, now)
-    recovered = any(is_warm(m) and not _stale(m, observed, now) for m in kept)
+    recovered = any(is_warm(m) and m.metadata.name not in stale for m in kept)
     guilty = any(not _excused(m) for m in failed)
     return PoolPlan(
         actions=tuple(actions),
@@ -69,12 +70,26 @@ def is_warm(sandbox: Sandbox) -> bool:
     return is_true(sandbox.status.conditions, ConditionType.READY)
 
 
-def _stale(sandbox: Sandbox, observed: ObservedPool, now: datetime) -> bool:
-    """Tell whether it is out of date: made from another state of the template, or too old."""
+def _without(members: Sequence[Sandbox], gone: Sequence[Sandbox]) -> list[Sandbox]:
+    """Return those that are not among the others. By name: comparing whole objects would cost more than the rest."""
+    names_gone = {m.metadata.name for m in gone}
+    return [m for m in members if m.metadata.name not in names_gone]
+
+
+def _stale(observed: ObservedPool, now: datetime) -> frozenset[str]:
+    """Return the names of those that are out of date: made from another state of the template, or too old.
+
+    The template is hashed once for all of them: this is run for each event of each warm sandbox.
+    """
     if observed.template is None:
-        return False
-    current = sandbox.metadata.annotations.get(names.ANNOTATION_TEMPLATE_HASH) == template_hash(observed.template)
-    return not current or _age(sandbox, now) >= timedelta(seconds=observed.pool.spec.max_age)
+        return frozenset()
+    current = template_hash(observed.template)
+    max_age = timedelta(seconds=observed.pool.spec.max_age)
+    return frozenset(
+        m.metadata.name
+        for m in observed.members
+        if m.metadata.annotations.get(names.ANNOTATION_TEMPLATE_HASH) != current or _age(m, now) >= max_age
+    )
 
 
 def _age(sandbox: Sandbox, now: datetime) -> timedelta:
@@ -95,40 +110,46 @@ def _retry_at(sandbox: Sandbox, observed: ObservedPool, settings: OperatorSettin
     return ready.last_transition_time + timedelta(seconds=wait)
 
 
-def _given_up(sandbox: Sandbox, observed: ObservedPool, settings: OperatorSettings, now: datetime) -> bool:
+def _given_up(
+    sandbox: Sandbox, observed: ObservedPool, settings: OperatorSettings, stale: Collection[str], now: datetime
+) -> bool:
     if not is_final(sandbox.status.conditions):
         return False
     retry = _retry_at(sandbox, observed, settings)
-    return _excused(sandbox) or _stale(sandbox, observed, now) or retry is None or retry <= now
+    return _excused(sandbox) or sandbox.metadata.name in stale or retry is None or retry <= now
 
 
-def _unneeded(members: Sequence[Sandbox], observed: ObservedPool, now: datetime) -> list[Sandbox]:
+def _unneeded(
+    members: Sequence[Sandbox], observed: ObservedPool, stale: Collection[str], now: datetime
+) -> list[Sandbox]:
     """Return the sandboxes that have to go: out of date, or more than wanted, the least useful first."""
     spec = observed.pool.spec
-    stale = [m for m in members if _stale(m, observed, now)]
-    gone = [m for m in stale if not is_warm(m)]
-    fresh_ready = sum(is_warm(m) for m in members if m not in stale)
-    old_ready = sorted((m for m in stale if is_warm(m)), key=lambda m: -_age(m, now))
+    old = [m for m in members if m.metadata.name in stale]
+    gone = [m for m in old if not is_warm(m)]
+    fresh_ready = sum(is_warm(m) for m in members if m.metadata.name not in stale)
+    old_ready = sorted((m for m in old if is_warm(m)), key=lambda m: -_age(m, now))
     # Those that replace them are ready first, so that the pool never shrinks for an update.
     gone += old_ready[: max(0, fresh_ready + len(old_ready) - spec.replicas)]
-    rest = [m for m in members if m not in gone]
-    excess = len(rest) - _allowed(rest, observed, now)
-    order = sorted(rest, key=lambda m: (is_warm(m), not _stale(m, observed, now), -_age(m, now), m.metadata.name))
-    return gone + order[: max(0, excess)]
+    rest = _without(members, gone)
+    excess = len(rest) - _allowed(rest, observed, stale)
+    if excess <= 0:
+        return gone
+    order = sorted(rest, key=lambda m: (is_warm(m), m.metadata.name not in stale, -_age(m, now), m.metadata.name))
+    return gone + order[:excess]
 
 
-def _allowed(members: Sequence[Sandbox], observed: ObservedPool, now: datetime) -> int:
+def _allowed(members: Sequence[Sandbox], observed: ObservedPool, stale: Collection[str]) -> int:
     """Return how many sandboxes the pool may have."""
     spec = observed.pool.spec
-    updating = any(_stale(m, observed, now) for m in members)
+    updating = any(m.metadata.name in stale for m in members)
     return spec.replicas + (min(spec.update_strategy.max_surge, spec.replicas) if updating else 0)
 
 
-def _creations(members: Sequence[Sandbox], observed: ObservedPool, now: datetime) -> Iterator[Create]:
+def _creations(members: Sequence[Sandbox], observed: ObservedPool, stale: Collection[str]) -> Iterator[Create]:
     if observed.template is None or observed.template.metadata.deletion_timestamp is not None:
         return
-    fresh = sum(not _stale(m, observed, now) for m in members)
-    room = _allowed(members, observed, now) - len(members)
+    fresh = sum(m.metadata.name not in stale for m in members)
+    room = _allowed(members, observed, stale) - len(members)
     missing = max(0, min(observed.pool.spec.replicas - fresh, room))
     for suffix in observed.suffixes[:missing]:
         yield Create(resource=SANDBOXES, manifest=build_warm_sandbox(observed.pool, observed.template, suffix))

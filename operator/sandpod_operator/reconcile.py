@@ -4,9 +4,10 @@ Called by the queue's workers, once at a time for each key. It takes no decision
 answer of the API server means for the next look.
 """
 
+import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, Final, Protocol
@@ -40,7 +41,7 @@ class ClusterApi(Protocol):
     """What plans need; `cluster.Cluster` is the real one."""
 
     async def get(self, resource: Resource, namespace: str, name: str) -> dict[str, Any]: ...  # noqa: D102
-    async def list(self, resource: Resource, namespace: str) -> list[dict[str, Any]]: ...  # noqa: D102
+    def pages(self, resource: Resource, namespace: str) -> AsyncIterator[dict[str, Any]]: ...  # noqa: D102
     async def create(self, resource: Resource, manifest: dict[str, Any]) -> dict[str, Any]: ...  # noqa: D102
     async def apply(self, resource: Resource, manifest: dict[str, Any]) -> dict[str, Any]: ...  # noqa: D102
     async def patch_status(  # noqa: D102
@@ -168,8 +169,12 @@ class Reconciler:
         Returns:
             False when an answer changed what is seen, so that the rest of the plan is void.
         """
-        for action in plan.actions:
-            if not await self._do(action):
+        for together in plan.batches():
+            done = await asyncio.gather(*map(self._do, together), return_exceptions=True)
+            for error in done:
+                if isinstance(error, BaseException):
+                    raise error
+            if not all(done):
                 return False
         return True
 

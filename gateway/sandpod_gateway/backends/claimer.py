@@ -181,17 +181,19 @@ class Claimer:
     async def _patch(self, sandbox: Sandbox, wanted: Wanted) -> Sandbox | None:
         """Write the claim. Return the claimed sandbox, or None where someone else changed it first."""
         name = sandbox.metadata.name
-        patch = claims.claim_patch(sandbox, wanted)
+        claim_id = secrets.token_hex(8)
+        patch = claims.claim_patch(sandbox, wanted, claim_id)
         self._reserved.add(name)
         self._streams.promise(name)
         try:
-            return self._noted(await self._write(self._cluster.json_patch(names.SANDBOXES, name, patch), name))
+            write = self._cluster.json_patch(names.SANDBOXES, name, patch)
+            return self._noted(await self._write(write, name, claim_id))
         except RefusedError as error:
             if _lost_race(error):
                 return None
             raise
         except UnreachableError as error:
-            return await self._reread_claim(name, wanted, error)
+            return await self._reread_claim(name, claim_id, error)
         finally:
             self._reserved.discard(name)
 
@@ -200,35 +202,41 @@ class Claimer:
         workspace = claims.workspace_for(wanted, await self._template(wanted))
         if not self._settings.cold_start:
             raise claim_errors.pool_exhausted(wanted.template, wanted.network)
-        name = f"sbx-{secrets.token_hex(6)}"
+        name, claim_id = f"sbx-{secrets.token_hex(6)}", secrets.token_hex(8)
         try:
-            body = claims.new_sandbox(name, wanted, workspace)
-            return self._noted(await self._write(self._cluster.create(names.SANDBOXES, body), name))
+            body = claims.new_sandbox(name, wanted, claim_id, workspace)
+            return self._noted(await self._write(self._cluster.create(names.SANDBOXES, body), name, claim_id))
         except UnreachableError as error:
-            made = await self._reread_claim(name, wanted, error)
+            made = await self._reread_claim(name, claim_id, error)
             if made is None:
                 raise
             return made
 
-    async def _write(self, work: Coroutine[Any, Any, dict[str, Any]], name: str) -> dict[str, Any]:
+    async def _write(self, work: Coroutine[Any, Any, dict[str, Any]], name: str, claim_id: str) -> dict[str, Any]:
         """Do a write that a cancel does not leave half known: it is finished, then undone."""
         task = self._background.start(work)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            self._background.start(self._undo(task, name))
+            self._background.start(self._undo(task, name, claim_id))
             raise
 
-    async def _undo(self, write: asyncio.Task[dict[str, Any]], name: str) -> None:
+    async def _undo(self, write: asyncio.Task[dict[str, Any]], name: str, claim_id: str) -> None:
         try:
             await write
         except RefusedError:
             return  # nothing was written
-        except ClusterError:
-            logger.info("a cancelled claim of sandbox %s had no answer; it is deleted if it is there", name)
+        except UnreachableError as error:
+            # It may be someone else's: it is deleted only where it is known to be ours.
+            try:
+                if await self._reread_claim(name, claim_id, error) is None:
+                    return
+            except ClusterError:
+                logger.info("a cancelled claim of sandbox %s had no answer; it is left to its idle timeout", name)
+                return
         await self.release(name)
 
-    async def _reread_claim(self, name: str, wanted: Wanted, error: UnreachableError) -> Sandbox | None:
+    async def _reread_claim(self, name: str, claim_id: str, error: UnreachableError) -> Sandbox | None:
         """Find out whether a write without an answer was done: then the sandbox is ours.
 
         Raises:
@@ -238,7 +246,7 @@ class Claimer:
             sandbox = self._noted(await self._cluster.get(names.SANDBOXES, name))
         except RefusedError as refusal:
             raise error from refusal
-        return sandbox if sandbox.spec.claim == wanted.claim else None
+        return sandbox if claims.is_by(sandbox, claim_id) else None
 
     async def _template(self, wanted: Wanted) -> SandboxTemplate:
         """Return the template; refuse what can't start before anything is made.

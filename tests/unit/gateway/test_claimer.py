@@ -1,5 +1,7 @@
 import asyncio
+import random
 from collections.abc import AsyncIterator
+from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -250,6 +252,63 @@ async def test_a_patch_whose_answer_was_lost_is_ours_if_it_was_written(place: Pl
     place.warm("w")
     place.api.failures["patch"] = UnreachableError("the answer broke off")
     assert (await place.claim()).metadata.name == "w"
+
+
+async def test_a_patch_whose_answer_was_lost_is_not_ours_if_the_same_owner_was_first_in_the_same_second(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two gateways, one owner: what they write differs in nothing that a caller chose."""
+    monkeypatch.setattr(claimer, "datetime", SameSecond)
+    for name in ("a", "b"):
+        place.warm(name)
+    other = Place()
+    other.api = place.api
+    for name in ("a", "b"):
+        other.see(place.api.objects[name])
+    monkeypatch.setattr(random, "choice", lambda warm: min(warm, key=lambda s: s.metadata.name))
+    place.api.failures["lost"] = UnreachableError("the answer broke off")
+    one = await other.claim()
+    two = await place.claim()
+    assert (one.metadata.name, two.metadata.name) == ("a", "b")
+
+
+class SameSecond:
+    @staticmethod
+    def now(zone: tzinfo) -> datetime:
+        return datetime(2026, 1, 2, 3, 4, 5, tzinfo=zone)
+
+
+async def test_a_cancel_whose_patch_lost_the_race_and_had_no_answer_leaves_the_winners_sandbox_alone(
+    place: Place,
+) -> None:
+    place.warm("w")
+    place.api.put(body("w", claim=held_by("bob")))
+    place.api.failures["lost"] = UnreachableError("the answer broke off")
+    place.api.answer_after["lost"] = asyncio.Event()
+    claiming = asyncio.create_task(place.claim())
+    async with asyncio.timeout(LIMIT):
+        while "lost" not in place.api.requests:  # noqa: ASYNC110 # the API in memory has no event for it
+            await asyncio.sleep(0)
+    claiming.cancel()
+    await asyncio.gather(claiming, return_exceptions=True)
+    place.api.answer_after["lost"].set()
+    await place.background.close()
+    assert place.api.objects["w"]["spec"]["claim"]["owner"] == "bob"
+
+
+async def test_a_cancelled_patch_without_an_answer_is_undone_if_it_was_written(place: Place) -> None:
+    place.warm("w")
+    place.api.failures["patch"] = UnreachableError("the answer broke off")
+    place.api.answer_after["patch"] = asyncio.Event()
+    claiming = asyncio.create_task(place.claim())
+    async with asyncio.timeout(LIMIT):
+        while "patch" not in place.api.requests:  # noqa: ASYNC110 # the API in memory has no event for it
+            await asyncio.sleep(0)
+    claiming.cancel()
+    await asyncio.gather(claiming, return_exceptions=True)
+    place.api.answer_after["patch"].set()
+    await place.background.close()
+    assert place.api.objects == {}
 
 
 async def test_a_cluster_that_does_not_answer_is_told(place: Place) -> None:

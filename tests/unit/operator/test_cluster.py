@@ -59,7 +59,7 @@ async def test_list_reads_page_by_page_with_the_selector(cluster: Cluster, peer:
         (200, {"items": [{"metadata": {"name": "a"}}], "metadata": {"continue": "more"}}),
         (200, {"items": [{"metadata": {"name": "b"}}], "metadata": {}}),
     ]
-    found = await cluster.list(PODS, "boxes")
+    found = [item async for item in cluster.pages(PODS, "boxes")]
     assert [(item["kind"], item["metadata"]["name"]) for item in found] == [("Pod", "a"), ("Pod", "b")]
     selector = "app.kubernetes.io/managed-by=sandpod,sandpod.dev/sandbox"
     assert [asked[:3] for asked in peer.asked] == [

@@ -1,5 +1,6 @@
 """User namespaces are used where every node that may run a pod says that its runtime has them, and nowhere else."""
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -47,11 +48,12 @@ class Api:
             raise NotFoundError(404, "NotFound", "no such class")
         return dict(self.classes[name])
 
-    async def list(self, resource: Resource, namespace: str) -> list[dict[str, Any]]:
+    async def pages(self, resource: Resource, namespace: str) -> AsyncIterator[dict[str, Any]]:
         self.asked.append(f"{resource.plural}{namespace}")
         if self.error is not None:
             raise self.error
-        return list(self.nodes)
+        for each in self.nodes:
+            yield each
 
 
 SICK = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}

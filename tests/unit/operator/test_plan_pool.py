@@ -12,7 +12,8 @@ from operator_world import NOW, a_pool, a_sandbox, a_template, ago, condition, s
 from sandpod_api import names
 from sandpod_api.base import rfc3339
 from sandpod_api.conditions import ConditionType, Reason, find
-from sandpod_api.types import Sandbox, SandboxPoolStatus
+from sandpod_api.types import Sandbox, SandboxPoolStatus, SandboxTemplate
+from sandpod_operator import plan_pool as plan_pool_module
 from sandpod_operator.actions import Create, Delete, Emit, PatchStatus
 from sandpod_operator.observe import ObservedPool
 from sandpod_operator.plan_pool import PoolPlan, is_warm, plan_pool
@@ -294,3 +295,26 @@ def test_pool_reaches_its_replicas_all_up_to_date_when_everything_gets_ready(sta
     assert len(members) == spec.replicas
     assert all(is_warm(m) for m in members)
     assert {m.metadata.annotations[names.ANNOTATION_TEMPLATE_HASH] for m in members} <= {template_hash(TEMPLATE)}
+
+
+def test_plan_hashes_the_template_once_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs for each event of each warm sandbox."""
+    hashed = 0
+
+    def counted(template: SandboxTemplate) -> str:
+        nonlocal hashed
+        hashed += 1
+        return template_hash(template)
+
+    monkeypatch.setattr(plan_pool_module, "template_hash", counted)
+    members = [member(f"m{number}", status=READY) for number in range(50)]
+    plan(observed(*members, replicas=50))
+    assert hashed == 1
+
+
+def test_new_sandboxes_are_made_some_at_a_time_and_all_else_one_after_the_other() -> None:
+    made = plan(observed(member("old", status=READY, stale=True), replicas=20))
+    batches = [[type(action).__name__ for action in batch] for batch in made.batches()]
+    assert [len(batch) for batch in batches if batch[0] == "Create"] == [8, 8, 4]
+    assert all(len(batch) == 1 for batch in batches if batch[0] != "Create")
+    assert [action for batch in made.batches() for action in batch] == list(made.actions)

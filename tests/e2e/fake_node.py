@@ -1,6 +1,7 @@
 """A node that is only said to be there: its pods are reported as running at once, so that thousands cost no container.
 
-Called by `scale.py`. Scheduler, API server, operator and gateways are real; of the kubelet there is what they can see.
+Called by the bench of scale and by the storm of claims. Scheduler, API server, operator and gateways are real; of the
+kubelet there is what they can see.
 """
 
 import asyncio
@@ -18,7 +19,7 @@ from sandpod_gateway.backends import cluster as cluster_module
 from sandpod_gateway.backends.cluster_errors import ClusterError
 from sandpod_gateway.backends.kubernetes_settings import KubernetesSettings
 
-NODE: Final = "sandpod-bench"
+NODE: Final = "virtual-sandpod"  # after others by name: what looks for a first node finds a real one
 LABEL: Final = "sandpod.dev/bench"
 MERGE: Final = "application/merge-patch+json"
 LEASE_SECONDS: Final = 10.0
