@@ -34,6 +34,7 @@ def capabilities(settings: Settings, kind: str, templates: Iterable[TemplateInfo
             "languages": list(Language),
             "contexts": {"languages": [Language.PYTHON, Language.JAVASCRIPT], "max_per_sandbox": protocol.MAX_CONTEXTS},
             "templates": {"default": template, "available": [_template(each) for each in templates]},
+            "cold_start": backend.cold_start,
             "image": "each template names its own; get_sandbox tells a sandbox's",
             "network": {"default": "none", "note": "no network unless the template has a profile that is asked for"},
             "packages": {

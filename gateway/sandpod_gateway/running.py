@@ -23,6 +23,19 @@ LEAST_CAP: Final = 4 * 1024
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class FreshSandbox:
+    """A sandbox for one run, thrown away afterwards.
+
+    Attributes:
+        template: Its template, or None for the backend's default.
+        cold_start: As `ClaimRequest.cold_start`.
+    """
+
+    template: str | None = None
+    cold_start: bool | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class RunRequest:
     """What to run. Times in seconds; `cwd` is relative to the workspace.
 

@@ -26,7 +26,7 @@ from sandpod_gateway.packages.installer import Installer
 from sandpod_gateway.run_ids import new_run
 from sandpod_gateway.run_reports import Tail
 from sandpod_gateway.runner_messages import Ended, checked
-from sandpod_gateway.running import RunAnswer, Running, RunRequest
+from sandpod_gateway.running import FreshSandbox, RunAnswer, Running, RunRequest
 from sandpod_gateway.sandboxes import Sandboxes
 from sandpod_gateway.streaming import OutputStream, Send
 from sandpod_runner import protocol
@@ -64,8 +64,7 @@ class Runs:
         request: RunRequest,
         *,
         sandbox: str | None = None,
-        fresh: bool = False,
-        template: str | None = None,
+        fresh: FreshSandbox | None = None,
         send: Send | None = None,
     ) -> RunAnswer:
         """Run a program and return what it did.
@@ -74,8 +73,7 @@ class Runs:
             owner: The caller.
             request: What to run.
             sandbox: A handle, or None for the caller's default sandbox.
-            fresh: Use a sandbox that is thrown away afterwards.
-            template: The template of that sandbox, or None for the backend's default.
+            fresh: Use such a sandbox in its place.
             send: Where output goes while the program runs, if the caller wants that.
 
         Raises:
@@ -84,23 +82,29 @@ class Runs:
         self.check(request)
         if request.packages:
             self._installer.check(request.packages, request.language)
-        if fresh and (sandbox is not None or request.context is not None or request.key is not None):
+        if fresh is not None and (sandbox is not None or request.context is not None or request.key is not None):
             raise SandpodError(
                 ErrorCode.INVALID_ARGUMENT,
                 "fresh goes with none of sandbox, context and idempotency_key: nothing of its sandbox stays.",
                 next_step="Leave one of them out.",
             )
-        if not fresh:
+        if fresh is None:
             return await self._run_in(await self._sandboxes.resolve(owner, sandbox), request, send)
-        async with self._fresh(owner, request, template) as record:
+        async with self._fresh(owner, request, fresh) as record:
             return await self._run_in(record, request, send)
 
     @asynccontextmanager
-    async def _fresh(self, owner: str, request: RunRequest, template: str | None) -> AsyncIterator[SandboxRecord]:
+    async def _fresh(self, owner: str, request: RunRequest, fresh: FreshSandbox) -> AsyncIterator[SandboxRecord]:
         """Make a sandbox for one run. Should this gateway die meanwhile, its short lifetime ends it."""
         installing = math.ceil(self._installer.timeout) if request.packages else 0
         ttl = math.ceil(self._limits.timeout(request.timeout)) + installing + FRESH_MARGIN
-        claim = ClaimRequest(owner=owner, template=template, ttl=ttl, idle_timeout=FRESH_MARGIN)
+        claim = ClaimRequest(
+            owner=owner,
+            template=fresh.template,
+            ttl=ttl,
+            idle_timeout=FRESH_MARGIN,
+            cold_start=fresh.cold_start,
+        )
         record = await self._sandboxes.create(claim)
         try:
             yield record

@@ -260,7 +260,7 @@ async def _hold(one: Bench, first: int, size: int) -> None:
 
     async def make(number: int) -> None:
         request = ClaimRequest(owner=f"owner-{number % OWNERS}", template=TEMPLATE, ttl=86_400, idle_timeout=86_400)
-        wanted = claims.check_request(request, TEMPLATE, datetime.now(UTC))
+        wanted = claims.check_request(request, KubernetesSettings(default_template=TEMPLATE), datetime.now(UTC))
         await one.api.create(names.SANDBOXES, claims.new_sandbox(f"held-{first + number}", wanted, "bench"))
 
     async def ready() -> bool:

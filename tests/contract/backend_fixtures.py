@@ -33,8 +33,8 @@ class Case(ABC):
     short = 1
 
     @abstractmethod
-    def create(self, per_owner: int) -> Backend:
-        """Return a backend, not started, that gives an owner so many sandboxes."""
+    def create(self, per_owner: int, *, cold_start: bool = True) -> Backend:
+        """Return a backend, not started, that gives an owner so many sandboxes, warm ones alone if need be."""
 
     @abstractmethod
     async def break_sandbox(self, backend: Backend, name: str) -> None:
@@ -42,7 +42,7 @@ class Case(ABC):
 
 
 class FakeCase(Case):
-    def create(self, per_owner: int) -> Backend:
+    def create(self, per_owner: int, *, cold_start: bool = True) -> Backend:
         limits = Limits(per_owner=per_owner, total=50)
         return FakeBackend(
             Terms(
@@ -50,6 +50,7 @@ class FakeCase(Case):
                 ttl=DEFAULT_TERMS.ttl,
                 idle_timeout=DEFAULT_TERMS.idle_timeout,
                 limits=limits,
+                cold_start=cold_start,
             )
         )
 
@@ -59,10 +60,16 @@ class FakeCase(Case):
 
 
 class LocalCase(Case):
-    def create(self, per_owner: int) -> Backend:
+    def create(self, per_owner: int, *, cold_start: bool = True) -> Backend:
         # The Python of these tests has the libraries that the image has, and their Node is the image's.
         node = shutil.which("node", path=search_path())
-        settings = LocalSettings(max_sandboxes_per_owner=per_owner, warm=0, python=sys.executable, node=node)
+        settings = LocalSettings(
+            max_sandboxes_per_owner=per_owner,
+            warm=0 if cold_start else 1,
+            cold_start=cold_start,
+            python=sys.executable,
+            node=node,
+        )
         return create_backend("local", local=settings)
 
     async def break_sandbox(self, backend: Backend, name: str) -> None:  # noqa: ARG002 - it is the only one
@@ -75,9 +82,12 @@ class KubernetesCase(Case):
     namespace = os.environ.get("SANDPOD_TEST_NAMESPACE", "sandpod-sandboxes")
     template = os.environ.get("SANDPOD_TEST_TEMPLATE", "default")
 
-    def create(self, per_owner: int) -> Backend:
+    def create(self, per_owner: int, *, cold_start: bool = True) -> Backend:
         settings = KubernetesSettings(
-            namespace=self.namespace, default_template=self.template, max_sandboxes_per_owner=per_owner
+            namespace=self.namespace,
+            default_template=self.template,
+            max_sandboxes_per_owner=per_owner,
+            cold_start=cold_start,
         )
         return create_backend("kubernetes", kubernetes=settings)
 

@@ -75,6 +75,13 @@ async def narrow(case: Case, owner: str) -> AsyncIterator[Backend]:
         yield backend
 
 
+@pytest.fixture
+async def warm_only(case: Case, owner: str) -> AsyncIterator[Backend]:
+    """A started backend that makes no sandbox on demand."""
+    async with _started(case.create(per_owner=8, cold_start=False), owner) as backend:
+        yield backend
+
+
 @pytest.fixture(scope="module")
 def secret() -> Iterator[str]:
     """Something in the gateway's environment that no sandbox may see."""

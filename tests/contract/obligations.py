@@ -16,6 +16,8 @@ OBLIGATIONS = {
     "claim:no-session": "Claims without a session each make a sandbox.",
     "claim:owner": "Another owner's claim of the same session gets another sandbox.",
     "claim:arguments": "A claim of an unknown template or network is refused and leaves nothing behind.",
+    "claim:warm-only": "A claim that rules a cold start out takes a warm sandbox, or is refused and leaves nothing.",
+    "claim:no-cold-start": "Where the server makes none on demand, asking for that is refused, also while one is warm.",
     "claim:limit": "A claim over the owner's limit is refused, and a closed sandbox makes room.",
     "claim:limit-race": "Claims that race do not pass the owner's limit.",
     "names:unknown": "A name that is unknown or malformed does not exist, and harms nothing.",

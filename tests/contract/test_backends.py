@@ -89,6 +89,33 @@ async def test_a_claim_of_what_there_is_not_is_refused_and_leaves_nothing(
     assert await backend.list(owner) == []
 
 
+@keeps("claim:warm-only")
+async def test_a_claim_may_rule_a_cold_start_out(backend: Backend, owner: str) -> None:
+    request = ClaimRequest(owner=owner, cold_start=False)
+    taken = 0
+    refused = None
+    while refused is None and taken < 8:  # a pool refills, but not as fast as it is emptied
+        try:
+            await backend.claim(request)
+            taken += 1
+        except SandpodError as error:
+            refused = error
+    assert refused is not None
+    assert refused.code == ErrorCode.POOL_EXHAUSTED
+    assert "cold_start" in refused.next_step
+    assert len(await backend.list(owner)) == taken
+    assert (await backend.claim(ClaimRequest(owner=owner, cold_start=True))).status == "Ready"
+
+
+@keeps("claim:no-cold-start")
+async def test_a_cold_start_that_the_server_does_not_make_is_refused(warm_only: Backend, owner: str) -> None:
+    with pytest.raises(SandpodError) as refused:
+        await warm_only.claim(ClaimRequest(owner=owner, cold_start=True))
+    assert refused.value.code == ErrorCode.INVALID_ARGUMENT
+    assert refused.value.next_step
+    assert await warm_only.list(owner) == []
+
+
 # T26
 @keeps("claim:limit")
 async def test_a_claim_over_the_limit_is_refused_until_a_sandbox_is_closed(narrow: Backend, owner: str) -> None:

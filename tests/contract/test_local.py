@@ -125,6 +125,18 @@ async def test_a_claim_takes_a_warm_sandbox_and_another_is_started() -> None:
         assert len(first_processes()) == 2
 
 
+async def test_without_cold_starts_a_claim_takes_what_is_warm_and_else_is_refused() -> None:
+    async with started(LocalSettings(warm=1, cold_start=False)) as backend:
+        await filled(backend, 1)
+        await backend.claim(ClaimRequest(owner=OWNER))
+        with pytest.raises(SandpodError) as error:
+            await backend.claim(ClaimRequest(owner=OWNER))
+        assert error.value.code == ErrorCode.POOL_EXHAUSTED
+        assert len(await backend.list(OWNER)) == 1
+        await filled(backend, 1)
+        await backend.claim(ClaimRequest(owner=OWNER, cold_start=False))
+
+
 async def test_a_warm_sandbox_that_died_is_not_handed_out() -> None:
     async with started(LocalSettings(warm=1)) as backend:
         await filled(backend, 1)

@@ -93,7 +93,14 @@ async def test_an_empty_pool_is_told_or_a_sandbox_is_made(namespace: Namespace) 
         with pytest.raises(SandpodError) as refused:
             await backend.claim(ClaimRequest(owner="alice"))
         assert refused.value.code == ErrorCode.POOL_EXHAUSTED
+        with pytest.raises(SandpodError) as refused:
+            await backend.claim(ClaimRequest(owner="alice", cold_start=True))
+        assert refused.value.code == ErrorCode.INVALID_ARGUMENT
     async with gateways(namespace, 1) as [backend]:
+        with pytest.raises(SandpodError) as refused:
+            await backend.claim(ClaimRequest(owner="alice", cold_start=False))
+        assert refused.value.code == ErrorCode.POOL_EXHAUSTED
+        assert await namespace.all() == []
         claiming = asyncio.create_task(backend.claim(ClaimRequest(owner="alice", ttl=600)))
         name = await until("a sandbox is made", namespace.made_on_demand, within=10)
         assert name is not None

@@ -38,6 +38,7 @@ class ClaimRequest:
         ttl: Seconds from claim to end, or None for the default.
         idle_timeout: Seconds without use to the end, or None for the default.
         workspace: A workspace other than the template's, which no warm sandbox has; None for that one.
+        cold_start: Whether one may be made while none is warm; None for what the server does by itself.
     """
 
     owner: str
@@ -47,6 +48,7 @@ class ClaimRequest:
     ttl: int | None = None
     idle_timeout: int | None = None
     workspace: WorkspaceRequest | None = None
+    cold_start: bool | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -160,8 +162,8 @@ class Backend(Protocol):
 
         Raises:
             SandpodError: max_sessions, pool_exhausted, image_pull_failed, unschedulable, quota_exceeded,
-                invalid_argument (no such template or profile), backend_unavailable, backend_error. Nothing is left
-                behind then.
+                invalid_argument (no such template or profile, a cold start that is not made), backend_unavailable,
+                backend_error. Nothing is left behind then.
         """
         ...
 

@@ -76,15 +76,6 @@ def bad_workspace(message: str, next_step: str) -> SandpodError:
     return SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step=next_step)
 
 
-def pool_exhausted(template: str, network: str) -> SandpodError:
-    """Return the refusal where nothing is warm and nothing is made on demand."""
-    return SandpodError(
-        ErrorCode.POOL_EXHAUSTED,
-        f"No warm sandbox of template {template} with network {network} is ready, and none is made on demand.",
-        next_step="Try again in some seconds; if it stays so, ask the administrator for a larger pool.",
-    )
-
-
 _ASK: Final = "Tell the administrator; `kubectl describe sandbox` shows it too."
 _CODES: Final[dict[Reason, tuple[ErrorCode, float, str]]] = {
     Reason.IMAGE_PULL_FAILED: (

@@ -24,7 +24,7 @@ from pydantic import ValidationError
 
 from sandpod_api import names
 from sandpod_api.types import Sandbox, SandboxTemplate
-from sandpod_gateway.backends import claim_errors, claims
+from sandpod_gateway.backends import claim_errors, claims, cold_starts
 from sandpod_gateway.backends.background import Background
 from sandpod_gateway.backends.base import ClaimRequest
 from sandpod_gateway.backends.claims import Wanted
@@ -85,7 +85,7 @@ class Claimer:
         Raises:
             SandpodError: As `base.Backend.claim`.
         """
-        wanted = claims.check_request(request, self._settings.default_template, datetime.now(UTC))
+        wanted = claims.check_request(request, self._settings, datetime.now(UTC))
         task = self._background.start(self._claim(wanted))
         try:
             return await asyncio.shield(task)
@@ -200,8 +200,8 @@ class Claimer:
     async def _make(self, wanted: Wanted) -> Sandbox:
         """Create a sandbox for the claim."""
         workspace = claims.workspace_for(wanted, await self._template(wanted))
-        if not self._settings.cold_start:
-            raise claim_errors.pool_exhausted(wanted.template, wanted.network)
+        if not wanted.may_make:
+            raise cold_starts.pool_exhausted(wanted.template, wanted.network, chosen=self._settings.cold_start)
         name, claim_id = f"sbx-{secrets.token_hex(6)}", secrets.token_hex(8)
         try:
             body = claims.new_sandbox(name, wanted, claim_id, workspace)

@@ -14,8 +14,10 @@ from sandpod_api import names
 from sandpod_api.base import rfc3339
 from sandpod_api.results import ErrorCode
 from sandpod_api.types import Claim, Lifetime, Sandbox, SandboxSpec, SandboxTemplate, TemplateRef, Workspace
+from sandpod_gateway.backends import cold_starts
 from sandpod_gateway.backends.base import ClaimRequest, WorkspaceRequest
 from sandpod_gateway.backends.claim_errors import bad_workspace, unknown_profile, unknown_template
+from sandpod_gateway.backends.kubernetes_settings import KubernetesSettings
 from sandpod_gateway.backends.records import workspace_max
 from sandpod_gateway.errors import SandpodError
 
@@ -24,7 +26,8 @@ from sandpod_gateway.errors import SandpodError
 class Wanted:
     """A claim that is checked: nothing in it can become a selector, a path or a refused object.
 
-    `lifetime` is None where none was asked for: a warm sandbox keeps its own then.
+    `lifetime` is None where none was asked for: a warm sandbox keeps its own then. `may_make` tells whether a new
+    one may be made while none is warm.
     """
 
     template: str
@@ -32,27 +35,29 @@ class Wanted:
     claim: Claim
     lifetime: Lifetime | None
     workspace: WorkspaceRequest | None = None
+    may_make: bool = True
 
 
-def check_request(request: ClaimRequest, default_template: str, now: datetime) -> Wanted:
+def check_request(request: ClaimRequest, settings: KubernetesSettings, now: datetime) -> Wanted:
     """Return what a claim is to give.
 
     Args:
         request: What was asked for.
-        default_template: The template of a caller that named none.
+        settings: The default template, and whether sandboxes are made on demand.
         now: The time that the claim will carry, in whole seconds as on the wire.
 
     Raises:
         SandpodError: invalid_argument.
     """
-    template = request.template if request.template is not None else default_template
+    template = request.template if request.template is not None else settings.default_template
     if not names.is_dns_label(template):
         raise unknown_template(template)
     if not names.is_dns_label(request.network):
         raise unknown_profile(request.network, template)
+    may_make = cold_starts.may_make(request, allowed=settings.cold_start)
     try:
         claim = Claim(owner=request.owner, session=request.session, time=now.replace(microsecond=0))
-        return Wanted(template, request.network, claim, lifetime_of(request), request.workspace)
+        return Wanted(template, request.network, claim, lifetime_of(request), request.workspace, may_make)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         field = ".".join(str(part) for part in first["loc"]).replace("idleTimeout", "idle_timeout")

@@ -75,7 +75,15 @@ class FakeLauncher:
     async def close(self) -> None:
         """Nothing waits for a claim."""
 
-    async def launch(self) -> FakeCell:
+    async def launch(self, *, may_make: bool) -> FakeCell | None:
+        """Return a new sandbox, if it may be made: none waits.
+
+        Raises:
+            SandpodError: `refusal`.
+        """
+        return await self.make() if may_make else None
+
+    async def make(self) -> FakeCell:
         """Return a new sandbox.
 
         Raises:
@@ -130,7 +138,7 @@ class FakeBackend(InProcessBackend):
         if record is None or record.status != "Suspended":
             return record
         self.wakes += 1
-        cell = await self.launcher.launch()
+        cell = await self.launcher.make()
         self._cells[name] = cell
         self._watchers[name] = asyncio.create_task(self._watch(name, cell))
         self._ledger.change(name, status="Ready", reason=None, message=None, resumed=self._clock())

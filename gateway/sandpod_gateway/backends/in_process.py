@@ -17,6 +17,7 @@ from sandpod_api.conditions import Reason
 from sandpod_api.fields import MAX_LIFETIME
 from sandpod_api.names import NETWORK_NONE
 from sandpod_api.results import ErrorCode
+from sandpod_gateway.backends import cold_starts
 from sandpod_gateway.backends.base import ByteStream, ClaimRequest, SandboxRecord, TemplateInfo
 from sandpod_gateway.backends.ledger import Ledger, Limits, sentence
 from sandpod_gateway.errors import SandpodError
@@ -66,8 +67,8 @@ class Launcher(Protocol):
         """End the sandboxes that wait for a claim."""
         ...
 
-    async def launch(self) -> Cell:
-        """Return a sandbox whose runner answers. Leaves nothing behind when it fails or is cancelled."""
+    async def launch(self, *, may_make: bool) -> Cell | None:
+        """Return a sandbox whose runner answers, warm or, if it may be made, new. A failure leaves nothing behind."""
         ...
 
     def waiting(self) -> int:
@@ -85,6 +86,7 @@ class Terms:
         ttl: Seconds to live, unless the claim says otherwise.
         idle_timeout: Seconds without use, unless the claim says otherwise.
         limits: How many there may be.
+        cold_start: Whether one is made while none is warm.
     """
 
     template: str
@@ -92,6 +94,7 @@ class Terms:
     idle_timeout: int
     limits: Limits
     languages: tuple[str, ...] = ()
+    cold_start: bool = True
 
 
 class InProcessBackend:
@@ -147,20 +150,17 @@ class InProcessBackend:
         return (TemplateInfo(name=self._terms.template, languages=self._terms.languages),)
 
     async def claim(self, request: ClaimRequest) -> SandboxRecord:
-        """Give the caller a sandbox that is Ready.
-
-        Raises:
-            SandpodError: max_sessions, pool_exhausted, invalid_argument, backend_unavailable, backend_error.
-        """
+        """Give the caller a sandbox that is Ready; see `base.Backend.claim`."""
         await self.check()
         lifetime = self._lifetime(request)
+        may_make = cold_starts.may_make(request, allowed=self._terms.cold_start)
         if not request.session:
-            return await self._new(request, lifetime)
+            return await self._new(request, lifetime, may_make=may_make)
         # One claim at a time for a session: the second one finds what the first one made.
         key = (request.owner, request.session)
         lock = self._claims.setdefault(key, asyncio.Lock())
         async with lock:
-            return self._ledger.of_session(*key) or await self._new(request, lifetime)
+            return self._ledger.of_session(*key) or await self._new(request, lifetime, may_make=may_make)
 
     async def get(self, name: str) -> SandboxRecord | None:
         """Return the sandbox of that name, or None."""
@@ -233,9 +233,11 @@ class InProcessBackend:
             raise _invalid(f"Lifetimes are from 1 to {MAX_LIFETIME} seconds.")
         return ttl, min(ttl, idle_timeout)
 
-    async def _new(self, request: ClaimRequest, lifetime: tuple[int, int]) -> SandboxRecord:
+    async def _new(self, request: ClaimRequest, lifetime: tuple[int, int], *, may_make: bool) -> SandboxRecord:
         with self._ledger.starting(request.owner):
-            cell = await self._launcher.launch()
+            cell = await self._launcher.launch(may_make=may_make)
+            if cell is None:
+                raise cold_starts.pool_exhausted(self._terms.template, request.network, chosen=self._terms.cold_start)
             record = self._ledger.add(request, self._terms.template, lifetime, self._clock())
         self._cells[record.name] = cell
         self._watchers[record.name] = asyncio.create_task(self._watch(record.name, cell))

@@ -45,7 +45,8 @@ class KubernetesSettings(BaseModel):
         bool,
         Field(
             description="Whether a sandbox is made when no warm one is ready: the caller waits some seconds for its "
-            "pod. Off, the answer is `pool_exhausted` at once, and only pools decide how many pods there are."
+            "pod, unless it chose `cold_start=false`. Off, the answer is `pool_exhausted` at once, callers can't ask "
+            "for more, and only pools decide how many pods there are."
         ),
     ] = True
     cold_start_timeout: Annotated[

@@ -117,13 +117,13 @@ class LocalLauncher:
         """End the sandboxes that wait for a claim."""
         await self._pool.close()
 
-    async def launch(self) -> LocalCell:
-        """Return a sandbox whose runner answers, warm where there is one.
+    async def launch(self, *, may_make: bool) -> LocalCell | None:
+        """Return a sandbox whose runner answers, warm where there is one; else a new one, or None.
 
         Raises:
             SandpodError: backend_error.
         """
-        return await self._pool.take()
+        return await self._pool.take() or (await self._start() if may_make else None)
 
     def waiting(self) -> int:
         """Return how many sandboxes wait for a claim."""
@@ -228,5 +228,6 @@ class LocalBackend(InProcessBackend):
             idle_timeout=settings.idle_timeout,
             limits=limits,
             languages=tuple(language.name for language in settings.languages),
+            cold_start=settings.cold_start,
         )
         super().__init__("local", LocalLauncher(settings), terms)

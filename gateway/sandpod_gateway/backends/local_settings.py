@@ -4,9 +4,9 @@ Read once by the gateway's settings and passed to `LocalBackend`. It holds no de
 (no network, read-only system, no capabilities, the system-call filter) is in `bwrap.py` and `seccomp.py`.
 """
 
-from typing import Annotated, Final
+from typing import Annotated, Final, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from sandpod_api.fields import MAX_LIFETIME, Name, Quantity, parse_quantity
 from sandpod_api.templates import ModuleName, TemplateLanguage
@@ -44,6 +44,13 @@ class LocalSettings(BaseModel):
     ttl: Annotated[int, Field(ge=1, le=MAX_LIFETIME, description="Seconds from claim to end, used or not.")] = 14_400
     idle_timeout: Annotated[int, Field(ge=1, le=MAX_LIFETIME, description="Seconds without use to the end.")] = 1800
     warm: Annotated[int, Field(ge=0, le=64, description="Started sandboxes that wait for a claim.")] = 1
+    cold_start: Annotated[
+        bool,
+        Field(
+            description="Whether a sandbox is started when none of those that wait is ready, unless the caller chose "
+            "`cold_start=false`. Off, the answer is `pool_exhausted` at once, and callers can't ask for more."
+        ),
+    ] = True
     max_sandboxes_per_owner: Annotated[int, Field(ge=1, le=10_000, description="Live sandboxes of one caller.")] = 20
     max_sandboxes: Annotated[int, Field(ge=1, le=10_000, description="Live sandboxes of all callers together.")] = 50
     preimport: Annotated[
@@ -61,6 +68,12 @@ class LocalSettings(BaseModel):
     unsafe_no_isolation: Annotated[
         bool, Field(description="Run code as a plain process with the gateway's own rights. Nothing protects the user.")
     ] = False
+
+    @model_validator(mode="after")
+    def _can_be_had(self) -> Self:
+        if not (self.cold_start or self.warm):
+            raise ValueError("without cold_start, warm must be at least 1: no sandbox could be had")
+        return self
 
     @property
     def memory_bytes(self) -> int:

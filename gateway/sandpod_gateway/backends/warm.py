@@ -50,15 +50,15 @@ class WarmPool(Generic[T]):
         while self._ready:
             await self._ready.pop().end()
 
-    async def take(self) -> T:
-        """Return a warm sandbox, or a new one where none is ready."""
+    async def take(self) -> T | None:
+        """Return a warm sandbox, or None where none is ready."""
         while self._ready:
             taken = self._ready.pop(0)
             self._wanted.set()
             if not taken.ended:
                 return taken
             await taken.end()
-        return await self._start()
+        return None
 
     def __len__(self) -> int:
         return sum(1 for waiting in self._ready if not waiting.ended)

@@ -21,6 +21,20 @@ RequiredSandbox = Annotated[str, Field(description="Handle that create_sandbox r
 Fresh = Annotated[
     bool, Field(description="Use a new sandbox for this call alone and throw it away afterwards, with all its files.")
 ]
+ColdStart = Annotated[
+    bool | None,
+    Field(
+        description="What to do while no warm sandbox is ready: true waits some seconds for a new one, false answers "
+        "pool_exhausted at once. Without it, as the capabilities say under cold_start."
+    ),
+]
+FreshColdStart = Annotated[
+    bool | None,
+    Field(
+        description="With fresh, what to do while no warm sandbox is ready: true waits some seconds for a new one, "
+        "false answers pool_exhausted at once. Without it, as the capabilities say under cold_start."
+    ),
+]
 Timeout = Annotated[
     float | None, Field(description="Seconds after which the program is stopped; the capabilities tell the default.")
 ]

@@ -5,14 +5,16 @@ from typing import Annotated
 from fastmcp import Context, FastMCP
 from pydantic import Field
 
+from sandpod_api.results import ErrorCode
 from sandpod_api.run_results import Language, RunResult
 from sandpod_gateway.auth import current_owner
+from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.mcp import arguments
 from sandpod_gateway.mcp.answers import answering, output_schema
 from sandpod_gateway.mcp.link_tools import LinkMaker
 from sandpod_gateway.mcp.progress import progress_sender
 from sandpod_gateway.metrics import Metrics
-from sandpod_gateway.running import RunAnswer, RunRequest
+from sandpod_gateway.running import FreshSandbox, RunAnswer, RunRequest
 from sandpod_gateway.runs import Runs
 
 PythonCode = Annotated[
@@ -50,6 +52,7 @@ def register(mcp: FastMCP[None], runs: Runs, links: LinkMaker, metrics: Metrics)
         sandbox: arguments.Sandbox = None,
         context: arguments.Context = None,
         fresh: arguments.Fresh = False,
+        cold_start: arguments.FreshColdStart = None,
         timeout: arguments.Timeout = None,  # noqa: ASYNC109  # the program's, enforced in its sandbox
         stdin: arguments.Stdin = None,
         args: arguments.Args = None,
@@ -77,7 +80,13 @@ def register(mcp: FastMCP[None], runs: Runs, links: LinkMaker, metrics: Metrics)
             packages=packages or [],
         )
         return links.complete(
-            await runs.run(current_owner(), request, sandbox=sandbox, fresh=fresh, send=progress_sender(ctx))
+            await runs.run(
+                current_owner(),
+                request,
+                sandbox=sandbox,
+                fresh=_fresh(fresh=fresh, cold_start=cold_start),
+                send=progress_sender(ctx),
+            )
         )
 
     @mcp.tool(annotations={"title": "Run JavaScript", **_ANNOTATIONS}, output_schema=output_schema(RunResult))
@@ -89,6 +98,7 @@ def register(mcp: FastMCP[None], runs: Runs, links: LinkMaker, metrics: Metrics)
         sandbox: arguments.Sandbox = None,
         context: arguments.Context = None,
         fresh: arguments.Fresh = False,
+        cold_start: arguments.FreshColdStart = None,
         timeout: arguments.Timeout = None,  # noqa: ASYNC109  # as above
         stdin: arguments.Stdin = None,
         args: arguments.Args = None,
@@ -116,7 +126,13 @@ def register(mcp: FastMCP[None], runs: Runs, links: LinkMaker, metrics: Metrics)
             packages=packages or [],
         )
         return links.complete(
-            await runs.run(current_owner(), request, sandbox=sandbox, fresh=fresh, send=progress_sender(ctx))
+            await runs.run(
+                current_owner(),
+                request,
+                sandbox=sandbox,
+                fresh=_fresh(fresh=fresh, cold_start=cold_start),
+                send=progress_sender(ctx),
+            )
         )
 
     @mcp.tool(annotations={"title": "Run a shell command", **_ANNOTATIONS}, output_schema=output_schema(RunResult))
@@ -148,3 +164,13 @@ def register(mcp: FastMCP[None], runs: Runs, links: LinkMaker, metrics: Metrics)
             strip_ansi=strip_ansi,
         )
         return links.complete(await runs.run(current_owner(), request, sandbox=sandbox, send=progress_sender(ctx)))
+
+
+def _fresh(*, fresh: bool, cold_start: bool | None) -> FreshSandbox | None:
+    if cold_start is not None and not fresh:
+        raise SandpodError(
+            ErrorCode.INVALID_ARGUMENT,
+            "cold_start goes with fresh=true: other runs use a sandbox that is there, or your default one.",
+            next_step="Leave it out, set fresh, or call create_sandbox with it and name that sandbox.",
+        )
+    return FreshSandbox(cold_start=cold_start) if fresh else None

@@ -55,6 +55,7 @@ def register(mcp: FastMCP[None], sandboxes: Sandboxes, metrics: Metrics) -> None
         lifetime: Lifetime = None,
         network: Network = NETWORK_NONE,
         workspace: Workspace = None,
+        cold_start: arguments.ColdStart = None,
     ) -> SandboxInfo:
         """Make a sandbox of your own and return its handle. It has its own files and processes, and no network.
 
@@ -69,6 +70,7 @@ def register(mcp: FastMCP[None], sandboxes: Sandboxes, metrics: Metrics) -> None
             ttl=lifetime.ttl,
             idle_timeout=lifetime.idle_timeout,
             workspace=_workspace(workspace),
+            cold_start=cold_start,
         )
         return _info(await sandboxes.create(request), sandboxes)
 

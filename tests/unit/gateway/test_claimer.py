@@ -53,8 +53,10 @@ class Place:
     def see(self, told: dict[str, Any]) -> None:
         self.store.observe(Sandbox.model_validate(told))
 
-    async def claim(self, session: str = "", **settings: Any) -> Sandbox:
-        claiming = self.claimer(**settings).claim(ClaimRequest(owner="alice", session=session))
+    async def claim(self, session: str = "", *, ask: bool | None = None, **settings: Any) -> Sandbox:
+        """Claim as alice, who may ask for a cold start or rule it out."""
+        request = ClaimRequest(owner="alice", session=session, cold_start=ask)
+        claiming = self.claimer(**settings).claim(request)
         return (await asyncio.wait_for(claiming, LIMIT))[0]
 
     async def starting(self) -> str:
@@ -115,6 +117,23 @@ async def test_an_empty_pool_is_told_where_nothing_is_made_on_demand(place: Plac
         await place.claim(cold_start=False)
     assert refused.value.code == ErrorCode.POOL_EXHAUSTED
     assert set(place.api.objects) == {"w"}
+
+
+async def test_a_caller_may_rule_out_that_one_is_made(place: Place) -> None:
+    place.warm("w")
+    assert (await place.claim(ask=False)).metadata.name == "w"
+    with pytest.raises(SandpodError) as refused:
+        await place.claim(ask=False)
+    assert refused.value.code == ErrorCode.POOL_EXHAUSTED
+    assert set(place.api.objects) == {"w"}
+
+
+async def test_a_caller_can_not_ask_for_more_than_the_server_does(place: Place) -> None:
+    place.warm("w")
+    with pytest.raises(SandpodError) as refused:
+        await place.claim(ask=True, cold_start=False)
+    assert refused.value.code == ErrorCode.INVALID_ARGUMENT
+    assert place.api.requests == []
 
 
 async def test_a_session_that_is_held_is_returned_without_a_request(place: Place) -> None:

@@ -20,7 +20,7 @@ LABELS = "/metadata/labels/sandpod.dev~1"
 
 
 def wanted(**fields: Any) -> Wanted:
-    return claims.check_request(ClaimRequest(owner="alice", session="one", **fields), "default", NOW)
+    return claims.check_request(ClaimRequest(owner="alice", session="one", **fields), KubernetesSettings(), NOW)
 
 
 def first(options: Sequence[Sandbox]) -> Sandbox:

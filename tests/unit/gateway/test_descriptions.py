@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from mcp_types import Tool
 
+from sandpod_api.results import ErrorCode
 from sandpod_gateway import auth
 from sandpod_gateway.files import MAX_READ
 from sandpod_gateway.mcp.sandbox_tools import MAX_NAME
@@ -82,7 +83,7 @@ def named_in(text: str) -> set[str]:
 
 async def test_everything_that_a_text_names_exists(caller: Caller) -> None:
     tools = await caller.client.list_tools()
-    known = await names_of(caller, tools) | {"display"}  # what every Python program has
+    known = await names_of(caller, tools) | {"display"} | {*ErrorCode}  # what every program, every answer has
     (prompt,) = await caller.client.list_prompts()
     guide = (await caller.client.get_prompt(prompt.name, {})).messages[0].content
     (template,) = await caller.client.list_resource_templates()

@@ -130,7 +130,9 @@ def template(**spec: Any) -> SandboxTemplate:
 
 
 def wanted(workspace: WorkspaceRequest | None) -> claims.Wanted:
-    return claims.check_request(ClaimRequest(owner="alice", workspace=workspace), "default", datetime.now(UTC))
+    return claims.check_request(
+        ClaimRequest(owner="alice", workspace=workspace), KubernetesSettings(), datetime.now(UTC)
+    )
 
 
 def test_workspace_is_written_as_asked_for_within_the_templates_bounds() -> None:

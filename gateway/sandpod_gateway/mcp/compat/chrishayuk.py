@@ -12,7 +12,7 @@ from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files import MAX_ENTRIES, MAX_READ
 from sandpod_gateway.mcp.compat.speaking import CHANGE, READ, Sessions, in_workspace, sentence, speaking, spoken
 from sandpod_gateway.mcp.parts import Parts
-from sandpod_gateway.running import RunRequest
+from sandpod_gateway.running import FreshSandbox, RunRequest
 
 _CONTEXT: Final = "session"
 _HOME: Final = "/"
@@ -68,7 +68,7 @@ class _Chrishayuk:
 
     async def run_once(self, code: str) -> Any:
         request = RunRequest(language=Language.PYTHON, code=code)
-        answer = await self._parts.runs.run(current_owner(), request, fresh=True)
+        answer = await self._parts.runs.run(current_owner(), request, fresh=FreshSandbox())
         closed = {"sandbox_status": "created", "sandbox_closed": True, "sandbox_removed": True}
         return spoken({**_ran(answer.result), **closed}, answer.pictures)
 

@@ -15,7 +15,7 @@ from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.mcp.compat.settings import CompatSettings
 from sandpod_gateway.mcp.compat.speaking import CHANGE, sentence, speaking, spoken
 from sandpod_gateway.mcp.parts import Parts
-from sandpod_gateway.running import RunAnswer, RunRequest
+from sandpod_gateway.running import FreshSandbox, RunAnswer, RunRequest
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class _Philschmid:
         language, image = self._settings.place(language)
         template = await self._template(image)
         request = RunRequest(language=language, code=code, env=self._env)
-        answer = await self._parts.runs.run(current_owner(), request, fresh=True, template=template)
+        answer = await self._parts.runs.run(current_owner(), request, fresh=FreshSandbox(template=template))
         return spoken(self._text(answer), answer.pictures)
 
     async def _template(self, image: str | None) -> str | None:
