@@ -31,7 +31,7 @@ GATEWAY_FAULTS = {
     "late_answers": 0.03,
     "cut_watches": 0.002,
     "repeated_events": 0.05,
-    "late_events": 0.02,
+    "lag": 1.0,
 }
 OPERATOR_FAULTS = Faults(
     lost_requests=0.01,
@@ -39,7 +39,7 @@ OPERATOR_FAULTS = Faults(
     late_answers=0.02,
     cut_watches=0.001,
     repeated_events=0.05,
-    late_events=0.01,
+    lag=0.1,
 )
 OPERATOR = {"LEASE_DURATION": "60", "LEASE_RENEW_DEADLINE": "45", "RETENTION": "2"}
 SLACK = 300.0  # seconds that a killed operator, and a machine under load, may make the end of a sandbox late
@@ -56,6 +56,7 @@ class Storm:
     replicas: int = 4
     ttl: int = 60
     idle_timeout: int = 20
+    hold: float = 4.0  # most seconds until a caller releases what it holds: late claims of others still find it
     kill_worker_every: float = 60.0
     kill_operator_every: float = 180.0
     say: Callable[[str], None] = field(default=lambda _: None)
@@ -105,6 +106,7 @@ class Crew:
             backends=storm.backends,
             ttl=storm.ttl,
             idle_timeout=storm.idle_timeout,
+            hold=storm.hold,
             faults=GATEWAY_FAULTS,
         )
         with (self._folder / f"worker-{number}.log").open("ab") as log:
