@@ -94,7 +94,7 @@ async def bench(part: str, *, proxied: Callable[..., None] | None = None, **sett
             changes["kubeconfig"] = folder / "kubeconfig"
         api = await cluster_module.Cluster.connect(KubernetesSettings(namespace=there.sandboxes))
         stack.push_async_callback(api.close)
-        await stack.enter_async_context(fake_node(there))
+        placed = await stack.enter_async_context(fake_node(there))
 
         def start() -> OperatorProcess:
             made = OperatorProcess(folder / "operator.log", there.sandboxes, **{"SWEEP_INTERVAL": "1", **settings})
@@ -110,8 +110,7 @@ async def bench(part: str, *, proxied: Callable[..., None] | None = None, **sett
         await operator.is_active(within=PATIENCE)
         backends = gateways(Namespace(api, there.sandboxes), 1, cold_start=False, max_sandboxes=20_000, **changes)
         [backend] = await stack.enter_async_context(backends)
-        tolerations = [{"key": LABEL, "operator": "Exists"}]
-        await Objects(cluster=there).template(TEMPLATE, nodeSelector={LABEL: "true"}, tolerations=tolerations)
+        await Objects(cluster=there).template(TEMPLATE, **placed)
         yield Bench(there, operator, backend, api, again)
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from e2e.claim_history import History, Verdict, judge, read_journals
 from e2e.claim_worker import WorkerConfig
 from e2e.cluster import Cluster, until
-from e2e.fake_node import LABEL, Pods, fake_node
+from e2e.fake_node import Pods, fake_node
 from e2e.faulty_proxy import Faults, faulty_proxy
 from e2e.operator_process import Objects, OperatorProcess, run
 from sandpod_api import names
@@ -128,10 +128,9 @@ class Crew:
 async def storm_over(there: Cluster, folder: Path, storm: Storm) -> Verdict:
     """Let it rage until so many claims have reached the API server, then until all is over, and judge."""
     objects = Objects(cluster=there)
-    async with _history(there) as history, fake_node(there):
+    async with _history(there) as history, fake_node(there) as placed:
         for number in range(storm.pools):
-            tolerations = [{"key": LABEL, "operator": "Exists"}]
-            await objects.template(f"python-{number}", nodeSelector={LABEL: "true"}, tolerations=tolerations)
+            await objects.template(f"python-{number}", **placed)
             reference = {"name": f"python-{number}"}
             await objects.apply("SandboxPool", f"pool-{number}", templateRef=reference, replicas=storm.replicas)
         kubeconfig = folder / "kubeconfig-operator"

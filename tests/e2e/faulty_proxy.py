@@ -102,21 +102,19 @@ class FaultyProxy:
 async def _behind(lines: AsyncIterator[bytes], lag: float) -> AsyncIterator[bytes]:
     """Yield lines in order, each so many seconds after it came."""
     loop = asyncio.get_running_loop()
-    waiting: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+    waiting: asyncio.Queue[tuple[float, bytes] | None] = asyncio.Queue()
 
     async def read() -> None:
-        async for line in lines:
-            waiting.put_nowait((loop.time() + lag, line))
+        try:
+            async for line in lines:
+                waiting.put_nowait((loop.time() + lag, line))
+        finally:
+            waiting.put_nowait(None)
 
     reading = asyncio.create_task(read())
     try:
-        while not (reading.done() and waiting.empty()):
-            getting = asyncio.create_task(waiting.get())
-            await asyncio.wait([getting, reading], return_when=asyncio.FIRST_COMPLETED)
-            if not getting.done():
-                getting.cancel()
-                continue
-            due, line = getting.result()
+        while (found := await waiting.get()) is not None:
+            due, line = found
             await asyncio.sleep(max(0.0, due - loop.time()))
             yield line
     finally:
