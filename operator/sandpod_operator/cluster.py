@@ -30,7 +30,8 @@ from sandpod_operator.metrics import Metrics
 from sandpod_operator.resources import Resource, key_of
 
 FIELD_MANAGER: Final = "sandpod-operator"
-_PAGE: Final = 500
+PAGE: Final = 500
+"""Objects of one answer to a list."""
 _MAX_TEXT: Final = 2048
 _JSON: Final = "application/json"
 _ERRORS: Final[dict[int, type[ApiError]]] = {
@@ -96,7 +97,7 @@ class Cluster:
 
     async def pages(self, resource: Resource, namespace: str) -> AsyncIterator[dict[str, Any]]:
         """Yield all objects of a kind that concern the operator; read page by page, so that few are held at once."""
-        query = {"limit": str(_PAGE)}
+        query = {"limit": str(PAGE)}
         if resource.selector:
             query["labelSelector"] = resource.selector
         while True:

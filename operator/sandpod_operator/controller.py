@@ -24,7 +24,7 @@ from sandpod_operator.store import Store
 
 _log = logging.getLogger(__name__)
 
-_SWEEPERS: Final = 8  # requests at once; the API server shares its turns among all clients
+_SWEEPERS: Final = 16  # requests at once; the API server shares its turns among all clients
 
 
 class ClusterReads(Protocol):

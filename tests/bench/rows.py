@@ -49,6 +49,7 @@ BUDGETS: Final = {
     "orphans": Budget(what="pods without an owner are swept away", unit="s", limit="5", peer=""),
     "claims": Budget(what="claim with most sandboxes, against fewest", unit="x", limit="2", peer=""),
     "operator": Budget(what="operator's memory with most sandboxes", unit="MB", limit="300", peer=""),
+    "restarted": Budget(what="memory of one that starts with as many", unit="MB", limit="300", peer=""),
     "reconcile": Budget(what="operator's processor time of a reconcile", unit="ms", limit="5", peer=""),
     "rate": Budget(what="calls per second of gateway processor", unit="1/s", limit="250", peer="FastMCP alone 400-500"),
 }

@@ -57,6 +57,7 @@ class Bench:
     operator: OperatorProcess
     backend: KubernetesBackend
     api: cluster_module.Cluster
+    again: Callable[[], OperatorProcess]  # kills the operator and starts another one
 
     async def pool(self, replicas: int) -> None:
         """Set the pool's size and wait until it is full."""
@@ -93,15 +94,24 @@ async def bench(part: str, *, proxied: Callable[..., None] | None = None, **sett
             changes["kubeconfig"] = folder / "kubeconfig"
         api = await cluster_module.Cluster.connect(KubernetesSettings(namespace=there.sandboxes))
         stack.push_async_callback(api.close)
-        await stack.enter_async_context(fake_node(there))
-        operator = OperatorProcess(folder / "operator.log", there.sandboxes, **{"SWEEP_INTERVAL": "1", **settings})
-        stack.callback(operator.kill)
+        placed = await stack.enter_async_context(fake_node(there))
+
+        def start() -> OperatorProcess:
+            made = OperatorProcess(folder / "operator.log", there.sandboxes, **{"SWEEP_INTERVAL": "1", **settings})
+            stack.callback(made.kill)
+            return made
+
+        operator = start()
+
+        def again() -> OperatorProcess:
+            operator.kill()
+            return start()
+
         await operator.is_active(within=PATIENCE)
         backends = gateways(Namespace(api, there.sandboxes), 1, cold_start=False, max_sandboxes=20_000, **changes)
         [backend] = await stack.enter_async_context(backends)
-        tolerations = [{"key": LABEL, "operator": "Exists"}]
-        await Objects(cluster=there).template(TEMPLATE, nodeSelector={LABEL: "true"}, tolerations=tolerations)
-        yield Bench(there, operator, backend, api)
+        await Objects(cluster=there).template(TEMPLATE, **placed)
+        yield Bench(there, operator, backend, api, again)
 
 
 async def at_once(count: int, work: Callable[[int], Awaitable[Any]]) -> None:
@@ -253,6 +263,16 @@ async def many(sizes: list[int]) -> AsyncIterator[Row]:
         yield Row("claims", [max(medians) / medians[0]])
         yield Row("operator", [one.operator.memory() / 1e6])
         yield Row("reconcile", work.samples)
+        begun = time.perf_counter()
+        operator = await asyncio.to_thread(one.again)
+        await operator.is_active(within=PATIENCE)
+
+        async def has_looked() -> bool:
+            return (await asyncio.to_thread(operator.work))[1] >= before
+
+        await until("all have been looked at", has_looked, within=PATIENCE)
+        print(f"  a new operator has looked at {before} after {time.perf_counter() - begun:.0f} s")
+        yield Row("restarted", [operator.memory() / 1e6])
 
 
 async def _hold(one: Bench, first: int, size: int) -> None:

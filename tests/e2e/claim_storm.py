@@ -18,7 +18,7 @@ from pathlib import Path
 from e2e.claim_history import History, Verdict, judge, read_journals
 from e2e.claim_worker import WorkerConfig
 from e2e.cluster import Cluster, until
-from e2e.fake_node import LABEL, Pods, fake_node
+from e2e.fake_node import Pods, fake_node
 from e2e.faulty_proxy import Faults, faulty_proxy
 from e2e.operator_process import Objects, OperatorProcess, run
 from sandpod_api import names
@@ -31,7 +31,7 @@ GATEWAY_FAULTS = {
     "late_answers": 0.03,
     "cut_watches": 0.002,
     "repeated_events": 0.05,
-    "late_events": 0.02,
+    "lag": 1.0,
 }
 OPERATOR_FAULTS = Faults(
     lost_requests=0.01,
@@ -39,7 +39,7 @@ OPERATOR_FAULTS = Faults(
     late_answers=0.02,
     cut_watches=0.001,
     repeated_events=0.05,
-    late_events=0.01,
+    lag=0.1,
 )
 OPERATOR = {"LEASE_DURATION": "60", "LEASE_RENEW_DEADLINE": "45", "RETENTION": "2"}
 SLACK = 300.0  # seconds that a killed operator, and a machine under load, may make the end of a sandbox late
@@ -56,6 +56,7 @@ class Storm:
     replicas: int = 4
     ttl: int = 60
     idle_timeout: int = 20
+    hold: float = 4.0  # most seconds until a caller releases what it holds: late claims of others still find it
     kill_worker_every: float = 60.0
     kill_operator_every: float = 180.0
     say: Callable[[str], None] = field(default=lambda _: None)
@@ -105,6 +106,7 @@ class Crew:
             backends=storm.backends,
             ttl=storm.ttl,
             idle_timeout=storm.idle_timeout,
+            hold=storm.hold,
             faults=GATEWAY_FAULTS,
         )
         with (self._folder / f"worker-{number}.log").open("ab") as log:
@@ -126,10 +128,9 @@ class Crew:
 async def storm_over(there: Cluster, folder: Path, storm: Storm) -> Verdict:
     """Let it rage until so many claims have reached the API server, then until all is over, and judge."""
     objects = Objects(cluster=there)
-    async with _history(there) as history, fake_node(there):
+    async with _history(there) as history, fake_node(there) as placed:
         for number in range(storm.pools):
-            tolerations = [{"key": LABEL, "operator": "Exists"}]
-            await objects.template(f"python-{number}", nodeSelector={LABEL: "true"}, tolerations=tolerations)
+            await objects.template(f"python-{number}", **placed)
             reference = {"name": f"python-{number}"}
             await objects.apply("SandboxPool", f"pool-{number}", templateRef=reference, replicas=storm.replicas)
         kubeconfig = folder / "kubeconfig-operator"

@@ -32,7 +32,7 @@ class Faults:
     late_answers: float = 0.0
     cut_watches: float = 0.0
     repeated_events: float = 0.0
-    late_events: float = 0.0
+    lag: float = 0.0  # most seconds that a watch is behind, each by its own
     longest: float = 0.3  # seconds of what is late
 
 
@@ -83,22 +83,43 @@ class FaultyProxy:
         return self._upstream.request(request.method, url, data=body or None, headers=headers)
 
     async def _watch(self, request: web.Request) -> web.StreamResponse:
-        faults, recent = self._faults, list[bytes]()
+        faults, recent, lag = self._faults, list[bytes](), self._random.random() * self._faults.lag
         async with self._open(request, b"") as answer:
             response = web.StreamResponse(status=answer.status, headers={"content-type": answer.content_type})
             await response.prepare(request)
             with contextlib.suppress(ConnectionError):  # whoever watched has gone
-                async for line in answer.content:
+                async for line in _behind(answer.content, lag):
                     if self._happens(faults.cut_watches):
                         return _cut(request)
-                    if self._happens(faults.late_events):
-                        await asyncio.sleep(self._random.random() * faults.longest)
                     await response.write(line)
                     recent = [*recent, line][-RECENT:]
                     if self._happens(faults.repeated_events):
                         # As a watch does that begins again a little before it was cut.
                         await response.write(b"".join(recent))
         return response
+
+
+async def _behind(lines: AsyncIterator[bytes], lag: float) -> AsyncIterator[bytes]:
+    """Yield lines in order, each so many seconds after it came."""
+    loop = asyncio.get_running_loop()
+    waiting: asyncio.Queue[tuple[float, bytes] | None] = asyncio.Queue()
+
+    async def read() -> None:
+        try:
+            async for line in lines:
+                waiting.put_nowait((loop.time() + lag, line))
+        finally:
+            waiting.put_nowait(None)
+
+    reading = asyncio.create_task(read())
+    try:
+        while (found := await waiting.get()) is not None:
+            due, line = found
+            await asyncio.sleep(max(0.0, due - loop.time()))
+            yield line
+    finally:
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
 
 
 def _cut(request: web.Request) -> web.Response:

@@ -17,6 +17,7 @@ async def test_claims_that_race_and_fail_give_no_sandbox_twice_lose_none_and_lea
         pools=2,
         ttl=6,
         idle_timeout=3,
+        hold=1.0,
         kill_worker_every=4,
         kill_operator_every=3600,
     )

@@ -43,6 +43,10 @@ LOST_RACE_WAIT: Final = 0.25
 """Seconds to wait, in all, for the watch to tell of other warm sandboxes when all that are known were just taken."""
 
 
+PASSED_VERSIONS: Final = 4096
+"""Versions that are remembered to be no more: far more than are lost while a watch is behind."""
+
+
 class WarmStreamKeeper(Protocol):
     """What is needed of `warm_streams.WarmStreams`."""
 
@@ -77,6 +81,7 @@ class Claimer:
         self.waker = Waker(cluster, store, settings, readiness=self._readiness, background=background)
         self._under_way: Counter[str] = Counter()
         self._reserved: set[str] = set()
+        self._passed: dict[tuple[str, str], None] = {}  # in the order in which they were noted
         self._sessions: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
     async def claim(self, request: ClaimRequest) -> tuple[Sandbox, bool]:
@@ -156,27 +161,33 @@ class Claimer:
 
     async def _take_warm(self, wanted: Wanted) -> Sandbox | None:
         """Claim a warm sandbox; None where there is none left."""
-        tried: set[tuple[str, str]] = set()
 
         def candidate() -> Sandbox | None:
             warm = [
                 s
                 for s in self._store.warm(wanted.template)
-                if s.metadata.name not in self._reserved and (s.metadata.uid, s.metadata.resource_version) not in tried
+                if s.metadata.name not in self._reserved and _version(s) not in self._passed
             ]
             return claims.choose_candidate(warm, wanted.network, self._streams.names(), random.choice)
 
-        deadline = time.monotonic() + LOST_RACE_WAIT
+        deadline, lost = time.monotonic() + LOST_RACE_WAIT, False
         while True:
-            # With nothing tried there is nothing to wait for; else the watch is a moment behind other claims.
-            wait = max(deadline - time.monotonic(), 0) if tried else 0
+            # With nothing lost there is nothing to wait for; else the watch is a moment behind other claims.
+            wait = max(deadline - time.monotonic(), 0) if lost else 0
             found = candidate() or (await self._store.until(candidate, wait) if wait else None)
             if found is None:
                 return None
             claimed = await self._patch(found, wanted)
             if claimed is not None:
                 return claimed
-            tried.add((found.metadata.uid, found.metadata.resource_version))
+            lost = True
+            self._note_passed(found)
+
+    def _note_passed(self, sandbox: Sandbox) -> None:
+        """Remember that this version is no more, so that no other claim tries it while the watch is behind."""
+        self._passed[_version(sandbox)] = None
+        if len(self._passed) > PASSED_VERSIONS:
+            del self._passed[next(iter(self._passed))]
 
     async def _patch(self, sandbox: Sandbox, wanted: Wanted) -> Sandbox | None:
         """Write the claim. Return the claimed sandbox, or None where someone else changed it first."""
@@ -269,6 +280,10 @@ class Claimer:
 
     def _noted(self, body: dict[str, Any]) -> Sandbox:
         return note(self._store, body)
+
+
+def _version(sandbox: Sandbox) -> tuple[str, str]:
+    return sandbox.metadata.uid, sandbox.metadata.resource_version
 
 
 def _lost_race(error: RefusedError) -> bool:

@@ -101,6 +101,23 @@ async def test_the_loser_of_a_race_takes_the_next_one(place: Place) -> None:
     assert [place.api.objects[name]["spec"]["claim"]["owner"] for name in ("a", "b", "c")] == ["bob", "bob", "alice"]
 
 
+async def test_a_version_that_one_claim_found_gone_is_not_tried_by_the_next_while_the_watch_is_behind(
+    place: Place,
+) -> None:
+    place.warm("taken")
+    place.warm("deleted")
+    place.api.put(body("taken", claim=held_by("bob")))
+    del place.api.objects["deleted"]
+    one = place.claimer(cold_start=False)
+    for _ in range(3):
+        with pytest.raises(SandpodError) as refused:
+            await one.claim(ClaimRequest(owner="alice"))
+        assert refused.value.code == ErrorCode.POOL_EXHAUSTED
+    assert place.api.patches == 2
+    place.see(place.api.put(body("taken")))
+    assert (await one.claim(ClaimRequest(owner="alice")))[0].metadata.name == "taken"
+
+
 async def test_claims_of_one_gateway_never_try_the_same_sandbox(place: Place) -> None:
     for number in range(20):
         place.warm(f"w{number}")
