@@ -61,7 +61,7 @@ def register(mcp: FastMCP[None], runs: Runs, links: LinkMaker, metrics: Metrics)
         idempotency_key: arguments.Key = None,
         strip_ansi: arguments.StripAnsi = False,
     ) -> RunAnswer:
-        """Run a Python program in a sandbox without network and return its output, exit code and how it ended.
+        """Run a Python program in a sandbox, by default without network; return output, exit code and how it ended.
 
         Each call is a new process unless it names a context: files in /workspace stay between calls, variables only
         in a context. Figures of matplotlib and images come back as images, plotly figures and what `display(value)`
@@ -107,7 +107,7 @@ def register(mcp: FastMCP[None], runs: Runs, links: LinkMaker, metrics: Metrics)
         idempotency_key: arguments.Key = None,
         strip_ansi: arguments.StripAnsi = False,
     ) -> RunAnswer:
-        """Run a Node.js program in a sandbox without network and return its output, exit code and how it ended.
+        """Run a Node.js program in a sandbox, by default without network; return output, exit code and how it ended.
 
         Each call is a new process unless it names a context: files in /workspace stay between calls, variables only
         in a context, where each name may be declared again and a promise that is the last value is waited for. An
@@ -149,7 +149,7 @@ def register(mcp: FastMCP[None], runs: Runs, links: LinkMaker, metrics: Metrics)
         strip_ansi: arguments.StripAnsi = False,
         language: ShellLanguage = Language.SHELL,
     ) -> RunAnswer:
-        """Run a shell command in a sandbox without network and return its output, exit code and how it ended.
+        """Run a shell command in a sandbox, by default without network; return output, exit code and how it ended.
 
         The shell is bash where the image has it. Files in /workspace stay between calls. What the command leaves
         running in the background is ended with it. `language` runs a program in another language of the template's.

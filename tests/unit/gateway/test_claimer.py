@@ -12,7 +12,7 @@ from sandpod_api.results import ErrorCode
 from sandpod_api.types import Sandbox
 from sandpod_gateway.backends import claim_errors, claimer, readiness, rivals
 from sandpod_gateway.backends.background import Background
-from sandpod_gateway.backends.base import ClaimRequest
+from sandpod_gateway.backends.base import ClaimRequest, WorkspaceRequest
 from sandpod_gateway.backends.claimer import Claimer
 from sandpod_gateway.backends.cluster_errors import UnreachableError
 from sandpod_gateway.backends.kubernetes_settings import KubernetesSettings
@@ -385,3 +385,13 @@ async def test_a_network_profile_of_the_template_gets_a_sandbox_of_its_own(place
     place.see(place.api.set_conditions(name, READY))
     sandbox, fresh = await claiming
     assert (sandbox.spec.network, fresh) == ("web", True)
+
+
+async def test_a_workspace_of_the_callers_own_is_never_a_warm_sandboxs(place: Place) -> None:
+    place.warm("w")
+    request = ClaimRequest(owner="alice", workspace=WorkspaceRequest(size=2**20))
+    claiming = asyncio.create_task(place.claimer().claim(request))
+    assert await place.starting() != "w"
+    claiming.cancel()
+    await asyncio.gather(claiming, return_exceptions=True)
+    assert "patch" not in place.api.requests
