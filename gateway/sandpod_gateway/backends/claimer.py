@@ -32,7 +32,7 @@ from sandpod_gateway.backends.cluster import Cluster
 from sandpod_gateway.backends.cluster_errors import ClusterError, RefusedError, UnreachableError, translate
 from sandpod_gateway.backends.kubernetes_settings import KubernetesSettings
 from sandpod_gateway.backends.readiness import Readiness, Touch, note
-from sandpod_gateway.backends.records import is_live
+from sandpod_gateway.backends.records import is_live, status_of
 from sandpod_gateway.backends.rivals import find_rival
 from sandpod_gateway.backends.store import SandboxStore
 from sandpod_gateway.backends.waking import Waker
@@ -136,7 +136,8 @@ class Claimer:
         try:
             rival = await find_rival(self._cluster, self._store, mine, wanted.claim)
             if rival is None:
-                return await self._readiness.wait(name), True
+                # The answer to our own write is newer than anything that the watch has told.
+                return mine if status_of(mine) == "Ready" else await self._readiness.wait(name), True
         except BaseException:
             await asyncio.shield(self._background.start(self.release(name)))
             raise

@@ -118,6 +118,17 @@ async def test_a_version_that_one_claim_found_gone_is_not_tried_by_the_next_whil
     assert (await one.claim(ClaimRequest(owner="alice")))[0].metadata.name == "taken"
 
 
+@pytest.mark.parametrize("session", ["", "one"])
+async def test_a_claim_is_what_was_written_though_the_watch_still_shows_the_sandbox_free(
+    place: Place, monkeypatch: pytest.MonkeyPatch, session: str
+) -> None:
+    place.warm("w")
+    monkeypatch.setattr(place.store, "note", lambda *_: None)
+    claim = (await place.claim(session)).spec.claim
+    assert claim is not None
+    assert claim.owner == "alice"
+
+
 async def test_claims_of_one_gateway_never_try_the_same_sandbox(place: Place) -> None:
     for number in range(20):
         place.warm(f"w{number}")
