@@ -120,4 +120,4 @@ async def test_sandbox_of_a_node_that_is_given_up_is_told_to_be_lost_and_why(obj
 async def test_sandbox_that_fills_the_nodes_disk_is_evicted_and_told_what_ran_out(
     objects: Objects, full_disk: str
 ) -> None:
-    assert "limit" in await objects.reason(full_disk, "Evicted", within=90)
+    assert "limit" in await objects.reason(full_disk, "Evicted", within=180)
