@@ -75,8 +75,13 @@ def find_open(addresses: tuple[tuple[str, int], ...], seconds: float = SECONDS) 
         poll = select.poll()
         for fd in tries:
             poll.register(fd, select.POLLOUT)
-        while tries and (left := deadline - time.monotonic()) > 0:
-            for fd, _ in poll.poll(left * 1000):
+        while tries:
+            left = deadline - time.monotonic()
+            # Also when time is up: a process that had to wait for the processor has not looked yet.
+            answers = poll.poll(max(0.0, left) * 1000)
+            if not answers and left <= 0:
+                break
+            for fd, _ in answers:
                 poll.unregister(fd)
                 sock, name = tries.pop(fd)
                 code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)

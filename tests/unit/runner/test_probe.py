@@ -66,6 +66,12 @@ async def test_look_for_which_there_is_no_thread_tells_nothing(monkeypatch: pyte
     assert await probe.wait_for_open((("10.0.0.1", 443),), 0.01) == "10.0.0.1:443"
 
 
+def test_what_has_answered_is_reached_though_the_time_was_up_before_anybody_looked() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        host, port = listener.getsockname()
+        assert probe.find_open(((host, port),), seconds=0) == f"{host}:{port}"
+
+
 def test_no_addresses_are_all_kept_out() -> None:
     assert probe.find_open(()) is None
 
