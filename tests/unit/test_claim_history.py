@@ -15,7 +15,7 @@ BOB = {"owner": "bob", "time": "2026-03-01T12:00:01Z"}
 
 def event(kind: str, claim: Json | None = None, **changes: Any) -> Json:
     state = names.STATE_WARM if claim is None else names.STATE_CLAIMED
-    meta = {"name": "box", "uid": "uid-box", "labels": {names.LABEL_STATE: changes.pop("state", state)}}
+    meta: Json = {"name": "box", "uid": "uid-box", "labels": {names.LABEL_STATE: changes.pop("state", state)}}
     meta |= {"ownerReferences": [{"uid": "pool"}]} if claim is None else {}
     spec = {} if claim is None else {"claim": claim}
     return {"type": kind, "object": {"metadata": meta, "spec": spec, "status": changes}}
