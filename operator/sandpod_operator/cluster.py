@@ -18,6 +18,7 @@ import aiohttp
 from kubernetes.aio import client, config
 from yaml import YAMLError
 
+from sandpod_api.environment import has_proxy
 from sandpod_operator.errors import (
     ApiError,
     ClusterError,
@@ -63,6 +64,7 @@ class Cluster:
         self._configuration = configuration
         self._metrics = metrics
         self._patience = patience
+        configuration.client_session_kwargs = {"trust_env": has_proxy(str(configuration.host))}
         self._client = client.ApiClient(configuration)
 
     @classmethod
