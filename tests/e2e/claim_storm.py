@@ -25,6 +25,7 @@ from sandpod_api import names
 from sandpod_gateway.backends import cluster as cluster_module
 from sandpod_gateway.backends.kubernetes_settings import KubernetesSettings
 
+_TESTS = str(Path(__file__).parents[1])
 GATEWAY_FAULTS = {
     "lost_requests": 0.01,
     "lost_answers": 0.03,
@@ -110,7 +111,15 @@ class Crew:
             faults=GATEWAY_FAULTS,
         )
         with (self._folder / f"worker-{number}.log").open("ab") as log:
-            self._workers[number] = subprocess.Popen(config.command(), env=os.environ, stderr=log, stdout=log)
+            environment = {**os.environ, "PYTHONPATH": _TESTS}
+            self._workers[number] = subprocess.Popen(config.command(), env=environment, stderr=log, stdout=log)
+
+    def check_workers(self) -> None:
+        """Raise when one has ended by itself: a storm without them would never be over."""
+        for number, worker in self._workers.items():
+            if worker.poll() is not None:
+                log = (self._folder / f"worker-{number}.log").read_text(encoding="utf-8")
+                raise AssertionError(f"Worker {number} ended by itself with {worker.returncode}: {log[-2000:]}")
 
     def kill_worker(self, number: int) -> None:
         """End one at once, with whatever it was doing."""
@@ -165,6 +174,7 @@ async def _rage(crew: Crew, history: History, folder: Path, storm: Storm) -> Non
     counter = TryCounter(folder)
     while (tries := await asyncio.to_thread(counter.count)) < storm.tries:
         now = time.monotonic()
+        crew.check_workers()
         await asyncio.to_thread(crew.keep_operator)
         if now > next_worker:
             await asyncio.to_thread(crew.start_worker, turn % storm.workers)
