@@ -83,7 +83,7 @@ class OperatorProcess:
     @property
     def has_ended(self) -> bool:
         """Whether it is not there any more."""
-        return self._process.poll() is not None
+        return self.exit_code() is not None
 
     def get(self, path: str) -> str:
         """Return what the operator's HTTP server answers, or nothing while it does not."""

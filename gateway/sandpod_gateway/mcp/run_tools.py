@@ -43,6 +43,12 @@ _ANNOTATIONS = {"readOnlyHint": False, "destructiveHint": True, "idempotentHint"
 def register(mcp: FastMCP[None], runs: Runs, links: LinkMaker, metrics: Metrics) -> None:
     """Add the tools to a server."""
 
+    async def answer(
+        ctx: Context, request: RunRequest, sandbox: str | None, fresh: FreshSandbox | None = None
+    ) -> RunAnswer:
+        send = progress_sender(ctx)
+        return links.complete(await runs.run(current_owner(), request, sandbox=sandbox, fresh=fresh, send=send))
+
     @mcp.tool(annotations={"title": "Run Python", **_ANNOTATIONS}, output_schema=output_schema(RunResult))
     @answering(metrics)
     async def run_python_code(
@@ -79,15 +85,7 @@ def register(mcp: FastMCP[None], runs: Runs, links: LinkMaker, metrics: Metrics)
             strip_ansi=strip_ansi,
             packages=packages or [],
         )
-        return links.complete(
-            await runs.run(
-                current_owner(),
-                request,
-                sandbox=sandbox,
-                fresh=_fresh(fresh=fresh, cold_start=cold_start),
-                send=progress_sender(ctx),
-            )
-        )
+        return await answer(ctx, request, sandbox, _fresh(fresh=fresh, cold_start=cold_start))
 
     @mcp.tool(annotations={"title": "Run JavaScript", **_ANNOTATIONS}, output_schema=output_schema(RunResult))
     @answering(metrics)
@@ -125,15 +123,7 @@ def register(mcp: FastMCP[None], runs: Runs, links: LinkMaker, metrics: Metrics)
             strip_ansi=strip_ansi,
             packages=packages or [],
         )
-        return links.complete(
-            await runs.run(
-                current_owner(),
-                request,
-                sandbox=sandbox,
-                fresh=_fresh(fresh=fresh, cold_start=cold_start),
-                send=progress_sender(ctx),
-            )
-        )
+        return await answer(ctx, request, sandbox, _fresh(fresh=fresh, cold_start=cold_start))
 
     @mcp.tool(annotations={"title": "Run a shell command", **_ANNOTATIONS}, output_schema=output_schema(RunResult))
     @answering(metrics)
@@ -163,7 +153,7 @@ def register(mcp: FastMCP[None], runs: Runs, links: LinkMaker, metrics: Metrics)
             timeout=timeout,
             strip_ansi=strip_ansi,
         )
-        return links.complete(await runs.run(current_owner(), request, sandbox=sandbox, send=progress_sender(ctx)))
+        return await answer(ctx, request, sandbox)
 
 
 def _fresh(*, fresh: bool, cold_start: bool | None) -> FreshSandbox | None:

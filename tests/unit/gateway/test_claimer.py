@@ -325,36 +325,32 @@ class SameSecond:
         return datetime(2026, 1, 2, 3, 4, 5, tzinfo=zone)
 
 
+async def cancel_without_an_answer(place: Place, request: str) -> None:
+    """Cancel a claim while a request of it is on its way, whose answer never comes; return when all is undone."""
+    place.api.failures[request] = UnreachableError("the answer broke off")
+    place.api.answer_after[request] = asyncio.Event()
+    claiming = asyncio.create_task(place.claim())
+    async with asyncio.timeout(LIMIT):
+        while request not in place.api.requests:  # noqa: ASYNC110 # the API in memory has no event for it
+            await asyncio.sleep(0)
+    claiming.cancel()
+    await asyncio.gather(claiming, return_exceptions=True)
+    place.api.answer_after[request].set()
+    await place.background.close()
+
+
 async def test_a_cancel_whose_patch_lost_the_race_and_had_no_answer_leaves_the_winners_sandbox_alone(
     place: Place,
 ) -> None:
     place.warm("w")
     place.api.put(body("w", claim=held_by("bob")))
-    place.api.failures["lost"] = UnreachableError("the answer broke off")
-    place.api.answer_after["lost"] = asyncio.Event()
-    claiming = asyncio.create_task(place.claim())
-    async with asyncio.timeout(LIMIT):
-        while "lost" not in place.api.requests:  # noqa: ASYNC110 # the API in memory has no event for it
-            await asyncio.sleep(0)
-    claiming.cancel()
-    await asyncio.gather(claiming, return_exceptions=True)
-    place.api.answer_after["lost"].set()
-    await place.background.close()
+    await cancel_without_an_answer(place, "lost")
     assert place.api.objects["w"]["spec"]["claim"]["owner"] == "bob"
 
 
 async def test_a_cancelled_patch_without_an_answer_is_undone_if_it_was_written(place: Place) -> None:
     place.warm("w")
-    place.api.failures["patch"] = UnreachableError("the answer broke off")
-    place.api.answer_after["patch"] = asyncio.Event()
-    claiming = asyncio.create_task(place.claim())
-    async with asyncio.timeout(LIMIT):
-        while "patch" not in place.api.requests:  # noqa: ASYNC110 # the API in memory has no event for it
-            await asyncio.sleep(0)
-    claiming.cancel()
-    await asyncio.gather(claiming, return_exceptions=True)
-    place.api.answer_after["patch"].set()
-    await place.background.close()
+    await cancel_without_an_answer(place, "patch")
     assert place.api.objects == {}
 
 

@@ -111,7 +111,10 @@ async def test_runtime_class_gives_one_where_it_says_so_and_its_handler_too(case
 
 async def test_without_the_right_to_look_or_without_the_class_nothing_is_claimed() -> None:
     refused = RefusedError(403, "Forbidden", "nodes is forbidden")
-    assert await Nodes(Api(node(""), error=refused)).give_user_namespaces(a_template().spec) is False
+    closed = Api(node(""), error=refused)
+    nodes = Nodes(closed)
+    assert [await nodes.give_user_namespaces(a_template().spec) for _ in range(3)] == [False] * 3
+    assert closed.asked == ["nodes"]
     assert await Nodes(Api(node(""))).give_user_namespaces(a_template(runtimeClassName="gone").spec) is False
     assert await Nodes(Api(node(""), error=refused)).kernel("n") == Kernel()
     assert await Nodes(Api(node(""))).kernel("n") == Kernel("b", "6.1")
