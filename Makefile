@@ -98,7 +98,20 @@ test-cluster-contract: setup ## Runs in that cluster what all kinds of sandboxes
 
 .PHONY: test-end-to-end
 test-end-to-end: setup ## Runs the tests of the chart and of all parts together in that cluster
-	@$(CLUSTER_ENV) tools/cluster.sh e2e $(PYTEST_ARGS)
+	@$(MAKE) --no-print-directory -j2 -O test-e2e-together test-e2e-apart
+	@$(MAKE) --no-print-directory test-e2e-alone
+
+.PHONY: test-e2e-together
+test-e2e-together: setup ## Runs the tests of all parts together, as installed in that cluster
+	@$(CLUSTER_ENV) tools/cluster.sh e2e-together $(PYTEST_ARGS)
+
+.PHONY: test-e2e-apart
+test-e2e-apart: setup ## Runs the tests of the chart, and of an operator and namespaces of their own in that cluster
+	@$(CLUSTER_ENV) tools/cluster.sh e2e-apart $(PYTEST_ARGS)
+
+.PHONY: test-e2e-alone
+test-e2e-alone: setup ## Runs the tests that stop something of the whole cluster, and bring it back
+	@$(CLUSTER_ENV) tools/cluster.sh e2e-alone $(PYTEST_ARGS)
 
 .PHONY: cluster-tools
 cluster-tools: ## Finds Docker, kind, kubectl and helm, or says what is missing
@@ -131,6 +144,10 @@ bench: setup ## Measures the gateway in that cluster against the budgets
 .PHONY: bench-scale
 bench-scale: setup ## Measures how operator and claims scale, in that cluster, with pods that are only said to run
 	@$(CLUSTER_ENV) PYTHONPATH=tests $(BIN)/python -m bench.scale $(BENCH_ARGS)
+
+.PHONY: bench-claims
+bench-claims: setup ## Lets 100,000 claims race in that cluster while everything goes wrong, and proves what came of them
+	@$(CLUSTER_ENV) PYTHONPATH=tests $(BIN)/python -m bench.claims $(BENCH_ARGS)
 
 .PHONY: cluster-story
 cluster-story: ## Prints what there is to look at in that cluster after a failed test

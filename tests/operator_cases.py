@@ -8,15 +8,14 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from operator_world import NOW, a_pod, a_sandbox, a_template, ago, condition, ended, pod_object, running, waiting
+from sandpod_api import names
 from sandpod_api.base import rfc3339
 from sandpod_api.conditions import Reason
 from sandpod_operator.kernels import Kernel
 from sandpod_operator.notes import Refusal
 from sandpod_operator.observe import ObservedSandbox
 from sandpod_operator.pods import Pod
-from sandpod_operator.resources import Key
 
-KEY = Key("Sandbox", "boxes", "box")
 # It was ready once: what it had in it can be lost.
 LIVED = {"startTime": rfc3339(ago(30)), "podName": "box", "nodeName": "node-1", "image": "sandpod/sandbox:test"}
 
@@ -26,7 +25,7 @@ def observed(**parts: Any) -> ObservedSandbox:
 
 
 def refused(reason: Reason, message: str) -> Refusal:
-    return Refusal(reason=reason, message=message, key=KEY, attempts=1, until=NOW + timedelta(seconds=5), since=NOW)
+    return Refusal(reason=reason, message=message, attempts=1, until=NOW + timedelta(seconds=5))
 
 
 def unschedulable() -> dict[str, Any]:
@@ -71,6 +70,9 @@ def sees(boot_id: str | None, release: str) -> Pod:
 
 
 CLOSED = Pod.model_validate({**pod_object(status=running()), "spec": {"dnsPolicy": "None"}})
+
+SERVES = {"name": names.CONTAINER, "env": [{"name": names.ENV_ALLOW_OPEN_NETWORK, "value": "1"}]}
+SERVES_OPEN = Pod.model_validate({**pod_object(status=running()), "spec": {"containers": [SERVES]}})
 
 CASES: dict[str, Case] = {
     "no pod yet": Case(observed(), "PodScheduled=False/PodPending Ready=False/PodPending", "Pending"),
@@ -224,6 +226,33 @@ CASES: dict[str, Case] = {
     ),
     "network open": Case(
         observed(pod=a_pod(status=ended(78, message="NetworkOpen: reached 10.96.0.1:443"))),
+        "NetworkIsolated=False/NetworkOpen Ready=False/NetworkOpen",
+        "Failed",
+        "reached 10.96.0.1:443",
+    ),
+    "network open, which is allowed": Case(
+        observed(pod=a_pod(status=ended(78, message="NetworkOpen: reached 10.96.0.1:443")), open_allowed=True),
+        "NetworkIsolated=False/NetworkOpen Ready=False/OpenNetworkAllowed",
+        "Pending",
+        "reached 10.96.0.1:443",
+    ),
+    "network open, and it serves all the same": Case(
+        observed(pod=SERVES_OPEN, open_allowed=True),
+        "NetworkIsolated=False/NetworkOpen Ready=True/Ready",
+        "Ready",
+    ),
+    "network open, which is not allowed any more": Case(
+        observed(sandbox=a_sandbox(claimed=30, status=LIVED), pod=SERVES_OPEN),
+        "NetworkIsolated=False/NetworkOpen Ready=False/NetworkOpen",
+        "Failed",
+        "does not allow that any more",
+    ),
+    "network opened while it ran": Case(
+        observed(
+            sandbox=a_sandbox(claimed=30, status=LIVED),
+            pod=a_pod(status=ended(78, message="NetworkOpen: reached 10.96.0.1:443")),
+            open_allowed=True,
+        ),
         "NetworkIsolated=False/NetworkOpen Ready=False/NetworkOpen",
         "Failed",
         "reached 10.96.0.1:443",

@@ -3,7 +3,7 @@
 The server keeps versions, preconditions and owner references as the real one does, and counts every write.
 """
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import count
@@ -29,6 +29,7 @@ from sandpod_operator.resources import (
 )
 from sandpod_operator.settings import OperatorSettings
 from sandpod_operator.store import Store
+from sandpod_operator.turns import Turns
 
 if TYPE_CHECKING:
     from sandpod_operator.actions import Emit
@@ -171,8 +172,12 @@ class ApiServer:
             raise NotFoundError(404, "NotFound", f"{resource.plural} {name!r} not found")
         return found
 
-    async def list(self, resource: Resource, namespace: str) -> list[dict[str, Any]]:
+    def list(self, resource: Resource, namespace: str) -> list[dict[str, Any]]:
         return [o for k, o in self.objects.items() if k.kind == resource.kind and k.namespace == namespace]
+
+    async def pages(self, resource: Resource, namespace: str) -> AsyncIterator[dict[str, Any]]:
+        for found in self.list(resource, namespace):
+            yield found
 
     async def create(self, resource: Resource, manifest: dict[str, Any]) -> dict[str, Any]:
         self.writes.append(("create", resource.kind))
@@ -261,11 +266,13 @@ class World:
         """Start the operator anew: it knows nothing."""
         self.store, self.notes, self.metrics = Store(), Notes(), Metrics()
         self.queue = WorkQueue(clock=self.clock, backoff_min=1, backoff_max=60)
+        turns = Turns(store=self.store, wake=self.queue.add, settings=self.settings, clock=self.clock)
         self.told: list[Emit] = []
         self.controller = Controller(
             cluster=self.api,
             store=self.store,
             notes=self.notes,
+            turns=turns,
             queue=self.queue,
             metrics=self.metrics,
             settings=self.settings,
@@ -275,6 +282,7 @@ class World:
             cluster=self.api,
             store=self.store,
             notes=self.notes,
+            turns=turns,
             listener=self.controller,
             emit=self.told.append,
             metrics=self.metrics,

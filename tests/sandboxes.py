@@ -74,6 +74,7 @@ class MemoryApi:
     def __init__(self) -> None:
         self.objects: dict[str, Json] = {}
         self.requests: list[str] = []
+        self.patches = 0  # that were tried
         self.templates: dict[str, Json] = {"default": {"spec": {"image": "x"}}}
         self.failures: dict[str, Exception] = {}
         self.answer_after: dict[str, asyncio.Event] = {}
@@ -113,6 +114,7 @@ class MemoryApi:
 
     async def json_patch(self, plural: str, name: str, operations: list[Json]) -> Json:
         assert plural == names.SANDBOXES
+        self.patches += 1
         current = self.objects.get(name)
         if current is None:
             raise RefusedError(404, "NotFound")

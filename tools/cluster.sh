@@ -5,8 +5,10 @@
 #   tools    finds docker, kind, kubectl and helm, or says what is missing
 #   up       makes the cluster unless it is there, and loads the images
 #   install  installs the chart with two API keys, alice's and bob's, in .build/keys.json
-#   contract runs in it what all kinds of sandboxes must do
-#   e2e      runs helm test, then the tests of the chart and of all parts together
+#   contract      runs in it what all kinds of sandboxes must do
+#   e2e-together  runs helm test, then the tests of all parts together
+#   e2e-apart     runs the tests of the chart and of an operator of their own
+#   e2e-alone     runs the tests that stop something of the whole cluster, and bring it back
 #   down     deletes the cluster
 #   story    prints what a failed test leaves to look at, bounded
 set -euo pipefail
@@ -81,9 +83,22 @@ contract() {
   SANDPOD_TEST_KUBERNETES=1 .venv/bin/pytest tests/contract -k kubernetes "$@"
 }
 
-e2e() {
+# Tests that bring an operator or namespaces of their own, or none: the installed parts may come and go beside them.
+apart=(tests/e2e/test_{admission,claim_storm,claims,crds,rbac,runtime_faults,stalled_watches}.py tests/e2e/test_operator_*.py)
+# What it does is felt in the whole cluster.
+alone=(tests/e2e/test_policies_ignored.py)
+
+e2e-apart() {
+  SANDPOD_TEST_KUBERNETES=1 .venv/bin/pytest tests/chart "${apart[@]}" "$@"
+}
+
+e2e-together() {
   helm test sandpod --namespace $NAMESPACE --timeout 3m --logs
-  SANDPOD_TEST_KUBERNETES=1 .venv/bin/pytest tests/chart tests/e2e "$@"
+  SANDPOD_TEST_KUBERNETES=1 .venv/bin/pytest tests/e2e "${apart[@]/#/--ignore=}" "${alone[@]/#/--ignore=}" "$@"
+}
+
+e2e-alone() {
+  SANDPOD_TEST_KUBERNETES=1 .venv/bin/pytest "${alone[@]}" "$@"
 }
 
 down() {
@@ -104,6 +119,6 @@ story() {
 }
 
 case "${1:-}" in
-  tools | up | install | contract | e2e | down | story) "$@" ;;
-  *) say "use: tools/cluster.sh tools|up|install|contract|e2e|down|story" && exit 2 ;;
+  tools | up | install | contract | e2e-together | e2e-apart | e2e-alone | down | story) "$@" ;;
+  *) say "use: tools/cluster.sh tools|up|install|contract|e2e-together|e2e-apart|e2e-alone|down|story" && exit 2 ;;
 esac

@@ -6,15 +6,18 @@ kept by the runner there. So any gateway can go on where another one left off.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from sandpod_api.results import ErrorCode
-from sandpod_api.run_results import ContextList, ContextRestarted, RunList, RunOutput, RunStarted
+from sandpod_api.run_results import ContextList, ContextRestarted, Outcome, RunList, RunOutput, RunStarted
 from sandpod_gateway.asking import ask_runner
+from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.connection import RunnerConnection
 from sandpod_gateway.endings import forgotten
 from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.hints import hint_for
 from sandpod_gateway.limits import RunLimits, check_run
+from sandpod_gateway.places import place_of
 from sandpod_gateway.run_ids import new_run, no_such_run, run_id, split_run_id
 from sandpod_gateway.run_reports import Listing, Tail, run_output
 from sandpod_gateway.runner_messages import Ended, checked
@@ -22,9 +25,6 @@ from sandpod_gateway.running import Running, RunRequest
 from sandpod_gateway.runs import start_run
 from sandpod_gateway.sandboxes import Sandboxes
 from sandpod_gateway.showing import Reading, Showing
-
-if TYPE_CHECKING:
-    from sandpod_gateway.backends.base import SandboxRecord
 
 _T = TypeVar("_T")
 
@@ -83,14 +83,16 @@ class BackgroundRuns:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait
 
-        async def look(connection: RunnerConnection) -> tuple[Reading, bytes]:
+        async def look(record: SandboxRecord, connection: RunnerConnection) -> tuple[Reading, bytes]:
             left = max(0.0, deadline - loop.time())
             fields = {"run": run, "cursor": cursor, "wait": min(left, WAIT_ONCE), "limit": READ_LIMIT}
             reply = await connection.ask("tail", fields)
             output = run_output(reply, name, READ_LIMIT, strip_ansi=strip_ansi)
-            if output.result is None:
+            ended = checked(Tail, reply).end
+            if output.result is None or ended is None:
                 return Reading(output), reply.payload
-            return await _with_displays(connection, run, checked(Tail, reply).end, output), reply.payload
+            output.result.hint = await self._hint(record, connection, run, ended)
+            return await _with_displays(connection, run, ended, output), reply.payload
 
         while True:
             reading, data = await self._about(owner, name, look)
@@ -109,7 +111,7 @@ class BackgroundRuns:
         """
         _, run = split_run_id(name)
 
-        async def end(connection: RunnerConnection) -> None:
+        async def end(_record: SandboxRecord, connection: RunnerConnection) -> None:
             await connection.cancel(run)
             await connection.ask("ping")  # answered after it
 
@@ -152,22 +154,35 @@ class BackgroundRuns:
         frame = await ask_runner(self._sandboxes, record, lambda connection: connection.ask("list"), again=True)
         return record.name, checked(Listing, frame)
 
-    async def _about(self, owner: str, name: str, ask: Callable[[RunnerConnection], Awaitable[_T]]) -> _T:
+    async def _hint(self, record: SandboxRecord, connection: RunnerConnection, run: str, ended: Ended) -> str | None:
+        """Return the hint for a run that has ended, by all of its output that is kept, whatever was read before."""
+        stderr = ""
+        if ended.outcome == Outcome.ERROR:
+            start = max(0, ended.stdout_bytes + ended.stderr_bytes - READ_LIMIT)
+            reply = await connection.ask("tail", {"run": run, "cursor": start, "wait": 0, "limit": READ_LIMIT})
+            pieces = checked(Tail, reply).split(reply.payload)
+            stderr = b"".join(data for stream, data in pieces if stream == "stderr").decode("utf-8", "replace")
+        place = await place_of(self._sandboxes, record, stderr)
+        return hint_for(ended.outcome, ended.detail, stderr, place, ended.displays_dropped)
+
+    async def _about(
+        self, owner: str, name: str, ask: Callable[[SandboxRecord, RunnerConnection], Awaitable[_T]]
+    ) -> _T:
         """Ask about a run, again where the stream is lost; one of a sandbox that is not there is not there either."""
         sandbox, _ = split_run_id(name)
         record: SandboxRecord | None = None
         try:
-            record = await self._sandboxes.resolve(owner, sandbox)
-            return await ask_runner(self._sandboxes, record, ask, again=True)
+            record = found = await self._sandboxes.resolve(owner, sandbox)
+            return await ask_runner(self._sandboxes, record, lambda connection: ask(found, connection), again=True)
         except SandpodError as error:
             if error.code in {ErrorCode.SESSION_NOT_FOUND, ErrorCode.NOT_FOUND}:
                 raise no_such_run(forgotten(record)) from error
             raise
 
 
-async def _with_displays(connection: RunnerConnection, run: str, ended: Ended | None, output: RunOutput) -> Reading:
+async def _with_displays(connection: RunnerConnection, run: str, ended: Ended, output: RunOutput) -> Reading:
     """Return what was read of a run that has ended, with what it showed, which its sandbox keeps as long as the run."""
-    if ended is None or ended.displays == 0:
+    if ended.displays == 0:
         return Reading(output)
     showing = Showing()
     handle = None

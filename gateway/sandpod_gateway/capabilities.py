@@ -39,12 +39,13 @@ def capabilities(settings: Settings, kind: str, templates: Iterable[TemplateInfo
             "network": {"default": "none", "note": "no network unless the template has a profile that is asked for"},
             "packages": {
                 "enabled": settings.packages.enabled,
-                "languages": [Language.PYTHON],
+                "languages": [Language.PYTHON, Language.JAVASCRIPT],
                 "allow": settings.packages.allow,
                 "deny": settings.packages.deny,
                 "max_bytes": settings.packages.max_bytes,
                 "max_packages": settings.packages.max_packages,
                 "timeout": settings.packages.timeout,
+                "npm": settings.packages.npm.model_dump(include={"allow", "deny", "max_packages"}),
             },
             "limits": {
                 "code_max_bytes": limits.code_bytes,

@@ -11,7 +11,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from sandpod_api.base import rfc3339
 from sandpod_api.run_results import ContextInfo, Outcome, RunInfo, RunOutput, RunResult
 from sandpod_gateway import ansi
-from sandpod_gateway.hints import hint_for
 from sandpod_gateway.run_ids import run_id, split_run_id
 from sandpod_gateway.runner_messages import Ended, checked
 from sandpod_runner.frames import Frame
@@ -98,7 +97,7 @@ class Listing(BaseModel):
 
 
 def run_output(frame: Frame, name: str, limit: int, *, strip_ansi: bool = False) -> RunOutput:
-    """Return what a reply to `tail` tells the caller.
+    """Return what a reply to `tail` tells the caller, without a hint.
 
     Args:
         frame: The reply.
@@ -142,7 +141,6 @@ def run_output(frame: Frame, name: str, limit: int, *, strip_ansi: bool = False)
             duration_ms=ended.duration_ms,
             cpu_ms=ended.cpu_ms,
             max_rss_bytes=ended.max_rss_bytes,
-            hint=hint_for(ended.outcome, ended.detail, text["stderr"], None, ended.displays_dropped),
         )
     return RunOutput(
         run_id=name,

@@ -11,7 +11,7 @@ from typing import Final
 from sandpod_api.run_results import RunResult
 from sandpod_gateway.ansi import Stripper
 from sandpod_gateway.backends.base import SandboxRecord
-from sandpod_gateway.hints import hint_for
+from sandpod_gateway.hints import Place, hint_for
 from sandpod_gateway.output import Capture
 from sandpod_gateway.run_ids import run_id
 from sandpod_gateway.runner_messages import Ended
@@ -75,6 +75,7 @@ class Running:
         theirs: It is the run of an earlier call with the same idempotency key, which is read and not followed.
         cursor: Where the reading of such a run goes on.
         note: What its caller is to be told whatever comes of it.
+        place: Where it runs, for the hint in its result.
     """
 
     record: SandboxRecord
@@ -88,6 +89,7 @@ class Running:
     received: dict[str, int] = field(default_factory=lambda: {"stdout": 0, "stderr": 0})
     showing: Showing = field(default_factory=Showing)
     note: str | None = None
+    place: Place = field(init=False)
     stdout: Capture = field(init=False)
     stderr: Capture = field(init=False)
     gaps: set[str] = field(default_factory=set)
@@ -95,6 +97,7 @@ class Running:
 
     def __post_init__(self) -> None:
         self.stdout, self.stderr = Capture(self.cap), Capture(self.cap)
+        self.place = Place(sandbox=self.record.name, template=self.record.template, network=self.record.network)
         if self.request.strip_ansi:
             self.strippers = {"stdout": Stripper(), "stderr": Stripper()}
 
@@ -137,7 +140,7 @@ class Running:
     def _result(self, ended: Ended, cap: int) -> RunResult:
         out, err = self.stdout.read(cap), self.stderr.read(cap)
         dropped = self.showing.dropped + ended.displays_dropped
-        hint = hint_for(ended.outcome, ended.detail, err.text, self.request.language, dropped)
+        hint = hint_for(ended.outcome, ended.detail, err.text, self.place, dropped)
         return RunResult(
             sandbox=self.record.name,
             run_id=run_id(self.record.name, self.run),

@@ -23,6 +23,7 @@ from sandpod_gateway.inbox import ConnectionLostError, RunHandle, StartedBeforeE
 from sandpod_gateway.limits import RunLimits, check_run
 from sandpod_gateway.metrics import Metrics, language_label
 from sandpod_gateway.packages.installer import Installer
+from sandpod_gateway.places import place_of
 from sandpod_gateway.run_ids import new_run
 from sandpod_gateway.run_reports import Tail
 from sandpod_gateway.runner_messages import Ended, checked
@@ -91,7 +92,7 @@ class Runs:
         if fresh is None:
             return await self._run_in(await self._sandboxes.resolve(owner, sandbox), request, send)
         async with self._fresh(owner, request, fresh) as record:
-            return await self._run_in(record, request, send)
+            return await self._run_in(record, request, send, fresh=True)
 
     @asynccontextmanager
     async def _fresh(self, owner: str, request: RunRequest, fresh: FreshSandbox) -> AsyncIterator[SandboxRecord]:
@@ -111,7 +112,9 @@ class Runs:
         finally:
             await self._sandboxes.discard(record)
 
-    async def _run_in(self, record: SandboxRecord, request: RunRequest, send: Send | None) -> RunAnswer:
+    async def _run_in(
+        self, record: SandboxRecord, request: RunRequest, send: Send | None, *, fresh: bool = False
+    ) -> RunAnswer:
         if request.packages:
             await self._installer.require(record, request.packages, request.language)
         stream = OutputStream(send) if send is not None else None
@@ -132,6 +135,8 @@ class Runs:
         self._count(running, ended.outcome)
         if stream is not None:
             self._metrics.progress_dropped.inc(stream.dropped)
+        stderr = running.stderr.read(self._limits.output_cap).text
+        running.place = await place_of(self._sandboxes, record, stderr, fresh=fresh)
         return running.answer(ended)
 
     async def _until_end(self, running: Running) -> Ended:

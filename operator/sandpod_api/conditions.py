@@ -54,6 +54,7 @@ class Reason(StrEnum):
     PROBE_PENDING = "ProbePending"
     PROBED = "Probed"
     NETWORK_OPEN = "NetworkOpen"
+    OPEN_NETWORK_ALLOWED = "OpenNetworkAllowed"
     KERNEL_SHARED = "KernelShared"
     NODE_UNKNOWN = "NodeUnknown"
     APPLIED = "Applied"
@@ -90,6 +91,7 @@ SENTENCES: dict[Reason, str] = {
     Reason.PROBE_PENDING: "The runner has not probed the isolation yet.",
     Reason.PROBED: "The runner probed the isolation from inside and found it whole.",
     Reason.NETWORK_OPEN: "The runner reached an address that it must not reach.",
+    Reason.OPEN_NETWORK_ALLOWED: "The network is open, which the operator allows: a fresh pod serves all the same.",
     Reason.KERNEL_SHARED: "The sandbox sees the node's own kernel.",
     Reason.NODE_UNKNOWN: "The operator may not look at nodes.",
     Reason.APPLIED: "The network profile is in force.",
@@ -134,6 +136,7 @@ ADVICE: dict[Reason, str] = {
     Reason.NODE_LOST: "Create another Sandbox; look at the node if nobody deleted the pod.",
     Reason.NETWORK_OPEN: "Install or repair a network plugin that enforces NetworkPolicies; if the template's "
     "profile opens the address that the message names, narrow it.",
+    Reason.OPEN_NETWORK_ALLOWED: "Set allow_open_network of the operator to false if that is not what you want.",
     Reason.KERNEL_SHARED: "Have the node's handler for the template's RuntimeClass corrected.",
     Reason.NODE_UNKNOWN: "Let the operator look at nodes (operator.readNodes of the chart) to have it proved.",
     Reason.PROFILE_REFUSED: "The message says why: name another profile, or create another Sandbox with this one.",
@@ -174,6 +177,12 @@ def is_true(conditions: Sequence[Condition], kind: ConditionType) -> bool:
     """Tell whether the condition is there and True."""
     found = find(conditions, kind)
     return found is not None and found.status == "True"
+
+
+def says(conditions: Sequence[Condition], kind: ConditionType, reason: Reason) -> bool:
+    """Tell whether the condition is there with that reason."""
+    found = find(conditions, kind)
+    return found is not None and found.reason == reason
 
 
 def merge(old: Sequence[Condition], new: Sequence[Condition], now: datetime) -> list[Condition]:

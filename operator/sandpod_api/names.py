@@ -32,6 +32,8 @@ STATE_CLAIMED: Final = "claimed"
 
 # The gateway's note of the last use (RFC 3339), its one write to a claimed Sandbox besides claim and delete.
 ANNOTATION_LAST_ACTIVITY: Final = "sandpod.dev/last-activity"
+# Unique for each write that claims: two callers of one owner may write the same claim in the same second.
+ANNOTATION_CLAIM_ID: Final = "sandpod.dev/claim-id"
 # Until when (RFC 3339) a background run may go on in it: until then it is not idle, whether or not a gateway is there.
 ANNOTATION_BUSY_UNTIL: Final = "sandpod.dev/busy-until"
 # The hash of the template's spec that a warm Sandbox was made from: others are replaced.
@@ -55,10 +57,15 @@ RUNNER_COMMAND: Final = (f"{RUNNER_HOME}/bin/python3", "-I", "-m", "sandpod_runn
 PORTABLE_RUNNER: Final = "/opt/sandpod/portable"
 PORTABLE_SIZE: Final = "128Mi"
 WORKSPACE: Final = "/workspace"
-# host:port pairs (split at the last colon), separated by commas, that the runner must not be able to reach when it
-# starts. If it reaches one it ends with EXIT_NOT_ISOLATED and a termination message `NetworkOpen: reached host:port`.
+# host:port pairs (split at the last colon), separated by commas, that the runner must not be able to reach, when it
+# starts and later. If it reaches one it ends with EXIT_NOT_ISOLATED and a termination message
+# `NetworkOpen: reached host:port`.
 ENV_PROBES: Final = "SANDPOD_PROBES"
 EXIT_NOT_ISOLATED: Final = 78
+# Seconds between two later looks; it ends in the same way then.
+ENV_PROBE_INTERVAL: Final = "SANDPOD_PROBE_INTERVAL"
+# 1 where the runner serves though it reaches one.
+ENV_ALLOW_OPEN_NETWORK: Final = "SANDPOD_ALLOW_OPEN_NETWORK"
 # Modules, separated by commas, that the Python zygote imports before the first run.
 ENV_PREIMPORT: Final = "SANDPOD_PREIMPORT"
 # What the image's own Python is called, where the runner runs on another one.

@@ -3,11 +3,15 @@
 Made by the plans, carried out by `reconcile.py`.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from itertools import groupby
+from typing import Any, Final, Literal
 
-from sandpod_operator.resources import Resource
+from sandpod_operator.resources import SANDBOXES, Resource
+
+_AT_ONCE: Final = 8  # requests
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,3 +86,10 @@ class Plan:
 
     actions: tuple[Action, ...] = ()
     due: datetime | None = None
+
+    def batches(self) -> Iterator[Sequence[Action]]:
+        """Return the actions in order; new Sandboxes some at a time, since none of them needs another."""
+        for many, group in groupby(self.actions, lambda a: isinstance(a, Create) and a.resource is SANDBOXES):
+            left = list(group)
+            size = _AT_ONCE if many else 1
+            yield from (left[start : start + size] for start in range(0, len(left), size))

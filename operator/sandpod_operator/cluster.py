@@ -18,6 +18,7 @@ import aiohttp
 from kubernetes.aio import client, config
 from yaml import YAMLError
 
+from sandpod_api.environment import has_proxy
 from sandpod_operator.errors import (
     ApiError,
     ClusterError,
@@ -30,7 +31,8 @@ from sandpod_operator.metrics import Metrics
 from sandpod_operator.resources import Resource, key_of
 
 FIELD_MANAGER: Final = "sandpod-operator"
-_PAGE: Final = 500
+PAGE: Final = 500
+"""Objects of one answer to a list."""
 _MAX_TEXT: Final = 2048
 _JSON: Final = "application/json"
 _ERRORS: Final[dict[int, type[ApiError]]] = {
@@ -62,6 +64,7 @@ class Cluster:
         self._configuration = configuration
         self._metrics = metrics
         self._patience = patience
+        configuration.client_session_kwargs = {"trust_env": has_proxy(str(configuration.host))}
         self._client = client.ApiClient(configuration)
 
     @classmethod
@@ -94,12 +97,9 @@ class Cluster:
         """Return one object."""
         return await self._request("GET", resource.path(namespace, name))
 
-    async def list(self, resource: Resource, namespace: str) -> list[dict[str, Any]]:
-        """Return all objects of a kind that concern the operator, read page by page."""
-        return [item async for item in self._pages(resource, namespace)]
-
-    async def _pages(self, resource: Resource, namespace: str) -> AsyncIterator[dict[str, Any]]:
-        query = {"limit": str(_PAGE)}
+    async def pages(self, resource: Resource, namespace: str) -> AsyncIterator[dict[str, Any]]:
+        """Yield all objects of a kind that concern the operator; read page by page, so that few are held at once."""
+        query = {"limit": str(PAGE)}
         if resource.selector:
             query["labelSelector"] = resource.selector
         while True:

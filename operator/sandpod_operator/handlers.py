@@ -11,7 +11,7 @@ from typing import Any
 import kopf
 
 from sandpod_api import names
-from sandpod_operator.cluster import Credentials
+from sandpod_operator.cluster import PAGE, Credentials
 from sandpod_operator.controller import Controller
 from sandpod_operator.health import Health
 from sandpod_operator.resources import LEASES, WATCHED, Resource, key_of
@@ -74,6 +74,10 @@ def create_settings(settings: OperatorSettings) -> kopf.OperatorSettings:
     result.networking.request_timeout = settings.request_timeout
     result.watching.server_timeout = 300
     result.watching.inactivity_timeout = settings.watch_silence
+    # A list of ten thousand pods is some 60 MB at once, and ten times that parsed. So is what kopf keeps for a while of
+    # each object that it has had an event of.
+    result.watching.chunk_size = PAGE
+    result.queueing.idle_timeout = 0.5
     result.persistence.finalizer = f"{names.GROUP}/unused"
     result.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=names.GROUP)
     result.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=names.GROUP)

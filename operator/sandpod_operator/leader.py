@@ -17,6 +17,7 @@ from sandpod_operator.resources import LEASES, Resource
 from sandpod_operator.settings import OperatorSettings
 
 _log = logging.getLogger(__name__)
+_TRIES: Final = 3  # of a renewal, within its deadline
 _MICRO_TIME: Final = "%Y-%m-%dT%H:%M:%S.%fZ"
 
 
@@ -151,9 +152,9 @@ class Elector:
         deadline = self._settings.lease_renew_deadline
         left = deadline - (self._monotonic() - self._renewed)
         try:
-            # Not all of what is left: the connection may be dead, and the next try takes another.
-            async with asyncio.timeout(max(0.0, min(left, deadline / 3))):
-                held = await self.try_take()
+            # A connection that is dead without a word must leave time for another try, on another one.
+            async with asyncio.timeout(max(0.0, min(left, deadline / _TRIES))):
+                held = await self.try_take() or await self._is_ours()
         except (UnreachableError, TimeoutError) as error:
             if self._monotonic() - self._renewed >= deadline:
                 text = f"the Lease could not be renewed for {deadline:g} s"
@@ -163,6 +164,11 @@ class Elector:
             raise LeadershipLostError(f"the Lease can't be renewed: {error}") from error
         if not held:
             raise LeadershipLostError("another replica has taken the Lease")
+
+    async def _is_ours(self) -> bool:
+        """Tell whether this replica still holds the Lease, which a write of its own without an answer has changed."""
+        lease = await self._read()
+        return lease is not None and (lease.get("spec") or {}).get("holderIdentity") == self._settings.identity
 
     async def release(self) -> None:
         """Give the Lease up, so that another replica need not wait for it to run out. Best effort."""

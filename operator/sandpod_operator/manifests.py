@@ -8,6 +8,7 @@ import json
 from typing import Any, Final
 
 from sandpod_api import names
+from sandpod_api.conditions import ConditionType, Reason, says
 from sandpod_api.types import (
     MAX_LIFETIME,
     NetworkProfile,
@@ -19,6 +20,7 @@ from sandpod_api.types import (
     parse_quantity,
 )
 from sandpod_operator import resources, security
+from sandpod_operator.probes import probes
 from sandpod_operator.settings import OperatorSettings
 
 SERVE_COMMAND: Final = (*names.RUNNER_COMMAND, "serve")
@@ -26,9 +28,6 @@ READY_COMMAND: Final = (*names.RUNNER_COMMAND, "ready")
 KERNEL_COMMAND: Final = (*names.RUNNER_COMMAND, "kernel")
 _START_SECONDS: Final = 60
 _MARGIN: Final = 3600
-NODE_IP: Final = "$(NODE_IP)"  # in a probe: Kubernetes puts the node's address there
-_KUBELET_PORT: Final = 10250
-_METADATA: Final = "169.254.169.254:80"
 
 
 def owner_reference(resource: resources.Resource, owner: Sandbox | SandboxPool | SandboxTemplate) -> dict[str, Any]:
@@ -195,12 +194,17 @@ def _environment(
 ) -> list[dict[str, Any]]:
     spec = template.spec
     values = {
-        names.ENV_PROBES: ",".join(probes(profile, settings)),
+        names.ENV_PROBES: ",".join(probes(template, profile, settings)),
+        names.ENV_PROBE_INTERVAL: str(settings.probe_interval or ""),
         names.ENV_PREIMPORT: ",".join(spec.preimport),
         names.ENV_OPEN_FILES: str(spec.limits.open_files),
         names.ENV_WORKSPACE_BYTES: str(int(parse_quantity(workspace_of(sandbox, template).size))),
         names.ENV_MEMORY_LIMIT: str(int(parse_quantity(spec.resources.memory))),
     }
+    if settings.allow_open_network and says(
+        sandbox.status.conditions, ConditionType.NETWORK_ISOLATED, Reason.NETWORK_OPEN
+    ):
+        values[names.ENV_ALLOW_OPEN_NETWORK] = "1"
     if spec.languages:
         # Kubernetes puts values in the place of $(NAME); a doubled $ is one $ and nothing else.
         values[names.ENV_LANGUAGES] = json.dumps([each.to_wire() for each in spec.languages]).replace("$", "$$")
@@ -213,14 +217,6 @@ def _environment(
     node = {"name": "NODE_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}}
     # The node's address comes first: Kubernetes expands $(NODE_IP) only in what follows it.
     return [node, *({"name": key, "value": value} for key, value in values.items())]
-
-
-def probes(profile: NetworkProfile, settings: OperatorSettings) -> list[str]:
-    """Return the addresses that the runner must fail to reach: whatever a profile opens, but the DNS it asks for."""
-    dns = "" if profile.dns else settings.cluster_dns
-    more = (part.strip() for part in settings.more_probes.split(","))
-    wanted = (settings.api_server, f"{NODE_IP}:{_KUBELET_PORT}", _METADATA, dns, *more)
-    return [address for address in wanted if address]
 
 
 def _resources(sandbox: Sandbox, template: SandboxTemplate) -> dict[str, Any]:

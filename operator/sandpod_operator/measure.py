@@ -3,6 +3,7 @@
 from sandpod_api import names
 from sandpod_api.conditions import ConditionType, find, is_true
 from sandpod_api.types import Sandbox
+from sandpod_operator.isolation import found_open
 from sandpod_operator.metrics import Metrics
 from sandpod_operator.observe import ObservedNamespace, ObservedPool
 from sandpod_operator.pool_status import is_warm
@@ -28,6 +29,8 @@ def measure_status(metrics: Metrics, before: Sandbox, after: Sandbox | None) -> 
         metrics.start_seconds.labels(origin).observe(max(0.0, (new.start_time - begun).total_seconds()))
     if is_final(new.conditions) and not is_final(old.conditions):
         metrics.ended.labels(new.reason).inc()
+    if found_open(after) and not found_open(before):
+        metrics.open_network.labels("ended" if is_final(new.conditions) else "allowed").inc()
     expired = find(new.conditions, ConditionType.EXPIRED)
     if expired is not None and expired.status == "True" and not is_true(old.conditions, ConditionType.EXPIRED):
         metrics.ended.labels(expired.reason).inc()

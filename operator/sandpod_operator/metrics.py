@@ -56,6 +56,12 @@ class Metrics:
             ["reason"],
             registry=self.registry,
         )
+        self.open_network = Counter(
+            "sandpod_sandboxes_open_network_total",
+            "Sandboxes that found their network open: those that ended, and those that the operator allows to serve.",
+            ["outcome"],
+            registry=self.registry,
+        )
         self.pool_wanted = Gauge(
             "sandpod_pool_wanted",
             "Warm sandboxes that a pool should have.",

@@ -1,20 +1,20 @@
 """Which network profile a sandbox that runs is under, and whether another that is wished for can be put in its place.
 
 Called by `plan.py` and `status.py`. Pure. A pod's profile is its label, by which policies choose it, so a change is a
-change of that label. The runner has tried at its start, from inside, what no sandbox may reach; it does not try again,
-so a profile that opens one of these very addresses is refused here.
+change of that label. The runner has tried at its start, from inside, what no sandbox may reach; it tries again only
+minutes later, so a profile that opens one of these very addresses is refused here.
 """
 
 from collections.abc import Iterator
-from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
 from sandpod_api import names
 from sandpod_api.conditions import Condition, ConditionType, Reason, find
-from sandpod_api.types import EgressRule, NetworkProfile
+from sandpod_api.types import NetworkProfile
 from sandpod_operator.causes import Cause, cause
-from sandpod_operator.manifests import NODE_IP, find_profile
+from sandpod_operator.manifests import find_profile
 from sandpod_operator.observe import ObservedSandbox
 from sandpod_operator.pods import Pod
+from sandpod_operator.probes import NODE_IP, opens
 
 
 def network_applied(observed: ObservedSandbox, *, over: bool = False) -> Condition | None:
@@ -76,24 +76,3 @@ def probed(pod: Pod) -> Iterator[str]:
     """Return the addresses that the pod's runner tried in vain, as host:port."""
     for address in filter(None, pod.variable(names.ENV_PROBES).split(",")):
         yield address.replace(NODE_IP, pod.status.host_ip)
-
-
-def opens(profile: NetworkProfile, address: str) -> bool:
-    """Tell whether a profile's rules open an address; one by a name is not told from what they say."""
-    host, _, port = address.rpartition(":")
-    try:
-        found = ip_address(host.strip("[]"))
-    except ValueError:
-        return False
-    return any(_holds(rule, found) and (not rule.ports or port in map(str, rule.ports)) for rule in profile.egress)
-
-
-def _holds(rule: EgressRule, address: IPv4Address | IPv6Address) -> bool:
-    return _within(rule.cidr, address) and not any(_within(cidr, address) for cidr in rule.except_cidrs)
-
-
-def _within(cidr: str, address: IPv4Address | IPv6Address) -> bool:
-    try:
-        return address in ip_network(cidr, strict=False)
-    except ValueError:
-        return False  # The API server takes no policy with it either.

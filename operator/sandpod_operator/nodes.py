@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
 from typing import Any, Final, Protocol
 
 from sandpod_api.types import SandboxTemplateSpec
@@ -18,7 +19,7 @@ class Reads(Protocol):
     """The reads that this needs."""
 
     async def get(self, resource: Resource, namespace: str, name: str) -> dict[str, Any]: ...  # noqa: D102
-    async def list(self, resource: Resource, namespace: str) -> list[dict[str, Any]]: ...  # noqa: D102
+    def pages(self, resource: Resource, namespace: str) -> AsyncIterator[dict[str, Any]]: ...  # noqa: D102
 
 
 class Nodes:
@@ -49,16 +50,21 @@ class Nodes:
             ClusterError: The API server did not answer.
         """
         async with self._lock:
+            if time.monotonic() - self._read_at >= _REFRESH:
+                self._nodes = await self._read()
+                self._classes.clear()
+                self._read_at = time.monotonic()
             try:
-                if time.monotonic() - self._read_at >= _REFRESH:
-                    found = await self._cluster.list(resources.NODES, "")
-                    self._nodes = tuple(NodeRuntimes.of_node(each) for each in found)
-                    self._classes.clear()
-                    self._read_at = time.monotonic()
                 runtime = await self._runtime_class(spec.runtime_class_name)
             except (RefusedError, NotFoundError):
                 return False
         return possible(spec, runtime, self._nodes)
+
+    async def _read(self) -> tuple[NodeRuntimes, ...]:
+        try:
+            return tuple([NodeRuntimes.of_node(each) async for each in self._cluster.pages(resources.NODES, "")])
+        except RefusedError:
+            return ()  # and not asked again for each pod
 
     async def _runtime_class(self, name: str | None) -> RuntimeClass:
         if name is None:

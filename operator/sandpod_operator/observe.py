@@ -16,10 +16,11 @@ from sandpod_api.types import Sandbox, SandboxPool, SandboxTemplate
 from sandpod_operator import resources
 from sandpod_operator.kernels import Kernel
 from sandpod_operator.notes import Notes, Refusal
+from sandpod_operator.pace import Pace
 from sandpod_operator.pods import Pod
 from sandpod_operator.policies import build_deny_all, in_force
 from sandpod_operator.resources import Key
-from sandpod_operator.shares import Given, Neighbours
+from sandpod_operator.shares import Neighbours
 from sandpod_operator.store import Store
 from sandpod_operator.widening import Widening
 
@@ -43,6 +44,7 @@ class ObservedSandbox:
         kernel: The kernel of its pod's node, once that was looked at.
         user_namespaces: Whether the nodes that may run its pod can give it a user namespace of its own; asked only
             where that decides.
+        open_allowed: Whether the operator lets sandboxes serve whose network is open.
     """
 
     sandbox: Sandbox
@@ -53,6 +55,12 @@ class ObservedSandbox:
     closed: bool = True
     kernel: Kernel | None = None
     user_namespaces: bool = False
+    open_allowed: bool = False
+
+    @property
+    def was_ready(self) -> bool:
+        """Whether it has been ready since it last began to run: a resume begins anew, with another pod."""
+        return self.sandbox.status.start_time is not None and self.sandbox.spec.operating_mode == "Running"
 
     @property
     def persistent(self) -> bool:
@@ -77,11 +85,8 @@ class ObservedPool:
         failures: Warm sandboxes that failed since one was last ready.
         suffixes: Unused name endings, one for each sandbox that may be made now.
         status_written: When the pool's status was last written.
-        started: Names of the members that have a pod.
-        refused: Members that the quota keeps from having one, by name, and the namespace's `room` when it did.
-        passed: The namespace's `room` when the pool last gave a warm sandbox up for others; -1 for never.
-        others: What the other pools and claims of the namespace have and wait for.
-        given: For whom warm sandboxes were given up, by uid.
+        pace: How its sandboxes have done.
+        neighbours: What the others in the namespace wait for.
     """
 
     pool: SandboxPool
@@ -90,11 +95,8 @@ class ObservedPool:
     failures: int = 0
     suffixes: tuple[str, ...] = ()
     status_written: datetime | None = None
-    started: frozenset[str] = frozenset()
-    refused: Mapping[str, int] = field(default_factory=dict)
-    passed: int = -1
-    others: Neighbours = field(default_factory=Neighbours)
-    given: Mapping[str, Given] = field(default_factory=dict)
+    pace: Pace = field(default_factory=Pace)
+    neighbours: Neighbours = field(default_factory=Neighbours)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -162,20 +164,14 @@ def observe_pool(store: Store, notes: Notes, key: Key, *, burst: int) -> Observe
     if pool is None:
         return None
     uid = pool.metadata.uid
-    members = tuple(s for s in store.members(key.namespace, key.name) if is_member(s, pool))
-    refusals = ((m.metadata.name, notes.refusals.get(m.metadata.uid)) for m in members)
     return ObservedPool(
         pool=pool,
-        members=members,
+        members=tuple(s for s in store.members(key.namespace, key.name) if is_member(s, pool)),
         template=store.template(key.namespace, pool.spec.template_ref.name),
         failures=notes.failures.get(uid, 0),
         suffixes=tuple(_suffix() for _ in range(burst)),
         status_written=notes.status_written.get(uid),
-        started=frozenset(m.metadata.name for m in members if store.pod(key.namespace, m.metadata.name) is not None),
-        refused={name: refusal.tried for name, refusal in refusals if refusal and refusal.tried is not None},
-        passed=notes.passed.get(key, -1),
-        others=notes.neighbours(key.namespace),
-        given=notes.given,
+        pace=notes.paces.get(uid, Pace()),
     )
 
 
@@ -214,8 +210,8 @@ def orphans(store: Store) -> list[Key]:
     """Return the pods whose Sandbox the store does not know; the API server must confirm that before they go."""
     return [
         Key(resources.PODS.kind, pod.metadata.namespace, pod.metadata.name)
-        for pod in store.all_pods()
-        if store.sandbox(pod.metadata.namespace, pod.metadata.name) is None and not pod.deleting
+        for pod in store.pods_alone()
+        if not pod.deleting
     ]
 
 

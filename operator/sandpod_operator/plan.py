@@ -25,6 +25,7 @@ from sandpod_operator.story import idle_suspended, network_widened, pod_created,
 from sandpod_operator.volume_claims import build_volume_claim
 
 _PASSING = frozenset({Reason.POD_PENDING, Reason.STARTING})
+_TRIED_ANEW = frozenset({Reason.START_RETRIED, Reason.OPEN_NETWORK_ALLOWED})
 
 
 def plan_sandbox(observed: ObservedSandbox, settings: OperatorSettings, now: datetime) -> Plan:
@@ -124,7 +125,7 @@ def _pod_delete_at(
         # Whether an unreachable node's pods are lost is for Kubernetes to decide; it deletes them after five minutes.
         return None if unreachable else _since(status, ConditionType.READY, settings.failed_pod_grace)
     over = is_true(status.conditions, ConditionType.EXPIRED) or observed.sandbox.spec.operating_mode == "Suspended"
-    return now if over or status.reason == Reason.START_RETRIED else None
+    return now if over or status.reason in _TRIED_ANEW else None
 
 
 def _since(status: SandboxStatus, kind: ConditionType, seconds: float) -> datetime | None:

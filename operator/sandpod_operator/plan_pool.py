@@ -1,12 +1,12 @@
 """Decides what to do about a pool: how many warm sandboxes to make, which to take away, and what its status says.
 
 Called by `reconcile.py`. Pure. A pool never has more than `replicas` sandboxes, and `maxSurge` more while out-of-date
-ones are replaced. Ones that fail keep their place for a growing time, so that a broken template costs little. How many
-it makes while the quota or the nodes are full is in `shares.py`.
+ones are replaced. Ones that fail keep their place for a growing time, and `pace.py` bounds how many are under way at
+once, so that a broken template costs little. What is left to others while quota or nodes are full is in `shares.py`.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from sandpod_api import names
@@ -14,11 +14,12 @@ from sandpod_api.conditions import ConditionType, Reason, find
 from sandpod_api.types import Sandbox, SandboxPoolStatus
 from sandpod_operator.actions import Action, Create, PatchStatus, Plan
 from sandpod_operator.observe import ObservedPool
+from sandpod_operator.pace import FIRST, Pace
 from sandpod_operator.plan import delete_sandbox, whole_status
-from sandpod_operator.pool_status import compute_pool_status, is_stuck, is_warm
+from sandpod_operator.pool_status import compute_pool_status, is_stuck, is_warm, lacks_node, lacks_quota
 from sandpod_operator.resources import POOLS, SANDBOXES, Key
 from sandpod_operator.settings import OperatorSettings
-from sandpod_operator.shares import FIRST_BATCH, Neighbours, Share, asks_again, may_make, may_wait, to_give
+from sandpod_operator.shares import Share
 from sandpod_operator.status import is_final
 from sandpod_operator.story import pool_story
 from sandpod_operator.warm_sandboxes import build_warm_sandbox, template_hash
@@ -35,13 +36,15 @@ class PoolPlan(Plan):
 
     Attributes:
         failures: Warm sandboxes that failed since a current one was last ready.
+        pace: How its sandboxes have done.
         share: What the pool has of what it wants; None for one that is being deleted.
-        gave: The uid of the claim or the pool for which it gives a warm sandbox up.
+        gives_to: For whom it gives a warm sandbox up.
     """
 
     failures: int = 0
+    pace: Pace = field(default_factory=Pace)
     share: Share | None = None
-    gave: str | None = None
+    gives_to: Key | None = None
 
 
 def plan_pool(observed: ObservedPool, settings: OperatorSettings, now: datetime) -> PoolPlan:
@@ -55,39 +58,52 @@ def plan_pool(observed: ObservedPool, settings: OperatorSettings, now: datetime)
     pool = observed.pool
     if pool.metadata.deletion_timestamp is not None:
         return PoolPlan(failures=observed.failures)
-    failed = [m for m in observed.members if _given_up(m, observed, settings, now)]
-    kept = [m for m in observed.members if m not in failed]
-    unused = _unneeded(kept, observed, now)
-    kept = [m for m in kept if m not in unused]
-    share = _share(kept, observed, now)
-    others = replace(observed.others, pools=(*(p for p in observed.others.pools if p.key != share.key), share))
-    withdrawn, gave = [*_too_many_waiting(kept, share, others, observed)], None
-    giving = to_give(others, observed.given, now)
-    if giving is not None and giving[0].key == share.key:
-        gave = giving[1]
-        withdrawn.append(max((m for m in kept if is_warm(m)), key=lambda m: (_age(m, now), m.metadata.name)))
-    status = compute_pool_status(observed, others, share, now)
-    actions: list[Action] = [delete_sandbox(m) for m in (*failed, *unused, *withdrawn)]
-    if not withdrawn:
-        actions += _creations(may_make(share, others), observed)
+    # Once for all of them: this is run for each event of each warm sandbox.
+    template = template_hash(observed.template) if observed.template is not None else None
+    stale = _stale(observed, template, now)
+    failed = [m for m in observed.members if _given_up(m, observed, settings, stale, now)]
+    kept = _without(observed.members, failed)
+    unused = _unneeded(kept, observed, stale, now)
+    kept = _without(kept, unused)
+    fresh = [m for m in kept if m.metadata.name not in stale]
+    pace = _pace(fresh, observed, template)
+    given = _given(kept, observed, now)
+    unplaced = _unplaced(kept, observed, now)
+    status = compute_pool_status(observed, now)
+    actions: list[Action] = [delete_sandbox(m) for m in (*failed, *unused, *given, *unplaced)]
+    if not given and not unplaced:
+        room = _allowed(kept, observed, stale) - len(kept)
+        missing = min(pool.spec.replicas - len(fresh), room, _may_begin(fresh, observed, pace, now))
+        actions += _creations(missing, observed)
     actions += _status_actions(observed, status, now)
-    recovered = any(is_warm(m) and not _stale(m, observed, now) for m in kept)
+    recovered = any(is_warm(m) for m in fresh)
     guilty = any(not _excused(m) for m in failed)
     return PoolPlan(
         actions=tuple(actions),
         due=_due(observed, settings, now),
         failures=0 if recovered else observed.failures + guilty,
-        share=share,
-        gave=gave,
+        pace=pace,
+        share=_share(kept, observed),
+        gives_to=observed.neighbours.gives_to if given else None,
     )
 
 
-def _stale(sandbox: Sandbox, observed: ObservedPool, now: datetime) -> bool:
-    """Tell whether it is out of date: made from another state of the template, or too old."""
-    if observed.template is None:
-        return False
-    current = sandbox.metadata.annotations.get(names.ANNOTATION_TEMPLATE_HASH) == template_hash(observed.template)
-    return not current or _age(sandbox, now) >= timedelta(seconds=observed.pool.spec.max_age)
+def _without(members: Sequence[Sandbox], gone: Sequence[Sandbox]) -> list[Sandbox]:
+    """Return those that are not among the others. By name: comparing whole objects would cost more than the rest."""
+    names_gone = {m.metadata.name for m in gone}
+    return [m for m in members if m.metadata.name not in names_gone]
+
+
+def _stale(observed: ObservedPool, template: str | None, now: datetime) -> frozenset[str]:
+    """Return the names of those that are out of date: made from another state of the template, or too old."""
+    if template is None:
+        return frozenset()
+    max_age = timedelta(seconds=observed.pool.spec.max_age)
+    return frozenset(
+        m.metadata.name
+        for m in observed.members
+        if m.metadata.annotations.get(names.ANNOTATION_TEMPLATE_HASH) != template or _age(m, now) >= max_age
+    )
 
 
 def _age(sandbox: Sandbox, now: datetime) -> timedelta:
@@ -108,96 +124,106 @@ def _retry_at(sandbox: Sandbox, observed: ObservedPool, settings: OperatorSettin
     return ready.last_transition_time + timedelta(seconds=wait)
 
 
-def _given_up(sandbox: Sandbox, observed: ObservedPool, settings: OperatorSettings, now: datetime) -> bool:
+def _given_up(
+    sandbox: Sandbox, observed: ObservedPool, settings: OperatorSettings, stale: Collection[str], now: datetime
+) -> bool:
     if not is_final(sandbox.status.conditions):
         return False
     retry = _retry_at(sandbox, observed, settings)
-    return _excused(sandbox) or _stale(sandbox, observed, now) or retry is None or retry <= now
+    return _excused(sandbox) or sandbox.metadata.name in stale or retry is None or retry <= now
 
 
-def _unneeded(members: Sequence[Sandbox], observed: ObservedPool, now: datetime) -> list[Sandbox]:
+def _unneeded(
+    members: Sequence[Sandbox], observed: ObservedPool, stale: Collection[str], now: datetime
+) -> list[Sandbox]:
     """Return the sandboxes that have to go: out of date, or more than wanted, the least useful first."""
     spec = observed.pool.spec
-    stale = [m for m in members if _stale(m, observed, now)]
-    gone = [m for m in stale if not is_warm(m)]
-    fresh_ready = sum(is_warm(m) for m in members if m not in stale)
-    old_ready = sorted((m for m in stale if is_warm(m)), key=lambda m: -_age(m, now))
+    old = [m for m in members if m.metadata.name in stale]
+    gone = [m for m in old if not is_warm(m)]
+    fresh_ready = sum(is_warm(m) for m in members if m.metadata.name not in stale)
+    old_ready = sorted((m for m in old if is_warm(m)), key=lambda m: -_age(m, now))
     # Those that replace them are ready first, so that the pool never shrinks for an update.
     gone += old_ready[: max(0, fresh_ready + len(old_ready) - spec.replicas)]
-    rest = [m for m in members if m not in gone]
-    excess = len(rest) - _allowed(rest, observed, now)
-    order = sorted(rest, key=lambda m: (is_warm(m), not _stale(m, observed, now), -_age(m, now), m.metadata.name))
-    return gone + order[: max(0, excess)]
+    rest = _without(members, gone)
+    excess = len(rest) - _allowed(rest, observed, stale)
+    if excess <= 0:
+        return gone
+    order = sorted(rest, key=lambda m: (is_warm(m), m.metadata.name not in stale, -_age(m, now), m.metadata.name))
+    return gone + order[:excess]
 
 
-def _allowed(members: Sequence[Sandbox], observed: ObservedPool, now: datetime) -> int:
+def _allowed(members: Sequence[Sandbox], observed: ObservedPool, stale: Collection[str]) -> int:
     """Return how many sandboxes the pool may have."""
     spec = observed.pool.spec
-    updating = any(_stale(m, observed, now) for m in members)
+    updating = any(m.metadata.name in stale for m in members)
     return spec.replicas + (min(spec.update_strategy.max_surge, spec.replicas) if updating else 0)
 
 
-def _creations(count: int, observed: ObservedPool) -> Iterator[Create]:
-    if observed.template is not None:
-        for suffix in observed.suffixes[:count]:
-            yield Create(resource=SANDBOXES, manifest=build_warm_sandbox(observed.pool, observed.template, suffix))
-
-
-def _missing(members: Sequence[Sandbox], observed: ObservedPool, now: datetime) -> int:
-    """Return how many sandboxes the pool would make now, had it the place."""
-    if observed.template is None or observed.template.metadata.deletion_timestamp is not None:
-        return 0
-    fresh = sum(not _stale(m, observed, now) for m in members)
-    missing = min(observed.pool.spec.replicas - fresh, _allowed(members, observed, now) - len(members))
-    ready = sum(is_warm(m) for m in members)
-    if any(is_stuck(m) and not _waits(m, observed) for m in members):
-        # What is wrong with some is likely wrong with the next.
-        missing = min(missing, max(FIRST_BATCH, ready) - (len(members) - ready))
-    return max(0, missing)
-
-
-def _share(members: Sequence[Sandbox], observed: ObservedPool, now: datetime) -> Share:
-    pool = observed.pool
-    refused = sorted(m.metadata.name for m in members if m.metadata.name in observed.refused)
-    unscheduled = sum(_unscheduled(m) for m in members)
-    pending = sum(_pending(m, observed) for m in members)
-    namespace = pool.metadata.namespace
-    return Share(
-        key=Key(POOLS.kind, namespace, pool.metadata.name),
-        uid=pool.metadata.uid,
-        wish=pool.spec.replicas,
-        placed=len(members) - len(refused) - unscheduled - pending,
-        ready=sum(is_warm(m) for m in members),
-        pending=pending,
-        missing=_missing(members, observed, now),
-        refused=Key(SANDBOXES.kind, namespace, refused[0]) if refused else None,
-        tried=max((observed.refused[name] for name in refused), default=observed.passed),
-        unscheduled=unscheduled,
+def _pace(fresh: Sequence[Sandbox], observed: ObservedPool, template: str | None) -> Pace:
+    if template is None:
+        return observed.pace
+    return observed.pace.after(
+        template,
+        good=[m.metadata.name for m in fresh if is_warm(m)],
+        bad=[m.metadata.name for m in fresh if is_stuck(m) and not lacks_quota(m)],
+        refused=any(lacks_quota(m) for m in fresh),
     )
 
 
-def _pending(sandbox: Sandbox, observed: ObservedPool) -> bool:
-    name = sandbox.metadata.name
-    return not (name in observed.started or name in observed.refused or is_warm(sandbox) or is_stuck(sandbox))
+def _may_begin(fresh: Sequence[Sandbox], observed: ObservedPool, pace: Pace, now: datetime) -> int:
+    """Return how many sandboxes the pool may make now, as far as it is up to how its others do."""
+    waiting = sum(lacks_node(m) for m in fresh)
+    broken = sum(is_stuck(m) and not lacks_node(m) and not lacks_quota(m) for m in fresh)
+    under_way = len(fresh) - sum(is_warm(m) for m in fresh) - waiting - broken
+    may_begin = pace.window - under_way
+    if not pace.proven:
+        may_begin = min(may_begin, FIRST - under_way - waiting - broken)
+    most = _may_wait(observed, now)
+    if most is not None and pace.window == 1:
+        # Whatever more were made would only be taken back.
+        may_begin = min(may_begin, most - under_way - waiting)
+    return may_begin
 
 
-def _unscheduled(sandbox: Sandbox) -> bool:
-    ready = find(sandbox.status.conditions, ConditionType.READY)
-    return ready is not None and ready.reason == Reason.UNSCHEDULABLE
+def _may_wait(observed: ObservedPool, now: datetime) -> int | None:
+    """Return how many sandboxes may wait for a node at once: the scheduler knows no pools and no claims.
+
+    A pool that shares the nodes with no other has all wait, since autoscalers of nodes go by them.
+    """
+    neighbours = observed.neighbours
+    if neighbours.nodes_yield_until is not None and now < neighbours.nodes_yield_until:
+        return 0
+    return 1 if neighbours.wait_for_node else None
 
 
-def _waits(sandbox: Sandbox, observed: ObservedPool) -> bool:
-    """Tell whether it waits for a place in the quota or on a node."""
-    return sandbox.metadata.name in observed.refused or _unscheduled(sandbox)
+def _unplaced(members: Sequence[Sandbox], observed: ObservedPool, now: datetime) -> list[Sandbox]:
+    """Return the sandboxes that leave the scheduler's queue to others."""
+    waiting = sorted((m for m in members if lacks_node(m)), key=lambda m: m.metadata.name)
+    most = _may_wait(observed, now)
+    return waiting[most:] if most is not None else []
 
 
-def _too_many_waiting(
-    members: Sequence[Sandbox], share: Share, others: Neighbours, observed: ObservedPool
-) -> Iterator[Sandbox]:
-    """Return the waiting sandboxes that are withdrawn: one tries the quota for all, and nodes are shared."""
-    by_name = sorted(members, key=lambda m: m.metadata.name)
-    yield from [m for m in by_name if m.metadata.name in observed.refused][1:]
-    yield from [m for m in by_name if _unscheduled(m)][may_wait(share, others) :]
+def _given(members: Sequence[Sandbox], observed: ObservedPool, now: datetime) -> list[Sandbox]:
+    """Return the warm sandbox that is given up for somebody else, if any: the youngest."""
+    ready = [m for m in members if is_warm(m)] if observed.neighbours.gives_to is not None else []
+    return [min(ready, key=lambda m: (_age(m, now), m.metadata.name))] if ready else []
+
+
+def _creations(count: int, observed: ObservedPool) -> Iterator[Create]:
+    if observed.template is None or observed.template.metadata.deletion_timestamp is not None:
+        return
+    for suffix in observed.suffixes[: max(0, count)]:
+        yield Create(resource=SANDBOXES, manifest=build_warm_sandbox(observed.pool, observed.template, suffix))
+
+
+def _share(members: Sequence[Sandbox], observed: ObservedPool) -> Share:
+    pool = observed.pool
+    return Share(
+        key=Key(POOLS.kind, pool.metadata.namespace, pool.metadata.name),
+        wish=pool.spec.replicas,
+        ready=sum(is_warm(m) for m in members),
+        unscheduled=sum(lacks_node(m) for m in members),
+    )
 
 
 def _status_actions(observed: ObservedPool, status: SandboxPoolStatus, now: datetime) -> Iterator[Action]:
@@ -219,6 +245,5 @@ def _due(observed: ObservedPool, settings: OperatorSettings, now: datetime) -> d
     times += [m.metadata.creation_timestamp + max_age for m in observed.members if m.metadata.creation_timestamp]
     if _too_soon(observed, now):
         times.append(now + _STATUS_EVERY)
-    if (before := observed.given.get(observed.pool.metadata.uid)) is not None:
-        times.append(asks_again(before))
+    times.append(observed.neighbours.nodes_yield_until)
     return min((time for time in times if time is not None and time > now), default=None)

@@ -11,9 +11,8 @@ from sandpod_api.conditions import SENTENCES, Condition, ConditionStatus, Condit
 from sandpod_api.types import Sandbox, SandboxPool, SandboxPoolStatus
 from sandpod_operator.causes import MAX_MESSAGE, Cause, clean
 from sandpod_operator.observe import ObservedPool
-from sandpod_operator.shares import Neighbours, Share, may_make
 
-_PASSING = frozenset({Reason.POD_PENDING, Reason.STARTING, Reason.START_RETRIED})
+_PASSING = frozenset({Reason.POD_PENDING, Reason.STARTING, Reason.START_RETRIED, Reason.OPEN_NETWORK_ALLOWED})
 _TURNS = "Places that come free go to claims first, then to the pool that has the least of its replicas."
 _CLAIMS_FIRST = "Claimed sandboxes wait for a node, and go first."
 
@@ -23,18 +22,27 @@ def is_warm(sandbox: Sandbox) -> bool:
     return is_true(sandbox.status.conditions, ConditionType.READY)
 
 
-def compute_pool_status(observed: ObservedPool, others: Neighbours, share: Share, now: datetime) -> SandboxPoolStatus:
-    """Return what a pool's status has to say.
+def is_stuck(sandbox: Sandbox) -> bool:
+    """Tell whether something keeps it from starting, by its status."""
+    ready = find(sandbox.status.conditions, ConditionType.READY)
+    return ready is not None and ready.status != "True" and ready.reason not in _PASSING
 
-    Args:
-        observed: What there is.
-        others: Who shares the namespace with it, itself among them.
-        share: Its own.
-        now: The time.
-    """
+
+def lacks_quota(sandbox: Sandbox) -> bool:
+    """Tell whether it waits for a place in the quota."""
+    return is_stuck(sandbox) and sandbox.status.reason == Reason.QUOTA_EXCEEDED
+
+
+def lacks_node(sandbox: Sandbox) -> bool:
+    """Tell whether no node takes it."""
+    return is_stuck(sandbox) and sandbox.status.reason == Reason.UNSCHEDULABLE
+
+
+def compute_pool_status(observed: ObservedPool, now: datetime) -> SandboxPoolStatus:
+    """Return what a pool's status has to say."""
     pool = observed.pool
     ready = sum(is_warm(m) for m in observed.members)
-    blocked = _blocked(observed, others, share)
+    blocked = _blocked(observed, now)
     conditions = merge(pool.status.conditions, _conditions(pool, ready, blocked), now)
     progressing = find(conditions, ConditionType.PROGRESSING)
     full = progressing is None or progressing.reason == Reason.POOL_FULL
@@ -76,30 +84,22 @@ def _condition(pool: SandboxPool, kind: ConditionType, status: ConditionStatus, 
     )
 
 
-def is_stuck(sandbox: Sandbox) -> bool:
-    """Tell whether something keeps it from starting, by its status."""
-    ready = find(sandbox.status.conditions, ConditionType.READY)
-    return ready is not None and ready.status != "True" and ready.reason not in _PASSING
-
-
-def _blocked(observed: ObservedPool, others: Neighbours, share: Share) -> Cause | None:
+def _blocked(observed: ObservedPool, now: datetime) -> Cause | None:
     """Return what keeps warm sandboxes from starting: the reason that most of them have, in its own words."""
     if observed.template is None:
         text = f"There is no SandboxTemplate {observed.pool.spec.template_ref.name!r} here."
         return Cause(Reason.POOL_BLOCKED, text)
+    neighbours = observed.neighbours
     stuck = [
         ready
         for m in sorted(observed.members, key=lambda m: m.metadata.name)
         if (ready := find(m.status.conditions, ConditionType.READY)) is not None and is_stuck(m)
     ]
-    shared = len(others.pools) > 1 or bool(others.claims)
     if stuck:
         commonest = Counter(ready.reason for ready in stuck).most_common(1)[0][0]
         message = next(ready.message for ready in stuck if ready.reason == commonest)
-        turns = f" {_TURNS}" if commonest == Reason.QUOTA_EXCEEDED and shared else ""
+        turns = f" {_TURNS}" if commonest == Reason.QUOTA_EXCEEDED else ""
         return Cause(Reason.POOL_BLOCKED, clean(f"{commonest}: {message[: MAX_MESSAGE - 200]}{turns}"))
-    if share.missing and others.tight and shared and not may_make(share, others):
-        return Cause(Reason.POOL_BLOCKED, f"{Reason.QUOTA_EXCEEDED}: {SENTENCES[Reason.QUOTA_EXCEEDED]} {_TURNS}")
-    if share.missing and others.unplaced and not may_make(share, others):
+    if neighbours.nodes_yield_until is not None and now < neighbours.nodes_yield_until and observed.pace.window == 1:
         return Cause(Reason.POOL_BLOCKED, f"{Reason.UNSCHEDULABLE}: {_CLAIMS_FIRST}")
     return None

@@ -4,27 +4,30 @@ Called by the queue's workers, once at a time for each key. It takes no decision
 answer of the API server means for the next look.
 """
 
+import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final, Protocol
 
 from sandpod_api import names
 from sandpod_operator import observe, resources
 from sandpod_operator.actions import Action, Apply, Create, Delete, Emit, Patch, PatchStatus, Plan
+from sandpod_operator.causes import clean
 from sandpod_operator.errors import ClusterError, ConflictError, NotFoundError, RefusedError
 from sandpod_operator.measure import measure_namespace, measure_pool, measure_status
 from sandpod_operator.metrics import Metrics
 from sandpod_operator.nodes import Nodes
-from sandpod_operator.notes import Notes
+from sandpod_operator.notes import QUOTA, Notes
 from sandpod_operator.plan import plan_namespace, plan_sandbox, plan_template
 from sandpod_operator.plan_pool import PoolPlan, plan_pool
 from sandpod_operator.resources import Key, Resource, key_of
 from sandpod_operator.security import said_of_user_namespaces
 from sandpod_operator.settings import OperatorSettings
 from sandpod_operator.store import Store
+from sandpod_operator.turns import Turns
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +39,7 @@ class ClusterApi(Protocol):
     """What plans need; `cluster.Cluster` is the real one."""
 
     async def get(self, resource: Resource, namespace: str, name: str) -> dict[str, Any]: ...  # noqa: D102
-    async def list(self, resource: Resource, namespace: str) -> list[dict[str, Any]]: ...  # noqa: D102
+    def pages(self, resource: Resource, namespace: str) -> AsyncIterator[dict[str, Any]]: ...  # noqa: D102
     async def create(self, resource: Resource, manifest: dict[str, Any]) -> dict[str, Any]: ...  # noqa: D102
     async def apply(self, resource: Resource, manifest: dict[str, Any]) -> dict[str, Any]: ...  # noqa: D102
     async def patch_status(  # noqa: D102
@@ -61,10 +64,6 @@ class Listener(Protocol):
         """An object is gone."""
         ...
 
-    def offer(self, namespace: str, *, but: Key | None = None) -> None:
-        """Who has a place in a namespace, or waits for one, has changed: whoever is next may try, but for one."""
-        ...
-
 
 class Reconciler:
     """Brings one object's surroundings to what it says."""
@@ -75,6 +74,7 @@ class Reconciler:
         cluster: ClusterApi,
         store: Store,
         notes: Notes,
+        turns: Turns,
         listener: Listener,
         emit: Callable[[Emit], None],
         metrics: Metrics,
@@ -85,6 +85,7 @@ class Reconciler:
         self._nodes = Nodes(cluster)
         self._store = store
         self._notes = notes
+        self._turns = turns
         self._listener = listener
         self._emit = emit
         self._metrics = metrics
@@ -105,6 +106,9 @@ class Reconciler:
         try:
             due = await self._passes(key)
             result = "ok"
+        except ClusterError:
+            self._turns.failed(key)
+            raise
         finally:
             self._metrics.reconciles.labels(key.kind, result).inc()
             self._metrics.reconcile_seconds.labels(key.kind).observe(time.monotonic() - start)
@@ -116,6 +120,8 @@ class Reconciler:
             plan = await self._decide(key, now)
             if await self._carry_out(plan):
                 return plan.due
+            if isinstance(plan, PoolPlan) and plan.gives_to is not None:
+                self._turns.gave_none(plan.gives_to)
         raise ClusterError("the state changed under every try")
 
     async def _decide(self, key: Key, now: datetime) -> Plan:
@@ -132,10 +138,7 @@ class Reconciler:
         observed = observe.observe_sandbox(self._store, self._notes, key)
         if observed is None:
             return Plan()
-        refusal = observed.refusal
-        if refusal and refusal.until <= now and observed.pod is None and not self._notes.may_try(refusal):
-            self._listener.offer(key.namespace)
-            return Plan(due=now + timedelta(seconds=self._settings.refused_retry))
+        observed = replace(observed, open_allowed=self._settings.allow_open_network)
         node = observe.node_to_look_at(observed)
         if node is not None and observed.pod is not None:
             # Once for each pod, and not for each node: nodes restart.
@@ -145,32 +148,31 @@ class Reconciler:
         spec = observed.template.spec if observed.template is not None and observed.pod is None else None
         if spec and said_of_user_namespaces(spec, default=self._settings.host_users) is None:
             observed = replace(observed, user_namespaces=await self._nodes.give_user_namespaces(spec))
-        return plan_sandbox(observed, self._settings, now)
+        plan = plan_sandbox(observed, self._settings, now)
+        if not any(isinstance(action, Create) and action.resource is resources.PODS for action in plan.actions):
+            self._turns.wants_none(observed.sandbox)
+        elif (held := self._turns.hold(observed.sandbox)) is not None:
+            return plan_sandbox(replace(observed, refusal=held), self._settings, now)
+        return plan
 
     def _decide_pool(self, key: Key, now: datetime) -> Plan:
         observed = observe.observe_pool(self._store, self._notes, key, burst=self._settings.pool_burst)
         if observed is None:
             self._metrics.forget_pool(key.namespace, key.name)
-            self._forget_share(key)
+            self._turns.forget_pool(key)
             return Plan()
+        observed = replace(observed, neighbours=self._turns.neighbours(key))
         plan: PoolPlan = plan_pool(observed, self._settings, now)
         uid = observed.pool.metadata.uid
-        self._notes.failures[uid] = plan.failures
+        self._notes.failures[uid], self._notes.paces[uid] = plan.failures, plan.pace
         if any(isinstance(action, PatchStatus) for action in plan.actions):
             self._notes.status_written[uid] = now
         measure_pool(self._metrics, observed)
-        if plan.gave is not None:
-            self._notes.gave(key, plan.gave, now)
-        if plan.share is None:
-            self._forget_share(key)
-        elif self._notes.took_share(plan.share) or (plan.share.refused and not plan.share.placed):
-            self._listener.offer(key.namespace, but=key)
+        if plan.gives_to is not None:
+            self._turns.gave(plan.gives_to)
+        if plan.share is not None:
+            self._turns.took_share(plan.share)
         return plan
-
-    def _forget_share(self, key: Key) -> None:
-        self._notes.passed.pop(key, None)
-        if self._notes.shares.pop(key, None) is not None:
-            self._listener.offer(key.namespace)
 
     def _decide_namespace(self, namespace: str) -> Plan:
         observed = observe.observe_namespace(self._store, namespace)
@@ -183,8 +185,12 @@ class Reconciler:
         Returns:
             False when an answer changed what is seen, so that the rest of the plan is void.
         """
-        for action in plan.actions:
-            if not await self._do(action):
+        for together in plan.batches():
+            done = await asyncio.gather(*map(self._do, together), return_exceptions=True)
+            for error in done:
+                if isinstance(error, BaseException):
+                    raise error
+            if not all(done):
                 return False
         return True
 
@@ -218,13 +224,15 @@ class Reconciler:
             owner = self._store.sandbox(key.namespace, _sandbox_of(action.manifest))
             if owner is None:
                 raise  # Not a sandbox's pod or volume: a pool's sandbox, which only wrong rights or an old CRD refuse.
-            self._notes.refused(owner, action.resource, error, self._clock(), self._settings)
-            self._listener.offer(key.namespace)
+            if action.resource is resources.PODS and QUOTA in error.message:
+                self._turns.refused(owner, clean(error.message))
+            else:
+                self._notes.refused(owner.metadata.uid, error, self._clock(), self._settings)
             return False
+        self._notes.refusals.pop(_owner_uid(action.manifest), None)
         self._listener.saw(action.resource, made)
-        if action.resource is not resources.SANDBOXES:
-            self._notes.let_in(_owner_uid(action.manifest), key.namespace, action.resource)
-            self._listener.offer(key.namespace)
+        if action.resource is resources.PODS:
+            self._turns.let_in(key.namespace, _owner_uid(action.manifest))
         return True
 
     async def _patch_status(self, action: PatchStatus) -> bool:
@@ -237,10 +245,7 @@ class Reconciler:
             return False
         self._listener.saw(action.resource, after)
         if action.resource is resources.SANDBOXES and before is not None:
-            now = self._store.sandbox(action.namespace, action.name)
-            measure_status(self._metrics, before, now)
-            if self._notes.saw_claimed(key, now):
-                self._listener.offer(action.namespace)
+            measure_status(self._metrics, before, self._store.sandbox(action.namespace, action.name))
         return True
 
     async def _patch(self, action: Patch) -> bool:

@@ -67,9 +67,32 @@ class OperatorSettings(BaseSettings):
     cluster_dns: Annotated[
         str, Field(description="host:port of the cluster's DNS that no sandbox without DNS may reach; kubeadm's value.")
     ] = "10.96.0.10:53"
+    peer: Annotated[
+        str,
+        Field(
+            description="host:port of another pod that no sandbox may reach, unless a network profile of its template "
+            "opens that address; the chart gives the operator's own."
+        ),
+    ] = ""
     more_probes: Annotated[
         str, Field(description="More host:port pairs, separated by commas, that no sandbox may reach.")
     ] = ""
+
+    probe_interval: Annotated[
+        int,
+        Field(
+            ge=0,
+            description="Time between two looks of a sandbox that runs whether its network is closed; 0 means at its "
+            "start alone. One whose network stays open for that time, or for half a minute, ends.",
+        ),
+    ] = 300
+    allow_open_network: Annotated[
+        bool,
+        Field(
+            description="Whether a sandbox that finds its network open at its start is handed out all the same, with "
+            "NetworkIsolated False. Off, it never is."
+        ),
+    ] = False
 
     retention: Annotated[
         float, Field(ge=0, description="Time that an expired or failed Sandbox stays, so that its caller is told why.")

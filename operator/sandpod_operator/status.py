@@ -10,7 +10,8 @@ from datetime import datetime
 from sandpod_api.conditions import SENTENCES, Condition, ConditionStatus, ConditionType, Reason, find, is_true, merge
 from sandpod_api.types import Phase, Sandbox, SandboxStatus
 from sandpod_operator import lifetime
-from sandpod_operator.causes import FINAL, Cause, cause, end_of, is_network_open, obstacle, runtime_fault, taken
+from sandpod_operator.causes import FINAL, Cause, cause, end_of, obstacle, runtime_fault, taken
+from sandpod_operator.isolation import allowed_anew, forbidden, network_isolated
 from sandpod_operator.kernels import compare
 from sandpod_operator.manifests import find_profile
 from sandpod_operator.networks import network_applied
@@ -53,7 +54,7 @@ def _current(observed: ObservedSandbox) -> ObservedSandbox:
     After a resume that is the pod from before; how it ends, and what its runner once probed, says nothing of the next.
     """
     pod = observed.pod
-    passed = pod is not None and pod.deleting and not _was_ready(observed.sandbox)
+    passed = pod is not None and pod.deleting and not observed.was_ready
     if not passed or observed.sandbox.spec.operating_mode == "Suspended":
         return observed
     return replace(observed, pod=None, name_taken=True)
@@ -131,30 +132,6 @@ def _why_suspended(observed: ObservedSandbox) -> Cause:
     return Cause(Reason.SUSPENDED, "The sandbox is suspended; its workspace was not persistent, so its files are gone.")
 
 
-def network_isolated(observed: ObservedSandbox, *, over: bool = False) -> Condition:
-    """Tell whether the runner probed from inside that it can't reach what it must not reach.
-
-    Args:
-        observed: What there is.
-        over: Whether the sandbox has ended: what was found then stays, when its pod is gone.
-    """
-    kind = ConditionType.NETWORK_ISOLATED
-    pod = observed.pod
-    before = find(observed.sandbox.status.conditions, kind)
-    if pod is not None and pod.terminated is not None and is_network_open(pod.terminated):
-        return _condition(kind, "False", cause(Reason.NETWORK_OPEN, pod.terminated.message.partition(":")[2]))
-    if pod is None and before is not None and over:
-        return before
-    if (pod is not None and pod.started) or _was_ready(observed.sandbox):
-        return _condition(kind, "True", cause(Reason.PROBED))
-    return _condition(kind, "Unknown", cause(Reason.PROBE_PENDING))
-
-
-def _was_ready(sandbox: Sandbox) -> bool:
-    """Tell whether it has been ready since it last began to run: a resume begins anew, with another pod."""
-    return sandbox.status.start_time is not None and sandbox.spec.operating_mode == "Running"
-
-
 def kernel_isolated(observed: ObservedSandbox, *, over: bool = False) -> Condition | None:
     """Tell whether the sandbox has a kernel of its own; only asked where a RuntimeClass promises one.
 
@@ -168,7 +145,7 @@ def kernel_isolated(observed: ObservedSandbox, *, over: bool = False) -> Conditi
         return before
     if observed.template is None or observed.template.spec.runtime_class_name is None:
         return None
-    if before is not None and before.status == "True" and _was_ready(observed.sandbox):
+    if before is not None and before.status == "True" and observed.was_ready:
         return before  # a pod keeps its kernel
     own, why = compare(observed.pod.kernel if observed.pod is not None else "", observed.kernel)
     return _condition(kind, "Unknown" if own is None else "True" if own else "False", why)
@@ -183,7 +160,7 @@ def ready_condition(observed: ObservedSandbox, now: datetime) -> Condition:
 
 
 def _not_ready(observed: ObservedSandbox, now: datetime) -> Cause | None:
-    return _over(observed, now) or _again(observed) or _lost(observed) or _starting(observed)
+    return _over(observed, now) or _again(observed) or forbidden(observed) or _lost(observed) or _starting(observed)
 
 
 def _over(observed: ObservedSandbox, now: datetime) -> Cause | None:
@@ -202,8 +179,10 @@ def _over(observed: ObservedSandbox, now: datetime) -> Cause | None:
 def _again(observed: ObservedSandbox) -> Cause | None:
     """Return why a fresh pod is to be tried, which is once, as the status remembers. Nothing of the sandbox has run."""
     pod, old = observed.pod, observed.sandbox.status
+    if (allowed := allowed_anew(observed)) is not None and not is_final(old.conditions):
+        return allowed
     said = runtime_fault(pod) if pod is not None and old.retried_pod in {None, pod.metadata.uid} else None
-    if said is None or _was_ready(observed.sandbox) or is_final(old.conditions):
+    if said is None or observed.was_ready or is_final(old.conditions):
         return None
     return cause(Reason.START_RETRIED, said)
 
@@ -211,7 +190,7 @@ def _again(observed: ObservedSandbox) -> Cause | None:
 def _lost(observed: ObservedSandbox) -> Cause | None:
     """Return how its pod ended or went, if it did."""
     pod = observed.pod
-    was_ready = _was_ready(observed.sandbox)
+    was_ready = observed.was_ready
     end = end_of(pod, was_ready=was_ready) if pod is not None else None
     if end is None and was_ready and (pod is None or pod.deleting):
         # Who deletes it for a reason says so first: a drain, the scheduler, a node that is given up.

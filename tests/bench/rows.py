@@ -43,9 +43,13 @@ BUDGETS: Final = {
     "imported": Budget(what="idle sandbox, the template's pre-imports", unit="MB", limit=None, peer=""),
     "refill": Budget(what="a pool of 50 is full again", unit="s", limit=None, peer="pods take no time here"),
     "steady": Budget(what="claim, at a steady rate that does not wait", unit="ms", limit=None, peer=""),
+    "writes": Budget(
+        what="writes in one sandbox's life, but Events", unit="", limit="6", peer="claim and end included"
+    ),
     "orphans": Budget(what="pods without an owner are swept away", unit="s", limit="5", peer=""),
     "claims": Budget(what="claim with most sandboxes, against fewest", unit="x", limit="2", peer=""),
     "operator": Budget(what="operator's memory with most sandboxes", unit="MB", limit="300", peer=""),
+    "restarted": Budget(what="memory of one that starts with as many", unit="MB", limit="300", peer=""),
     "reconcile": Budget(what="operator's processor time of a reconcile", unit="ms", limit="5", peer=""),
     "rate": Budget(what="calls per second of gateway processor", unit="1/s", limit="250", peer="FastMCP alone 400-500"),
 }

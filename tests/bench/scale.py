@@ -1,178 +1,303 @@
 """Measures how operator and claims scale, and prints it beside the budgets: `make bench-scale`.
 
-    python -m bench.scale      on the cluster of KUBECONFIG, in a namespace of its own
+    python -m bench.scale      on the cluster of KUBECONFIG, in namespaces of its own
 
 API server, scheduler, operator and gateways' backends are real; the pods are on a node that is only said to be there.
-A benchmark is no test: it fails only when something does not work at all.
+A benchmark is no test: it fails only when something does not work at all. Its figures are the machine's as well, so
+the machine's load stands beside them.
 """
 
 import argparse
 import asyncio
+import json
+import os
 import statistics
 import time
-from collections.abc import AsyncIterator
-from contextlib import ExitStack
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final
+from typing import Any, Final
 
-from bench.fake_node import LABEL, fake_node
 from bench.rows import HEAD, Row, line
 from e2e.cluster import Cluster, until
+from e2e.fake_node import LABEL, Pods, fake_node
+from e2e.faulty_proxy import NONE, faulty_proxy
 from e2e.operator_process import Objects, OperatorProcess, namespace
 from e2e.warm_objects import Namespace, gateways
 from sandpod_api import names
+from sandpod_gateway.backends import claims
 from sandpod_gateway.backends import cluster as cluster_module
 from sandpod_gateway.backends.base import ClaimRequest
 from sandpod_gateway.backends.kubernetes import KubernetesBackend
 from sandpod_gateway.backends.kubernetes_settings import KubernetesSettings
+from sandpod_gateway.backends.records import status_of
+from sandpod_gateway.errors import SandpodError
 
 MILLIS: Final = 1e3
 POOL: Final = "bench"
+TEMPLATE: Final = "python"
 OWNERS: Final = 50
+WRITERS: Final = 24  # requests at once while sandboxes are made
 LATER: Final = 5.0  # seconds after its claim at which a sandbox of the steady load is released
+PATIENCE: Final = 3600.0
+# On a machine that is busy with this, a Lease of some seconds would end the operator.
+PATIENT: Final = {"SWEEP_INTERVAL": "1", "LEASE_DURATION": "120", "LEASE_RENEW_DEADLINE": "90"}
 
 
 CONTAINER_SECURITY: Final = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 
 
+@dataclass(frozen=True)
 class Bench:
     """One namespace, with an operator and a gateway's backend of its own."""
 
-    def __init__(self, there: Cluster, operator: OperatorProcess, backend: KubernetesBackend) -> None:
-        self.there = there
-        self.operator = operator
-        self.backend = backend
-        self.objects = Objects(cluster=there)
+    there: Cluster
+    operator: OperatorProcess
+    backend: KubernetesBackend
+    api: cluster_module.Cluster
+    again: Callable[[], OperatorProcess]  # kills the operator and starts another one
 
-    async def pool(self, replicas: int) -> float:
-        """Set the pool's size and return the seconds until it is full."""
-        begun = time.perf_counter()
-        await self.objects.apply(
-            "SandboxPool",
-            POOL,
-            templateRef={"name": "python"},
-            replicas=replicas,
-            updateStrategy={"maxSurge": 50},
-        )
+    async def pool(self, replicas: int) -> None:
+        """Set the pool's size and wait until it is full."""
+        template = {"name": TEMPLATE}
+        objects = Objects(cluster=self.there)
+        await objects.apply("SandboxPool", POOL, templateRef=template, replicas=replicas)
         await self.is_full(replicas)
-        return time.perf_counter() - begun
 
     async def is_full(self, replicas: int) -> None:
         """Wait until the gateway sees so many warm sandboxes."""
 
         async def look() -> bool:
-            return self.backend.warm().get("python", 0) >= replicas
+            return self.backend.warm().get(TEMPLATE, 0) >= replicas
 
-        await until("a full pool", look, within=1800)
+        await until("a full pool", look, within=PATIENCE)
 
-    async def claim(self, owner: str) -> tuple[str, float]:
+    async def claim(self, number: int) -> tuple[str, float]:
         """Claim one and return it, with the milliseconds that took."""
         begun = time.perf_counter()
-        record = await self.backend.claim(ClaimRequest(owner=owner, template="python"))
+        record = await self.backend.claim(ClaimRequest(owner=f"owner-{number % OWNERS}", template=TEMPLATE))
         return record.name, (time.perf_counter() - begun) * MILLIS
 
 
-async def refill(bench: Bench, count: int) -> AsyncIterator[Row]:
+@asynccontextmanager
+async def bench(part: str, *, proxied: Callable[..., None] | None = None, **settings: str) -> AsyncIterator[Bench]:
+    """Give a namespace with an operator and a backend; with `proxied`, which hears of all that they write."""
+    async with AsyncExitStack() as stack:
+        there = stack.enter_context(namespace(part))
+        folder = Path(stack.enter_context(TemporaryDirectory()))
+        changes: dict[str, Any] = {}
+        if proxied is not None:
+            await stack.enter_async_context(faulty_proxy(folder / "kubeconfig", NONE, proxied))
+            settings["kubeconfig"] = str(folder / "kubeconfig")
+            changes["kubeconfig"] = folder / "kubeconfig"
+        api = await cluster_module.Cluster.connect(KubernetesSettings(namespace=there.sandboxes))
+        stack.push_async_callback(api.close)
+        placed = await stack.enter_async_context(fake_node(there))
+
+        def start() -> OperatorProcess:
+            made = OperatorProcess(folder / "operator.log", there.sandboxes, **PATIENT, **settings)
+            stack.callback(made.kill)
+            return made
+
+        operator = start()
+
+        def again() -> OperatorProcess:
+            operator.kill()
+            return start()
+
+        await operator.is_active(within=PATIENCE)
+        backends = gateways(Namespace(api, there.sandboxes), 1, cold_start=False, max_sandboxes=20_000, **changes)
+        [backend] = await stack.enter_async_context(backends)
+        await Objects(cluster=there).template(TEMPLATE, **placed)
+        yield Bench(there, operator, backend, api, again)
+
+
+async def at_once(count: int, work: Callable[[int], Awaitable[Any]]) -> None:
+    """Do something many times, some at a time."""
+    left = iter(range(count))
+
+    async def some() -> None:
+        for number in left:
+            await work(number)
+
+    await asyncio.gather(*(some() for _ in range(WRITERS)))
+
+
+async def writes(count: int) -> AsyncIterator[Row]:
+    """Count what operator and gateway write in the lives of some sandboxes, from the pool to the end, but Events."""
+    lives: Counter[str] = Counter()
+
+    def told(method: str, path: str, body: bytes, _status: int, _fault: str) -> None:
+        kind, *name = path.rpartition("/namespaces/")[2].split("/")[1:]
+        if kind in {names.SANDBOXES, "pods"}:
+            # A pod is called as its Sandbox.
+            lives[json.loads(body)["metadata"]["name"] if method == "POST" else name[0]] += 1
+
+    async with bench("writes", proxied=told, STATUS_DELAY="300") as one:
+        await one.pool(count)
+        held = [(await one.claim(number))[0] for number in range(count)]
+
+        async def ready() -> bool:
+            found = [await one.api.get(names.SANDBOXES, name) for name in held]
+            return all(box["status"].get("phase") == "Ready" for box in found)
+
+        await until("the operator has seen the claims", ready, within=PATIENCE)
+        for name in held:
+            await one.backend.delete(name)
+        await one.is_full(count)
+    yield Row("writes", [float(lives[name]) for name in held])
+
+
+async def refill(count: int) -> AsyncIterator[Row]:
     """Claim a whole pool at once and wait until it is full again."""
-    await bench.pool(count)
-    held = await asyncio.gather(*(bench.claim(f"owner-{n % OWNERS}") for n in range(count)))
-    begun = time.perf_counter()
-    await bench.is_full(count)
-    yield Row("refill", [time.perf_counter() - begun])
-    await asyncio.gather(*(bench.backend.delete(name) for name, _ in held))
-
-
-async def steady(bench: Bench, rate: float, seconds: float, pool: int) -> AsyncIterator[Row]:
-    """Claim at a rate that does not wait for answers; each sandbox is released soon after."""
-    await bench.pool(pool)
-    samples: list[float] = []
-    failed = 0
-
-    async def one(number: int) -> None:
-        nonlocal failed
+    async with bench("refill") as one:
+        await one.pool(count)
+        await asyncio.gather(*(one.claim(number) for number in range(count)))
         begun = time.perf_counter()
-        try:
-            name, _ = await bench.claim(f"owner-{number % OWNERS}")
-        except Exception as error:  # noqa: BLE001 - whatever it is, it is counted and said
-            failed += 1
-            print(f"  a claim failed: {error}")
-            return
-        samples.append((time.perf_counter() - begun) * MILLIS)
-        await asyncio.sleep(LATER)
-        await bench.backend.delete(name)
+        await one.is_full(count)
+        yield Row("refill", [time.perf_counter() - begun])
 
-    begun, tasks = time.perf_counter(), []
-    for number in range(int(rate * seconds)):
-        await asyncio.sleep(max(0.0, begun + number / rate - time.perf_counter()))
-        tasks.append(asyncio.create_task(one(number)))
-    await asyncio.gather(*tasks)
-    if failed:
-        print(f"  {failed} of {len(tasks)} claims failed")
+
+async def steady(rate: float, seconds: float, pool: int) -> AsyncIterator[Row]:
+    """Claim at a rate that does not wait for answers; each sandbox is released soon after."""
+    samples: list[float] = []
+    failed: Counter[str] = Counter()
+    async with bench("steady") as one:
+        await one.pool(pool)
+
+        async def live(number: int) -> None:
+            try:
+                name, took = await one.claim(number)
+            except SandpodError as error:
+                failed[str(error.code)] += 1
+                return
+            samples.append(took)
+            await asyncio.sleep(LATER)
+            await one.backend.delete(name)
+
+        begun, tasks = time.perf_counter(), []
+        for number in range(int(rate * seconds)):
+            await asyncio.sleep(max(0.0, begun + number / rate - time.perf_counter()))
+            tasks.append(asyncio.create_task(live(number)))
+        asked = time.perf_counter() - begun
+        await asyncio.gather(*tasks)
+    print(f"  {len(tasks)} claims asked for in {asked:.0f} s, {len(samples)} met, refused: {dict(failed) or 'none'}")
     yield Row("steady", samples)
 
 
-async def orphans(bench: Bench, count: int) -> AsyncIterator[Row]:
-    """Leave pods that no Sandbox owns and wait until the sweep has taken them."""
-    api = await cluster_module.Cluster.connect(KubernetesSettings(namespace=bench.there.sandboxes))
-    slots = asyncio.Semaphore(16)
+async def orphans(count: int) -> AsyncIterator[Row]:
+    """Leave pods that no Sandbox owns, where no operator is, and measure the sweep that finds them all."""
+    security = {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}}
+    container = {"name": names.CONTAINER, "image": "none", "securityContext": CONTAINER_SECURITY}
+    spec = {"containers": [container], "securityContext": security, "nodeSelector": {LABEL: "never"}}
+    with ExitStack() as stack:
+        there = stack.enter_context(namespace("orphans"))
+        folder = Path(stack.enter_context(TemporaryDirectory()))
+        pods = await Pods.connect(KubernetesSettings(namespace=there.sandboxes))
 
-    async def leave(number: int) -> None:
-        name = f"orphan-{number}"
-        pod = {
-            "metadata": {"name": name, "labels": {names.LABEL_MANAGED_BY: names.MANAGED_BY, names.LABEL_SANDBOX: name}},
-            "spec": {
-                "containers": [{"name": names.CONTAINER, "image": "none", "securityContext": CONTAINER_SECURITY}],
-                "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
-                "nodeSelector": {LABEL: "never"},
-            },
-        }
-        async with slots:
-            await api._call("POST", f"/api/v1/namespaces/{bench.there.sandboxes}/pods", body=pod)
+        async def leave(number: int) -> None:
+            labels = {names.LABEL_MANAGED_BY: names.MANAGED_BY, names.LABEL_SANDBOX: f"orphan-{number}"}
+            await pods.create("pods", {"metadata": {"name": f"orphan-{number}", "labels": labels}, "spec": spec})
 
-    async def left() -> int:
-        query = {"labelSelector": f"{names.LABEL_SANDBOX}"}
-        page = await api._call("GET", f"/api/v1/namespaces/{bench.there.sandboxes}/pods", query=query)
-        return sum(pod["metadata"]["name"].startswith("orphan-") for pod in page["items"])
+        async def left() -> int:
+            page = await pods.list_page("pods", {"limit": "1"})
+            return len(page["items"]) + int(page["metadata"].get("remainingItemCount") or 0)
 
-    await asyncio.gather(*(leave(number) for number in range(count)))
-    begun = None
-    while (there := await left()) > 0:
-        if there < count and begun is None:
-            begun = time.perf_counter()
-        await asyncio.sleep(0.1)
-    yield Row("orphans", [time.perf_counter() - (begun or time.perf_counter())])
-    await api.close()
+        await at_once(count, leave)
+        operator = OperatorProcess(folder / "log", there.sandboxes, SWEEP_INTERVAL="1", ORPHAN_GRACE="0")
+        stack.callback(operator.kill)
+        begun = 0.0
+        while (there_still := await left()) > 0:
+            begun = begun or (time.perf_counter() if there_still < count else 0.0)
+            await asyncio.sleep(0.02)
+        yield Row("orphans", [time.perf_counter() - begun])
+        await pods.close()
 
 
-async def many(bench: Bench, sizes: list[int]) -> AsyncIterator[Row]:
-    """Hold more and more sandboxes, and measure claims and the operator's memory at each size."""
-    await bench.pool(50)
-    held = 0
+class Work:
+    """Samples of the processor time that the operator takes for a reconcile, one for each second of work."""
+
+    def __init__(self, operator: OperatorProcess) -> None:
+        self._operator = operator
+        self.samples: list[float] = []
+
+    async def run(self) -> None:
+        """Take samples until cancelled."""
+        used, done = await asyncio.to_thread(self._operator.work)
+        while True:
+            await asyncio.sleep(1)
+            more_used, more_done = await asyncio.to_thread(self._operator.work)
+            if more_done - done >= 10:  # else it is the price of doing nothing
+                self.samples.append((more_used - used) / (more_done - done) * MILLIS)
+                used, done = more_used, more_done
+
+
+async def many(sizes: list[int]) -> AsyncIterator[Row]:
+    """Hold more and more sandboxes, and measure claims and the operator at each size."""
     medians = []
-    for size in sizes:
-        while held < size:
-            batch = min(50, size - held)
-            await bench.is_full(batch)
-            await asyncio.gather(*(bench.claim(f"owner-{n % OWNERS}") for n in range(batch)))
-            held += batch
-        await bench.is_full(50)
-        samples = []
-        for number in range(40):
-            name, took = await bench.claim(f"owner-{number % OWNERS}")
-            samples.append(took)
-            await bench.backend.delete(name)
-        medians.append(statistics.median(samples))
-        print(f"  {size} sandboxes: claim p50 {medians[-1]:.1f} ms, operator {bench.operator.memory() / 1e6:.0f} MB")
-    yield Row("claims", [max(medians) / medians[0]])
-    yield Row("operator", [bench.operator.memory() / 1e6])
-    yield Row("reconcile", [bench.operator.reconcile_cpu() * MILLIS])
+    async with bench("many") as one:
+        await one.pool(20)
+        work = Work(one.operator)
+        working = asyncio.create_task(work.run())
+        before = 0
+        for size in sizes:
+            begun = time.perf_counter()
+            await _hold(one, before, size)
+            took, before = time.perf_counter() - begun, size
+            await one.is_full(20)
+            samples = []
+            for number in range(40):
+                name, taken = await one.claim(number)
+                samples.append(taken)
+                await one.backend.delete(name)
+                await one.is_full(10)
+            medians.append(statistics.median(samples))
+            print(
+                f"  {size} held, the last of them after {took:.0f} s: claim p50 {medians[-1]:.1f} ms, "
+                f"operator {one.operator.memory() / 1e6:.0f} MB, load {os.getloadavg()[0]:.1f}",
+                flush=True,
+            )
+        working.cancel()
+        yield Row("claims", [max(medians) / medians[0]])
+        yield Row("operator", [one.operator.memory() / 1e6])
+        yield Row("reconcile", work.samples)
+        begun = time.perf_counter()
+        operator = await asyncio.to_thread(one.again)
+        await operator.is_active(within=PATIENCE)
+
+        async def has_looked() -> bool:
+            return (await asyncio.to_thread(operator.work))[1] >= before
+
+        await until("all have been looked at", has_looked, within=PATIENCE)
+        print(f"  a new operator has looked at {before} after {time.perf_counter() - begun:.0f} s")
+        yield Row("restarted", [operator.memory() / 1e6])
+
+
+async def _hold(one: Bench, first: int, size: int) -> None:
+    """Make Sandboxes that are claimed from the start, as a claim does that finds no warm one; wait for their pods."""
+
+    async def make(number: int) -> None:
+        request = ClaimRequest(owner=f"owner-{number % OWNERS}", template=TEMPLATE, ttl=86_400, idle_timeout=86_400)
+        wanted = claims.check_request(request, KubernetesSettings(default_template=TEMPLATE), datetime.now(UTC))
+        await one.api.create(names.SANDBOXES, claims.new_sandbox(f"held-{first + number}", wanted, "bench"))
+
+    async def ready() -> bool:
+        owned = (box for owner in range(OWNERS) for box in one.backend._store.owned(f"owner-{owner}"))
+        return sum(status_of(box) == "Ready" for box in owned) >= size
+
+    await at_once(size - first, make)
+    await until(f"{size} sandboxes are ready", ready, within=PATIENCE)
 
 
 def parse() -> argparse.Namespace:
     """Return the command line."""
     parser = argparse.ArgumentParser(description="Measures how operator and claims scale.")
-    parser.add_argument("--sizes", type=int, nargs="+", default=[10, 100, 1000], help="sandboxes that are held")
+    parser.add_argument("--parts", nargs="+", default=["writes", "refill", "steady", "orphans", "many"])
+    parser.add_argument("--sizes", type=int, nargs="+", default=[10, 100, 1000, 10_000], help="sandboxes that are held")
     parser.add_argument("--rate", type=float, default=45, help="claims per second of the steady load")
     parser.add_argument("--seconds", type=float, default=60, help="how long that is")
     parser.add_argument("--pool", type=int, default=200, help="warm sandboxes before it begins")
@@ -180,39 +305,24 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-async def measure(options: argparse.Namespace, there: Cluster, operator: OperatorProcess) -> None:
+async def measure(options: argparse.Namespace) -> None:
     """Print row by row."""
-    api = await cluster_module.Cluster.connect(KubernetesSettings(namespace=there.sandboxes))
-    try:
-        async with fake_node(there), gateways(Namespace(api, there.sandboxes), 1, cold_start=False) as [backend]:
-            await operator.is_active()
-            bench = Bench(there, operator, backend)
-            await bench.objects.template(
-                nodeSelector={LABEL: "true"}, tolerations=[{"key": LABEL, "operator": "Exists"}]
-            )
-            parts = [
-                refill(bench, 50),
-                steady(bench, options.rate, options.seconds, options.pool),
-                orphans(bench, options.orphans),
-                many(bench, options.sizes),
-            ]
-            for part in parts:
-                async for row in part:
-                    print(line(row), flush=True)
-    finally:
-        await api.close()
+    parts = {
+        "writes": lambda: writes(10),
+        "refill": lambda: refill(50),
+        "steady": lambda: steady(options.rate, options.seconds, options.pool),
+        "orphans": lambda: orphans(options.orphans),
+        "many": lambda: many(options.sizes),
+    }
+    for part in options.parts:
+        async for row in parts[part]():
+            print(f"{line(row)}  load {os.getloadavg()[0]:.1f}", flush=True)
 
 
 def main() -> None:
-    """Measure in a namespace of its own."""
-    options = parse()
+    """Measure what was asked for."""
     print(f"{HEAD}\n{'-' * len(HEAD)}")
-    with ExitStack() as stack:
-        there = stack.enter_context(namespace("bench"))
-        folder = Path(stack.enter_context(TemporaryDirectory()))
-        operator = OperatorProcess(folder / "operator.log", there.sandboxes, SWEEP_INTERVAL="1", ORPHAN_GRACE="5")
-        stack.callback(operator.kill)
-        asyncio.run(measure(options, there, operator))
+    asyncio.run(measure(parse()))
 
 
 if __name__ == "__main__":

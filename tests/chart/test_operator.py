@@ -17,7 +17,8 @@ def container(*values: str) -> Manifest:
 
 def settings(monkeypatch: pytest.MonkeyPatch, *values: str) -> OperatorSettings:
     for variable in container(*values)["env"]:
-        monkeypatch.setenv(variable["name"], variable["value"])
+        # The pod's address is put in by Kubernetes.
+        monkeypatch.setenv(variable["name"], variable.get("value", "10.244.0.9").replace("$(POD_IP)", "10.244.0.9"))
     return OperatorSettings()
 
 
@@ -26,6 +27,7 @@ def test_operator_takes_the_environment_that_the_chart_gives_it(monkeypatch: pyt
     assert found.namespaces == ("sandpod-sandboxes",)
     assert found.namespace == "sandpod"
     assert found.log_format == "json"
+    assert found.peer == f"10.244.0.9:{found.http_port}"
     assert found.http_port == container()["ports"][0]["containerPort"] == 8081
 
 

@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import secrets
+import signal
 import socket
 import subprocess
 import sys
@@ -63,6 +64,7 @@ class OperatorProcess:
     def __init__(self, log: Path, *namespaces: str, **changes: str) -> None:
         self.port = _free_port()
         self._log = log
+        kubeconfig = changes.pop("kubeconfig", "")
         settings = {
             "NAMESPACES": ",".join(namespaces),
             "NAMESPACE": namespaces[0],
@@ -73,9 +75,15 @@ class OperatorProcess:
             **changes,
         }
         clean = {k: v for k, v in os.environ.items() if not k.startswith("SANDPOD_")}
-        environment = {**clean, **{f"SANDPOD_OPERATOR_{k}": v for k, v in settings.items()}}
+        environment = {**clean, **({"KUBECONFIG": kubeconfig} if kubeconfig else {})}
+        environment |= {f"SANDPOD_OPERATOR_{k}": v for k, v in settings.items()}
         with log.open("ab") as out:
             self._process = subprocess.Popen([sys.executable, "-m", "sandpod_operator"], env=environment, stderr=out)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is not there any more."""
+        return self.exit_code() is not None
 
     def get(self, path: str) -> str:
         """Return what the operator's HTTP server answers, or nothing while it does not."""
@@ -90,7 +98,7 @@ class OperatorProcess:
         """Wait until this replica is the active one."""
 
         async def look() -> bool:
-            if self._process.poll() is not None:
+            if self.has_ended:
                 raise ClusterError(f"the operator ended: {self._log.read_text()[-2000:]}")
             return await asyncio.to_thread(self.get, "/readyz") == "active\n"
 
@@ -113,15 +121,19 @@ class OperatorProcess:
         lines = Path(f"/proc/{self._process.pid}/status").read_text(encoding="utf-8").splitlines()
         return next(int(text.split()[1]) * 1024 for text in lines if text.startswith("VmRSS:"))
 
-    def reconcile_cpu(self) -> float:
-        """Return the processor seconds that it has used in its whole life, per reconcile."""
+    def work(self) -> tuple[float, float]:
+        """Return the processor seconds that it has used in its whole life, and the reconciles that it has done."""
         fields = Path(f"/proc/{self._process.pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()
         used = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
         done = 0.0
         for text in self.get("/metrics").splitlines():
             if text.startswith("sandpod_operator_reconcile_seconds_count"):
                 done += float(text.rpartition(" ")[2])
-        return used / max(done, 1)
+        return used, done
+
+    def exit_code(self) -> int | None:
+        """Return what it ended with, or None while it runs."""
+        return self._process.poll()
 
     def kill(self) -> None:
         """End it as a lost node does: at once, with no word to anybody."""
@@ -145,6 +157,10 @@ def running(log: Path, *namespaces: str, **changes: str) -> Iterator[OperatorPro
     try:
         asyncio.run(operator.is_active())
         yield operator
+        # It ends by itself when it loses its Lease: what was not done after that is no fault of the tests that waited.
+        code = operator.exit_code()
+        # Some tests end it themselves: by SIGKILL, or as Kubernetes does.
+        assert code in {None, 0, -signal.SIGKILL}, f"The operator ended with {code}: {log.read_text()[-2000:]}"
     finally:
         operator.kill()
 

@@ -123,6 +123,12 @@ async def test_open_network_is_found_out_and_the_sandbox_never_handed_out(
     objects: Objects, operator: OperatorProcess
 ) -> None:
     await objects.template("open", networkProfiles=[{"name": "all", "egress": [{"cidr": "0.0.0.0/0"}]}])
+
+    async def opened() -> bool:
+        return "sandpod-open-all" in {p["metadata"]["name"] for p in await objects.cluster.items("networkpolicies")}
+
+    # Not all network plugins learn of it before a pod that comes at the same time has looked.
+    await until("the profile's policy", opened, within=20)
     await objects.sandbox("leaky", templateRef={"name": "open"}, network="all")
     message = await objects.reason("leaky", "NetworkOpen")
     assert "reached" in message

@@ -73,7 +73,7 @@ class GatewayCluster:
     async def list_page(self, plural: str, query: dict[str, str]) -> Json:
         assert plural == SANDBOXES.plural
         wanted = dict(pair.split("=") for pair in query["labelSelector"].split(","))
-        found = await self._api.list(SANDBOXES, SPACE)
+        found = self._api.list(SANDBOXES, SPACE)
         return {"items": [copy.deepcopy(o) for o in found if wanted.items() <= o["metadata"]["labels"].items()]}
 
     async def create(self, plural: str, made: Json) -> Json:

@@ -37,7 +37,7 @@ class DiskWatch:
         self.limit = limit
 
     def used(self, pids: Iterable[int] = ()) -> int:
-        """Return the bytes in use; once they are over the limit, no matter by how much.
+        """Return the bytes in use.
 
         Args:
             pids: Processes whose open files count too: a file that has no name any more takes room until it is closed.
@@ -50,8 +50,6 @@ class DiskWatch:
                     continue
                 seen.add(info.st_ino)
             total += max(info.st_blocks * _BLOCK, _LEAST)
-            if total > self.limit:
-                break
         return total
 
     def pause(self, used: int, cost: float) -> float:

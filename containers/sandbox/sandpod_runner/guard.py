@@ -44,6 +44,7 @@ class Guard:
         self._loop = asyncio.get_running_loop()
         self._next: asyncio.TimerHandle | None = None
         self._disk_task: asyncio.Task[None] | None = None
+        self._used = 0
         self._written: dict[Run, int] = {}
 
     def begin(self) -> None:
@@ -92,18 +93,24 @@ class Guard:
             used = await asyncio.to_thread(disk.used, set().union(*trees.values()))
             written = {run: processes.written(pids) for run, pids in trees.items()}
             if used > disk.limit:
-                self._end_writer(written, disk.limit)
-            self._written = written
+                self._end_writer(written, used - self._used, disk.limit)
+            self._used, self._written = used, written
             await asyncio.sleep(disk.pause(used, self._loop.time() - begin))
             if not self._runs():
                 self._disk_task = None
                 return
 
-    def _end_writer(self, written: dict[Run, int], limit: int) -> None:
-        """End the run that has written most since the last look; what has written nothing is left alone."""
-        grown = {run: written[run] - self._written.get(run, 0) for run in written if run.stopped is None}
+    def _end_writer(self, written: dict[Run, int], growth: int, limit: int) -> None:
+        """End the run that has written most since the last look, if the workspace has grown by it.
+
+        What deletes files writes too, be it a little, and must be able to: so nothing ends while the workspace shrinks,
+        nor for what another run wrote that has ended since.
+        """
+        before = self._written
+        grown = {run: written[run] - before[run] for run in written if run in before and run.stopped is None}
+        least = 1 if before.keys() <= written.keys() else max(1, growth // 2)
         largest = max(grown, key=lambda run: grown[run], default=None)
-        if largest is not None and grown[largest] > 0:
+        if growth > 0 and largest is not None and grown[largest] >= least:
             text = f"It wrote more than the workspace's {limit // _MIB} MiB: delete files that are not needed any more."
             largest.stop(Stop("error", text, gentle=False))
 

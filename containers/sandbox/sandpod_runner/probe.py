@@ -1,10 +1,12 @@
-"""Finds out from inside whether the sandbox's network is closed, before anything may run in it.
+"""Finds out from inside whether the sandbox's network is closed, before anything may run in it and again later.
 
-Called by `serve.py` at the start, with addresses that the network policies must keep out of reach. A plug-in that
+Called by `serve.py`, with addresses that the network policies must keep out of reach. A plug-in that
 ignores policies is found out so. It tells only what it saw; that the sandbox must not serve then is decided there.
 """
 
+import asyncio
 import errno
+import random
 import select
 import socket
 import time
@@ -17,6 +19,12 @@ PATIENCE: Final = 10.0
 """Seconds in which the network must be found closed."""
 PAUSE: Final = 0.5
 """Seconds between two looks."""
+SOON: Final = 10.0
+"""Seconds until the first later look; then twice as many each time, up to the interval. A policy that opens something
+may reach the network plug-in after the pod has started."""
+LASTING: Final = 30.0
+"""Seconds that it has to be open while code may run, if looks are not more frequent: a network plug-in that starts anew
+ends no sandbox."""
 
 _PENDING: Final = (errno.EINPROGRESS, errno.EWOULDBLOCK)
 
@@ -34,6 +42,26 @@ def find_lasting_open(
     return reached
 
 
+async def wait_for_open(addresses: tuple[tuple[str, int], ...], interval: float) -> str:
+    """Return an address once it can be reached and stays so; looks every so often, and not all sandboxes at once."""
+    wait = min(interval, SOON)
+    while True:
+        await asyncio.sleep(wait * random.uniform(0.5, 1))  # noqa: S311 - no secret: spreads load
+        wait = min(interval, 2 * wait)
+        deadline = time.monotonic() + min(interval, LASTING)
+        while (reached := await _look(addresses)) is not None:
+            if time.monotonic() >= deadline:
+                return reached
+            await asyncio.sleep(PAUSE)
+
+
+async def _look(addresses: tuple[tuple[str, int], ...]) -> str | None:
+    try:
+        return await asyncio.to_thread(find_open, addresses)
+    except RuntimeError:
+        return None  # no thread to be had: programs use up all that the sandbox may have
+
+
 def find_open(addresses: tuple[tuple[str, int], ...], seconds: float = SECONDS) -> str | None:
     """Return `host:port` of one of the addresses that can be reached, or None.
 
@@ -47,8 +75,13 @@ def find_open(addresses: tuple[tuple[str, int], ...], seconds: float = SECONDS) 
         poll = select.poll()
         for fd in tries:
             poll.register(fd, select.POLLOUT)
-        while tries and (left := deadline - time.monotonic()) > 0:
-            for fd, _ in poll.poll(left * 1000):
+        while tries:
+            left = deadline - time.monotonic()
+            # Also when time is up: a process that had to wait for the processor has not looked yet.
+            answers = poll.poll(max(0.0, left) * 1000)
+            if not answers and left <= 0:
+                break
+            for fd, _ in answers:
                 poll.unregister(fd)
                 sock, name = tries.pop(fd)
                 code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)

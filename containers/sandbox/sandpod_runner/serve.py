@@ -86,17 +86,26 @@ async def _serve(settings: Settings, entrance: Entrance) -> int:
     environment.prepare_home(env, settings.skeleton)
     python = find_python(settings.python, env)
     launcher = Launcher(env, settings.preimport, python.program)
+    opened: asyncio.Task[str] | None = None
     try:
         if entrance == Entrance():
-            reached = await asyncio.to_thread(probe.find_lasting_open, settings.probes)
+            # One that may serve with an open network need not wait until it is closed.
+            patience = 0.0 if settings.allow_open_network else probe.PATIENCE
+            reached = await asyncio.to_thread(probe.find_lasting_open, settings.probes, patience)
             if reached is not None and not _tolerate(reached, settings):
                 return NOT_ISOLATED
+            if settings.probe_interval is not None and settings.probes and not settings.allow_open_network:
+                opened = loop.create_task(probe.wait_for_open(settings.probes, settings.probe_interval))
+                opened.add_done_callback(lambda _: ending.set())
         warm = loop.create_task(launcher.ready())
         stop = loop.create_task(ending.wait())
         await asyncio.wait({warm, stop}, return_when=asyncio.FIRST_COMPLETED)
         service = _compose(settings, launcher, find_languages(python, settings.languages, env), tmp)
         await _listen(service, entrance, ending)
         await service.runs.close()
+        if opened is not None and opened.done():
+            _tolerate(opened.result(), settings)
+            return NOT_ISOLATED
     finally:
         await launcher.close()
     return 0

@@ -26,6 +26,7 @@ class Settings:
         workspace_bytes: SANDPOD_WORKSPACE_BYTES, what the folder holds at most; on a disk no file may be larger.
         preimport: SANDPOD_PREIMPORT, Python modules by comma, imported once so that runs need not.
         probes: SANDPOD_PROBES, `host:port` by comma, which must not be reachable from here.
+        probe_interval: SANDPOD_PROBE_INTERVAL, seconds between two later looks whether they are; None is never.
         allow_open_network: SANDPOD_ALLOW_OPEN_NETWORK=1, serve even where they are.
         prenode: SANDPOD_PRENODE=1, keep a Node process ready before the first JavaScript run. Without it one is
             kept from that run on: it takes about 40 MB, more than the whole idle runner.
@@ -41,6 +42,7 @@ class Settings:
     workspace_bytes: int | None = None
     preimport: tuple[str, ...] = ()
     probes: tuple[tuple[str, int], ...] = ()
+    probe_interval: int | None = None
     allow_open_network: bool = False
     prenode: bool = False
     python: str | None = None
@@ -76,6 +78,7 @@ def read_settings(env: Mapping[str, str]) -> Settings:
         workspace_bytes=_number(env, "SANDPOD_WORKSPACE_BYTES"),
         preimport=_words(env, "SANDPOD_PREIMPORT"),
         probes=tuple(_endpoint(word) for word in _words(env, "SANDPOD_PROBES")),
+        probe_interval=_number(env, "SANDPOD_PROBE_INTERVAL"),
         allow_open_network=env.get("SANDPOD_ALLOW_OPEN_NETWORK") == "1",
         prenode=env.get("SANDPOD_PRENODE") == "1",
         python=env.get("SANDPOD_PYTHON") or None,

@@ -32,7 +32,7 @@ from sandpod_gateway.backends.cluster import Cluster
 from sandpod_gateway.backends.cluster_errors import ClusterError, RefusedError, UnreachableError, translate
 from sandpod_gateway.backends.kubernetes_settings import KubernetesSettings
 from sandpod_gateway.backends.readiness import Readiness, Touch, note
-from sandpod_gateway.backends.records import is_live
+from sandpod_gateway.backends.records import is_live, status_of
 from sandpod_gateway.backends.rivals import find_rival
 from sandpod_gateway.backends.store import SandboxStore
 from sandpod_gateway.backends.waking import Waker
@@ -41,6 +41,10 @@ logger = logging.getLogger(__name__)
 
 LOST_RACE_WAIT: Final = 0.25
 """Seconds to wait, in all, for the watch to tell of other warm sandboxes when all that are known were just taken."""
+
+
+PASSED_VERSIONS: Final = 4096
+"""Versions that are remembered to be no more: far more than are lost while a watch is behind."""
 
 
 class WarmStreamKeeper(Protocol):
@@ -77,6 +81,7 @@ class Claimer:
         self.waker = Waker(cluster, store, settings, readiness=self._readiness, background=background)
         self._under_way: Counter[str] = Counter()
         self._reserved: set[str] = set()
+        self._passed: dict[tuple[str, str], None] = {}  # in the order in which they were noted
         self._sessions: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
     async def claim(self, request: ClaimRequest) -> tuple[Sandbox, bool]:
@@ -131,7 +136,8 @@ class Claimer:
         try:
             rival = await find_rival(self._cluster, self._store, mine, wanted.claim)
             if rival is None:
-                return await self._readiness.wait(name), True
+                # The answer to our own write is newer than anything that the watch has told.
+                return mine if status_of(mine) == "Ready" else await self._readiness.wait(name), True
         except BaseException:
             await asyncio.shield(self._background.start(self.release(name)))
             raise
@@ -156,42 +162,50 @@ class Claimer:
 
     async def _take_warm(self, wanted: Wanted) -> Sandbox | None:
         """Claim a warm sandbox; None where there is none left."""
-        tried: set[tuple[str, str]] = set()
 
         def candidate() -> Sandbox | None:
             warm = [
                 s
                 for s in self._store.warm(wanted.template)
-                if s.metadata.name not in self._reserved and (s.metadata.uid, s.metadata.resource_version) not in tried
+                if s.metadata.name not in self._reserved and _version(s) not in self._passed
             ]
             return claims.choose_candidate(warm, wanted.network, self._streams.names(), random.choice)
 
-        deadline = time.monotonic() + LOST_RACE_WAIT
+        deadline, lost = time.monotonic() + LOST_RACE_WAIT, False
         while True:
-            # With nothing tried there is nothing to wait for; else the watch is a moment behind other claims.
-            wait = max(deadline - time.monotonic(), 0) if tried else 0
+            # With nothing lost there is nothing to wait for; else the watch is a moment behind other claims.
+            wait = max(deadline - time.monotonic(), 0) if lost else 0
             found = candidate() or (await self._store.until(candidate, wait) if wait else None)
             if found is None:
                 return None
             claimed = await self._patch(found, wanted)
             if claimed is not None:
                 return claimed
-            tried.add((found.metadata.uid, found.metadata.resource_version))
+            lost = True
+            self._note_passed(found)
+
+    def _note_passed(self, sandbox: Sandbox) -> None:
+        """Remember that this version is no more, so that no other claim tries it while the watch is behind."""
+        self._passed[_version(sandbox)] = None
+        if len(self._passed) > PASSED_VERSIONS:
+            del self._passed[next(iter(self._passed))]
 
     async def _patch(self, sandbox: Sandbox, wanted: Wanted) -> Sandbox | None:
         """Write the claim. Return the claimed sandbox, or None where someone else changed it first."""
         name = sandbox.metadata.name
-        patch = claims.claim_patch(sandbox, wanted)
+        claim_id = secrets.token_hex(8)
+        patch = claims.claim_patch(sandbox, wanted, claim_id)
         self._reserved.add(name)
         self._streams.promise(name)
         try:
-            return self._noted(await self._write(self._cluster.json_patch(names.SANDBOXES, name, patch), name))
+            write = self._cluster.json_patch(names.SANDBOXES, name, patch)
+            return self._noted(await self._write(write, name, claim_id))
         except RefusedError as error:
             if _lost_race(error):
                 return None
             raise
         except UnreachableError as error:
-            return await self._reread_claim(name, wanted, error)
+            return await self._reread_claim(name, claim_id, error)
         finally:
             self._reserved.discard(name)
 
@@ -200,35 +214,41 @@ class Claimer:
         workspace = claims.workspace_for(wanted, await self._template(wanted))
         if not wanted.may_make:
             raise cold_starts.pool_exhausted(wanted.template, wanted.network, chosen=self._settings.cold_start)
-        name = f"sbx-{secrets.token_hex(6)}"
+        name, claim_id = f"sbx-{secrets.token_hex(6)}", secrets.token_hex(8)
         try:
-            body = claims.new_sandbox(name, wanted, workspace)
-            return self._noted(await self._write(self._cluster.create(names.SANDBOXES, body), name))
+            body = claims.new_sandbox(name, wanted, claim_id, workspace)
+            return self._noted(await self._write(self._cluster.create(names.SANDBOXES, body), name, claim_id))
         except UnreachableError as error:
-            made = await self._reread_claim(name, wanted, error)
+            made = await self._reread_claim(name, claim_id, error)
             if made is None:
                 raise
             return made
 
-    async def _write(self, work: Coroutine[Any, Any, dict[str, Any]], name: str) -> dict[str, Any]:
+    async def _write(self, work: Coroutine[Any, Any, dict[str, Any]], name: str, claim_id: str) -> dict[str, Any]:
         """Do a write that a cancel does not leave half known: it is finished, then undone."""
         task = self._background.start(work)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            self._background.start(self._undo(task, name))
+            self._background.start(self._undo(task, name, claim_id))
             raise
 
-    async def _undo(self, write: asyncio.Task[dict[str, Any]], name: str) -> None:
+    async def _undo(self, write: asyncio.Task[dict[str, Any]], name: str, claim_id: str) -> None:
         try:
             await write
         except RefusedError:
             return  # nothing was written
-        except ClusterError:
-            logger.info("a cancelled claim of sandbox %s had no answer; it is deleted if it is there", name)
+        except UnreachableError as error:
+            # It may be someone else's: it is deleted only where it is known to be ours.
+            try:
+                if await self._reread_claim(name, claim_id, error) is None:
+                    return
+            except ClusterError:
+                logger.info("a cancelled claim of sandbox %s had no answer; it is left to its idle timeout", name)
+                return
         await self.release(name)
 
-    async def _reread_claim(self, name: str, wanted: Wanted, error: UnreachableError) -> Sandbox | None:
+    async def _reread_claim(self, name: str, claim_id: str, error: UnreachableError) -> Sandbox | None:
         """Find out whether a write without an answer was done: then the sandbox is ours.
 
         Raises:
@@ -238,7 +258,7 @@ class Claimer:
             sandbox = self._noted(await self._cluster.get(names.SANDBOXES, name))
         except RefusedError as refusal:
             raise error from refusal
-        return sandbox if sandbox.spec.claim == wanted.claim else None
+        return sandbox if claims.is_by(sandbox, claim_id) else None
 
     async def _template(self, wanted: Wanted) -> SandboxTemplate:
         """Return the template; refuse what can't start before anything is made.
@@ -261,6 +281,10 @@ class Claimer:
 
     def _noted(self, body: dict[str, Any]) -> Sandbox:
         return note(self._store, body)
+
+
+def _version(sandbox: Sandbox) -> tuple[str, str]:
+    return sandbox.metadata.uid, sandbox.metadata.resource_version
 
 
 def _lost_race(error: RefusedError) -> bool:

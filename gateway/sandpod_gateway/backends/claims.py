@@ -100,10 +100,16 @@ def choose_candidate(
     return choose(first or fitting) if fitting else None
 
 
-def claim_patch(sandbox: Sandbox, wanted: Wanted) -> list[dict[str, Any]]:
-    """Return the JSON patch that claims a warm sandbox, or changes nothing if anyone changed it meanwhile."""
+def claim_patch(sandbox: Sandbox, wanted: Wanted, claim_id: str) -> list[dict[str, Any]]:
+    """Return the JSON patch that claims a warm sandbox, or changes nothing if anyone changed it meanwhile.
+
+    Args:
+        sandbox: The warm one.
+        wanted: The claim.
+        claim_id: Unique for this write: by it the claimer knows its own, should there be no answer.
+    """
     meta, claim = sandbox.metadata, wanted.claim
-    activity = rfc3339(claim.time)
+    notes = {names.ANNOTATION_LAST_ACTIVITY: rfc3339(claim.time), names.ANNOTATION_CLAIM_ID: claim_id}
     patch: list[dict[str, Any]] = [
         {"op": "test", "path": "/metadata/resourceVersion", "value": meta.resource_version},
         {"op": "add", "path": "/spec/claim", "value": claim.to_wire()},
@@ -112,10 +118,9 @@ def claim_patch(sandbox: Sandbox, wanted: Wanted) -> list[dict[str, Any]]:
         {"op": "add", "path": _label(names.LABEL_SESSION), "value": names.label_value(claim.session)},
     ]
     if meta.annotations:
-        patch.append({"op": "add", "path": _annotation(names.ANNOTATION_LAST_ACTIVITY), "value": activity})
+        patch += [{"op": "add", "path": _annotation(key), "value": value} for key, value in notes.items()]
     else:
-        value = {names.ANNOTATION_LAST_ACTIVITY: activity}
-        patch.append({"op": "add", "path": "/metadata/annotations", "value": value})
+        patch.append({"op": "add", "path": "/metadata/annotations", "value": notes})
     if meta.owner_references:
         # Out of its pool: what happens to the pool from here on must not take the sandbox with it.
         patch.append({"op": "remove", "path": "/metadata/ownerReferences"})
@@ -158,12 +163,13 @@ def workspace_for(wanted: Wanted, template: SandboxTemplate) -> Workspace | None
     return own.model_copy(update={"size": size, "persistent": request.persistent})
 
 
-def new_sandbox(name: str, wanted: Wanted, workspace: Workspace | None = None) -> dict[str, Any]:
+def new_sandbox(name: str, wanted: Wanted, claim_id: str, workspace: Workspace | None = None) -> dict[str, Any]:
     """Return the Sandbox to create for a claim that no warm one can meet.
 
     Args:
         name: Its name.
         wanted: The claim.
+        claim_id: Unique for this write.
         workspace: Its own workspace, or None for the template's.
     """
     claim = wanted.claim
@@ -186,10 +192,18 @@ def new_sandbox(name: str, wanted: Wanted, workspace: Workspace | None = None) -
                 names.LABEL_OWNER: names.label_value(claim.owner),
                 names.LABEL_SESSION: names.label_value(claim.session),
             },
-            "annotations": {names.ANNOTATION_LAST_ACTIVITY: rfc3339(claim.time)},
+            "annotations": {
+                names.ANNOTATION_LAST_ACTIVITY: rfc3339(claim.time),
+                names.ANNOTATION_CLAIM_ID: claim_id,
+            },
         },
         "spec": spec.to_wire(),
     }
+
+
+def is_by(sandbox: Sandbox, claim_id: str) -> bool:
+    """Tell whether it was that write which claimed the sandbox."""
+    return sandbox.spec.claim is not None and sandbox.metadata.annotations.get(names.ANNOTATION_CLAIM_ID) == claim_id
 
 
 def session_selector(claim: Claim) -> str:

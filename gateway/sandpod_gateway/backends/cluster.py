@@ -18,6 +18,7 @@ import aiohttp
 from kubernetes.aio import client, config
 
 from sandpod_api import names
+from sandpod_api.environment import has_proxy
 from sandpod_gateway.backends.cluster_errors import ConfigError, RefusedError, UnreachableError
 from sandpod_gateway.backends.exec_protocol import ExecTarget
 from sandpod_gateway.backends.kubernetes_settings import KubernetesSettings
@@ -74,6 +75,7 @@ class Cluster:
                 )
                 namespace = _context_namespace(file, settings.context)
                 refresher = asyncio.create_task(_renew_token(loader, configuration))
+            configuration.client_session_kwargs = {"trust_env": has_proxy(str(configuration.host))}
             api = client.ApiClient(configuration)
         except (_config.ConfigException, OSError, ValueError) as error:
             raise ConfigError(f"no usable cluster configuration: {error}") from error

@@ -16,6 +16,7 @@ import aiohttp
 
 from sandpod_api import names
 from sandpod_api.base import rfc3339
+from sandpod_api.environment import has_proxy
 from sandpod_api.results import ErrorCode
 from sandpod_gateway.backends.background import Background
 from sandpod_gateway.backends.base import MAX_TEMPLATES, ByteStream, ClaimRequest, SandboxRecord, TemplateInfo
@@ -200,7 +201,7 @@ class KubernetesBackend:
             raise translate(error, "a stream to the sandbox was opened") from error
 
     def _assemble(self, cluster: Cluster) -> "_Parts":
-        http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), trust_env=True)
+        http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), trust_env=has_proxy(cluster.host))
 
         async def connect(name: str) -> ExecStream:
             """Open a stream to the runner in the pod of that name: a Sandbox's pod bears its name."""

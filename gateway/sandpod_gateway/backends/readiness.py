@@ -88,7 +88,8 @@ class Readiness:
             failure = claim_errors.start_failure(sandbox)
             if failure is None:
                 since.clear()
-                is_news = (sandbox.status.observed_generation or 0) >= generation
+                # A watch that is behind may still show it as it was before it was claimed.
+                is_news = sandbox.spec.claim is not None and (sandbox.status.observed_generation or 0) >= generation
                 return sandbox if is_news and status_of(sandbox) == "Ready" else None
             now = time.monotonic()
             return failure.error if now - since.setdefault(failure.error.code, now) >= failure.patience else None

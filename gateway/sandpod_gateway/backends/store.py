@@ -17,8 +17,8 @@ from typing import Final, TypeVar
 from sandpod_api.types import Sandbox
 from sandpod_gateway.backends.records import is_claimable, is_live, takes_pod
 
-HOLD: Final = 5.0
-"""Seconds that an own write is believed without the watch: far longer than a watch lags, short enough to heal."""
+HOLD: Final = 30.0
+"""Seconds that an own write is believed without the watch: far longer than a watch lags, on a busy machine too."""
 _VERSIONS: Final = 8  # of each object, to know an own write that the watch delivered before its answer came
 _GONE: Final = 1024  # objects whose deletion was seen, to know a late answer about one of them
 

@@ -43,7 +43,7 @@ FileName = Annotated[str, Field(description="The file's name, without a folder."
 Into = Annotated[str, Field(description="Folder to put it into, relative to /workspace; made if it is missing.")]
 Source = Annotated[str, Field(description="What to move, relative to /workspace.")]
 Destination = Annotated[
-    str, Field(description="Where it is to be, its own name included, relative to /workspace; the folder is there.")
+    str, Field(description="Where it is to be, its own name included, relative to /workspace; its folder must exist.")
 ]
 WithContent = Annotated[bool, Field(description="Delete a folder with all that is in it.")]
 
@@ -119,9 +119,10 @@ def _register_writing(mcp: FastMCP[None], files: Files, links: LinkMaker, metric
         path: Into = ".",
         overwrite: Overwrite = False,
     ) -> FileUploaded:
-        """Put a file into a sandbox's workspace, from base64 or text. One that is there stays unless told otherwise.
+        """Put a file into a sandbox's workspace, from base64 or text.
 
-        Without content it returns a link for HTTP PUT, by which a file of any size gets there past the model.
+        Without content it returns a link for HTTP PUT, which takes a large file past the model and replaces one that
+        is there.
         """
         check_filename(filename)
         where = posixpath.join(path, filename)

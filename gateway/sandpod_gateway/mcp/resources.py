@@ -4,12 +4,11 @@ Registered by `server.py`. A refusal is the protocol's error, with the same sent
 """
 
 import mimetypes
-from typing import Annotated, Final
+from typing import Final
 
 from fastmcp import FastMCP
 from fastmcp.exceptions import ResourceError
 from fastmcp.resources import ResourceContent, ResourceResult
-from pydantic import Field
 
 from sandpod_gateway.auth import current_owner
 from sandpod_gateway.errors import SandpodError
@@ -28,8 +27,8 @@ Work with Sandpod like this.
    see. A failed program is a normal result: read outcome, exit_code, stderr and hint, correct it, run it again.
 2. Files in /workspace stay between calls, and every language sees them. Put data there with write_file or upload_file,
    and keep code short. Variables stay only where calls name the same context.
-3. There is no network unless the sandbox was created with a network profile that opens one. install_packages needs
-   none; list_packages tells what is there.
+3. There is no network unless the sandbox has a network profile that opens one. install_packages needs none;
+   list_packages tells what is there.
 4. Figures come back as images by themselves. Give results to people as files: create_link makes a link to one,
    fetch_workspace to all.
 5. For a program that takes longer than a call may: start_run, then read_run with the cursor that it returned last, and
@@ -58,7 +57,7 @@ def register(mcp: FastMCP[None], files: Files, metrics: Metrics) -> None:
 
     @mcp.prompt(title="How to work with Sandpod")
     def work_with_sandpod(
-        task: Annotated[str, Field(description="What is to be done, in a sentence; may be left out.")] = "",
+        task: str = "",  # a description of its own would get a JSON schema from FastMCP
     ) -> str:
-        """Explain to a model how to get something done with the tools of this server."""
+        """Explain to a model how to get something done with the tools of this server; `task`, if given, says what."""
         return f"{_GUIDE}\nThe task: {task}\n" if task else _GUIDE

@@ -43,6 +43,12 @@ _ANNOTATIONS = {"readOnlyHint": False, "destructiveHint": True, "idempotentHint"
 def register(mcp: FastMCP[None], runs: Runs, links: LinkMaker, metrics: Metrics) -> None:
     """Add the tools to a server."""
 
+    async def answer(
+        ctx: Context, request: RunRequest, sandbox: str | None, fresh: FreshSandbox | None = None
+    ) -> RunAnswer:
+        send = progress_sender(ctx)
+        return links.complete(await runs.run(current_owner(), request, sandbox=sandbox, fresh=fresh, send=send))
+
     @mcp.tool(annotations={"title": "Run Python", **_ANNOTATIONS}, output_schema=output_schema(RunResult))
     @answering(metrics)
     async def run_python_code(
@@ -61,7 +67,7 @@ def register(mcp: FastMCP[None], runs: Runs, links: LinkMaker, metrics: Metrics)
         idempotency_key: arguments.Key = None,
         strip_ansi: arguments.StripAnsi = False,
     ) -> RunAnswer:
-        """Run a Python program in a sandbox without network and return its output, exit code and how it ended.
+        """Run a Python program in a sandbox, by default without network; return output, exit code and how it ended.
 
         Each call is a new process unless it names a context: files in /workspace stay between calls, variables only
         in a context. Figures of matplotlib and images come back as images, plotly figures and what `display(value)`
@@ -79,15 +85,7 @@ def register(mcp: FastMCP[None], runs: Runs, links: LinkMaker, metrics: Metrics)
             strip_ansi=strip_ansi,
             packages=packages or [],
         )
-        return links.complete(
-            await runs.run(
-                current_owner(),
-                request,
-                sandbox=sandbox,
-                fresh=_fresh(fresh=fresh, cold_start=cold_start),
-                send=progress_sender(ctx),
-            )
-        )
+        return await answer(ctx, request, sandbox, _fresh(fresh=fresh, cold_start=cold_start))
 
     @mcp.tool(annotations={"title": "Run JavaScript", **_ANNOTATIONS}, output_schema=output_schema(RunResult))
     @answering(metrics)
@@ -107,7 +105,7 @@ def register(mcp: FastMCP[None], runs: Runs, links: LinkMaker, metrics: Metrics)
         idempotency_key: arguments.Key = None,
         strip_ansi: arguments.StripAnsi = False,
     ) -> RunAnswer:
-        """Run a Node.js program in a sandbox without network and return its output, exit code and how it ended.
+        """Run a Node.js program in a sandbox, by default without network; return output, exit code and how it ended.
 
         Each call is a new process unless it names a context: files in /workspace stay between calls, variables only
         in a context, where each name may be declared again and a promise that is the last value is waited for. An
@@ -125,15 +123,7 @@ def register(mcp: FastMCP[None], runs: Runs, links: LinkMaker, metrics: Metrics)
             strip_ansi=strip_ansi,
             packages=packages or [],
         )
-        return links.complete(
-            await runs.run(
-                current_owner(),
-                request,
-                sandbox=sandbox,
-                fresh=_fresh(fresh=fresh, cold_start=cold_start),
-                send=progress_sender(ctx),
-            )
-        )
+        return await answer(ctx, request, sandbox, _fresh(fresh=fresh, cold_start=cold_start))
 
     @mcp.tool(annotations={"title": "Run a shell command", **_ANNOTATIONS}, output_schema=output_schema(RunResult))
     @answering(metrics)
@@ -149,7 +139,7 @@ def register(mcp: FastMCP[None], runs: Runs, links: LinkMaker, metrics: Metrics)
         strip_ansi: arguments.StripAnsi = False,
         language: ShellLanguage = Language.SHELL,
     ) -> RunAnswer:
-        """Run a shell command in a sandbox without network and return its output, exit code and how it ended.
+        """Run a shell command in a sandbox, by default without network; return output, exit code and how it ended.
 
         The shell is bash where the image has it. Files in /workspace stay between calls. What the command leaves
         running in the background is ended with it. `language` runs a program in another language of the template's.
@@ -163,7 +153,7 @@ def register(mcp: FastMCP[None], runs: Runs, links: LinkMaker, metrics: Metrics)
             timeout=timeout,
             strip_ansi=strip_ansi,
         )
-        return links.complete(await runs.run(current_owner(), request, sandbox=sandbox, send=progress_sender(ctx)))
+        return await answer(ctx, request, sandbox)
 
 
 def _fresh(*, fresh: bool, cold_start: bool | None) -> FreshSandbox | None:

@@ -22,17 +22,15 @@ MAX_NAME = 128  # characters; names are hashed before they become labels
 
 Name = Annotated[
     str | None,
-    Field(
-        description=f"Your own name for it, any text up to {MAX_NAME} characters; the same name gives the same sandbox."
-    ),
+    Field(description=f"Your own name for it, up to {MAX_NAME} printable characters; the same gives the same sandbox."),
 ]
 Template = Annotated[str | None, Field(description="Template to make it from; the capabilities list them.")]
-Lifetime = Annotated[arguments.LifetimeArgument | None, Field(description="How long it lives; used ones live on.")]
+Lifetime = Annotated[arguments.LifetimeArgument | None, Field(description="How long it lives.")]
 Workspace = Annotated[
     arguments.WorkspaceArgument | None,
     Field(
         description="A workspace other than the template's, within the bounds that the capabilities tell. Such a "
-        "sandbox is never taken from the warm ones: it takes some seconds to start."
+        "sandbox is not one of the warm ones, which start faster."
     ),
 ]
 Network = Annotated[str, Field(description="Network profile of the template; none means no network at all.")]
@@ -57,9 +55,9 @@ def register(mcp: FastMCP[None], sandboxes: Sandboxes, metrics: Metrics) -> None
         workspace: Workspace = None,
         cold_start: arguments.ColdStart = None,
     ) -> SandboxInfo:
-        """Make a sandbox of your own and return its handle. It has its own files and processes, and no network.
+        """Make a sandbox of your own and return its handle. It has its own files and processes.
 
-        You need this only for a second sandbox beside your default one, or for one of another template.
+        You need this only beside your default sandbox: for a second one, or one with other terms.
         """
         lifetime = lifetime or arguments.LifetimeArgument()
         request = ClaimRequest(

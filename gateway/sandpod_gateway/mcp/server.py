@@ -22,12 +22,12 @@ from sandpod_gateway.mcp.compat.settings import CompatSettings
 from sandpod_gateway.mcp.parts import Parts
 
 INSTRUCTIONS: Final = (
-    "Sandpod runs code in sandboxes that belong to you alone and have no network. Use run_python_code, run_js_code or "
-    "run_shell_command; without a sandbox argument they share your default sandbox, where files in /workspace stay "
-    "between calls, and variables only in a context. start_run is for programs that outlast a call, and "
-    "install_packages for what a program can't import. Results tell "
-    "stdout, stderr, exit_code and outcome; a failed run is a normal result with a hint. An answer with `error` was "
-    "refused: `next` says what to do."
+    "Sandpod runs code in sandboxes that belong to you alone and by default have no network. Use run_python_code, "
+    "run_js_code or run_shell_command; without a sandbox argument they share your default sandbox, where files in "
+    "/workspace stay between calls, and variables only in a context. start_run is for programs that outlast a call, "
+    "and install_packages for what a program can't import. Results tell stdout, stderr, exit_code and outcome; a "
+    "failed run is a normal result, with a hint where its cause is known. An answer with `error` was refused: `next` "
+    "says what to do."
 )
 
 

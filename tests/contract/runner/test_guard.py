@@ -31,7 +31,7 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
 async def client(runner: Runner) -> AsyncIterator[Client]:
     client = await runner.connect()
     yield client
-    await client.run("rm -rf ./*", "shell")
+    assert (await client.run("rm -rf ./*", "shell")).outcome == "ok"
     await client.close()
 
 
@@ -49,6 +49,16 @@ async def test_program_that_fills_the_disk_is_ended_alone(client: Client, code: 
     assert (await client.run("sleep 1", "shell")).outcome == "ok"
     await client.send({"t": "stdin", "run": bystander, "eof": True}, b"still here\n")
     assert (await client.finish(bystander)).out == b"still here\n"
+
+
+async def test_full_disk_can_be_cleared_by_a_program_that_writes_too(client: Client) -> None:
+    assert (await client.run(NAMED, timeout=60)).outcome == "error"
+    clear = (
+        "import os, time\nfor name in sorted(os.listdir()):\n    os.unlink(name)\n"
+        "    with open('note', 'wb') as file: file.write(b'x' * 8192); os.fsync(file.fileno())\n    time.sleep(0.02)\n"
+    )
+    assert (await client.run(clear, timeout=60)).outcome == "ok"
+    assert (await client.run("ls -A", "shell")).out == b"note\n"
 
 
 async def test_upload_over_what_is_left_is_refused_and_leaves_nothing(client: Client) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from contract.runner_harness import MAIN, PACKAGE, PATIENCE, Client, search_path
+from silence import silent
 
 NAME = f"sandpod-runner-test-{os.getpid()}"
 OTHER_NAME = f"from sandpod_runner import protocol; protocol.SOCKET = '\\0{NAME}'"
@@ -227,6 +228,19 @@ async def test_runner_that_reaches_what_it_must_not_ends_and_names_it(tmp_path: 
         with serving(tmp_path, SANDPOD_PROBES=address) as process:
             assert (await heard(process, b"NetworkOpen")).decode() == f"NetworkOpen: reached {address}\n"
             assert await asyncio.to_thread(process.wait, PATIENCE) == 78
+
+
+async def test_runner_whose_network_opens_later_ends_with_what_runs_in_it_and_names_it(tmp_path: Path) -> None:
+    with silent() as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        with serving(tmp_path, SANDPOD_PROBES=address, SANDPOD_PROBE_INTERVAL="1") as process:
+            await heard(process, b"ready")
+            async with attached() as (client, _):
+                assert (await client.run("print(1)")).out == b"1\n"
+                listener.listen(64)
+                listener.accept()[0].close()
+                assert (await heard(process, b"NetworkOpen")).decode() == f"NetworkOpen: reached {address}\n"
+                assert await asyncio.to_thread(process.wait, PATIENCE) == 78
 
 
 async def test_runner_that_may_have_a_network_serves_and_says_so(tmp_path: Path) -> None:

@@ -107,7 +107,8 @@ async def test_a_sandbox_lost_in_a_run_is_told_with_the_output_so_far(alice: Cal
     await place.backend.lose(sandbox, Reason.EVICTED)
     result = await task
     assert (result.outcome, result.exit_code, result.stdout) == ("sandbox_lost", None, "begun\n")
-    assert result.hint
+    assert "get_sandbox" in (result.hint or "")
+    assert (await alice.call("get_sandbox", sandbox=sandbox))["status"] == "Failed", "so its files are lost"
     later = await alice.call("run_python_code", code="1", sandbox=sandbox)
     assert later["error"] == ErrorCode.SANDBOX_LOST
     assert (await alice.python("print(2)")).stdout == "2\n", "the default sandbox is replaced"

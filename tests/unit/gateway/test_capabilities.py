@@ -10,6 +10,7 @@ from sandpod_gateway.backends.records import template_info
 from sandpod_gateway.capabilities import capabilities
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.metrics import language_label
+from sandpod_gateway.packages.settings import NpmSettings, PackageSettings
 from sandpod_gateway.settings import Settings
 from unit.gateway.conftest import Caller, Place
 
@@ -72,3 +73,10 @@ def test_callers_words_are_no_labels() -> None:
         "other",
         "other",
     ]
+
+
+def test_capabilities_tell_for_which_languages_there_are_packages_and_which_ones() -> None:
+    settings = Settings(packages=PackageSettings(npm=NpmSettings(allow=["@made/*"])))
+    told = json.loads(capabilities(settings, "local", []))["packages"]
+    assert told["languages"] == ["python", "javascript"]
+    assert told["npm"] == {"allow": ["@made/*"], "deny": [], "max_packages": 500}

@@ -1,5 +1,7 @@
 import asyncio
+import random
 from collections.abc import AsyncIterator
+from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -10,7 +12,7 @@ from sandpod_api.results import ErrorCode
 from sandpod_api.types import Sandbox
 from sandpod_gateway.backends import claim_errors, claimer, readiness, rivals
 from sandpod_gateway.backends.background import Background
-from sandpod_gateway.backends.base import ClaimRequest
+from sandpod_gateway.backends.base import ClaimRequest, WorkspaceRequest
 from sandpod_gateway.backends.claimer import Claimer
 from sandpod_gateway.backends.cluster_errors import UnreachableError
 from sandpod_gateway.backends.kubernetes_settings import KubernetesSettings
@@ -97,6 +99,34 @@ async def test_the_loser_of_a_race_takes_the_next_one(place: Place) -> None:
     assert (await place.claim()).metadata.name == "c"
     assert place.api.requests.count("patch") == 1
     assert [place.api.objects[name]["spec"]["claim"]["owner"] for name in ("a", "b", "c")] == ["bob", "bob", "alice"]
+
+
+async def test_a_version_that_one_claim_found_gone_is_not_tried_by_the_next_while_the_watch_is_behind(
+    place: Place,
+) -> None:
+    place.warm("taken")
+    place.warm("deleted")
+    place.api.put(body("taken", claim=held_by("bob")))
+    del place.api.objects["deleted"]
+    one = place.claimer(cold_start=False)
+    for _ in range(3):
+        with pytest.raises(SandpodError) as refused:
+            await one.claim(ClaimRequest(owner="alice"))
+        assert refused.value.code == ErrorCode.POOL_EXHAUSTED
+    assert place.api.patches == 2
+    place.see(place.api.put(body("taken")))
+    assert (await one.claim(ClaimRequest(owner="alice")))[0].metadata.name == "taken"
+
+
+@pytest.mark.parametrize("session", ["", "one"])
+async def test_a_claim_is_what_was_written_though_the_watch_still_shows_the_sandbox_free(
+    place: Place, monkeypatch: pytest.MonkeyPatch, session: str
+) -> None:
+    place.warm("w")
+    monkeypatch.setattr(place.store, "note", lambda *_: None)
+    claim = (await place.claim(session)).spec.claim
+    assert claim is not None
+    assert claim.owner == "alice"
 
 
 async def test_claims_of_one_gateway_never_try_the_same_sandbox(place: Place) -> None:
@@ -272,6 +302,59 @@ async def test_a_patch_whose_answer_was_lost_is_ours_if_it_was_written(place: Pl
     assert (await place.claim()).metadata.name == "w"
 
 
+async def test_a_patch_whose_answer_was_lost_is_not_ours_if_the_same_owner_was_first_in_the_same_second(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two gateways, one owner: what they write differs in nothing that a caller chose."""
+    monkeypatch.setattr(claimer, "datetime", SameSecond)
+    for name in ("a", "b"):
+        place.warm(name)
+    other = Place()
+    other.api = place.api
+    for name in ("a", "b"):
+        other.see(place.api.objects[name])
+    monkeypatch.setattr(random, "choice", lambda warm: min(warm, key=lambda s: s.metadata.name))
+    place.api.failures["lost"] = UnreachableError("the answer broke off")
+    one = await other.claim()
+    two = await place.claim()
+    assert (one.metadata.name, two.metadata.name) == ("a", "b")
+
+
+class SameSecond:
+    @staticmethod
+    def now(zone: tzinfo) -> datetime:
+        return datetime(2026, 1, 2, 3, 4, 5, tzinfo=zone)
+
+
+async def cancel_without_an_answer(place: Place, request: str) -> None:
+    """Cancel a claim while a request of it is on its way, whose answer never comes; return when all is undone."""
+    place.api.failures[request] = UnreachableError("the answer broke off")
+    place.api.answer_after[request] = asyncio.Event()
+    claiming = asyncio.create_task(place.claim())
+    async with asyncio.timeout(LIMIT):
+        while request not in place.api.requests:  # noqa: ASYNC110 # the API in memory has no event for it
+            await asyncio.sleep(0)
+    claiming.cancel()
+    await asyncio.gather(claiming, return_exceptions=True)
+    place.api.answer_after[request].set()
+    await place.background.close()
+
+
+async def test_a_cancel_whose_patch_lost_the_race_and_had_no_answer_leaves_the_winners_sandbox_alone(
+    place: Place,
+) -> None:
+    place.warm("w")
+    place.api.put(body("w", claim=held_by("bob")))
+    await cancel_without_an_answer(place, "lost")
+    assert place.api.objects["w"]["spec"]["claim"]["owner"] == "bob"
+
+
+async def test_a_cancelled_patch_without_an_answer_is_undone_if_it_was_written(place: Place) -> None:
+    place.warm("w")
+    await cancel_without_an_answer(place, "patch")
+    assert place.api.objects == {}
+
+
 async def test_a_cluster_that_does_not_answer_is_told(place: Place) -> None:
     place.warm("w")
     place.api.failures |= dict.fromkeys(("patch", "get", "create"), UnreachableError("it took too long"))
@@ -310,3 +393,13 @@ async def test_a_network_profile_of_the_template_gets_a_sandbox_of_its_own(place
     place.see(place.api.set_conditions(name, READY))
     sandbox, fresh = await claiming
     assert (sandbox.spec.network, fresh) == ("web", True)
+
+
+async def test_a_workspace_of_the_callers_own_is_never_a_warm_sandboxs(place: Place) -> None:
+    place.warm("w")
+    request = ClaimRequest(owner="alice", workspace=WorkspaceRequest(size=2**20))
+    claiming = asyncio.create_task(place.claimer().claim(request))
+    assert await place.starting() != "w"
+    claiming.cancel()
+    await asyncio.gather(claiming, return_exceptions=True)
+    assert "patch" not in place.api.requests

@@ -28,7 +28,7 @@ def first(options: Sequence[Sandbox]) -> Sandbox:
 
 
 def test_a_patch_tests_the_version_and_writes_the_claim() -> None:
-    assert claims.claim_patch(sandbox("w", version="77"), wanted()) == [
+    assert claims.claim_patch(sandbox("w", version="77"), wanted(), "f00d") == [
         {"op": "test", "path": "/metadata/resourceVersion", "value": "77"},
         {
             "op": "add",
@@ -38,23 +38,28 @@ def test_a_patch_tests_the_version_and_writes_the_claim() -> None:
         {"op": "replace", "path": f"{LABELS}state", "value": "claimed"},
         {"op": "add", "path": f"{LABELS}owner", "value": names.label_value("alice")},
         {"op": "add", "path": f"{LABELS}session", "value": names.label_value("one")},
-        {"op": "add", "path": "/metadata/annotations", "value": {"sandpod.dev/last-activity": "2026-01-02T03:04:05Z"}},
+        {
+            "op": "add",
+            "path": "/metadata/annotations",
+            "value": {"sandpod.dev/last-activity": "2026-01-02T03:04:05Z", "sandpod.dev/claim-id": "f00d"},
+        },
     ]
 
 
 def test_a_patch_takes_the_sandbox_out_of_its_pool_and_keeps_its_annotations() -> None:
     pooled = body("w")
     pooled["metadata"] |= {"ownerReferences": [{"kind": "SandboxPool"}], "annotations": {"a": "b"}}
-    patch = claims.claim_patch(Sandbox.model_validate(pooled), wanted(ttl=60, idle_timeout=10))
+    patch = claims.claim_patch(Sandbox.model_validate(pooled), wanted(ttl=60, idle_timeout=10), "f00d")
     assert patch[5:] == [
         {"op": "add", "path": "/metadata/annotations/sandpod.dev~1last-activity", "value": "2026-01-02T03:04:05Z"},
+        {"op": "add", "path": "/metadata/annotations/sandpod.dev~1claim-id", "value": "f00d"},
         {"op": "remove", "path": "/metadata/ownerReferences"},
         {"op": "add", "path": "/spec/lifetime", "value": {"ttl": 60, "idleTimeout": 10}},
     ]
 
 
 def test_a_new_sandbox_is_whole_and_carries_its_claim() -> None:
-    assert claims.new_sandbox("sbx-1", wanted(template="big", network="web", ttl=60)) == {
+    assert claims.new_sandbox("sbx-1", wanted(template="big", network="web", ttl=60), "f00d") == {
         "apiVersion": "sandpod.dev/v1alpha1",
         "kind": "Sandbox",
         "metadata": {
@@ -66,7 +71,7 @@ def test_a_new_sandbox_is_whole_and_carries_its_claim() -> None:
                 "sandpod.dev/owner": names.label_value("alice"),
                 "sandpod.dev/session": names.label_value("one"),
             },
-            "annotations": {"sandpod.dev/last-activity": "2026-01-02T03:04:05Z"},
+            "annotations": {"sandpod.dev/last-activity": "2026-01-02T03:04:05Z", "sandpod.dev/claim-id": "f00d"},
         },
         "spec": {
             "templateRef": {"name": "big"},

@@ -83,8 +83,9 @@ def named_in(text: str) -> set[str]:
 
 async def test_everything_that_a_text_names_exists(caller: Caller) -> None:
     tools = await caller.client.list_tools()
-    known = await names_of(caller, tools) | {"display"} | {*ErrorCode}  # what every program, every answer has
     (prompt,) = await caller.client.list_prompts()
+    known = await names_of(caller, tools) | {argument.name for argument in prompt.arguments or []}
+    known |= {"display", *ErrorCode}  # what every Python program has, and every answer
     guide = (await caller.client.get_prompt(prompt.name, {})).messages[0].content
     (template,) = await caller.client.list_resource_templates()
     texts = {

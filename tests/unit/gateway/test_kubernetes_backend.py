@@ -59,6 +59,20 @@ async def refusal(kubeconfig: Path) -> StartError:
     return refused.value
 
 
+async def test_a_claim_takes_no_thread(
+    kube: KubeServer, backend: KubernetesBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each would wait its turn on a busy machine."""
+
+    async def refused(*_: object) -> None:
+        raise AssertionError("a thread was asked for")
+
+    kube.show("ADDED", body("w"))
+    await until(lambda: backend.warm() == {"default": 1})
+    monkeypatch.setattr(asyncio, "to_thread", refused)
+    assert (await backend.claim(ClaimRequest(owner="alice"))).name == "w"
+
+
 async def test_a_start_without_a_kubeconfig_says_so(tmp_path: Path) -> None:
     assert "no cluster to use" in (await refusal(tmp_path / "none")).message
 

@@ -2,7 +2,7 @@ import json
 from datetime import UTC, datetime
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sandpod_api.run_results import Language, Outcome, RunOutput
@@ -120,6 +120,7 @@ _TYPES = st.sampled_from(["image/png", *protocol.MIME_TYPES])
 _BYTES = st.sampled_from([b"x", b'"', b"\x01", "😀".encode(), b"\xff", b"\n\\"])
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(st.booleans(), _TYPES, _BYTES, st.integers(0, MAX_PICTURES)), max_size=40), _BYTES)
 def test_an_answer_stays_below_what_clients_take_whatever_is_shown(
     shown: list[tuple[bool, str, bytes, int]], output: bytes

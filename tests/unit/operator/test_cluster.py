@@ -1,5 +1,6 @@
 """The one module that talks to the API server, against a server that records what it is asked and answers as told."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -59,13 +60,24 @@ async def test_list_reads_page_by_page_with_the_selector(cluster: Cluster, peer:
         (200, {"items": [{"metadata": {"name": "a"}}], "metadata": {"continue": "more"}}),
         (200, {"items": [{"metadata": {"name": "b"}}], "metadata": {}}),
     ]
-    found = await cluster.list(PODS, "boxes")
+    found = [item async for item in cluster.pages(PODS, "boxes")]
     assert [(item["kind"], item["metadata"]["name"]) for item in found] == [("Pod", "a"), ("Pod", "b")]
     selector = "app.kubernetes.io/managed-by=sandpod,sandpod.dev/sandbox"
     assert [asked[:3] for asked in peer.asked] == [
         ("GET", "/api/v1/namespaces/boxes/pods", {"limit": "500", "labelSelector": selector}),
         ("GET", "/api/v1/namespaces/boxes/pods", {"limit": "500", "labelSelector": selector, "continue": "more"}),
     ]
+
+
+async def test_request_takes_no_thread(cluster: Cluster, peer: Peer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each would wait its turn on a busy machine, the Lease's too."""
+
+    async def refused(*_: object) -> None:
+        raise AssertionError("a thread was asked for")
+
+    monkeypatch.setattr(asyncio, "to_thread", refused)
+    await cluster.get(PODS, "boxes", "box")
+    assert len(peer.asked) == 1
 
 
 async def test_writes_say_who_wrote_and_how_to_merge(cluster: Cluster, peer: Peer) -> None:

@@ -114,6 +114,42 @@ async def test_silence_of_the_cluster_is_borne_until_the_deadline(api: ApiServer
         await one.elector.renew()
 
 
+async def test_renewal_that_was_written_twice_is_no_loss(api: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The HTTP client sends a PUT again whose connection broke, and the second one meets the first."""
+    one = Replica(api, "one")
+    await one.elector.try_take()
+    replace = api.replace
+
+    async def twice(resource: Resource, manifest: dict[str, Any]) -> dict[str, Any]:
+        await replace(resource, manifest)
+        return await replace(resource, manifest)
+
+    monkeypatch.setattr(api, "replace", twice)
+    await one.elector.renew()
+    assert holder(api) == "one"
+    monkeypatch.undo()
+    one.time += one.settings.lease_renew_deadline - 0.1
+    await one.elector.renew()
+
+
+async def test_renewal_on_a_dead_connection_is_given_up_in_time_for_another(
+    api: ApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = Replica(api, "one")
+    one.elector._settings = settings(identity="one", lease_retry=0.01, lease_renew_deadline=0.03)
+    await one.elector.try_take()
+
+    async def silent(*_: object) -> dict[str, Any]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    with monkeypatch.context() as broken:
+        broken.setattr(api, "get", silent)
+        await asyncio.wait_for(one.elector.renew(), 5)
+    await one.elector.renew()
+    assert holder(api) == "one"
+
+
 async def test_lost_right_to_the_lease_ends_leadership(api: ApiServer) -> None:
     one = Replica(api, "one")
     await one.elector.try_take()

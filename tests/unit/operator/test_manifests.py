@@ -10,7 +10,6 @@ from sandpod_api.types import NetworkProfile
 from sandpod_operator.manifests import (
     build_pod,
     find_profile,
-    probes,
     workspace_of,
 )
 from sandpod_operator.volume_claims import build_volume_claim
@@ -74,8 +73,9 @@ PLAIN_POD: dict[str, Any] = {
                     {"name": "NODE_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}},
                     {
                         "name": "SANDPOD_PROBES",
-                        "value": "10.96.0.1:443,$(NODE_IP):10250,169.254.169.254:80,10.96.0.10:53",
+                        "value": "10.96.0.1:443,$(NODE_IP):10250,169.254.169.254:80,[fd00:ec2::254]:80,10.96.0.10:53",
                     },
+                    {"name": "SANDPOD_PROBE_INTERVAL", "value": "300"},
                     {"name": "SANDPOD_PREIMPORT", "value": ""},
                     {"name": "SANDPOD_OPEN_FILES", "value": "1024"},
                     {"name": "SANDPOD_WORKSPACE_BYTES", "value": "268435456"},
@@ -277,11 +277,6 @@ def test_profile_with_dns_uses_the_clusters_and_does_not_probe_it() -> None:
     assert "dnsConfig" not in pod["spec"]
     assert pod["metadata"]["labels"]["sandpod.dev/network"] == "web"
     assert "10.96.0.10:53" not in env_of(pod)["SANDPOD_PROBES"]
-
-
-def test_administrator_can_name_more_addresses_to_probe() -> None:
-    found = probes(CLOSED, settings(api_server="", more_probes="10.1.1.1:80, 10.2.2.2:443,"))
-    assert found == ["$(NODE_IP):10250", "169.254.169.254:80", "10.96.0.10:53", "10.1.1.1:80", "10.2.2.2:443"]
 
 
 def test_disk_workspace_has_its_size_in_the_disk_limit() -> None:

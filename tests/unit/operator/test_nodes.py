@@ -1,5 +1,6 @@
 """User namespaces are used where every node that may run a pod says that its runtime has them, and nowhere else."""
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -47,11 +48,12 @@ class Api:
             raise NotFoundError(404, "NotFound", "no such class")
         return dict(self.classes[name])
 
-    async def list(self, resource: Resource, namespace: str) -> list[dict[str, Any]]:
+    async def pages(self, resource: Resource, namespace: str) -> AsyncIterator[dict[str, Any]]:
         self.asked.append(f"{resource.plural}{namespace}")
         if self.error is not None:
             raise self.error
-        return list(self.nodes)
+        for each in self.nodes:
+            yield each
 
 
 SICK = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
@@ -109,7 +111,10 @@ async def test_runtime_class_gives_one_where_it_says_so_and_its_handler_too(case
 
 async def test_without_the_right_to_look_or_without_the_class_nothing_is_claimed() -> None:
     refused = RefusedError(403, "Forbidden", "nodes is forbidden")
-    assert await Nodes(Api(node(""), error=refused)).give_user_namespaces(a_template().spec) is False
+    closed = Api(node(""), error=refused)
+    nodes = Nodes(closed)
+    assert [await nodes.give_user_namespaces(a_template().spec) for _ in range(3)] == [False] * 3
+    assert closed.asked == ["nodes"]
     assert await Nodes(Api(node(""))).give_user_namespaces(a_template(runtimeClassName="gone").spec) is False
     assert await Nodes(Api(node(""), error=refused)).kernel("n") == Kernel()
     assert await Nodes(Api(node(""))).kernel("n") == Kernel("b", "6.1")

@@ -80,6 +80,12 @@ def test_kopf_watches_only_what_is_ours_and_looks_for_nothing_else(monkeypatch: 
     assert not made.posting.enabled
 
 
+def test_kopf_holds_few_of_many_objects_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = create_settings(read(monkeypatch))
+    assert made.watching.chunk_size == 500
+    assert made.queueing.idle_timeout < 1
+
+
 def test_json_lines_have_time_level_message_and_exception() -> None:
     error = ValueError("broken")
     record = logging.LogRecord("x", logging.ERROR, "f", 1, "said %s", ("é",), (ValueError, error, None))

@@ -40,6 +40,7 @@ def test_status_is_the_same_when_it_is_computed_again(name: str) -> None:
         template=state.template,
         refusal=state.refusal,
         kernel=state.kernel,
+        open_allowed=state.open_allowed,
     )
     assert compute_status(again, NOW) == first == stored
 

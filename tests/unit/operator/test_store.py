@@ -1,16 +1,19 @@
+import tracemalloc
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operator_world import metadata, pod_object, sandbox_object
+from operator_world import a_pod, a_sandbox, condition, metadata, pod_object, running, sandbox_object
 from sandpod_api import names
 from sandpod_operator.resources import PODS, SANDBOXES, Key
-from sandpod_operator.store import Store
+from sandpod_operator.store import Listing, Store
 
 BOX = Key("Sandbox", "boxes", "box")
 
 
-def versioned(version: int, **changes: str) -> dict[str, object]:
+def versioned(version: int, **changes: str) -> dict[str, Any]:
     return {**sandbox_object(), "metadata": metadata("box", resourceVersion=str(version), **changes)}
 
 
@@ -51,8 +54,17 @@ def test_members_follow_the_label_of_the_pool() -> None:
     store.put(SANDBOXES, {**sandbox_object(), "metadata": metadata("box", labels=labels)})
     assert [m.metadata.name for m in store.members("boxes", "warm")] == ["box"]
     assert store.members("elsewhere", "warm") == []
-    store.put(SANDBOXES, versioned(2))
+    claimed = sandbox_object(claimed=0)
+    store.put(SANDBOXES, {**claimed, "metadata": metadata("box", labels=labels, resourceVersion="2")})
     assert store.members("boxes", "warm") == []
+    assert store.pool_of("boxes", "box") == ""
+
+
+def listed(store: Store, *manifests: dict[str, Any]) -> Listing:
+    with store.listing(SANDBOXES, "boxes") as listing:
+        for manifest in manifests:
+            listing.put(manifest)
+    return listing
 
 
 def test_full_list_repairs_what_was_missed_and_drops_what_is_gone() -> None:
@@ -62,9 +74,9 @@ def test_full_list_repairs_what_was_missed_and_drops_what_is_gone() -> None:
     store.put(SANDBOXES, {**sandbox_object("elsewhere"), "metadata": metadata("elsewhere", namespace="other")})
     store.put(PODS, pod_object("gone"))
     broken = {"metadata": metadata("broken"), "spec": {"templateRef": {"name": "Not A Name"}}}
-    changed, bad = store.replace(SANDBOXES, "boxes", [versioned(6), broken])
-    assert changed == {BOX, Key("Sandbox", "boxes", "gone")}
-    assert bad == 1
+    listing = listed(store, versioned(6), broken)
+    assert listing.changed == {BOX, Key("Sandbox", "boxes", "gone")}
+    assert listing.bad == 1
     assert sorted(k.name for k in store.keys(SANDBOXES)) == ["box", "elsewhere"]
     assert store.pod("boxes", "gone") is not None
 
@@ -72,7 +84,46 @@ def test_full_list_repairs_what_was_missed_and_drops_what_is_gone() -> None:
 def test_list_that_is_older_than_an_object_leaves_it_as_it_is() -> None:
     store = Store()
     store.put(SANDBOXES, versioned(8))
-    assert store.replace(SANDBOXES, "boxes", [versioned(4)]) == (set(), 0)
+    listing = listed(store, versioned(4))
+    assert (listing.changed, listing.bad) == (set(), 0)
+
+
+def test_what_comes_and_goes_while_a_list_is_read_is_newer_than_the_list() -> None:
+    store = Store()
+    store.put(SANDBOXES, versioned(5))
+    with store.listing(SANDBOXES, "boxes") as listing:
+        store.put(SANDBOXES, {**sandbox_object("new"), "metadata": metadata("new")})
+        store.remove(BOX, "uid-box")
+        listing.put(versioned(5))
+    assert store.keys(SANDBOXES) == [Key("Sandbox", "boxes", "new")]
+    assert listing.changed == set()
+
+
+def test_list_that_breaks_off_takes_nothing_away() -> None:
+    store = Store()
+    store.put(SANDBOXES, versioned(5))
+    with pytest.raises(ValueError, match="broken off"), store.listing(SANDBOXES, "boxes"):
+        raise ValueError("broken off")
+    assert store.keys(SANDBOXES) == [BOX]
+    listed(store)
+    assert store.keys(SANDBOXES) == []
+
+
+def test_claimed_sandbox_and_its_pod_are_what_they_were_and_take_little_memory() -> None:
+    """Ten thousand of them are held at once."""
+    box = a_sandbox(claimed=0, status={"phase": "Ready", "conditions": [condition("Ready", "True", "Ready")]})
+    pod = a_pod(status=running())
+    store = Store()
+    tracemalloc.start()
+    try:
+        store.put(SANDBOXES, box.to_wire())
+        store.put(PODS, pod.to_wire())
+        taken = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert store.sandbox("boxes", "box") == box
+    assert store.pod("boxes", "box") == pod
+    assert taken < 10_000
 
 
 def test_object_that_is_not_of_its_kind_is_refused() -> None:

@@ -1,31 +1,13 @@
 """What counts as reached, and what as kept out."""
 
-import contextlib
+import asyncio
 import errno
 import socket
-from collections.abc import Iterator
 
 import pytest
 
 from sandpod_runner import probe
-
-
-@contextlib.contextmanager
-def silent() -> Iterator[tuple[str, int]]:
-    """Give an address that answers nothing: a listener whose queue is full drops what comes, as a policy does."""
-    with contextlib.ExitStack() as stack:
-        listener = stack.enter_context(socket.socket())
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(0)
-        address = listener.getsockname()
-        while True:
-            waiting = stack.enter_context(socket.socket())
-            waiting.settimeout(0.1)
-            try:
-                waiting.connect(address)
-            except TimeoutError:
-                break
-        yield address
+from silence import silent
 
 
 def test_address_that_takes_connections_is_reached() -> None:
@@ -41,10 +23,11 @@ def test_host_that_answers_that_nothing_listens_is_reached_too() -> None:
 
 
 def test_silence_is_not_reached_and_does_not_hide_what_is() -> None:
-    with silent() as quiet:
+    with silent() as listener:
+        quiet = listener.getsockname()
         assert probe.find_open((quiet, quiet), seconds=0.2) is None
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            host, port = listener.getsockname()
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            host, port = other.getsockname()
             assert probe.find_open((quiet, (host, port)), seconds=5.0) == f"{host}:{port}"
 
 
@@ -58,6 +41,35 @@ def test_address_that_stays_open_is_told() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         host, port = listener.getsockname()
         assert probe.find_lasting_open(((host, port),), patience=0.01, pause=0) == f"{host}:{port}"
+
+
+async def test_later_looks_tell_what_opens_and_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter([None, "10.0.0.1:443", None, *["10.0.0.1:443"] * 1000])
+    monkeypatch.setattr(probe, "find_open", lambda _: next(answers))
+    monkeypatch.setattr(probe, "PAUSE", 0)
+    assert await probe.wait_for_open((("10.0.0.1", 443),), 0.01) == "10.0.0.1:443"
+    assert next(answers) == "10.0.0.1:443"
+
+
+async def test_look_for_which_there_is_no_thread_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    no_thread = RuntimeError("can't start new thread")
+    looks = [no_thread, *["10.0.0.1:443"] * 1000]
+
+    async def to_thread(*_: object) -> object:
+        look = looks.pop(0)
+        if isinstance(look, RuntimeError):
+            raise look
+        return look
+
+    monkeypatch.setattr(asyncio, "to_thread", to_thread)
+    monkeypatch.setattr(probe, "PAUSE", 0.01)
+    assert await probe.wait_for_open((("10.0.0.1", 443),), 0.01) == "10.0.0.1:443"
+
+
+def test_what_has_answered_is_reached_though_the_time_was_up_before_anybody_looked() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        host, port = listener.getsockname()
+        assert probe.find_open(((host, port),), seconds=0) == f"{host}:{port}"
 
 
 def test_no_addresses_are_all_kept_out() -> None:

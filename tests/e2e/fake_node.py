@@ -1,6 +1,7 @@
 """A node that is only said to be there: its pods are reported as running at once, so that thousands cost no container.
 
-Called by `scale.py`. Scheduler, API server, operator and gateways are real; of the kubelet there is what they can see.
+Called by the bench of scale and by the storm of claims. Scheduler, API server, operator and gateways are real; of the
+kubelet there is what they can see.
 """
 
 import asyncio
@@ -18,7 +19,6 @@ from sandpod_gateway.backends import cluster as cluster_module
 from sandpod_gateway.backends.cluster_errors import ClusterError
 from sandpod_gateway.backends.kubernetes_settings import KubernetesSettings
 
-NODE: Final = "sandpod-bench"
 LABEL: Final = "sandpod.dev/bench"
 MERGE: Final = "application/merge-patch+json"
 LEASE_SECONDS: Final = 10.0
@@ -103,39 +103,41 @@ class FakeNode:
 
 
 @asynccontextmanager
-async def fake_node(there: Cluster) -> AsyncIterator[None]:
-    """Have a node that takes pods which ask for `LABEL`, and reports on those of the cluster's sandbox namespace."""
+async def fake_node(there: Cluster) -> AsyncIterator[dict[str, Any]]:
+    """Have a node, and give what a template says to have its pods on it; they are of the one namespace."""
+    # After others by name: what looks for a first node finds a real one.
+    name = f"virtual-{there.sandboxes}"
     room = {"cpu": "100k", "memory": "100Ti", "pods": "100k", "ephemeral-storage": "100Ti"}
     ready = {"type": "Ready", "status": "True", "reason": "Bench", "lastHeartbeatTime": rfc3339(datetime.now(UTC))}
     node = {
         "apiVersion": "v1",
         "kind": "Node",
-        "metadata": {"name": NODE, "labels": {LABEL: "true", "kubernetes.io/os": "linux"}},
+        "metadata": {"name": name, "labels": {LABEL: there.sandboxes, "kubernetes.io/os": "linux"}},
         "spec": {"taints": [{"key": LABEL, "value": "true", "effect": "NoSchedule"}]},
         "status": {"capacity": room, "allocatable": room, "conditions": [ready]},
     }
     await there.kubectl("apply", "-f", "-", stdin=json.dumps(node))
-    await there.kubectl("patch", "node", NODE, "--subresource=status", "-p", json.dumps({"status": node["status"]}))
+    await there.kubectl("patch", "node", name, "--subresource=status", "-p", json.dumps({"status": node["status"]}))
     api = await Pods.connect(KubernetesSettings(namespace=there.sandboxes))
-    working = [asyncio.create_task(FakeNode(api).run()), asyncio.create_task(_be_alive(there))]
+    working = [asyncio.create_task(FakeNode(api).run()), asyncio.create_task(_be_alive(there, name))]
     try:
-        yield
+        yield {"nodeSelector": {LABEL: there.sandboxes}, "tolerations": [{"key": LABEL, "operator": "Exists"}]}
     finally:
         for task in working:
             task.cancel()
         await asyncio.gather(*working, return_exceptions=True)
         await api.close()
-        await there.kubectl("delete", "node", NODE, "--wait=false", check=False)
+        await there.kubectl("delete", "node", name, "--wait=false", check=False)
 
 
-async def _be_alive(there: Cluster) -> None:
+async def _be_alive(there: Cluster, node: str) -> None:
     while True:
         lease = {
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
-            "metadata": {"name": NODE, "namespace": "kube-node-lease"},
+            "metadata": {"name": node, "namespace": "kube-node-lease"},
             "spec": {
-                "holderIdentity": NODE,
+                "holderIdentity": node,
                 "leaseDurationSeconds": 40,
                 "renewTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
             },

@@ -1,0 +1,226 @@
+"""What descriptions of tools and arguments say, tried by a client in local sandboxes: one test for what goes together.
+
+`tests/claims.md` says which sentence is tried where.
+"""
+
+import base64
+import shutil
+import sys
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx2
+import pytest
+import pytest_asyncio
+from fastmcp import Client
+from mcp_types import ImageContent
+
+from background import read_until
+from contract.runner_harness import search_path
+from gateway_server import listening
+from sandpod_api.results import ErrorCode
+from sandpod_gateway.app import Gateway
+from sandpod_gateway.backends.local import LocalBackend
+from sandpod_gateway.backends.local_settings import LocalSettings
+from sandpod_gateway.settings import Settings
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.needs_userns]
+
+
+class Caller:
+    def __init__(self, client: Client[Any]) -> None:
+        self.client = client
+
+    async def call(self, tool: str, /, **arguments: Any) -> dict[str, Any]:
+        result = await self.client.call_tool(tool, arguments, raise_on_error=False)
+        told = result.structured_content
+        assert isinstance(told, dict)
+        assert result.is_error == ("error" in told)
+        self.pictures = sum(isinstance(content, ImageContent) for content in result.content)
+        return told
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def caller() -> AsyncIterator[Caller]:
+    node = shutil.which("node", path=search_path())
+    local = LocalSettings(python=sys.executable, node=node, warm=0, workspace_size="16Mi")
+    settings = Settings(backend="local", local=local)
+    async with (
+        listening(Gateway(settings, LocalBackend(local)), settings) as address,
+        Client(f"{address}/mcp") as client,
+    ):
+        yield Caller(client)
+
+
+async def test_the_three_languages_share_files_and_keep_variables_in_contexts_alone(caller: Caller) -> None:
+    first = await caller.call("run_python_code", code="open('/workspace/shared', 'w').write('p'); x = 1")
+    again = await caller.call("run_python_code", code="print(x)")
+    assert (again["outcome"], again["sandbox"]) == ("error", first["sandbox"])
+    await caller.call("run_js_code", code="require('fs').appendFileSync('shared', 'j'); globalThis.x = 1")
+    assert (await caller.call("run_js_code", code="console.log(typeof x)"))["stdout"] == "undefined\n"
+    await caller.call("run_shell_command", command="printf s >> shared; x=1")
+    shown = await caller.call("run_shell_command", command="cat shared; printf $x")
+    assert (shown["stdout"], shown["sandbox"]) == ("pjs", first["sandbox"])
+    await caller.call("run_python_code", code="kept = 5", context="own")
+    assert (await caller.call("run_python_code", code="kept", context="own"))["result"]["text/plain"] == "5"
+    await caller.call("restart_context", context="own")
+    gone = await caller.call("run_python_code", code="print(open('shared').read(), 'kept' in globals())", context="own")
+    assert (gone["stdout"], gone["context_state"]) == ("pjs False\n", "kept")
+
+
+@pytest.mark.parametrize(
+    ("tool", "argument", "code"),
+    [
+        ("run_python_code", "code", "import sys; 6 * 7; print('out'); print('err', file=sys.stderr); sys.exit(3)"),
+        ("run_js_code", "code", "6 * 7; console.log('out'); console.error('err'); process.exit(3)"),
+        ("run_shell_command", "command", "echo out; echo err >&2; exit 3"),
+    ],
+)
+async def test_failed_run_is_a_normal_result_and_only_what_is_printed_is_seen(
+    caller: Caller, tool: str, argument: str, code: str
+) -> None:
+    told = await caller.call(tool, **{argument: code})
+    assert [told[name] for name in ("stdout", "stderr", "exit_code", "outcome")] == ["out\n", "err\n", 3, "error"]
+    assert told["result"] is None
+
+
+async def test_shell_is_bash_where_there_is_one_and_begins_in_the_folder_that_is_named(caller: Caller) -> None:
+    await caller.call("make_directory", path="deep/er")
+    code = 'echo "${BASH_VERSION:+bash} $PWD $GIVEN"'
+    told = await caller.call("run_shell_command", command=code, cwd="deep/er", env={"GIVEN": "1"})
+    assert told["stdout"] == "bash /workspace/deep/er 1\n"
+
+
+async def test_background_run_of_each_language_ends_at_its_timeout_or_when_it_is_stopped(caller: Caller) -> None:
+    for language, code in (
+        ("python", "import os, sys; print(os.getcwd(), *sys.argv[1:], os.environ['E'], input())"),
+        (
+            "javascript",
+            "process.stdin.on('data', (d) => console.log(process.cwd(), process.argv[2], process.env.E, `${d}`))",
+        ),
+        ("shell", 'read -r line; echo "$PWD $1 $E $line"'),
+    ):
+        begun = await caller.call(
+            "start_run", code=code, language=language, args=["a"], env={"E": "e"}, stdin="in\n", cwd="deep"
+        )
+        assert begun["state"] == "running"
+        read = await read_until(caller.call, begun["run_id"])
+        assert read["stdout"].strip() == "/workspace/deep a e in"
+    late = await caller.call("start_run", code="sleep 60", language="shell", timeout=0.5)
+    assert (await read_until(caller.call, late["run_id"]))["result"]["outcome"] == "timeout"
+    child = "import subprocess; p = subprocess.Popen(['sleep', '61']); print('begun', flush=True); p.wait()"
+    begun = await caller.call("start_run", code=child)
+    await read_until(caller.call, begun["run_id"], "begun\n")
+    assert (await caller.call("stop_run", run_id=begun["run_id"]))["result"]["outcome"] == "cancelled"
+    left = await caller.call("run_shell_command", command="cat /proc/[0-9]*/cmdline | tr '\\0' ' '")
+    assert "sleep 61" not in left["stdout"]
+    listed = {run["run_id"]: run for run in (await caller.call("list_runs"))["runs"]}
+    assert listed[begun["run_id"]]["state"] == "ended"
+    ordinary = await caller.call("run_python_code", code="print('by its name')")
+    assert (await caller.call("read_run", run_id=ordinary["run_id"]))["stdout"] == "by its name\n"
+
+
+async def test_sandbox_of_its_own_is_told_of_and_ended(caller: Caller) -> None:
+    await caller.call("write_file", path="mine", text="1", overwrite=True)
+    made = await caller.call("create_sandbox", lifetime={"ttl": 500, "idle_timeout": 400})
+    handle = made["sandbox"]
+    code = "cat mine; cat /proc/[0-9]*/cmdline | tr '\\0' ' '"
+    begun = await caller.call("start_run", code="sleep 62", language="shell")
+    seen = await caller.call("run_shell_command", command=code, sandbox=handle)
+    assert seen["sandbox"] == handle
+    assert ("No such file" in seen["stderr"], "sleep 62" in seen["stdout"]) == (True, False)
+    await caller.call("stop_run", run_id=begun["run_id"])
+    told = await caller.call("get_sandbox", sandbox=handle)
+    assert (told["status"], told["reason"], told["network"]) == ("Ready", None, "none")
+    assert told["age_seconds"] > 0
+    assert told["created_at"] < told["expires_at"]
+    entry = next(each for each in (await caller.call("list_sandboxes"))["sandboxes"] if each["sandbox"] == handle)
+    assert (entry["status"], entry["expires_at"] is not None) == ("Ready", True)
+    assert (await caller.call("close_sandbox", sandbox=handle))["sandbox"] == handle
+    assert (await caller.call("read_file", path="mine", sandbox=handle))["error"] == ErrorCode.SESSION_NOT_FOUND
+    assert (await caller.call("read_file", path="mine"))["content"] == "1"
+
+
+async def test_files_are_listed_read_and_looked_at_as_described(caller: Caller) -> None:
+    await caller.call("write_file", path="f/text.txt", text="h\u00e9llo")
+    await caller.call("write_file", path="f/sub/bytes.bin", content_base64="/wD+")
+    await caller.call("run_shell_command", command="ln -sf text.txt f/link")
+    flat = (await caller.call("list_files", path="f"))["entries"]
+    assert {(entry["path"], entry["kind"]) for entry in flat} == {
+        ("f/link", "symlink"),
+        ("f/sub", "directory"),
+        ("f/text.txt", "file"),
+    }
+    [text] = [entry for entry in flat if entry["path"] == "f/text.txt"]
+    assert (text["size"], text["modified_at"] is not None) == (6, True)
+    deep = await caller.call("list_files", path="f", recursive=True)
+    assert "f/sub/bytes.bin" in {entry["path"] for entry in deep["entries"]}
+    few = await caller.call("list_files", path="f", recursive=True, limit=2)
+    assert (len(few["entries"]), few["truncated"], deep["truncated"]) == (2, True, False)
+    for path, encoding, content in (
+        ("f/text.txt", "utf-8", "h\u00e9llo"),
+        ("/workspace/f/sub/bytes.bin", "base64", "/wD+"),
+    ):
+        read = await caller.call("read_file", path=path)
+        assert (read["encoding"], read["content"], read["truncated"]) == (encoding, content, False)
+    forced = await caller.call("read_file", path="f/text.txt", encoding="base64")
+    assert base64.b64decode(forced["content"]) == "h\u00e9llo".encode()
+    part = await caller.call("read_file", path="f/text.txt", offset=3, limit=2)
+    assert (part["content"], part["truncated"]) == ("ll", True)
+    await caller.call("write_file", path="f/long.txt", text="x" * 200_000)
+    most = await caller.call("read_file", path="f/long.txt", limit=200_000)
+    assert (most["bytes"], most["truncated"]) == (131072, True)
+    assert (await caller.call("stat_file", path="f/link"))["kind"] == "symlink"
+    looked = await caller.call("stat_file", path="f/text.txt")
+    assert (looked["kind"], looked["size"], looked["mime_type"]) == ("file", 6, "text/plain")
+    assert looked["modified_at"] == text["modified_at"]
+    assert (await caller.call("stat_file", path="f/sub"))["kind"] == "directory"
+    await caller.call("run_python_code", code="open('left.bin', 'wb').write(b'\\xff\\0')")
+    left = await caller.call("read_artifact", artifact="left.bin")
+    assert (left["encoding"], left["content"]) == ("base64", "/wA=")
+
+
+async def test_files_are_put_moved_and_deleted_as_described(caller: Caller) -> None:
+    assert (await caller.call("upload_file", filename="u.txt", text="1", path="up/here"))["path"] == "up/here/u.txt"
+    again = {"filename": "u.txt", "content_base64": "Mg==", "path": "up/here"}
+    assert (await caller.call("upload_file", **again))["error"] == ErrorCode.FILE_EXISTS
+    await caller.call("upload_file", **again, overwrite=True)
+    assert (await caller.call("read_file", path="up/here/u.txt"))["content"] == "2"
+    link = await caller.call("upload_file", filename="u.txt", path="up/here")
+    async with httpx2.AsyncClient() as http:
+        await http.put(link["url"], content=b"3")
+    assert (await caller.call("read_file", path="up/here/u.txt"))["content"] == "3"
+    await caller.call("make_directory", path="up/here")
+    assert (await caller.call("stat_file", path="up/here/u.txt"))["size"] == 1
+    for target, outcome in (("no/such/folder.txt", ErrorCode.NOT_FOUND), ("up/here/v.txt", None)):
+        moved = await caller.call("move_file", source="up/here/u.txt", destination=target)
+        assert moved.get("error") == outcome
+    await caller.call("move_file", source="up/here", destination="up/there")
+    assert (await caller.call("read_file", path="up/there/v.txt"))["content"] == "3"
+    await caller.call("make_directory", path="up/empty")
+    await caller.call("run_shell_command", command="ln -s there up/link")
+    for path in ("up/empty", "up/link", "up/there/v.txt"):
+        assert (await caller.call("delete_file", path=path))["path"] == path
+    assert "error" in await caller.call("delete_file", path="up")
+    assert (await caller.call("delete_file", path="up", recursive=True))["path"] == "up"
+
+
+async def test_work_is_done_as_the_prompt_says(caller: Caller) -> None:
+    await caller.call("write_file", path="data.csv", text="a\n1\n2\n", overwrite=True)
+    failed = await caller.call("run_python_code", code="print(rows)")
+    assert (failed["outcome"], failed["exit_code"], "NameError" in failed["stderr"]) == ("error", 1, True)
+    draw = "import matplotlib.pyplot as plt\nplt.plot(rows)\nplt.savefig('chart.png')"
+    done = await caller.call(
+        "run_python_code", code=f"rows = [int(r) for r in open('data.csv').readlines()[1:]]\n{draw}"
+    )
+    assert (done["outcome"], caller.pictures) == ("ok", 1)
+    begun = await caller.call("start_run", code="for i in range(3): print(i)", timeout=600)
+    assert (await read_until(caller.call, begun["run_id"]))["stdout"] == "0\n1\n2\n"
+    assert (await caller.call("stop_run", run_id=begun["run_id"]))["state"] == "ended"
+    async with httpx2.AsyncClient() as http:
+        one = await caller.call("create_link", path="chart.png")
+        assert (await http.get(one["url"])).content.startswith(b"\x89PNG")
+        whole = await caller.call("fetch_workspace")
+        assert (await http.get(whole["url"])).content.startswith(b"\x1f\x8b")
+    packages = {package["name"]: package["source"] for package in (await caller.call("list_packages"))["packages"]}
+    assert packages["matplotlib"] == "image"

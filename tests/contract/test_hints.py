@@ -1,0 +1,225 @@
+"""Hints, followed as a model would: what one says to call or to do is done, and then the program works."""
+
+import ast
+import re
+import shutil
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from fastmcp import Client
+from mcp_types import ImageContent
+
+from background import read_until
+from contract.runner_harness import search_path
+from npm_registry import Registry, npm_registry
+from package_index import Index, package_index
+from sandpod_gateway.app import Gateway
+from sandpod_gateway.backends.local import LocalBackend
+from sandpod_gateway.backends.local_settings import LocalSettings
+from sandpod_gateway.packages.settings import NpmSettings, PackageSettings
+from sandpod_gateway.settings import Settings
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.needs_userns]
+
+
+@dataclass
+class Place:
+    """A server, a client of it, and what packages it can get."""
+
+    client: Client[Any]
+    index: Index
+    registry: Registry
+    pictures: int = 0
+
+    async def call(self, tool: str, /, **arguments: Any) -> dict[str, Any]:
+        answer = await self.client.call_tool(tool, arguments, raise_on_error=False)
+        self.pictures = sum(isinstance(content, ImageContent) for content in answer.content)
+        assert isinstance(answer.structured_content, dict)
+        return answer.structured_content
+
+    async def python(self, code: str, **arguments: Any) -> dict[str, Any]:
+        return await self.call("run_python_code", code=code, **arguments)
+
+    async def js(self, code: str, **arguments: Any) -> dict[str, Any]:
+        return await self.call("run_js_code", code=code, **arguments)
+
+    async def shell(self, command: str, **arguments: Any) -> dict[str, Any]:
+        return await self.call("run_shell_command", command=command, **arguments)
+
+    async def obey(self, hint: str) -> None:
+        """Make the one call that the hint names."""
+        [(tool, text)] = re.findall(r"(\w+)(\([^)]*\))", hint)
+        call = ast.parse(f"{tool}{text}", mode="eval").body
+        assert isinstance(call, ast.Call)
+        done = await self.call(
+            tool, **{word.arg or "": ast.literal_eval(word.value) for word in call.keywords}, wait=120
+        )
+        assert done["status"] == "success", done
+
+    async def names_of(self) -> set[str]:
+        return {tool.name for tool in await self.client.list_tools()}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def place() -> AsyncIterator[Place]:
+    node = shutil.which("node", path=search_path())
+    local = LocalSettings(
+        python=sys.executable, node=node, warm=0, memory="256Mi", workspace_size="16Mi", tmp_size="64Mi"
+    )
+    with package_index() as index, npm_registry() as registry:
+        packages = PackageSettings(index_url=index.url, npm=NpmSettings(registry_url=registry.url))
+        gateway = Gateway(Settings(backend="local", local=local, packages=packages), LocalBackend(local))
+        async with gateway.running(), Client(gateway.mcp) as client:
+            yield Place(client, index, registry)
+
+
+async def test_missing_module_is_there_after_the_call_that_the_hint_names(place: Place) -> None:
+    place.index.add("greet-me", "1.0")
+    code = "import greet_me\nprint(greet_me.VERSION)"
+    other = (await place.call("create_sandbox"))["sandbox"]
+    for own in ({}, {"sandbox": other}):
+        failed = await place.python(code, **own)
+        assert failed["outcome"] == "error"
+        await place.obey(failed["hint"])
+        assert (await place.python(code, **own))["stdout"] == "1.0\n"
+
+
+async def test_missing_module_of_a_fresh_sandbox_comes_with_the_run_as_the_hint_says(place: Place) -> None:
+    place.index.add("aside", "1.0")
+    place.registry.add("aside", "2.0.0")
+    python = await place.python("import aside", fresh=True)
+    javascript = await place.js("require('aside')", fresh=True)
+    for failed, run, code in (
+        (python, place.python, "import aside; print(aside.VERSION)"),
+        (javascript, place.js, "console.log(require('aside').VERSION)"),
+    ):
+        assert "install_packages" not in failed["hint"], "that sandbox is gone"
+        packages = ast.literal_eval(re.findall(r"packages=(\[.*?\])", failed["hint"])[0])
+        assert (await run(code, packages=packages, fresh=True))["outcome"] == "ok"
+
+
+async def test_module_that_has_another_name_is_there_by_its_packages_name(place: Place) -> None:
+    place.index.add("pymupdf", "1.0")
+    failed = await place.python("import fitz")
+    await place.obey(failed["hint"])
+    listed = (await place.call("list_packages"))["packages"]
+    assert "pymupdf" in {package["name"] for package in listed if package["source"] == "installed"}
+    sources = [package["source"] for package in listed]
+    assert sources == sorted(sources, key=["installed", "image"].index), "those that were installed come first"
+
+
+@pytest.mark.parametrize("how", ["run", "shell", "background"])
+async def test_missing_npm_package_is_there_after_the_call_that_the_hint_names(place: Place, how: str) -> None:
+    name = f"@made/{how}"
+    place.registry.add(name, "1.2.0")
+    code = f'console.log(require("{name}/index.js").VERSION)'
+
+    async def run() -> dict[str, Any]:
+        if how == "run":
+            return await place.js(code)
+        if how == "shell":
+            return await place.shell(f"node -e '{code}'")
+        run_id = (await place.call("start_run", code=code, language="javascript"))["run_id"]
+        first = await read_until(place.call, run_id)
+        again = await place.call("read_run", run_id=run_id, cursor=first["cursor"])
+        assert again["result"]["hint"] == first["result"]["hint"], "also when what it wrote was read before"
+        return {**first["result"], "stdout": first["stdout"]}
+
+    failed = await run()
+    assert failed["outcome"] == "error"
+    await place.obey(failed["hint"])
+    assert (await run())["stdout"] == "1.2.0\n"
+
+
+async def test_missing_file_of_javascript_is_found_where_the_hint_says(place: Place) -> None:
+    await place.shell("mkdir -p lib && echo 'exports.v = 7' > lib/made.js")
+    failed = await place.js("console.log(require('./made.js').v)")
+    assert "list_files" in failed["hint"]
+    listed = (await place.call("list_files", recursive=True))["entries"]
+    [found] = [entry["path"] for entry in listed if entry["path"].endswith("made.js")]
+    assert (await place.js(f"console.log(require('./{found}').v)"))["stdout"] == "7\n"
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["python3 -m pip install --retries 0 tabulate-x", "npm install tabulate-x"],
+)
+async def test_installers_of_a_shell_lead_to_install_packages_which_works(place: Place, command: str) -> None:
+    hint = (await place.shell(f"({command}) || (echo 'npm: command not found' >&2; exit 1)"))["hint"]
+    assert "install_packages" in hint
+    place.index.add("tabulate-x", "1.0")
+    done = await place.call("install_packages", packages=["tabulate-x"], wait=120)
+    assert done["status"] == "success"
+
+
+@pytest.mark.parametrize(
+    ("tool", "code"),
+    [
+        ("run_python_code", "import urllib.request; urllib.request.urlopen('http://192.0.2.1')"),
+        ("run_python_code", "import urllib.request; urllib.request.urlopen('https://sandpod.example')"),
+        ("run_js_code", "fetch('https://sandpod.example')"),
+        ("run_js_code", "require('http').get('http://192.0.2.1')"),
+    ],
+)
+async def test_no_network_is_told_with_the_profiles_that_there_are_and_the_other_ways(
+    place: Place, tool: str, code: str
+) -> None:
+    hint = (await place.call(tool, code=code))["hint"]
+    [content] = await place.client.read_resource("sandpod://capabilities")
+    assert '"networks": ["none"]' in getattr(content, "text", "")
+    assert "no network" in hint
+    assert "no other profile" in hint
+    named = set(re.findall(r"[a-z]+_[a-z]+", hint))
+    assert named == {"write_file", "upload_file", "install_packages"} <= await place.names_of()
+    await place.call("write_file", path="in.txt", text="data", overwrite=True)
+    assert (await place.shell("cat in.txt"))["stdout"] == "data"
+
+
+@pytest.mark.parametrize("backend", ["TkAgg", "QtAgg"])
+async def test_figure_for_a_display_comes_back_once_the_backend_is_left_alone(place: Place, backend: str) -> None:
+    draw = "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()"
+    failed = await place.python(f"import matplotlib\nmatplotlib.use('{backend}')\n{draw}")
+    assert (failed["outcome"], place.pictures) == ("error", 0)
+    assert "leave matplotlib's backend as it is" in failed["hint"]
+    assert (await place.python(draw))["outcome"] == "ok"
+    assert place.pictures == 1
+
+
+async def test_path_that_is_read_only_leads_to_two_that_are_not(place: Place) -> None:
+    for failed in (
+        await place.python("open('/etc/new.txt', 'w')"),
+        await place.js("require('fs').writeFileSync('/etc/new.txt', '1')"),
+        await place.shell("echo 1 > /etc/new.txt"),
+    ):
+        folders = re.findall(r"/\w+", failed["hint"])
+        assert folders == ["/workspace", "/tmp"]
+        for folder in folders:
+            assert (await place.python(f"open('{folder}/new.txt', 'w').write('1')"))["outcome"] == "ok"
+
+
+async def test_full_folder_takes_files_again_when_some_are_deleted(place: Place) -> None:
+    await place.python("open('fill.bin', 'wb').write(bytes(12 << 20))")
+    more = "open('more.bin', 'wb').write(bytes(8 << 20))"
+    failed = await place.python(more)
+    assert "delete what is not needed there" in failed["hint"]
+    await place.call("delete_file", path="fill.bin")
+    assert (await place.python(more))["outcome"] == "ok"
+    await place.call("delete_file", path="more.bin")
+
+
+async def test_program_that_took_too_much_memory_works_in_parts(place: Place) -> None:
+    failed = await place.python("data = bytearray(400 << 20)")
+    assert failed["outcome"] == "out_of_memory"
+    assert failed["hint"] == "It used more than the sandbox's 256 MiB of memory. Work on the data in parts."
+    assert (await place.python("for _ in range(8):\n    data = bytearray(50 << 20)"))["outcome"] == "ok"
+
+
+async def test_program_that_was_too_slow_ends_with_a_longer_timeout(place: Place) -> None:
+    code = "import time; time.sleep(1.5); print('done')"
+    failed = await place.python(code, timeout=0.5)
+    assert (failed["outcome"], "longer one as `timeout`" in failed["hint"]) == ("timeout", True)
+    assert (await place.python(code, timeout=60))["stdout"] == "done\n"
