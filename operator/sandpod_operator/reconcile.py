@@ -149,11 +149,8 @@ class Reconciler:
         if spec and said_of_user_namespaces(spec, default=self._settings.host_users) is None:
             observed = replace(observed, user_namespaces=await self._nodes.give_user_namespaces(spec))
         plan = plan_sandbox(observed, self._settings, now)
-        if not any(isinstance(action, Create) and action.resource is resources.PODS for action in plan.actions):
-            self._turns.wants_none(observed.sandbox)
-        elif (held := self._turns.hold(observed.sandbox)) is not None:
-            return plan_sandbox(replace(observed, refusal=held), self._settings, now)
-        return plan
+        held = self._turns.held(observed.sandbox, wants=plan.makes(resources.PODS))
+        return plan if held is None else plan_sandbox(replace(observed, refusal=held), self._settings, now)
 
     def _decide_pool(self, key: Key, now: datetime) -> Plan:
         observed = observe.observe_pool(self._store, self._notes, key, burst=self._settings.pool_burst)

@@ -9,7 +9,8 @@ it has refused a pod, whoever wants one waits in the line, and one at a time has
 - Refused: the turn passes on, and it is not asked again before the next sign of room: a pod that left, or time. So a
   place costs at most one refusal of each, and one that no place is large enough for holds up nobody.
 - The quota counts a pod for a moment after it is gone, so a refusal in that moment says nothing: the line rests, and
-  the same one has the turn again. Else whoever asks as that moment ends would get the place.
+  the same one has the turn again. Else whoever asks as that moment ends would get the place. It does not rest for one
+  that others have overtaken before: there is no place that is large enough for it.
 
 A refused claim, whose caller waits, gets a place that a pool gives up; so does a pool that has nothing. They are first
 in the line, so the giver does not take it back. A claim that no node takes waits here too, for such a place alone.
@@ -25,6 +26,8 @@ from sandpod_operator.resources import POOLS, Key
 SETTLES: Final = timedelta(seconds=3)
 """Time after a pod left in which the quota may still count it. It takes tens of milliseconds on an idle cluster."""
 REST: Final = timedelta(seconds=1)
+LEAVES: Final = timedelta(seconds=10)
+"""Longest wait for a pod that is given up to leave, before others are asked."""
 GIVES_AGAIN: Final = timedelta(seconds=60)
 """Wait before one more warm sandbox is given up for somebody whom the first did not help; doubles."""
 NODES_YIELD: Final = timedelta(seconds=10)
@@ -82,6 +85,7 @@ class Waiter:
         for_node: Whether it has its place in the quota, and no node takes it.
         sandboxes: Those that wait, by uid: a claim's only one, or some of a pool's.
         asked: Whether it had its turn since the last sign of room.
+        overtaken: Whether somebody found room after it was refused: what fits others is too small for it.
         given: How many warm sandboxes were given up for it, in vain so far.
         given_at: When the last was.
     """
@@ -91,6 +95,7 @@ class Waiter:
     for_node: bool = False
     sandboxes: dict[str, Key] = field(default_factory=dict)
     asked: bool = False
+    overtaken: bool = False
     given: int = 0
     given_at: datetime = _LONG_AGO
 
@@ -115,7 +120,7 @@ class Line:
         longest: The most that it grows to.
         waiters: By key.
         whose: The key of who waits, by the uids of its sandboxes.
-        on_the_way: How many places are on their way to those for whom they were given up.
+        expects_until: A place that was given up for somebody is on its way until then, or until a pod left.
         message: What the quota said last.
         rounds: How often all were refused, one after the other, since there was another sign of room than time.
         next_round: When time is a sign of room.
@@ -127,7 +132,7 @@ class Line:
     longest: float
     waiters: dict[Key, Waiter] = field(default_factory=dict)
     whose: dict[str, Key] = field(default_factory=dict)
-    on_the_way: int = 0
+    expects_until: datetime = _LONG_AGO
     message: str = ""
     rounds: int = 0
     next_round: datetime = _LONG_AGO
@@ -160,7 +165,7 @@ class Line:
             known = self.waiters.setdefault(waiter.key, waiter)
             known.sandboxes[uid] = sandbox
             # A pool that comes now, as the one that gave the place up, must not be the one that finds it.
-            known.asked |= self.on_the_way > 0 and not known.is_claim
+            known.asked |= waiter.since < self.expects_until and not known.is_claim
 
     def leave(self, uid: str) -> None:
         """Take out a sandbox that does not wait any more, whatever for."""
@@ -173,6 +178,8 @@ class Line:
     def let_in(self, uid: str) -> None:
         """Note that a sandbox has its pod."""
         self.rounds = 0
+        for waiter in self._in_quota():
+            waiter.overtaken |= waiter.asked
         if uid in self.whose:
             self.waiters[self.whose[uid]].given = 0
             self.leave(uid)
@@ -180,7 +187,7 @@ class Line:
     def refused(self, uid: str, message: str, now: datetime) -> None:
         """Note that the quota refused the pod of a sandbox that waits."""
         self.message = message
-        if now < self.settles_at:
+        if now < self.settles_at and not self.waiters[self.whose[uid]].overtaken:
             self.rests_until = now + REST
         else:
             self.pass_on(uid, now)
@@ -203,7 +210,7 @@ class Line:
             # Not while somebody is still to be asked: where pods leave all the time the line would rest for ever.
             self.settles_at = now + SETTLES
         self.rounds = 0
-        self.on_the_way = max(0, self.on_the_way - 1)
+        self.expects_until = _LONG_AGO
         self._begin_round()
 
     def _begin_round(self) -> None:
@@ -216,9 +223,8 @@ class Line:
         if now < self.rests_until or not waiting:
             return None
         if self._all_asked():
-            if now < self.next_round:
+            if now < max(self.next_round, self.expects_until):
                 return None
-            self.on_the_way = 0
             self._begin_round()
         first = next(waiter for waiter in _in_order(waiting, shares) if not waiter.asked)
         return next(iter(first.sandboxes.values()))
@@ -227,7 +233,7 @@ class Line:
         """Return when somebody who does not have the turn should look again."""
         if now < self.rests_until:
             return self.rests_until
-        return self.next_round if self._all_asked() else now + REST
+        return max(self.next_round, self.expects_until) if self._all_asked() else now + REST
 
     def giver(self, shares: Mapping[Key, Share], now: datetime) -> tuple[Key, Key] | None:
         """Return the pool that has to give a warm sandbox up now, and for whom.
@@ -251,11 +257,11 @@ class Line:
         if who in self.waiters:
             waiter = self.waiters[who]
             waiter.given, waiter.given_at = waiter.given + 1, now
-            self.on_the_way += 1
+            self.expects_until = now + LEAVES
 
     def gave_none(self, who: Key) -> None:
         """Note that the pool had none after all."""
-        self.on_the_way = max(0, self.on_the_way - 1)
+        self.expects_until = _LONG_AGO
         if who in self.waiters:
             self.waiters[who].given, self.waiters[who].given_at = 0, _LONG_AGO
 

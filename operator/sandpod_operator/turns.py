@@ -50,8 +50,16 @@ class Turns:
                 )
         return found
 
-    def hold(self, sandbox: Sandbox) -> Refusal | None:
-        """Return why a sandbox that wants a pod has to wait for its turn, or None when it may make it."""
+    def held(self, sandbox: Sandbox, *, wants: bool) -> Refusal | None:
+        """Return why a sandbox that wants a pod has to wait for its turn, or None when it may make it.
+
+        Args:
+            sandbox: It is looked at.
+            wants: Whether it would make a pod now.
+        """
+        if not wants:
+            self._wants_none(sandbox)
+            return None
         key, namespace = _key(sandbox), sandbox.metadata.namespace
         line, now = self.line(namespace), self._clock()
         if not line.has_turns:
@@ -64,7 +72,7 @@ class Turns:
             reason=Reason.QUOTA_EXCEEDED, message=line.message, attempts=line.rounds, until=line.wakes_at(now)
         )
 
-    def wants_none(self, sandbox: Sandbox) -> None:
+    def _wants_none(self, sandbox: Sandbox) -> None:
         """Note that a sandbox waits for no place in the quota: it has a pod, or must not have one."""
         line, uid = self.line(sandbox.metadata.namespace), sandbox.metadata.uid
         claimed = sandbox.spec.claim is not None

@@ -46,11 +46,6 @@ async def has(objects: Objects, **wanted: int) -> None:
     await until(f"the pools have {wanted}", look, within=60)
 
 
-async def condition(objects: Objects, pool: str) -> dict[str, Any]:
-    conditions = (await objects.status(pool, "sandboxpool")).get("conditions", [])
-    return next((c for c in conditions if c["type"] == "Progressing"), {})
-
-
 async def test_pools_share_a_quota_that_is_full_and_a_claim_goes_first(
     objects: Objects, operator: OperatorProcess
 ) -> None:
@@ -64,8 +59,8 @@ async def test_pools_share_a_quota_that_is_full_and_a_claim_goes_first(
     await until("each pool has some", shared, within=60)
 
     async def told() -> dict[str, Any]:
-        found = await condition(objects, "first")
-        return found if "claims first" in found.get("message", "") else {}
+        found = await objects.condition("first", "Progressing")
+        return found if "claims first" in found["message"] else {}
 
     found = await until("the pool says why it is not full", told, within=20)
     assert (found["reason"], found["status"]) == ("PoolBlocked", "False")
@@ -92,4 +87,4 @@ async def test_room_that_comes_is_shared_by_what_each_wants(objects: Objects, op
         await objects.cluster.kubectl("scale", "sbxp", pool, "-n", objects.namespace, f"--replicas={replicas}")
     await has(objects, first=4, second=3, third=2)
     for pool in ("first", "second", "third"):
-        assert (await condition(objects, pool))["reason"] == "PoolFull"
+        assert (await objects.condition(pool, "Progressing"))["reason"] == "PoolFull"
