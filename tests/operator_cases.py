@@ -323,6 +323,11 @@ CASES: dict[str, Case] = {
         "Ready=False/NodeLost",
         "Failed",
     ),
+    "started, and its node has not told that it is ready": Case(
+        observed(pod=a_pod(status=running(ready=False, container_ready=False))),
+        "NetworkIsolated=True/Probed Ready=True/Ready",
+        "Ready",
+    ),
     "node does not report": Case(
         observed(sandbox=a_sandbox(claimed=30, status=LIVED), pod=a_pod(status=running(ready=False))),
         "Ready=False/NodeLost",

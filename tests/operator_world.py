@@ -120,8 +120,12 @@ def a_pod(sandbox: str = "box", *, status: Any = None, **meta: Any) -> Pod:
     return Pod.model_validate(pod_object(sandbox, status=status, **meta))
 
 
-def running(*, ready: bool = True) -> dict[str, Any]:
-    """The status of a pod whose runner has started, on a node that reports or does not."""
+def running(*, ready: bool = True, container_ready: bool = True) -> dict[str, Any]:
+    """The status of a pod whose runner has started.
+
+    A node that is given up has its pods' condition Ready changed and nothing else; as the startup probe passes, the
+    kubelet tells `started` before either is true.
+    """
     return {
         "phase": "Running",
         "conditions": [
@@ -129,7 +133,12 @@ def running(*, ready: bool = True) -> dict[str, Any]:
             {"type": "Ready", "status": "True" if ready else "False", "lastTransitionTime": rfc3339(NOW)},
         ],
         "containerStatuses": [
-            {"name": "sandbox", "ready": ready, "started": True, "state": {"running": {"startedAt": rfc3339(NOW)}}}
+            {
+                "name": "sandbox",
+                "ready": container_ready,
+                "started": True,
+                "state": {"running": {"startedAt": rfc3339(NOW)}},
+            }
         ],
     }
 

@@ -158,9 +158,17 @@ class Pod(ObservedModel):
 
     @property
     def ready(self) -> bool:
-        """Whether the kubelet reports it as ready now."""
+        """Whether it takes runs now, and its node is there.
+
+        The kubelet tells that a startup probe passed at once, and up to a second later that container and pod are
+        ready, which without a readiness probe says nothing more. A node that is given up has a ready container in a
+        pod that is not: https://kubernetes.io/docs/concepts/architecture/nodes/#node-status.
+        """
+        if not self.started or self.ended:
+            return False
         ready = self.condition("Ready")
-        return self.started and not self.ended and ready is not None and ready.status == "True"
+        reported = self.container is not None and self.container.ready
+        return not reported or (ready is not None and ready.status == "True")
 
     def condition(self, kind: str) -> PodCondition | None:
         """Return the pod's condition of that type, or None."""

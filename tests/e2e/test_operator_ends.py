@@ -17,16 +17,32 @@ FILL_MEMORY = (
     "files = [open(f'{folder}/fill', 'wb', 0) for folder in ('/workspace', '/tmp', '/dev/shm')]\n"
     "for file in itertools.cycle(files): file.write(bytes(1 << 20))"
 )
+FILL_DISK = "import shutil; file = open('/workspace/fill', 'wb', 0)\nfor _ in range(160): file.write(bytes(1 << 20))"
 
 
 @pytest.fixture(scope="module")
 def objects(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Objects]:
     assert cluster.namespace
     log = tmp_path_factory.mktemp("operator") / "log"
+    # The one that ends while other tests go on is still there when it is looked at.
     with namespace("ends") as own, running(log, own.sandboxes, RETENTION="600"):
         made = Objects(cluster=own)
         asyncio.run(made.template())
         yield made
+
+
+@pytest.fixture(scope="module")
+def full_disk(objects: Objects) -> str:
+    """A sandbox that uses more of the node's disk than it may; the kubelet finds out while other tests go on."""
+
+    async def fill() -> None:
+        await objects.template("disk", workspace={"medium": "Disk", "size": "64Mi"})
+        await objects.sandbox("disk", templateRef={"name": "disk"})
+        await objects.phase("disk", "Ready")
+        await objects.cluster.in_pod("disk", FILL_DISK)
+
+    asyncio.run(fill())
+    return "disk"
 
 
 @pytest.fixture
@@ -57,6 +73,7 @@ async def patch_status(objects: Objects, kind: str, name: str, status: object) -
     await objects.cluster.kubectl("patch", kind, name, *where, "--subresource=status", "-p", change)
 
 
+@pytest.mark.usefixtures("full_disk")
 async def test_sandbox_that_uses_up_its_memory_is_told_so_by_the_kernels_word(objects: Objects) -> None:
     sizes = {"workspace": {"size": "128Mi"}, "tmpSize": "128Mi", "resources": {"memory": "128Mi"}}
     await objects.template("small", **sizes)
@@ -98,3 +115,9 @@ async def test_sandbox_of_a_node_that_is_given_up_is_told_to_be_lost_and_why(obj
     await objects.phase("lost", "Ready")
     await objects.cluster.kubectl("taint", "node", lost_node, f"{LOST}=gone:NoExecute")
     assert "aint" in await objects.reason("lost", "NodeLost", within=30)
+
+
+async def test_sandbox_that_fills_the_nodes_disk_is_evicted_and_told_what_ran_out(
+    objects: Objects, full_disk: str
+) -> None:
+    assert "limit" in await objects.reason(full_disk, "Evicted", within=240)

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import signal
 import socket
 import struct
 import sys
@@ -36,6 +37,8 @@ from sandpod_runner.stdio import join
 logger = logging.getLogger(__name__)
 
 NOT_ISOLATED: Final = 78
+TERMINATED: Final = 128 + signal.SIGTERM
+"""As a shell tells it. After a 0 the kubelet calls the pod Succeeded, and drops that it evicted it, and for what."""
 _CONFIG: Final = 2
 _TERMINATION_LOG: Final = "/dev/termination-log"
 _PEER: Final = struct.Struct("=iII")
@@ -108,7 +111,7 @@ async def _serve(settings: Settings, entrance: Entrance) -> int:
             return NOT_ISOLATED
     finally:
         await launcher.close()
-    return 0
+    return TERMINATED if entrance.stream_fd is None else 0
 
 
 def _tolerate(reached: str, settings: Settings) -> bool:

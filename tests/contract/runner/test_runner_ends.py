@@ -250,7 +250,7 @@ async def test_runner_that_is_told_to_end_takes_its_programs_along(tmp_path: Pat
         assert await client.processes_with("sleep 3017") != []
         os.kill(told.pid, signal.SIGTERM)
         assert (await stream.finish(name)).outcome == "sandbox_lost"
-        assert await asyncio.to_thread(told.process.wait, 10) == 0
+        assert await asyncio.to_thread(told.process.wait, 10) == 128 + signal.SIGTERM
         assert await client.processes_with("sleep 3017") == []
         await stream.close()
 
