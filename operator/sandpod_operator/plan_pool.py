@@ -6,7 +6,7 @@ once, so that a broken template costs little. What is left to others while quota
 """
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from sandpod_api import names
@@ -68,6 +68,8 @@ def plan_pool(observed: ObservedPool, settings: OperatorSettings, now: datetime)
     fresh = [m for m in kept if m.metadata.name not in stale]
     pace = _pace(fresh, observed, template)
     given = _given(kept, observed, now)
+    if given:
+        pace = replace(pace, window=1)  # What replaces it must not find its place before whom it was given up for.
     unplaced = _unplaced(kept, observed, now)
     status = compute_pool_status(observed, now)
     actions: list[Action] = [delete_sandbox(m) for m in (*failed, *unused, *given, *unplaced)]

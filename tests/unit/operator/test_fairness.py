@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from operator_world import SPACE, World, metadata, sandbox_object, template_object
+from operator_world import SPACE, World, ended, metadata, running, sandbox_object, template_object
 from sandpod_api import names
 from sandpod_api.conditions import ConditionType, Reason, find
 from sandpod_operator.errors import RefusedError
@@ -282,6 +282,39 @@ async def test_pools_leave_the_schedulers_queue_to_a_claim() -> None:
     await world.gone(Key("Sandbox", SPACE, "urgent"))
     await no_node_takes(world)
     assert world.warm() == {"a": 4}
+
+
+async def test_claim_that_no_node_takes_gets_the_place_of_a_warm_sandbox() -> None:
+    world = await short(1000, a=2, b=3)
+    assert world.warm() == {"a": 2, "b": 3}
+    await world.cold_start("urgent")
+    await world.pod_becomes("urgent", unschedulable())
+    assert world.warm().total() == 4, "one is given up, and none is made in its place"
+    await world.pod_becomes("urgent", running())
+    await world.calm()
+    assert world.warm() == {"a": 2, "b": 3}
+
+
+async def test_claim_that_no_node_ever_takes_holds_up_pools_for_a_moment_alone() -> None:
+    world = await short(1000, a=2, b=3)
+    await world.cold_start("hopeless")
+    await world.pod_becomes("hopeless", unschedulable())
+    held = [await world.claim_from("b") for _ in range(2)]
+    for name in held:
+        await world.gone(Key("Sandbox", SPACE, name))
+    await world.after(11)
+    await world.calm()
+    assert world.warm() == {"a": 2, "b": 3}
+
+
+async def test_pod_that_ended_makes_room_though_it_is_still_there() -> None:
+    world = await short(1, a=1)
+    held = await world.claim_from("a")
+    await world.calm()
+    assert world.waiting() == {"a": 1}
+    world.quota = 2  # The quota counts no pod that has ended.
+    await world.pod_becomes(held, ended(1))
+    assert world.warm() == {"a": 1}
 
 
 steps = st.lists(st.tuples(st.sampled_from(["claim", "end", "cold", "wait"]), st.integers(0, 5)), max_size=12)
