@@ -220,7 +220,7 @@ class Objects:
     async def pause_image(self) -> str:
         """Return an image that every node has, of what holds a pod's namespaces: no Python and no runner in it."""
         nodes = json.loads(await self.cluster.kubectl("get", "nodes", "-o", "json"))["items"]
-        return next(name for i in nodes[0]["status"]["images"] for name in i["names"] or () if "/pause:" in name)
+        return next(str(name) for i in nodes[0]["status"]["images"] for name in i["names"] or () if "/pause:" in name)
 
     async def phase(self, name: str, phase: str, *, within: float = 60) -> dict[str, Any]:
         """Wait until a Sandbox has a phase, and return its status."""
