@@ -176,15 +176,16 @@ def _may_begin(fresh: Sequence[Sandbox], observed: ObservedPool, pace: Pace, now
     """Return how many sandboxes the pool may make now, as far as it is up to how its others do."""
     waiting = sum(lacks_node(m) for m in fresh)
     broken = sum(is_stuck(m) and not lacks_node(m) and not lacks_quota(m) for m in fresh)
-    under_way = len(fresh) - sum(is_warm(m) for m in fresh) - waiting - broken
-    may_begin = pace.window - under_way
+    under_way = len(fresh) - sum(is_warm(m) for m in fresh) - waiting
+    if pace.proven:
+        under_way -= broken
+    limits = [pace.window - under_way]
     if not pace.proven:
-        may_begin = min(may_begin, FIRST - under_way - waiting - broken)
+        limits.append(FIRST - under_way - waiting)
     most = _may_wait(observed, now)
     if most is not None and pace.window == 1:
-        # Whatever more were made would only be taken back.
-        may_begin = min(may_begin, most - under_way - waiting)
-    return may_begin
+        limits.append(most - under_way - waiting)  # Whatever more were made would only be taken back.
+    return min(limits)
 
 
 def _may_wait(observed: ObservedPool, now: datetime) -> int | None:

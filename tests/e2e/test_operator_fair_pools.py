@@ -86,5 +86,9 @@ async def test_room_that_comes_is_shared_by_what_each_wants(objects: Objects, op
     for pool, replicas in (("first", 4), ("second", 3), ("third", 2)):
         await objects.cluster.kubectl("scale", "sbxp", pool, "-n", objects.namespace, f"--replicas={replicas}")
     await has(objects, first=4, second=3, third=2)
-    for pool in ("first", "second", "third"):
-        assert (await objects.condition(pool, "Progressing"))["reason"] == "PoolFull"
+
+    async def all_full() -> bool:
+        found = [await objects.condition(pool, "Progressing") for pool in ("first", "second", "third")]
+        return all(condition["reason"] == "PoolFull" for condition in found)
+
+    await until("all say that they are full", all_full, within=20)
