@@ -15,8 +15,8 @@ _MISSING_PYTHON: Final = re.compile(r"ModuleNotFoundError: No module named '([\w
 _MISSING_NODE: Final = re.compile(r"Cannot find (?:module|package) '([^'\n]{1,100})'")
 _NO_NETWORK: Final = re.compile(
     r"Temporary failure in name resolution|Name or service not known|Network is unreachable|ENETUNREACH|EAI_AGAIN"
-    r"|getaddrinfo ENOTFOUND|Could not resolve host|Errno 110\] Connection timed out|connect ETIMEDOUT"
-    r"|(?:TimeoutError:|urlopen error) timed out"
+    r"|getaddrinfo ENOTFOUND|Could not resolve host|Connection timed out|connect ETIMEDOUT|CONNECT_TIMEOUT"
+    r"|ConnectTimeout|(?:TimeoutError:|urlopen error) timed out"
 )
 
 # What a program writes and what to do then, the more telling first; None where that depends on the sandbox.

@@ -5,6 +5,7 @@ who has to look again; what is done then is the plans' business.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import datetime
@@ -24,6 +25,7 @@ from sandpod_operator.turns import Turns
 _log = logging.getLogger(__name__)
 
 _SWEEPERS: Final = 16  # requests at once; the API server shares its turns among all clients
+_FEW: Final = 100  # orphans whose Sandboxes are asked for one by one; for more, all there are is listed
 
 
 class ClusterReads(Protocol):
@@ -175,20 +177,26 @@ class Controller:
         grace = self._settings.orphan_grace
         due = [key for key, since in self._suspects.items() if (now - since).total_seconds() >= grace]
         # A lost node or a broken garbage collector leaves many at once, and one after the other would take minutes.
+        many = len(due) > _FEW
+        if many:
+            for namespace in {key.namespace for key in due}:
+                await self._resync(resources.SANDBOXES, namespace)
         slots = asyncio.Semaphore(_SWEEPERS)
-        done = await asyncio.gather(*(self._take_orphan(key, slots) for key in due), return_exceptions=True)
+        doing = (self._take_orphan(key, slots, look=not many) for key in due)
+        done = await asyncio.gather(*doing, return_exceptions=True)
         for error in filter(None, done):
             raise error
 
-    async def _take_orphan(self, key: Key, slots: asyncio.Semaphore) -> None:
+    async def _take_orphan(self, key: Key, slots: asyncio.Semaphore, *, look: bool) -> None:
         async with slots:
             uid = self._store.uid_of(key)
-            if not uid:
+            if not uid or self._store.sandbox(key.namespace, key.name) is not None:
                 return
-            try:
-                self.saw(resources.SANDBOXES, await self._cluster.get(resources.SANDBOXES, key.namespace, key.name))
-            except NotFoundError:
-                await self._delete_orphan(key, uid)
+            with contextlib.suppress(NotFoundError):
+                if look:
+                    self.saw(resources.SANDBOXES, await self._cluster.get(resources.SANDBOXES, key.namespace, key.name))
+                    return
+            await self._delete_orphan(key, uid)
 
     async def _delete_orphan(self, key: Key, uid: str) -> None:
         _log.info("pod %s/%s has no Sandbox any more: deleting it", key.namespace, key.name)

@@ -16,6 +16,7 @@ from sandpod_operator.controller import Controller
 from sandpod_operator.health import Health
 from sandpod_operator.resources import LEASES, WATCHED, Resource, key_of
 from sandpod_operator.settings import OperatorSettings
+from sandpod_operator.storages import NoDiffs, NoProgress
 
 Login = Callable[[], Awaitable[Credentials]]
 Seen = Callable[[Resource, str | None, dict[str, Any]], None]
@@ -79,8 +80,8 @@ def create_settings(settings: OperatorSettings) -> kopf.OperatorSettings:
     result.watching.chunk_size = PAGE
     result.queueing.idle_timeout = 0.5
     result.persistence.finalizer = f"{names.GROUP}/unused"
-    result.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=names.GROUP)
-    result.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=names.GROUP)
+    result.persistence.progress_storage = NoProgress()
+    result.persistence.diffbase_storage = NoDiffs()
     for resource in WATCHED:
         if resource.selector:
             result.watching.label_selectors[resource.plural] = resource.selector

@@ -118,6 +118,7 @@ def shared(
         measures.fresh(session, options.fresh, refilled),
         measures.first_byte(session, options.bytes),
         measures.throughput(session, options.megabytes),
+        measures.packages(session, options.packages),
     ]
 
 
@@ -128,6 +129,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--calls", type=int, default=300, help="calls of each kind")
     parser.add_argument("--fresh", type=int, default=20, help="fresh sandboxes")
     parser.add_argument("--cold", type=int, default=5, help="sandboxes without a pool")
+    parser.add_argument("--packages", type=int, default=5, help="sandboxes to install packages into")
     parser.add_argument("--bytes", type=int, default=40, help="streamed lines")
     parser.add_argument("--megabytes", type=int, default=100, help="output to stream")
     parser.add_argument("--json", type=Path, default=None, help="file for all samples")

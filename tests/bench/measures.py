@@ -135,6 +135,23 @@ async def fresh(session: Session, count: int, refilled: Callable[[], Awaitable[o
     yield Row("fresh", samples)
 
 
+async def packages(session: Session, count: int) -> AsyncIterator[Row]:
+    """Install a pandas that the image has not, and what it needs, into new sandboxes; the first fills the cache."""
+    samples = []
+    for index in range(count + 1):
+        sandbox = await session.create(name=f"bench-packages-{index}")
+        start = time.perf_counter()
+        done = await session.call("install_packages", packages=["pandas<3"], sandbox=sandbox, wait=300)
+        took = (time.perf_counter() - start) * MILLIS
+        if done.is_error or done["status"] != "success":
+            print(f"  packages were not measured, since the index can't be had: {done}")
+            return
+        if index:
+            samples.append(took)
+        await session.close(sandbox)
+    yield Row("packages", samples)
+
+
 async def first_byte(session: Session, count: int) -> AsyncIterator[Row]:
     """From a program's write to its arrival here; the sandbox's clock is this machine's."""
     sandbox = await session.create(name="bench-byte")

@@ -38,6 +38,7 @@ BUDGETS: Final = {
     "fresh": Budget(what="fresh sandbox to first output", unit="ms", limit="60 / 200", peer="agent-sandbox 329"),
     "byte": Budget(what="program's write to its arrival", unit="ms", limit="15", peer="the stream alone 1"),
     "cold": Budget(what="sandbox without a pool, image present", unit="ms", limit="2500", peer="a bare pod 2000"),
+    "packages": Budget(what="pandas from the cache into a sandbox", unit="ms", limit="3000", peer=""),
     "output": Budget(what="output streamed out of a sandbox", unit="MB/s", limit="50", peer="one exec 77 to 100"),
     "memory": Budget(what="idle sandbox, no pre-imports", unit="MB", limit="25", peer=""),
     "imported": Budget(what="idle sandbox, the template's pre-imports", unit="MB", limit=None, peer=""),

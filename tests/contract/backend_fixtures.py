@@ -107,6 +107,15 @@ def cases() -> dict[str, type[Case]]:
     return found
 
 
+def servers() -> dict[str, tuple[str, ...]]:
+    """Return the flags of `sandpod serve` for each kind that has real sandboxes here."""
+    flags = {
+        "local": ("--backend", "local", "--local.warm", "0"),
+        "kubernetes": ("--backend", "kubernetes", "--kubernetes.namespace", KubernetesCase.namespace),
+    }
+    return {name: flags[name] for name in cases() if name in flags}
+
+
 def descendants(pid: int) -> set[int]:
     """Return the host's numbers of all processes below one."""
     parents = {}

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import pytest
 import pytest_asyncio
 
-from contract.backend_fixtures import Case, cases
+from contract.backend_fixtures import Case, cases, servers
 from contract.inside import SETTINGS, Box
 from sandpod_gateway.backends.base import Backend, ClaimRequest
 from sandpod_gateway.backends.local import LocalBackend
@@ -41,6 +41,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 def case(request: pytest.FixtureRequest) -> Case:
     """A kind of backend."""
     return cases()[request.param]()
+
+
+@pytest.fixture(params=servers())
+def server_flags(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    """The flags of a gateway with one kind of sandboxes."""
+    return servers()[request.param]
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""npm packages in local sandboxes without a network, from a registry on this machine: installed, found, refused."""
+"""npm packages in sandboxes without a network, from a registry on this machine: installed, found, refused."""
 
 import asyncio
 import hashlib
@@ -29,6 +29,11 @@ class Place:
         assert isinstance(answer.structured_content, dict)
         return answer.structured_content
 
+    async def close(self) -> None:
+        """Close the caller's sandboxes, which a cluster would keep for the next test."""
+        for sandbox in (await self.call("list_sandboxes"))["sandboxes"]:
+            await self.call("close_sandbox", sandbox=sandbox["sandbox"], force=True)
+
     async def install(self, *packages: str, **arguments: Any) -> dict[str, Any]:
         call = {"packages": list(packages), "wait": 120, "language": "javascript", **arguments}
         return await self.call("install_packages", **call)
@@ -41,17 +46,21 @@ class Place:
 
 
 @asynccontextmanager
-async def place(*flags: str) -> AsyncIterator[Place]:
+async def place(*flags: str, server: tuple[str, ...] = FLAGS) -> AsyncIterator[Place]:
     with npm_registry() as registry:
         async with (
-            serving(*FLAGS, "--packages.npm.registry-url", registry.url, *flags) as (url, _),
+            serving(*server, "--packages.npm.registry-url", registry.url, *flags) as (url, _),
             Client(url) as mcp,
         ):
-            yield Place(mcp, registry)
+            made = Place(mcp, registry)
+            yield made
+            await made.close()
 
 
-async def test_package_with_what_it_depends_on_is_found_by_require_and_import_from_anywhere() -> None:
-    async with place() as here:
+async def test_package_with_what_it_depends_on_is_found_by_require_and_import_from_anywhere(
+    server_flags: tuple[str, ...],
+) -> None:
+    async with place(server=server_flags) as here:
         program = "#!/usr/bin/env node\nconsole.log('hi', require('@made/helper').VERSION);\n"
         main = here.registry.add(
             "greet", "1.2.0", dependencies={"@made/helper": "^1.0.0"}, bin="cli.js", files={"package/cli.js": program}
@@ -87,8 +96,10 @@ async def test_package_with_what_it_depends_on_is_found_by_require_and_import_fr
         assert (await here.call("list_files"))["entries"] == []
 
 
-async def test_run_installs_what_it_names_and_second_sandbox_gets_it_from_the_cache() -> None:
-    async with place() as here:
+async def test_run_installs_what_it_names_and_second_sandbox_gets_it_from_the_cache(
+    server_flags: tuple[str, ...],
+) -> None:
+    async with place(server=server_flags) as here:
         here.registry.add("greet", "1.0.0")
         assert (await here.js(REQUIRE, packages=["greet"]))["stdout"] == "1.0.0\n"
         asked = len(here.registry.asked)

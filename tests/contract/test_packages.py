@@ -1,4 +1,4 @@
-"""Packages in local sandboxes without a network, from an index on this machine: installed, found, listed, refused."""
+"""Packages in sandboxes without a network, from an index on this machine: installed, found, listed, refused."""
 
 import asyncio
 import hashlib
@@ -28,6 +28,11 @@ class Place:
         assert isinstance(answer.structured_content, dict)
         return answer.structured_content
 
+    async def close(self) -> None:
+        """Close the caller's sandboxes, which a cluster would keep for the next test."""
+        for sandbox in (await self.call("list_sandboxes"))["sandboxes"]:
+            await self.call("close_sandbox", sandbox=sandbox["sandbox"], force=True)
+
     async def install(self, *packages: str, **arguments: Any) -> dict[str, Any]:
         return await self.call("install_packages", packages=list(packages), wait=120, **arguments)
 
@@ -36,14 +41,18 @@ class Place:
 
 
 @asynccontextmanager
-async def place(*flags: str) -> AsyncIterator[Place]:
+async def place(*flags: str, server: tuple[str, ...] = FLAGS) -> AsyncIterator[Place]:
     with package_index() as index:
-        async with serving(*FLAGS, "--packages.index-url", index.url, *flags) as (url, _), Client(url) as mcp:
-            yield Place(mcp, index)
+        async with serving(*server, "--packages.index-url", index.url, *flags) as (url, _), Client(url) as mcp:
+            made = Place(mcp, index)
+            yield made
+            await made.close()
 
 
-async def test_package_with_what_it_depends_on_is_there_for_runs_contexts_and_the_shell() -> None:
-    async with place() as here:
+async def test_package_with_what_it_depends_on_is_there_for_runs_contexts_and_the_shell(
+    server_flags: tuple[str, ...],
+) -> None:
+    async with place(server=server_flags) as here:
         main = here.index.add(
             "greet",
             "1.2",
@@ -74,8 +83,10 @@ async def test_package_with_what_it_depends_on_is_there_for_runs_contexts_and_th
         assert (await here.call("list_files"))["entries"] == []
 
 
-async def test_run_installs_what_it_names_and_no_more_than_once() -> None:
-    async with place() as here:
+async def test_run_installs_what_it_names_and_no_more_than_once(
+    server_flags: tuple[str, ...],
+) -> None:
+    async with place(server=server_flags) as here:
         here.index.add("greet", "1.0")
         assert (await here.python(VERSION, packages=["greet"]))["stdout"] == "1.0\n"
         asked = len(here.index.asked)
@@ -85,8 +96,10 @@ async def test_run_installs_what_it_names_and_no_more_than_once() -> None:
         assert here.index.downloads().count("greet-1.0-py3-none-any.whl") == len(here.index.downloads())
 
 
-async def test_second_sandbox_gets_its_packages_from_the_cache() -> None:
-    async with place() as here:
+async def test_second_sandbox_gets_its_packages_from_the_cache(
+    server_flags: tuple[str, ...],
+) -> None:
+    async with place(server=server_flags) as here:
         here.index.add("greet", "1.0")
         await here.install("greet")
         asked = len(here.index.asked)

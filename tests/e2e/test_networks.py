@@ -6,11 +6,13 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from fastmcp import Client
 
 from e2e.callers import Session
 from e2e.cluster import Cluster, until
 from e2e.operator_process import IMAGE, Objects
 from e2e.scraping import scrape
+from e2e.server import serving
 
 CONNECT = """
 import socket, sys
@@ -20,6 +22,16 @@ try:
 except OSError as error:
     print(type(error).__name__)
 """
+
+# What a program says of a connection whose packets are dropped: standard libraries, and the clients that are used most.
+REFUSED = {
+    "socket": ("run_python_code", "import socket; socket.create_connection(('{target}', 53), timeout=1)"),
+    "urllib": ("run_python_code", "import urllib.request; urllib.request.urlopen('http://{target}:53', timeout=1)"),
+    "requests": ("run_python_code", "import requests; requests.get('http://{target}:53', timeout=1)"),
+    "name": ("run_python_code", "import requests; requests.get('http://example.com', timeout=5)"),
+    "fetch": ("run_js_code", "await fetch('http://{target}:53')"),
+    "fetch by name": ("run_js_code", "await fetch('http://example.com')"),
+}
 
 
 @pytest.fixture
@@ -33,7 +45,7 @@ async def target(cluster: Cluster) -> str:
 @pytest.fixture
 async def template(cluster: Cluster, target: str) -> AsyncIterator[str]:
     """A template of the installed gateway with a profile that opens the target."""
-    profile = {"name": "near", "egress": [{"cidr": f"{target}/32", "ports": [53]}]}
+    profile = {"name": "near", "egress": [{"cidr": f"{target}/32", "ports": [53, 8080]}]}
     await Objects(cluster=cluster).template("networks", image=IMAGE, networkProfiles=[profile])
     yield "networks"
     await cluster.kubectl("delete", "sbxt", "networks", "-n", cluster.sandboxes)
@@ -110,3 +122,46 @@ async def test_profile_of_a_live_sandbox_is_changed_and_its_state_stays(
     assert (await session.python("print(x + 1)", sandbox=sandbox, context="kept"))["stdout"] == "42\n"
     assert (await cluster.pod_of(sandbox))["metadata"]["uid"] == before["metadata"]["uid"]
     await session.close(sandbox)
+
+
+async def test_hint_after_a_refused_connection_names_the_call_that_gives_a_network(
+    session: Session, template: str, target: str
+) -> None:
+    closed = await session.create(template=template)
+    told = set()
+    for tool, code in REFUSED.values():
+        reply = await session.call(tool, code=code.format(target=target), sandbox=closed)
+        told.add(reply["hint"])
+    other = 'call create_sandbox(template="networks", network="near") and run it there.'
+    assert told == {f"This sandbox has no network. Other profiles of its template: near; {other}"}
+    opened = await session.create(template="networks", network="near")
+    assert (await session.python(CONNECT, sandbox=opened, args=[target]))["stdout"] == "open\n"
+    reply = await session.python(REFUSED["name"][1], sandbox=opened)
+    assert reply["hint"].startswith('This sandbox has the network profile "near", which may not open that.')
+    await session.close(opened)
+    await session.close(closed)
+
+
+async def test_telnet_goes_as_far_as_the_profile_that_is_set_for_it(
+    cluster: Cluster, template: str, target: str
+) -> None:
+    flags = ["--backend", "kubernetes", "--kubernetes.namespace", cluster.sandboxes, "--compat.systems", "chrishayuk"]
+    flags += ["--kubernetes.default-template", template, "--compat.telnet-network", "near"]
+
+    async def call(tool: str, **arguments: Any) -> dict[str, Any]:
+        answer = await mcp.call_tool(tool, arguments, raise_on_error=False)
+        assert isinstance(answer.structured_content, dict)
+        return answer.structured_content
+
+    async with serving(*flags) as (url, _), Client(url) as mcp:
+        # It ends a connection on which nothing is asked for five seconds.
+        made = await call("connect", host=target, port=8080, timeout=2)
+        assert made["connected"] is True, made
+        # The cluster's DNS tells its health over HTTP, whose lines are as telnet sends them.
+        asked = "GET /health HTTP/1.0\r\nHost: x\r\n"
+        said = await call("send_command", session_id=made["session_id"], command=asked)
+        assert said.get("response", "").startswith("HTTP/1.0 200 OK"), said
+        refused = await call("connect", host=target, port=9153, timeout=2)
+        assert (refused["connected"], "near" in refused["error"]) == (False, True), refused
+        for sandbox in (await call("list_sandboxes"))["sandboxes"]:
+            await call("close_sandbox", sandbox=sandbox["sandbox"], force=True)

@@ -134,6 +134,23 @@ async def test_sweep_asks_the_api_server_before_it_takes_a_pod() -> None:
     assert world.store.sandbox(SPACE, "box") is not None
 
 
+async def test_sweep_of_very_many_asks_for_all_sandboxes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World(orphan_grace=0)
+    for number in range(101):
+        world.store.put(PODS, world.api.set(PODS, pod_object(f"box-{number}")))
+    world.api.set(SANDBOXES, sandbox_object("box-7"))
+
+    asked = world.api.get
+
+    async def one_by_one(resource: Resource, namespace: str, name: str) -> dict[str, Any]:
+        assert resource is not SANDBOXES
+        return await asked(resource, namespace, name)
+
+    monkeypatch.setattr(world.api, "get", one_by_one)
+    await world.controller.sweep()
+    assert world.named("Pod") == ["box-7"]
+
+
 async def test_resync_repairs_what_a_watch_lost_counts_it_and_wakes_everyone() -> None:
     world = World()
     world.store.put(SANDBOXES, {**sandbox_object("gone"), "metadata": metadata("gone")})
