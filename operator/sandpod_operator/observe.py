@@ -216,4 +216,5 @@ def orphans(store: Store) -> list[Key]:
 
 
 def _suffix() -> str:
-    return "".join(secrets.choice(_ALPHABET) for _ in range(_SUFFIX))
+    # Not by secrets.choice: names need not be of even odds, and many are drawn for each event of a pool.
+    return "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in secrets.token_bytes(_SUFFIX))

@@ -31,15 +31,17 @@ class Pace:
     good: frozenset[str] = frozenset()
     bad: frozenset[str] = frozenset()
 
-    def after(self, template: str, *, good: Collection[str], bad: Collection[str], refused: bool) -> "Pace":
+    def after(self, template: str | None, *, good: Collection[str], bad: Collection[str], refused: bool) -> "Pace":
         """Return it as what is seen now leaves it.
 
         Args:
-            template: The hash of the template as it is now; another one begins anew.
+            template: The hash of the template as it is now; another one begins anew. None while there is none.
             good: Names of the sandboxes of it that are ready.
             bad: Names of those that can't start.
             refused: Whether the quota keeps some waiting.
         """
+        if template is None:
+            return self
         before = self if self.template == template else Pace(template=template)
         news = frozenset(good) - before.good
         window = min(_MOST, before.window * 2 ** min(len(news), 10))

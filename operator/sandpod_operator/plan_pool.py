@@ -8,6 +8,7 @@ once, so that a broken template costs little. What is left to others while quota
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import Self
 
 from sandpod_api import names
 from sandpod_api.conditions import ConditionType, Reason, find
@@ -47,6 +48,35 @@ class PoolPlan(Plan):
     gives_to: Key | None = None
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _State:
+    """How a pool's up-to-date sandboxes do: names of those that are ready, and of those that can't start, and counts.
+
+    `bad` are the unscheduled ones too, but not those that the quota refused: these say nothing of the template.
+    """
+
+    warm: list[str]
+    bad: list[str]
+    unscheduled: int
+    refused: int
+    starting: int
+
+    @classmethod
+    def of(cls, members: Sequence[Sandbox]) -> Self:
+        """Look at each of them once."""
+        warm = [m.metadata.name for m in members if is_warm(m)]
+        others = [m for m in members if not is_warm(m)]
+        bad = [m.metadata.name for m in others if not lacks_quota(m) and is_stuck(m)]
+        refused = sum(lacks_quota(m) for m in others)
+        return cls(
+            warm=warm,
+            bad=bad,
+            unscheduled=sum(lacks_node(m) for m in others),
+            refused=refused,
+            starting=len(members) - len(warm) - len(bad) - refused,
+        )
+
+
 def plan_pool(observed: ObservedPool, settings: OperatorSettings, now: datetime) -> PoolPlan:
     """Decide about one pool.
 
@@ -66,7 +96,8 @@ def plan_pool(observed: ObservedPool, settings: OperatorSettings, now: datetime)
     unused = _unneeded(kept, observed, stale, now)
     kept = _without(kept, unused)
     fresh = [m for m in kept if m.metadata.name not in stale]
-    pace = _pace(fresh, observed, template)
+    state = _State.of(fresh)
+    pace = observed.pace.after(template, good=state.warm, bad=state.bad, refused=state.refused > 0)
     given = _given(kept, observed, now)
     if given:
         pace = replace(pace, window=1)  # What replaces it must not find its place before whom it was given up for.
@@ -75,10 +106,10 @@ def plan_pool(observed: ObservedPool, settings: OperatorSettings, now: datetime)
     actions: list[Action] = [delete_sandbox(m) for m in (*failed, *unused, *given, *unplaced)]
     if not given and not unplaced:
         room = _allowed(kept, observed, stale) - len(kept)
-        missing = min(pool.spec.replicas - len(fresh), room, _may_begin(fresh, observed, pace, now))
+        missing = min(pool.spec.replicas - len(fresh), room, _may_begin(state, observed, pace, now))
         actions += _creations(missing, observed)
     actions += _status_actions(observed, status, now)
-    recovered = any(is_warm(m) for m in fresh)
+    recovered = bool(state.warm)
     guilty = any(not _excused(m) for m in failed)
     return PoolPlan(
         actions=tuple(actions),
@@ -161,24 +192,11 @@ def _allowed(members: Sequence[Sandbox], observed: ObservedPool, stale: Collecti
     return spec.replicas + (min(spec.update_strategy.max_surge, spec.replicas) if updating else 0)
 
 
-def _pace(fresh: Sequence[Sandbox], observed: ObservedPool, template: str | None) -> Pace:
-    if template is None:
-        return observed.pace
-    return observed.pace.after(
-        template,
-        good=[m.metadata.name for m in fresh if is_warm(m)],
-        bad=[m.metadata.name for m in fresh if is_stuck(m) and not lacks_quota(m)],
-        refused=any(lacks_quota(m) for m in fresh),
-    )
-
-
-def _may_begin(fresh: Sequence[Sandbox], observed: ObservedPool, pace: Pace, now: datetime) -> int:
+def _may_begin(state: _State, observed: ObservedPool, pace: Pace, now: datetime) -> int:
     """Return how many sandboxes the pool may make now, as far as it is up to how its others do."""
-    waiting = sum(lacks_node(m) for m in fresh)
-    broken = sum(is_stuck(m) and not lacks_node(m) and not lacks_quota(m) for m in fresh)
-    under_way = len(fresh) - sum(is_warm(m) for m in fresh) - waiting
-    if pace.proven:
-        under_way -= broken
+    waiting, under_way = state.unscheduled, state.starting + state.refused
+    if not pace.proven:
+        under_way += len(state.bad) - waiting
     limits = [pace.window - under_way]
     if not pace.proven:
         limits.append(FIRST - under_way - waiting)

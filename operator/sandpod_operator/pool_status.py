@@ -30,12 +30,12 @@ def is_stuck(sandbox: Sandbox) -> bool:
 
 def lacks_quota(sandbox: Sandbox) -> bool:
     """Tell whether it waits for a place in the quota."""
-    return is_stuck(sandbox) and sandbox.status.reason == Reason.QUOTA_EXCEEDED
+    return sandbox.status.reason == Reason.QUOTA_EXCEEDED
 
 
 def lacks_node(sandbox: Sandbox) -> bool:
     """Tell whether no node takes it."""
-    return is_stuck(sandbox) and sandbox.status.reason == Reason.UNSCHEDULABLE
+    return sandbox.status.reason == Reason.UNSCHEDULABLE
 
 
 def compute_pool_status(observed: ObservedPool, now: datetime) -> SandboxPoolStatus:
@@ -90,14 +90,11 @@ def _blocked(observed: ObservedPool, now: datetime) -> Cause | None:
         text = f"There is no SandboxTemplate {observed.pool.spec.template_ref.name!r} here."
         return Cause(Reason.POOL_BLOCKED, text)
     neighbours = observed.neighbours
-    stuck = [
-        ready
-        for m in sorted(observed.members, key=lambda m: m.metadata.name)
-        if (ready := find(m.status.conditions, ConditionType.READY)) is not None and is_stuck(m)
-    ]
-    if stuck:
-        commonest = Counter(ready.reason for ready in stuck).most_common(1)[0][0]
-        message = next(ready.message for ready in stuck if ready.reason == commonest)
+    stuck = sorted((m for m in observed.members if is_stuck(m)), key=lambda m: m.metadata.name)
+    reasons = [ready for m in stuck if (ready := find(m.status.conditions, ConditionType.READY)) is not None]
+    if reasons:
+        commonest = Counter(ready.reason for ready in reasons).most_common(1)[0][0]
+        message = next(ready.message for ready in reasons if ready.reason == commonest)
         turns = f" {_TURNS}" if commonest == Reason.QUOTA_EXCEEDED else ""
         return Cause(Reason.POOL_BLOCKED, clean(f"{commonest}: {message[: MAX_MESSAGE - 200]}{turns}"))
     if neighbours.nodes_yield_until is not None and now < neighbours.nodes_yield_until and observed.pace.window == 1:
