@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 
-from operator_world import SPACE, World, metadata, running, sandbox_object, template_object
+from operator_world import NOW, SPACE, World, metadata, running, sandbox_object, template_object
 from sandpod_api import names
+from sandpod_api.types import Claim, Workspace
+from sandpod_gateway.backends.claims import Wanted, new_sandbox
 from sandpod_operator.resources import POOLS, SANDBOXES, TEMPLATES, Key
 
 POOL = Key("SandboxPool", SPACE, "warm")
@@ -32,11 +34,13 @@ def told(world: World) -> set[str]:
     return {s.labels["pool"] for m in world.metrics.registry.collect() for s in m.samples if "pool" in s.labels}
 
 
-def made_for_claim(name: str, **spec: Any) -> dict[str, Any]:
+def made_for_claim(
+    name: str, *, template: str = "python", network: str = names.NETWORK_NONE, workspace: Workspace | None = None
+) -> dict[str, Any]:
     """A Sandbox as a gateway makes it while none is warm."""
-    made = sandbox_object(name, claimed=0, **spec)
-    made["metadata"]["annotations"] = {names.ANNOTATION_CLAIM_ID: "0123456789abcdef"}
-    return made
+    claim = Claim(owner="alice", session="", time=NOW)
+    made = new_sandbox(name, Wanted(template, network, claim, lifetime=None), "0123456789abcdef", workspace)
+    return {**made, "metadata": {**metadata(name), **made["metadata"]}}
 
 
 async def test_pool_tells_what_it_should_have_what_it_has_and_no_claim_yet() -> None:
@@ -87,7 +91,10 @@ async def test_restarted_operator_counts_from_nothing_and_none_of_what_was_claim
 
 async def test_warm_sandbox_that_goes_unclaimed_is_no_claim() -> None:
     world = await world_with("warm")
-    await world.gone(Key("Sandbox", SPACE, world.named("Sandbox")[0]))
+    deleted, taken_out = world.named("Sandbox")
+    await world.gone(Key("Sandbox", SPACE, deleted))
+    meta = world.api.objects[Key("Sandbox", SPACE, taken_out)]["metadata"]
+    await world.change(Key("Sandbox", SPACE, taken_out), metadata={**meta, "labels": {}})
     await world.change(POOL, spec={"templateRef": {"name": "python"}, "replicas": 0})
     assert claims(world) == 0
 
@@ -102,6 +109,13 @@ async def test_nothing_is_told_of_a_pool_that_is_gone_nor_of_one_that_only_a_lab
     await world.claim(held)
     await world.given(SANDBOXES, {**sandbox_object(), "metadata": metadata("box", labels={names.LABEL_POOL: "mine"})})
     await world.claim("box")
+    assert told(world) == {"other"}
+    # A full list wakes no pool that is not there, and so nobody would clean up.
+    await world.given(SANDBOXES, {**sandbox_object("b"), "metadata": metadata("b", labels={names.LABEL_POOL: "mine"})})
+    unheard = world.api.objects[Key("Sandbox", SPACE, "b")]
+    world.api.set(SANDBOXES, {**unheard, "spec": sandbox_object(claimed=0)["spec"]})
+    await world.controller.resync()
+    await world.settle()
     assert told(world) == {"other"}
 
 
@@ -123,8 +137,8 @@ async def test_sandbox_made_for_a_claim_is_counted_once_for_the_pool_that_was_em
     "made",
     [
         made_for_claim("cold", network="web"),
-        made_for_claim("cold", workspace={"size": "1Mi", "persistent": False}),
-        made_for_claim("cold", templateRef={"name": "other"}),
+        made_for_claim("cold", workspace=Workspace(size="1Mi")),
+        made_for_claim("cold", template="other"),
         sandbox_object("cold", claimed=0),
     ],
     ids=["network", "workspace", "template", "by hand"],
