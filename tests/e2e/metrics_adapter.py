@@ -112,8 +112,8 @@ def serving(adapter: Adapter, namespace: str, folder: Path) -> Iterator[None]:
     context.load_cert_chain(certificate, key)
     with ThreadingHTTPServer((host, 0), Handler) as server:
         server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
-        thread = threading.Thread(target=server.serve_forever, name=NAME)
-        thread.start()
+        # As a daemon: should the API server not be there to forget it, the tests end all the same.
+        threading.Thread(target=server.serve_forever, name=NAME, daemon=True).start()
         try:
             objects = _objects(namespace, host, server.server_port, certificate.read_bytes())
             run("apply", "-f", "-", stdin=json.dumps({**_typed("v1", "List"), "items": objects}))
@@ -122,7 +122,6 @@ def serving(adapter: Adapter, namespace: str, folder: Path) -> Iterator[None]:
         finally:
             run("delete", "apiservice", f"{VERSION}.{GROUP}", "--ignore-not-found")
             server.shutdown()
-            thread.join()
 
 
 def _address_for_the_cluster() -> str:
@@ -135,17 +134,14 @@ def _address_for_the_cluster() -> str:
 
 
 def _objects(namespace: str, host: str, port: int, certificate: bytes) -> list[dict[str, Any]]:
-    """Return what leads the API server to a port of this machine."""
+    """Return what leads the API server to a port of this machine.
+
+    By an address and not by endpoints: those take a while to be known to the node, and until then what is sent to the
+    Service goes to wherever the machine's network sends it, on a connection that the API server keeps.
+    """
     place = {"name": NAME, "namespace": namespace}
-    ports = [{"name": "https", "port": port, "protocol": "TCP"}]
-    service = {**_typed("v1", "Service"), "metadata": place, "spec": {"ports": [{"name": "https", "port": 443}]}}
-    slices = {
-        **_typed("discovery.k8s.io/v1", "EndpointSlice"),
-        "metadata": {**place, "labels": {"kubernetes.io/service-name": NAME}},
-        "addressType": "IPv4",
-        "endpoints": [{"addresses": [host]}],
-        "ports": ports,
-    }
+    leads = {"type": "ExternalName", "externalName": host}
+    service = {**_typed("v1", "Service"), "metadata": place, "spec": leads}
     api = {
         **_typed("apiregistration.k8s.io/v1", "APIService"),
         "metadata": {"name": f"{VERSION}.{GROUP}"},
@@ -154,8 +150,8 @@ def _objects(namespace: str, host: str, port: int, certificate: bytes) -> list[d
             "version": VERSION,
             "groupPriorityMinimum": 100,
             "versionPriority": 100,
-            "service": {**place, "port": 443},
+            "service": {**place, "port": port},
             "caBundle": base64.b64encode(certificate).decode(),
         },
     }
-    return [service, slices, api]
+    return [service, api]
