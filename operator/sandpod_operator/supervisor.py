@@ -120,7 +120,7 @@ class Operator:
         self._settings = settings
         self._health = health
         self._stop = stop
-        store, notes = Store(), Notes()
+        store, notes = Store(metrics.count_claim), Notes()
         self._queue = WorkQueue(clock=utc_now, backoff_min=settings.backoff_min, backoff_max=settings.backoff_max)
         metrics.queue_depth.set_function(lambda: len(self._queue))
         self._events = EventPoster(lambda event: cluster.create(EVENTS, event), metrics, utc_now)
