@@ -12,11 +12,10 @@ from sandpod_api import names
 from sandpod_api.base import rfc3339
 from sandpod_api.conditions import Reason
 from sandpod_operator.kernels import Kernel
-from sandpod_operator.observe import ObservedSandbox, Refusal
+from sandpod_operator.notes import Refusal
+from sandpod_operator.observe import ObservedSandbox
 from sandpod_operator.pods import Pod
-from sandpod_operator.resources import Key
 
-KEY = Key("Sandbox", "boxes", "box")
 # It was ready once: what it had in it can be lost.
 LIVED = {"startTime": rfc3339(ago(30)), "podName": "box", "nodeName": "node-1", "image": "sandpod/sandbox:test"}
 
@@ -26,7 +25,7 @@ def observed(**parts: Any) -> ObservedSandbox:
 
 
 def refused(reason: Reason, message: str) -> Refusal:
-    return Refusal(reason=reason, message=message, key=KEY, attempts=1, until=NOW + timedelta(seconds=5))
+    return Refusal(reason=reason, message=message, attempts=1, until=NOW + timedelta(seconds=5))
 
 
 def unschedulable() -> dict[str, Any]:

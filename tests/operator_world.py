@@ -15,7 +15,7 @@ from sandpod_api.types import Sandbox, SandboxPool, SandboxTemplate
 from sandpod_operator.controller import Controller
 from sandpod_operator.errors import ConflictError, NotFoundError
 from sandpod_operator.metrics import Metrics
-from sandpod_operator.observe import Notes
+from sandpod_operator.notes import Notes
 from sandpod_operator.pods import Pod
 from sandpod_operator.queue import WorkQueue
 from sandpod_operator.reconcile import Reconciler
@@ -29,6 +29,7 @@ from sandpod_operator.resources import (
 )
 from sandpod_operator.settings import OperatorSettings
 from sandpod_operator.store import Store
+from sandpod_operator.turns import Turns
 
 if TYPE_CHECKING:
     from sandpod_operator.actions import Emit
@@ -275,11 +276,13 @@ class World:
         self.notes, self.metrics = Notes(), Metrics()
         self.store = Store(self.metrics.count_claim)
         self.queue = WorkQueue(clock=self.clock, backoff_min=1, backoff_max=60)
+        turns = Turns(store=self.store, wake=self.queue.add, settings=self.settings, clock=self.clock)
         self.told: list[Emit] = []
         self.controller = Controller(
             cluster=self.api,
             store=self.store,
             notes=self.notes,
+            turns=turns,
             queue=self.queue,
             metrics=self.metrics,
             settings=self.settings,
@@ -289,6 +292,7 @@ class World:
             cluster=self.api,
             store=self.store,
             notes=self.notes,
+            turns=turns,
             listener=self.controller,
             emit=self.told.append,
             metrics=self.metrics,

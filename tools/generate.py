@@ -160,6 +160,28 @@ def install_manifest(chart: Path) -> str:
     return to_yaml([namespace, *objects], _INSTALL_HEADER)
 
 
+SHORT_OF_ROOM = """\
+## While the quota or the nodes are full
+
+Pools of one namespace share what there is, and need no settings for it:
+
+- A place in the ResourceQuota that comes free goes to claimed sandboxes first, the one that has waited longest before
+  the others, then to the pool that has the least of its `replicas`. Who does not fit is passed over, and asked again at
+  the next place.
+- A claim that finds no place gets that of a warm sandbox: the pool that has most of its `replicas` gives one up. A
+  pool that has none at all gets one in the same way, of a pool that has several. Where that did not help, because the
+  place is too small, the next one is given up a minute later, then after two, four, up to 64 minutes.
+- The scheduler knows nothing of pools. So a pool that shares full nodes with others has one pod waiting there, and none
+  for the first ten seconds that a claim waits. A pool alone has as many as it lacks, since autoscalers go by them.
+- A pool makes four sandboxes of a template that it has not seen work, and twice as many for each that gets ready. When
+  one fails it goes on with one at a time, and what has failed is replaced after a wait that doubles: `PoolBlocked` on
+  the pool says why.
+
+All of it is in `operator/sandpod_operator/shares.py` and `pace.py`. To give one pool more than others, give it more
+`replicas`; to keep places for claims, give the quota more than the pools' `replicas` together.
+""".splitlines()
+
+
 def reasons_page() -> str:
     """Return the page that tells what each condition and reason means, and what to do."""
     types = [f"| `{kind}` | {meaning} |" for kind, meaning in MEANINGS.items()]
@@ -180,6 +202,8 @@ def reasons_page() -> str:
             "| reason | what it means | what to do |",
             "|---|---|---|",
             *reasons,
+            "",
+            *SHORT_OF_ROOM,
             "",
         ]
     )

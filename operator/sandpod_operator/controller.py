@@ -8,20 +8,19 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, Protocol
 
 from sandpod_api import names
-from sandpod_api.conditions import Reason
 from sandpod_operator import observe, resources
 from sandpod_operator.errors import NotFoundError
 from sandpod_operator.metrics import Metrics
-from sandpod_operator.observe import Notes
+from sandpod_operator.notes import Notes
 from sandpod_operator.queue import WorkQueue
 from sandpod_operator.resources import Key, Resource, key_of
 from sandpod_operator.settings import OperatorSettings
 from sandpod_operator.store import Store
+from sandpod_operator.turns import Turns
 
 _log = logging.getLogger(__name__)
 
@@ -48,6 +47,7 @@ class Controller:
         cluster: ClusterReads,
         store: Store,
         notes: Notes,
+        turns: Turns,
         queue: WorkQueue,
         metrics: Metrics,
         settings: OperatorSettings,
@@ -56,6 +56,7 @@ class Controller:
         self._cluster = cluster
         self._store = store
         self._notes = notes
+        self._turns = turns
         self._queue = queue
         self._metrics = metrics
         self._settings = settings
@@ -65,7 +66,7 @@ class Controller:
     def saw(self, resource: Resource, manifest: dict[str, Any]) -> None:
         """Take in an object that was watched, listed or answered, and wake whoever depends on it."""
         key = key_of(resource, manifest)
-        before = set(self._dependents(key))
+        before, had_ended = set(self._dependents(key)), self._has_ended(key)
         try:
             news = self._store.put(resource, manifest)
         except ValueError as error:
@@ -75,16 +76,28 @@ class Controller:
         if news:
             for dependent in before | set(self._dependents(key)):
                 self._queue.add(dependent)
+            if not had_ended and self._has_ended(key):
+                self._turns.pod_left(key.namespace)
+
+    def _has_ended(self, key: Key) -> bool:
+        """Tell whether it is a pod that a quota counts no more, as far as anybody waits for that."""
+        if key.kind != resources.PODS.kind or not self._turns.line(key.namespace).has_turns:
+            return False
+        pod = self._store.pod(key.namespace, key.name)
+        return pod is not None and pod.ended
 
     def lost(self, key: Key, uid: str = "") -> None:
         """Forget an object that is gone, and wake whoever depended on it."""
         dependents = set(self._dependents(key))
+        known = self._store.uid_of(key)
         self._store.remove(key, uid)
-        if key.kind == resources.PODS.kind:
-            self._retry_quota(key.namespace)
         self._queue.forget(key)
         for dependent in dependents:
             self._queue.add(dependent)
+        if key.kind == resources.SANDBOXES.kind and known and not self._store.uid_of(key):
+            self._turns.gone(key.namespace, known)
+        elif key.kind == resources.PODS.kind:
+            self._turns.pod_left(key.namespace)
 
     def _dependents(self, key: Key) -> Iterator[Key]:
         """Return whose plan an object is part of, by what the store knows of it."""
@@ -121,14 +134,6 @@ class Controller:
         if template is not None:
             yield Key(resources.TEMPLATES.kind, namespace, template)
 
-    def _retry_quota(self, namespace: str) -> None:
-        """Let one sandbox that the quota refused try again, since a pod has left room."""
-        for uid, refusal in self._notes.refusals.items():
-            if refusal.reason == Reason.QUOTA_EXCEEDED and refusal.key.namespace == namespace:
-                self._notes.refusals[uid] = replace(refusal, until=self._clock())
-                self._queue.add(refusal.key)
-                return
-
     async def resync(self) -> None:
         """List everything anew, repair the store where a watch lost something, and look at every object again."""
         for namespace in self._settings.namespaces:
@@ -155,12 +160,11 @@ class Controller:
             await asyncio.sleep(0)  # Thousands of objects must not hold up the heartbeat.
 
     def _trim_notes(self) -> None:
-        alive, pools = self._store.uids(resources.SANDBOXES), self._store.uids(resources.POOLS)
-        self._notes.refusals = {uid: note for uid, note in self._notes.refusals.items() if uid in alive}
-        pods = self._store.uids(resources.PODS)
-        self._notes.kernels = {uid: note for uid, note in self._notes.kernels.items() if uid in pods}
-        self._notes.failures = {uid: note for uid, note in self._notes.failures.items() if uid in pools}
-        self._notes.status_written = {uid: note for uid, note in self._notes.status_written.items() if uid in pools}
+        self._notes.trim(
+            sandboxes=self._store.uids(resources.SANDBOXES),
+            pods=self._store.uids(resources.PODS),
+            pools=self._store.uids(resources.POOLS),
+        )
 
     async def sweep(self) -> None:
         """Delete pods that have long been without a Sandbox, if the API server says the same.

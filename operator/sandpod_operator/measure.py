@@ -6,7 +6,7 @@ from sandpod_api.types import Sandbox
 from sandpod_operator.isolation import found_open
 from sandpod_operator.metrics import Metrics
 from sandpod_operator.observe import ObservedNamespace, ObservedPool
-from sandpod_operator.plan_pool import is_warm
+from sandpod_operator.pool_status import is_warm
 from sandpod_operator.status import is_final
 from sandpod_operator.store import Store
 

@@ -11,13 +11,16 @@ from datetime import datetime
 from typing import Any, Final
 
 from sandpod_api import names
-from sandpod_api.conditions import ConditionType, Reason, find
+from sandpod_api.conditions import ConditionType, find
 from sandpod_api.types import Sandbox, SandboxPool, SandboxTemplate
 from sandpod_operator import resources
 from sandpod_operator.kernels import Kernel
+from sandpod_operator.notes import Notes, Refusal
+from sandpod_operator.pace import Pace
 from sandpod_operator.pods import Pod
 from sandpod_operator.policies import build_deny_all, in_force
 from sandpod_operator.resources import Key
+from sandpod_operator.shares import Neighbours
 from sandpod_operator.store import Store
 from sandpod_operator.widening import Widening
 
@@ -25,25 +28,6 @@ from sandpod_operator.widening import Widening
 _ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
 _SUFFIX: Final = 8
 MAX_WIDENING: Final = 50  # each is a series of a metric and an Event
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Refusal:
-    """The API server did not take a sandbox's pod.
-
-    Attributes:
-        reason: QuotaExceeded or AdmissionRefused.
-        message: The API server's sentence.
-        key: The Sandbox's.
-        attempts: How often in a row.
-        until: When to try again.
-    """
-
-    reason: Reason
-    message: str
-    key: Key
-    attempts: int
-    until: datetime
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,6 +85,8 @@ class ObservedPool:
         failures: Warm sandboxes that failed since one was last ready.
         suffixes: Unused name endings, one for each sandbox that may be made now.
         status_written: When the pool's status was last written.
+        pace: How its sandboxes have done.
+        neighbours: What the others in the namespace wait for.
     """
 
     pool: SandboxPool
@@ -109,6 +95,8 @@ class ObservedPool:
     failures: int = 0
     suffixes: tuple[str, ...] = ()
     status_written: datetime | None = None
+    pace: Pace = field(default_factory=Pace)
+    neighbours: Neighbours = field(default_factory=Neighbours)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,23 +120,6 @@ class ObservedNamespace:
     namespace: str
     closed: bool = True
     widening: tuple[Widening, ...] = ()
-
-
-@dataclass(kw_only=True, slots=True)
-class Notes:
-    """What the operator remembers and no object says. Losing it costs a retry, never a wrong decision.
-
-    Attributes:
-        refusals: By the Sandbox's uid.
-        kernels: Of the node of a pod, by the pod's uid.
-        failures: By the pool's uid.
-        status_written: By the pool's uid.
-    """
-
-    refusals: dict[str, Refusal] = field(default_factory=dict)
-    kernels: dict[str, Kernel] = field(default_factory=dict)
-    failures: dict[str, int] = field(default_factory=dict)
-    status_written: dict[str, datetime] = field(default_factory=dict)
 
 
 def observe_sandbox(store: Store, notes: Notes, key: Key) -> ObservedSandbox | None:
@@ -200,6 +171,7 @@ def observe_pool(store: Store, notes: Notes, key: Key, *, burst: int) -> Observe
         failures=notes.failures.get(uid, 0),
         suffixes=tuple(_suffix() for _ in range(burst)),
         status_written=notes.status_written.get(uid),
+        pace=notes.paces.get(uid, Pace()),
     )
 
 
@@ -244,4 +216,5 @@ def orphans(store: Store) -> list[Key]:
 
 
 def _suffix() -> str:
-    return "".join(secrets.choice(_ALPHABET) for _ in range(_SUFFIX))
+    # Not by secrets.choice: names need not be of even odds, and many are drawn for each event of a pool.
+    return "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in secrets.token_bytes(_SUFFIX))

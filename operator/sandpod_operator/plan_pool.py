@@ -1,39 +1,80 @@
 """Decides what to do about a pool: how many warm sandboxes to make, which to take away, and what its status says.
 
 Called by `reconcile.py`. Pure. A pool never has more than `replicas` sandboxes, and `maxSurge` more while out-of-date
-ones are replaced. Ones that fail keep their place for a growing time, so that a broken template costs little.
+ones are replaced. Ones that fail keep their place for a growing time, and `pace.py` bounds how many are under way at
+once, so that a broken template costs little. What is left to others while quota or nodes are full is in `shares.py`.
 """
 
-from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import Self
 
 from sandpod_api import names
-from sandpod_api.conditions import SENTENCES, Condition, ConditionStatus, ConditionType, Reason, find, is_true, merge
-from sandpod_api.types import Sandbox, SandboxPool, SandboxPoolStatus
+from sandpod_api.conditions import ConditionType, Reason, find
+from sandpod_api.types import Sandbox, SandboxPoolStatus
 from sandpod_operator.actions import Action, Create, PatchStatus, Plan
-from sandpod_operator.causes import Cause, clean
 from sandpod_operator.observe import ObservedPool
+from sandpod_operator.pace import FIRST, Pace
 from sandpod_operator.plan import delete_sandbox, whole_status
-from sandpod_operator.resources import POOLS, SANDBOXES
+from sandpod_operator.pool_status import compute_pool_status, is_stuck, is_warm, lacks_node, lacks_quota
+from sandpod_operator.resources import POOLS, SANDBOXES, Key
 from sandpod_operator.settings import OperatorSettings
+from sandpod_operator.shares import Share
 from sandpod_operator.status import is_final
 from sandpod_operator.story import pool_story
 from sandpod_operator.warm_sandboxes import build_warm_sandbox, template_hash
 
 # Not the template's fault: replaced at once, however often.
 _BAD_LUCK = frozenset({Reason.NODE_LOST, Reason.EVICTED})
-_PASSING = frozenset({Reason.POD_PENDING, Reason.STARTING, Reason.START_RETRIED, Reason.OPEN_NETWORK_ALLOWED})
 # Counts change with every claim; an autoscaler looks every 15 seconds.
 _STATUS_EVERY = timedelta(seconds=1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolPlan(Plan):
-    """A plan, and what to remember: warm sandboxes that failed since a current one was last ready."""
+    """A plan, and what to remember.
+
+    Attributes:
+        failures: Warm sandboxes that failed since a current one was last ready.
+        pace: How its sandboxes have done.
+        share: What the pool has of what it wants; None for one that is being deleted.
+        gives_to: For whom it gives a warm sandbox up.
+    """
 
     failures: int = 0
+    pace: Pace = field(default_factory=Pace)
+    share: Share | None = None
+    gives_to: Key | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _State:
+    """How a pool's up-to-date sandboxes do: names of those that are ready, and of those that can't start, and counts.
+
+    `bad` are the unscheduled ones too, but not those that the quota refused: these say nothing of the template.
+    """
+
+    warm: list[str]
+    bad: list[str]
+    unscheduled: int
+    refused: int
+    starting: int
+
+    @classmethod
+    def of(cls, members: Sequence[Sandbox]) -> Self:
+        """Look at each of them once."""
+        warm = [m.metadata.name for m in members if is_warm(m)]
+        others = [m for m in members if not is_warm(m)]
+        bad = [m.metadata.name for m in others if not lacks_quota(m) and is_stuck(m)]
+        refused = sum(lacks_quota(m) for m in others)
+        return cls(
+            warm=warm,
+            bad=bad,
+            unscheduled=sum(lacks_node(m) for m in others),
+            refused=refused,
+            starting=len(members) - len(warm) - len(bad) - refused,
+        )
 
 
 def plan_pool(observed: ObservedPool, settings: OperatorSettings, now: datetime) -> PoolPlan:
@@ -47,27 +88,37 @@ def plan_pool(observed: ObservedPool, settings: OperatorSettings, now: datetime)
     pool = observed.pool
     if pool.metadata.deletion_timestamp is not None:
         return PoolPlan(failures=observed.failures)
-    stale = _stale(observed, now)
+    # Once for all of them: this is run for each event of each warm sandbox.
+    template = template_hash(observed.template) if observed.template is not None else None
+    stale = _stale(observed, template, now)
     failed = [m for m in observed.members if _given_up(m, observed, settings, stale, now)]
     kept = _without(observed.members, failed)
     unused = _unneeded(kept, observed, stale, now)
     kept = _without(kept, unused)
-    status = _status(observed, now)
-    actions: list[Action] = [delete_sandbox(m) for m in (*failed, *unused)]
-    actions += _creations(kept, observed, stale)
+    fresh = [m for m in kept if m.metadata.name not in stale]
+    state = _State.of(fresh)
+    pace = observed.pace.after(template, good=state.warm, bad=state.bad, refused=state.refused > 0)
+    given = _given(kept, observed, now)
+    if given:
+        pace = replace(pace, window=1)  # What replaces it must not find its place before whom it was given up for.
+    unplaced = _unplaced(kept, observed, now)
+    status = compute_pool_status(observed, now)
+    actions: list[Action] = [delete_sandbox(m) for m in (*failed, *unused, *given, *unplaced)]
+    if not given and not unplaced:
+        room = _allowed(kept, observed, stale) - len(kept)
+        missing = min(pool.spec.replicas - len(fresh), room, _may_begin(state, observed, pace, now))
+        actions += _creations(missing, observed)
     actions += _status_actions(observed, status, now)
-    recovered = any(is_warm(m) and m.metadata.name not in stale for m in kept)
+    recovered = bool(state.warm)
     guilty = any(not _excused(m) for m in failed)
     return PoolPlan(
         actions=tuple(actions),
         due=_due(observed, settings, now),
         failures=0 if recovered else observed.failures + guilty,
+        pace=pace,
+        share=_share(kept, observed),
+        gives_to=observed.neighbours.gives_to if given else None,
     )
-
-
-def is_warm(sandbox: Sandbox) -> bool:
-    """Tell whether a pool's sandbox can be claimed."""
-    return is_true(sandbox.status.conditions, ConditionType.READY)
 
 
 def _without(members: Sequence[Sandbox], gone: Sequence[Sandbox]) -> list[Sandbox]:
@@ -76,19 +127,15 @@ def _without(members: Sequence[Sandbox], gone: Sequence[Sandbox]) -> list[Sandbo
     return [m for m in members if m.metadata.name not in names_gone]
 
 
-def _stale(observed: ObservedPool, now: datetime) -> frozenset[str]:
-    """Return the names of those that are out of date: made from another state of the template, or too old.
-
-    The template is hashed once for all of them: this is run for each event of each warm sandbox.
-    """
-    if observed.template is None:
+def _stale(observed: ObservedPool, template: str | None, now: datetime) -> frozenset[str]:
+    """Return the names of those that are out of date: made from another state of the template, or too old."""
+    if template is None:
         return frozenset()
-    current = template_hash(observed.template)
     max_age = timedelta(seconds=observed.pool.spec.max_age)
     return frozenset(
         m.metadata.name
         for m in observed.members
-        if m.metadata.annotations.get(names.ANNOTATION_TEMPLATE_HASH) != current or _age(m, now) >= max_age
+        if m.metadata.annotations.get(names.ANNOTATION_TEMPLATE_HASH) != template or _age(m, now) >= max_age
     )
 
 
@@ -145,78 +192,59 @@ def _allowed(members: Sequence[Sandbox], observed: ObservedPool, stale: Collecti
     return spec.replicas + (min(spec.update_strategy.max_surge, spec.replicas) if updating else 0)
 
 
-def _creations(members: Sequence[Sandbox], observed: ObservedPool, stale: Collection[str]) -> Iterator[Create]:
+def _may_begin(state: _State, observed: ObservedPool, pace: Pace, now: datetime) -> int:
+    """Return how many sandboxes the pool may make now, as far as it is up to how its others do."""
+    waiting, under_way = state.unscheduled, state.starting + state.refused
+    if not pace.proven:
+        under_way += len(state.bad) - waiting
+    limits = [pace.window - under_way]
+    if not pace.proven:
+        limits.append(FIRST - under_way - waiting)
+    most = _may_wait(observed, now)
+    if most is not None and pace.window == 1:
+        limits.append(most - under_way - waiting)  # Whatever more were made would only be taken back.
+    return min(limits)
+
+
+def _may_wait(observed: ObservedPool, now: datetime) -> int | None:
+    """Return how many sandboxes may wait for a node at once: the scheduler knows no pools and no claims.
+
+    A pool that shares the nodes with no other has all wait, since autoscalers of nodes go by them.
+    """
+    neighbours = observed.neighbours
+    if neighbours.nodes_yield_until is not None and now < neighbours.nodes_yield_until:
+        return 0
+    return 1 if neighbours.wait_for_node else None
+
+
+def _unplaced(members: Sequence[Sandbox], observed: ObservedPool, now: datetime) -> list[Sandbox]:
+    """Return the sandboxes that leave the scheduler's queue to others."""
+    waiting = sorted((m for m in members if lacks_node(m)), key=lambda m: m.metadata.name)
+    most = _may_wait(observed, now)
+    return waiting[most:] if most is not None else []
+
+
+def _given(members: Sequence[Sandbox], observed: ObservedPool, now: datetime) -> list[Sandbox]:
+    """Return the warm sandbox that is given up for somebody else, if any: the youngest."""
+    ready = [m for m in members if is_warm(m)] if observed.neighbours.gives_to is not None else []
+    return [min(ready, key=lambda m: (_age(m, now), m.metadata.name))] if ready else []
+
+
+def _creations(count: int, observed: ObservedPool) -> Iterator[Create]:
     if observed.template is None or observed.template.metadata.deletion_timestamp is not None:
         return
-    fresh = sum(m.metadata.name not in stale for m in members)
-    room = _allowed(members, observed, stale) - len(members)
-    missing = max(0, min(observed.pool.spec.replicas - fresh, room))
-    for suffix in observed.suffixes[:missing]:
+    for suffix in observed.suffixes[: max(0, count)]:
         yield Create(resource=SANDBOXES, manifest=build_warm_sandbox(observed.pool, observed.template, suffix))
 
 
-def _status(observed: ObservedPool, now: datetime) -> SandboxPoolStatus:
+def _share(members: Sequence[Sandbox], observed: ObservedPool) -> Share:
     pool = observed.pool
-    ready = sum(is_warm(m) for m in observed.members)
-    blocked = _blocked(observed)
-    conditions = merge(pool.status.conditions, _conditions(pool, ready, blocked), now)
-    progressing = find(conditions, ConditionType.PROGRESSING)
-    full = progressing is None or progressing.reason == Reason.POOL_FULL
-    return SandboxPoolStatus(
-        replicas=len(observed.members),
-        ready_replicas=ready,
-        selector=f"{names.LABEL_POOL}={pool.metadata.name},{names.LABEL_STATE}={names.STATE_WARM}",
-        reason=None if full or progressing is None else progressing.reason,
-        conditions=conditions,
-        observed_generation=pool.metadata.generation,
+    return Share(
+        key=Key(POOLS.kind, pool.metadata.namespace, pool.metadata.name),
+        wish=pool.spec.replicas,
+        ready=sum(is_warm(m) for m in members),
+        unscheduled=sum(lacks_node(m) for m in members),
     )
-
-
-def _conditions(pool: SandboxPool, ready: int, blocked: Cause | None) -> list[Condition]:
-    wanted = pool.spec.replicas
-    filling = Cause(Reason.POOL_FILLING, SENTENCES[Reason.POOL_FILLING])
-    full = Cause(Reason.POOL_FULL, SENTENCES[Reason.POOL_FULL])
-    available: tuple[ConditionStatus, Cause]
-    progressing: tuple[ConditionStatus, Cause]
-    if ready >= wanted:
-        available, progressing = ("True", full), ("False", full)
-    else:
-        empty = blocked or Cause(Reason.POOL_EMPTY, SENTENCES[Reason.POOL_EMPTY])
-        available = ("True", filling) if ready else ("False", empty)
-        progressing = ("False", blocked) if blocked else ("True", filling)
-    return [
-        _condition(pool, ConditionType.AVAILABLE, *available),
-        _condition(pool, ConditionType.PROGRESSING, *progressing),
-    ]
-
-
-def _condition(pool: SandboxPool, kind: ConditionType, status: ConditionStatus, why: Cause) -> Condition:
-    return Condition(
-        type=kind,
-        status=status,
-        reason=why.reason,
-        message=why.message,
-        observed_generation=pool.metadata.generation,
-    )
-
-
-def _blocked(observed: ObservedPool) -> Cause | None:
-    """Return what keeps warm sandboxes from starting: the reason that most of them have, in its own words."""
-    if observed.template is None:
-        text = f"There is no SandboxTemplate {observed.pool.spec.template_ref.name!r} here."
-        return Cause(Reason.POOL_BLOCKED, text)
-    stuck = [
-        ready
-        for m in sorted(observed.members, key=lambda m: m.metadata.name)
-        if (ready := find(m.status.conditions, ConditionType.READY)) is not None
-        and ready.status != "True"
-        and ready.reason not in _PASSING
-    ]
-    if not stuck:
-        return None
-    commonest = Counter(ready.reason for ready in stuck).most_common(1)[0][0]
-    message = next(ready.message for ready in stuck if ready.reason == commonest)
-    return Cause(Reason.POOL_BLOCKED, clean(f"{commonest}: {message}"))
 
 
 def _status_actions(observed: ObservedPool, status: SandboxPoolStatus, now: datetime) -> Iterator[Action]:
@@ -238,4 +266,5 @@ def _due(observed: ObservedPool, settings: OperatorSettings, now: datetime) -> d
     times += [m.metadata.creation_timestamp + max_age for m in observed.members if m.metadata.creation_timestamp]
     if _too_soon(observed, now):
         times.append(now + _STATUS_EVERY)
+    times.append(observed.neighbours.nodes_yield_until)
     return min((time for time in times if time is not None and time > now), default=None)

@@ -9,11 +9,10 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final, Protocol
 
 from sandpod_api import names
-from sandpod_api.conditions import Reason
 from sandpod_operator import observe, resources
 from sandpod_operator.actions import Action, Apply, Create, Delete, Emit, Patch, PatchStatus, Plan
 from sandpod_operator.causes import clean
@@ -21,20 +20,19 @@ from sandpod_operator.errors import ClusterError, ConflictError, NotFoundError, 
 from sandpod_operator.measure import measure_namespace, measure_pool, measure_status
 from sandpod_operator.metrics import Metrics
 from sandpod_operator.nodes import Nodes
-from sandpod_operator.observe import Notes, Refusal
+from sandpod_operator.notes import QUOTA, Notes
 from sandpod_operator.plan import plan_namespace, plan_sandbox, plan_template
 from sandpod_operator.plan_pool import PoolPlan, plan_pool
 from sandpod_operator.resources import Key, Resource, key_of
 from sandpod_operator.security import said_of_user_namespaces
 from sandpod_operator.settings import OperatorSettings
 from sandpod_operator.store import Store
+from sandpod_operator.turns import Turns
 
 _log = logging.getLogger(__name__)
 
 # A refusal or a conflict changes what is seen; after the second of them in a row the queue's back-off takes over.
 _PASSES: Final = 3
-_QUOTA: Final = "exceeded quota"
-_MAX_DOUBLINGS: Final = 16
 
 
 class ClusterApi(Protocol):
@@ -76,6 +74,7 @@ class Reconciler:
         cluster: ClusterApi,
         store: Store,
         notes: Notes,
+        turns: Turns,
         listener: Listener,
         emit: Callable[[Emit], None],
         metrics: Metrics,
@@ -86,6 +85,7 @@ class Reconciler:
         self._nodes = Nodes(cluster)
         self._store = store
         self._notes = notes
+        self._turns = turns
         self._listener = listener
         self._emit = emit
         self._metrics = metrics
@@ -106,6 +106,9 @@ class Reconciler:
         try:
             due = await self._passes(key)
             result = "ok"
+        except ClusterError:
+            self._turns.failed(key)
+            raise
         finally:
             self._metrics.reconciles.labels(key.kind, result).inc()
             self._metrics.reconcile_seconds.labels(key.kind).observe(time.monotonic() - start)
@@ -117,6 +120,8 @@ class Reconciler:
             plan = await self._decide(key, now)
             if await self._carry_out(plan):
                 return plan.due
+            if isinstance(plan, PoolPlan) and plan.gives_to is not None:
+                self._turns.gave_none(plan.gives_to)
         raise ClusterError("the state changed under every try")
 
     async def _decide(self, key: Key, now: datetime) -> Plan:
@@ -143,19 +148,27 @@ class Reconciler:
         spec = observed.template.spec if observed.template is not None and observed.pod is None else None
         if spec and said_of_user_namespaces(spec, default=self._settings.host_users) is None:
             observed = replace(observed, user_namespaces=await self._nodes.give_user_namespaces(spec))
-        return plan_sandbox(observed, self._settings, now)
+        plan = plan_sandbox(observed, self._settings, now)
+        held = self._turns.held(observed.sandbox, wants=plan.makes(resources.PODS))
+        return plan if held is None else plan_sandbox(replace(observed, refusal=held), self._settings, now)
 
     def _decide_pool(self, key: Key, now: datetime) -> Plan:
         observed = observe.observe_pool(self._store, self._notes, key, burst=self._settings.pool_burst)
         if observed is None:
             self._metrics.forget_pool(key.namespace, key.name)
+            self._turns.forget_pool(key)
             return Plan()
+        observed = replace(observed, neighbours=self._turns.neighbours(key))
         plan: PoolPlan = plan_pool(observed, self._settings, now)
         uid = observed.pool.metadata.uid
-        self._notes.failures[uid] = plan.failures
+        self._notes.failures[uid], self._notes.paces[uid] = plan.failures, plan.pace
         if any(isinstance(action, PatchStatus) for action in plan.actions):
             self._notes.status_written[uid] = now
         measure_pool(self._metrics, observed)
+        if plan.gives_to is not None:
+            self._turns.gave(plan.gives_to)
+        if plan.share is not None:
+            self._turns.took_share(plan.share)
         return plan
 
     def _decide_namespace(self, namespace: str) -> Plan:
@@ -208,23 +221,16 @@ class Reconciler:
             owner = self._store.sandbox(key.namespace, _sandbox_of(action.manifest))
             if owner is None:
                 raise  # Not a sandbox's pod or volume: a pool's sandbox, which only wrong rights or an old CRD refuse.
-            self._note_refusal(owner.metadata.uid, key._replace(name=owner.metadata.name), error)
+            if action.resource is resources.PODS and QUOTA in error.message:
+                self._turns.refused(owner, clean(error.message))
+            else:
+                self._notes.refused(owner.metadata.uid, error, self._clock(), self._settings)
             return False
         self._notes.refusals.pop(_owner_uid(action.manifest), None)
         self._listener.saw(action.resource, made)
+        if action.resource is resources.PODS:
+            self._turns.let_in(key.namespace, _owner_uid(action.manifest))
         return True
-
-    def _note_refusal(self, uid: str, key: Key, error: RefusedError) -> None:
-        before = self._notes.refusals.get(uid)
-        attempts = before.attempts + 1 if before is not None else 1
-        doubled = self._settings.refused_retry * 2 ** min(attempts - 1, _MAX_DOUBLINGS)
-        self._notes.refusals[uid] = Refusal(
-            reason=Reason.QUOTA_EXCEEDED if _QUOTA in error.message else Reason.ADMISSION_REFUSED,
-            message=clean(error.message),
-            key=Key(resources.SANDBOXES.kind, key.namespace, key.name),
-            attempts=attempts,
-            until=self._clock() + timedelta(seconds=min(doubled, self._settings.backoff_max)),
-        )
 
     async def _patch_status(self, action: PatchStatus) -> bool:
         key = Key(action.resource.kind, action.namespace, action.name)

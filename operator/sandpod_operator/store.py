@@ -160,6 +160,10 @@ class Store:
         found = (self.sandbox(namespace, name) for name in self._members.get((namespace, pool), ()))
         return [sandbox for sandbox in found if sandbox is not None]
 
+    def count_members(self, namespace: str, pool: str) -> int:
+        """Return how many unclaimed Sandboxes carry a pool's label."""
+        return len(self._members.get((namespace, pool), ()))
+
     def pods_alone(self) -> Iterator[Pod]:
         """Return the pods whose Sandbox is not known."""
         boxes = self._objects[resources.SANDBOXES.kind]

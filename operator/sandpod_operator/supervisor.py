@@ -20,12 +20,13 @@ from sandpod_operator.events import EventPoster
 from sandpod_operator.health import Health, build_heartbeat, create_app
 from sandpod_operator.leader import Elector
 from sandpod_operator.metrics import Metrics
-from sandpod_operator.observe import Notes
+from sandpod_operator.notes import Notes
 from sandpod_operator.queue import WorkQueue
 from sandpod_operator.reconcile import Reconciler
 from sandpod_operator.resources import EVENTS, LEASES, POOLS, SANDBOXES, TEMPLATES
 from sandpod_operator.settings import OperatorSettings
 from sandpod_operator.store import Store
+from sandpod_operator.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -122,12 +123,14 @@ class Operator:
         self._stop = stop
         store, notes = Store(metrics.count_claim), Notes()
         self._queue = WorkQueue(clock=utc_now, backoff_min=settings.backoff_min, backoff_max=settings.backoff_max)
+        turns = Turns(store=store, wake=self._queue.add, settings=settings, clock=utc_now)
         metrics.queue_depth.set_function(lambda: len(self._queue))
         self._events = EventPoster(lambda event: cluster.create(EVENTS, event), metrics, utc_now)
         self._controller = Controller(
             cluster=cluster,
             store=store,
             notes=notes,
+            turns=turns,
             queue=self._queue,
             metrics=metrics,
             settings=settings,
@@ -137,6 +140,7 @@ class Operator:
             cluster=cluster,
             store=store,
             notes=notes,
+            turns=turns,
             listener=self._controller,
             emit=self._events.emit,
             metrics=metrics,

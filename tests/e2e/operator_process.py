@@ -223,6 +223,16 @@ class Objects:
         found: dict[str, Any] = json.loads(out).get("status", {}) if out else {}
         return found
 
+    async def condition(self, pool: str, kind: str) -> dict[str, Any]:
+        """Return a pool's condition; without reason and words while it is not there."""
+        conditions = (await self.status(pool, "sandboxpool")).get("conditions", [])
+        return next((c for c in conditions if c["type"] == kind), {"reason": "", "message": ""})
+
+    async def pause_image(self) -> str:
+        """Return an image that every node has, of what holds a pod's namespaces: no Python and no runner in it."""
+        nodes = json.loads(await self.cluster.kubectl("get", "nodes", "-o", "json"))["items"]
+        return next(str(name) for i in nodes[0]["status"]["images"] for name in i["names"] or () if "/pause:" in name)
+
     async def phase(self, name: str, phase: str, *, within: float = 60) -> dict[str, Any]:
         """Wait until a Sandbox has a phase, and return its status."""
 

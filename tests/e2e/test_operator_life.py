@@ -110,10 +110,7 @@ async def test_pod_that_admission_refuses_is_told(objects: Objects) -> None:
 
 
 async def test_image_without_a_runner_is_told(objects: Objects) -> None:
-    # Every node has the image that holds a pod's namespaces; it has no Python and no runner.
-    nodes = json.loads(await objects.cluster.kubectl("get", "nodes", "-o", "json"))["items"]
-    pause = next(name for i in nodes[0]["status"]["images"] for name in i["names"] or () if "/pause:" in name)
-    await objects.template("plain", image=pause, imagePullPolicy="Never")
+    await objects.template("plain", image=await objects.pause_image(), imagePullPolicy="Never")
     await objects.sandbox("no-runner", templateRef={"name": "plain"})
     assert "set `runner: Injected` in the template" in await objects.reason("no-runner", "StartFailed")
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -111,6 +112,47 @@ async def test_lost_warm_pod_is_replaced(objects: Objects, pool: str) -> None:
     name = min(await objects.cluster.warm())
     await objects.cluster.kubectl("delete", "pod", name, "-n", objects.namespace)
     await objects.gone("sandbox.v1alpha1.sandpod.dev", name)
+    await objects.pool_has(pool, 2)
+
+
+async def test_broken_templates_cost_a_few_pods_say_why_and_hold_up_no_other_pool(
+    objects: Objects, operator: OperatorProcess, pool: str
+) -> None:
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "cpus"}}
+    await objects.put({**quota, "spec": {"hard": {"limits.cpu": "50"}}})
+    broken: dict[str, dict[str, Any]] = {
+        "pull": {"image": "nosuch.invalid/x:1"},
+        "crash": {"image": await objects.pause_image(), "imagePullPolicy": "Never"},
+        "huge": {"resources": {"cpu": "51", "cpuRequest": "100m"}},
+    }
+    before = operator.writes()["create", "Pod"]
+    for name, spec in broken.items():
+        await objects.template(name, **spec)
+        await objects.apply("SandboxPool", name, templateRef={"name": name}, replicas=20)
+    await objects.cluster.kubectl("scale", "sbxp", pool, "-n", objects.namespace, "--replicas=4")
+    await objects.pool_has(pool, 4)
+
+    async def told() -> dict[str, str]:
+        found = {name: (await objects.condition(name, "Progressing"))["message"] for name in broken}
+        words = {"pull": "ImagePullFailed: ", "crash": "StartFailed: ", "huge": "QuotaExceeded: "}
+        return found if all(found[name].startswith(text) for name, text in words.items()) else {}
+
+    said = await until("the pools say why", told, within=60)
+    assert "nosuch.invalid" in said["pull"]
+    assert "runner: Injected" in said["crash"]
+    assert "limits.cpu" in said["huge"]
+
+    async def again() -> bool:
+        return operator.writes()["create", "Pod"] >= before + 2 + 4 + 4 + 2
+
+    await until("what crashed is tried again, twice", again, within=60)
+    pods = Counter(p["metadata"]["labels"]["sandpod.dev/template"] for p in await objects.cluster.items("pods"))
+    assert (pods["pull"], pods["huge"]) == (4, 0)
+    # Four at first, then one after 1, 2, 4, 8, 16 seconds.
+    assert operator.writes()["create", "Pod"] <= before + 2 + 4 + 4 + 5
+    await objects.cluster.kubectl("delete", "sbxp", *broken, "-n", objects.namespace)
+    await objects.cluster.kubectl("delete", "resourcequota", "cpus", "-n", objects.namespace)
+    await objects.cluster.kubectl("scale", "sbxp", pool, "-n", objects.namespace, "--replicas=2")
     await objects.pool_has(pool, 2)
 
 

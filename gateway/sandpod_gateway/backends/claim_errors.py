@@ -13,8 +13,9 @@ from sandpod_gateway.backends.kubernetes_settings import KubernetesSettings
 from sandpod_gateway.backends.records import blocking, status_of
 from sandpod_gateway.errors import SandpodError
 
-UNSCHEDULABLE_PATIENCE: Final = 10.0
-"""Seconds that a pod may be unschedulable before a claim gives up: another sandbox may be on its way out."""
+ROOM_PATIENCE: Final = 10.0
+"""Seconds that nodes or quota may be full before a claim gives up: another sandbox may be on its way out, as a warm one
+that the operator gives up for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +86,12 @@ _CODES: Final[dict[Reason, tuple[ErrorCode, float, str]]] = {
     ),
     Reason.UNSCHEDULABLE: (
         ErrorCode.UNSCHEDULABLE,
-        UNSCHEDULABLE_PATIENCE,
+        ROOM_PATIENCE,
         "Try again later, or ask the administrator for more or larger nodes.",
     ),
     Reason.QUOTA_EXCEEDED: (
         ErrorCode.QUOTA_EXCEEDED,
-        0.0,
+        ROOM_PATIENCE,
         "Close a sandbox that is not needed, or ask the administrator for more quota.",
     ),
     Reason.TEMPLATE_NOT_FOUND: (ErrorCode.INVALID_ARGUMENT, 0.0, "Use a template that the server offers."),

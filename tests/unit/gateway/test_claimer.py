@@ -225,8 +225,9 @@ async def test_a_sandbox_is_made_and_waited_for_where_none_is_warm(place: Place)
 async def test_a_sandbox_that_can_not_start_is_told_with_its_cause_and_nothing_is_left(
     place: Place, reason: str, code: ErrorCode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    row = claim_errors._CODES[Reason.UNSCHEDULABLE]
-    monkeypatch.setitem(claim_errors._CODES, Reason.UNSCHEDULABLE, (row[0], 0.0, row[2]))
+    for full in (Reason.UNSCHEDULABLE, Reason.QUOTA_EXCEEDED):
+        row = claim_errors._CODES[full]
+        monkeypatch.setitem(claim_errors._CODES, full, (row[0], 0.0, row[2]))
     claiming = asyncio.create_task(place.claim())
     name = await place.starting()
     place.see(place.api.set_conditions(name, not_ready(reason, "because")))

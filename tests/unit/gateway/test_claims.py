@@ -152,7 +152,7 @@ def test_limits_are_the_owners_and_everyones(owned: int, total: int, over: bool)
     [
         ("ImagePullFailed", ErrorCode.IMAGE_PULL_FAILED, 0),
         ("Unschedulable", ErrorCode.UNSCHEDULABLE, 10),
-        ("QuotaExceeded", ErrorCode.QUOTA_EXCEEDED, 0),
+        ("QuotaExceeded", ErrorCode.QUOTA_EXCEEDED, 10),
         ("TemplateNotFound", ErrorCode.INVALID_ARGUMENT, 0),
         ("ProfileNotFound", ErrorCode.INVALID_ARGUMENT, 0),
         ("AdmissionRefused", ErrorCode.BACKEND_ERROR, 0),

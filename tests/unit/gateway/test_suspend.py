@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from sandboxes import READY, MemoryApi, body, held_by, not_ready
+from sandpod_api.conditions import Reason
 from sandpod_api.names import ANNOTATION_LAST_ACTIVITY
 from sandpod_api.results import ErrorCode
 from sandpod_api.types import Claim, Sandbox, SandboxTemplate
 from sandpod_gateway import auth
-from sandpod_gateway.backends import claims, records
+from sandpod_gateway.backends import claim_errors, claims, records
 from sandpod_gateway.backends.background import Background
 from sandpod_gateway.backends.base import ClaimRequest, WorkspaceRequest
 from sandpod_gateway.backends.kubernetes_settings import KubernetesSettings
@@ -236,6 +237,13 @@ async def test_callers_cancel_does_not_stop_the_wake_that_another_waits_for(slee
     assert (await asyncio.wait_for(second, LIMIT)).metadata.name == "s"
 
 
+@pytest.fixture
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = claim_errors._CODES[Reason.QUOTA_EXCEEDED]
+    monkeypatch.setitem(claim_errors._CODES, Reason.QUOTA_EXCEEDED, (row[0], 0.0, row[2]))
+
+
+@pytest.mark.usefixtures("_impatient")
 @pytest.mark.parametrize(
     ("reason", "message", "code", "said"),
     [

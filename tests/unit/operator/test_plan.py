@@ -23,10 +23,11 @@ from sandpod_api.conditions import Reason
 from sandpod_api.types import SandboxStatus
 from sandpod_operator.actions import Action, Apply, Create, Delete, Emit, PatchStatus, Plan
 from sandpod_operator.manifests import build_pod, find_profile
-from sandpod_operator.observe import ObservedNamespace, ObservedSandbox, ObservedTemplate, Refusal
+from sandpod_operator.notes import Refusal
+from sandpod_operator.observe import ObservedNamespace, ObservedSandbox, ObservedTemplate
 from sandpod_operator.plan import plan_namespace, plan_sandbox, plan_template, whole_status
 from sandpod_operator.policies import build_deny_all, build_profile
-from sandpod_operator.resources import PODS, POLICIES, SANDBOXES, VOLUME_CLAIMS, Key
+from sandpod_operator.resources import PODS, POLICIES, SANDBOXES, VOLUME_CLAIMS
 from sandpod_operator.status import compute_status
 
 SETTINGS = settings()
@@ -133,9 +134,7 @@ def test_no_pod_is_made_without_template_profile_and_free_name_nor_while_suspend
 
 def test_refused_pod_is_tried_again_only_when_its_time_has_come() -> None:
     until = NOW + timedelta(seconds=5)
-    refusal = Refusal(
-        reason=Reason.QUOTA_EXCEEDED, message="no room", key=Key("Sandbox", "boxes", "box"), attempts=1, until=until
-    )
+    refusal = Refusal(reason=Reason.QUOTA_EXCEEDED, message="no room", attempts=1, until=until)
     state = told(observed(refusal=refusal))
     waits = plan(state)
     assert (waits.actions, waits.due) == ((), until)

@@ -16,13 +16,15 @@ from sandpod_api.types import Sandbox, SandboxPoolStatus, SandboxTemplate
 from sandpod_operator import plan_pool as plan_pool_module
 from sandpod_operator.actions import Create, Delete, Emit, PatchStatus
 from sandpod_operator.observe import ObservedPool
-from sandpod_operator.plan_pool import PoolPlan, is_warm, plan_pool
+from sandpod_operator.plan_pool import PoolPlan, plan_pool
+from sandpod_operator.pool_status import is_warm
 from sandpod_operator.status import compute_status
 from sandpod_operator.warm_sandboxes import template_hash
 
 SETTINGS = settings()
 TEMPLATE = a_template()
 SUFFIXES = tuple(f"new{i:05d}" for i in range(25))
+MANY = tuple(f"new{i:05d}" for i in range(100))
 READY = {"phase": "Warm", "conditions": [condition("Ready", "True", "Ready", since=50)]}
 
 
@@ -73,8 +75,47 @@ def test_only_what_is_missing_is_made_though_nothing_is_ready_yet() -> None:
     assert created(plan(observed(member("a"), member("b"), replicas=2))) == []
 
 
+def test_pool_starts_with_a_few_and_twice_as_many_for_each_that_works() -> None:
+    assert len(created(plan(observed(replicas=100)))) == 4
+    few = [member(f"m{i}") for i in range(4)]
+    assert created(plan(observed(*few, replicas=100))) == []
+    first = [member("m0", status=READY), *few[1:]]
+    assert len(created(plan(observed(*first, replicas=100)))) == 5, "eight may be under way, and three are"
+    working = [member(f"m{i}", status=READY) for i in range(3)]
+    assert len(created(plan(observed(*working, few[3], replicas=100, suffixes=MANY)))) == 31
+
+
+def test_pool_that_is_known_to_work_is_refilled_at_once_though_all_were_claimed() -> None:
+    full = plan(observed(*(member(f"m{i}", status=READY) for i in range(20)), replicas=20))
+    assert len(created(plan(observed(replicas=20, pace=full.pace, suffixes=MANY)))) == 20
+
+
+def test_pool_of_a_changed_template_starts_with_a_few_again() -> None:
+    works = plan(observed(*(member(f"m{i}", status=READY) for i in range(20)), replicas=20))
+    changed = a_template(image="sandpod/sandbox:next")
+    assert len(created(plan(observed(replicas=20, pace=works.pace, template=changed, suffixes=MANY)))) == 4
+
+
+def test_one_failure_slows_a_pool_down_and_what_works_speeds_it_up() -> None:
+    working = [member(f"m{i}", status=READY) for i in range(10)]
+    works = plan(observed(*working, replicas=20)).pace
+    broken = member("n0", status=failing("ImagePullFailed"))
+    failed = plan(observed(*working, broken, replicas=20, pace=works, suffixes=MANY))
+    assert len(created(failed)) == 1
+    better = plan(observed(*working, broken, member("n1", status=READY), replicas=20, pace=failed.pace, suffixes=MANY))
+    assert len(created(better)) == 2
+
+
 def test_one_pass_makes_no_more_than_the_burst() -> None:
-    assert len(created(plan(observed(replicas=100)))) == len(SUFFIXES)
+    many = [member(f"m{i}", status=READY) for i in range(50)]
+    assert len(created(plan(observed(*many, replicas=100)))) == len(SUFFIXES)
+
+
+@pytest.mark.parametrize("reason", ["ImagePullFailed", "AdmissionRefused", "StartFailed"])
+def test_pool_whose_sandboxes_can_not_start_makes_a_few_and_no_more(reason: str) -> None:
+    bad = [member(f"m{i}", status=failing(reason)) for i in range(4)]
+    assert created(plan(observed(*bad, replicas=100))) == []
+    assert created(plan(observed(*bad[:1], replicas=100))) == [], "while one keeps its place"
 
 
 def test_full_pool_says_so() -> None:
@@ -313,7 +354,8 @@ def test_plan_hashes_the_template_once_however_many_there_are(monkeypatch: pytes
 
 
 def test_new_sandboxes_are_made_some_at_a_time_and_all_else_one_after_the_other() -> None:
-    made = plan(observed(member("old", status=READY, stale=True), replicas=20))
+    works = plan(observed(*(member(f"m{i}", status=READY) for i in range(20)), replicas=20)).pace
+    made = plan(observed(member("old", status=READY, stale=True), replicas=20, pace=works))
     batches = [[type(action).__name__ for action in batch] for batch in made.batches()]
     assert [len(batch) for batch in batches if batch[0] == "Create"] == [8, 8, 4]
     assert all(len(batch) == 1 for batch in batches if batch[0] != "Create")

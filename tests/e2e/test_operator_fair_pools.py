@@ -1,0 +1,94 @@
+"""Several real pools in a namespace whose ResourceQuota is too small for all of them."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from e2e.cluster import Cluster, until
+from e2e.operator_process import Objects, OperatorProcess, namespace, running
+
+PODS = 5
+
+
+@pytest.fixture(scope="module")
+def objects(cluster: Cluster) -> Iterator[Objects]:
+    assert cluster.namespace
+    with namespace("fair") as own:
+        yield Objects(cluster=own)
+
+
+@pytest.fixture(scope="module")
+def operator(objects: Objects, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorProcess]:
+    with running(tmp_path_factory.mktemp("operator") / "log", objects.namespace, BACKOFF_MAX="4") as made:
+        quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "small"}}
+        asyncio.run(objects.put({**quota, "spec": {"hard": {"pods": str(PODS)}}}))
+        asyncio.run(objects.template(resources={"cpuRequest": "10m", "memoryRequest": "32Mi"}))
+        yield made
+
+
+async def warm(objects: Objects) -> Counter[str]:
+    """How many sandboxes of each pool can be claimed."""
+    found = await objects.cluster.items("sandboxes.sandpod.dev")
+    return Counter(
+        s["metadata"]["labels"]["sandpod.dev/pool"]
+        for s in found
+        if "claim" not in s["spec"] and s.get("status", {}).get("phase") == "Warm"
+    )
+
+
+async def has(objects: Objects, **wanted: int) -> None:
+    async def look() -> bool:
+        return dict(await warm(objects)) == wanted
+
+    await until(f"the pools have {wanted}", look, within=60)
+
+
+async def test_pools_share_a_quota_that_is_full_and_a_claim_goes_first(
+    objects: Objects, operator: OperatorProcess
+) -> None:
+    for pool, replicas in (("first", 8), ("second", 4), ("third", 2)):
+        await objects.apply("SandboxPool", pool, templateRef={"name": "python"}, replicas=replicas)
+
+    async def shared() -> bool:
+        now = await warm(objects)
+        return now.total() == PODS and set(now) == {"first", "second", "third"}
+
+    await until("each pool has some", shared, within=60)
+
+    async def told() -> dict[str, Any]:
+        found = await objects.condition("first", "Progressing")
+        return found if "claims first" in found["message"] else {}
+
+    found = await until("the pool says why it is not full", told, within=20)
+    assert (found["reason"], found["status"]) == ("PoolBlocked", "False")
+    assert found["message"].startswith("QuotaExceeded: ")
+    before = await warm(objects)
+    writes = operator.writes()["create", "Pod"]
+    await objects.sandbox("urgent")
+    await objects.phase("urgent", "Ready")
+    after = await warm(objects)
+    assert (after.total(), set(after)) == (PODS - 1, set(before))
+    assert not after - before, "no pool has more than before"
+    # The claim's pod, and no other.
+    assert operator.writes()["create", "Pod"] == writes + 1
+    await objects.cluster.kubectl("delete", "sbx", "urgent", "-n", objects.namespace)
+    await objects.gone("pod", "urgent")
+    await until("the place is a pool's again", shared, within=60)
+
+
+async def test_room_that_comes_is_shared_by_what_each_wants(objects: Objects, operator: OperatorProcess) -> None:
+    assert operator.port
+    quota = ("patch", "resourcequota", "small", "-n", objects.namespace, "--type=merge", "-p")
+    await objects.cluster.kubectl(*quota, '{"spec": {"hard": {"pods": "9"}}}')
+    for pool, replicas in (("first", 4), ("second", 3), ("third", 2)):
+        await objects.cluster.kubectl("scale", "sbxp", pool, "-n", objects.namespace, f"--replicas={replicas}")
+    await has(objects, first=4, second=3, third=2)
+
+    async def all_full() -> bool:
+        found = [await objects.condition(pool, "Progressing") for pool in ("first", "second", "third")]
+        return all(condition["reason"] == "PoolFull" for condition in found)
+
+    await until("all say that they are full", all_full, within=20)
