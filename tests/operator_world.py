@@ -273,7 +273,8 @@ class World:
 
     def start(self) -> None:
         """Start the operator anew: it knows nothing."""
-        self.store, self.notes, self.metrics = Store(), Notes(), Metrics()
+        self.notes, self.metrics = Notes(), Metrics()
+        self.store = Store(self.metrics.count_claim)
         self.queue = WorkQueue(clock=self.clock, backoff_min=1, backoff_max=60)
         turns = Turns(store=self.store, wake=self.queue.add, settings=self.settings, clock=self.clock)
         self.told: list[Emit] = []

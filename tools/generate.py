@@ -130,6 +130,8 @@ def values_schema(schema: dict[str, Any]) -> dict[str, Any]:
         definition = closed(specs[kind])
         definition["required"] = [field for field in definition["required"] if field != _OPTIONAL[name]]
         schema["definitions"][name] = definition
+    # Beside a pool's spec: the chart makes an autoscaler of it.
+    schema["definitions"]["pool"]["properties"]["autoscaling"] = {"$ref": "#/definitions/poolAutoscaling"}
     schema["definitions"]["gatewaySettings"] = settings_schema(Settings, _GATEWAY_OWN)
     schema["definitions"]["operatorSettings"] = settings_schema(OperatorSettings, _OPERATOR_OWN)
     return schema

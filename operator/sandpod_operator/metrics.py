@@ -13,6 +13,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 _log = logging.getLogger(__name__)
 
 _START_BUCKETS: Final = (0.5, 1, 1.5, 2, 2.5, 3, 4, 5, 7.5, 10, 15, 30, 60, 120)
+# How a claim was met: by a warm sandbox, or by one that was made for it.
+_CLAIM_ORIGINS: Final = ("pool", "direct")
 _RECONCILE_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5, 30)
 
 
@@ -71,6 +73,12 @@ class Metrics:
         self.pool_ready = Gauge(
             "sandpod_pool_ready", "Warm sandboxes that can be claimed.", ["namespace", "pool"], registry=self.registry
         )
+        self.pool_claims = Counter(
+            "sandpod_pool_claims_total",
+            "Claims by pool: origin `pool` took a warm sandbox, `direct` found none and had one made.",
+            ["namespace", "pool", "origin"],
+            registry=self.registry,
+        )
         self.watch_age = Gauge(
             "sandpod_operator_watch_age_seconds",
             "Time since a heartbeat's watch event arrived.",
@@ -107,8 +115,22 @@ class Metrics:
             self._widening.remove(namespace, policy)
         self._widened[namespace] = policies
 
+    def set_pool(self, namespace: str, pool: str, *, wanted: int, ready: int) -> None:
+        """Set a pool's gauges, and let its counters exist: the rate of one that appears late misses its first step."""
+        self.pool_wanted.labels(namespace, pool).set(wanted)
+        self.pool_ready.labels(namespace, pool).set(ready)
+        for origin in _CLAIM_ORIGINS:
+            self.pool_claims.labels(namespace, pool, origin)
+
+    def count_claim(self, namespace: str, pool: str, origin: str = "pool") -> None:
+        """Count a claim that a pool met, or was too empty to meet."""
+        self.pool_claims.labels(namespace, pool, origin).inc()
+
     def forget_pool(self, namespace: str, pool: str) -> None:
         """Remove the series of a pool that is gone."""
         for gauge in (self.pool_wanted, self.pool_ready):
             with contextlib.suppress(KeyError):
                 gauge.remove(namespace, pool)
+        for origin in _CLAIM_ORIGINS:
+            with contextlib.suppress(KeyError):
+                self.pool_claims.remove(namespace, pool, origin)

@@ -242,7 +242,7 @@ class Reconciler:
             return False
         self._listener.saw(action.resource, after)
         if action.resource is resources.SANDBOXES and before is not None:
-            measure_status(self._metrics, before, self._store.sandbox(action.namespace, action.name))
+            measure_status(self._metrics, before, self._store)
         return True
 
     async def _patch(self, action: Patch) -> bool:

@@ -48,7 +48,14 @@ class _Entry:
 class Store:
     """Objects by kind, namespace and name."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_claim: Callable[[str, str], None] = lambda _namespace, _pool: None) -> None:
+        """Keep nothing yet.
+
+        Args:
+            on_claim: Told the namespace and the pool once for each warm Sandbox that is seen to be claimed, whoever
+                says so: a watch, an answer or a full list. What was claimed before the store knew it is not told.
+        """
+        self._on_claim = on_claim
         self._objects: defaultdict[str, dict[Key, _Entry]] = defaultdict(dict)
         self._members: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
         self._listings: list[Listing] = []
@@ -83,6 +90,8 @@ class Store:
         )
         if pool:
             self._members[key.namespace, pool].add(key.name)
+        elif known is not None and self._left_pool(parsed, known):
+            self._on_claim(key.namespace, known.pool)
         return True
 
     def remove(self, key: Key, uid: str = "") -> None:
@@ -182,6 +191,12 @@ class Store:
         for key in self.keys(resource):
             if key.namespace == namespace and (found := self._get(kind, key)) is not None:
                 yield found
+
+    def _left_pool(self, parsed: Parsed, known: _Entry) -> bool:
+        """Tell whether this is the claim of a Sandbox that waited in a pool; anybody may write such a label."""
+        if not isinstance(parsed, Sandbox) or parsed.spec.claim is None or parsed.metadata.uid != known.uid:
+            return False
+        return bool(known.pool) and self.pool(parsed.metadata.namespace, known.pool) is not None
 
     def _forget_member(self, key: Key) -> None:
         known = self._objects[key.kind].get(key)

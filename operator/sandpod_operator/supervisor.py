@@ -121,7 +121,7 @@ class Operator:
         self._settings = settings
         self._health = health
         self._stop = stop
-        store, notes = Store(), Notes()
+        store, notes = Store(metrics.count_claim), Notes()
         self._queue = WorkQueue(clock=utc_now, backoff_min=settings.backoff_min, backoff_max=settings.backoff_max)
         turns = Turns(store=store, wake=self._queue.add, settings=settings, clock=utc_now)
         metrics.queue_depth.set_function(lambda: len(self._queue))

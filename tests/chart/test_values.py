@@ -32,7 +32,7 @@ def test_example_values_are_taken(file: Path) -> None:
 
 
 def test_there_are_example_values() -> None:
-    assert {path.stem for path in EXAMPLES} >= {"ingress", "tls", "production"}
+    assert {path.stem for path in EXAMPLES} >= {"ingress", "tls", "production", "autoscaling"}
 
 
 @pytest.mark.parametrize(

@@ -204,6 +204,17 @@ class Objects:
         claim = {"owner": "alice", "time": now()}
         await self.apply("Sandbox", name, **{"templateRef": {"name": "python"}, "claim": claim, **spec})
 
+    async def claim(self, name: str) -> None:
+        """Take a warm sandbox as a gateway does."""
+        made = await self.cluster.sandbox(name)
+        patch = [
+            {"op": "test", "path": "/metadata/resourceVersion", "value": made["metadata"]["resourceVersion"]},
+            {"op": "remove", "path": "/metadata/ownerReferences"},
+            {"op": "replace", "path": "/metadata/labels/sandpod.dev~1state", "value": "claimed"},
+            {"op": "add", "path": "/spec/claim", "value": {"owner": "alice", "time": now()}},
+        ]
+        await self.cluster.kubectl("patch", "sbx", name, "-n", self.namespace, "--type=json", "-p", json.dumps(patch))
+
     async def status(self, name: str, kind: str = "sandbox") -> dict[str, Any]:
         """Return an object's status; empty while it or its status is not there."""
         out = await self.cluster.kubectl(

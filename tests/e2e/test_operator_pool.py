@@ -1,7 +1,6 @@
 """Pools under a real operator: filled, claimed from, scaled, renewed, blocked."""
 
 import asyncio
-import json
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -9,7 +8,7 @@ from typing import Any
 import pytest
 
 from e2e.cluster import Cluster, until
-from e2e.operator_process import IMAGE, Objects, OperatorProcess, namespace, now, running
+from e2e.operator_process import IMAGE, Objects, OperatorProcess, namespace, running
 
 
 @pytest.fixture(scope="module")
@@ -37,18 +36,6 @@ async def pool(objects: Objects, operator: OperatorProcess) -> str:
     return "warm"
 
 
-async def claim(objects: Objects, name: str) -> None:
-    """Take a warm sandbox as a gateway does."""
-    made = await objects.cluster.sandbox(name)
-    patch = [
-        {"op": "test", "path": "/metadata/resourceVersion", "value": made["metadata"]["resourceVersion"]},
-        {"op": "remove", "path": "/metadata/ownerReferences"},
-        {"op": "replace", "path": "/metadata/labels/sandpod.dev~1state", "value": "claimed"},
-        {"op": "add", "path": "/spec/claim", "value": {"owner": "alice", "time": now()}},
-    ]
-    await objects.cluster.kubectl("patch", "sbx", name, "-n", objects.namespace, "--type=json", "-p", json.dumps(patch))
-
-
 async def test_life_of_a_pools_sandbox_costs_six_writes(objects: Objects, operator: OperatorProcess, pool: str) -> None:
     """The operator's four; claim and deletion are the caller's. Its replacement costs three by then."""
     await objects.cluster.kubectl("delete", "sbxp", pool, "-n", objects.namespace)
@@ -57,7 +44,7 @@ async def test_life_of_a_pools_sandbox_costs_six_writes(objects: Objects, operat
     await objects.apply("SandboxPool", pool, templateRef={"name": "python"}, replicas=1)
     await objects.pool_has(pool, 1)
     (name,) = await objects.cluster.warm()
-    await claim(objects, name)
+    await objects.claim(name)
     await objects.phase(name, "Ready")
     await objects.cluster.kubectl("delete", "sbx", name, "-n", objects.namespace)
     await objects.gone("pod", name)
@@ -74,7 +61,7 @@ async def _none(objects: Objects) -> bool:
 
 async def test_claimed_sandbox_leaves_and_is_replaced(objects: Objects, pool: str) -> None:
     name = min(await objects.cluster.warm())
-    await claim(objects, name)
+    await objects.claim(name)
     status = await objects.phase(name, "Ready")
     assert "expiresAt" in status
     await objects.pool_has(pool, 2)

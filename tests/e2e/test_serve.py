@@ -2,48 +2,21 @@
 
 import asyncio
 import ssl
-from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
 import yaml
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from e2e.callers import Caller
+from e2e.certificates import make_certificate
 from e2e.cluster import Cluster
 from e2e.server import PROGRAM, StartError, serving
 
 
-def make_certificate(folder: Path) -> tuple[Path, Path]:
-    """Write a certificate for 127.0.0.1 that signs itself, and its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "sandpod test")])
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(minutes=5))
-        .not_valid_after(now + timedelta(hours=1))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    pem = serialization.Encoding.PEM
-    (folder / "tls.crt").write_bytes(certificate.public_bytes(pem))
-    plain = serialization.NoEncryption()
-    (folder / "tls.key").write_bytes(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain))
-    return folder / "tls.crt", folder / "tls.key"
-
-
 async def test_gateway_serves_over_tls_with_keys_from_a_file(cluster: Cluster, tmp_path: Path) -> None:
-    certificate, private = make_certificate(tmp_path)
+    certificate, private = make_certificate(tmp_path, x509.IPAddress(ip_address("127.0.0.1")))
     keys = tmp_path / "keys.yaml"
     made = await asyncio.create_subprocess_exec(
         *(PROGRAM, "keys", "create", "--user", "carol", "--file", str(keys)), stdout=asyncio.subprocess.PIPE
