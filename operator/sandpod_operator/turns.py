@@ -1,7 +1,7 @@
 """Keeps the lines of `shares.py`: what is seen of sandboxes, pods and pools goes in, and whoever is next is woken.
 
-Called by `reconcile.py`, before a pod is made and with the answers, and by `controller.py` when something goes. Losing it
-costs one refusal of each who waits.
+Called by `reconcile.py`, before a pod is made and with the answers, and by `controller.py` when something goes. Losing
+it costs one refusal of each who waits.
 """
 
 from collections.abc import Callable
