@@ -204,6 +204,12 @@ class Client:
         assert result.outcome == "ok", result.err
         return [line for line in result.out.decode(errors="replace").splitlines() if marker in line]
 
+    async def until_process(self, marker: str) -> None:
+        """Wait until there is such a process: what was forked is called as its parent until it executes a program."""
+        async with asyncio.timeout(PATIENCE):
+            while not await self.processes_with(marker):
+                pass
+
     async def content(self, path: str) -> bytes:
         """Return what a small file of the workspace holds."""
         return (await self.file("read", path=path, offset=0, limit=protocol.FILE_PART)).payload

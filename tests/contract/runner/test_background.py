@@ -105,6 +105,7 @@ async def test_tail_whose_wait_is_over_says_that_there_is_nothing_new(client: Cl
 async def test_tails_that_wait_are_bounded_and_end_with_their_stream(sandbox: Sandbox, client: Client) -> None:
     many = await sandbox.connect()
     name = await client.start("read x", "shell", stdin=True)
+    await client.frame_of(name)  # Streams are read side by side: to another one it may not be known before.
     for number in range(MAX_WAITING + 1):
         await many.send({"t": "tail", "id": number, "run": name, "wait": 30})
     frame = await many.next()

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from contract.runner_harness import MAIN, PACKAGE, PATIENCE, Client, search_path
+from gateway_peers import until
 from silence import silent
 
 NAME = f"sandpod-runner-test-{os.getpid()}"
@@ -113,7 +114,8 @@ async def test_what_waits_for_a_stream_to_end_is_no_interpreter(tmp_path: Path) 
     with serving(tmp_path) as process:
         await heard(process, b"ready")
         async with attached() as (client, attach):
-            assert command_line(attach.pid).startswith(b"sh\0-c\0read")
+            # As soon as it has handed its streams over; while it executes the shell it has no name.
+            await until(lambda: command_line(attach.pid).startswith(b"sh\0-c\0read"))
             assert (await client.run("print(1)")).out == b"1\n"
 
 

@@ -156,6 +156,7 @@ async def test_stream_that_does_not_begin_with_hello_is_closed(runner: Runner, f
 async def test_a_run_that_is_sent_again_is_known_and_not_started_again(runner: Runner, client: Client) -> None:
     code = "echo begun >> count; read x; cat count"
     name = await client.start(code, "shell", stdin=True, run="twice")
+    await client.frame_of(name)
     other = await runner.connect()
     again = {"t": "run", "run": name, "language": "shell", "stdin": True}
     await other.send(again, code.encode())
