@@ -18,8 +18,11 @@ from sandpod_runner.protocol import STOP_GRACE
 from sandpod_runner.requests import RunRequest
 from sandpod_runner.run import KILL_ROUNDS, KILL_WAIT, START_SECONDS, Run, Toolbox, make_pipes
 
-_PATIENCE: Final = STOP_GRACE
-"""Seconds from the first interrupt to one for all that the cell has started too, and from that to the context's end."""
+_SECOND: Final = STOP_GRACE
+"""Seconds from the first interrupt to one for all that the cell has started too."""
+_PATIENCE: Final = 3.0
+"""Seconds from that to the end of a context that does not listen: on a busy machine it takes a while to put a traceback
+together, and the state of all cells before is at stake."""
 _TRIES: Final = 2
 """Processes that a cell is given to: one may end before the cell's code has begun, and nothing was done then."""
 _LOST: Final = "The context's process has ended: its variables are lost, and its next cell begins anew."
@@ -97,10 +100,11 @@ class CellRun(Run):
         if not cell.ended.done():
             self.stop(Stop("timeout", f"It was stopped after {self.request.timeout:g} seconds."))
             # More output than is wanted is no reason to lose the variables.
-            if self._stop.result().gentle or self._stop.result().outcome == "output_limit":
+            gentle = self._stop.result().gentle
+            if gentle or self._stop.result().outcome == "output_limit":
                 processes.send([pid], signal.SIGINT)
-                await asyncio.wait(over, timeout=_PATIENCE)
-            if self._stop.result().gentle and not cell.ended.done():
+                await asyncio.wait(over, timeout=_SECOND if gentle else _PATIENCE)
+            if gentle and not cell.ended.done():
                 all_of_it = [pid] if self._context.relays else processes.trees([pid], processes.parents())
                 processes.send(all_of_it, signal.SIGINT)
                 await asyncio.wait(over, timeout=_PATIENCE)

@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -34,15 +35,16 @@ class Stop:
     gentle: bool = True
 
 
-def out_of_memory(limit: int | None, idle: int = 0) -> Stop:
+def out_of_memory(limit: int | None, contexts: Iterable[str] = ()) -> Stop:
     """Return the end of a run that took too much memory.
 
     Args:
         limit: The sandbox's memory, bytes; None where it is not known.
-        idle: How many contexts hold a part of it and do nothing.
+        contexts: The states of the contexts that have a process: idle ones hold a part of it and do nothing.
     """
     if limit is None:
         return Stop("out_of_memory", "It asked for more memory than it can have.", gentle=False)
+    idle = sum(state == "idle" for state in contexts)
     others = f", of which idle contexts hold a part ({idle}; restart_context ends one)" if idle else ""
     detail = f"It used more than the sandbox's {limit // _MIB} MiB of memory{others}."
     return Stop("out_of_memory", detail, gentle=False)

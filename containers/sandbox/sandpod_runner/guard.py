@@ -76,8 +76,8 @@ class Guard:
             return  # what it gives back shows at the next look
         sizes = {run: processes.resident(pids) for run, pids in self._trees().items()}
         if sizes:
-            others = sum(context.state == "idle" for context in self._contexts.pids())
-            max(sizes, key=lambda run: sizes[run]).stop(out_of_memory(limit, others))
+            states = [context.state for context in self._contexts.pids()]
+            max(sizes, key=lambda run: sizes[run]).stop(out_of_memory(limit, states))
             return
         table = processes.parents()
         idle = self._contexts.pids()

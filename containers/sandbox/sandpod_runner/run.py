@@ -99,7 +99,8 @@ class Run:
         by_kernel = memory is not None and killed(how) and memory.kills() > self._kills
         words = self._output.last_words if self._output is not None else b""
         if by_kernel or ran_out(self.request.language, how, words):
-            self.stop(out_of_memory(memory.limit if memory is not None else None))
+            states = [context.state for context in self._toolbox.contexts.pids()]
+            self.stop(out_of_memory(memory.limit if memory is not None else None, states))
         self._found = await self._toolbox.artifacts.found(self.request.run, self._mark)
         self._send_end(how)
 

@@ -83,7 +83,7 @@ def test_runtime_that_gave_up_for_want_of_memory_is_known_by_its_last_words(
 
 def test_limit_is_named_in_words() -> None:
     assert out_of_memory(512 * MIB).detail == "It used more than the sandbox's 512 MiB of memory."
-    assert out_of_memory(512 * MIB, idle=2).detail == (
+    assert out_of_memory(512 * MIB, ["idle", "busy", "idle", "lost"]).detail == (
         "It used more than the sandbox's 512 MiB of memory, "
         "of which idle contexts hold a part (2; restart_context ends one)."
     )
