@@ -17,7 +17,8 @@ from e2e.server import serving
 CONNECT = """
 import socket, sys
 try:
-    socket.create_connection((sys.argv[1], 53), timeout=1).close()
+    # Longer than a lost packet takes to be sent again.
+    socket.create_connection((sys.argv[1], 53), timeout=4).close()
     print("open")
 except OSError as error:
     print(type(error).__name__)
@@ -29,7 +30,7 @@ REFUSED = {
     "urllib": ("run_python_code", "import urllib.request; urllib.request.urlopen('http://{target}:53', timeout=1)"),
     "requests": ("run_python_code", "import requests; requests.get('http://{target}:53', timeout=1)"),
     "name": ("run_python_code", "import requests; requests.get('http://example.com', timeout=5)"),
-    "fetch": ("run_js_code", "await fetch('http://{target}:53')"),
+    "fetch": ("run_js_code", "await fetch('http://{target}:8080')"),
     "fetch by name": ("run_js_code", "await fetch('http://example.com')"),
 }
 

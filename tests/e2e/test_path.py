@@ -59,7 +59,7 @@ async def test_failed_run_keeps_both_streams_and_its_exit_code(session: Session,
 
 async def test_timeout_ends_the_program_and_says_so(session: Session, sandbox: str) -> None:
     code = "print('before', flush=True)\nwhile True: pass"
-    reply = await session.python(code, sandbox=sandbox, timeout=1)
+    reply = await session.python(code, sandbox=sandbox, timeout=2)
     assert (reply["outcome"], reply["stdout"]) == ("timeout", "before\n")
     assert reply["exit_code"] != 0
 
