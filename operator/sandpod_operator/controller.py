@@ -5,7 +5,6 @@ who has to look again; what is done then is the plans' business.
 """
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import datetime
@@ -192,11 +191,15 @@ class Controller:
             uid = self._store.uid_of(key)
             if not uid or self._store.sandbox(key.namespace, key.name) is not None:
                 return
-            with contextlib.suppress(NotFoundError):
-                if look:
-                    self.saw(resources.SANDBOXES, await self._cluster.get(resources.SANDBOXES, key.namespace, key.name))
-                    return
-            await self._delete_orphan(key, uid)
+            if not look or await self._has_no_sandbox(key):
+                await self._delete_orphan(key, uid)
+
+    async def _has_no_sandbox(self, key: Key) -> bool:
+        try:
+            self.saw(resources.SANDBOXES, await self._cluster.get(resources.SANDBOXES, key.namespace, key.name))
+        except NotFoundError:
+            return True
+        return False
 
     async def _delete_orphan(self, key: Key, uid: str) -> None:
         _log.info("pod %s/%s has no Sandbox any more: deleting it", key.namespace, key.name)

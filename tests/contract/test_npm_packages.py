@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from fastmcp import Client
 
+from contract.served import Served
 from e2e.server import serving
 from npm_registry import Registry, npm_registry
 
@@ -19,20 +20,10 @@ IMPORT = "import greet from 'greet';\nconsole.log(greet.VERSION);"
 pytestmark = pytest.mark.needs_userns
 
 
-class Place:
+class Place(Served):
     def __init__(self, mcp: Client[Any], registry: Registry) -> None:
-        self.mcp = mcp
+        super().__init__(mcp)
         self.registry = registry
-
-    async def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
-        answer = await self.mcp.call_tool(tool, arguments, raise_on_error=False)
-        assert isinstance(answer.structured_content, dict)
-        return answer.structured_content
-
-    async def close(self) -> None:
-        """Close the caller's sandboxes, which a cluster would keep for the next test."""
-        for sandbox in (await self.call("list_sandboxes"))["sandboxes"]:
-            await self.call("close_sandbox", sandbox=sandbox["sandbox"], force=True)
 
     async def install(self, *packages: str, **arguments: Any) -> dict[str, Any]:
         call = {"packages": list(packages), "wait": 120, "language": "javascript", **arguments}
@@ -53,8 +44,10 @@ async def place(*flags: str, server: tuple[str, ...] = FLAGS) -> AsyncIterator[P
             Client(url) as mcp,
         ):
             made = Place(mcp, registry)
-            yield made
-            await made.close()
+            try:
+                yield made
+            finally:
+                await made.close()
 
 
 async def test_package_with_what_it_depends_on_is_found_by_require_and_import_from_anywhere(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from fastmcp import Client
 
+from contract.served import Served
 from e2e.server import serving
 from package_index import Index, package_index, wheel
 
@@ -18,20 +19,10 @@ VERSION = "import greet\nprint(greet.VERSION)"
 pytestmark = pytest.mark.needs_userns
 
 
-class Place:
+class Place(Served):
     def __init__(self, mcp: Client[Any], index: Index) -> None:
-        self.mcp = mcp
+        super().__init__(mcp)
         self.index = index
-
-    async def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
-        answer = await self.mcp.call_tool(tool, arguments, raise_on_error=False)
-        assert isinstance(answer.structured_content, dict)
-        return answer.structured_content
-
-    async def close(self) -> None:
-        """Close the caller's sandboxes, which a cluster would keep for the next test."""
-        for sandbox in (await self.call("list_sandboxes"))["sandboxes"]:
-            await self.call("close_sandbox", sandbox=sandbox["sandbox"], force=True)
 
     async def install(self, *packages: str, **arguments: Any) -> dict[str, Any]:
         return await self.call("install_packages", packages=list(packages), wait=120, **arguments)
@@ -45,8 +36,10 @@ async def place(*flags: str, server: tuple[str, ...] = FLAGS) -> AsyncIterator[P
     with package_index() as index:
         async with serving(*server, "--packages.index-url", index.url, *flags) as (url, _), Client(url) as mcp:
             made = Place(mcp, index)
-            yield made
-            await made.close()
+            try:
+                yield made
+            finally:
+                await made.close()
 
 
 async def test_package_with_what_it_depends_on_is_there_for_runs_contexts_and_the_shell(
