@@ -88,6 +88,16 @@ CASES: dict[str, Case] = {
         "Pending",
         "no network profile 'web'",
     ),
+    "profile opens what no sandbox may reach": Case(
+        observed(
+            sandbox=a_sandbox(claimed=30, network="web"),
+            template=a_template(networkProfiles=[{"name": "web"}]),
+            opened="10.96.0.1:443",
+        ),
+        "PodScheduled=False/ProfileRefused Ready=False/ProfileRefused",
+        "Pending",
+        "'web' opens 10.96.0.1:443, which no sandbox may reach.",
+    ),
     "profile is being changed": Case(
         observed(
             sandbox=a_sandbox(claimed=30, network="web"),

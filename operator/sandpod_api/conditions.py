@@ -96,7 +96,7 @@ SENTENCES: dict[Reason, str] = {
     Reason.NODE_UNKNOWN: "The operator may not look at nodes.",
     Reason.APPLIED: "The network profile is in force.",
     Reason.APPLYING: "The network profile is being put in force.",
-    Reason.PROFILE_REFUSED: "The network profile can't be put in force in a pod that runs.",
+    Reason.PROFILE_REFUSED: "The network profile can't be put in force.",
     Reason.ALIVE: "The lifetime has not ended.",
     Reason.TTL_EXPIRED: "The lifetime (ttl) has ended.",
     Reason.IDLE_TIMEOUT: "The sandbox was not used for its idle timeout.",
@@ -139,7 +139,8 @@ ADVICE: dict[Reason, str] = {
     Reason.OPEN_NETWORK_ALLOWED: "Set allow_open_network of the operator to false if that is not what you want.",
     Reason.KERNEL_SHARED: "Have the node's handler for the template's RuntimeClass corrected.",
     Reason.NODE_UNKNOWN: "Let the operator look at nodes (operator.readNodes of the chart) to have it proved.",
-    Reason.PROFILE_REFUSED: "The message says why: name another profile, or create another Sandbox with this one.",
+    Reason.PROFILE_REFUSED: "The message says why: name another profile, narrow this one in the template, or create "
+    "another Sandbox with it where only a pod that runs can't have it.",
     Reason.TTL_EXPIRED: "Create another Sandbox, with a longer lifetime.ttl where this was too short.",
     Reason.IDLE_TIMEOUT: "Create another Sandbox, with a longer lifetime.idleTimeout where this was too short.",
     Reason.POOL_EMPTY: "Wait, or raise the pool's replicas.",

@@ -49,6 +49,15 @@ def to_relabel(observed: ObservedSandbox) -> str | None:
     return wish
 
 
+def refused_at_start(observed: ObservedSandbox) -> Cause | None:
+    """Return why no pod can be made with the profile that is wished for, or None where one can."""
+    sandbox, template = observed.sandbox, observed.template
+    wish = sandbox.spec.network
+    if template is not None and find_profile(sandbox, template) is None:
+        return Cause(Reason.PROFILE_NOT_FOUND, f"{template.metadata.name!r} has no network profile {wish!r}.")
+    return None if observed.opened is None else Cause(Reason.PROFILE_REFUSED, _says_opened(wish, observed.opened))
+
+
 def _refusal(observed: ObservedSandbox, pod: Pod) -> Cause | None:
     """Return why the profile that is wished for can't be in force in this pod, or None where it can."""
     sandbox, template = observed.sandbox, observed.template
@@ -69,7 +78,11 @@ def _hindrance(profile: NetworkProfile, pod: Pod) -> str | None:
     if profile.dns and not pod.resolves_names:
         return f"{profile.name!r} has DNS, which a pod has from its start or never: create another Sandbox."
     opened = next((address for address in probed(pod) if opens(profile, address)), None)
-    return None if opened is None else f"{profile.name!r} opens {opened}, which no sandbox may reach."
+    return None if opened is None else _says_opened(profile.name, opened)
+
+
+def _says_opened(profile: str, address: str) -> str:
+    return f"{profile!r} opens {address}, which no sandbox may reach."
 
 
 def probed(pod: Pod) -> Iterator[str]:

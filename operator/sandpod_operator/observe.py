@@ -15,11 +15,14 @@ from sandpod_api.conditions import ConditionType, find
 from sandpod_api.types import Sandbox, SandboxPool, SandboxTemplate
 from sandpod_operator import resources
 from sandpod_operator.kernels import Kernel
+from sandpod_operator.manifests import find_profile
 from sandpod_operator.notes import Notes, Refusal
 from sandpod_operator.pace import Pace
 from sandpod_operator.pods import Pod
 from sandpod_operator.policies import build_deny_all, in_force
+from sandpod_operator.probes import opened_by
 from sandpod_operator.resources import Key
+from sandpod_operator.settings import OperatorSettings
 from sandpod_operator.shares import Neighbours
 from sandpod_operator.store import Store
 from sandpod_operator.widening import Widening
@@ -45,6 +48,8 @@ class ObservedSandbox:
         user_namespaces: Whether the nodes that may run its pod can give it a user namespace of its own; asked only
             where that decides.
         open_allowed: Whether the operator lets sandboxes serve whose network is open.
+        opened: What its profile opens although no sandbox may reach it, as host:port and as far as that is known before
+            its pod has a node; asked only where that decides.
     """
 
     sandbox: Sandbox
@@ -56,6 +61,7 @@ class ObservedSandbox:
     kernel: Kernel | None = None
     user_namespaces: bool = False
     open_allowed: bool = False
+    opened: str | None = None
 
     @property
     def was_ready(self) -> bool:
@@ -122,7 +128,7 @@ class ObservedNamespace:
     widening: tuple[Widening, ...] = ()
 
 
-def observe_sandbox(store: Store, notes: Notes, key: Key) -> ObservedSandbox | None:
+def observe_sandbox(store: Store, notes: Notes, key: Key, settings: OperatorSettings) -> ObservedSandbox | None:
     """Return what is known of a Sandbox, or None when it is gone."""
     sandbox = store.sandbox(key.namespace, key.name)
     if sandbox is None:
@@ -130,14 +136,18 @@ def observe_sandbox(store: Store, notes: Notes, key: Key) -> ObservedSandbox | N
     pod = store.pod(key.namespace, key.name)
     own = pod is not None and pod.owned_by(sandbox.metadata.uid)
     deny_all = store.policy(key.namespace, names.POLICY_DENY_ALL)
+    template = store.template(key.namespace, sandbox.spec.template_ref.name)
+    profile = find_profile(sandbox, template) if template is not None and pod is None else None
     return ObservedSandbox(
         sandbox=sandbox,
         pod=pod if own else None,
         name_taken=pod is not None and not own,
-        template=store.template(key.namespace, sandbox.spec.template_ref.name),
+        template=template,
         refusal=notes.refusals.get(sandbox.metadata.uid),
         closed=in_force(build_deny_all(key.namespace), deny_all),
         kernel=notes.kernels.get(pod.metadata.uid) if own and pod is not None else None,
+        open_allowed=settings.allow_open_network,
+        opened=opened_by(profile, template, settings) if template is not None and profile is not None else None,
     )
 
 

@@ -103,7 +103,7 @@ def _make_pod(
         return
     profile = find_profile(sandbox, template) if template is not None else None
     waits = observed.refusal is not None and observed.refusal.until > now
-    if template is None or profile is None or waits:
+    if template is None or profile is None or observed.opened is not None or waits:
         return
     if not observed.closed:
         # First of all, and a failure here ends the pass: no pod exists in a namespace that is not closed.

@@ -1,6 +1,6 @@
 """The addresses that a sandbox must fail to reach before it is handed out, for its runner to try from inside.
 
-Called by `manifests.py` and `networks.py`. Pure.
+Called by `manifests.py`, `networks.py` and `observe.py`. Pure.
 """
 
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
@@ -27,6 +27,17 @@ def probes(template: SandboxTemplate, profile: NetworkProfile, settings: Operato
     more = (part.strip() for part in settings.more_probes.split(","))
     wanted = (settings.api_server, f"{NODE_IP}:{_KUBELET_PORT}", *_METADATA, peer, dns, *more)
     return [address for address in wanted if address]
+
+
+def opened_by(profile: NetworkProfile, template: SandboxTemplate, settings: OperatorSettings) -> str | None:
+    """Return the first of these addresses that a profile opens by its own rules, or None.
+
+    Network plugins learn of a policy some time after a pod may have looked, so what is known is not left to a look. A
+    node's own address is known only once the pod has a node; that is left to the runner.
+    """
+    if settings.allow_open_network:
+        return None
+    return next((each for each in probes(template, profile, settings) if opens(profile, each)), None)
 
 
 def opens(profile: NetworkProfile, address: str) -> bool:

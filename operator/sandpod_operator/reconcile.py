@@ -135,10 +135,9 @@ class Reconciler:
         return self._decide_namespace(key.namespace)
 
     async def _decide_sandbox(self, key: Key, now: datetime) -> Plan:
-        observed = observe.observe_sandbox(self._store, self._notes, key)
+        observed = observe.observe_sandbox(self._store, self._notes, key, self._settings)
         if observed is None:
             return Plan()
-        observed = replace(observed, open_allowed=self._settings.allow_open_network)
         node = observe.node_to_look_at(observed)
         if node is not None and observed.pod is not None:
             # Once for each pod, and not for each node: nodes restart.

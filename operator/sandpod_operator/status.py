@@ -13,8 +13,7 @@ from sandpod_operator import lifetime
 from sandpod_operator.causes import FINAL, Cause, cause, end_of, obstacle, runtime_fault, taken
 from sandpod_operator.isolation import allowed_anew, forbidden, network_isolated
 from sandpod_operator.kernels import compare
-from sandpod_operator.manifests import find_profile
-from sandpod_operator.networks import network_applied
+from sandpod_operator.networks import network_applied, refused_at_start
 from sandpod_operator.observe import ObservedSandbox
 
 
@@ -116,9 +115,8 @@ def no_pod(observed: ObservedSandbox) -> Cause:
         return _why_suspended(observed)
     if observed.template is None:
         return Cause(Reason.TEMPLATE_NOT_FOUND, f"There is no SandboxTemplate {sandbox.spec.template_ref.name!r} here.")
-    if find_profile(sandbox, observed.template) is None:
-        name = observed.template.metadata.name
-        return Cause(Reason.PROFILE_NOT_FOUND, f"{name!r} has no network profile {sandbox.spec.network!r}.")
+    if (refused := refused_at_start(observed)) is not None:
+        return refused
     if observed.refusal is not None:
         return cause(observed.refusal.reason, observed.refusal.message)
     if observed.name_taken:

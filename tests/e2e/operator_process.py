@@ -13,13 +13,13 @@ import socket
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from e2e.cluster import Cluster, ClusterError, until
+from e2e.cluster import Cluster, ClusterError, T, until
 from sandpod_api.base import rfc3339
 from sandpod_api.names import API_VERSION
 
@@ -240,7 +240,7 @@ class Objects:
             status = await self.status(name)
             return status if status.get("phase") == phase else {}
 
-        return await until(f"{name} is {phase}", look, within=within)
+        return await self._until(f"{name} is {phase}", name, look, within)
 
     async def reason(self, name: str, reason: str, *, within: float = 60) -> str:
         """Wait until a Sandbox is not ready for that reason, and return the sentence."""
@@ -250,7 +250,14 @@ class Objects:
             found = [c for c in conditions if c["type"] == "Ready" and c["reason"] == reason]
             return str(found[0]["message"]) if found else ""
 
-        return await until(f"{name} says {reason}", look, within=within)
+        return await self._until(f"{name} says {reason}", name, look, within)
+
+    async def _until(self, what: str, name: str, look: Callable[[], Awaitable[T]], within: float) -> T:
+        """Wait as `until`, and tell what became of the Sandbox where that does not come."""
+        try:
+            return await until(what, look, within=within)
+        except ClusterError as error:
+            raise ClusterError(f"{error}; its status {await self.status(name)}") from None
 
     async def gone(self, kind: str, name: str, *, within: float = 60) -> None:
         """Wait until an object is not there any more."""

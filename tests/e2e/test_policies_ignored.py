@@ -142,7 +142,10 @@ async def test_policies_that_are_not_enforced_any_more_are_found_out_and_nothing
     assert "reached" in await objects.reason("fresh", "NetworkOpen", within=60)
     status = await objects.status("fresh")
     assert isolated(status) == ("False", "NetworkOpen")
+    assert status["phase"] == "Failed"
     assert "startTime" not in status
+    ended = 'sandpod_sandboxes_ended_total{reason="NetworkOpen"}'
+    assert any(text.startswith(ended) for text in operator.get("/metrics").splitlines())
     assert 'sandpod_sandboxes_open_network_total{outcome="ended"}' in operator.get("/metrics")
     await until("the Event", lambda: told(objects, "fresh", "NetworkOpen"), within=20)
     # Where the administrator allows it, it serves and says what it is.

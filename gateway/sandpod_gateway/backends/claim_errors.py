@@ -96,6 +96,11 @@ _CODES: Final[dict[Reason, tuple[ErrorCode, float, str]]] = {
     ),
     Reason.TEMPLATE_NOT_FOUND: (ErrorCode.INVALID_ARGUMENT, 0.0, "Use a template that the server offers."),
     Reason.PROFILE_NOT_FOUND: (ErrorCode.INVALID_ARGUMENT, 0.0, "Use one of the template's network profiles."),
+    Reason.PROFILE_REFUSED: (
+        ErrorCode.INVALID_ARGUMENT,
+        0.0,
+        "Use another of the template's network profiles, or ask the administrator to narrow this one.",
+    ),
 }
 # What the scheduler says of a pod whose workspace has no volume, and the API server of one more claim than the quota.
 _NO_VOLUME: Final = "persistentvolumeclaim"

@@ -155,6 +155,7 @@ def test_limits_are_the_owners_and_everyones(owned: int, total: int, over: bool)
         ("QuotaExceeded", ErrorCode.QUOTA_EXCEEDED, 10),
         ("TemplateNotFound", ErrorCode.INVALID_ARGUMENT, 0),
         ("ProfileNotFound", ErrorCode.INVALID_ARGUMENT, 0),
+        ("ProfileRefused", ErrorCode.INVALID_ARGUMENT, 0),
         ("AdmissionRefused", ErrorCode.BACKEND_ERROR, 0),
         ("StartFailed", ErrorCode.BACKEND_ERROR, 0),
         ("NetworkOpen", ErrorCode.BACKEND_ERROR, 0),

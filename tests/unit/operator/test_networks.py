@@ -121,6 +121,18 @@ def test_addresses_are_those_that_this_pod_tried_with_its_nodes_own_among_them()
     assert list(probed(a_pod())) == []
 
 
+async def test_sandbox_whose_profile_opens_what_it_may_not_reach_has_no_pod_until_that_is_narrowed() -> None:
+    world = World()
+    world.close_namespace()
+    await world.given(TEMPLATES, template_object(networkProfiles=[{**WEB, "egress": [{"cidr": "0.0.0.0/0"}]}]))
+    await world.given(SANDBOXES, sandbox_object(claimed=0, network="web"))
+    await world.start_all()
+    assert POD not in world.api.objects
+    assert (world.sandbox().status.phase, world.sandbox().status.reason) == ("Pending", Reason.PROFILE_REFUSED)
+    await world.change(Key("SandboxTemplate", SPACE, "python"), spec=template_object(networkProfiles=[WEB])["spec"])
+    assert label(world) == "web"
+
+
 async def ready_world() -> World:
     world = World()
     world.close_namespace()

@@ -6,7 +6,7 @@ import pytest
 
 from operator_world import a_template, settings
 from sandpod_api.types import NetworkProfile
-from sandpod_operator.probes import opens, probes
+from sandpod_operator.probes import opened_by, opens, probes
 
 CLOSED = NetworkProfile(name="none")
 NODE_AND_METADATA = ["$(NODE_IP):10250", "169.254.169.254:80", "[fd00:ec2::254]:80"]
@@ -41,6 +41,24 @@ def test_other_pod_is_not_tried_where_a_profile_of_the_template_opens_its_addres
     for profiles, tried in (([], True), ([narrow], True), ([narrow, inside], False)):
         found = probes(a_template(networkProfiles=profiles), CLOSED, settings(peer=PEER))
         assert (PEER in found) is tried
+
+
+@pytest.mark.parametrize(
+    ("egress", "opened"),
+    [
+        ([], None),
+        ([{"cidr": "192.0.2.0/24"}], None),
+        ([{"cidr": "0.0.0.0/0", "ports": [8443]}], None),
+        ([{"cidr": "0.0.0.0/0"}], "10.96.0.1:443"),
+        ([{"cidr": "0.0.0.0/0", "exceptCidrs": ["10.0.0.0/8"]}], "169.254.169.254:80"),
+        ([{"cidr": "::/0"}], "[fd00:ec2::254]:80"),
+        ([{"cidr": "10.1.1.1/32"}], "10.1.1.1:80"),
+    ],
+)
+def test_what_a_profile_opens_is_known_before_there_is_a_pod(egress: list[dict[str, Any]], opened: str | None) -> None:
+    strict = settings(api_server="10.96.0.1:443", more_probes="10.1.1.1:80")
+    assert opened_by(web(*egress), a_template(), strict) == opened
+    assert opened_by(web(*egress), a_template(), settings(api_server="10.96.0.1:443", allow_open_network=True)) is None
 
 
 @pytest.mark.parametrize(

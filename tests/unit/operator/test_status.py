@@ -1,5 +1,7 @@
 """Each state of the world gives the conditions that say it, and they stay what they are."""
 
+from dataclasses import replace
+
 import pytest
 
 from operator_cases import CASES, LIVED, observed
@@ -33,15 +35,7 @@ def test_status_is_the_same_when_it_is_computed_again(name: str) -> None:
     state = CASES[name].state
     first = compute_status(state, NOW)
     stored = SandboxStatus.model_validate({k: v for k, v in whole_status(first).items() if v is not None})
-    again = ObservedSandbox(
-        sandbox=state.sandbox.model_copy(update={"status": stored}),
-        pod=state.pod,
-        name_taken=state.name_taken,
-        template=state.template,
-        refusal=state.refusal,
-        kernel=state.kernel,
-        open_allowed=state.open_allowed,
-    )
+    again = replace(state, sandbox=state.sandbox.model_copy(update={"status": stored}))
     assert compute_status(again, NOW) == first == stored
 
 
