@@ -16,7 +16,7 @@ from sandpod_runner.frames import Decoder, Frame, encode
 
 T = TypeVar("T")
 
-BOUND = 10.0  # seconds that anything here may take; nothing waits for it to pass
+BOUND = 60.0  # seconds that anything here may take; nothing waits for it to pass
 _POLL = 0.02
 _RUNS = itertools.count(1)
 

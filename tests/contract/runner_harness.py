@@ -39,7 +39,7 @@ COMMAND_LINES = (
     "    except OSError: continue\n"
     "    if space == own: sys.stdout.buffer.write(line.replace(b'\\0', b' ').replace(b'\\n', b' ') + b'\\n')\n"
 )
-PATIENCE = 20.0
+PATIENCE = 60.0
 """Seconds after which a test that waits has failed."""
 
 

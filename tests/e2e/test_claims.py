@@ -85,7 +85,7 @@ async def test_two_gateways_that_race_for_one_session_end_with_one_sandbox(names
         async def only_the_kept_are_left() -> bool:
             return {o["metadata"]["name"] for o in await namespace.all() if "claim" in o["spec"]} == kept
 
-        await until("the losers' sandboxes are deleted", only_the_kept_are_left, within=10)
+        await until("the losers' sandboxes are deleted", only_the_kept_are_left, within=60)
 
 
 async def test_an_empty_pool_is_told_or_a_sandbox_is_made(namespace: Namespace) -> None:
@@ -102,7 +102,7 @@ async def test_an_empty_pool_is_told_or_a_sandbox_is_made(namespace: Namespace) 
         assert refused.value.code == ErrorCode.POOL_EXHAUSTED
         assert await namespace.all() == []
         claiming = asyncio.create_task(backend.claim(ClaimRequest(owner="alice", ttl=600)))
-        name = await until("a sandbox is made", namespace.made_on_demand, within=10)
+        name = await until("a sandbox is made", namespace.made_on_demand, within=60)
         assert name is not None
         await namespace.set_ready(name, "False", "Starting")
         await namespace.set_ready(name, "True", "Ready")
@@ -115,7 +115,7 @@ async def test_an_empty_pool_is_told_or_a_sandbox_is_made(namespace: Namespace) 
 async def test_a_sandbox_that_can_not_start_is_told_at_once_and_nothing_is_left(namespace: Namespace) -> None:
     async with gateways(namespace, 1) as [backend]:
         claiming = asyncio.create_task(backend.claim(ClaimRequest(owner="alice")))
-        name = await until("a sandbox is made", namespace.made_on_demand, within=10)
+        name = await until("a sandbox is made", namespace.made_on_demand, within=60)
         assert name is not None
         await namespace.set_ready(name, "False", "ImagePullFailed", "pulling nosuch.invalid/x:1 failed")
         with pytest.raises(SandpodError) as refused:
@@ -128,14 +128,14 @@ async def test_a_sandbox_that_can_not_start_is_told_at_once_and_nothing_is_left(
 async def test_a_claim_that_is_cancelled_leaves_nothing(namespace: Namespace) -> None:
     async with gateways(namespace, 1) as [backend]:
         claiming = asyncio.create_task(backend.claim(ClaimRequest(owner="alice")))
-        await until("a sandbox is made", namespace.made_on_demand, within=10)
+        await until("a sandbox is made", namespace.made_on_demand, within=60)
         claiming.cancel()
         await asyncio.gather(claiming, return_exceptions=True)
 
         async def nothing_is_left() -> bool:
             return await namespace.all() == []
 
-        await until("nothing is left", nothing_is_left, within=10)
+        await until("nothing is left", nothing_is_left, within=60)
 
 
 async def test_a_claim_can_not_be_changed_by_anyone(namespace: Namespace) -> None:

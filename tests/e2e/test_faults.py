@@ -20,7 +20,7 @@ async def started(session: Session, sandbox: str, code: str) -> asyncio.Task[Rep
             first.set()
 
     run = asyncio.create_task(session.python(code, sandbox=sandbox, timeout=120, on_output=listen))
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await first.wait()
     return run
 

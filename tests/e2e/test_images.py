@@ -78,7 +78,7 @@ async def test_python_of_the_image_streams(session: Session, ruby: str) -> None:
         "import os, time\nprint('first', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.01)\nprint('last')"
     )
     run = asyncio.create_task(session.call("run_python_code", code=code, sandbox=ruby, timeout=60, on_output=note))
-    await asyncio.wait_for(waiting.wait(), 30)
+    await asyncio.wait_for(waiting.wait(), 60)
     written = await session.call("write_file", sandbox=ruby, path="go", text="")
     assert not written.is_error, written
     assert (await run)["stdout"] == "first\nlast\n"

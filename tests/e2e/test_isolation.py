@@ -160,7 +160,7 @@ async def test_no_way_to_another_sandbox(session: Session, sandbox: str, cluster
             listening.set()
 
     server = asyncio.create_task(session.python(LISTEN, sandbox=other, timeout=60, on_output=listen))
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         await listening.wait()
     address = (await cluster.pod_of(other))["status"]["podIP"]
     reply = await session.python(CONNECT, sandbox=sandbox, args=[f"{address}:8765"])

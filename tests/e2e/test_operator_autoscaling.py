@@ -63,7 +63,7 @@ async def is_content(objects: Objects) -> None:
     """Wait until the autoscaler says that it gets the metric and may scale the pool."""
     for condition in ("ScalingActive", "AbleToScale"):
         await objects.cluster.kubectl(
-            "wait", f"hpa/{POOL}", "-n", objects.namespace, f"--for=condition={condition}", "--timeout=30s"
+            "wait", f"hpa/{POOL}", "-n", objects.namespace, f"--for=condition={condition}", "--timeout=60s"
         )
 
 

@@ -81,7 +81,7 @@ async def test_sandbox_that_uses_up_its_memory_is_told_so_by_the_kernels_word(ob
     await objects.phase("memory", "Ready")
     python = ("python3", "-I", "-c", FILL_MEMORY)
     await objects.cluster.kubectl("exec", "memory", "-n", objects.namespace, "--", *python, check=False)
-    assert "ran out of memory" in await objects.reason("memory", "OutOfMemory", within=30)
+    assert "ran out of memory" in await objects.reason("memory", "OutOfMemory", within=60)
 
 
 async def test_drained_sandbox_is_told_to_be_evicted_and_by_whom(objects: Objects) -> None:
@@ -94,7 +94,7 @@ async def test_drained_sandbox_is_told_to_be_evicted_and_by_whom(objects: Object
     }
     path = f"/api/v1/namespaces/{objects.namespace}/pods/drained/eviction"
     await objects.cluster.kubectl("create", "--raw", path, "-f", "-", stdin=json.dumps(evict))
-    assert "Eviction API" in await objects.reason("drained", "Evicted", within=20)
+    assert "Eviction API" in await objects.reason("drained", "Evicted", within=60)
 
 
 async def test_sandbox_of_a_node_that_is_given_up_is_told_to_be_lost_and_why(objects: Objects, lost_node: str) -> None:
@@ -105,7 +105,7 @@ async def test_sandbox_of_a_node_that_is_given_up_is_told_to_be_lost_and_why(obj
         pods = await objects.cluster.items("pods")
         return any(p["metadata"]["name"] == "lost" and p["spec"].get("nodeName") == lost_node for p in pods)
 
-    await until("the pod has that node", bound, within=20)
+    await until("the pod has that node", bound, within=60)
     # What its kubelet would say.
     state = {"running": {"startedAt": now()}}
     container = {"name": "sandbox", "image": "x", "imageID": "", "ready": True, "started": True, "restartCount": 0}
@@ -114,7 +114,7 @@ async def test_sandbox_of_a_node_that_is_given_up_is_told_to_be_lost_and_why(obj
     await patch_status(objects, "pod", "lost", status)
     await objects.phase("lost", "Ready")
     await objects.cluster.kubectl("taint", "node", lost_node, f"{LOST}=gone:NoExecute")
-    assert "aint" in await objects.reason("lost", "NodeLost", within=30)
+    assert "aint" in await objects.reason("lost", "NodeLost", within=60)
 
 
 async def test_sandbox_that_fills_the_nodes_disk_is_evicted_and_told_what_ran_out(

@@ -62,7 +62,7 @@ async def test_pools_share_a_quota_that_is_full_and_a_claim_goes_first(
         found = await objects.condition("first", "Progressing")
         return found if "claims first" in found["message"] else {}
 
-    found = await until("the pool says why it is not full", told, within=20)
+    found = await until("the pool says why it is not full", told, within=60)
     assert (found["reason"], found["status"]) == ("PoolBlocked", "False")
     assert found["message"].startswith("QuotaExceeded: ")
     before = await warm(objects)
@@ -91,4 +91,4 @@ async def test_room_that_comes_is_shared_by_what_each_wants(objects: Objects, op
         found = [await objects.condition(pool, "Progressing") for pool in ("first", "second", "third")]
         return all(condition["reason"] == "PoolFull" for condition in found)
 
-    await until("all say that they are full", all_full, within=20)
+    await until("all say that they are full", all_full, within=60)

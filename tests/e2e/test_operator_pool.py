@@ -1,6 +1,8 @@
 """Pools under a real operator: filled, claimed from, scaled, renewed, blocked."""
 
 import asyncio
+import math
+import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -80,7 +82,7 @@ async def test_pool_follows_kubectl_scale(objects: Objects, pool: str) -> None:
     await objects.cluster.kubectl("scale", "sbxp", pool, "-n", objects.namespace, "--replicas=1")
     await objects.pool_has(pool, 1)
     await objects.cluster.kubectl(
-        "wait", f"sbxp/{pool}", "-n", objects.namespace, "--for=condition=Available", "--timeout=30s"
+        "wait", f"sbxp/{pool}", "-n", objects.namespace, "--for=condition=Available", "--timeout=60s"
     )
 
 
@@ -125,7 +127,7 @@ async def test_broken_templates_cost_a_few_pods_say_why_and_hold_up_no_other_poo
         "crash": {"image": await objects.pause_image(), "imagePullPolicy": "Never"},
         "huge": {"resources": {"cpu": "51", "cpuRequest": "100m"}},
     }
-    before = operator.writes()["create", "Pod"]
+    before, begun = operator.writes()["create", "Pod"], time.monotonic()
     for name, spec in broken.items():
         await objects.template(name, **spec)
         await objects.apply("SandboxPool", name, templateRef={"name": name}, replicas=20)
@@ -148,8 +150,9 @@ async def test_broken_templates_cost_a_few_pods_say_why_and_hold_up_no_other_poo
     await until("what crashed is tried again, twice", again, within=60)
     pods = Counter(p["metadata"]["labels"]["sandpod.dev/template"] for p in await objects.cluster.items("pods"))
     assert (pods["pull"], pods["huge"]) == (4, 0)
-    # Four at first, then one after 1, 2, 4, 8, 16 seconds.
-    assert operator.writes()["create", "Pod"] <= before + 2 + 4 + 4 + 5
+    # Four at first, then one after 1, 2, 4, 8 and so on seconds: what that many can be in this time.
+    written = operator.writes()["create", "Pod"]
+    assert written <= before + 2 + 4 + 4 + math.log2(time.monotonic() - begun + 1)
     await objects.cluster.kubectl("delete", "sbxp", *broken, "-n", objects.namespace)
     await objects.cluster.kubectl("delete", "resourcequota", "cpus", "-n", objects.namespace)
     await objects.cluster.kubectl("scale", "sbxp", pool, "-n", objects.namespace, "--replicas=2")

@@ -122,6 +122,7 @@ async def warm(objects: Objects) -> str:
     return next((s["metadata"]["name"] for s in found if s.get("status", {}).get("phase") == "Warm"), "")
 
 
+# T37
 async def test_policies_that_are_not_enforced_any_more_are_found_out_and_nothing_is_handed_out(
     objects: Objects, generous: Objects, operator: OperatorProcess, allowing: OperatorProcess, agent: Agent
 ) -> None:
@@ -147,12 +148,12 @@ async def test_policies_that_are_not_enforced_any_more_are_found_out_and_nothing
     ended = 'sandpod_sandboxes_ended_total{reason="NetworkOpen"}'
     assert any(text.startswith(ended) for text in operator.get("/metrics").splitlines())
     assert 'sandpod_sandboxes_open_network_total{outcome="ended"}' in operator.get("/metrics")
-    await until("the Event", lambda: told(objects, "fresh", "NetworkOpen"), within=20)
+    await until("the Event", lambda: told(objects, "fresh", "NetworkOpen"), within=60)
     # Where the administrator allows it, it serves and says what it is.
     status = await generous.phase("allowed", "Ready", within=60)
     assert isolated(status) == ("False", "NetworkOpen")
     assert 'sandpod_sandboxes_open_network_total{outcome="allowed"} 1.0' in allowing.get("/metrics")
-    await until("the Event", lambda: told(generous, "allowed", "OpenNetworkAllowed"), within=20)
+    await until("the Event", lambda: told(generous, "allowed", "OpenNetworkAllowed"), within=60)
     await agent.bring_back()
     await objects.sandbox("after")
     assert isolated(await objects.phase("after", "Ready")) == ("True", "Probed")

@@ -97,4 +97,4 @@ async def test_start_that_the_runtime_fails_is_tried_once_more_and_a_second_fail
             reasons = await objects.cluster.kubectl(*events, "-o", "jsonpath={.items[*].reason}")
             return sorted(reasons.split()) == sorted(["PodCreated", "StartRetried", end])
 
-        await until(f"the story of {name}", told, within=20)
+        await until(f"the story of {name}", told, within=60)

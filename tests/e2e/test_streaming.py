@@ -88,7 +88,7 @@ async def test_cancel_after_the_second_line_ends_the_process_in_the_pod(
             second.set()
 
     run = asyncio.create_task(session.python(TICKS, sandbox=sandbox, timeout=60, on_output=listen))
-    async with asyncio.timeout(15):
+    async with asyncio.timeout(60):
         await second.wait()
     assert int(await cluster.in_pod(pod, COUNT)) == 2
     run.cancel()
@@ -98,7 +98,7 @@ async def test_cancel_after_the_second_line_ends_the_process_in_the_pod(
     async def ended() -> bool:
         return int(await cluster.in_pod(pod, COUNT)) == 0
 
-    await until("the cancelled program has ended", ended, within=5)
+    await until("the cancelled program has ended", ended, within=60)
     assert (await session.python("print('still here')", sandbox=sandbox))["stdout"] == "still here\n"
 
 
@@ -113,7 +113,7 @@ async def test_client_that_goes_away_ends_its_run(alice: Caller, sandbox: str, c
 
     async with alice.connect() as other:
         run = asyncio.create_task(other.python(TICKS, sandbox=sandbox, timeout=60, on_output=listen))
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(60):
             await started.wait()
         run.cancel()
     with contextlib.suppress(asyncio.CancelledError):
@@ -122,7 +122,7 @@ async def test_client_that_goes_away_ends_its_run(alice: Caller, sandbox: str, c
     async def ended() -> bool:
         return int(await cluster.in_pod(pod, COUNT)) == 0
 
-    await until("the run of the client that left has ended", ended, within=15)
+    await until("the run of the client that left has ended", ended, within=60)
 
 
 # T04

@@ -52,7 +52,7 @@ async def test_idle_sandbox_loses_its_pod_keeps_its_files_and_goes_whole(objects
         text = await objects.cluster.kubectl("describe", "sbx", "kept", "-n", objects.namespace)
         return text if "Not used for 1 s" in text and "Resumed" in text else ""
 
-    await until("the story in describe", told, within=20)
+    await until("the story in describe", told, within=60)
     [claim] = await objects.cluster.items("pvc")
     await objects.cluster.kubectl("delete", "sbx", "kept", "-n", objects.namespace)
     await objects.gone("pvc", claim["metadata"]["name"])
@@ -61,7 +61,7 @@ async def test_idle_sandbox_loses_its_pod_keeps_its_files_and_goes_whole(objects
 @pytest.mark.usefixtures("operator")
 async def test_volume_that_no_storage_class_gives_is_told(objects: Objects) -> None:
     await objects.sandbox("no-class", workspace={**KEPT, "storageClassName": "no-such-class"})
-    assert "PersistentVolumeClaim" in await objects.reason("no-class", "Unschedulable", within=30)
+    assert "PersistentVolumeClaim" in await objects.reason("no-class", "Unschedulable", within=60)
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ async def test_call_wakes_a_suspended_sandbox_with_its_files(alice: Caller, clus
             async def suspended() -> bool:
                 return bool((await session.call("get_sandbox", sandbox=name))["status"] == "Suspended")
 
-            await until("the idle sandbox is suspended", suspended, within=40)
+            await until("the idle sandbox is suspended", suspended, within=60)
             both = await asyncio.gather(*(session.call("read_file", sandbox=name, path="note.txt") for _ in range(2)))
             assert [reply.data.get("content") for reply in both] == ["still here", "still here"], both
             again = await session.python("x", sandbox=name, context="c")

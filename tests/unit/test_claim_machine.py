@@ -165,7 +165,7 @@ class Claims(RuleBasedStateMachine):
         return self.world.now
 
     def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return self.loop.run_until_complete(asyncio.wait_for(work, 20))
+        return self.loop.run_until_complete(asyncio.wait_for(work, 60))
 
     def sandboxes(self) -> dict[str, Json]:
         return {o["metadata"]["uid"]: o for key, o in self.api.objects.items() if key.kind == "Sandbox"}

@@ -119,7 +119,7 @@ async def test_unfinished_file_is_seen_by_nobody_and_gone_with_its_stream(runner
     assert (await client.file("list", path="half")).header["entries"] == []
     assert [entry.name[: len(PARTIAL)] for entry in (workspace / "half").iterdir()] == [PARTIAL]
     await client.close()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while list((workspace / "half").iterdir()):  # noqa: ASYNC110 - the end of a stream answers nothing
             await asyncio.sleep(0.01)
 

@@ -22,7 +22,7 @@ from sandpod_gateway.errors import SandpodError
 if TYPE_CHECKING:
     from sandpod_gateway.backends.cluster import Cluster
 
-LIMIT = 5.0
+LIMIT = 60.0
 
 
 class Place:

@@ -14,7 +14,7 @@ from sandpod_gateway.backends.cluster_errors import RefusedError, UnreachableErr
 from sandpod_gateway.backends.exec_protocol import STDERR_TAIL, V4, V5, ExecEnd, ExecTarget
 from sandpod_gateway.backends.exec_stream import BUFFER, MAX_MESSAGE, ExecStream, open_exec
 
-LIMIT = 5.0  # seconds for anything that is waited for; all of it takes milliseconds
+LIMIT = 60.0  # seconds for anything that is waited for; all of it takes milliseconds
 SUCCESS = b"\x03" + json.dumps({"metadata": {}, "status": "Success"}).encode()
 
 

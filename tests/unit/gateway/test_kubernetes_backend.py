@@ -18,7 +18,7 @@ from sandpod_gateway.backends.kubernetes import KubernetesBackend
 from sandpod_gateway.backends.kubernetes_settings import KubernetesSettings
 from sandpod_gateway.errors import SandpodError, StartError
 
-LIMIT = 5.0
+LIMIT = 60.0
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ from unit.gateway.conftest import Caller, Place
 if TYPE_CHECKING:
     from sandpod_gateway.backends.cluster import Cluster
 
-LIMIT = 5.0
+LIMIT = 60.0
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from sandpod_gateway.backends.cluster_errors import RefusedError, UnreachableErr
 from sandpod_gateway.backends.store import HOLD, SandboxStore
 from sandpod_gateway.backends.watch import SandboxWatch
 
-LIMIT = 5.0
+LIMIT = 60.0
 MINE = held_by("alice", "one")
 
 

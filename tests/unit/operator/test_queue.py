@@ -11,7 +11,7 @@ from sandpod_operator.queue import WorkQueue
 from sandpod_operator.resources import Key
 
 A, B = Key("Sandbox", "boxes", "a"), Key("Sandbox", "boxes", "b")
-PATIENCE = 5.0
+PATIENCE = 60.0
 
 
 class Bench:
