@@ -63,15 +63,15 @@ class Connects:
             os.close(fd)
 
     def _answer(self, fd: int) -> None:
-        # Gone already, or killed meanwhile: nobody waits for the answer.
-        with contextlib.suppress(OSError):
-            notice = bytearray(_NOTICE.size)
+        notice = bytearray(_NOTICE.size)
+        with contextlib.suppress(OSError):  # it was killed meanwhile: nobody waits for the answer
             fcntl.ioctl(fd, _RECEIVE, notice)
             number, pid, _, _, _, _, _, pointer, length, *_ = _NOTICE.unpack(notice)
-            place = read_place(_read_memory(pid, pointer, min(length, _ADDRESS_BYTES)))
-            error = 0 if place is None or self._open or is_own(place[0]) else errno.ENETUNREACH
-            fcntl.ioctl(fd, _SEND, bytearray(_ANSWER.pack(number, 0, -error, 0 if error else _GO_ON)))
-            if error and place is not None:
+            place = None if self._open else read_place(_read_memory(pid, pointer, min(length, _ADDRESS_BYTES)))
+            if place is None or is_own(place[0]):
+                fcntl.ioctl(fd, _SEND, _ANSWER.pack(number, 0, 0, _GO_ON))
+            else:
+                fcntl.ioctl(fd, _SEND, _ANSWER.pack(number, 0, -errno.ENETUNREACH, 0))
                 self._look_soon(place)
 
     def _look_soon(self, place: Place) -> None:
@@ -97,11 +97,13 @@ def read_place(address: bytes) -> Place | None:
 
 
 def is_own(host: str) -> bool:
-    """Tell whether an address is this sandbox's own, which no policy is asked about."""
-    with contextlib.suppress(OSError), socket.socket(_family(host), socket.SOCK_STREAM) as sock:
-        sock.bind((host, 0))
-        return True
-    return False
+    """Tell whether an address is this sandbox's own, which no policy is asked about; true where it can't be told."""
+    try:
+        with socket.socket(_family(host), socket.SOCK_STREAM) as sock:
+            sock.bind((host, 0))
+    except OSError as error:
+        return error.errno != errno.EADDRNOTAVAIL
+    return True
 
 
 def _family(host: str) -> socket.AddressFamily:
@@ -109,5 +111,7 @@ def _family(host: str) -> socket.AddressFamily:
 
 
 def _read_memory(pid: int, place: int, size: int) -> bytes:
-    with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
+    # What can't be read, by whatever a program has put in the place of an address, the kernel will judge by itself.
+    with contextlib.suppress(OSError, OverflowError), open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
         return os.pread(memory.fileno(), size, place)
+    return b""

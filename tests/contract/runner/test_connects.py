@@ -37,6 +37,22 @@ with socket.socket(socket.AF_UNIX) as server:
 print("all made")
 """
 
+ODD = """
+import ctypes, errno, socket
+libc = ctypes.CDLL(None, use_errno=True)
+near = socket.inet_aton("127.0.0.1")
+address = (2).to_bytes(2, "little") + bytes(2) + near + bytes(8)
+for place, size in ((None, 16), (-1, 16), (2**63, 16), (8, 16), (address, 2), (address, 2**31)):
+    with socket.socket() as sock:
+        kept = ctypes.c_char_p(place) if isinstance(place, bytes) else ctypes.c_void_p(place)
+        code = libc.connect(sock.fileno(), kept, ctypes.c_uint(size))
+        print(errno.errorcode[ctypes.get_errno()])
+libc.prctl(4, 0)
+with socket.create_server(("127.0.0.1", 0)) as server:
+    socket.create_connection(server.getsockname()).close()
+print("unreadable")
+"""
+
 NODE = "fetch('http://203.0.113.1').catch(error => console.log(error.cause.code))"
 
 AGAIN = """
@@ -78,6 +94,11 @@ async def test_program_of_another_language_and_its_children_are_told_too(client:
     assert (await client.run(NODE, "javascript")).out == b"ENETUNREACH\n"
     shell = await client.run("python3 -c 'import socket; socket.create_connection((\"203.0.113.1\", 80))'", "shell")
     assert b"Network is unreachable" in shell.err
+
+
+async def test_what_is_no_address_or_can_not_be_read_is_left_to_the_kernel(client: Client) -> None:
+    result = await client.run(ODD)
+    assert result.out.split() == [b"EFAULT"] * 4 + [b"EINVAL"] * 2 + [b"unreadable"], result.err
 
 
 async def test_connections_within_the_sandbox_are_made(client: Client) -> None:
