@@ -66,6 +66,8 @@ EXIT_NOT_ISOLATED: Final = 78
 ENV_PROBE_INTERVAL: Final = "SANDPOD_PROBE_INTERVAL"
 # 1 where the runner serves though it reaches one.
 ENV_ALLOW_OPEN_NETWORK: Final = "SANDPOD_ALLOW_OPEN_NETWORK"
+# 1 where the pod begins without a network: connections to elsewhere are refused at once.
+ENV_CLOSED_NETWORK: Final = "SANDPOD_CLOSED_NETWORK"
 # Modules, separated by commas, that the Python zygote imports before the first run.
 ENV_PREIMPORT: Final = "SANDPOD_PREIMPORT"
 # What the image's own Python is called, where the runner runs on another one.

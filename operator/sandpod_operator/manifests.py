@@ -205,6 +205,8 @@ def _environment(
         sandbox.status.conditions, ConditionType.NETWORK_ISOLATED, Reason.NETWORK_OPEN
     ):
         values[names.ENV_ALLOW_OPEN_NETWORK] = "1"
+    if profile.name == names.NETWORK_NONE:
+        values[names.ENV_CLOSED_NETWORK] = "1"
     if spec.languages:
         # Kubernetes puts values in the place of $(NAME); a doubled $ is one $ and nothing else.
         values[names.ENV_LANGUAGES] = json.dumps([each.to_wire() for each in spec.languages]).replace("$", "$$")

@@ -45,6 +45,7 @@ class Kind(IntEnum):
     FORKED = 1
     FAILED = 2
     EXITED = 3
+    CONNECTS = 4
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Message:
     """A message of the zygote.
 
     Attributes:
-        kind: What it is about.
+        kind: What it is about. With CONNECTS comes the descriptor on which the kernel asks about them.
         number: The request's number (FORKED, FAILED).
         pid: The process (FORKED, EXITED).
         status: As from `wait` (EXITED), or the system's error number (FAILED).

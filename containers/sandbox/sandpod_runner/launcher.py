@@ -13,6 +13,7 @@ import signal
 import socket
 
 from sandpod_runner import processes
+from sandpod_runner.connects import Connects
 from sandpod_runner.jobs import MESSAGE_SIZE, REQUEST, Job, Kind, Message, write_job
 from sandpod_runner.languages import PACKAGES
 from sandpod_runner.program import Exit, Link, LostError, Program, Wish
@@ -21,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 _START = (
     "import sys; sys.path[0] = sys.argv[1]; from sandpod_runner.zygote import main; "
-    "sys.path.remove(sys.argv[1]); main(int(sys.argv[2]), sys.argv[3:])"
+    "sys.path.remove(sys.argv[1]); main(int(sys.argv[2]), sys.argv[3] == '1', sys.argv[4:])"
 )
 _RESTART_PAUSE = 0.1  # seconds after a zygote that lived shorter than that
 _SWEEP_SECONDS = 5.0
@@ -37,12 +38,16 @@ class Launcher:
         env: The environment of programs.
         modules: What Python programs have imported already.
         python: The interpreter that programs are forked from; it may be another one than the runner's own.
+        connects: What decides about their connections, where they have no network.
     """
 
-    def __init__(self, env: dict[str, str], modules: tuple[str, ...], python: str) -> None:
+    def __init__(
+        self, env: dict[str, str], modules: tuple[str, ...], python: str, connects: Connects | None = None
+    ) -> None:
         self.env = env
         self._python = python
         self._modules = modules
+        self._connects = connects
         self._loop = asyncio.get_running_loop()
         self._numbers = itertools.count(1)
         self._programs: dict[int, Program] = {}
@@ -149,10 +154,11 @@ class Launcher:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         theirs.set_inheritable(True)
+        closed = str(int(self._connects is not None))
         try:
             pid = os.posix_spawn(
                 self._python,
-                [self._python, "-s", "-c", _START, PACKAGES, str(theirs.fileno()), *self._modules],
+                [self._python, "-s", "-c", _START, PACKAGES, str(theirs.fileno()), closed, *self._modules],
                 self.env,
                 file_actions=[(os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0), (os.POSIX_SPAWN_DUP2, 2, 1)],
                 setsigmask=(),
@@ -167,7 +173,7 @@ class Launcher:
     def _receive(self, link: Link) -> None:
         while True:
             try:
-                data = link.sock.recv(MESSAGE_SIZE)
+                data, fds, _, _ = socket.recv_fds(link.sock, MESSAGE_SIZE, 1)
             except BlockingIOError:
                 return
             except OSError as error:
@@ -177,6 +183,9 @@ class Launcher:
             if len(data) != MESSAGE_SIZE:
                 self._lose(link)
                 return
+            for fd in fds:
+                if self._connects is not None:
+                    self._connects.watch(fd)
             self._take(link, Message.unpack(data))
 
     def _take(self, link: Link, message: Message) -> None:

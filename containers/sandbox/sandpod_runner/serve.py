@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from sandpod_runner import environment, kernel, probe, processes, programs, protocol, signals
 from sandpod_runner.artifacts import Artifacts
+from sandpod_runner.connects import Connects
 from sandpod_runner.contexts import Contexts
 from sandpod_runner.disk import find_disk_watch
 from sandpod_runner.file_server import Storage
@@ -88,7 +89,8 @@ async def _serve(settings: Settings, entrance: Entrance) -> int:
     env = environment.build_environment(os.environ, tmp=tmp, cpus=environment.count_cpus())
     environment.prepare_home(env, settings.skeleton)
     python = find_python(settings.python, env)
-    launcher = Launcher(env, settings.preimport, python.program)
+    connects = Connects() if settings.closed_network and not settings.allow_open_network else None
+    launcher = Launcher(env, settings.preimport, python.program, connects)
     opened: asyncio.Task[str] | None = None
     try:
         if entrance == Entrance():

@@ -19,18 +19,19 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Final, NoReturn
 
-from sandpod_runner import added, child, hooks, kernel, shield
+from sandpod_runner import added, child, hooks, kernel, shield, watch
 from sandpod_runner.jobs import MAX_FDS, REQUEST, Kind, Message
 
 _REFILL_MS: Final = 20
 """Pause after which a new process is made to wait, where no program's end came first: forking would slow programs."""
 
 
-def main(fd: int, modules: list[str]) -> NoReturn:
+def main(fd: int, closed: bool, modules: list[str]) -> NoReturn:  # noqa: FBT001 - comes by a command line
     """Import the modules, then serve until the runner closes its end.
 
     Args:
         fd: This end of the socket.
+        closed: Whether programs have no network, so that the runner answers for it.
         modules: What to import; one that can't be is told on standard error and left out.
     """
     kernel.set_readable(False)
@@ -38,12 +39,23 @@ def main(fd: int, modules: list[str]) -> NoReturn:
     kernel.forbid_new_rights()
     shield.install([os.getppid(), os.getpid()])
     os.chdir("/")
-    zygote = _Zygote(socket.socket(fileno=fd))
+    sock = socket.socket(fileno=fd)
+    if closed:
+        _hand_over_connects(sock)
+    zygote = _Zygote(sock)
     hooks.install()
     added.find_added_packages()
     _import(modules)
     zygote.serve()
     os._exit(0)
+
+
+def _hand_over_connects(sock: socket.socket) -> None:
+    fd = watch.watch_connects()
+    if fd is not None:
+        # Before anything is forked: no program may have it.
+        socket.send_fds(sock, [Message(Kind.CONNECTS).pack()], [fd])
+        os.close(fd)
 
 
 def _import(modules: list[str]) -> None:

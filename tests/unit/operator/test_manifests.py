@@ -80,6 +80,7 @@ PLAIN_POD: dict[str, Any] = {
                     {"name": "SANDPOD_OPEN_FILES", "value": "1024"},
                     {"name": "SANDPOD_WORKSPACE_BYTES", "value": "268435456"},
                     {"name": "SANDPOD_MEMORY_LIMIT", "value": "536870912"},
+                    {"name": "SANDPOD_CLOSED_NETWORK", "value": "1"},
                 ],
                 "resources": {
                     "limits": {"cpu": "1", "memory": "512Mi", "ephemeral-storage": "256Mi"},

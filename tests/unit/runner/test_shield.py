@@ -5,11 +5,12 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from sandpod_runner import shield
+from sandpod_runner import filters, shield, watch
 
 # Runs behind a filter that protects its parent, a pytest process; tells each attempt's error, or what it returned.
 PROBE = """
@@ -59,12 +60,13 @@ def test_runner_can_not_be_changed_and_a_program_can_change_itself() -> None:
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
-def test_filter_is_whole_and_its_jumps_stay_inside(machine: str) -> None:
-    program = shield.assemble(machine, (1, 7))
+@pytest.mark.parametrize("assemble", [lambda machine: shield.assemble(machine, (1, 7)), watch.assemble])
+def test_filter_is_whole_and_its_jumps_stay_inside(assemble: Callable[[str], bytes], machine: str) -> None:
+    program = assemble(machine)
     assert len(program) % 8 == 0
     size = len(program) // 8
     for index in range(size):
-        _, yes, no, _ = shield._INSTRUCTION.unpack_from(program, index * 8)
+        _, yes, no, _ = filters.INSTRUCTION.unpack_from(program, index * 8)
         assert index + 1 + max(yes, no) < size or index == size - 1
 
 
