@@ -32,7 +32,8 @@ class Life:
     expired: bool = False
     failed: bool = False
     deleted_at: float = 0.0
-    pods: set[str] = field(default_factory=set)  # uids of those that were made for it
+    deleted_version: int = 0  # of the store, as numbers that only grow
+    pods: set[str] = field(default_factory=set)  # uids of those that were made for it while it was there
 
 
 class History:
@@ -41,6 +42,7 @@ class History:
     def __init__(self) -> None:
         self.lives: dict[str, Life] = {}  # by uid
         self.owners: defaultdict[str, set[str]] = defaultdict(set)  # uids of Sandboxes, by the pod's uid
+        self.made: dict[str, int] = {}  # the store's version in which a pod was first there
 
     async def follow(self, api: cluster_module.Cluster, plural: str, version: str) -> None:
         """Take in what happens to Sandboxes or pods, until cancelled. It begins where nothing is there yet.
@@ -63,6 +65,7 @@ class History:
         if plural != names.SANDBOXES:
             owners = body["metadata"].get("ownerReferences", [])
             self.owners[body["metadata"]["uid"]] |= {owner["uid"] for owner in owners}
+            self.made.setdefault(body["metadata"]["uid"], int(body["metadata"]["resourceVersion"]))
             return
         meta, spec, status = body["metadata"], body["spec"], body.get("status", {})
         life = self.lives.setdefault(meta["uid"], Life(meta["name"]))
@@ -80,7 +83,7 @@ class History:
         life.expired |= status.get("phase") == "Expired"
         life.failed |= status.get("phase") == "Failed"
         if event["type"] == "DELETED":
-            life.deleted_at = time.time()
+            life.deleted_at, life.deleted_version = time.time(), int(meta["resourceVersion"])
 
     def left(self) -> list[str]:
         """Return the claimed sandboxes that are still there."""
@@ -117,8 +120,11 @@ def judge(history: History, journal: Iterable[Json], *, bound: float) -> Verdict
     for pod, owners in history.owners.items():
         if len(owners) > 1:
             verdict.wrong.append(f"pod {pod}: it was several sandboxes': {owners}")
-        for owner in owners & history.lives.keys():
-            history.lives[owner].pods.add(pod)
+        for life in (history.lives[owner] for owner in owners & history.lives.keys()):
+            # An operator whose watch is behind may make one for a Sandbox that has just gone; Kubernetes deletes it.
+            late = 0 < life.deleted_version < history.made[pod]
+            verdict.counts["pods made for what was gone"] += late
+            life.pods |= set() if late else {pod}
     for life in history.lives.values():
         _judge_life(verdict, life, bound)
     _judge_words(verdict, lines, {name: lives[0] for name, lives in by_name.items()})

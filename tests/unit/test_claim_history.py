@@ -16,13 +16,15 @@ BOB = {"owner": "bob", "time": "2026-03-01T12:00:01Z"}
 def event(kind: str, claim: Json | None = None, **changes: Any) -> Json:
     state = names.STATE_WARM if claim is None else names.STATE_CLAIMED
     meta: Json = {"name": "box", "uid": "uid-box", "labels": {names.LABEL_STATE: changes.pop("state", state)}}
+    meta["resourceVersion"] = "20" if kind == "DELETED" else "10"
     meta |= {"ownerReferences": [{"uid": "pool"}]} if claim is None else {}
     spec = {} if claim is None else {"claim": claim}
     return {"type": kind, "object": {"metadata": meta, "spec": spec, "status": changes}}
 
 
-def pod(uid: str, *owners: str) -> Json:
-    return {"type": "ADDED", "object": {"metadata": {"uid": uid, "ownerReferences": [{"uid": o} for o in owners]}}}
+def pod(uid: str, *owners: str, version: int = 11) -> Json:
+    meta = {"uid": uid, "ownerReferences": [{"uid": o} for o in owners], "resourceVersion": str(version)}
+    return {"type": "ADDED", "object": {"metadata": meta}}
 
 
 GOT = {"kind": "got", "name": "box", "owner": "alice", "session": ""}
@@ -81,6 +83,7 @@ def test_session_with_two_sandboxes_is_found() -> None:
 def test_pod_of_two_sandboxes_and_sandbox_of_two_pods_are_found() -> None:
     assert any("several sandboxes'" in text for text in wrong(LIFE, [], pod("pod", "uid-box", "uid-other")))
     assert any("two pods" in text for text in wrong(LIFE, [], pod("one", "uid-box"), pod("two", "uid-box")))
+    assert wrong(LIFE, [], pod("one", "uid-box"), pod("two", "uid-box", version=21)) == []
 
 
 def test_claim_that_outlives_its_bound_is_found() -> None:
