@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from sandpod_api.results import ArtifactContent, ArtifactList, ErrorCode
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.file_content import as_text, mime_type
-from sandpod_gateway.files import MAX_READ, Files
+from sandpod_gateway.files import MAX_READ, Files, told_path
 from sandpod_gateway.run_ids import split_run_id
 from sandpod_gateway.runner_messages import ArtifactEntry, checked
 from sandpod_gateway.showing import MAX_PICTURES, PICTURES, Picture
@@ -83,7 +83,7 @@ class Artifacts:
                 f"The file has {size} bytes, which is too large to be read here.",
                 next_step="Make a link to it with create_link, or read parts of it with read_file.",
             )
-        common = {"sandbox": name, "path": path, "size": size, "mime_type": kind}
+        common = {"sandbox": name, "path": told_path(path), "size": size, "mime_type": kind}
         if kind in PICTURES:
             return ArtifactAnswer(ArtifactContent(**common, encoding="image"), [Picture(kind, data)])
         encoding, content = as_text(data, None)

@@ -6,6 +6,7 @@ bounded before it is sent and after it came: the runner is untrusted.
 
 import hashlib
 import mimetypes
+import posixpath
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal
@@ -13,6 +14,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from sandpod_api.base import rfc3339
+from sandpod_api.names import WORKSPACE
 from sandpod_api.results import (
     ErrorCode,
     FileChanged,
@@ -69,6 +71,12 @@ class _Size(BaseModel):
     size: Annotated[int, Field(ge=0, le=2**63)]
 
 
+def told_path(path: str) -> str:
+    """Return a path as results tell it: relative to the workspace and without dots; one that leads out as it is."""
+    inside = posixpath.relpath(posixpath.join(WORKSPACE, path), WORKSPACE)
+    return path if inside == ".." or inside.startswith("../") else inside
+
+
 def check_path(path: str) -> None:
     """Refuse what can't be a path.
 
@@ -119,7 +127,7 @@ class Files:
         name, reply = await self.ask(owner, sandbox, "file", {"op": "list", **fields})
         listing = checked(_Listing, reply)
         entries = [entry.entry() for entry in listing.entries]
-        return FileList(sandbox=name, path=path, entries=entries, truncated=listing.truncated)
+        return FileList(sandbox=name, path=told_path(path), entries=entries, truncated=listing.truncated)
 
     async def read(
         self, owner: str, path: str, *, sandbox: str | None, span: tuple[int, int], encoding: str | None
@@ -146,7 +154,7 @@ class Files:
         used, text = as_text(data, encoding)
         return FileContent(
             sandbox=name,
-            path=path,
+            path=told_path(path),
             encoding=used,
             content=text,
             offset=offset,
@@ -216,7 +224,8 @@ class Files:
             owner, sandbox, lambda connection: connection.upload(fields, _parts(data)), make=True, again=overwrite
         )
         self._metrics.file_bytes.labels("in").inc(len(data))
-        return FileWritten(sandbox=name, path=path, size=len(data), sha256=hashlib.sha256(data).hexdigest())
+        digest = hashlib.sha256(data).hexdigest()
+        return FileWritten(sandbox=name, path=told_path(path), size=len(data), sha256=digest)
 
     async def stat(self, owner: str, path: str, *, sandbox: str | None) -> FileStat:
         """Return what is known of a file or folder; a link is not followed.
@@ -235,7 +244,7 @@ class Files:
             SandpodError: invalid_path, file_exists, quota_exceeded.
         """
         name, _ = await self._change(owner, sandbox, "mkdir", path=path)
-        return FileChanged(sandbox=name, path=path)
+        return FileChanged(sandbox=name, path=told_path(path))
 
     async def delete(self, owner: str, path: str, *, sandbox: str | None, recursive: bool) -> FileChanged:
         """Delete a file, a link, or a folder: an empty one, or with `recursive` all that is in it.
@@ -244,7 +253,7 @@ class Files:
             SandpodError: invalid_path (a folder that is not empty, too), not_found.
         """
         name, _ = await self._change(owner, sandbox, "delete", path=path, recursive=recursive)
-        return FileChanged(sandbox=name, path=path)
+        return FileChanged(sandbox=name, path=told_path(path))
 
     async def move(
         self, owner: str, source: str, destination: str, *, sandbox: str | None, overwrite: bool
@@ -256,7 +265,7 @@ class Files:
         """
         check_path(destination)
         name, _ = await self._change(owner, sandbox, "move", path=source, destination=destination, overwrite=overwrite)
-        return FileMoved(sandbox=name, source=source, destination=destination)
+        return FileMoved(sandbox=name, source=told_path(source), destination=told_path(destination))
 
     async def _change(self, owner: str, sandbox: str | None, op: str, *, path: str, **fields: Any) -> tuple[str, Frame]:
         check_path(path)

@@ -135,6 +135,7 @@ def run_output(frame: Frame, name: str, limit: int, *, strip_ansi: bool = False)
             stderr_bytes=ended.stderr_bytes,
             stderr_truncated=len(parts["stderr"]) < ended.stderr_bytes,
             displays_dropped=ended.displays_dropped,
+            context=ended.context,
             context_state=ended.context_state,
             artifacts=[entry.artifact() for entry in ended.artifacts],
             artifacts_omitted=ended.artifacts_more,

@@ -50,6 +50,7 @@ class Ended(BaseModel):
     stderr_bytes: _Count = 0
     displays: Annotated[int, Field(ge=0, le=2**31)] = 0
     displays_dropped: Annotated[int, Field(ge=0, le=2**31)] = 0
+    context: Annotated[str | None, Field(min_length=1, max_length=128)] = None
     context_state: Literal["kept", "lost"] | None = None
     detail: Annotated[str | None, Field(max_length=1024)] = None
     artifacts: Annotated[list[ArtifactEntry], Field(max_length=100)] = Field(default_factory=list)

@@ -35,6 +35,7 @@ class OutputStream:
         self._decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in ("stdout", "stderr")}
         self._waiting: list[str] = []
         self._size = 0
+        self._sending = ""
         self._count = 0
         self._sent_at = -INTERVAL
         self._wake = asyncio.Event()
@@ -87,7 +88,7 @@ class OutputStream:
             async with asyncio.timeout(DRAIN):
                 await asyncio.shield(pump)
         except TimeoutError:
-            self.dropped += self._size
+            self.dropped += len("".join((self._sending, *self._waiting)).encode())
         finally:
             pump.cancel()
 
@@ -119,5 +120,7 @@ class OutputStream:
         if self._size < ENOUGH and not self._finished:
             self._enough.clear()
         self._count += 1
+        self._sending = message
         await self._send(self._count, message)
+        self._sending = ""
         self._sent_at = time.monotonic()

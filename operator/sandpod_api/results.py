@@ -78,11 +78,15 @@ class SandboxInfo(ResultModel):
     template: Annotated[str, Field(description="The template it was made from.")]
     image: Annotated[str | None, Field(description="The container image, where there is one.")] = None
     network: Annotated[str, Field(description="Its network profile; none means no network at all.")] = "none"
-    created_at: Annotated[str, Field(description="When it was made.")]
+    created_at: Annotated[str, Field(description="When it was claimed.")]
     last_activity_at: Annotated[str | None, Field(description="When it was last used.")] = None
-    expires_at: Annotated[str | None, Field(description="When it ends unless it is used before.")] = None
+    expires_at: Annotated[
+        str | None, Field(description="When it ends; each use puts that off, but not beyond its ttl.")
+    ] = None
     age_seconds: Annotated[float, Field(ge=0, description="Seconds since it was claimed.")] = 0
-    running: Annotated[int, Field(ge=0, description="Runs that are going on in it now.")] = 0
+    running: Annotated[
+        int, Field(ge=0, description="Runs that calls wait for in it now; list_runs tells those in the background too.")
+    ] = 0
     persistent: Annotated[
         bool, Field(description="Whether its files stay while it is suspended; it is resumed when it is used.")
     ] = False
@@ -117,7 +121,7 @@ class FileList(ResultModel):
     sandbox: str
     path: str
     entries: list[FileEntry]
-    truncated: Annotated[bool, Field(description="Whether there are more than the limit.")] = False
+    truncated: Annotated[bool, Field(description="Whether there are more than these.")] = False
 
 
 class FileContent(ResultModel):
@@ -159,8 +163,8 @@ class FileMoved(ResultModel):
     """A file or folder that was moved."""
 
     sandbox: str
-    source: Annotated[str, Field(description="Where it was.")]
-    destination: Annotated[str, Field(description="Where it is.")]
+    source: Annotated[str, Field(description="Where it was, relative to the workspace.")]
+    destination: Annotated[str, Field(description="Where it is, relative to the workspace.")]
 
 
 class FileLink(ResultModel):
@@ -177,7 +181,7 @@ class FileUploaded(ResultModel):
     """A file that was uploaded, or the link to upload it by."""
 
     sandbox: str
-    path: Annotated[str, Field(description="Its path.")]
+    path: Annotated[str, Field(description="Its path, relative to the workspace.")]
     size: Annotated[int | None, Field(description="Bytes, of a file that was written.")] = None
     sha256: Annotated[str | None, Field(description="SHA-256 of the content, of a file that was written.")] = None
     url: Annotated[str | None, Field(description="The link to put the file to, where no content was given.")] = None
@@ -197,7 +201,7 @@ class ArtifactList(ResultModel):
 
     sandbox: str
     artifacts: list[Artifact]
-    truncated: Annotated[bool, Field(description="Whether there are more.")] = False
+    truncated: Annotated[bool, Field(description="Whether there are more than these.")] = False
 
 
 class ArtifactContent(ResultModel):

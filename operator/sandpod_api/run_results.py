@@ -50,15 +50,17 @@ class RunResult(ResultModel):
     signal: Annotated[str | None, Field(description="The signal that ended it, as SIGKILL.")] = None
     stdout: Annotated[str, Field(description="Standard output; head and tail where it was cut.")] = ""
     stdout_bytes: Annotated[int, Field(ge=0, description="Bytes that the program wrote there in all.")] = 0
-    stdout_truncated: Annotated[bool, Field(description="Whether stdout was cut.")] = False
+    stdout_truncated: Annotated[bool, Field(description="Whether stdout is only a part of it.")] = False
     stderr: Annotated[str, Field(description="Standard error; head and tail where it was cut.")] = ""
     stderr_bytes: Annotated[int, Field(ge=0, description="Bytes that the program wrote there in all.")] = 0
-    stderr_truncated: Annotated[bool, Field(description="Whether stderr was cut.")] = False
+    stderr_truncated: Annotated[bool, Field(description="Whether stderr is only a part of it.")] = False
     result: Annotated[dict[str, str] | None, Field(description="The last value by MIME type (contexts only).")] = None
     displays: Annotated[list[Rich], Field(description="What the program showed, in order.")] = Field(
         default_factory=list
     )
-    displays_dropped: Annotated[int, Field(ge=0, description="What it showed beyond the limits.")] = 0
+    displays_dropped: Annotated[
+        int, Field(ge=0, description="How many of these, or forms of the last value, were too much to come back.")
+    ] = 0
     context: Annotated[str | None, Field(description="The context it ran in; none is a fresh process.")] = None
     context_state: Annotated[
         Literal["kept", "lost"] | None, Field(description="Whether the context's variables are still there.")
@@ -66,14 +68,16 @@ class RunResult(ResultModel):
     artifacts: Annotated[list[Artifact], Field(description="Files that the run created or changed.")] = Field(
         default_factory=list
     )
-    artifacts_omitted: Annotated[int, Field(ge=0, description="How many more; list_artifacts tells them.")] = 0
+    artifacts_omitted: Annotated[int, Field(ge=0, description="How many more; list_artifacts tells more of them.")] = 0
     duration_ms: Annotated[float, Field(ge=0, description="Wall time in the sandbox, milliseconds.")] = 0
     cpu_ms: Annotated[float, Field(ge=0, description="Processor time of it and its children, milliseconds.")] = 0
     max_rss_bytes: Annotated[int, Field(ge=0, description="Peak memory of its largest process, bytes.")] = 0
     progress_dropped_bytes: Annotated[
         int, Field(ge=0, description="Output bytes not sent as progress because the client read slowly.")
     ] = 0
-    hint: Annotated[str | None, Field(description="What to do about a failure, where it is known.")] = None
+    hint: Annotated[
+        str | None, Field(description="What to do about a failure, or about what is missing here, where it is known.")
+    ] = None
 
 
 class RunStarted(ResultModel):
@@ -90,11 +94,11 @@ class RunOutput(ResultModel):
     run_id: str
     sandbox: str
     state: Annotated[Literal["running", "ended"], Field(description="Whether it still runs.")]
-    stdout: Annotated[str, Field(description="Standard output since the cursor.")] = ""
-    stderr: Annotated[str, Field(description="Standard error since the cursor.")] = ""
+    stdout: Annotated[str, Field(description="Standard output since the cursor; of stop_run, the end of it.")] = ""
+    stderr: Annotated[str, Field(description="Standard error since the cursor; of stop_run, the end of it.")] = ""
     cursor: Annotated[int, Field(ge=0, description="Pass it to the next read_run to get what comes after this.")] = 0
     dropped_bytes: Annotated[
-        int, Field(ge=0, description="Output between the cursor and this that is no longer kept.")
+        int, Field(ge=0, description="Bytes of output between the cursor and this that are no longer kept.")
     ] = 0
     result: Annotated[
         RunResult | None, Field(description="How it ended, once it has; stdout and stderr as in this answer.")
@@ -125,7 +129,10 @@ class ContextInfo(ResultModel):
 
     name: Annotated[str, Field(description="Pass it as `context` to run in it.")]
     language: str
-    state: Annotated[Literal["idle", "busy", "lost"], Field(description="Whether a cell runs in it now.")]
+    state: Annotated[
+        Literal["idle", "busy", "lost"],
+        Field(description="Whether something runs in it now; lost means that its process and variables are gone."),
+    ]
     started_at: Annotated[str, Field(description="When it was made.")]
 
 

@@ -115,4 +115,9 @@ async def test_many_artifacts_are_counted_and_the_answer_stays_small() -> None:
         run = await here.python("for i in range(300): open(f'{i:03}-' + 'n' * 200, 'w')")
         assert len(run["artifacts"]) + run["artifacts_omitted"] == 300
         assert len(run["artifacts"]) <= 100
-        assert len(paths(await here.call("list_artifacts"))) == 300
+        listed = await here.call("list_artifacts")
+        assert (len(paths(listed)), listed["truncated"]) == (300, False)
+        many = await here.python("for i in range(600): open(f'{i}', 'w')")
+        assert len(many["artifacts"]) + many["artifacts_omitted"] == 600
+        listed = await here.call("list_artifacts", since=many["run_id"])
+        assert (len(many["artifacts"]) < len(paths(listed)) < 600, listed["truncated"]) == (True, True)

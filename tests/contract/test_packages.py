@@ -73,6 +73,7 @@ async def test_package_with_what_it_depends_on_is_there_for_runs_contexts_and_th
         assert "__init__.cpython" in (await here.call("run_shell_command", command=compiled))["stdout"]
         listed = {package["name"]: package for package in (await here.call("list_packages"))["packages"]}
         assert (listed["greet"]["source"], listed["greet"]["sha256"]) == ("installed", found["greet"]["sha256"])
+        assert {package["sha256"] for package in listed.values() if package["source"] == "image"} == {None}
         assert (await here.call("list_files"))["entries"] == []
 
 
@@ -121,7 +122,11 @@ async def test_same_installation_is_joined_and_can_be_waited_for() -> None:
         assert (first["status"], first["installation"]) == ("installing", second["installation"])
         waiting = asyncio.create_task(here.call("get_installation", installation=first["installation"], wait=120))
         here.index.hold.set()
-        assert (await waiting)["status"] == "success"
+        done = await waiting
+        assert (done["status"], done["sandbox"], first["packages"]) == ("success", first["sandbox"], [])
+        assert done["elapsed"] > second["elapsed"] >= first["elapsed"]
+        again = await here.call("get_installation", installation=done["installation"])
+        assert (again["elapsed"], again["packages"]) == (done["elapsed"], done["packages"])
         assert (await here.call("get_installation", installation="inst-of-before"))["error"] == "not_found"
 
 

@@ -69,6 +69,7 @@ class CellRun(Run):
         job = replace(self._toolbox.base, env=request.env, cwd=cwd, code=request.code, args=request.args)
         how, lost, used = Exit(None), True, 0.0
         for _ in range(_TRIES):
+            begin = self._loop.time()
             try:
                 program, cell = context.send(job, self._theirs, cwd=self._cwd)
                 self._context_state, self._note, context.lost = ("lost" if context.lost else "kept"), context.lost, None
@@ -78,7 +79,7 @@ class CellRun(Run):
                 self._fault = f"The context could not be started: {str(error) or 'it took too long'}."
                 return Exit(None)
             used = processes.processor_seconds(self.pid)
-            how, lost = await self._until_over(cell, self.pid)
+            how, lost = await self._until_over(cell, self.pid, begin)
             if not lost or cell.begun.done() or self._stop.done():
                 break
         self._let_go()
@@ -91,10 +92,9 @@ class CellRun(Run):
             self._note = "The context keeps its variables."
         return how
 
-    async def _until_over(self, cell: Cell, pid: int) -> tuple[Exit, bool]:
+    async def _until_over(self, cell: Cell, pid: int, begin: float) -> tuple[Exit, bool]:
         over: set[asyncio.Future[Any]] = {cell.ended}
         await asyncio.wait({cell.begun, *over}, timeout=START_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-        begin = self._loop.time()
         waits: set[asyncio.Future[Any]] = {self._stop, *over}
         await asyncio.wait(waits, timeout=self.request.timeout, return_when=asyncio.FIRST_COMPLETED)
         if not cell.ended.done():

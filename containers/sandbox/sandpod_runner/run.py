@@ -71,7 +71,6 @@ class Run:
         self._output: Output | None = None
         self._input: Input | None = None
         self._shown: Shown | None = None
-        self._times = (self._loop.time(), self._loop.time())
         self._kills = toolbox.memory.kills() if toolbox.memory else 0
         self._file = toolbox.code.write(request) if needs_file(request) else ""
         self._program: Program | None = None
@@ -80,6 +79,7 @@ class Run:
         self._context_state: str | None = None
         self._mark: Mark = toolbox.artifacts.begin(request.run)
         self._found = Found()
+        self._times = (self._loop.time(), self._loop.time())
         try:
             self._program = self._launch()
         except (LostError, OSError) as error:
@@ -188,12 +188,12 @@ class Run:
             self._fault = f"The program could not be started: {str(error) or 'it took too long'}."
             program.abandon()
             return Exit(None)
-        used = 0.0
+        begin, used = self._times[0], 0.0  # before it was launched: it may be running before that is told here
         if self._spare is not None:
+            begin = self._loop.time()
             used = processes.processor_seconds(self.pid)  # by its start, which was nobody's run
             env = self._toolbox.base.env | self.request.env
             self._spare.begin(self.request, file=self._file, cwd=self._cwd, env=env)
-        begin = self._loop.time()
         how = await self._until_end(program, self.pid)
         self._times = (begin, self._loop.time())
         await self._toolbox.launcher.sweep()
@@ -261,6 +261,7 @@ class Run:
                 "stderr_bytes": counts["stderr"],
                 "displays": max(0, shown - self.delivery.dropped) if self.request.detached else 0,
                 "displays_dropped": (self._shown.dropped if self._shown is not None else 0) + self.delivery.dropped,
+                "context": self.request.context,
                 "context_state": self._context_state,
                 "artifacts": self._found.entries,
                 "artifacts_more": self._found.more,

@@ -36,5 +36,5 @@ def register(mcp: FastMCP[None], artifacts: Artifacts, links: LinkMaker, metrics
     async def read_artifact(*, artifact: ArtifactPath, sandbox: arguments.Sandbox = None) -> ArtifactAnswer:
         """Read a file that a run left: an image as an image, anything else as text or base64 up to a limit."""
         read = await artifacts.read(current_owner(), artifact, sandbox=sandbox)
-        url = links.url(read.result.sandbox, artifact)
+        url = links.url(read.result.sandbox, read.result.path)
         return ArtifactAnswer(read.result.model_copy(update={"url": url}), read.pictures)

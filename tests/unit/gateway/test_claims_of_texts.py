@@ -23,10 +23,11 @@ def sentences(text: str) -> Iterator[str]:
 
 
 async def texts(client: Client[Any]) -> list[str]:
-    """Return all that a client is told in words before it calls anything."""
+    """Return all that a client is told in words before it calls anything, what fields of results mean included."""
     found = [client.instructions or ""]
     for tool in await client.list_tools():
-        found += [tool.description or "", *(text for _, text in described(tool.input_schema))]
+        schemas = [tool.input_schema, tool.output_schema]
+        found += [tool.description or "", *(text for _, text in described(schemas))]
     for prompt in await client.list_prompts():
         got = (await client.get_prompt(prompt.name)).messages[0].content
         found += [prompt.description or "", getattr(got, "text", "")]

@@ -5,13 +5,14 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from mcp_types import Tool
 
 from sandpod_api.results import ErrorCode
 from sandpod_gateway import auth
+from sandpod_gateway.backends.base import Status
 from sandpod_gateway.files import MAX_READ
 from sandpod_gateway.mcp.sandbox_tools import MAX_NAME
 from sandpod_gateway.mcp.server import INSTRUCTIONS
@@ -120,6 +121,20 @@ async def test_what_a_refusal_tells_to_call_exists(caller: Caller) -> None:
     assert unknown == {}
 
 
+async def test_refusal_is_of_the_list_of_codes_that_the_schema_tells(caller: Caller) -> None:
+    for tool in await caller.client.list_tools():
+        schema = json.dumps(tool.output_schema)
+        assert all(f'"{code}"' in schema for code in ErrorCode), tool.name
+    for name, arguments, code in (
+        ("get_sandbox", {"sandbox": "sbx-none"}, ErrorCode.SESSION_NOT_FOUND),
+        ("write_file", {"path": "../x", "text": ""}, ErrorCode.INVALID_PATH),
+        ("start_run", {"code": "1", "language": "cobol"}, ErrorCode.UNSUPPORTED_LANGUAGE),
+        ("create_sandbox", {"template": "no such"}, ErrorCode.INVALID_ARGUMENT),
+    ):
+        refused = await caller.call(name, **arguments)
+        assert (refused["error"], refused["message"][-1], refused["next"][-1]) == (code, ".", "."), name
+
+
 async def test_every_number_in_a_description_is_the_one_that_holds(caller: Caller) -> None:
     found: dict[str, list[int]] = {}
     for tool in await caller.client.list_tools():
@@ -130,6 +145,12 @@ async def test_every_number_in_a_description_is_the_one_that_holds(caller: Calle
             if kept := [number for number in numbers if (place, number) not in NO_LIMITS]:
                 found[place] = kept
     assert found == NUMBERS
+
+
+async def test_every_status_of_a_sandbox_is_named(caller: Caller) -> None:
+    (tool,) = (tool for tool in await caller.client.list_tools() if tool.name == "get_sandbox")
+    told = dict(described(tool.output_schema))["status"]
+    assert set(re.findall(r"[A-Z][a-z]+", told)) == set(get_args(Status))
 
 
 async def test_capabilities_tell_the_limits_and_defaults_that_are_set(caller: Caller) -> None:

@@ -1,5 +1,7 @@
 import asyncio
 
+import pytest
+
 from gateway_peers import until
 from sandpod_gateway import streaming
 from sandpod_gateway.streaming import OutputStream
@@ -77,6 +79,18 @@ async def test_a_client_that_does_not_read_costs_bounded_memory_and_what_is_drop
     client.open.set()
     await stream.finish(pump)
     assert len(client.text) + stream.dropped == 100 * 65536
+
+
+async def test_what_a_client_never_read_is_counted_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streaming, "DRAIN", 0.01)
+    client = Client()
+    client.open.clear()
+    stream = OutputStream(client.send)
+    pump = asyncio.create_task(stream.pump())
+    data = "é漢🙂".encode() * 40_000
+    stream.feed("stdout", data)
+    await stream.finish(pump)
+    assert (client.got, stream.dropped) == ([], len(data))
 
 
 async def test_no_notification_is_larger_than_clients_take() -> None:

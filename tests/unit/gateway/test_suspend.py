@@ -16,7 +16,7 @@ from sandpod_api.types import Claim, Sandbox, SandboxTemplate
 from sandpod_gateway import auth
 from sandpod_gateway.backends import claim_errors, claims, records
 from sandpod_gateway.backends.background import Background
-from sandpod_gateway.backends.base import ClaimRequest, WorkspaceRequest
+from sandpod_gateway.backends.base import ClaimRequest, SandboxRecord, WorkspaceRequest
 from sandpod_gateway.backends.kubernetes_settings import KubernetesSettings
 from sandpod_gateway.backends.readiness import Readiness
 from sandpod_gateway.backends.store import SandboxStore
@@ -285,3 +285,23 @@ def test_record_tells_when_the_sandbox_was_resumed_and_what_stays() -> None:
     assert isinstance(sandbox.spec.claim, Claim)
     record = records.to_record(sandbox, sandbox.spec.claim)
     assert (record.persistent, record.resumed) == (True, datetime(2026, 1, 1, tzinfo=UTC))
+
+
+async def test_sandbox_tells_its_template_image_network_and_whether_its_files_stay(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = body("s", claim=held_by(auth.LOCAL_OWNER, "mine"))
+    made["spec"] |= {"templateRef": {"name": "big"}, "network": "web", "workspace": {"persistent": True}}
+    made["status"] |= {"image": "own/image:1", "network": "web"}
+    sandbox = Sandbox.model_validate(made)
+    assert isinstance(sandbox.spec.claim, Claim)
+    record = records.to_record(sandbox, sandbox.spec.claim)
+
+    async def get(_name: str) -> SandboxRecord:
+        return record
+
+    monkeypatch.setattr(place.backend, "get", get)
+    async with place.connect(auth.LOCAL_OWNER) as caller:
+        told = await caller.call("get_sandbox", sandbox="s")
+    assert (told["sandbox"], told["name"], told["template"]) == ("s", "mine", "big")
+    assert (told["image"], told["network"], told["persistent"]) == ("own/image:1", "web", True)
