@@ -1,8 +1,29 @@
-"""A gateway as a caller of its tools sees it. Called by the tests of packages, for local sandboxes and for pods."""
+"""A gateway as a caller of its tools sees it, for local sandboxes and for pods; and one with local sandboxes."""
 
+import shutil
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 from fastmcp import Client
+
+from contract.runner_harness import search_path
+from gateway_server import listening
+from sandpod_gateway.app import Gateway
+from sandpod_gateway.backends.local import LocalBackend
+from sandpod_gateway.backends.local_settings import LocalSettings
+from sandpod_gateway.settings import Settings
+
+
+@asynccontextmanager
+async def local_gateway(workspace_size: str) -> AsyncIterator[str]:
+    """Give the address of a gateway whose sandboxes are made on this machine, each when it is asked for."""
+    node = shutil.which("node", path=search_path())
+    local = LocalSettings(python=sys.executable, node=node, warm=0, workspace_size=workspace_size)
+    settings = Settings(backend="local", local=local)
+    async with listening(Gateway(settings, LocalBackend(local)), settings) as address:
+        yield address
 
 
 class Served:

@@ -2,12 +2,12 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
 from fastmcp import Client
 
 from background import read_until
+from contract.served import Served
 from e2e.server import serving
 
 FLAGS = ("--backend", "local", "--local.warm", "1", "--compat.systems", "chrishayuk")
@@ -35,15 +35,7 @@ while True:
 pytestmark = pytest.mark.needs_userns
 
 
-class Place:
-    def __init__(self, mcp: Client[Any]) -> None:
-        self.mcp = mcp
-
-    async def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
-        answer = await self.mcp.call_tool(tool, arguments, raise_on_error=False)
-        assert isinstance(answer.structured_content, dict)
-        return answer.structured_content
-
+class Place(Served):
     async def serve(self) -> None:
         """Start a server where the connections are made from."""
         await self.call("create_sandbox", session_id="telnet")

@@ -4,8 +4,6 @@
 """
 
 import base64
-import shutil
-import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -16,13 +14,8 @@ from fastmcp import Client
 from mcp_types import ImageContent
 
 from background import read_until
-from contract.runner_harness import search_path
-from gateway_server import listening
+from contract.served import local_gateway
 from sandpod_api.results import ErrorCode
-from sandpod_gateway.app import Gateway
-from sandpod_gateway.backends.local import LocalBackend
-from sandpod_gateway.backends.local_settings import LocalSettings
-from sandpod_gateway.settings import Settings
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.needs_userns]
 
@@ -42,13 +35,7 @@ class Caller:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def caller() -> AsyncIterator[Caller]:
-    node = shutil.which("node", path=search_path())
-    local = LocalSettings(python=sys.executable, node=node, warm=0, workspace_size="16Mi")
-    settings = Settings(backend="local", local=local)
-    async with (
-        listening(Gateway(settings, LocalBackend(local)), settings) as address,
-        Client(f"{address}/mcp") as client,
-    ):
+    async with local_gateway("16Mi") as address, Client(f"{address}/mcp") as client:
         yield Caller(client)
 
 

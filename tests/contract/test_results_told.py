@@ -8,8 +8,6 @@ import base64
 import hashlib
 import json
 import re
-import shutil
-import sys
 import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -20,15 +18,9 @@ import pytest
 import pytest_asyncio
 from fastmcp import Client
 
-from contract.runner_harness import search_path
-from contract.served import Served
+from contract.served import Served, local_gateway
 from gateway_peers import until
-from gateway_server import listening
 from sandpod_api.results import ErrorCode
-from sandpod_gateway.app import Gateway
-from sandpod_gateway.backends.local import LocalBackend
-from sandpod_gateway.backends.local_settings import LocalSettings
-from sandpod_gateway.settings import Settings
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.needs_userns]
 
@@ -45,13 +37,7 @@ class Caller(Served):
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def caller() -> AsyncIterator[Caller]:
-    node = shutil.which("node", path=search_path())
-    local = LocalSettings(python=sys.executable, node=node, warm=0, workspace_size="16Mi")
-    settings = Settings(backend="local", local=local)
-    async with (
-        listening(Gateway(settings, LocalBackend(local)), settings) as address,
-        Client(f"{address}/mcp") as client,
-    ):
+    async with local_gateway("16Mi") as address, Client(f"{address}/mcp") as client:
         yield Caller(client)
 
 

@@ -7,8 +7,6 @@ import asyncio
 import base64
 import hashlib
 import os
-import shutil
-import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from urllib.parse import unquote
@@ -17,14 +15,9 @@ import httpx2
 import pytest
 import pytest_asyncio
 
-from contract.runner_harness import search_path
+from contract.served import local_gateway
 from e2e.callers import Caller, Session
 from gateway_peers import ENVELOPE, HEADERS
-from gateway_server import listening
-from sandpod_gateway.app import Gateway
-from sandpod_gateway.backends.local import LocalBackend
-from sandpod_gateway.backends.local_settings import LocalSettings
-from sandpod_gateway.settings import Settings
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.needs_userns]
 
@@ -40,11 +33,8 @@ class Place:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def place() -> AsyncIterator[Place]:
-    node = shutil.which("node", path=search_path())
-    local = LocalSettings(python=sys.executable, node=node, warm=0, workspace_size="64Mi")
-    settings = Settings(backend="local", local=local)
     async with (
-        listening(Gateway(settings, LocalBackend(local)), settings) as address,
+        local_gateway("64Mi") as address,
         Caller(f"{address}/mcp", None).connect() as session,
         httpx2.AsyncClient(base_url=address) as http,
     ):

@@ -16,6 +16,8 @@ import sys
 from struct import Struct
 from typing import Final
 
+from sandpod_runner import probe
+
 # struct seccomp_notif: id, pid, flags; of its struct seccomp_data number, architecture, place and six arguments.
 _NOTICE: Final = Struct("=QIIiIQ6Q")
 # struct seccomp_notif_resp: id, value, error, flags.
@@ -28,10 +30,8 @@ _GO_ON: Final = 1
 _HOST: Final = {int(socket.AF_INET): slice(4, 8), int(socket.AF_INET6): slice(8, 24)}
 """Where a socket address of a family has its host (struct sockaddr_in, struct sockaddr_in6)."""
 _ADDRESS_BYTES: Final = 24
-SECONDS: Final = 1.2
-"""Of a look whether the network is open after all. Linux says a lost SYN again after a second."""
 AT_ONCE: Final = 4
-"""Looks at a time."""
+"""Looks at a time whether the network is open after all."""
 
 Place = tuple[str, int]
 
@@ -83,7 +83,7 @@ class Connects:
         with contextlib.suppress(OSError), socket.socket(_family(place[0]), socket.SOCK_STREAM) as sock:
             sock.setblocking(False)
             with contextlib.suppress(ConnectionRefusedError):  # the packet went out and an answer came back
-                await asyncio.wait_for(self._loop.sock_connect(sock, place), SECONDS)
+                await asyncio.wait_for(self._loop.sock_connect(sock, place), probe.SECONDS)
             self._open = True
 
 
