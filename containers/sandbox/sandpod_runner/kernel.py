@@ -23,9 +23,14 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def _prctl(option: int, value: int) -> None:
-    if _libc.prctl(option, value, 0, 0, 0) != 0:
+    _checked(_libc.prctl(option, value, 0, 0, 0))
+
+
+def _checked(answer: int) -> int:
+    if answer < 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code))
+    return answer
 
 
 def share_heap() -> None:
@@ -61,9 +66,7 @@ def filter_calls(program: bytes) -> None:
         program: Classic BPF, eight bytes an instruction.
     """
     wanted = _Filter(len(program) // 8, program)
-    if _libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(wanted), 0, 0) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
+    _checked(_libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(wanted), 0, 0))
 
 
 def watch_calls(program: bytes) -> int:
@@ -73,11 +76,7 @@ def watch_calls(program: bytes) -> int:
     """
     wanted = _Filter(len(program) // 8, program)
     number = _SECCOMP[platform.machine()]
-    fd: int = _libc.syscall(number, _SECCOMP_SET_MODE_FILTER, _SECCOMP_NEW_LISTENER, ctypes.byref(wanted))
-    if fd < 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
-    return fd
+    return _checked(_libc.syscall(number, _SECCOMP_SET_MODE_FILTER, _SECCOMP_NEW_LISTENER, ctypes.byref(wanted)))
 
 
 def end_with_parent() -> None:
