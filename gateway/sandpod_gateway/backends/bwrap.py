@@ -47,11 +47,13 @@ class View:
         binds: Shown read-only.
         symlinks: Links made in the sandbox, as (target, path).
         path: The sandbox's PATH.
+        node_path: The sandbox's NODE_PATH.
     """
 
     binds: tuple[Bind, ...]
     symlinks: tuple[tuple[str, str], ...] = ()
     path: str
+    node_path: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,7 +87,7 @@ def command(
         executable,
         *_isolation(descriptors),
         *_file_system(view, settings, descriptors),
-        *_environment(environment(view.path, settings)),
+        *_environment(environment(view.path, view.node_path, settings)),
         "--chdir",
         WORKSPACE,
         "--",
@@ -131,16 +133,18 @@ def _file_system(view: View, settings: LocalSettings, descriptors: Descriptors) 
     return [*arguments, "--remount-ro", "/"]
 
 
-def environment(path: str, settings: LocalSettings) -> dict[str, str]:
+def environment(path: str, node_path: str, settings: LocalSettings) -> dict[str, str]:
     """Return the whole environment of the runner, which makes its programs' own: nothing of the gateway's is in it.
 
     Args:
         path: The value of PATH.
+        node_path: The value of NODE_PATH: folders of packages that JavaScript finds from anywhere.
         settings: Limits, which the runner sets for every run, and modules to import beforehand.
     """
     return {
         "PATH": path,
         "LANG": "C.UTF-8",
+        **({"NODE_PATH": node_path} if node_path else {}),
         "SANDPOD_MEMORY_LIMIT": str(settings.memory_bytes),
         "SANDPOD_PROCESSES": str(settings.processes),
         "SANDPOD_OPEN_FILES": str(settings.open_files),

