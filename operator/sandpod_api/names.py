@@ -79,6 +79,8 @@ ENV_LANGUAGES: Final = "SANDPOD_LANGUAGES"
 ENV_PROCESSES: Final = "SANDPOD_PROCESSES"
 ENV_OPEN_FILES: Final = "SANDPOD_OPEN_FILES"
 ENV_WORKSPACE_BYTES: Final = "SANDPOD_WORKSPACE_BYTES"
+# Folders, separated by commas, whose files are in the pod's memory: under some runtimes the mounts don't show it.
+ENV_IN_MEMORY: Final = "SANDPOD_IN_MEMORY"
 # The pod's memory limit, bytes: under some runtimes the cgroup shows the node's memory instead.
 ENV_MEMORY_LIMIT: Final = "SANDPOD_MEMORY_LIMIT"
 

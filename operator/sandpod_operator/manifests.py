@@ -28,6 +28,7 @@ READY_COMMAND: Final = (*names.RUNNER_COMMAND, "ready")
 KERNEL_COMMAND: Final = (*names.RUNNER_COMMAND, "kernel")
 _START_SECONDS: Final = 60
 _MARGIN: Final = 3600
+_TMP: Final = "/tmp"  # noqa: S108 - the pod's own, sized and in memory
 
 
 def owner_reference(resource: resources.Resource, owner: Sandbox | SandboxPool | SandboxTemplate) -> dict[str, Any]:
@@ -133,9 +134,9 @@ def _container(sandbox: Sandbox, template: SandboxTemplate, environment: list[di
         "terminationMessagePolicy": "File",
         "volumeMounts": [
             {"name": "workspace", "mountPath": names.WORKSPACE},
-            {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - the pod's own, sized and in memory
+            {"name": "tmp", "mountPath": _TMP},
             # gVisor's own is as large as the node's memory.
-            {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 - as above
+            {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 - the pod's own, sized
             *(
                 [{"name": "runner", "mountPath": names.RUNNER_HOME, "readOnly": True}]
                 if brings_runner(template)
@@ -192,13 +193,14 @@ def _runner_container(sandbox: Sandbox, template: SandboxTemplate, settings: Ope
 def _environment(
     sandbox: Sandbox, template: SandboxTemplate, profile: NetworkProfile, settings: OperatorSettings, *, own_users: bool
 ) -> list[dict[str, Any]]:
-    spec = template.spec
+    spec, workspace = template.spec, workspace_of(sandbox, template)
     values = {
         names.ENV_PROBES: ",".join(probes(template, profile, settings)),
         names.ENV_PROBE_INTERVAL: str(settings.probe_interval or ""),
         names.ENV_PREIMPORT: ",".join(spec.preimport),
         names.ENV_OPEN_FILES: str(spec.limits.open_files),
-        names.ENV_WORKSPACE_BYTES: str(int(parse_quantity(workspace_of(sandbox, template).size))),
+        names.ENV_WORKSPACE_BYTES: str(int(parse_quantity(workspace.size))),
+        names.ENV_IN_MEMORY: ",".join([names.WORKSPACE, _TMP] if _in_memory(workspace) else [_TMP]),
         names.ENV_MEMORY_LIMIT: str(int(parse_quantity(spec.resources.memory))),
     }
     if settings.allow_open_network and says(
@@ -236,6 +238,10 @@ def _resources(sandbox: Sandbox, template: SandboxTemplate) -> dict[str, Any]:
     }
 
 
+def _in_memory(workspace: Workspace) -> bool:
+    return workspace.medium == "Memory" and not workspace.persistent
+
+
 def _volumes(sandbox: Sandbox, template: SandboxTemplate) -> list[dict[str, Any]]:
     workspace = workspace_of(sandbox, template)
     folder: dict[str, Any]
@@ -243,7 +249,7 @@ def _volumes(sandbox: Sandbox, template: SandboxTemplate) -> list[dict[str, Any]
         folder = {
             "persistentVolumeClaim": {"claimName": names.volume_claim_name(sandbox.metadata.name, sandbox.metadata.uid)}
         }
-    elif workspace.medium == "Memory":
+    elif _in_memory(workspace):
         folder = {"emptyDir": {"medium": "Memory", "sizeLimit": workspace.size}}
     else:
         folder = {"emptyDir": {"sizeLimit": workspace.size}}

@@ -74,6 +74,34 @@ async def test_programs_under_gvisor_are_all_forked_from_one_process_that_has_it
         await cluster.kubectl("delete", "sbxt", "own", "-n", cluster.sandboxes)
 
 
+@pytest.mark.usefixtures("objects")
+async def test_memory_under_gvisor_is_counted_as_the_pods_limit_counts_it(cluster: Cluster, session: Session) -> None:
+    """Imports and contexts fit, which map many files of the image; files in memory count, and a program ends for them.
+
+    Counted wrongly, either programs would end that had room, or the node's kernel would end the whole sandbox.
+    """
+    await need_gvisor(cluster)
+    preimport = ["numpy", "pandas", "matplotlib.pyplot"]
+    template = {"image": IMAGE, "runtimeClassName": "sandpod-test-own", "preimport": preimport}
+    await Objects(cluster=cluster).apply("SandboxTemplate", "own", **template, resources={"memory": "512Mi"})
+    try:
+        sandbox = await session.create(template="own")
+        for context in ("a", "b"):
+            cells = [await session.python(code, sandbox=sandbox, context=context) for code in ("x = 1", "x")]
+            assert [cell["outcome"] for cell in cells] == ["ok", "ok"]
+        await session.call("restart_context", sandbox=sandbox, context="a")
+        await session.call("restart_context", sandbox=sandbox, context="b")
+        code = "file = open('large', 'wb')\nfor _ in range(200):\n    file.write(bytes(1 << 20))"
+        assert (await session.python(code, sandbox=sandbox))["outcome"] == "ok"
+        more = await session.python("held = [b'x' * (1 << 20) for _ in range(400)]", sandbox=sandbox)
+        assert more["outcome"] == "out_of_memory"
+        still = await session.python("import os; print(os.stat('large').st_size >> 20)", sandbox=sandbox)
+        assert still["stdout"] == "200\n"
+        await session.close(sandbox)
+    finally:
+        await cluster.kubectl("delete", "sbxt", "own", "-n", cluster.sandboxes)
+
+
 async def test_sandbox_that_sees_the_nodes_kernel_is_never_handed_out_and_its_status_says_why(objects: Objects) -> None:
     await objects.apply("SandboxTemplate", "shared", image=IMAGE, runtimeClassName="sandpod-test-shared")
     await objects.sandbox("shared", templateRef={"name": "shared"})

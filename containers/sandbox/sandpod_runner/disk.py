@@ -7,7 +7,7 @@ the whole pod, and the disk may be full by then. `guard.py` asks while runs go o
 import contextlib
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
 from sandpod_runner.mounts import in_memory
@@ -85,6 +85,12 @@ class DiskWatch:
                         yield info
 
 
-def find_disk_watch(folder: str, limit: int | None) -> DiskWatch | None:
-    """Return a watch over the workspace, or None where its file system keeps the limit or there is none."""
-    return None if limit is None or in_memory(folder) else DiskWatch(folder, limit)
+def find_disk_watch(folder: str, limit: int | None, told: Collection[str] = ()) -> DiskWatch | None:
+    """Return a watch over the workspace, or None where its file system keeps the limit or there is none.
+
+    Args:
+        folder: The workspace.
+        limit: Its size, bytes.
+        told: Folders whose files are in memory though it may not look so: gVisor shows the same file system for all.
+    """
+    return None if limit is None or folder in told or in_memory(folder) else DiskWatch(folder, limit)

@@ -5,7 +5,7 @@ which has none, processes and files in memory are added up. What to do about it 
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -47,27 +47,49 @@ class Cgroup:
 
     limit: int
     usage: str
-    stat: str | None
-    events: str | None
+    stat: str
+    events: str
     cache: tuple[str, ...]
-    overhead: int = 0
 
     def used(self, over: int) -> int:
         """See `Source`."""
-        usage = int(_read(self.usage)) + self.overhead
-        if usage < over or self.stat is None:
+        usage = int(_read(self.usage))
+        if usage < over:
             return usage
         stat = _fields(self.stat)
         return usage - sum(stat.get(name, 0) for name in self.cache)
 
     def kills(self) -> int:
         """See `Source`."""
-        if self.events is None:
-            return 0
         try:
             return _fields(self.events).get("oom_kill", 0)
         except OSError:
             return 0
+
+
+class Gvisor:
+    """A pod under gVisor, which counts what programs use, but calls the node's memory the limit.
+
+    What it maps of files, as of the image's, is the node's, which can drop it. Files in folders that the node keeps in
+    memory are under the pod's limit, and so is gVisor's own kernel: neither is in its figures.
+    """
+
+    def __init__(self, limit: int, usage: str, folders: Iterable[str], meminfo: str = "/proc/meminfo") -> None:
+        self.limit = limit
+        self._usage = usage
+        self._meminfo = meminfo
+        self._overhead = max(_GVISOR, limit // 8)
+        self._folders = {os.stat(folder).st_dev: folder for folder in folders if not in_memory(folder)}
+
+    def used(self, over: int) -> int:
+        """See `Source`."""
+        files = sum(_folder_bytes(folder) for folder in self._folders.values())
+        usage = int(_read(self._usage)) + files + self._overhead
+        return usage if usage < over else usage - _sizes(self._meminfo).get("Mapped", 0)
+
+    def kills(self) -> int:
+        """See `Source`: the sandbox ends with its kernel."""
+        return 0
 
 
 class ProcessSum:
@@ -130,12 +152,15 @@ class Watch:
             return 0  # figures that can't be read now may be there at the next look
 
 
-def find_watch(limit: int | None, folders: Iterable[str], base: str = "/sys/fs/cgroup") -> Watch | None:
+def find_watch(
+    limit: int | None, folders: Iterable[str], told: Collection[str] = (), base: str = "/sys/fs/cgroup"
+) -> Watch | None:
     """Return a watch over this sandbox's memory, or None where nothing limits it.
 
     Args:
         limit: Bytes that the settings say. A cgroup's own limit counts if it is no larger.
         folders: Folders whose files may be in memory.
+        told: Folders whose files are though it may not look so.
         base: Where the cgroup's files are.
     """
     version_2 = ("memory.max", "memory.current", "memory.stat", "memory.events")
@@ -144,24 +169,22 @@ def find_watch(limit: int | None, folders: Iterable[str], base: str = "/sys/fs/c
         (f"{base}/", version_2, ("inactive_file", "active_file", "slab_reclaimable")),
         (f"{base}/memory/memory.", version_1, ("total_inactive_file", "total_active_file")),
     ):
-        source = _cgroup([prefix + name for name in names], cache, limit)
+        source = _cgroup([prefix + name for name in names], cache, limit, told)
         if source is not None:
             return Watch(source)
     return None if limit is None else Watch(ProcessSum(limit, folders))
 
 
-def _cgroup(paths: list[str], cache: tuple[str, ...], wanted: int | None) -> Cgroup | None:
+def _cgroup(
+    paths: list[str], cache: tuple[str, ...], wanted: int | None, told: Collection[str]
+) -> Cgroup | Gvisor | None:
     try:
         own = _read(paths[0]).strip()
         int(_read(paths[1]))
     except (OSError, ValueError):
         return None  # not this version
-    if not os.path.exists(paths[2]):
-        # gVisor: it counts what programs use, but what it calls the limit is the node's memory. Its own kernel is
-        # under the pod's limit too, and not in its figures.
-        if wanted is None:
-            return None
-        return Cgroup(wanted, paths[1], None, None, cache, overhead=max(_GVISOR, wanted // 8))
+    if not os.path.exists(paths[2]):  # only there
+        return None if wanted is None else Gvisor(wanted, paths[1], told)
     if not own.isdecimal() or int(own) >= _UNLIMITED or (wanted is not None and int(own) > wanted):
         return None
     return Cgroup(int(own), paths[1], paths[2], paths[3], cache)
@@ -192,12 +215,16 @@ def _two_fields(path: str, names: tuple[str, str]) -> tuple[int, int] | None:
     A program can close its `smaps_rollup` to its own user, but not its `status`.
     """
     try:
-        lines = _read(path).splitlines()
+        values = _sizes(path)
     except OSError:
         return None
-    pairs = (line.split() for line in lines)
-    values = {pair[0].rstrip(":"): int(pair[1]) * 1024 for pair in pairs if len(pair) == 3 and pair[2] == "kB"}  # noqa: PLR2004 - name, number, unit
     return values.get(names[0], 0), values.get(names[1], 0)
+
+
+def _sizes(path: str) -> dict[str, int]:
+    """Return the fields of a file that are sizes, bytes."""
+    triples = (line.split() for line in _read(path).splitlines())
+    return {triple[0].rstrip(":"): int(triple[1]) * 1024 for triple in triples if triple[2:] == ["kB"]}
 
 
 def _folder_bytes(folder: str) -> int:

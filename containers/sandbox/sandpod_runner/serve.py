@@ -128,12 +128,13 @@ def _tolerate(reached: str, settings: Settings) -> bool:
 
 def _compose(settings: Settings, launcher: Launcher, languages: Languages, tmp: str) -> Service:
     workspace = Workspace(settings.workspace)
-    disk = find_disk_watch(workspace.root, settings.workspace_bytes)
+    disk = find_disk_watch(workspace.root, settings.workspace_bytes, settings.in_memory)
     base = Job(env=launcher.env, rlimits=settings.rlimits(on_disk=disk is not None))
     node = NodePool(launcher, languages.node, base) if languages.node else None
     if node is not None and settings.prenode:
         node.prepare()
-    memory = find_watch(settings.memory_limit, (workspace.root, tmp, "/dev/shm"))  # noqa: S108 - a name of the system's
+    folders = (workspace.root, tmp, "/dev/shm")  # noqa: S108 - a name of the system's
+    memory = find_watch(settings.memory_limit, folders, settings.in_memory)
     artifacts = Artifacts(workspace.root)
     contexts = Contexts(launcher, base, programs.context_commands(languages))
     code = CodeFolder(tmp, languages.commands)

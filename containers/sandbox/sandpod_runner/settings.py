@@ -24,6 +24,7 @@ class Settings:
         processes: SANDPOD_PROCESSES, of the user in all.
         open_files: SANDPOD_OPEN_FILES, of one process.
         workspace_bytes: SANDPOD_WORKSPACE_BYTES, what the folder holds at most; on a disk no file may be larger.
+        in_memory: SANDPOD_IN_MEMORY, folders by comma whose files take the sandbox's memory; mounts may not show it.
         preimport: SANDPOD_PREIMPORT, Python modules by comma, imported once so that runs need not.
         probes: SANDPOD_PROBES, `host:port` by comma, which must not be reachable from here.
         probe_interval: SANDPOD_PROBE_INTERVAL, seconds between two later looks whether they are; None is never.
@@ -41,6 +42,7 @@ class Settings:
     processes: int | None = None
     open_files: int | None = None
     workspace_bytes: int | None = None
+    in_memory: tuple[str, ...] = ()
     preimport: tuple[str, ...] = ()
     probes: tuple[tuple[str, int], ...] = ()
     probe_interval: int | None = None
@@ -78,6 +80,7 @@ def read_settings(env: Mapping[str, str]) -> Settings:
         processes=_number(env, "SANDPOD_PROCESSES"),
         open_files=_number(env, "SANDPOD_OPEN_FILES"),
         workspace_bytes=_number(env, "SANDPOD_WORKSPACE_BYTES"),
+        in_memory=_words(env, "SANDPOD_IN_MEMORY"),
         preimport=_words(env, "SANDPOD_PREIMPORT"),
         probes=tuple(_endpoint(word) for word in _words(env, "SANDPOD_PROBES")),
         probe_interval=_number(env, "SANDPOD_PROBE_INTERVAL"),

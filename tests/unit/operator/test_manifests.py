@@ -79,6 +79,7 @@ PLAIN_POD: dict[str, Any] = {
                     {"name": "SANDPOD_PREIMPORT", "value": ""},
                     {"name": "SANDPOD_OPEN_FILES", "value": "1024"},
                     {"name": "SANDPOD_WORKSPACE_BYTES", "value": "268435456"},
+                    {"name": "SANDPOD_IN_MEMORY", "value": "/workspace,/tmp"},
                     {"name": "SANDPOD_MEMORY_LIMIT", "value": "536870912"},
                     {"name": "SANDPOD_CLOSED_NETWORK", "value": "1"},
                 ],
@@ -260,6 +261,19 @@ def test_disk_workspace_and_runner_both_count_as_storage() -> None:
     workspace = {"medium": "Disk", "size": "1Gi"}
     spec = spec_of(runner="Injected", workspace=workspace, resources={"ephemeralStorage": "64Mi"})
     assert spec["containers"][0]["resources"]["limits"]["ephemeral-storage"] == str(1216 * 2**20)
+
+
+@pytest.mark.parametrize(
+    ("workspace", "folders"),
+    [
+        ({"medium": "Memory"}, "/workspace,/tmp"),
+        ({"medium": "Disk"}, "/tmp"),
+        ({"medium": "Memory", "persistent": True}, "/tmp"),
+    ],
+)
+def test_runner_is_told_which_folders_are_in_memory(workspace: dict[str, Any], folders: str) -> None:
+    pod = build_pod(a_sandbox(workspace={"size": "1Gi", **workspace}), a_template(), CLOSED, settings())
+    assert env_of(pod)["SANDPOD_IN_MEMORY"] == folders
 
 
 def test_languages_reach_the_runner_as_they_are_written() -> None:

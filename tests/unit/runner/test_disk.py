@@ -66,4 +66,6 @@ def test_looks_come_sooner_the_less_is_left_and_never_fill_the_time(watch: DiskW
 def test_nothing_is_watched_where_nothing_limits_it_or_the_file_system_does(tmp_path: Path) -> None:
     assert find_disk_watch(str(tmp_path), None) is None
     assert find_disk_watch("/dev/shm", MIB) is None
+    assert find_disk_watch(str(tmp_path), MIB) is not None
+    assert find_disk_watch(str(tmp_path), MIB, [str(tmp_path)]) is None
     assert in_memory(str(tmp_path / "missing")) is False

@@ -93,15 +93,15 @@ def groups(folder: Path, limit: str, *, stat: bool = True) -> str:
 @pytest.mark.parametrize("text", ["max\n", "9223372036854771712\n", "", "x\n"])
 def test_group_without_a_limit_is_not_watched_unless_the_settings_have_one(tmp_path: Path, text: str) -> None:
     base = groups(tmp_path, text)
-    assert memory.find_watch(None, [], base) is None
-    watch = memory.find_watch(100 * MIB, [], base)
+    assert memory.find_watch(None, [], base=base) is None
+    watch = memory.find_watch(100 * MIB, [], base=base)
     assert watch is not None
     assert isinstance(watch._source, memory.ProcessSum)
 
 
 @pytest.mark.parametrize("settings", [None, 300 * MIB, 512 * MIB])
 def test_groups_own_limit_counts_where_it_is_no_larger(tmp_path: Path, settings: int | None) -> None:
-    watch = memory.find_watch(settings, [], groups(tmp_path, f"{300 * MIB}\n"))
+    watch = memory.find_watch(settings, [], base=groups(tmp_path, f"{300 * MIB}\n"))
     assert watch is not None
     assert watch.limit == 300 * MIB
     assert isinstance(watch._source, Cgroup)
@@ -109,12 +109,32 @@ def test_groups_own_limit_counts_where_it_is_no_larger(tmp_path: Path, settings:
 
 def test_kernel_that_counts_but_does_not_limit_is_held_to_the_settings(tmp_path: Path) -> None:
     base = groups(tmp_path, f"{20_000 * MIB}\n", stat=False)
-    assert memory.find_watch(None, [], base) is None
-    watch = memory.find_watch(512 * MIB, [], base)
+    assert memory.find_watch(None, [], base=base) is None
+    watch = memory.find_watch(512 * MIB, [], base=base)
     assert watch is not None
     assert watch.limit == 512 * MIB
-    assert watch._source.used(0) == 65 * MIB
+    assert isinstance(watch._source, memory.Gvisor)
     assert watch.kills() == 0
+
+
+@pytest.mark.parametrize("folders", [[], ["/dev/shm"]])
+def test_kernel_that_counts_files_it_maps_has_them_taken_off_and_its_own_share_added(
+    tmp_path: Path, folders: list[str]
+) -> None:
+    """What a file system in memory holds that the sandbox itself sees is in its kernel's figures already."""
+    usage, meminfo = files(tmp_path, {"usage": f"{300 * MIB}\n", "meminfo": f"Cached: 9 kB\nMapped: {90 * 1024} kB\n"})
+    source = memory.Gvisor(1024 * MIB, usage, folders, meminfo)
+    assert source.used(over=500 * MIB) == (300 + 128) * MIB
+    assert source.used(over=400 * MIB) == (300 + 128 - 90) * MIB
+
+
+def test_files_in_folders_that_are_said_to_be_in_memory_are_added_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage, meminfo = files(tmp_path, {"usage": "0\n", "meminfo": "MemTotal: 1 kB\n"})
+    monkeypatch.setattr(memory, "_folder_bytes", {str(tmp_path): 7 * MIB}.__getitem__)
+    source = memory.Gvisor(512 * MIB, usage, [str(tmp_path), str(tmp_path)], meminfo)
+    assert source.used(over=0) == (64 + 7) * MIB
 
 
 def test_figures_that_can_not_be_read_stop_nothing(tmp_path: Path) -> None:
