@@ -5,6 +5,7 @@ contexts. What is used comes from `memory.py` and `disk.py`; here it is decided 
 """
 
 import asyncio
+import signal
 from collections.abc import Callable, Collection
 from typing import Final
 
@@ -16,8 +17,6 @@ from sandpod_runner.memory import Watch
 from sandpod_runner.run import Run
 
 _MIB: Final = 1024 * 1024
-_SHARE: Final = 4
-"""A look at the memory may take this part of the time."""
 
 
 class Guard:
@@ -58,13 +57,10 @@ class Guard:
             self._disk_task = self._loop.create_task(self._look_at_disk(self._disk))
 
     def _look_at_memory(self, memory: Watch) -> None:
-        begin = self._loop.time()
         over, again = memory.look()
         if over:
             self._end_largest(memory.limit)
-        # Adding processes up takes a while where there are many: looking must not become all that is done.
-        cost = self._loop.time() - begin
-        self._next = self._loop.call_later(max(again, _SHARE * cost), self._look_on, memory)
+        self._next = self._loop.call_later(again, self._look_on, memory)
 
     def _look_on(self, memory: Watch) -> None:
         self._next = None
@@ -74,6 +70,10 @@ class Guard:
     def _end_largest(self, limit: int) -> None:
         if any(run.stopped == "out_of_memory" for run in self._runs()):
             return  # what it gives back shows at the next look
+        alone = [run.pid for run in self._runs() if run.pid and run.request.context is None]
+        if len(alone) == len(self._runs()) == 1:
+            # It would go on taking memory while its processes are looked for.
+            processes.send(alone, signal.SIGSTOP)
         sizes = {run: processes.resident(pids) for run, pids in self._trees().items()}
         if sizes:
             states = [context.state for context in self._contexts.pids()]

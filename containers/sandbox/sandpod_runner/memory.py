@@ -5,6 +5,7 @@ which has none, processes and files in memory are added up. What to do about it 
 """
 
 import os
+import time
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -40,6 +41,11 @@ class Source(Protocol):
         """Return how often the kernel has killed for want of memory."""
         ...
 
+    @property
+    def patience(self) -> int:
+        """How many times as long as a look took the next one waits at least: looking must not be all that is done."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Cgroup:
@@ -50,6 +56,7 @@ class Cgroup:
     stat: str
     events: str
     cache: tuple[str, ...]
+    patience: int = 0
 
     def used(self, over: int) -> int:
         """See `Source`."""
@@ -74,6 +81,8 @@ class Gvisor:
     memory are under the pod's limit, and so is gVisor's own kernel: neither is in its figures.
     """
 
+    patience: Final = 1
+
     def __init__(self, limit: int, usage: str, folders: Iterable[str], meminfo: str = "/proc/meminfo") -> None:
         self.limit = limit
         self._usage = usage
@@ -94,6 +103,8 @@ class Gvisor:
 
 class ProcessSum:
     """The runner and all that comes from it, and the files in memory, for a limit that no cgroup keeps."""
+
+    patience: Final = 4  # where there are many processes a look takes a while
 
     def __init__(self, limit: int, folders: Iterable[str]) -> None:
         self.limit = limit
@@ -137,9 +148,10 @@ class Watch:
 
     def look(self) -> tuple[bool, float]:
         """Return whether too much is used, and in how many seconds to look again."""
-        used = self._used()
-        room = self._line - used
-        return room < 0, min(max(room / _RATE, _SOONEST), _LATEST)
+        begin = time.monotonic()
+        room = self._line - self._used()
+        pause = min(max(room / _RATE, _SOONEST), _LATEST)
+        return room < 0, max(pause, self._source.patience * (time.monotonic() - begin))
 
     def kills(self) -> int:
         """Return how often the kernel has killed for want of memory."""

@@ -13,6 +13,8 @@ MIB = 1024 * 1024
 class Figures:
     """A source whose figures the test sets."""
 
+    patience = 0
+
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.value = 0
