@@ -203,17 +203,13 @@ async def orphans(count: int) -> AsyncIterator[Row]:
             labels = {names.LABEL_MANAGED_BY: names.MANAGED_BY, names.LABEL_SANDBOX: f"orphan-{number}"}
             await pods.create("pods", {"metadata": {"name": f"orphan-{number}", "labels": labels}, "spec": spec})
 
-        async def left() -> int:
-            page = await pods.list_page("pods", {"limit": "1"})
-            return len(page["items"]) + int(page["metadata"].get("remainingItemCount") or 0)
-
         await at_once(count, leave)
         operator = OperatorProcess(folder / "log", there.sandboxes, SWEEP_INTERVAL="1", ORPHAN_GRACE="0")
         stack.callback(operator.kill)
         begun = 0.0
-        while (there_still := await left()) > 0:
-            begun = begun or (time.perf_counter() if there_still < count else 0.0)
-            await asyncio.sleep(0.02)
+        while (gone := (await asyncio.to_thread(operator.writes)).get(("delete", "Pod"), 0)) < count:
+            begun = begun or (time.perf_counter() if gone else 0.0)
+            await asyncio.sleep(0.1)
         yield Row("orphans", [time.perf_counter() - begun])
         await pods.close()
 
