@@ -114,7 +114,7 @@ def shared(
 ) -> list[AsyncIterator[Row]]:
     """Return the measurements that every backend has, not begun."""
     return [
-        measures.calls(session, options.calls),
+        measures.calls(session, options.calls, refilled),
         measures.fresh(session, options.fresh, refilled),
         measures.first_byte(session, options.bytes),
         measures.throughput(session, options.megabytes),
