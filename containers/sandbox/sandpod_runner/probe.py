@@ -35,11 +35,15 @@ def find_lasting_open(
     """Return an address that can be reached and stays so, or None once a look finds all of them out of reach.
 
     Network plug-ins may need a moment after a pod's start until its policies are in force; nothing runs here meanwhile.
+    What counts is a look that began when that was over: one may have waited long for the processor.
     """
     deadline = time.monotonic() + patience
-    while (reached := find_open(addresses)) is not None and time.monotonic() < deadline:
+    while True:
+        last = time.monotonic() >= deadline
+        reached = find_open(addresses)
+        if reached is None or last:
+            return reached
         time.sleep(pause)
-    return reached
 
 
 async def wait_for_open(addresses: tuple[tuple[str, int], ...], interval: float) -> str:
@@ -49,10 +53,12 @@ async def wait_for_open(addresses: tuple[tuple[str, int], ...], interval: float)
         await asyncio.sleep(wait * random.uniform(0.5, 1))  # noqa: S311 - no secret: spreads load
         wait = min(interval, 2 * wait)
         deadline = time.monotonic() + min(interval, LASTING)
+        last = False
         while (reached := await _look(addresses)) is not None:
-            if time.monotonic() >= deadline:
+            if last:
                 return reached
             await asyncio.sleep(PAUSE)
+            last = time.monotonic() >= deadline  # as above
 
 
 async def _look(addresses: tuple[tuple[str, int], ...]) -> str | None:

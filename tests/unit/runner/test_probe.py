@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import socket
+from types import SimpleNamespace
 
 import pytest
 
@@ -35,6 +36,20 @@ def test_address_that_is_closed_a_moment_later_is_kept_out(monkeypatch: pytest.M
     answers = iter(["10.0.0.1:443", "10.0.0.1:443", None])
     monkeypatch.setattr(probe, "find_open", lambda _: next(answers))
     assert probe.find_lasting_open((("10.0.0.1", 443),), pause=0) is None
+
+
+def test_look_that_took_long_is_not_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = ["10.0.0.1:443", None]
+    now = 0.0
+
+    def look(_: object) -> str | None:
+        nonlocal now
+        now += 2 * probe.PATIENCE
+        return answers.pop(0)
+
+    monkeypatch.setattr(probe, "find_open", look)
+    monkeypatch.setattr(probe, "time", SimpleNamespace(monotonic=lambda: now, sleep=lambda _: None))
+    assert probe.find_lasting_open((("10.0.0.1", 443),)) is None
 
 
 def test_address_that_stays_open_is_told() -> None:
