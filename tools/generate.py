@@ -170,7 +170,8 @@ Pools of one namespace share what there is, and need no settings for it:
   the next place.
 - A claim that finds no place gets that of a warm sandbox: the pool that has most of its `replicas` gives one up. A
   pool that has none at all gets one in the same way, of a pool that has several. Where that did not help, because the
-  place is too small, the next one is given up a minute later, then after two, four, up to 64 minutes.
+  place is too small, the next one is given up a minute later, then after two, four, up to 64 minutes. None is for a
+  sandbox that asks for more than the whole quota.
 - The scheduler knows nothing of pools. So a pool that shares full nodes with others has one pod waiting there, and none
   for the first ten seconds that a claim waits. A pool alone has as many as it lacks, since autoscalers go by them.
 - A pool makes four sandboxes of a template that it has not seen work, and twice as many for each that gets ready. When

@@ -8,6 +8,7 @@ import re
 from typing import Final, NamedTuple
 
 from sandpod_api.conditions import SENTENCES, Reason
+from sandpod_api.fields import parse_quantity
 from sandpod_api.names import EXIT_NOT_ISOLATED, RUNNER_HOME
 from sandpod_operator.pods import Pod, Terminated
 
@@ -52,6 +53,10 @@ _LASTING: Final = re.compile(
 )
 _NODE_GONE: Final = frozenset({"NodeLost", "NodeShutdown", "Shutdown", "Terminated"})
 _DISRUPTED_NODE: Final = frozenset({"DeletionByTaintManager", "DeletionByPodGC"})
+
+
+# What the API server says of a ResourceQuota: three lists of name=quantity.
+_QUOTA: Final = re.compile(r"requested: (?P<requested>\S+), used: \S+, limited: (?P<limited>\S+)$")
 
 
 class Cause(NamedTuple):
@@ -157,3 +162,22 @@ def start_failed(detail: str) -> Cause:
     if RUNNER_HOME in detail:
         return cause(Reason.START_FAILED, "its image has no Sandpod runner; set `runner: Injected` in the template.")
     return cause(Reason.START_FAILED, detail)
+
+
+def exceeds_whole_quota(message: str) -> bool:
+    """Tell whether a quota refuses a pod that would not fit with nothing else there; False where that can't be told.
+
+    Args:
+        message: The API server's sentence.
+    """
+    found = _QUOTA.search(message)
+    if found is None:
+        return False
+    try:
+        requested, limited = (
+            {name: parse_quantity(amount) for name, _, amount in (pair.partition("=") for pair in part.split(","))}
+            for part in (found["requested"], found["limited"])
+        )
+    except ValueError:
+        return False
+    return any(amount > limited.get(name, amount) for name, amount in requested.items())

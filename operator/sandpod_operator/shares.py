@@ -13,7 +13,8 @@ it has refused a pod, whoever wants one waits in the line, and one at a time has
   that others have overtaken before: there is no place that is large enough for it.
 
 A refused claim, whose caller waits, gets a place that a pool gives up; so does a pool that has nothing. They are first
-in the line, so the giver does not take it back. A claim that no node takes waits here too, for such a place alone.
+in the line, so the giver does not take it back. Nothing is given up for what is larger than the whole quota. A claim
+that no node takes waits here too, for such a place alone.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,6 +22,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from sandpod_operator.causes import exceeds_whole_quota
 from sandpod_operator.resources import POOLS, Key
 
 SETTLES: Final = timedelta(seconds=3)
@@ -86,6 +88,7 @@ class Waiter:
         sandboxes: Those that wait, by uid: a claim's only one, or some of a pool's.
         asked: Whether it had its turn since the last sign of room.
         overtaken: Whether somebody found room after it was refused: what fits others is too small for it.
+        hopeless: Whether it asks for more than the whole quota, so that no place that is given up would help.
         given: How many warm sandboxes were given up for it, in vain so far.
         given_at: When the last was.
     """
@@ -96,6 +99,7 @@ class Waiter:
     sandboxes: dict[str, Key] = field(default_factory=dict)
     asked: bool = False
     overtaken: bool = False
+    hopeless: bool = False
     given: int = 0
     given_at: datetime = _LONG_AGO
 
@@ -187,7 +191,9 @@ class Line:
     def refused(self, uid: str, message: str, now: datetime) -> None:
         """Note that the quota refused the pod of a sandbox that waits."""
         self.message = message
-        if now < self.settles_at and not self.waiters[self.whose[uid]].overtaken:
+        waiter = self.waiters[self.whose[uid]]
+        waiter.hopeless = exceeds_whole_quota(message)
+        if now < self.settles_at and not waiter.overtaken:
             self.rests_until = now + REST
         else:
             self.pass_on(uid, now)
@@ -245,7 +251,7 @@ class Line:
             least = 1 if waiter.is_claim else 2
             has_some = waiter.key in shares and shares[waiter.key].placed > 0
             to_be_asked = not (waiter.for_node or waiter.asked)
-            if has_some or to_be_asked or now < waiter.asks_again_at:
+            if has_some or to_be_asked or waiter.hopeless or now < waiter.asks_again_at:
                 continue
             givers = [share for share in shares.values() if share.key != waiter.key and share.ready >= least]
             if givers:

@@ -1,12 +1,13 @@
 import unicodedata
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from operator_world import a_pod, ended
 from sandpod_api.conditions import Reason
-from sandpod_operator.causes import MAX_MESSAGE, cause, clean, end_of, obstacle
+from sandpod_operator.causes import MAX_MESSAGE, cause, clean, end_of, exceeds_whole_quota, obstacle
 from sandpod_operator.pods import Pod
 
 
@@ -71,3 +72,27 @@ def test_runners_own_image_that_can_not_be_pulled_is_the_obstacle() -> None:
     stuck = obstacle(before({"waiting": {"reason": "ErrImagePull", "message": "no such image"}}))
     assert stuck == (Reason.IMAGE_PULL_FAILED, "The image can't be pulled: no such image")
     assert obstacle(before({"terminated": {"exitCode": 0}})) is None
+
+
+@pytest.mark.parametrize(
+    ("requested", "limited", "exceeds"),
+    [
+        ("limits.cpu=51", "limits.cpu=50", True),
+        ("limits.cpu=50", "limits.cpu=50", False),
+        ("limits.cpu=500m,limits.memory=3Gi", "limits.cpu=50,limits.memory=2048Mi", True),
+        ("limits.cpu=1,limits.memory=536870912", "limits.cpu=50,limits.memory=512Mi", False),
+        ("pods=1", "pods=0", True),
+        ("limits.cpu=51", "limits.cpu=5e1", False),
+        ("limits.cpu=51", "other=1", False),
+    ],
+)
+def test_what_no_place_is_large_enough_for_is_seen_in_the_api_servers_sentence(
+    requested: str, limited: str, *, exceeds: bool
+) -> None:
+    said = f'pods "x" is forbidden: exceeded quota: q, requested: {requested}, used: limits.cpu=9, limited: {limited}'
+    assert exceeds_whole_quota(said) is exceeds
+
+
+@given(st.text())
+def test_any_other_sentence_says_nothing_of_it(text: str) -> None:
+    assert not exceeds_whole_quota(text)

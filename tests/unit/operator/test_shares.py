@@ -161,6 +161,16 @@ def test_place_is_given_up_by_who_has_most_and_the_last_one_for_claims_alone(
     assert (found[0] if found else None) == (pool(giver) if giver else None)
 
 
+@pytest.mark.parametrize(("amount", "helps"), [("50", True), ("51", False)])
+def test_nothing_is_given_up_for_what_is_larger_than_the_whole_quota(amount: str, *, helps: bool) -> None:
+    line = a_line("claim")
+    said = "exceeded quota: q, requested: limits.cpu={}, used: limits.cpu=9, limited: limits.cpu=50"
+    line.refused("uid-claim", said.format(amount), NOW)
+    assert (line.giver(LEAST_LAST, NOW) is not None) is helps
+    line.refused("uid-claim", said.format(1), NOW)
+    assert line.giver(LEAST_LAST, NOW) is not None, "it asks for less by now"
+
+
 def test_place_that_did_not_help_is_followed_by_another_ever_later() -> None:
     line = a_line("claim")
     everyone_is_refused(line)
