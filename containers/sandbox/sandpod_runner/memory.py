@@ -14,7 +14,8 @@ from sandpod_runner import processes
 from sandpod_runner.mounts import in_memory
 
 _MIB: Final = 1024 * 1024
-_GVISOR: Final = 64 * _MIB
+_GVISOR: Final = 96 * _MIB
+"""What gVisor's own kernel takes, about 35 MiB, and what programs take there until they are ended."""
 _UNLIMITED: Final = 2**60
 _RATE: Final = 4096 * _MIB
 """Bytes a second that programs may fill at most: how soon the next look must be."""

@@ -136,7 +136,7 @@ def test_files_in_folders_that_are_said_to_be_in_memory_are_added_there(
     usage, meminfo = files(tmp_path, {"usage": "0\n", "meminfo": "MemTotal: 1 kB\n"})
     monkeypatch.setattr(memory, "_folder_bytes", {str(tmp_path): 7 * MIB}.__getitem__)
     source = memory.Gvisor(512 * MIB, usage, [str(tmp_path), str(tmp_path)], meminfo)
-    assert source.used(over=0) == (64 + 7) * MIB
+    assert source.used(over=0) == (96 + 7) * MIB
 
 
 def test_figures_that_can_not_be_read_stop_nothing(tmp_path: Path) -> None:
