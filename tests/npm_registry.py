@@ -1,7 +1,6 @@
 """A small npm registry on this machine, and packages made for it: tests of packages need no network."""
 
 import base64
-import contextlib
 import hashlib
 import io
 import json
@@ -10,9 +9,10 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote
+
+from http_server import web_server
 
 
 def tarball(manifest: dict[str, Any], files: dict[str, str]) -> bytes:
@@ -78,28 +78,16 @@ def npm_registry() -> Iterator[Registry]:
     registry = Registry()
     registry.hold.set()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            registry.asked.append(self.path)
-            registry.hold.wait(60)
-            path = unquote(self.path).strip("/")
-            data = registry.files.get(path.removeprefix("files/")) or registry.document(path)
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                self.send_response(404 if data is None else 200)
-                self.send_header("Content-Length", str(len(data or b"")))
-                self.end_headers()
-                self.wfile.write(data or b"")
+    def answer(asked: str) -> tuple[str, bytes] | None:
+        registry.asked.append(asked)
+        registry.hold.wait(60)
+        path = unquote(asked).strip("/")
+        data = registry.files.get(path.removeprefix("files/")) or registry.document(path)
+        return ("application/octet-stream", data) if data is not None else None
 
-        def log_message(self, *_: object) -> None:
-            """Say nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        registry.url = f"http://127.0.0.1:{server.server_address[1]}/"
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+    with web_server(answer) as address:
+        registry.url = f"{address}/"
         try:
             yield registry
         finally:
             registry.hold.set()
-            server.shutdown()
-            thread.join()

@@ -1,6 +1,5 @@
 """A small package index on this machine, and wheels made for it: tests of packages need no network."""
 
-import contextlib
 import hashlib
 import io
 import threading
@@ -8,7 +7,8 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from http_server import web_server
 
 
 def wheel(
@@ -78,30 +78,19 @@ def package_index() -> Iterator[Index]:
     index = Index()
     index.hold.set()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            index.asked.append(self.path)
-            index.hold.wait(60)
-            kind, _, name = self.path.strip("/").partition("/")
-            page = index.page(name) if kind == "simple" else None
-            data = page.encode() if page is not None else index.files.get(name)
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-                self.send_response(404 if data is None else 200)
-                self.send_header("Content-Type", "text/html" if page is not None else "application/octet-stream")
-                self.send_header("Content-Length", str(len(data or b"")))
-                self.end_headers()
-                self.wfile.write(data or b"")
+    def answer(path: str) -> tuple[str, bytes] | None:
+        index.asked.append(path)
+        index.hold.wait(60)
+        kind, _, name = path.strip("/").partition("/")
+        page = index.page(name) if kind == "simple" else None
+        if page is not None:
+            return "text/html", page.encode()
+        data = index.files.get(name)
+        return ("application/octet-stream", data) if data is not None else None
 
-        def log_message(self, *_: object) -> None:
-            """Say nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        index.url = f"http://127.0.0.1:{server.server_address[1]}/simple"
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+    with web_server(answer) as address:
+        index.url = f"{address}/simple"
         try:
             yield index
         finally:
             index.hold.set()
-            server.shutdown()
-            thread.join()

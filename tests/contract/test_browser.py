@@ -6,10 +6,9 @@ Needs Chromium; without one these tests are left out, and say so, but fail where
 import asyncio
 import os
 import shutil
-import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +18,7 @@ from fastmcp import Client
 
 from contract.peer import BOUND, until
 from contract.served import Served, local_gateway
+from http_server import web_server
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.needs_userns]
 
@@ -37,29 +37,13 @@ WAYS: Final = {
 DISGUISED: Final = ("page.txt", "page.png", "page", "page.css", "page.pdf")
 
 
-class Elsewhere(ThreadingHTTPServer):
+@dataclass
+class Elsewhere:
     """Somebody else's web server: it shows `pages`, a type and a text by path, and notes the paths asked for."""
 
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
-        self.pages: dict[str, tuple[str, str]] = {}
-        self.asked: set[str] = set()
-        self.url = f"http://127.0.0.1:{self.server_port}"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: Elsewhere
-
-    def do_GET(self) -> None:
-        self.server.asked.add(self.path)
-        kind, text = self.server.pages.get(self.path, ("text/plain", ""))
-        self.send_response(200)
-        self.send_header("Content-Type", kind)
-        self.end_headers()
-        self.wfile.write(text.encode())
-
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
+    url: str = ""
+    pages: dict[str, tuple[str, str]] = field(default_factory=dict)
+    asked: set[str] = field(default_factory=set)
 
 
 @pytest.fixture(scope="module")
@@ -73,12 +57,15 @@ def chromium() -> str:
 
 @pytest.fixture
 def elsewhere() -> Iterator[Elsewhere]:
-    with Elsewhere() as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
+    there = Elsewhere()
+
+    def answer(path: str) -> tuple[str, bytes] | None:
+        there.asked.add(path)
+        kind, text = there.pages.get(path, ("text/plain", ""))
+        return kind, text.encode()
+
+    with web_server(answer) as there.url:
+        yield there
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -110,8 +97,7 @@ async def text_of(chromium: str, folder: Path, url: str) -> str:
     return out.decode()
 
 
-async def link(served: Served, name: str, text: str) -> str:
-    await served.call("write_file", path=name, text=text)
+async def link(served: Served, name: str) -> str:
     url = (await served.call("create_link", path=name))["url"]
     assert isinstance(url, str)
     return url
@@ -124,7 +110,8 @@ async def test_file_that_a_sandbox_made_runs_no_script_in_a_browser(
 ) -> None:
     """By itself and in somebody else's page, where the same file from there does, a second later."""
     kind, text = PAGES.get(name, PAGES["page.html"])
-    url = await link(served, name, text.format(f"{elsewhere.url}/ran"))
+    await served.call("write_file", path=name, text=text.format(f"{elsewhere.url}/ran"))
+    url = await link(served, name)
     next_page = "<meta http-equiv='refresh' content='1;url=/same'>"
     elsewhere.pages["/"] = ("text/html", next_page + "".join(tag.format(url) for tag in WAYS.values()))
     elsewhere.pages["/same"] = ("text/html", "".join(tag.format(f"/{way}") for way, tag in WAYS.items()))
@@ -140,11 +127,10 @@ async def test_file_that_a_sandbox_made_runs_no_script_in_a_browser(
 
 
 async def test_picture_and_text_are_shown(chromium: str, tmp_path: Path, served: Served) -> None:
-    url = await link(served, "shown.txt", "plain <b>text</b>")
-    assert "plain &lt;b&gt;text&lt;/b&gt;" in await text_of(chromium, tmp_path, url)
+    await served.call("write_file", path="shown.txt", text="plain <b>text</b>")
+    assert "plain &lt;b&gt;text&lt;/b&gt;" in await text_of(chromium, tmp_path, await link(served, "shown.txt"))
     drawn = await served.call(
         "run_python_code", code="import matplotlib.pyplot as p; p.figure(figsize=(1, 1)); p.savefig('shown.png')"
     )
     assert drawn["outcome"] == "ok"
-    url = (await served.call("create_link", path="shown.png"))["url"]
-    assert "(100\u00d7100)" in await text_of(chromium, tmp_path, url)
+    assert "(100\u00d7100)" in await text_of(chromium, tmp_path, await link(served, "shown.png"))
