@@ -1,7 +1,9 @@
 """A RuntimeClass is not believed: which kernel a sandbox sees is proved before it is handed out."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -43,6 +45,20 @@ async def need_gvisor(cluster: Cluster) -> None:
         pytest.skip("the nodes of this cluster have no gVisor")
 
 
+@asynccontextmanager
+async def under_gvisor(cluster: Cluster, session: Session, **template: Any) -> AsyncIterator[str]:
+    """Give a sandbox of the installed parts, made from a template of its own."""
+    await need_gvisor(cluster)
+    own = {"image": IMAGE, "runtimeClassName": "sandpod-test-own", **template}
+    await Objects(cluster=cluster).apply("SandboxTemplate", "own", **own)
+    try:
+        sandbox = await session.create(template="own")
+        yield sandbox
+        await session.close(sandbox)
+    finally:
+        await cluster.kubectl("delete", "sbxt", "own", "-n", cluster.sandboxes)
+
+
 async def test_sandbox_that_sees_a_kernel_of_its_own_is_ready_and_says_which(
     cluster: Cluster, objects: Objects
 ) -> None:
@@ -60,18 +76,11 @@ async def test_sandbox_that_sees_a_kernel_of_its_own_is_ready_and_says_which(
 async def test_programs_under_gvisor_are_all_forked_from_one_process_that_has_its_imports(
     cluster: Cluster, session: Session
 ) -> None:
-    await need_gvisor(cluster)
-    template = {"image": IMAGE, "runtimeClassName": "sandpod-test-own", "preimport": ["numpy"]}
-    await Objects(cluster=cluster).apply("SandboxTemplate", "own", **template)
-    try:
-        sandbox = await session.create(template="own")
+    async with under_gvisor(cluster, session, preimport=["numpy"]) as sandbox:
         code = "import os, sys; print(os.getppid(), 'numpy' in sys.modules)"
         told = [(await session.python(code, sandbox=sandbox))["stdout"] for _ in range(5)]
         assert told[0].endswith(" True\n")
         assert set(told) == {told[0]}
-        await session.close(sandbox)
-    finally:
-        await cluster.kubectl("delete", "sbxt", "own", "-n", cluster.sandboxes)
 
 
 @pytest.mark.usefixtures("objects")
@@ -80,12 +89,8 @@ async def test_memory_under_gvisor_is_counted_as_the_pods_limit_counts_it(cluste
 
     Counted wrongly, either programs would end that had room, or the node's kernel would end the whole sandbox.
     """
-    await need_gvisor(cluster)
     preimport = ["numpy", "pandas", "matplotlib.pyplot"]
-    template = {"image": IMAGE, "runtimeClassName": "sandpod-test-own", "preimport": preimport}
-    await Objects(cluster=cluster).apply("SandboxTemplate", "own", **template, resources={"memory": "512Mi"})
-    try:
-        sandbox = await session.create(template="own")
+    async with under_gvisor(cluster, session, preimport=preimport, resources={"memory": "512Mi"}) as sandbox:
         for context in ("a", "b"):
             cells = [await session.python(code, sandbox=sandbox, context=context) for code in ("x = 1", "x")]
             assert [cell["outcome"] for cell in cells] == ["ok", "ok"]
@@ -99,9 +104,6 @@ async def test_memory_under_gvisor_is_counted_as_the_pods_limit_counts_it(cluste
         assert more["outcome"] == "out_of_memory"
         still = await session.python("import os; print(os.stat('large').st_size >> 20)", sandbox=sandbox)
         assert still["stdout"] == "100\n"
-        await session.close(sandbox)
-    finally:
-        await cluster.kubectl("delete", "sbxt", "own", "-n", cluster.sandboxes)
 
 
 async def test_sandbox_that_sees_the_nodes_kernel_is_never_handed_out_and_its_status_says_why(objects: Objects) -> None:
