@@ -53,8 +53,6 @@ _LASTING: Final = re.compile(
 )
 _NODE_GONE: Final = frozenset({"NodeLost", "NodeShutdown", "Shutdown", "Terminated"})
 _DISRUPTED_NODE: Final = frozenset({"DeletionByTaintManager", "DeletionByPodGC"})
-
-
 # What the API server says of a ResourceQuota: three lists of name=quantity.
 _QUOTA: Final = re.compile(r"requested: (?P<requested>\S+), used: \S+, limited: (?P<limited>\S+)$")
 

@@ -158,8 +158,10 @@ def _node(wanted: str | None) -> str | None:
 
 def _modules(node: str | None) -> tuple[Bind, ...]:
     """Return where `npm install --global` of the chosen Node.js, of the one on PATH and of the system puts packages."""
-    programs = [os.path.realpath(program) for program in (node, shutil.which("node")) if node and program]
-    folders = [*(Path(program).parents[1] / "lib" for program in programs), *map(Path, _NPM if node else ())]
+    if node is None:
+        return ()
+    programs = [Path(os.path.realpath(program)) for program in (node, shutil.which("node") or node)]
+    folders = [*(program.parent.parent / "lib" for program in programs), *map(Path, _NPM)]
     found = [str(folder / "node_modules") for folder in dict.fromkeys(folders) if (folder / "node_modules").is_dir()]
     return tuple(
         Bind(source, source if _below(source, "/usr") else f"{HOME}/npm/{number}/node_modules")
