@@ -30,6 +30,7 @@ class KubeServer:
         self.execs: list[str] = []
         self.tokens: set[str] = set()
         self.touches: list[Json] = []
+        self.secrets: dict[str, Json] = {}
         self._sockets: list[web.WebSocketResponse] = []
         self._events: list[Json] = []
         self._watchers: list[asyncio.Queue[Json]] = []
@@ -74,6 +75,8 @@ class KubeServer:
         app.router.add_patch(f"{_PREFIX}/{names.SANDBOXES}/{{name}}", self._patch)
         app.router.add_delete(f"{_PREFIX}/{names.SANDBOXES}/{{name}}", self._delete)
         app.router.add_get("/api/v1/namespaces/tests/pods/{name}/exec", self._exec)
+        app.router.add_get("/api/v1/namespaces/tests/secrets/{name}", self._secret)
+        app.router.add_patch("/api/v1/namespaces/tests/secrets/{name}", self._patch_secret)
         return app
 
     async def _review(self, request: web.Request) -> web.Response:
@@ -112,6 +115,21 @@ class KubeServer:
     async def _delete(self, request: web.Request) -> web.Response:
         await self.api.delete(names.SANDBOXES, request.match_info["name"])
         return web.json_response({"status": "Success"})
+
+    async def _secret(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        if name not in self.secrets:
+            raise RefusedError(404, "NotFound")
+        return web.json_response(self.secrets[name])
+
+    async def _patch_secret(self, request: web.Request) -> web.Response:
+        secret, change = self.secrets[request.match_info["name"]], await request.json()
+        version = secret["metadata"]["resourceVersion"]
+        if change["metadata"]["resourceVersion"] != version:
+            raise RefusedError(409, "Conflict")
+        secret["data"] = secret.get("data", {}) | change["data"]
+        secret["metadata"]["resourceVersion"] = str(int(version) + 1)
+        return web.json_response(secret)
 
     async def _exec(self, request: web.Request) -> web.StreamResponse:
         name = request.match_info["name"]

@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import importlib.metadata
 import logging
-import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
@@ -19,19 +18,21 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
 
-from sandpod_gateway.auth import KeyVerifier
+from sandpod_gateway.auth import KeyVerifier, owner_without_keys
 from sandpod_gateway.backends.base import Backend
 from sandpod_gateway.background import BackgroundRuns
 from sandpod_gateway.capabilities import capabilities
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.file_routes import FileRoutes
 from sandpod_gateway.files import Files
+from sandpod_gateway.link_keys import POLL_SECONDS, LinkKeys, MemoryStore
 from sandpod_gateway.links import Links
 from sandpod_gateway.mcp.link_tools import LinkMaker
 from sandpod_gateway.mcp.parts import Parts
 from sandpod_gateway.mcp.server import create_mcp
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.packages.installer import Installer
+from sandpod_gateway.periodic import every
 from sandpod_gateway.runs import Runs
 from sandpod_gateway.sandboxes import Sandboxes
 from sandpod_gateway.sessions import Places
@@ -65,8 +66,8 @@ class Gateway:
         self.metrics.watch_pools(backend.warm)
         self.metrics.open_streams.set_function(self._sandboxes.open_streams)
         limits = settings.limits.for_runs()
-        own_secret = secrets.token_bytes(32)
-        links = Links(self._keys.secret if self._keys is not None else lambda: own_secret)
+        self._link_keys = LinkKeys(backend.link_store() or MemoryStore())
+        links = Links(self._link_keys, self._keys.owner_of_key if self._keys is not None else owner_without_keys)
         transfers = Transfers(self._sandboxes, self.metrics, max_bytes=settings.links.upload_bytes)
         self._file_routes = FileRoutes(links, transfers)
         self._installer = Installer(self._sandboxes, settings.packages)
@@ -101,7 +102,12 @@ class Gateway:
         """
         self._installer.open()
         await self._backend.start()
-        tasks = [asyncio.create_task(self._sandboxes.sweep())]
+        await self._read_link_keys()
+        failures = self.metrics.background_failures
+        tasks = [
+            asyncio.create_task(self._sandboxes.sweep()),
+            asyncio.create_task(every(POLL_SECONDS, self._link_keys.refresh, task="link_keys", failures=failures)),
+        ]
         if self._keys is not None:
             tasks.append(asyncio.create_task(self._keys.follow()))
         try:
@@ -116,6 +122,14 @@ class Gateway:
                 await self._installer.close()
                 await self._sandboxes.close()
                 await self._backend.close()
+
+    async def _read_link_keys(self) -> None:
+        try:
+            await self._link_keys.refresh()
+        except SandpodError as error:
+            # The rest of the server works without links, and the next look may find what is missing.
+            logger.error("there are no links yet: %s %s", error.message, error.next_step)  # noqa: TRY400
+            self.metrics.background_failures.labels("link_keys").inc()
 
     def http_app(self) -> Starlette:
         """Return the ASGI app: MCP; health, metrics and linked files, which are outside of keys and Host checks."""

@@ -1,7 +1,8 @@
 """The plain HTTP routes that links lead to: a file out of a sandbox, or one into it. Composed by `app.py`.
 
-No key is needed: the link is the right, to one path of one sandbox, until it expires. What a sandbox holds is
-untrusted, so a browser shows only what can't run script, and that in a sandbox of its own.
+No key is needed: the link is the right, to one path of one sandbox, until it expires or the key of its maker is
+revoked. What a sandbox holds is untrusted, so a browser shows only what can't run script, and that in a sandbox of its
+own.
 """
 
 import posixpath
@@ -59,9 +60,10 @@ class FileRoutes:
 
     async def _archive(self, request: Request) -> Response:
         sandbox = request.path_params["sandbox"]
-        if not self._links.allows(request.query_params.get("token", ""), "archive", sandbox, ""):
+        owner = self._links.owner(request.query_params.get("token", ""), "archive", sandbox, "")
+        if owner is None:
             return _refused(_forbidden())
-        parts = self._transfers.archive(sandbox)
+        parts = self._transfers.archive(owner, sandbox)
         try:
             first = await anext(parts)
         except SandpodError as error:
@@ -77,20 +79,22 @@ class FileRoutes:
     async def _answer(self, request: Request) -> Response:
         sandbox, path = request.path_params["sandbox"], request.path_params["path"]
         method: Method = "put" if request.method == "PUT" else "get"
-        if not self._links.allows(request.query_params.get("token", ""), method, sandbox, path):
+        owner = self._links.owner(request.query_params.get("token", ""), method, sandbox, path)
+        if owner is None:
             return _refused(_forbidden())
         try:
             if method == "put":
-                size = await self._transfers.write(sandbox, path, request.stream())
+                size = await self._transfers.write(owner, sandbox, path, request.stream())
                 return JSONResponse({"sandbox": sandbox, "path": path, "size": size}, status_code=201)
-            return await self._send(request, sandbox, path)
+            return await self._send(request, owner)
         except SandpodError as error:
             return _refused(error)
         except ClientDisconnect:
             return Response(status_code=400)  # nobody reads it
 
-    async def _send(self, request: Request, sandbox: str, path: str) -> Response:
-        version = await self._transfers.look(sandbox, path)
+    async def _send(self, request: Request, owner: str) -> Response:
+        sandbox, path = request.path_params["sandbox"], request.path_params["path"]
+        version = await self._transfers.look(owner, sandbox, path)
         tag = f'"{version.mtime:.6f}-{version.size}"'
         headers = {**_SAFE_HEADERS, **_described(path), "ETag": tag}
         wanted = request.headers.get("range") if request.headers.get("if-range", tag) == tag else None
@@ -104,7 +108,7 @@ class FileRoutes:
         headers["Content-Length"] = str(len(span))
         if request.method == "HEAD":
             return Response(status_code=status, headers=headers)
-        body = self._transfers.read(sandbox, path, version, span)
+        body = self._transfers.read(owner, sandbox, path, version, span)
         return StreamingResponse(body, status_code=status, headers=headers)
 
 

@@ -133,15 +133,6 @@ class Sandboxes:
             return await self.resolve(owner, handle)
         return record
 
-    async def linked(self, name: str) -> SandboxRecord:
-        """Return the sandbox of a link. Whoever has one is not asked who they are: its maker was, when it was made.
-
-        Raises:
-            SandpodError: session_not_found, or sandbox_lost.
-        """
-        record = await self._backend.get(name)
-        return await self.resolve(record.owner if record is not None else "", name)
-
     def resume_note(self, record: SandboxRecord, context: str | None) -> str | None:
         """Return what the last resume took from a context, for the first run in it since; None for any other."""
         lost = forgotten(record)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal, Protocol
 
+from sandpod_gateway.link_keys import SecretStore
+
 MAX_TEMPLATES: Final = 100
 
 Status = Literal["Pending", "Ready", "Failed", "Expired", "Suspended"]
@@ -180,6 +182,13 @@ class Backend(Protocol):
 
         Raises:
             SandpodError: backend_unavailable.
+        """
+        ...
+
+    def link_store(self) -> SecretStore | None:
+        """Return where all gateways over these sandboxes keep what they sign links with; None when there is only one.
+
+        It works while the backend is started.
         """
         ...
 
