@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Mount, Route
 
+from sandpod_gateway.auth import POLL_SECONDS as KEYS_POLL
 from sandpod_gateway.auth import KeyVerifier, owner_without_keys
 from sandpod_gateway.backends.base import Backend
 from sandpod_gateway.background import BackgroundRuns
@@ -109,7 +110,8 @@ class Gateway:
             asyncio.create_task(every(POLL_SECONDS, self._link_keys.refresh, task="link_keys", failures=failures)),
         ]
         if self._keys is not None:
-            tasks.append(asyncio.create_task(self._keys.follow()))
+            work = every(KEYS_POLL, self._keys.follow, task="api_keys", failures=failures)
+            tasks.append(asyncio.create_task(work))
         try:
             yield
         finally:

@@ -91,6 +91,14 @@ def make_key(*, user: str, name: str, days: int | None, now: datetime) -> tuple[
     return key, entry
 
 
+def _load(raw: bytes) -> object:
+    try:
+        return yaml.safe_load(raw)
+    except Exception as error:
+        # PyYAML raises what its constructors run into: ValueError for a day that is none, KeyError for `!!bool x`.
+        raise yaml.YAMLError from error
+
+
 def read_keys(path: Path) -> KeyFile:
     """Return the keys of a file.
 
@@ -104,7 +112,7 @@ def read_keys(path: Path) -> KeyFile:
             raise StartError(
                 ErrorCode.INVALID_CONTENT, f"The key file {path} is too large.", next_step="Remove expired keys."
             )
-        document = yaml.safe_load(raw)
+        document = _load(raw)
         return KeyFile.model_validate({} if document is None else document)
     except OSError as error:
         raise StartError(
@@ -155,27 +163,26 @@ class KeyVerifier(TokenVerifier):
         return AccessToken(token=entry.hash, client_id=entry.user, scopes=[], subject=entry.user, expires_at=expires)
 
     async def follow(self) -> None:
-        """Read the file again whenever it changes, until cancelled."""
-        while True:
-            await asyncio.sleep(POLL_SECONDS)
-            await asyncio.to_thread(self.reload)
+        """Read the file again if it has changed. To be called again and again; raises what `reload` does."""
+        await asyncio.to_thread(self.reload)
 
     def reload(self) -> None:
-        """Read the file again if it has changed."""
+        """Read the file again if it has changed; a file that is gone has no keys.
+
+        Raises:
+            StartError: It can't be read or is not a key file; the keys that were loaded before stay, and the next call
+                tries again.
+        """
         stamp = self._read_stamp()
         if stamp == self._stamp:
             return
-        self._stamp = stamp
         if stamp is None:
             self._take(KeyFile())
             logger.warning("the key file %s is gone: every caller is refused", self._path)
-            return
-        try:
+        else:
             self._take(read_keys(self._path))
-        except StartError as error:
-            logger.error("%s The keys of before stay in force.", error.message)  # noqa: TRY400  # its sentence says all
-            return
-        logger.info("read %d keys from %s", len(self._keys), self._path)
+            logger.info("read %d keys from %s", len(self._keys), self._path)
+        self._stamp = stamp
 
     def _take(self, file: KeyFile) -> None:
         self._keys = {entry.hash: entry for entry in file.keys}
@@ -184,8 +191,10 @@ class KeyVerifier(TokenVerifier):
     def _read_stamp(self) -> tuple[int, int, int] | None:
         try:
             stat = self._path.stat()
-        except OSError:
+        except FileNotFoundError:
             return None
+        except OSError:
+            return 0, 0, 0  # it is there, and reading it says what is wrong
         return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
 
