@@ -25,7 +25,7 @@ class _Part(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
     size: Annotated[int, Field(ge=0, le=2**62)]
-    mtime: Annotated[float, Field(ge=0, le=2**40)] = 0
+    mtime: Annotated[float, Field(allow_inf_nan=False)] = 0
 
 
 class _ArchivePart(BaseModel):
