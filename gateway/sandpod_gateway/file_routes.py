@@ -32,16 +32,6 @@ _SAFE_HEADERS: Final = {
     "Cache-Control": "private, no-store",
     "Accept-Ranges": "bytes",
 }
-_STATUS: Final = {
-    ErrorCode.FORBIDDEN: 403,
-    ErrorCode.SESSION_NOT_FOUND: 404,
-    ErrorCode.NOT_FOUND: 404,
-    ErrorCode.SANDBOX_LOST: 410,
-    ErrorCode.INVALID_PATH: 400,
-    ErrorCode.UPLOAD_TOO_LARGE: 413,
-    ErrorCode.QUOTA_EXCEEDED: 507,
-    ErrorCode.BACKEND_UNAVAILABLE: 503,
-}
 
 
 class FileRoutes:
@@ -127,7 +117,7 @@ async def _chained(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncIter
 
 def _refused(error: SandpodError) -> Response:
     body = error.problem().model_dump(mode="json")
-    return JSONResponse(body, status_code=_STATUS.get(error.code, 500), headers=_SAFE_HEADERS)
+    return JSONResponse(body, status_code=error.code.http_status, headers=_SAFE_HEADERS)
 
 
 _RANGE: Final = re.compile(r"\s*bytes\s*=\s*([0-9]{0,19})\s*-\s*([0-9]{0,19})\s*", re.ASCII | re.IGNORECASE)
