@@ -22,6 +22,7 @@ from starlette.routing import Mount, Route
 from sandpod_gateway.auth import KeyVerifier
 from sandpod_gateway.backends.base import Backend
 from sandpod_gateway.background import BackgroundRuns
+from sandpod_gateway.bodies import Requests
 from sandpod_gateway.capabilities import capabilities
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.file_routes import FileRoutes
@@ -80,7 +81,13 @@ class Gateway:
             metrics=self.metrics,
         )
         version = importlib.metadata.version("sandpod")
-        self.mcp = create_mcp(parts, version=version, auth=self._keys, compat=settings.compat)
+        self.mcp = create_mcp(
+            parts,
+            version=version,
+            auth=self._keys,
+            compat=settings.compat,
+            max_calls=settings.limits.max_requests_per_owner,
+        )
         self.mcp.resource("sandpod://capabilities", mime_type="application/json")(self._capabilities)
 
     async def _capabilities(self) -> str:
@@ -125,7 +132,10 @@ class Gateway:
             hosts = LOOPBACK_HOSTS if self._keys is None else ["*"]
         limits = settings.limits
         places = Places(per_owner=limits.max_sessions_per_owner, in_all=limits.max_sessions, metrics=self.metrics)
-        transports = Transports(self.mcp, hosts=hosts, origins=settings.allowed_origins or None, places=places)
+        requests = Requests(per_owner=limits.max_requests_per_owner, metrics=self.metrics)
+        transports = Transports(
+            self.mcp, hosts=hosts, origins=settings.allowed_origins or None, places=places, requests=requests
+        )
         return Starlette(
             routes=[
                 Route("/healthz", self._healthz),
