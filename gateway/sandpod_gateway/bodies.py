@@ -80,16 +80,18 @@ class BoundedBodies:
     Args:
         app: What serves the others.
         requests: Who has how many under way; shared by both transports.
+        path: What the paths of messages begin with; nobody reads what comes to others.
     """
 
-    def __init__(self, app: ASGIApp, *, requests: Requests) -> None:
+    def __init__(self, app: ASGIApp, *, requests: Requests, path: str) -> None:
         self._app = app
         self._requests = requests
+        self._path = path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request once its body is there."""
         owner = owner_in(scope)
-        if owner is None or scope["method"] != "POST":
+        if owner is None or scope["method"] != "POST" or not scope["path"].startswith(self._path):
             await self._app(scope, receive, send)
             return
         body = bytearray()

@@ -39,10 +39,12 @@ class Transports:
     def __init__(
         self, mcp: FastMCP[Any], *, hosts: list[str], origins: list[str] | None, places: Places, requests: Requests
     ) -> None:
-        bounded = Middleware(BoundedBodies, requests=requests)
         self._streamable = mcp.http_app(
             path=MCP_PATH,
-            middleware=[bounded, Middleware(SessionLimit, places=places, always=False, path=MCP_PATH)],
+            middleware=[
+                Middleware(BoundedBodies, requests=requests, path=MCP_PATH),
+                Middleware(SessionLimit, places=places, always=False, path=MCP_PATH),
+            ],
             host_origin_protection=True,
             allowed_hosts=hosts,
             allowed_origins=origins,
@@ -52,7 +54,10 @@ class Transports:
             MESSAGES_PATH,
             SSE_PATH,
             mcp.auth,
-            middleware=[bounded, Middleware(SessionLimit, places=places, always=True, path=SSE_PATH)],
+            middleware=[
+                Middleware(BoundedBodies, requests=requests, path=MESSAGES_PATH),
+                Middleware(SessionLimit, places=places, always=True, path=SSE_PATH),
+            ],
             host_origin_protection=True,
             allowed_hosts=hosts,
             allowed_origins=origins,
