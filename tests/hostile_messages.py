@@ -38,6 +38,10 @@ HOSTILE: Final[dict[str, tuple[int, bytes]]] = {
     "a list longer than any tool takes": (INVALID_PARAMS, call(b'"args":[' + b",".join([b'"a"'] * 1001) + b"]")),
     "an argument with a long name": (INVALID_PARAMS, call(b'"' + b"n" * 2000 + b'":1')),
     "a long tool name": (INVALID_PARAMS, call(b'"a":1').replace(b"run_python_code", b"n" * 100_000)),
+    "a long progress token": (
+        INVALID_PARAMS,
+        call(b'"a":1').replace(b'"_meta":{', b'"_meta":{"progressToken":"' + b"t" * 257 + b'",'),
+    ),
     "100 levels": (INVALID_PARAMS, nested(100)),
     "130 levels": (INVALID_PARAMS, nested(130)),
     "300 levels": (PARSE_ERROR, nested(300)),

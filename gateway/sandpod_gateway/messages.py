@@ -23,6 +23,7 @@ MAX_ARGUMENTS: Final = 64  # named ones of one call
 MAX_DEPTH: Final = 32  # lists and objects inside each other; json, pydantic and jiter give up between 190 and 1000
 MAX_NAME: Final = 1024  # characters of an object's key
 MAX_TEXT: Final = 64 * 1024  # characters of a string that is not inside a call's arguments
+MAX_TOKEN: Final = 256  # characters of a request's id and of its progress token, which comes with each notification
 MAX_INTEGER: Final = 2**63 - 1  # what a JSON integer means to other languages, and to a frame
 
 # To the end of the text where there is no closing quote: one pass, whatever the text.
@@ -143,7 +144,7 @@ def _id_of(message: Any) -> str | int | None:
 
 
 def _is_id(value: object) -> TypeGuard[str | int]:
-    return isinstance(value, str | int) and not isinstance(value, bool) and len(str(value)) <= MAX_NAME
+    return isinstance(value, str | int) and not isinstance(value, bool) and len(str(value)) <= MAX_TOKEN
 
 
 def _fault(message: Any) -> str | None:
@@ -152,6 +153,10 @@ def _fault(message: Any) -> str | None:
     arguments = params.get("arguments") if isinstance(params, dict) else None
     if isinstance(arguments, dict) and len(arguments) > MAX_ARGUMENTS:
         return f"A call has at most {MAX_ARGUMENTS} arguments."
+    meta = params.get("_meta") if isinstance(params, dict) else None
+    tokens = (message.get("id") if isinstance(message, dict) else None, _token(meta))
+    if any(isinstance(token, str) and len(token) > MAX_TOKEN for token in tokens):
+        return f"An id or a progress token has over {MAX_TOKEN} characters."
     waiting = [(message, 1, MAX_TEXT)]
     while waiting:
         value, depth, longest = waiting.pop()
@@ -163,6 +168,10 @@ def _fault(message: Any) -> str | None:
             longest = MAX_BYTES if value is arguments else longest
             waiting.extend((item, depth + 1, longest) for item in items)
     return None
+
+
+def _token(meta: Any) -> Any:
+    return meta.get("progressToken") if isinstance(meta, dict) else None
 
 
 def _fault_of_one(value: Any, longest: int) -> str | None:
