@@ -49,6 +49,18 @@ def test_output_that_was_lost_is_said() -> None:
     assert run.received["stderr"] == 13
 
 
+@given(st.lists(st.tuples(st.sampled_from(["stdout", "stderr"]), st.integers(0, 2**62), st.binary(max_size=9))))
+def test_what_a_sandbox_says_of_offsets_is_not_counted_as_output(frames: list[tuple[str, int, bytes]]) -> None:
+    run = running()
+    for stream, offset, data in frames:
+        run.output(stream, offset, data)
+    for stream in ("stdout", "stderr"):
+        assert 0 <= run.taken[stream] <= sum(len(data) for name, _, data in frames if name == stream)
+    run.output("stdout", 2**62, b"abc")
+    assert run.received["stdout"] >= 2**62
+    assert run.taken["stdout"] <= sum(len(data) for name, _, data in frames if name == "stdout") + 3
+
+
 def sent(answer: RunAnswer) -> int:
     """Return the bytes of an answer on the wire."""
     text = answer.result.model_dump_json()
