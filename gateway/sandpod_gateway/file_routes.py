@@ -4,8 +4,10 @@ No key is needed: the link is the right, to one path of one sandbox, until it ex
 untrusted, so a browser shows only what can't run script, and that in a sandbox of its own.
 """
 
+import asyncio
 import posixpath
 import re
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Final
@@ -39,8 +41,13 @@ _STATUS: Final = {
     ErrorCode.INVALID_PATH: 400,
     ErrorCode.UPLOAD_TOO_LARGE: 413,
     ErrorCode.QUOTA_EXCEEDED: 507,
+    ErrorCode.RATE_LIMITED: 429,
+    ErrorCode.TIMEOUT: 408,
     ErrorCode.BACKEND_UNAVAILABLE: 503,
 }
+
+MAX_UPLOADS: Final = 16  # into one sandbox at a time; each holds a part of a file here
+SILENCE: Final = 60.0  # seconds without a byte, after which an upload is given up
 
 
 class FileRoutes:
@@ -49,6 +56,7 @@ class FileRoutes:
     def __init__(self, links: Links, transfers: Transfers) -> None:
         self._links = links
         self._transfers = transfers
+        self._uploads: Counter[str] = Counter()
 
     def routes(self) -> list[Route]:
         """Return them."""
@@ -81,13 +89,28 @@ class FileRoutes:
             return _refused(_forbidden())
         try:
             if method == "put":
-                size = await self._transfers.write(sandbox, path, request.stream())
+                size = await self._take(sandbox, path, request.stream())
                 return JSONResponse({"sandbox": sandbox, "path": path, "size": size}, status_code=201)
             return await self._send(request, sandbox, path)
         except SandpodError as error:
             return _refused(error)
         except ClientDisconnect:
             return Response(status_code=400)  # nobody reads it
+
+    async def _take(self, sandbox: str, path: str, chunks: AsyncIterator[bytes]) -> int:
+        if self._uploads[sandbox] >= MAX_UPLOADS:
+            raise SandpodError(
+                ErrorCode.RATE_LIMITED,
+                f"{MAX_UPLOADS} uploads into this sandbox are under way, the most at a time.",
+                next_step="Wait for some of them to end.",
+            )
+        self._uploads[sandbox] += 1
+        try:
+            return await self._transfers.write(sandbox, path, _timely(chunks))
+        finally:
+            self._uploads[sandbox] -= 1
+            if not self._uploads[sandbox]:
+                del self._uploads[sandbox]
 
     async def _send(self, request: Request, sandbox: str, path: str) -> Response:
         version = await self._transfers.look(sandbox, path)
@@ -112,6 +135,25 @@ def _forbidden() -> SandpodError:
     return SandpodError(
         ErrorCode.FORBIDDEN, "This link is not valid, or not any more.", next_step="Ask for a new one with create_link."
     )
+
+
+async def _timely(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield what comes.
+
+    Raises:
+        SandpodError: timeout: nothing came for `SILENCE` seconds.
+    """
+    while True:
+        try:
+            async with asyncio.timeout(SILENCE):
+                chunk = await anext(chunks)
+        except StopAsyncIteration:
+            return
+        except TimeoutError as error:
+            raise SandpodError(
+                ErrorCode.TIMEOUT, f"Nothing came for {SILENCE:.0f} seconds.", next_step="Send the file again."
+            ) from error
+        yield chunk
 
 
 async def _chained(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
