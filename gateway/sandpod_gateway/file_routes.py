@@ -5,8 +5,10 @@ revoked. What a sandbox holds is untrusted, so a browser shows only what can't r
 own.
 """
 
+import asyncio
 import posixpath
 import re
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Final
@@ -33,6 +35,9 @@ _SAFE_HEADERS: Final = {
     "Accept-Ranges": "bytes",
 }
 
+MAX_UPLOADS: Final = 16  # into one sandbox at a time; each holds a part of a file here
+SILENCE: Final = 60.0  # seconds without a byte, after which an upload is given up
+
 
 class FileRoutes:
     """The routes below /files."""
@@ -40,6 +45,7 @@ class FileRoutes:
     def __init__(self, links: Links, transfers: Transfers) -> None:
         self._links = links
         self._transfers = transfers
+        self._uploads: Counter[str] = Counter()
 
     def routes(self) -> list[Route]:
         """Return them."""
@@ -74,13 +80,28 @@ class FileRoutes:
             return _refused(_forbidden())
         try:
             if method == "put":
-                size = await self._transfers.write(owner, sandbox, path, request.stream())
+                size = await self._take(owner, sandbox, path, request.stream())
                 return JSONResponse({"sandbox": sandbox, "path": path, "size": size}, status_code=201)
             return await self._send(request, owner)
         except SandpodError as error:
             return _refused(error)
         except ClientDisconnect:
             return Response(status_code=400)  # nobody reads it
+
+    async def _take(self, owner: str, sandbox: str, path: str, chunks: AsyncIterator[bytes]) -> int:
+        if self._uploads[sandbox] >= MAX_UPLOADS:
+            raise SandpodError(
+                ErrorCode.RATE_LIMITED,
+                f"{MAX_UPLOADS} uploads into this sandbox are under way, the most at a time.",
+                next_step="Wait for some of them to end.",
+            )
+        self._uploads[sandbox] += 1
+        try:
+            return await self._transfers.write(owner, sandbox, path, _timely(chunks))
+        finally:
+            self._uploads[sandbox] -= 1
+            if not self._uploads[sandbox]:
+                del self._uploads[sandbox]
 
     async def _send(self, request: Request, owner: str) -> Response:
         sandbox, path = request.path_params["sandbox"], request.path_params["path"]
@@ -106,6 +127,25 @@ def _forbidden() -> SandpodError:
     return SandpodError(
         ErrorCode.FORBIDDEN, "This link is not valid, or not any more.", next_step="Ask for a new one with create_link."
     )
+
+
+async def _timely(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield what comes.
+
+    Raises:
+        SandpodError: timeout: nothing came for `SILENCE` seconds.
+    """
+    while True:
+        try:
+            async with asyncio.timeout(SILENCE):
+                chunk = await anext(chunks)
+        except StopAsyncIteration:
+            return
+        except TimeoutError as error:
+            raise SandpodError(
+                ErrorCode.TIMEOUT, f"Nothing came for {SILENCE:.0f} seconds.", next_step="Send the file again."
+            ) from error
+        yield chunk
 
 
 async def _chained(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:

@@ -228,7 +228,7 @@ class Runs:
         language = language_label(running.request.language)
         self._metrics.runs.labels(language, outcome).inc()
         self._metrics.run_seconds.labels(language).observe(time.perf_counter() - running.started)
-        for stream, count in running.received.items():
+        for stream, count in running.taken.items():
             self._metrics.output_bytes.labels(stream).inc(count)
 
 

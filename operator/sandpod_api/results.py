@@ -14,8 +14,8 @@ class ErrorCode(StrEnum):
 
     http_status: int
 
-    def __new__(cls, value: str, http_status: int) -> Self:
-        """Make a code; one without a status can't be made."""
+    def __new__(cls, value: str, http_status: int = 0) -> Self:
+        """Make a code. Its status has a default for look-ups by value alone; a member without one is a mistake."""
         code = str.__new__(cls, value)
         code._value_ = value
         code.http_status = http_status
@@ -37,7 +37,7 @@ class ErrorCode(StrEnum):
     BACKEND_ERROR = "backend_error", 500
     BACKEND_UNAVAILABLE = "backend_unavailable", 503
     EXECUTION_FAILED = "execution_failed", 500
-    TIMEOUT = "timeout", 504
+    TIMEOUT = "timeout", 408
     OUT_OF_MEMORY = "out_of_memory", 507
     CANCELLED = "cancelled", 503
     QUOTA_EXCEEDED = "quota_exceeded", 507
