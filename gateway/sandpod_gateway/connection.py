@@ -14,10 +14,11 @@ from typing import Any, Final, TypeVar
 from sandpod_gateway.acks import Acknowledger
 from sandpod_gateway.backends.base import ByteStream
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.inbox import ConnectionLostError, Inbox, RunHandle, RunSink
+from sandpod_gateway.inbox import BrokenProtocolError, ConnectionLostError, Inbox, RunHandle, RunSink
+from sandpod_gateway.reader import read_frames
 from sandpod_gateway.runner_messages import Hello, refusal
 from sandpod_runner import protocol
-from sandpod_runner.frames import Decoder, Frame, FrameError, encode
+from sandpod_runner.frames import Frame, encode
 
 T = TypeVar("T")
 
@@ -37,15 +38,19 @@ class RunnerConnection:
         self._inbox = Inbox()
         self._numbers = itertools.count(1)
         self._write_lock = asyncio.Lock()
-        self._heard = asyncio.get_running_loop().time()
         self._reader = asyncio.create_task(self._read())
         self._acks = Acknowledger(self._inbox, self._send)
-        self.closed = False
+        self._lost: ConnectionLostError | None = None
 
     @property
     def hello(self) -> Hello:
         """What the runner said when the stream was opened."""
         return self._inbox.hello.result()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the stream has ended."""
+        return self._lost is not None
 
     @property
     def busy(self) -> int:
@@ -223,7 +228,7 @@ class RunnerConnection:
         """
         while not future.done():
             await asyncio.wait({future}, timeout=QUIET)
-            if not future.done() and asyncio.get_running_loop().time() - self._heard >= QUIET:
+            if not future.done() and asyncio.get_running_loop().time() - self._inbox.heard >= QUIET:
                 await self._check()
         return future.result()
 
@@ -247,11 +252,11 @@ class RunnerConnection:
         self._reader.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._reader
-        self._lose()
+        self._lose(ConnectionLostError())
 
     async def _send(self, header: dict[str, Any], payload: bytes = b"") -> None:
-        if self.closed:
-            raise ConnectionLostError
+        if self._lost is not None:
+            raise self._lost
         data = encode(header, payload)
         try:
             async with self._write_lock:
@@ -260,27 +265,23 @@ class RunnerConnection:
             raise ConnectionLostError from error
 
     async def _read(self) -> None:
-        decoder = Decoder()
+        lost = ConnectionLostError()
         try:
-            while data := await self._stream.read():
-                self._heard = asyncio.get_running_loop().time()
-                for frame in decoder.feed(data):
-                    self._inbox.take(frame)
-                self._acks.look()
-        except FrameError as error:
-            logger.warning("a sandbox sent what is no frame: %s", error)
-        except asyncio.CancelledError:
-            raise
+            await read_frames(self._stream, self._inbox, self._acks.look)
+        except BrokenProtocolError as error:
+            logger.warning("a sandbox's stream is closed: %s", error)
+            lost = error
         except Exception:
             logger.exception("reading from a sandbox failed")
         finally:
-            self._lose()
+            self._lose(lost)
             await self._stream.close()
 
-    def _lose(self) -> None:
-        self.closed = True
-        self._acks.stop()
-        self._inbox.lose()
+    def _lose(self, error: ConnectionLostError) -> None:
+        if self._lost is None:
+            self._lost = error
+            self._acks.stop()
+            self._inbox.lose(error)
 
 
 async def open_connection(stream: ByteStream) -> RunnerConnection:

@@ -19,7 +19,7 @@ from sandpod_api.run_results import Outcome
 from sandpod_gateway.backends.base import ClaimRequest, SandboxRecord
 from sandpod_gateway.connection import RunnerConnection
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.inbox import ConnectionLostError, RunHandle, StartedBeforeError
+from sandpod_gateway.inbox import BrokenProtocolError, ConnectionLostError, RunHandle, StartedBeforeError
 from sandpod_gateway.limits import RunLimits, check_run
 from sandpod_gateway.metrics import Metrics, language_label
 from sandpod_gateway.packages.installer import Installer
@@ -146,6 +146,8 @@ class Runs:
             for attempt in range(ATTEMPTS):
                 try:
                     return await self._attend(running, deadline)
+                except BrokenProtocolError as error:
+                    return self._lost(running, f"The sandbox's stream was closed: {error}.")
                 except ConnectionLostError:
                     if self._is_closing(running) or time.monotonic() > deadline:
                         break
@@ -218,11 +220,10 @@ class Runs:
     def _is_closing(self, running: Running) -> bool:
         return self._sandboxes.is_closing(running.record.name)
 
-    def _lost(self, running: Running) -> Ended:
+    def _lost(self, running: Running, cause: str = "The sandbox went away while the program ran.") -> Ended:
         if self._is_closing(running):
             return Ended(outcome=Outcome.CANCELLED, detail="The sandbox was closed while the program ran.")
-        detail = "The sandbox went away while the program ran; whether the program ended is not known."
-        return Ended(outcome=Outcome.SANDBOX_LOST, detail=detail)
+        return Ended(outcome=Outcome.SANDBOX_LOST, detail=f"{cause} Whether the program ended is not known.")
 
     def _count(self, running: Running, outcome: str) -> None:
         language = language_label(running.request.language)

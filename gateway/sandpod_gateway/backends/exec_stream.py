@@ -11,7 +11,6 @@ while the reader is slow, so that the API server, the kubelet and at last the pr
 import asyncio
 import contextlib
 import logging
-from collections import deque
 from http import HTTPStatus
 from socket import SHUT_RDWR
 from typing import Final
@@ -33,6 +32,7 @@ from sandpod_gateway.backends.exec_protocol import (
     parse_status,
     printable,
 )
+from sandpod_gateway.turns import Turn
 
 logger = logging.getLogger(__name__)
 
@@ -98,8 +98,7 @@ class ExecStream:
         self._socket = socket
         self._connection = socket.get_extra_info("socket")
         self._heartbeat = heartbeat
-        self._pieces: deque[bytes] = deque()
-        self._buffered = 0
+        self._unread = bytearray()
         self._readable = asyncio.Event()
         self._room = asyncio.Event()
         self._write_lock = asyncio.Lock()
@@ -133,14 +132,13 @@ class ExecStream:
 
     async def read(self) -> bytes:
         """Return the next bytes of the program's standard output; empty when there will be none."""
-        while not self._pieces:
+        while not self._unread:
             if self.ended:
                 return b""
             self._readable.clear()
             await self._readable.wait()
-        data = self._pieces.popleft() if len(self._pieces) == 1 else b"".join(self._pieces)
-        self._pieces.clear()
-        self._buffered = 0
+        data = bytes(self._unread)
+        self._unread.clear()
         self._room.set()
         return data
 
@@ -169,7 +167,7 @@ class ExecStream:
         """Close both directions, also while `read` or `write` wait. May be called more than once."""
         if not self._closed:
             self._closed = True
-            self._pieces.clear()
+            self._unread.clear()
             self._wake()
         for task in self._tasks:
             task.cancel()
@@ -202,9 +200,12 @@ class ExecStream:
 
     async def _pump(self) -> None:
         """Take messages while there is room for them, until the stream ends."""
+        turn = Turn()
         try:
             while await self._next():
-                while self._buffered >= BUFFER and not self._closed:
+                if turn.over:
+                    await turn.renew()
+                while len(self._unread) >= BUFFER and not self._closed:
                     self._room.clear()
                     await self._room.wait()
         except (aiohttp.ClientError, OSError) as error:
@@ -231,8 +232,7 @@ class ExecStream:
     def _take(self, data: bytes) -> None:
         channel = data[0] if data else None
         if channel == STDOUT and len(data) > 1:
-            self._pieces.append(data[1:])
-            self._buffered += len(data) - 1
+            self._unread += memoryview(data)[1:]
             self._readable.set()
         elif channel == STDERR:
             self._stderr += data[1:]
