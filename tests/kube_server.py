@@ -117,7 +117,7 @@ class KubeServer:
         name = request.match_info["name"]
         if name not in self.api.objects:
             raise RefusedError(404, "NotFound")
-        assert request.query.getall("command") == [*names.RUNNER_COMMAND, "attach"]
+        assert request.query.getall("command") == [*names.SHIELDED_COMMAND, "attach"]
         assert request.query["container"] == names.CONTAINER
         socket = web.WebSocketResponse(protocols=(V5,))
         await socket.prepare(request)
