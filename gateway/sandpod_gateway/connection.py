@@ -17,8 +17,9 @@ from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.inbox import BrokenProtocolError, ConnectionLostError, Inbox, RunHandle, RunSink
 from sandpod_gateway.reader import read_frames
 from sandpod_gateway.runner_messages import Hello, refusal
+from sandpod_gateway.writer import Writer
 from sandpod_runner import protocol
-from sandpod_runner.frames import Frame, encode
+from sandpod_runner.frames import Frame
 
 T = TypeVar("T")
 
@@ -37,10 +38,9 @@ class RunnerConnection:
         self._stream = stream
         self._inbox = Inbox()
         self._numbers = itertools.count(1)
-        self._write_lock = asyncio.Lock()
+        self._writer = Writer(stream, self._lose)
         self._reader = asyncio.create_task(self._read())
-        self._acks = Acknowledger(self._inbox, self._send)
-        self._lost: ConnectionLostError | None = None
+        self._acks = Acknowledger(self._inbox, self._writer.send)
 
     @property
     def hello(self) -> Hello:
@@ -50,7 +50,7 @@ class RunnerConnection:
     @property
     def closed(self) -> bool:
         """Whether the stream has ended."""
-        return self._lost is not None
+        return self._writer.lost is not None
 
     @property
     def busy(self) -> int:
@@ -64,7 +64,7 @@ class RunnerConnection:
             ConnectionLostError: There was none in time, or it is not one that this gateway understands.
         """
         try:
-            await self._send({"t": "hello", "version": protocol.VERSION})
+            await self._writer.send({"t": "hello", "version": protocol.VERSION})
             async with asyncio.timeout(HELLO_TIMEOUT):
                 hello = await asyncio.shield(self._inbox.hello)
         except TimeoutError as error:
@@ -84,7 +84,7 @@ class RunnerConnection:
             ConnectionLostError: The stream has ended.
         """
         handle = self._inbox.expect_run(header["run"], sink, acks=header.get("acks", False))
-        await self._send({"t": "run", **header}, code)
+        await self._writer.send({"t": "run", **header}, code)
         return handle
 
     async def follow_run(
@@ -103,7 +103,7 @@ class RunnerConnection:
         """
         handle = self._inbox.expect_run(run_id, sink, acks=acks)
         handle.seen.update(received)
-        await self._send({"t": "follow", "run": run_id, **received, "acks": acks})
+        await self._writer.send({"t": "follow", "run": run_id, **received, "acks": acks})
         return handle
 
     def waits_for(self, run_id: str) -> RunHandle | None:
@@ -128,7 +128,7 @@ class RunnerConnection:
         Raises:
             ConnectionLostError: The stream has ended.
         """
-        await self._send({"t": "stdin", "run": run_id, "offset": offset, "eof": last}, part)
+        await self._writer.send({"t": "stdin", "run": run_id, "offset": offset, "eof": last}, part)
 
     async def cancel(self, run_id: str) -> None:
         """Ask the runner to end a run, whoever started it.
@@ -136,7 +136,7 @@ class RunnerConnection:
         Raises:
             ConnectionLostError: The stream has ended.
         """
-        await self._send({"t": "cancel", "run": run_id})
+        await self._writer.send({"t": "cancel", "run": run_id})
 
     async def stop_run(self, run_id: str, *, wait: float) -> bool:
         """End a run of this connection, and tell whether it has ended.
@@ -172,7 +172,7 @@ class RunnerConnection:
         number = next(self._numbers)
         future = self._inbox.expect_reply(number)
         try:
-            await self._send({"t": kind, **(fields or {}), "id": number})
+            await self._writer.send({"t": kind, **(fields or {}), "id": number})
             return await self._reply(future)
         finally:
             self._inbox.replies.pop(number, None)
@@ -195,16 +195,15 @@ class RunnerConnection:
         try:
             async for part in parts:
                 if held is not None:
-                    await self._send({**header, "last": False}, held)
+                    await self._writer.send({**header, "last": False}, held)
                 held = part
                 if future.done():
                     break  # refused already
-            await self._send({**header, "last": True}, held or b"")
+            await self._writer.send({**header, "last": True}, held or b"")
             return await self._reply(future)
         except BaseException:
             if not future.done():
-                with contextlib.suppress(ConnectionLostError):
-                    await self._send({**header, "abort": True, "last": True})
+                self._writer.send_later({**header, "abort": True, "last": True})
             raise
         finally:
             self._inbox.replies.pop(number, None)
@@ -238,7 +237,7 @@ class RunnerConnection:
         pong = self._inbox.expect_reply(number)
         try:
             async with asyncio.timeout(PONG_TIMEOUT):
-                await self._send({"t": "ping", "id": number})
+                await self._writer.send({"t": "ping", "id": number})
                 await pong
         except TimeoutError:
             logger.warning("a sandbox's stream has gone silent and is closed")
@@ -254,16 +253,6 @@ class RunnerConnection:
             await self._reader
         self._lose(ConnectionLostError())
 
-    async def _send(self, header: dict[str, Any], payload: bytes = b"") -> None:
-        if self._lost is not None:
-            raise self._lost
-        data = encode(header, payload)
-        try:
-            async with self._write_lock:
-                await self._stream.write(data)
-        except ConnectionError as error:
-            raise ConnectionLostError from error
-
     async def _read(self) -> None:
         lost = ConnectionLostError()
         try:
@@ -278,8 +267,8 @@ class RunnerConnection:
             await self._stream.close()
 
     def _lose(self, error: ConnectionLostError) -> None:
-        if self._lost is None:
-            self._lost = error
+        if self._writer.lost is None:
+            self._writer.lost = error
             self._acks.stop()
             self._inbox.lose(error)
 

@@ -11,6 +11,8 @@ while the reader is slow, so that the API server, the kubelet and at last the pr
 import asyncio
 import contextlib
 import logging
+from collections import deque
+from collections.abc import Iterable
 from http import HTTPStatus
 from socket import SHUT_RDWR
 from typing import Final
@@ -102,14 +104,17 @@ class ExecStream:
         self._readable = asyncio.Event()
         self._room = asyncio.Event()
         self._write_lock = asyncio.Lock()
-        self._write_deadline: asyncio.Timeout | None = None
+        self._unsent: deque[bytes] = deque()
+        self._due = asyncio.Event()
+        self._sent = asyncio.Event()
+        self._unsendable = False
         self._stderr = bytearray()
         self._status: bytes | None = None
         self._listening = False
         self._heard = 0  # messages
         self._closed = False
         self._ended = asyncio.Event()
-        self._tasks = [asyncio.create_task(self._pump()), asyncio.create_task(self._keep_alive())]
+        self._tasks = [asyncio.create_task(task()) for task in (self._pump, self._send_on, self._keep_alive)]
 
     @property
     def ended(self) -> bool:
@@ -143,15 +148,14 @@ class ExecStream:
         return data
 
     async def write(self, data: bytes) -> None:
-        """Send bytes to the program's standard input.
+        """Send bytes to the program's standard input, all or none; waits until what was sent before is on its way.
 
         Raises:
             ConnectionError: The stream is closed, by either side.
         """
-        async with self._write_lock:
-            view = memoryview(data)
-            for start in range(0, len(view), WRITE_PIECE):
-                await self._send(bytes((STDIN,)) + view[start : start + WRITE_PIECE])
+        view = memoryview(data)
+        pieces = (view[start : start + WRITE_PIECE] for start in range(0, len(view), WRITE_PIECE))
+        await self._send(bytes((STDIN,)) + piece for piece in pieces)
 
     async def end_input(self) -> None:
         """Tell the program that there is no more input (v5; under v4 only `close` can).
@@ -160,8 +164,7 @@ class ExecStream:
             ConnectionError: The stream is closed, by either side.
         """
         if self._socket.protocol == V5:
-            async with self._write_lock:
-                await self._send(bytes((CLOSE, STDIN)))
+            await self._send([bytes((CLOSE, STDIN))])
 
     async def close(self) -> None:
         """Close both directions, also while `read` or `write` wait. May be called more than once."""
@@ -180,23 +183,41 @@ class ExecStream:
         with contextlib.suppress(OSError):
             self._connection.shutdown(SHUT_RDWR)
 
-    async def _send(self, message: bytes) -> None:
-        if self.ended:
-            raise ConnectionResetError("the stream is closed")
+    async def _send(self, messages: Iterable[bytes]) -> None:
+        async with self._write_lock:
+            while self._unsent and not self._finished:
+                self._sent.clear()
+                await self._sent.wait()
+            if self._finished:
+                raise ConnectionResetError("the stream is closed")
+            self._unsent.extend(messages)
+            self._due.set()
+
+    async def _send_on(self) -> None:
+        """Send what is unsent, whatever becomes of those who wrote it, until the stream ends."""
         try:
-            async with asyncio.timeout(None) as self._write_deadline:
-                await self._socket.send_bytes(message)
-        except (TimeoutError, aiohttp.ClientError, RuntimeError) as error:
-            raise ConnectionResetError("the stream was closed while writing") from error
+            while True:
+                await self._due.wait()
+                while self._unsent:
+                    await self._socket.send_bytes(self._unsent[0])
+                    self._unsent.popleft()
+                self._due.clear()
+                self._sent.set()
+        except (aiohttp.ClientError, OSError, RuntimeError) as error:
+            logger.debug("an exec stream broke while writing: %s", error)
         finally:
-            self._write_deadline = None
+            self._unsendable = True  # a frame may be cut; what has come is read all the same
+            self._sent.set()
+
+    @property
+    def _finished(self) -> bool:
+        return self.ended or self._unsendable
 
     def _wake(self) -> None:
         """Let whoever waits see that the stream is over: a reader, a reader's pump, a writer."""
         self._readable.set()
         self._room.set()
-        if self._write_deadline is not None:
-            self._write_deadline.reschedule(asyncio.get_running_loop().time())
+        self._sent.set()
 
     async def _pump(self) -> None:
         """Take messages while there is room for them, until the stream ends."""

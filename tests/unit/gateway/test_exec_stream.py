@@ -279,8 +279,9 @@ async def test_close_wakes_a_writer_that_the_other_side_keeps_waiting() -> None:
         await over.wait()
 
     async with serving(handler) as server, stream_of(server) as stream:
-        writing = asyncio.create_task(stream.write(bytes(64 * 2**20)))
-        await until(lambda: stream._write_deadline is not None)
+        await stream.write(bytes(64 * 2**20))
+        writing = asyncio.create_task(stream.write(b"x"))
+        await until(stream._write_lock.locked)
         await stream.close()
         with pytest.raises(ConnectionError):
             await asyncio.wait_for(writing, LIMIT)
