@@ -37,6 +37,7 @@ logger = logging.getLogger(__name__)
 OVERTIME: Final = 10.0  # seconds after its timeout in which the runner must have told a run's end
 ATTEMPTS: Final = 5  # streams that one run may use: each may be lost with the API server or the network to it
 REOPEN_PAUSE: Final = 1.0  # seconds; the runner keeps a run without a stream for 10 of them
+TAIL_PAUSE: Final = 0.2  # seconds until a runner that told nothing new is asked again, however soon it answered
 TAIL_WAIT: Final = 30.0  # seconds that the runner waits for more output in one request
 CANCEL_WAIT: Final = 5.0  # seconds that a cancelled call waits for the program's end
 FRESH_MARGIN: Final = 120  # seconds that a sandbox for one run may outlive it when nobody is left to delete it
@@ -202,8 +203,10 @@ class Runs:
             tail = checked(Tail, frame)
             for stream, data in tail.split(frame.payload):
                 running.output(stream, running.received[stream], data)
-            if tail.end is not None and tail.cursor == running.cursor:
+            if tail.end is not None and not frame.payload:
                 return tail.end
+            if not frame.payload:
+                await asyncio.sleep(TAIL_PAUSE)
             running.cursor = tail.cursor
 
     async def _cancel(self, connection: RunnerConnection, run_id: str) -> None:

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from exec_server import serving, stay, stream_of
 from gateway_peers import PATIENCE, ScriptedStream, Sink
-from sandpod_gateway import showing, turns
+from sandpod_gateway import background, showing, turns
 from sandpod_gateway.connection import open_connection
 from sandpod_gateway.inbox import MAX_SHOWN, BrokenProtocolError, ConnectionLostError, Inbox
 from sandpod_gateway.reader import MAX_UNASKED, SMALL_HEADER
+from sandpod_gateway.run_ids import new_run, run_id
 from sandpod_runner.frames import Decoder, Frame, FrameError, encode
 from unit.gateway.conftest import Caller, Place
 
@@ -251,3 +252,55 @@ async def test_run_whose_stream_is_flooded_is_lost_and_told_why(
     assert result.outcome == "sandbox_lost"
     assert "it sent too many frames that nobody asked for" in (result.hint or "")
     assert len(opened) == 1
+
+
+def _answering(place: Place, monkeypatch: pytest.MonkeyPatch, step: int) -> list[int]:
+    """Have all streams lead to a runner that answers each `tail` at once, `step` bytes further; return the cursors."""
+    asked: list[int] = []
+
+    async def hostile(_: str) -> ScriptedStream:
+        stream = ScriptedStream()
+        stream.hello(languages={"python": "3.11"})
+        write, decoder = stream.write, Decoder()
+
+        async def answer(data: bytes) -> None:
+            await write(data)
+            for frame in decoder.feed(data):
+                number = frame.header.get("id")
+                if frame.kind == "ping":
+                    stream.say({"t": "pong", "id": number})
+                if frame.kind == "tail":
+                    asked.append(frame.header["cursor"])
+                    pieces = [["stdout", step]] if step else []
+                    told = {"state": "live", "cursor": asked[-1] + step, "pieces": pieces}
+                    stream.say({"t": "reply", "id": number, **told}, b"x" * step)
+
+        stream.write = answer  # type: ignore[method-assign]
+        return stream
+
+    monkeypatch.setattr(place.backend, "open_stream", hostile)
+    monkeypatch.setattr("sandpod_gateway.mcp.background_tools.current_owner", lambda: "alice")
+    return asked
+
+
+async def test_runner_that_does_not_wait_is_asked_at_the_gateways_pace(
+    alice: Caller, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background, "HALF_WAIT", PATIENCE)
+    sandbox = (await alice.call("create_sandbox"))["sandbox"]
+    asked = _answering(place, monkeypatch, step=0)
+    reading = await alice.call("read_run", run_id=run_id(sandbox, new_run()), wait=0.5)
+    assert reading["state"] == "running"
+    assert asked == [0, 0]
+
+
+async def test_stopping_a_run_reads_no_more_than_a_runner_keeps(
+    alice: Caller, place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background, "STOP_READS", 5)
+    monkeypatch.setattr(background, "STOP_WAIT", PATIENCE)
+    sandbox = (await alice.call("create_sandbox"))["sandbox"]
+    asked = _answering(place, monkeypatch, step=1)
+    stopped = await alice.call("stop_run", run_id=run_id(sandbox, new_run()))
+    assert stopped["state"] == "running"
+    assert asked == [0, 1, 2, 3, 4]
