@@ -11,7 +11,7 @@ import yaml
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from exec_server import echo
+from exec_server import Handler, echo
 from sandboxes import Json, MemoryApi
 from sandpod_api import names
 from sandpod_gateway.backends.cluster_errors import RefusedError
@@ -21,13 +21,14 @@ _PREFIX = f"/apis/{names.API_VERSION}/namespaces/tests"
 
 
 class KubeServer:
-    """Sandboxes of the namespace `tests`, told to watchers; an echo behind every exec; faults where a test says so."""
+    """Sandboxes of namespace `tests`, told to watchers; behind each exec an echo or what a test wants; faults too."""
 
     def __init__(self) -> None:
         self.api = MemoryApi()
         self.denied: set[str] = set()
         self.broken: dict[str, int] = {}
         self.execs: list[str] = []
+        self.behind: Handler = echo
         self.tokens: set[str] = set()
         self.touches: list[Json] = []
         self.secrets: dict[str, Json] = {}
@@ -135,13 +136,13 @@ class KubeServer:
         name = request.match_info["name"]
         if name not in self.api.objects:
             raise RefusedError(404, "NotFound")
-        assert request.query.getall("command") == [*names.RUNNER_COMMAND, "attach"]
+        assert request.query.getall("command") == [*names.SHIELDED_COMMAND, "attach"]
         assert request.query["container"] == names.CONTAINER
         socket = web.WebSocketResponse(protocols=(V5,))
         await socket.prepare(request)
         self.execs.append(name)
         self._sockets.append(socket)
-        await echo(socket)
+        await self.behind(socket)
         return socket
 
 

@@ -16,7 +16,7 @@ from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files import check_path
 from sandpod_gateway.metrics import Metrics
-from sandpod_gateway.runner_messages import checked
+from sandpod_gateway.runner_messages import checked, senseless
 from sandpod_gateway.sandboxes import Sandboxes
 from sandpod_runner import protocol
 
@@ -131,6 +131,8 @@ class Transfers:
                 reply = await connection.ask("file", fields)
                 if checked(_ArchivePart, reply).last:
                     return
+                if not reply.payload:
+                    raise senseless()
                 self._metrics.file_bytes.labels("out").inc(len(reply.payload))
                 yield reply.payload
 

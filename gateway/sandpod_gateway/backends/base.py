@@ -112,7 +112,9 @@ class ByteStream(Protocol):
         ...
 
     async def write(self, data: bytes) -> None:
-        """Send the bytes; waits while the other side does not take them.
+        """Send the bytes, all of them or, when it raises or is cancelled, none: frames are never cut.
+
+        Waits while the other side does not take what was sent before.
 
         Raises:
             ConnectionError: The stream is closed.

@@ -40,7 +40,7 @@ START_TIMEOUT: Final = 10.0
 CHECK_TIMEOUT: Final = 2.0
 """Seconds that the API server gets to answer a readiness check: less than what a probe waits for."""
 
-_ATTACH: Final = (*names.RUNNER_COMMAND, "attach")
+_ATTACH: Final = (*names.SHIELDED_COMMAND, "attach")
 
 
 class KubernetesBackend:
