@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sandpod_api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.packages.digests import Digest
 from sandpod_gateway.packages.npm_errors import NpmFailure, failure_of
 from sandpod_gateway.packages.npm_state import LOCATION, NpmRecord, NpmTarget
 from sandpod_gateway.packages.process import run_program, scratch_folder, too_large, took_too_long
@@ -37,7 +38,7 @@ class NpmPackage(BaseModel):
 
     Attributes:
         path: Where, below the folder that has `node_modules`.
-        integrity: Its hash, as the registry announced it.
+        integrity: Its hash, as the registry announces it; empty for a package that is there in this version.
         script: Whether it wants a script to be run at its installation.
         needed: Whether what was asked for now depends on it.
     """
@@ -47,11 +48,24 @@ class NpmPackage(BaseModel):
     path: Annotated[str, Field(pattern=LOCATION)]
     name: Annotated[str, Field(min_length=1, max_length=214)]
     version: Annotated[str, Field(pattern=r"^[0-9A-Za-z.+-]{1,128}$")]
-    integrity: Annotated[
-        str, Field(pattern=r"^(sha1|sha256|sha384|sha512)-[A-Za-z0-9+/=]{20,100}( |$)", max_length=500)
-    ]
+    integrity: Annotated[str, Field(max_length=500)] = ""
     script: bool = False
     needed: bool = False
+
+    def digest(self) -> Digest:
+        """Return its hash.
+
+        Raises:
+            SandpodError: backend_error: the registry announces none, or several.
+        """
+        try:
+            return Digest.announced(self.integrity)
+        except ValueError as error:
+            raise SandpodError(
+                ErrorCode.BACKEND_ERROR,
+                f"The npm registry announces {self.name} without one sound hash: {error}.",
+                next_step="Ask for another version; tell the administrator if it stays.",
+            ) from error
 
 
 class Resolved(BaseModel):

@@ -83,11 +83,7 @@ def _of_the_way(code: str, max_bytes: int) -> SandpodError:
             next_step="Try again later; tell the administrator if it stays.",
         )
     if code == "EINTEGRITY":
-        return SandpodError(
-            ErrorCode.BACKEND_ERROR,
-            "What was downloaded is not what the npm registry announced.",
-            next_step="Try again; tell the administrator if it stays.",
-        )
+        return damaged()
     if code in {"ENOSPC", "EDQUOT"}:
         return SandpodError(
             ErrorCode.BACKEND_ERROR,
@@ -96,6 +92,15 @@ def _of_the_way(code: str, max_bytes: int) -> SandpodError:
         )
     return SandpodError(
         ErrorCode.BACKEND_ERROR, "npm failed for a reason that is not known.", next_step="Try other versions."
+    )
+
+
+def damaged() -> SandpodError:
+    """Return the error for a package whose bytes have another hash than the registry announced."""
+    return SandpodError(
+        ErrorCode.BACKEND_ERROR,
+        "What was downloaded is not what the npm registry announced.",
+        next_step="Try again; tell the administrator if it stays.",
     )
 
 

@@ -62,30 +62,41 @@ async function resolve() {
     fs.writeFileSync(path.join(project, 'package-lock.json'), JSON.stringify(lock));
   }
   pretend(job.target);
-  const tree = await new Arborist(options()).buildIdealTree({ add: job.wanted, saveType: 'prod', omit: ['dev'] });
+  const arborist = new Arborist(options());
+  const tree = await arborist.buildIdealTree({ add: job.wanted, saveType: 'prod', omit: ['dev'] });
   const { packages } = tree.meta.commit();
   const needed = new Set(job.names.map((name) => tree.edgesOut.get(name)?.to).filter(Boolean));
   for (const node of needed) {
     for (const edge of node.edgesOut.values()) if (edge.to) needed.add(edge.to);
   }
   const found = [];
+  // The registry's own word: what is in the lock comes from a sandbox.
+  const announced = async ({ location, packageName, version }) => {
+    if (job.lock?.[location]?.version === version) return '';
+    const told = await load('pacote').manifest(`${packageName}@${version}`, { ...arborist.options, fullMetadata: true });
+    return told._integrity ?? '';
+  };
   for (const node of tree.inventory.values()) {
     if (node.isRoot || node.inert || node.inBundle) continue;
     if (node.isLink || !node.isRegistryDependency) {
       throw Object.assign(new Error('no registry package'), { code: 'EALLOWREMOTE', spec: node.name });
     }
-    const { integrity, version, hasInstallScript } = packages[node.location];
+    const { version, hasInstallScript } = packages[node.location];
     found.push({
       path: node.location,
       name: node.packageName,
       version,
-      integrity: integrity ?? '',
+      integrity: announced(node),
       script: Boolean(hasInstallScript),
       needed: needed.has(node),
     });
   }
+  for (const each of found) each.integrity = await each.integrity;
   const { '': own, ...lock } = packages;
-  for (const entry of Object.values(lock)) delete entry.resolved;
+  for (const entry of Object.values(lock)) {
+    delete entry.resolved;
+    delete entry.integrity;
+  }
   return { packages: found, dependencies: own.dependencies ?? {}, lock };
 }
 

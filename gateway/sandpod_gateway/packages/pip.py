@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sandpod_api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.packages.digests import Digest
 from sandpod_gateway.packages.pip_errors import failure_of, has_nothing
 from sandpod_gateway.packages.process import run_program, scratch_folder, took_too_long
 from sandpod_gateway.packages.settings import PackageSettings
@@ -37,6 +38,10 @@ class Wheel:
     version: str
     filename: str
     sha256: str | None
+
+    def digest(self) -> Digest | None:
+        """Return its hash, if it is known."""
+        return Digest("sha256", self.sha256) if self.sha256 is not None else None
 
 
 class _Archive(BaseModel):

@@ -1,14 +1,12 @@
 """pip as the gateway runs it, against an index on this machine."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from package_index import Index, package_index, wheel
 from sandpod_api.results import ErrorCode
-from sandpod_gateway.errors import SandpodError, StartError
-from sandpod_gateway.packages.cache import FileCache
+from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.packages.pip import Pip
 from sandpod_gateway.packages.pip_errors import ConflictError
 from sandpod_gateway.packages.settings import PackageSettings
@@ -85,27 +83,6 @@ async def test_index_that_does_not_answer_is_given_up(index: Index) -> None:
     with pytest.raises(SandpodError) as caught:
         await pip(index, timeout=0.5).resolve(["greet"], MACHINE, [])
     assert caught.value.code == ErrorCode.TIMEOUT
-
-
-async def test_cache_keeps_what_was_used_last(tmp_path: Path) -> None:
-    cache = FileCache(tmp_path / "cache", 25)
-    cache.open()
-    keys = [str(number) * 64 for number in range(3)]
-    for each in keys:
-        source = tmp_path / "source"
-        source.write_bytes(bytes(10))
-        await cache.put(each, source, 10)
-        assert cache.get(keys[0]) is not None
-    assert [cache.get(each) is not None for each in keys] == [True, False, True]
-    again = FileCache(tmp_path / "cache", 25)
-    again.open()
-    assert again.get(keys[2]) is not None
-
-
-def test_cache_that_can_not_be_made_is_told_at_the_start(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(StartError, match="can't be used"):
-        FileCache(tmp_path / "file" / "cache", 1).open()
 
 
 def test_what_a_sandbox_says_of_itself_is_checked() -> None:
