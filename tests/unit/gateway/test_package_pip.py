@@ -1,9 +1,13 @@
 """pip as the gateway runs it, against an index on this machine."""
 
+import io
+import tarfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from http_server import web_server
 from package_index import Index, package_index, wheel
 from sandpod_api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
@@ -52,6 +56,60 @@ async def test_source_packages_are_never_taken(index: Index) -> None:
     assert caught.value.code == ErrorCode.NOT_FOUND
     assert "source packages are not built" in caught.value.message
     assert index.downloads() == []
+
+
+def source_package(marker: Path) -> bytes:
+    """Return a source package that makes a file when it is prepared."""
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w:gz") as archive:
+        for name, text in {
+            "pyproject.toml": "[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n",
+            "backend.py": f"open({str(marker)!r}, 'w')\n",
+        }.items():
+            member = tarfile.TarInfo(f"evil-1.0/{name}")
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text.encode()))
+    return data.getvalue()
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+async def test_requirement_by_an_address_is_refused_before_anything_is_fetched_or_run(
+    index: Index, tmp_path: Path, depth: int
+) -> None:
+    marker = tmp_path / "ran"
+    index.files["evil-1.0.tar.gz"] = source_package(marker)
+    address = f"{index.url.removesuffix('simple')}files/evil-1.0.tar.gz"
+    index.add("main2", "1.0", content=wheel("main2", "1.0", needs=("main1",)))
+    index.add("main1", "1.0", content=wheel("main1", "1.0", needs=(f"evil @ {address}",)))
+    with pytest.raises(SandpodError) as caught:
+        await pip(index).resolve([f"main{depth}"], MACHINE, [])
+    assert not marker.exists()
+    assert "/files/evil-1.0.tar.gz" not in index.asked
+    assert caught.value.code == ErrorCode.PACKAGE_BLOCKED
+    assert caught.value.message.startswith("evil is required by an address")
+
+
+async def test_address_that_is_not_required_does_no_harm(index: Index) -> None:
+    needs = ('evil @ http://127.0.0.1:9/evil.tar.gz ; extra == "more" or python_version < "3"',)
+    index.add("main", "1.0", content=wheel("main", "1.0", needs=needs))
+    assert [each.name for each in await pip(index).resolve(["main"], MACHINE, [])] == ["main"]
+
+
+async def test_file_at_an_address_of_this_machine_is_not_fetched(index: Index) -> None:
+    data = index.add("greet", "1.0")
+    asked: list[str] = []
+
+    def answer(path: str) -> tuple[str, bytes]:
+        asked.append(path)
+        return "application/octet-stream", data
+
+    with web_server(answer) as address:
+        for name in ("127.0.0.1", "localhost", "[::ffff:127.0.0.1]"):
+            place = address.replace("127.0.0.1", name)
+            index.pages["greet"] = f'<a href="{place}/greet-1.0-py3-none-any.whl">greet</a>'
+            with pytest.raises(SandpodError) as caught:
+                await pip(index).resolve(["greet"], MACHINE, [])
+            assert (caught.value.code, asked) == (ErrorCode.PACKAGE_BLOCKED, [])
 
 
 async def test_configuration_of_the_machine_is_not_followed(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
