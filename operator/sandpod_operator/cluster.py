@@ -9,7 +9,7 @@ one of `errors.py`. It decides nothing; kopf's own watches get their credentials
 import contextlib
 import json
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Self
 from urllib.parse import quote, urlencode
@@ -27,7 +27,6 @@ from sandpod_operator.errors import (
     RefusedError,
     UnreachableError,
 )
-from sandpod_operator.metrics import Metrics
 from sandpod_operator.resources import Resource, key_of
 
 FIELD_MANAGER: Final = "sandpod-operator"
@@ -43,6 +42,8 @@ _ERRORS: Final[dict[int, type[ApiError]]] = {
 }
 _TRY_LATER: Final = 429
 _SERVER_ERROR: Final = 500
+
+OnWrite = Callable[[str, str, str], None]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,19 +61,19 @@ class Credentials:
 class Cluster:
     """Plain calls to the API server. All of them raise `ClusterError`."""
 
-    def __init__(self, configuration: client.Configuration, metrics: Metrics, *, patience: float) -> None:
+    def __init__(self, configuration: client.Configuration, on_write: OnWrite, *, patience: float) -> None:
         self._configuration = configuration
-        self._metrics = metrics
+        self._on_write = on_write
         self._patience = patience
         configuration.client_session_kwargs = {"trust_env": has_proxy(str(configuration.host))}
         self._client = client.ApiClient(configuration)
 
     @classmethod
-    async def connect(cls, metrics: Metrics, *, patience: float) -> Self:
+    async def connect(cls, on_write: OnWrite, *, patience: float) -> Self:
         """Load the configuration: of the pod's service account, else of kubectl.
 
         Args:
-            metrics: Where writes are counted.
+            on_write: Called after each write with its verb, kind and result.
             patience: Longest wait for one answer, seconds.
 
         Raises:
@@ -87,7 +88,7 @@ class Cluster:
         except (config.ConfigException, OSError, YAMLError) as error:
             text = f"no usable Kubernetes configuration ({error}); set KUBECONFIG or run in a pod"
             raise UnreachableError(text) from error
-        return cls(configuration, metrics, patience=patience)
+        return cls(configuration, on_write, patience=patience)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -197,9 +198,9 @@ class Cluster:
         try:
             yield
         except ClusterError:
-            self._metrics.api_writes.labels(verb, resource.kind, "error").inc()
+            self._on_write(verb, resource.kind, "error")
             raise
-        self._metrics.api_writes.labels(verb, resource.kind, "ok").inc()
+        self._on_write(verb, resource.kind, "ok")
 
     async def _request(
         self,

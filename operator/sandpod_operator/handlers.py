@@ -13,7 +13,6 @@ import kopf
 from sandpod_api import names
 from sandpod_operator.cluster import PAGE, Credentials
 from sandpod_operator.controller import Controller
-from sandpod_operator.health import Health
 from sandpod_operator.resources import LEASES, WATCHED, Resource, key_of
 from sandpod_operator.settings import OperatorSettings
 from sandpod_operator.storages import NoDiffs, NoProgress
@@ -22,13 +21,18 @@ Login = Callable[[], Awaitable[Credentials]]
 Seen = Callable[[Resource, str | None, dict[str, Any]], None]
 
 
-def create_sink(controller: Controller, health: Health) -> Seen:
-    """Return the function that every watch event goes to."""
+def create_sink(controller: Controller, on_heartbeat: Callable[[str, str], None]) -> Seen:
+    """Return the function that every watch event goes to.
+
+    Args:
+        controller: Gets the events of all objects but Leases.
+        on_heartbeat: Called with the namespace and the holder of each heartbeat Lease.
+    """
 
     def seen(resource: Resource, kind: str | None, manifest: dict[str, Any]) -> None:
         if resource is LEASES:
             if manifest["metadata"]["name"] == names.LEASE_HEARTBEAT and kind != "DELETED":
-                health.beat(manifest["metadata"]["namespace"], manifest.get("spec", {}).get("holderIdentity", ""))
+                on_heartbeat(manifest["metadata"]["namespace"], manifest.get("spec", {}).get("holderIdentity", ""))
         elif kind == "DELETED":
             controller.lost(key_of(resource, manifest), manifest["metadata"]["uid"])
         else:

@@ -105,6 +105,10 @@ class Metrics:
             registry=self.registry,
         )
 
+    def count_write(self, verb: str, kind: str, result: str) -> None:
+        """Count a write to the API server."""
+        self.api_writes.labels(verb, kind, result).inc()
+
     def set_widening(self, namespace: str, policies: set[str]) -> None:
         """Say which policies open something to a namespace's sandboxes, and log those that are new."""
         known = self._widened.get(namespace, set())

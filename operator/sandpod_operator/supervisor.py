@@ -51,7 +51,7 @@ async def run(settings: OperatorSettings) -> int:
     stop = asyncio.Event()
     _install_signals(stop)
     try:
-        cluster = await Cluster.connect(metrics, patience=settings.request_timeout)
+        cluster = await Cluster.connect(metrics.count_write, patience=settings.request_timeout)
     except ClusterError as error:
         return _unusable(str(error))
     try:
@@ -179,7 +179,7 @@ class Operator:
     async def _work(self, lease: asyncio.Task[None]) -> int:
         ready, end_watch = asyncio.Event(), asyncio.Event()
         registry = handlers.create_registry(
-            handlers.create_sink(self._controller, self._health), self._cluster.credentials
+            handlers.create_sink(self._controller, self._health.beat), self._cluster.credentials
         )
         parts: dict[str, Coroutine[Any, Any, None]] = {
             "watch": handlers.watch(registry, self._settings, ready=ready, stop=end_watch),

@@ -50,7 +50,7 @@ async def cluster(peer: Peer, metrics: Metrics) -> AsyncIterator[Cluster]:
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", peer.answer)
     async with TestServer(app) as server:
-        made = Cluster(client.Configuration(host=str(server.make_url("")).rstrip("/")), metrics, patience=5)
+        made = Cluster(client.Configuration(host=str(server.make_url("")).rstrip("/")), metrics.count_write, patience=5)
         yield made
         await made.close()
 
@@ -137,7 +137,7 @@ async def test_writes_are_counted_by_verb_kind_and_result(cluster: Cluster, peer
 
 
 async def test_server_that_is_not_there_is_unreachable(metrics: Metrics) -> None:
-    nowhere = Cluster(client.Configuration(host="http://127.0.0.1:1"), metrics, patience=5)
+    nowhere = Cluster(client.Configuration(host="http://127.0.0.1:1"), metrics.count_write, patience=5)
     with pytest.raises(UnreachableError, match=r"no answer from http://127\.0\.0\.1:1"):
         await nowhere.get(LEASES, "boxes", "x")
     await nowhere.close()
@@ -151,13 +151,13 @@ async def test_kubeconfig_that_is_missing_is_said_with_what_to_do(
         "kubernetes.aio.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "none"), raising=True
     )
     with pytest.raises(UnreachableError, match="set KUBECONFIG"):
-        await Cluster.connect(metrics, patience=5)
+        await Cluster.connect(metrics.count_write, patience=5)
 
 
 async def test_token_is_given_to_kopf_without_its_scheme(metrics: Metrics) -> None:
     configuration = client.Configuration(host="https://example.invalid")
     configuration.api_key["BearerToken"] = "bearer secret-token"
-    cluster = Cluster(configuration, metrics, patience=5)
+    cluster = Cluster(configuration, metrics.count_write, patience=5)
     credentials = await cluster.credentials()
     await cluster.close()
     assert (credentials.server, credentials.token, credentials.insecure) == (
