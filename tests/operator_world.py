@@ -12,21 +12,14 @@ from typing import TYPE_CHECKING, Any
 from sandpod_api import names
 from sandpod_api.base import rfc3339
 from sandpod_api.types import Sandbox, SandboxPool, SandboxTemplate
+from sandpod_kube.errors import ConflictError, NotFoundError
+from sandpod_kube.resources import NAMESPACE, SANDBOXES, WATCHED, Key, Resource, key_of
 from sandpod_operator.controller import Controller
-from sandpod_operator.errors import ConflictError, NotFoundError
 from sandpod_operator.metrics import Metrics
 from sandpod_operator.notes import Notes
 from sandpod_operator.pods import Pod
 from sandpod_operator.queue import WorkQueue
 from sandpod_operator.reconcile import Reconciler
-from sandpod_operator.resources import (
-    NAMESPACE,
-    SANDBOXES,
-    WATCHED,
-    Key,
-    Resource,
-    key_of,
-)
 from sandpod_operator.settings import OperatorSettings
 from sandpod_operator.store import Store
 from sandpod_operator.turns import Turns

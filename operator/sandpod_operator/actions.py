@@ -9,7 +9,7 @@ from datetime import datetime
 from itertools import groupby
 from typing import Any, Final, Literal
 
-from sandpod_operator.resources import SANDBOXES, Resource
+from sandpod_kube.resources import SANDBOXES, Resource
 
 _AT_ONCE: Final = 8  # requests
 

@@ -11,12 +11,13 @@ from datetime import datetime
 from typing import Any, Final, Protocol
 
 from sandpod_api import names
-from sandpod_operator import observe, resources
-from sandpod_operator.errors import NotFoundError
+from sandpod_kube import resources
+from sandpod_kube.errors import NotFoundError
+from sandpod_kube.resources import Key, Resource, key_of
+from sandpod_operator import observe
 from sandpod_operator.metrics import Metrics
 from sandpod_operator.notes import Notes
 from sandpod_operator.queue import WorkQueue
-from sandpod_operator.resources import Key, Resource, key_of
 from sandpod_operator.settings import OperatorSettings
 from sandpod_operator.store import Store
 from sandpod_operator.turns import Turns

@@ -12,10 +12,10 @@ from typing import Any, Final
 
 from sandpod_api.base import rfc3339
 from sandpod_api.names import child_name
+from sandpod_kube.errors import ClusterError, ConflictError
+from sandpod_kube.resources import EVENTS
 from sandpod_operator.actions import Emit
-from sandpod_operator.errors import ClusterError, ConflictError
 from sandpod_operator.metrics import Metrics
-from sandpod_operator.resources import EVENTS
 
 _log = logging.getLogger(__name__)
 

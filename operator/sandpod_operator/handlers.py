@@ -11,9 +11,9 @@ from typing import Any
 import kopf
 
 from sandpod_api import names
-from sandpod_operator.cluster import PAGE, Credentials
+from sandpod_kube.client import PAGE, Credentials
+from sandpod_kube.resources import LEASES, WATCHED, Resource, key_of
 from sandpod_operator.controller import Controller
-from sandpod_operator.resources import LEASES, WATCHED, Resource, key_of
 from sandpod_operator.settings import OperatorSettings
 from sandpod_operator.storages import NoDiffs, NoProgress
 

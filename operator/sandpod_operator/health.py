@@ -14,11 +14,15 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from sandpod_api import names
+from sandpod_kube.resources import LEASES
 from sandpod_operator.metrics import Metrics
-from sandpod_operator.resources import LEASES
 from sandpod_operator.settings import OperatorSettings
 
 _MICRO_TIME: Final = "%Y-%m-%dT%H:%M:%S.%fZ"
+
+
+class AddressError(Exception):
+    """The HTTP server can't listen; the text says where and what to do."""
 
 
 def build_heartbeat(namespace: str, holder: str, now: datetime) -> dict[str, Any]:

@@ -12,13 +12,17 @@ from datetime import datetime
 from typing import Any, Final, Protocol
 
 from sandpod_api import names
-from sandpod_operator.errors import ClusterError, ConflictError, LeadershipLostError, NotFoundError, UnreachableError
-from sandpod_operator.resources import LEASES, Resource
+from sandpod_kube.errors import ClusterError, ConflictError, NotFoundError, UnreachableError
+from sandpod_kube.resources import LEASES, Resource
 from sandpod_operator.settings import OperatorSettings
 
 _log = logging.getLogger(__name__)
 _TRIES: Final = 3  # of a renewal, within its deadline
 _MICRO_TIME: Final = "%Y-%m-%dT%H:%M:%S.%fZ"
+
+
+class LeadershipLostError(Exception):
+    """The Lease is not ours any more, or could not be renewed in time."""
 
 
 class LeaseApi(Protocol):

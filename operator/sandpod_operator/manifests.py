@@ -19,7 +19,8 @@ from sandpod_api.types import (
     Workspace,
     parse_quantity,
 )
-from sandpod_operator import resources, security
+from sandpod_kube import resources
+from sandpod_operator import security
 from sandpod_operator.probes import probes
 from sandpod_operator.settings import OperatorSettings
 

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 from typing import Any, Final, Protocol
 
 from sandpod_api.types import SandboxTemplateSpec
-from sandpod_operator import resources
-from sandpod_operator.errors import NotFoundError, RefusedError
+from sandpod_kube import resources
+from sandpod_kube.errors import NotFoundError, RefusedError
+from sandpod_kube.resources import Resource
 from sandpod_operator.kernels import Kernel
-from sandpod_operator.resources import Resource
 from sandpod_operator.user_namespaces import NodeRuntimes, RuntimeClass, possible
 
 _REFRESH: Final = 300.0  # seconds; nodes come and change rarely, and a list of thousands is not small

@@ -10,8 +10,8 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from sandpod_api.conditions import Reason
+from sandpod_kube.errors import RefusedError
 from sandpod_operator.causes import clean
-from sandpod_operator.errors import RefusedError
 from sandpod_operator.kernels import Kernel
 from sandpod_operator.pace import Pace
 from sandpod_operator.settings import OperatorSettings

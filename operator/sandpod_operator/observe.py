@@ -13,7 +13,8 @@ from typing import Any, Final
 from sandpod_api import names
 from sandpod_api.conditions import ConditionType, find
 from sandpod_api.types import Sandbox, SandboxPool, SandboxTemplate
-from sandpod_operator import resources
+from sandpod_kube import resources
+from sandpod_kube.resources import Key
 from sandpod_operator.kernels import Kernel
 from sandpod_operator.manifests import find_profile
 from sandpod_operator.notes import Notes, Refusal
@@ -21,7 +22,6 @@ from sandpod_operator.pace import Pace
 from sandpod_operator.pods import Pod
 from sandpod_operator.policies import build_deny_all, in_force
 from sandpod_operator.probes import opened_by
-from sandpod_operator.resources import Key
 from sandpod_operator.settings import OperatorSettings
 from sandpod_operator.shares import Neighbours
 from sandpod_operator.store import Store

@@ -12,13 +12,13 @@ from sandpod_api import names
 from sandpod_api.base import ApiModel
 from sandpod_api.conditions import ConditionType, Reason, find, is_true
 from sandpod_api.types import Sandbox, SandboxStatus
+from sandpod_kube.resources import PODS, POLICIES, SANDBOXES, VOLUME_CLAIMS
 from sandpod_operator import lifetime
 from sandpod_operator.actions import Action, Apply, Create, Delete, Patch, PatchStatus, Plan
 from sandpod_operator.manifests import build_pod, find_profile, workspace_of
 from sandpod_operator.networks import to_relabel
 from sandpod_operator.observe import ObservedNamespace, ObservedSandbox, ObservedTemplate
 from sandpod_operator.policies import build_deny_all, build_profile, in_force
-from sandpod_operator.resources import PODS, POLICIES, SANDBOXES, VOLUME_CLAIMS
 from sandpod_operator.settings import OperatorSettings
 from sandpod_operator.status import compute_status, is_final, is_over
 from sandpod_operator.story import idle_suspended, network_widened, pod_created, sandbox_story

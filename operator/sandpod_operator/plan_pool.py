@@ -13,12 +13,12 @@ from typing import Self
 from sandpod_api import names
 from sandpod_api.conditions import ConditionType, Reason, find
 from sandpod_api.types import Sandbox, SandboxPoolStatus
+from sandpod_kube.resources import POOLS, SANDBOXES, Key
 from sandpod_operator.actions import Action, Create, PatchStatus, Plan
 from sandpod_operator.observe import ObservedPool
 from sandpod_operator.pace import FIRST, Pace
 from sandpod_operator.plan import delete_sandbox, whole_status
 from sandpod_operator.pool_status import compute_pool_status, is_stuck, is_warm, lacks_node, lacks_quota
-from sandpod_operator.resources import POOLS, SANDBOXES, Key
 from sandpod_operator.settings import OperatorSettings
 from sandpod_operator.shares import Share
 from sandpod_operator.status import is_final

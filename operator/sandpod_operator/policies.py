@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from sandpod_api import names
 from sandpod_api.types import EgressRule, NetworkProfile, SandboxTemplate
-from sandpod_operator import resources
+from sandpod_kube import resources
 from sandpod_operator.manifests import owner_reference
 
 _DNS_PORTS: Final = [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]

@@ -9,8 +9,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 
-from sandpod_operator.errors import ClusterError
-from sandpod_operator.resources import Key
+from sandpod_kube.errors import ClusterError
+from sandpod_kube.resources import Key
 
 _log = logging.getLogger(__name__)
 _MAX_DOUBLINGS = 20

@@ -13,17 +13,18 @@ from datetime import datetime
 from typing import Any, Final, Protocol
 
 from sandpod_api import names
-from sandpod_operator import observe, resources
+from sandpod_kube import resources
+from sandpod_kube.errors import ClusterError, ConflictError, NotFoundError, RefusedError
+from sandpod_kube.resources import Key, Resource, key_of
+from sandpod_operator import observe
 from sandpod_operator.actions import Action, Apply, Create, Delete, Emit, Patch, PatchStatus, Plan
 from sandpod_operator.causes import clean
-from sandpod_operator.errors import ClusterError, ConflictError, NotFoundError, RefusedError
 from sandpod_operator.measure import measure_namespace, measure_pool, measure_status
 from sandpod_operator.metrics import Metrics
 from sandpod_operator.nodes import Nodes
 from sandpod_operator.notes import QUOTA, Notes
 from sandpod_operator.plan import plan_namespace, plan_sandbox, plan_template
 from sandpod_operator.plan_pool import PoolPlan, plan_pool
-from sandpod_operator.resources import Key, Resource, key_of
 from sandpod_operator.security import said_of_user_namespaces
 from sandpod_operator.settings import OperatorSettings
 from sandpod_operator.store import Store

@@ -22,8 +22,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from sandpod_kube.resources import POOLS, Key
 from sandpod_operator.causes import exceeds_whole_quota
-from sandpod_operator.resources import POOLS, Key
 
 SETTLES: Final = timedelta(seconds=3)
 """Time after a pod left in which the quota may still count it. It takes tens of milliseconds on an idle cluster."""

@@ -15,9 +15,9 @@ from typing import Any, Final, Self, TypeVar
 
 from sandpod_api import names
 from sandpod_api.types import Sandbox, SandboxPool, SandboxTemplate
-from sandpod_operator import resources
+from sandpod_kube import resources
+from sandpod_kube.resources import Key, Resource, key_of
 from sandpod_operator.pods import Pod
-from sandpod_operator.resources import Key, Resource, key_of
 
 Parsed = Sandbox | SandboxPool | SandboxTemplate | Pod | dict[str, Any]
 _T = TypeVar("_T", Sandbox, SandboxPool, SandboxTemplate, Pod, dict[str, Any])

@@ -9,8 +9,8 @@ from datetime import datetime
 
 from sandpod_api.conditions import Condition, ConditionType, Reason, find, is_true
 from sandpod_api.types import Sandbox, SandboxPool, SandboxPoolStatus, SandboxStatus
+from sandpod_kube.resources import POLICIES, POOLS, SANDBOXES
 from sandpod_operator.actions import Emit
-from sandpod_operator.resources import POLICIES, POOLS, SANDBOXES
 from sandpod_operator.widening import Widening
 
 # Not ready for a reason that is nobody's trouble.

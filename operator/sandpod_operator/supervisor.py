@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
 
+from sandpod_kube.client import Cluster
+from sandpod_kube.errors import ClusterError, NotFoundError, RefusedError
+from sandpod_kube.resources import EVENTS, LEASES, POOLS, SANDBOXES, TEMPLATES
 from sandpod_operator import handlers
 from sandpod_operator.clock import utc_now
-from sandpod_operator.cluster import Cluster
 from sandpod_operator.controller import Controller
-from sandpod_operator.errors import AddressError, ClusterError, NotFoundError, RefusedError
 from sandpod_operator.events import EventPoster
-from sandpod_operator.health import Health, build_heartbeat, create_app
+from sandpod_operator.health import AddressError, Health, build_heartbeat, create_app
 from sandpod_operator.leader import Elector
 from sandpod_operator.metrics import Metrics
 from sandpod_operator.notes import Notes
 from sandpod_operator.queue import WorkQueue
 from sandpod_operator.reconcile import Reconciler
-from sandpod_operator.resources import EVENTS, LEASES, POOLS, SANDBOXES, TEMPLATES
 from sandpod_operator.settings import OperatorSettings
 from sandpod_operator.store import Store
 from sandpod_operator.turns import Turns

@@ -10,8 +10,8 @@ from datetime import datetime
 from sandpod_api import names
 from sandpod_api.conditions import Reason
 from sandpod_api.types import Sandbox
+from sandpod_kube.resources import POOLS, SANDBOXES, Key
 from sandpod_operator.notes import Refusal
-from sandpod_operator.resources import POOLS, SANDBOXES, Key
 from sandpod_operator.settings import OperatorSettings
 from sandpod_operator.shares import Line, Neighbours, Share, Waiter
 from sandpod_operator.store import Store

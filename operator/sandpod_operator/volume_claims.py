@@ -4,7 +4,7 @@ from typing import Any
 
 from sandpod_api import names
 from sandpod_api.types import Sandbox, Workspace
-from sandpod_operator import resources
+from sandpod_kube import resources
 from sandpod_operator.manifests import owner_reference
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final, Self
 
 from sandpod_api import names
 from sandpod_api.types import ObjectMeta
-from sandpod_operator.resources import TEMPLATES
+from sandpod_kube.resources import TEMPLATES
 
 # What a sandbox pod carries, and the value where that is the same for all.
 _LABELS: Final[dict[str, str | None]] = {

@@ -11,7 +11,7 @@ from typing import Any
 
 from sandpod_api import names
 from sandpod_api.base import rfc3339
-from sandpod_api.results import ErrorCode
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends import cluster as cluster_module
 from sandpod_gateway.backends.base import ClaimRequest, SandboxRecord
 from sandpod_gateway.backends.kubernetes import KubernetesBackend

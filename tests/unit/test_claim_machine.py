@@ -26,8 +26,8 @@ from sandpod_gateway.backends.cluster_errors import RefusedError
 from sandpod_gateway.backends.kubernetes_settings import KubernetesSettings
 from sandpod_gateway.backends.store import SandboxStore
 from sandpod_gateway.errors import SandpodError
-from sandpod_operator.errors import NotFoundError
-from sandpod_operator.resources import POOLS, SANDBOXES, TEMPLATES, WATCHED, Key, Resource, key_of
+from sandpod_kube.errors import NotFoundError
+from sandpod_kube.resources import POOLS, SANDBOXES, TEMPLATES, WATCHED, Key, Resource, key_of
 
 if TYPE_CHECKING:
     from sandpod_gateway.backends.cluster import Cluster

@@ -18,10 +18,10 @@ import aiohttp
 from kubernetes.aio import client, config
 
 from sandpod_api import names
-from sandpod_api.environment import has_proxy
 from sandpod_gateway.backends.cluster_errors import ConfigError, RefusedError, UnreachableError
 from sandpod_gateway.backends.exec_protocol import ExecTarget
 from sandpod_gateway.backends.kubernetes_settings import KubernetesSettings
+from sandpod_kube.environment import has_proxy
 
 logger = logging.getLogger(__name__)
 

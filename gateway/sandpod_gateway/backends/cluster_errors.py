@@ -13,7 +13,7 @@ import logging
 from http import HTTPStatus
 from typing import Final
 
-from sandpod_api.results import ErrorCode
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
 
 logger = logging.getLogger(__name__)

@@ -16,8 +16,7 @@ import aiohttp
 
 from sandpod_api import names
 from sandpod_api.base import rfc3339
-from sandpod_api.environment import has_proxy
-from sandpod_api.results import ErrorCode
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.background import Background
 from sandpod_gateway.backends.base import MAX_TEMPLATES, ByteStream, ClaimRequest, SandboxRecord, TemplateInfo
 from sandpod_gateway.backends.claimer import Claimer
@@ -31,6 +30,7 @@ from sandpod_gateway.backends.store import SandboxStore
 from sandpod_gateway.backends.warm_streams import WarmStreams
 from sandpod_gateway.backends.watch import SandboxWatch
 from sandpod_gateway.errors import SandpodError, StartError
+from sandpod_kube.environment import has_proxy
 
 logger = logging.getLogger(__name__)
 

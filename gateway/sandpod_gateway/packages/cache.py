@@ -7,7 +7,7 @@ import tempfile
 from collections import OrderedDict
 from pathlib import Path
 
-from sandpod_api.results import ErrorCode
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import StartError
 
 

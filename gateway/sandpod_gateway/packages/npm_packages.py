@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
 
-from sandpod_api.package_results import Package, PackageInfo
-from sandpod_api.results import ErrorCode
+from sandpod_gateway.api.package_results import Package, PackageInfo
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.packages import npm_requirements

@@ -8,8 +8,8 @@ import pytest
 
 from sandboxes import READY, MemoryApi, NoStreams, body, held_by, not_ready
 from sandpod_api.conditions import Reason
-from sandpod_api.results import ErrorCode
 from sandpod_api.types import Sandbox
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends import claim_errors, claimer, readiness, rivals
 from sandpod_gateway.backends.background import Background
 from sandpod_gateway.backends.base import ClaimRequest, WorkspaceRequest

@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from gateway_peers import ENVELOPE, HEADERS
-from sandpod_api.results import ErrorCode
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.backends.fake import FakeBackend
 from sandpod_gateway.errors import SandpodError

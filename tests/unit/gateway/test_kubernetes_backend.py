@@ -10,7 +10,7 @@ from aiohttp.test_utils import unused_port
 from kube_server import KubeServer, serve, write_kubeconfig
 from sandboxes import body, held_by, not_ready
 from sandpod_api import names
-from sandpod_api.results import ErrorCode
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends import kubernetes as kubernetes_module
 from sandpod_gateway.backends import warm_streams
 from sandpod_gateway.backends.base import ClaimRequest

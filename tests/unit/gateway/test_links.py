@@ -10,7 +10,7 @@ import httpx2
 import pytest
 from fastmcp import Client
 
-from sandpod_api.results import ErrorCode
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.backends.fake import FakeBackend
 from sandpod_gateway.file_routes import parse_range

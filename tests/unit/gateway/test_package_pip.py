@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from package_index import Index, package_index, wheel
-from sandpod_api.results import ErrorCode
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError, StartError
 from sandpod_gateway.packages.cache import FileCache
 from sandpod_gateway.packages.pip import Pip

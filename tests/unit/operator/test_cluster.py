@@ -12,10 +12,10 @@ from aiohttp.test_utils import TestServer
 from kubernetes.aio import client
 
 from operator_world import sandbox_object
-from sandpod_operator.cluster import Cluster
-from sandpod_operator.errors import ApiError, ConflictError, NotFoundError, RefusedError, UnreachableError
+from sandpod_kube.client import Cluster
+from sandpod_kube.errors import ApiError, ConflictError, NotFoundError, RefusedError, UnreachableError
+from sandpod_kube.resources import LEASES, PODS, SANDBOXES
 from sandpod_operator.metrics import Metrics
-from sandpod_operator.resources import LEASES, PODS, SANDBOXES
 
 STATUS = {"kind": "Status", "reason": "Because", "message": "a sentence"}
 

@@ -7,8 +7,8 @@ import pytest
 
 from operator_world import SPACE, World, metadata, pod_object, sandbox_object, template_object
 from sandpod_api import names
-from sandpod_operator.errors import UnreachableError
-from sandpod_operator.resources import PODS, POOLS, SANDBOXES, TEMPLATES, Resource
+from sandpod_kube.errors import UnreachableError
+from sandpod_kube.resources import PODS, POOLS, SANDBOXES, TEMPLATES, Resource
 from sandpod_operator.store import Store
 
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 from operator_world import SPACE, World, metadata, sandbox_object, template_object
 from sandpod_api import names
 from sandpod_api.base import rfc3339
-from sandpod_operator.resources import POOLS, SANDBOXES, TEMPLATES, Key
+from sandpod_kube.resources import POOLS, SANDBOXES, TEMPLATES, Key
 
 
 @asynccontextmanager

@@ -3,11 +3,11 @@ import contextlib
 from typing import Any
 
 from operator_world import NOW
+from sandpod_kube.errors import ConflictError, UnreachableError
+from sandpod_kube.resources import SANDBOXES
 from sandpod_operator.actions import Emit
-from sandpod_operator.errors import ConflictError, UnreachableError
 from sandpod_operator.events import EventPoster, build_event
 from sandpod_operator.metrics import Metrics
-from sandpod_operator.resources import SANDBOXES
 
 
 def emit(message: str = "It is ready.") -> Emit:

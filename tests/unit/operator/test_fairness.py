@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from operator_world import SPACE, World, ended, metadata, running, sandbox_object, template_object
 from sandpod_api import names
 from sandpod_api.conditions import ConditionType, Reason, find
-from sandpod_operator.errors import RefusedError
-from sandpod_operator.resources import PODS, POOLS, SANDBOXES, TEMPLATES, Key, Resource
+from sandpod_kube.errors import RefusedError
+from sandpod_kube.resources import PODS, POOLS, SANDBOXES, TEMPLATES, Key, Resource
 
 Pools = dict[str, int]
 

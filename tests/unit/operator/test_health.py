@@ -4,10 +4,10 @@ import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
 from operator_world import NOW, World, metadata, settings
+from sandpod_kube.resources import LEASES, PODS, SANDBOXES, Key
 from sandpod_operator.handlers import create_sink
 from sandpod_operator.health import Health, build_heartbeat, create_app
 from sandpod_operator.metrics import Metrics
-from sandpod_operator.resources import LEASES, PODS, SANDBOXES, Key
 
 
 class Clock:

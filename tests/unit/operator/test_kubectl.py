@@ -8,7 +8,7 @@ import pytest
 
 from sandpod_api.fields import MAX_LIFETIME
 from sandpod_api.types import Sandbox
-from sandpod_operator.kubectl import PluginError, longer_ttl, seconds_of
+from sandpod_kubectl.plugin import PluginError, longer_ttl, seconds_of
 
 NOW = datetime(2030, 1, 1, 12, tzinfo=UTC)
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from operator_world import NOW, ApiServer, settings
-from sandpod_operator.errors import LeadershipLostError, RefusedError, UnreachableError
-from sandpod_operator.leader import Elector, LeaseApi, build_lease
-from sandpod_operator.resources import Key, Resource
+from sandpod_kube.errors import RefusedError, UnreachableError
+from sandpod_kube.resources import Key, Resource
+from sandpod_operator.leader import Elector, LeadershipLostError, LeaseApi, build_lease
 
 LEASE = Key("Lease", "default", "sandpod-operator")
 

@@ -17,8 +17,8 @@ from operator_world import (
 )
 from sandpod_api import names
 from sandpod_api.base import rfc3339
-from sandpod_operator.errors import RefusedError
-from sandpod_operator.resources import PODS, POLICIES, POOLS, SANDBOXES, TEMPLATES, Key, Resource
+from sandpod_kube.errors import RefusedError
+from sandpod_kube.resources import PODS, POLICIES, POOLS, SANDBOXES, TEMPLATES, Key, Resource
 
 POD = Key("Pod", SPACE, "box")
 

@@ -17,11 +17,11 @@ from operator_world import (
 )
 from sandpod_api import names
 from sandpod_api.conditions import Condition, ConditionType, Reason, find
+from sandpod_kube.resources import PODS, SANDBOXES, TEMPLATES, Key
 from sandpod_operator.manifests import build_pod, find_profile
 from sandpod_operator.networks import network_applied, probed, to_relabel
 from sandpod_operator.observe import ObservedSandbox
 from sandpod_operator.pods import Pod
-from sandpod_operator.resources import PODS, SANDBOXES, TEMPLATES, Key
 
 WEB = {"name": "web", "egress": [{"cidr": "192.0.2.0/24", "ports": [443]}]}
 NAMED = {"name": "named", "dns": True}

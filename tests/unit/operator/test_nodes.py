@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from operator_world import a_template
+from sandpod_kube.errors import NotFoundError, RefusedError, UnreachableError
+from sandpod_kube.resources import NODES, Resource
 from sandpod_operator import nodes as nodes_module
-from sandpod_operator.errors import NotFoundError, RefusedError, UnreachableError
 from sandpod_operator.kernels import Kernel
 from sandpod_operator.nodes import Nodes
-from sandpod_operator.resources import NODES, Resource
 
 
 def node(*handlers: str, labels: dict[str, str] | None = None, taints: tuple[dict[str, str], ...] = ()) -> Any:

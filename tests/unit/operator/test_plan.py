@@ -21,13 +21,13 @@ from operator_world import (
 from sandpod_api.base import rfc3339
 from sandpod_api.conditions import Reason
 from sandpod_api.types import SandboxStatus
+from sandpod_kube.resources import PODS, POLICIES, SANDBOXES, VOLUME_CLAIMS
 from sandpod_operator.actions import Action, Apply, Create, Delete, Emit, PatchStatus, Plan
 from sandpod_operator.manifests import build_pod, find_profile
 from sandpod_operator.notes import Refusal
 from sandpod_operator.observe import ObservedNamespace, ObservedSandbox, ObservedTemplate
 from sandpod_operator.plan import plan_namespace, plan_sandbox, plan_template, whole_status
 from sandpod_operator.policies import build_deny_all, build_profile
-from sandpod_operator.resources import PODS, POLICIES, SANDBOXES, VOLUME_CLAIMS
 from sandpod_operator.status import compute_status
 
 SETTINGS = settings()

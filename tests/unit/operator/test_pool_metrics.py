@@ -8,7 +8,7 @@ from operator_world import NOW, SPACE, World, metadata, running, sandbox_object,
 from sandpod_api import names
 from sandpod_api.types import Claim, Workspace
 from sandpod_gateway.backends.claims import Wanted, new_sandbox
-from sandpod_operator.resources import POOLS, SANDBOXES, TEMPLATES, Key
+from sandpod_kube.resources import POOLS, SANDBOXES, TEMPLATES, Key
 
 POOL = Key("SandboxPool", SPACE, "warm")
 

@@ -6,9 +6,9 @@ from datetime import datetime, timedelta
 import pytest
 
 from operator_world import NOW
-from sandpod_operator.errors import UnreachableError
+from sandpod_kube.errors import UnreachableError
+from sandpod_kube.resources import Key
 from sandpod_operator.queue import WorkQueue
-from sandpod_operator.resources import Key
 
 A, B = Key("Sandbox", "boxes", "a"), Key("Sandbox", "boxes", "b")
 PATIENCE = 60.0

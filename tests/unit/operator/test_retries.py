@@ -7,8 +7,8 @@ import pytest
 from operator_world import SPACE, World, a_pod, ended, metadata, running, sandbox_object, template_object, waiting
 from sandpod_api import names
 from sandpod_api.conditions import Reason
+from sandpod_kube.resources import POOLS, SANDBOXES, TEMPLATES, Key
 from sandpod_operator.causes import runtime_fault
-from sandpod_operator.resources import POOLS, SANDBOXES, TEMPLATES, Key
 
 POD = Key("Pod", SPACE, "box")
 RUNC = "failed to create containerd task: failed to create shim task: OCI runtime create failed: runc create failed: "

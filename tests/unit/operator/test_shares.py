@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from operator_world import NOW, SPACE
-from sandpod_operator.resources import POOLS, SANDBOXES, Key
+from sandpod_kube.resources import POOLS, SANDBOXES, Key
 from sandpod_operator.shares import GIVES_AGAIN, LEAVES, NODES_YIELD, REST, SETTLES, Line, Share, Waiter
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from operator_world import a_pod, a_sandbox, condition, metadata, pod_object, running, sandbox_object
 from sandpod_api import names
-from sandpod_operator.resources import PODS, SANDBOXES, Key
+from sandpod_kube.resources import PODS, SANDBOXES, Key
 from sandpod_operator.store import Listing, Store
 
 BOX = Key("Sandbox", "boxes", "box")

@@ -24,11 +24,11 @@ from sandpod_api import names
 from sandpod_api.base import rfc3339
 from sandpod_api.conditions import Condition, ConditionType, find
 from sandpod_api.types import SandboxStatus
+from sandpod_kube.errors import RefusedError
+from sandpod_kube.resources import SANDBOXES, TEMPLATES, VOLUME_CLAIMS, Key, Resource
 from sandpod_operator.actions import Action, Create, Emit, Patch, Plan
-from sandpod_operator.errors import RefusedError
 from sandpod_operator.observe import ObservedSandbox
 from sandpod_operator.plan import plan_sandbox
-from sandpod_operator.resources import SANDBOXES, TEMPLATES, VOLUME_CLAIMS, Key, Resource
 from sandpod_operator.status import compute_status
 
 KEPT = {"size": "1Gi", "persistent": True}

@@ -7,9 +7,9 @@ import pytest
 from operator_world import SPACE, World, a_template, metadata, template_object
 from sandpod_api import names
 from sandpod_api.types import NetworkProfile
+from sandpod_kube.resources import POLICIES, TEMPLATES, Key
 from sandpod_operator.observe import MAX_WIDENING
 from sandpod_operator.policies import build_deny_all, build_profile
-from sandpod_operator.resources import POLICIES, TEMPLATES, Key
 from sandpod_operator.widening import Widening
 
 OPEN = {"policyTypes": ["Egress"], "egress": [{}]}

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from sandpod_api.results import ErrorCode, ResultModel
+from sandpod_gateway.api.results import ErrorCode, ResultModel
 
 
 def _is_none(value: object) -> bool:

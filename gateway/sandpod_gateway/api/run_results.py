@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from sandpod_api.results import Artifact, ResultModel
+from sandpod_gateway.api.results import Artifact, ResultModel
 
 
 class Outcome(StrEnum):

@@ -18,16 +18,9 @@ import aiohttp
 from kubernetes.aio import client, config
 from yaml import YAMLError
 
-from sandpod_api.environment import has_proxy
-from sandpod_operator.errors import (
-    ApiError,
-    ClusterError,
-    ConflictError,
-    NotFoundError,
-    RefusedError,
-    UnreachableError,
-)
-from sandpod_operator.resources import Resource, key_of
+from sandpod_kube.environment import has_proxy
+from sandpod_kube.errors import ApiError, ClusterError, ConflictError, NotFoundError, RefusedError, UnreachableError
+from sandpod_kube.resources import Resource, key_of
 
 FIELD_MANAGER: Final = "sandpod-operator"
 PAGE: Final = 500
