@@ -1,4 +1,4 @@
-"""What both programs read of the environment that others defined. Called by the modules that talk to the API server."""
+"""What is read of the environment that others defined."""
 
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass

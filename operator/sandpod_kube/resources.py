@@ -1,7 +1,4 @@
-"""The kinds of objects that the operator reads or writes, and the paths where the API server has them.
-
-Called by every module that names a kind. It talks to nothing.
-"""
+"""The kinds of objects that Sandpod reads or writes, and the paths where the API server has them."""
 
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple

@@ -1,7 +1,7 @@
 """What Prometheus can ask the operator: its work, its pools, how long sandboxes take, whether events arrive.
 
-Called by whatever does the work. No label names a sandbox, an owner or a session, so the number of series does not
-grow with use; pools and network policies are few and named by an administrator.
+No label names a sandbox, an owner or a session, so the number of series does not grow with use; pools and network
+policies are few and named by an administrator.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""What calls about packages return. MCP tools, REST and CLI return these same models. Called by the gateway."""
+"""What calls about packages return. MCP tools, REST and CLI return these same models."""
 
 from typing import Annotated, Literal
 

@@ -1,6 +1,6 @@
 """What a call returns: run results, sandboxes, files, and the coded error that takes their place.
 
-MCP tools, REST and CLI return these same models. Called by the gateway; it runs nothing.
+MCP tools, REST and CLI return these same models.
 """
 
 from enum import StrEnum

@@ -1,6 +1,6 @@
 """What calls about runs return: the run result, background runs, contexts.
 
-MCP tools, REST and CLI return these same models. Called by the gateway; it runs nothing.
+MCP tools, REST and CLI return these same models.
 """
 
 from enum import StrEnum
