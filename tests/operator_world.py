@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from sandpod_api import names
 from sandpod_api.base import rfc3339
@@ -25,6 +25,7 @@ from sandpod_operator.quota.admission import Turns
 from sandpod_operator.settings import OperatorSettings
 
 if TYPE_CHECKING:
+    from sandpod_kube.client import KubeClient
     from sandpod_operator.model.actions import Emit
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
@@ -272,7 +273,7 @@ class World:
         turns = Turns(store=self.store, wake=self.queue.add, settings=self.settings, clock=self.clock)
         self.told: list[Emit] = []
         self.controller = Controller(
-            cluster=self.api,
+            cluster=cast("KubeClient", self.api),
             store=self.store,
             notes=self.notes,
             turns=turns,
@@ -282,7 +283,7 @@ class World:
             clock=self.clock,
         )
         self.reconciler = Reconciler(
-            cluster=self.api,
+            cluster=cast("KubeClient", self.api),
             store=self.store,
             notes=self.notes,
             turns=turns,

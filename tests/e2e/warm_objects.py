@@ -17,6 +17,7 @@ from sandpod_gateway.backends.base import ClaimRequest, SandboxRecord
 from sandpod_gateway.backends.kubernetes import KubernetesBackend
 from sandpod_gateway.backends.kubernetes_settings import KubernetesSettings
 from sandpod_gateway.errors import SandpodError
+from sandpod_kube.resources import SANDBOXES
 
 TEMPLATE = "default"
 WRITERS = 16  # requests at once while sandboxes are made
@@ -55,9 +56,7 @@ class Namespace:
         time = rfc3339(datetime.now(UTC))
         condition = {"type": "Ready", "status": status, "reason": reason, "message": message}
         condition |= {"observedGeneration": 1, "lastTransitionTime": time}  # type: ignore[dict-item]
-        path = f"{self.api._path(names.SANDBOXES, name)}/status"
-        body = {"status": {"conditions": [condition]}}
-        await self.api._call("PATCH", path, body=body, content_type="application/merge-patch+json")
+        await self.api.client.patch_status(SANDBOXES, self.api.namespace, name, {"conditions": [condition]})
 
     async def all(self) -> list[dict[str, Any]]:
         """Return all Sandboxes."""

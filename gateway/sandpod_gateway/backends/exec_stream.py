@@ -18,7 +18,6 @@ from typing import Final
 
 import aiohttp
 
-from sandpod_gateway.backends.cluster_errors import RefusedError, UnreachableError
 from sandpod_gateway.backends.exec_protocol import (
     CLOSE,
     STATUS,
@@ -33,6 +32,7 @@ from sandpod_gateway.backends.exec_protocol import (
     parse_status,
     printable,
 )
+from sandpod_kube.errors import RefusedError, UnreachableError
 
 logger = logging.getLogger(__name__)
 

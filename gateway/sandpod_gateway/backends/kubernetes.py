@@ -22,7 +22,7 @@ from sandpod_gateway.backends.base import MAX_TEMPLATES, ByteStream, ClaimReques
 from sandpod_gateway.backends.claimer import Claimer
 from sandpod_gateway.backends.cluster import Cluster
 from sandpod_gateway.backends.cluster_checks import check_installed, check_rights, start_error
-from sandpod_gateway.backends.cluster_errors import ClusterError, RefusedError, UnreachableError, translate
+from sandpod_gateway.backends.cluster_errors import translate
 from sandpod_gateway.backends.exec_stream import ExecStream, open_exec
 from sandpod_gateway.backends.kubernetes_settings import KubernetesSettings
 from sandpod_gateway.backends.records import template_info, to_record
@@ -31,6 +31,7 @@ from sandpod_gateway.backends.warm_streams import WarmStreams
 from sandpod_gateway.backends.watch import SandboxWatch
 from sandpod_gateway.errors import SandpodError, StartError
 from sandpod_kube.environment import has_proxy
+from sandpod_kube.errors import ClusterError, RefusedError, UnreachableError
 
 logger = logging.getLogger(__name__)
 

@@ -5,12 +5,13 @@ It decides only who has to look again.
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from sandpod_api import names
 from sandpod_kube import resources
+from sandpod_kube.client import KubeClient
 from sandpod_kube.errors import NotFoundError
 from sandpod_kube.resources import Key, Resource, key_of
 from sandpod_operator.cache.object_cache import Store
@@ -27,23 +28,13 @@ _SWEEPERS: Final = 16  # requests at once; the API server shares its turns among
 _FEW: Final = 100  # orphans whose Sandboxes are asked for one by one; for more, all there are is listed
 
 
-class ClusterReads(Protocol):
-    """What sweep and resync ask of the cluster; `cluster.Cluster` is the real one."""
-
-    async def get(self, resource: Resource, namespace: str, name: str) -> dict[str, Any]: ...  # noqa: D102
-    def pages(self, resource: Resource, namespace: str) -> AsyncIterator[dict[str, Any]]: ...  # noqa: D102
-    async def delete(  # noqa: D102
-        self, resource: Resource, namespace: str, name: str, preconditions: dict[str, str]
-    ) -> dict[str, Any]: ...
-
-
 class Controller:
     """The store, the queue, and who wakes whom."""
 
     def __init__(
         self,
         *,
-        cluster: ClusterReads,
+        cluster: KubeClient,
         store: Store,
         notes: Notes,
         turns: Turns,

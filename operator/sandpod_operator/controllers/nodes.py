@@ -1,31 +1,23 @@
-"""Reads what nodes say of themselves, where the operator may look at them."""
+"""KubeClient what nodes say of themselves, where the operator may look at them."""
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from typing import Any, Final, Protocol
+from typing import Final
 
 from sandpod_api.types import SandboxTemplateSpec
 from sandpod_kube import resources
-from sandpod_kube.errors import NotFoundError, RefusedError
-from sandpod_kube.resources import Resource
+from sandpod_kube.client import KubeClient
+from sandpod_kube.errors import DeniedError, NotFoundError
 from sandpod_operator.manifests.user_namespaces import NodeRuntimes, RuntimeClass, possible
 from sandpod_operator.model.observed import Kernel
 
 _REFRESH: Final = 300.0  # seconds; nodes come and change rarely, and a list of thousands is not small
 
 
-class Reads(Protocol):
-    """The reads that this needs."""
-
-    async def get(self, resource: Resource, namespace: str, name: str) -> dict[str, Any]: ...  # noqa: D102
-    def pages(self, resource: Resource, namespace: str) -> AsyncIterator[dict[str, Any]]: ...  # noqa: D102
-
-
 class Nodes:
     """The cluster's nodes. Every answer is the cautious one where the operator may not look."""
 
-    def __init__(self, cluster: Reads) -> None:
+    def __init__(self, cluster: KubeClient) -> None:
         self._cluster = cluster
         self._lock = asyncio.Lock()
         self._read_at = -_REFRESH
@@ -40,7 +32,7 @@ class Nodes:
         """
         try:
             return Kernel.of_node(await self._cluster.get(resources.NODES, "", node))
-        except RefusedError:
+        except DeniedError:
             return Kernel()
 
     async def give_user_namespaces(self, spec: SandboxTemplateSpec) -> bool:
@@ -56,14 +48,14 @@ class Nodes:
                 self._read_at = time.monotonic()
             try:
                 runtime = await self._runtime_class(spec.runtime_class_name)
-            except (RefusedError, NotFoundError):
+            except (DeniedError, NotFoundError):
                 return False
         return possible(spec, runtime, self._nodes)
 
     async def _read(self) -> tuple[NodeRuntimes, ...]:
         try:
             return tuple([NodeRuntimes.of_node(each) async for each in self._cluster.pages(resources.NODES, "")])
-        except RefusedError:
+        except DeniedError:
             return ()  # and not asked again for each pod
 
     async def _runtime_class(self, name: str | None) -> RuntimeClass:

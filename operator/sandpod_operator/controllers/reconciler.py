@@ -6,14 +6,15 @@ It takes no decision about objects; it only says what an answer of the API serve
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, Protocol
 
 from sandpod_api import names
 from sandpod_kube import resources
-from sandpod_kube.errors import ClusterError, ConflictError, NotFoundError, RefusedError
+from sandpod_kube.client import KubeClient
+from sandpod_kube.errors import ClusterError, ConflictError, DeniedError, NotFoundError
 from sandpod_kube.resources import Key, Resource, key_of
 from sandpod_operator.cache.object_cache import Store
 from sandpod_operator.controllers import observer
@@ -37,24 +38,6 @@ _log = logging.getLogger(__name__)
 _PASSES: Final = 3
 
 
-class ClusterApi(Protocol):
-    """What plans need; `cluster.Cluster` is the real one."""
-
-    async def get(self, resource: Resource, namespace: str, name: str) -> dict[str, Any]: ...  # noqa: D102
-    def pages(self, resource: Resource, namespace: str) -> AsyncIterator[dict[str, Any]]: ...  # noqa: D102
-    async def create(self, resource: Resource, manifest: dict[str, Any]) -> dict[str, Any]: ...  # noqa: D102
-    async def apply(self, resource: Resource, manifest: dict[str, Any]) -> dict[str, Any]: ...  # noqa: D102
-    async def patch_status(  # noqa: D102
-        self, resource: Resource, namespace: str, name: str, status: dict[str, Any]
-    ) -> dict[str, Any]: ...
-    async def patch(  # noqa: D102
-        self, resource: Resource, namespace: str, name: str, change: dict[str, Any]
-    ) -> dict[str, Any]: ...
-    async def delete(  # noqa: D102
-        self, resource: Resource, namespace: str, name: str, preconditions: dict[str, str]
-    ) -> dict[str, Any]: ...
-
-
 class Listener(Protocol):
     """Whom the answers of the API server are told: they are as good as watch events, and earlier."""
 
@@ -73,7 +56,7 @@ class Reconciler:
     def __init__(
         self,
         *,
-        cluster: ClusterApi,
+        cluster: KubeClient,
         store: Store,
         notes: Notes,
         turns: Turns,
@@ -218,7 +201,7 @@ class Reconciler:
                 return True
             self._listener.saw(action.resource, await self._cluster.get(action.resource, key.namespace, key.name))
             return False
-        except RefusedError as error:
+        except DeniedError as error:
             owner = self._store.sandbox(key.namespace, _sandbox_of(action.manifest))
             if owner is None:
                 raise  # Not a sandbox's pod or volume: a pool's sandbox, which only wrong rights or an old CRD refuse.

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from sandpod_api.conditions import Reason
-from sandpod_kube.errors import RefusedError
+from sandpod_kube.errors import DeniedError
 from sandpod_operator.model.observed import Kernel, Refusal
 from sandpod_operator.model.pool_backoff import Pace
 from sandpod_operator.settings import OperatorSettings
@@ -34,7 +34,7 @@ class Notes:
     paces: dict[str, Pace] = field(default_factory=dict)
     status_written: dict[str, datetime] = field(default_factory=dict)
 
-    def refused(self, uid: str, error: RefusedError, now: datetime, settings: OperatorSettings) -> None:
+    def refused(self, uid: str, error: DeniedError, now: datetime, settings: OperatorSettings) -> None:
         """Note that a sandbox's pod or volume was refused, and when to try again: later each time."""
         before = self.refusals.get(uid)
         attempts = before.attempts + 1 if before is not None else 1

@@ -11,12 +11,13 @@ from typing import Any
 import kopf
 
 from sandpod_api import names
-from sandpod_kube.client import PAGE, Credentials
+from sandpod_kube.client import PAGE
+from sandpod_kube.configuration import Access
 from sandpod_kube.resources import LEASES, WATCHED, Resource, key_of
 from sandpod_operator.controllers.dispatcher import Controller
 from sandpod_operator.settings import OperatorSettings
 
-Login = Callable[[], Awaitable[Credentials]]
+Login = Callable[[], Awaitable[Access]]
 Seen = Callable[[Resource, str | None, dict[str, Any]], None]
 
 

@@ -9,11 +9,12 @@ import logging
 import time
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from sandpod_api import names
-from sandpod_kube.errors import ClusterError, ConflictError, NotFoundError, UnreachableError
-from sandpod_kube.resources import LEASES, Resource
+from sandpod_kube.client import KubeClient
+from sandpod_kube.errors import ClusterError, ConflictError, NotFoundError, OverloadedError, UnreachableError
+from sandpod_kube.resources import LEASES
 from sandpod_operator.settings import OperatorSettings
 
 _log = logging.getLogger(__name__)
@@ -23,14 +24,6 @@ _MICRO_TIME: Final = "%Y-%m-%dT%H:%M:%S.%fZ"
 
 class LeadershipLostError(Exception):
     """The Lease is not ours any more, or could not be renewed in time."""
-
-
-class LeaseApi(Protocol):
-    """What an election asks of the cluster; `cluster.Cluster` is the real one."""
-
-    async def get(self, resource: Resource, namespace: str, name: str) -> dict[str, Any]: ...  # noqa: D102
-    async def create(self, resource: Resource, manifest: dict[str, Any]) -> dict[str, Any]: ...  # noqa: D102
-    async def replace(self, resource: Resource, manifest: dict[str, Any]) -> dict[str, Any]: ...  # noqa: D102
 
 
 def build_lease(settings: OperatorSettings, holder: str, now: datetime, old: dict[str, Any] | None) -> dict[str, Any]:
@@ -72,7 +65,7 @@ class Elector:
 
     def __init__(
         self,
-        cluster: LeaseApi,
+        cluster: KubeClient,
         settings: OperatorSettings,
         clock: Callable[[], datetime],
         monotonic: Callable[[], float] = time.monotonic,
@@ -159,7 +152,7 @@ class Elector:
             # A connection that is dead without a word must leave time for another try, on another one.
             async with asyncio.timeout(max(0.0, min(left, deadline / _TRIES))):
                 held = await self.try_take() or await self._is_ours()
-        except (UnreachableError, TimeoutError) as error:
+        except (UnreachableError, OverloadedError, TimeoutError) as error:
             if self._monotonic() - self._renewed >= deadline:
                 text = f"the Lease could not be renewed for {deadline:g} s"
                 raise LeadershipLostError(text) from error

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
 
-from sandpod_kube.client import Cluster
-from sandpod_kube.errors import ClusterError, NotFoundError, RefusedError
+from sandpod_kube.client import KubeClient
+from sandpod_kube.configuration import load
+from sandpod_kube.errors import ClusterError, DeniedError, NotFoundError
 from sandpod_kube.resources import EVENTS, LEASES, POOLS, SANDBOXES, TEMPLATES
 from sandpod_operator.cache.object_cache import Store
 from sandpod_operator.controllers import watches
@@ -56,9 +57,12 @@ async def run(settings: OperatorSettings) -> int:
     stop = asyncio.Event()
     _install_signals(stop)
     try:
-        cluster = await Cluster.connect(metrics.count_write, patience=settings.request_timeout)
+        configuration = await load()
     except ClusterError as error:
         return _unusable(str(error))
+    cluster = KubeClient(
+        configuration, manager="sandpod-operator", timeout=settings.request_timeout, on_write=metrics.count_write
+    )
     try:
         if trouble := await find_trouble(cluster, settings):
             return _unusable(trouble)
@@ -81,15 +85,15 @@ def _install_signals(stop: asyncio.Event) -> None:
         loop.add_signal_handler(number, stop.set)
 
 
-async def find_trouble(cluster: Cluster, settings: OperatorSettings) -> str | None:
+async def find_trouble(cluster: KubeClient, settings: OperatorSettings) -> str | None:
     """Return why the cluster can't be used, with what to do about it, or None."""
     for namespace in settings.namespaces:
         for resource in (SANDBOXES, TEMPLATES, POOLS):
             try:
-                await cluster.check(resource, namespace)
+                await cluster.list_page(resource, namespace, {"limit": "1"})
             except NotFoundError:
                 return f"the cluster has no {resource.plural}; install the CRDs of the chart first"
-            except RefusedError as error:
+            except DeniedError as error:
                 return f"no right to read {resource.plural} in {namespace}: {error.message}; install the chart's Role"
             except ClusterError as error:
                 return f"{error}; check that the cluster runs and that KUBECONFIG is right"
@@ -120,7 +124,7 @@ class Operator:
     """The parts, joined."""
 
     def __init__(
-        self, *, cluster: Cluster, settings: OperatorSettings, metrics: Metrics, health: Health, stop: asyncio.Event
+        self, *, cluster: KubeClient, settings: OperatorSettings, metrics: Metrics, health: Health, stop: asyncio.Event
     ) -> None:
         self._cluster = cluster
         self._settings = settings
@@ -184,7 +188,7 @@ class Operator:
     async def _work(self, lease: asyncio.Task[None]) -> int:
         ready, end_watch = asyncio.Event(), asyncio.Event()
         registry = watches.create_registry(
-            watches.create_sink(self._controller, self._health.beat), self._cluster.credentials
+            watches.create_sink(self._controller, self._health.beat), self._cluster.access
         )
         parts: dict[str, Coroutine[Any, Any, None]] = {
             "watch": watches.watch(registry, self._settings, ready=ready, stop=end_watch),

@@ -81,7 +81,7 @@ async def test_a_start_without_a_cluster_says_so(tmp_path: Path) -> None:
     address = f"127.0.0.1:{unused_port()}"
     error = await refusal(write_kubeconfig(tmp_path / "kubeconfig", f"http://{address}"))
     assert "can't be reached" in error.message
-    assert error.cause == f"can't connect to {address}"
+    assert error.cause == f"no answer from http://{address}: can't connect"
 
 
 async def test_a_start_that_gets_no_answer_ends_in_time(

@@ -17,7 +17,7 @@ from operator_world import (
 )
 from sandpod_api import names
 from sandpod_api.base import rfc3339
-from sandpod_kube.errors import RefusedError
+from sandpod_kube.errors import DeniedError
 from sandpod_kube.resources import PODS, POLICIES, POOLS, SANDBOXES, TEMPLATES, Key, Resource
 
 POD = Key("Pod", SPACE, "box")
@@ -68,7 +68,7 @@ async def test_pool_sandbox_costs_six_writes_in_its_whole_life() -> None:
 
 def refuse_new_sandboxes(resource: Resource) -> None:
     if resource is SANDBOXES:
-        raise RefusedError(403, "Forbidden", "the test wants no more")
+        raise DeniedError(403, "Forbidden", "the test wants no more")
 
 
 async def test_deny_all_is_there_before_the_first_pod() -> None:
@@ -202,7 +202,7 @@ async def test_quota_is_told_and_the_pod_is_made_once_there_is_room() -> None:
 
     def full(resource: Resource) -> None:
         if resource.kind == "Pod":
-            raise RefusedError(403, "Forbidden", text)
+            raise DeniedError(403, "Forbidden", text)
 
     world.api.refuse = full
     await world.given(SANDBOXES, fresh())
@@ -223,7 +223,7 @@ async def test_pod_that_leaves_lets_a_sandbox_that_the_quota_refused_try_at_once
 
     def full(resource: Resource) -> None:
         if resource.kind == "Pod" and world.named("Pod"):
-            raise RefusedError(403, "Forbidden", "exceeded quota: pods")
+            raise DeniedError(403, "Forbidden", "exceeded quota: pods")
 
     world.api.refuse = full
     await world.given(SANDBOXES, fresh("second"))
@@ -340,7 +340,7 @@ async def test_refusal_of_anything_but_a_pod_is_tried_again_with_growing_pauses(
 
     def refuse(asked: Resource) -> None:
         if asked is resource:
-            raise RefusedError(403, "Forbidden", "no right")
+            raise DeniedError(403, "Forbidden", "no right")
 
     world.api.refuse = refuse
     await world.given(TEMPLATES, template_object())

@@ -1,16 +1,19 @@
 """User namespaces are used where every node that may run a pod says that its runtime has them, and nowhere else."""
 
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from operator_world import a_template
-from sandpod_kube.errors import NotFoundError, RefusedError, UnreachableError
+from sandpod_kube.errors import DeniedError, NotFoundError, UnreachableError
 from sandpod_kube.resources import NODES, Resource
 from sandpod_operator.controllers import nodes as nodes_module
 from sandpod_operator.controllers.nodes import Nodes
 from sandpod_operator.model.observed import Kernel
+
+if TYPE_CHECKING:
+    from sandpod_kube.client import KubeClient
 
 
 def node(*handlers: str, labels: dict[str, str] | None = None, taints: tuple[dict[str, str], ...] = ()) -> Any:
@@ -56,6 +59,10 @@ class Api:
             yield each
 
 
+def a_nodes(api: Api) -> Nodes:
+    return Nodes(cast("KubeClient", api))
+
+
 SICK = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
 GPU = {"key": "gpu", "value": "yes", "effect": "NoSchedule"}
 SOFT = {"key": "gpu", "value": "yes", "effect": "PreferNoSchedule"}
@@ -89,7 +96,7 @@ CASES: dict[str, tuple[list[Any], dict[str, Any], bool]] = {
 @pytest.mark.parametrize("case", CASES)
 async def test_every_node_that_may_run_the_pod_has_to_say_that_it_can(case: str) -> None:
     nodes, template, possible = CASES[case]
-    assert await Nodes(Api(*nodes)).give_user_namespaces(a_template(**template).spec) is possible
+    assert await a_nodes(Api(*nodes)).give_user_namespaces(a_template(**template).spec) is possible
 
 
 CLASSES: dict[str, tuple[Any, bool]] = {
@@ -106,30 +113,30 @@ CLASSES: dict[str, tuple[Any, bool]] = {
 async def test_runtime_class_gives_one_where_it_says_so_and_its_handler_too(case: str) -> None:
     made, possible = CLASSES[case]
     api = Api(node("", "kata"), node("", labels={"a": "b"}) if "own" in case else node("kata"), classes={"it": made})
-    assert await Nodes(api).give_user_namespaces(a_template(runtimeClassName="it").spec) is possible
+    assert await a_nodes(api).give_user_namespaces(a_template(runtimeClassName="it").spec) is possible
 
 
 async def test_without_the_right_to_look_or_without_the_class_nothing_is_claimed() -> None:
-    refused = RefusedError(403, "Forbidden", "nodes is forbidden")
+    refused = DeniedError(403, "Forbidden", "nodes is forbidden")
     closed = Api(node(""), error=refused)
-    nodes = Nodes(closed)
+    nodes = a_nodes(closed)
     assert [await nodes.give_user_namespaces(a_template().spec) for _ in range(3)] == [False] * 3
     assert closed.asked == ["nodes"]
-    assert await Nodes(Api(node(""))).give_user_namespaces(a_template(runtimeClassName="gone").spec) is False
-    assert await Nodes(Api(node(""), error=refused)).kernel("n") == Kernel()
-    assert await Nodes(Api(node(""))).kernel("n") == Kernel("b", "6.1")
+    assert await a_nodes(Api(node(""))).give_user_namespaces(a_template(runtimeClassName="gone").spec) is False
+    assert await a_nodes(Api(node(""), error=refused)).kernel("n") == Kernel()
+    assert await a_nodes(Api(node(""))).kernel("n") == Kernel("b", "6.1")
 
 
 async def test_api_server_that_does_not_answer_is_no_answer() -> None:
     with pytest.raises(UnreachableError):
-        await Nodes(Api(error=UnreachableError("late"))).give_user_namespaces(a_template().spec)
+        await a_nodes(Api(error=UnreachableError("late"))).give_user_namespaces(a_template().spec)
 
 
 async def test_nodes_and_classes_are_read_once_for_many_pods_and_again_after_a_while(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     api = Api(node("", "kata"), classes={"it": runtime_class("kata")})
-    nodes = Nodes(api)
+    nodes = a_nodes(api)
     for _ in range(3):
         assert await nodes.give_user_namespaces(a_template(runtimeClassName="it").spec)
     assert api.asked == ["nodes", "RuntimeClass it"]

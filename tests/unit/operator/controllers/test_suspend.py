@@ -24,7 +24,7 @@ from sandpod_api import names
 from sandpod_api.base import rfc3339
 from sandpod_api.conditions import Condition, ConditionType, find
 from sandpod_api.types import SandboxStatus
-from sandpod_kube.errors import RefusedError
+from sandpod_kube.errors import DeniedError
 from sandpod_kube.resources import SANDBOXES, TEMPLATES, VOLUME_CLAIMS, Key, Resource
 from sandpod_operator.model.actions import Action, Create, Emit, Patch, Plan
 from sandpod_operator.model.observed import ObservedSandbox
@@ -273,7 +273,7 @@ async def test_use_that_the_operator_has_not_seen_keeps_the_sandbox_running() ->
 async def test_claim_that_the_quota_refuses_is_told_and_no_pod_is_made() -> None:
     def refuse(resource: Resource) -> None:
         if resource is VOLUME_CLAIMS:
-            raise RefusedError(403, "Forbidden", "exceeded quota: sandboxes, limited: persistentvolumeclaims=50")
+            raise DeniedError(403, "Forbidden", "exceeded quota: sandboxes, limited: persistentvolumeclaims=50")
 
     world = World()
     world.api.refuse = refuse

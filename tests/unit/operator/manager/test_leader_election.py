@@ -1,15 +1,19 @@
 """Elections between replicas that share an API server and no clock."""
 
 import asyncio
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from operator_world import NOW, ApiServer, settings
-from sandpod_kube.errors import RefusedError, UnreachableError
+from sandpod_kube.errors import DeniedError, OverloadedError, UnreachableError
 from sandpod_kube.resources import Key, Resource
-from sandpod_operator.manager.leader_election import Elector, LeadershipLostError, LeaseApi, build_lease
+from sandpod_operator.manager.leader_election import Elector, LeadershipLostError, build_lease
+
+if TYPE_CHECKING:
+    from sandpod_kube.client import KubeClient
 
 LEASE = Key("Lease", "default", "sandpod-operator")
 
@@ -17,20 +21,23 @@ LEASE = Key("Lease", "default", "sandpod-operator")
 class Replica:
     """One replica with a clock of its own."""
 
-    def __init__(self, api: LeaseApi, name: str) -> None:
+    def __init__(self, api: object, name: str) -> None:
         self.time = 1000.0
         self.settings = settings(identity=name)
-        self.elector = Elector(api, self.settings, self.now, lambda: self.time)
+        self.elector = Elector(cast("KubeClient", api), self.settings, self.now, lambda: self.time)
 
     def now(self) -> datetime:
         return NOW
 
 
+@dataclass
 class SilentApi(ApiServer):
-    """An API server that does not answer."""
+    """An API server that does not answer, or can't."""
+
+    error: Exception = field(default_factory=lambda: UnreachableError("no answer"))
 
     async def get(self, *_: object) -> dict[str, Any]:
-        raise UnreachableError("no answer")
+        raise self.error
 
 
 class LateApi:
@@ -103,10 +110,11 @@ async def test_only_one_of_two_that_saw_the_lease_free_gets_it(api: ApiServer) -
     assert holder(api) == "one"
 
 
-async def test_silence_of_the_cluster_is_borne_until_the_deadline(api: ApiServer) -> None:
+@pytest.mark.parametrize("error", [UnreachableError("no answer"), OverloadedError(503)])
+async def test_silence_of_the_cluster_is_borne_until_the_deadline(api: ApiServer, error: Exception) -> None:
     one = Replica(api, "one")
     await one.elector.try_take()
-    one.elector._cluster = SilentApi(clock=lambda: NOW)
+    one.elector._cluster = cast("KubeClient", SilentApi(clock=lambda: NOW, error=error))
     one.time += one.settings.lease_renew_deadline - 0.1
     await one.elector.renew()
     one.time += 0.1
@@ -155,7 +163,7 @@ async def test_lost_right_to_the_lease_ends_leadership(api: ApiServer) -> None:
     await one.elector.try_take()
 
     async def refuse(*_: object) -> dict[str, Any]:
-        raise RefusedError(403, "Forbidden", "no right")
+        raise DeniedError(403, "Forbidden", "no right")
 
     api.replace = refuse  # type: ignore[method-assign,assignment]
     with pytest.raises(LeadershipLostError, match="no right"):
@@ -168,7 +176,7 @@ async def test_waiting_replica_goes_on_trying_when_the_cluster_does_not_answer()
     waiting = asyncio.create_task(one.elector.acquire())
     done, _ = await asyncio.wait({waiting}, timeout=0.02)
     assert not done
-    one.elector._cluster = ApiServer(clock=lambda: NOW)
+    one.elector._cluster = cast("KubeClient", ApiServer(clock=lambda: NOW))
     await asyncio.wait_for(waiting, 60)
 
 

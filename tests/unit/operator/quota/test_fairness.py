@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from operator_world import SPACE, World, ended, metadata, running, sandbox_object, template_object
 from sandpod_api import names
 from sandpod_api.conditions import ConditionType, Reason, find
-from sandpod_kube.errors import RefusedError
+from sandpod_kube.errors import DeniedError
 from sandpod_kube.resources import PODS, POOLS, SANDBOXES, TEMPLATES, Key, Resource
 
 Pools = dict[str, int]
@@ -31,7 +31,7 @@ class Short(World):
     def check(self, resource: Resource) -> None:
         counted = len(self.named("Pod")) + sum(self.now < time + self.lag for time in self.went)
         if resource.kind == "Pod" and counted >= self.quota:
-            raise RefusedError(403, "Forbidden", "exceeded quota: pods, requested: 1")
+            raise DeniedError(403, "Forbidden", "exceeded quota: pods, requested: 1")
 
     async def with_pools(self, pools: Pools) -> None:
         self.close_namespace()
@@ -185,7 +185,7 @@ async def test_pool_that_no_place_is_large_enough_for_holds_up_nobody() -> None:
 
     def refuse(resource: Resource) -> None:
         if resource.kind == "Pod" and making[0].startswith("huge"):
-            raise RefusedError(403, "Forbidden", "exceeded quota: limits.cpu, requested: 1k")
+            raise DeniedError(403, "Forbidden", "exceeded quota: limits.cpu, requested: 1k")
         if check is not None:
             check(resource)
 
