@@ -9,8 +9,22 @@ from sandpod_operator.settings import OperatorSettings
 NODE_IP: Final = "$(NODE_IP)"
 """In an address: Kubernetes puts the node's own there."""
 _KUBELET_PORT: Final = 10250
-# Where clouds tell machines who they are, credentials among it: nearly all of them, and Amazon's over IPv6.
-_METADATA: Final = ("169.254.169.254:80", "[fd00:ec2::254]:80")
+# Where clouds tell machines and pods who they are, credentials among it.
+METADATA: Final = (
+    "169.254.169.254:80",  # nearly all clouds
+    "[fd00:ec2::254]:80",  # Amazon EC2 over IPv6
+    "[fd20:ce::254]:80",  # Google over IPv6
+    "169.254.169.252:988",  # Google: GKE's own metadata server on each node
+    "169.254.170.2:80",  # Amazon ECS: credentials of tasks
+    "169.254.170.23:80",  # Amazon EKS: credentials of pods
+    "[fd00:ec2::23]:80",  # the same over IPv6
+    "168.63.129.16:80",  # Azure: the host's agent
+    "100.100.100.200:80",  # Alibaba
+    "169.254.0.23:80",  # Tencent
+    "169.254.42.42:80",  # Scaleway
+    "[fd00:42::42]:80",  # the same over IPv6
+    "192.0.0.192:80",  # Oracle Cloud Classic
+)
 
 
 def probes(template: SandboxTemplate, profile: NetworkProfile, settings: OperatorSettings) -> list[str]:
@@ -22,7 +36,7 @@ def probes(template: SandboxTemplate, profile: NetworkProfile, settings: Operato
     dns = "" if profile.dns else settings.cluster_dns
     peer = "" if any(opens(each, settings.peer) for each in template.spec.network_profiles) else settings.peer
     more = (part.strip() for part in settings.more_probes.split(","))
-    wanted = (settings.api_server, f"{NODE_IP}:{_KUBELET_PORT}", *_METADATA, peer, dns, *more)
+    wanted = (settings.api_server, f"{NODE_IP}:{_KUBELET_PORT}", *METADATA, peer, dns, *more)
     return [address for address in wanted if address]
 
 

@@ -9,7 +9,9 @@ from operator_world import a_sandbox, a_template, settings
 from sandpod_api.types import NetworkProfile
 from sandpod_operator.manifests.children import build_volume_claim
 from sandpod_operator.manifests.pod import build_pod, find_profile, workspace_of
+from sandpod_operator.manifests.probes import METADATA
 
+PROBED = ["10.96.0.1:443", "$(NODE_IP):10250", *METADATA, "10.96.0.10:53"]
 CLOSED = NetworkProfile(name="none")
 
 PLAIN_POD: dict[str, Any] = {
@@ -69,7 +71,7 @@ PLAIN_POD: dict[str, Any] = {
                     {"name": "NODE_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}},
                     {
                         "name": "SANDPOD_PROBES",
-                        "value": "10.96.0.1:443,$(NODE_IP):10250,169.254.169.254:80,[fd00:ec2::254]:80,10.96.0.10:53",
+                        "value": ",".join(PROBED),
                     },
                     {"name": "SANDPOD_PROBE_INTERVAL", "value": "300"},
                     {"name": "SANDPOD_PREIMPORT", "value": ""},

@@ -1,15 +1,33 @@
 """What the runner of a sandbox has to try in vain before the sandbox is handed out."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from operator_world import a_template, settings
 from sandpod_api.types import NetworkProfile
 from sandpod_operator.manifests.probes import opened_by, opens, probes
 
+EXAMPLE = Path(__file__).resolve().parents[4] / "manifests/examples/template-egress.yaml"
 CLOSED = NetworkProfile(name="none")
-NODE_AND_METADATA = ["$(NODE_IP):10250", "169.254.169.254:80", "[fd00:ec2::254]:80"]
+METADATA = [
+    "169.254.169.254:80",
+    "[fd00:ec2::254]:80",
+    "[fd20:ce::254]:80",
+    "169.254.169.252:988",
+    "169.254.170.2:80",
+    "169.254.170.23:80",
+    "[fd00:ec2::23]:80",
+    "168.63.129.16:80",
+    "100.100.100.200:80",
+    "169.254.0.23:80",
+    "169.254.42.42:80",
+    "[fd00:42::42]:80",
+    "192.0.0.192:80",
+]
+NODE_AND_METADATA = ["$(NODE_IP):10250", *METADATA]
 PEER = "10.244.0.9:8081"
 
 
@@ -59,6 +77,19 @@ def test_what_a_profile_opens_is_known_before_there_is_a_pod(egress: list[dict[s
     strict = settings(api_server="10.96.0.1:443", more_probes="10.1.1.1:80")
     assert opened_by(web(*egress), a_template(), strict) == opened
     assert opened_by(web(*egress), a_template(), settings(api_server="10.96.0.1:443", allow_open_network=True)) is None
+
+
+def test_profile_of_the_examples_opens_none_of_them() -> None:
+    example = yaml.safe_load(EXAMPLE.read_text(encoding="utf-8"))
+    for profile in example["spec"]["networkProfiles"]:
+        assert opened_by(NetworkProfile.model_validate(profile), a_template(), settings()) is None
+
+
+@pytest.mark.parametrize("address", METADATA)
+def test_profile_that_opens_one_clouds_metadata_is_told_of(address: str) -> None:
+    host = address.rpartition(":")[0].strip("[]")
+    profile = web({"cidr": f"{host}/{128 if ':' in host else 32}"})
+    assert opened_by(profile, a_template(), settings()) == address
 
 
 @pytest.mark.parametrize(

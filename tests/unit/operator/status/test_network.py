@@ -19,6 +19,7 @@ from sandpod_api import names
 from sandpod_api.conditions import Condition, ConditionType, Reason, find
 from sandpod_kube.resources import PODS, SANDBOXES, TEMPLATES, Key
 from sandpod_operator.manifests.pod import build_pod, find_profile
+from sandpod_operator.manifests.probes import METADATA
 from sandpod_operator.model.observed import ObservedSandbox
 from sandpod_operator.model.pod import Pod
 from sandpod_operator.status.network import network_applied, probed, to_relabel
@@ -114,8 +115,7 @@ def test_addresses_are_those_that_this_pod_tried_with_its_nodes_own_among_them()
     assert list(probed(pod_under("none"))) == [
         "10.96.0.1:443",
         "198.51.100.7:10250",
-        "169.254.169.254:80",
-        "[fd00:ec2::254]:80",
+        *METADATA,
         "10.96.0.10:53",
     ]
     assert list(probed(a_pod())) == []
