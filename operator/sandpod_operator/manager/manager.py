@@ -183,6 +183,8 @@ class Operator:
         await asyncio.wait({waiting, stopped}, return_when=asyncio.FIRST_COMPLETED)
         acquired = waiting.done()
         await _cancel({waiting, stopped})
+        if acquired:
+            waiting.result()  # An election that broke is not one that was won.
         return acquired
 
     async def _work(self, lease: asyncio.Task[None]) -> int:

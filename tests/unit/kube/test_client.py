@@ -10,6 +10,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from kubernetes.aio import client
+from kubernetes.aio.config import ConfigException
 
 from operator_world import sandbox_object
 from sandpod_kube import configuration as configuration_module
@@ -183,6 +184,16 @@ async def test_token_of_a_kubeconfigs_plugin_is_renewed(
             await client.get(PODS, "boxes", "box")
         await client.close()
     assert peer.tokens[-1] == "Bearer second"
+
+
+async def test_token_that_can_t_be_read_is_no_answer(cluster: KubeClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def read(_: object) -> None:
+        raise ConfigException("Token file exists but empty.")
+
+    cluster._configuration.settings.api_key["BearerToken"] = "bearer old"
+    monkeypatch.setattr(cluster._configuration.settings, "refresh_api_key_hook", read)
+    with pytest.raises(UnreachableError):
+        await cluster.get(PODS, "boxes", "box")
 
 
 def _kubeconfig(folder: Path, server: str, plugin: Path) -> Path:
