@@ -1,7 +1,8 @@
 import asyncio
 import contextlib
+import weakref
 from collections.abc import AsyncIterator
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -133,3 +134,19 @@ async def test_object_that_is_gone_has_no_date(bench: Bench) -> None:
     bench.later(1)
     await bench.idle()
     assert bench.begun == []
+
+
+class Date(datetime):
+    """A date that can be seen to be forgotten."""
+
+
+async def test_date_of_an_earlier_turn_is_kept_no_longer(bench: Bench) -> None:
+    bench.result = Date.fromtimestamp((NOW + timedelta(days=7)).timestamp(), UTC)
+    earlier = weakref.ref(bench.result)
+    bench.queue.add(A)
+    await bench.idle()
+    bench.result = NOW + timedelta(days=7)
+    bench.queue.add(A)
+    await bench.idle()
+    assert bench.begun == [A, A]
+    assert earlier() is None
