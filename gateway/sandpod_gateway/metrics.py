@@ -25,7 +25,7 @@ class _WarmCollector(Collector):
         self._read = read
 
     def collect(self) -> list[GaugeMetricFamily]:
-        family = GaugeMetricFamily("sandpod_pool_ready", "Warm sandboxes that can be claimed.", labels=["template"])
+        family = GaugeMetricFamily("sandpod_warm_sandboxes", "Warm sandboxes by template.", labels=["template"])
         for template, count in self._read().items():
             family.add_metric([template], count)
         return [family]

@@ -52,6 +52,7 @@ class Controller:
         self._settings = settings
         self._clock = clock
         self._suspects: dict[Key, datetime] = {}
+        self._listed: set[tuple[Resource, str]] = set()
 
     def saw(self, resource: Resource, manifest: dict[str, Any]) -> None:
         """Take in an object that was watched, listed or answered, and wake whoever depends on it."""
@@ -134,10 +135,11 @@ class Controller:
         self._trim_notes()
 
     async def _resync(self, resource: Resource, namespace: str) -> None:
-        first = not self._store.keys(resource)
+        first = (resource, namespace) not in self._listed
         with self._store.listing(resource, namespace) as listing:
             async for manifest in self._cluster.pages(resource, namespace):
                 listing.put(manifest)
+        self._listed.add((resource, namespace))
         if listing.bad:
             _log.warning("%d %s in %s can't be read and are left alone", listing.bad, resource.plural, namespace)
         if not first:

@@ -76,7 +76,7 @@ class EventPoster:
             try:
                 await self._post(event)
             except ConflictError:
-                continue  # It has been told already.
+                pass  # It has been posted already.
             except ClusterError as error:
                 _log.debug("an Event was not posted: %s", error)
                 self._metrics.events_dropped.inc()

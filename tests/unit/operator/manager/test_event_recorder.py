@@ -2,6 +2,8 @@ import asyncio
 import contextlib
 from typing import Any
 
+import pytest
+
 from operator_world import NOW
 from sandpod_kube.errors import ConflictError, UnreachableError
 from sandpod_kube.resources import SANDBOXES
@@ -80,3 +82,26 @@ def test_flood_of_events_is_dropped_and_counted() -> None:
     for number in range(600):
         poster.emit(emit(str(number)))
     assert metrics.registry.get_sample_value("sandpod_operator_events_dropped_total") == 100
+
+
+async def test_events_that_are_there_already_are_posted_no_faster(monkeypatch: pytest.MonkeyPatch) -> None:
+    rests: list[float] = []
+    rested = asyncio.Event()
+
+    async def post(_: dict[str, Any]) -> None:
+        raise ConflictError(409, "AlreadyExists", "it is there")
+
+    async def rest(seconds: float) -> None:
+        rests.append(seconds)
+        rested.set()
+
+    poster = EventPoster(post, Metrics(), lambda: NOW)
+    poster.emit(emit())
+    monkeypatch.setattr(asyncio, "sleep", rest)
+    task = asyncio.create_task(poster.run())
+    async with asyncio.timeout(5):
+        await rested.wait()
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    assert rests == [0.05]
