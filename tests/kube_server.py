@@ -14,8 +14,8 @@ from aiohttp.test_utils import TestServer
 from exec_server import Handler, echo
 from sandboxes import Json, MemoryApi
 from sandpod_api import names
-from sandpod_gateway.backends.cluster_errors import RefusedError
 from sandpod_gateway.backends.exec_protocol import V5
+from sandpod_kube.errors import RefusedError
 
 _PREFIX = f"/apis/{names.API_VERSION}/namespaces/tests"
 

@@ -1,6 +1,6 @@
 """States of the world, by name, each with the status that it must give: together they reach every reason a Sandbox has.
 
-Called by `unit/operator/test_status.py`, and by the test that all reasons are reached.
+Called by `unit/operator/status/test_sandbox.py`, and by the test that all reasons are reached.
 """
 
 import json
@@ -11,10 +11,8 @@ from operator_world import NOW, a_pod, a_sandbox, a_template, ago, condition, en
 from sandpod_api import names
 from sandpod_api.base import rfc3339
 from sandpod_api.conditions import Reason
-from sandpod_operator.kernels import Kernel
-from sandpod_operator.notes import Refusal
-from sandpod_operator.observe import ObservedSandbox
-from sandpod_operator.pods import Pod
+from sandpod_operator.model.observed import Kernel, ObservedSandbox, Refusal
+from sandpod_operator.model.pod import Pod
 
 # It was ready once: what it had in it can be lost.
 LIVED = {"startTime": rfc3339(ago(30)), "podName": "box", "nodeName": "node-1", "image": "sandpod/sandbox:test"}

@@ -7,32 +7,26 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from sandpod_api import names
 from sandpod_api.base import rfc3339
 from sandpod_api.types import Sandbox, SandboxPool, SandboxTemplate
-from sandpod_operator.controller import Controller
-from sandpod_operator.errors import ConflictError, NotFoundError
+from sandpod_kube.errors import ConflictError, NotFoundError
+from sandpod_kube.resources import NAMESPACE, SANDBOXES, WATCHED, Key, Resource, key_of
+from sandpod_operator.cache.object_cache import Store
+from sandpod_operator.controllers.dispatcher import Controller
+from sandpod_operator.controllers.reconciler import Reconciler
+from sandpod_operator.controllers.state import Notes
+from sandpod_operator.controllers.workqueue import WorkQueue
 from sandpod_operator.metrics import Metrics
-from sandpod_operator.notes import Notes
-from sandpod_operator.pods import Pod
-from sandpod_operator.queue import WorkQueue
-from sandpod_operator.reconcile import Reconciler
-from sandpod_operator.resources import (
-    NAMESPACE,
-    SANDBOXES,
-    WATCHED,
-    Key,
-    Resource,
-    key_of,
-)
+from sandpod_operator.model.pod import Pod
+from sandpod_operator.quota.admission import Turns
 from sandpod_operator.settings import OperatorSettings
-from sandpod_operator.store import Store
-from sandpod_operator.turns import Turns
 
 if TYPE_CHECKING:
-    from sandpod_operator.actions import Emit
+    from sandpod_kube.client import KubeClient
+    from sandpod_operator.model.actions import Emit
 
 NOW = datetime(2026, 3, 1, 12, 0, 0, tzinfo=UTC)
 SPACE = "boxes"
@@ -279,7 +273,7 @@ class World:
         turns = Turns(store=self.store, wake=self.queue.add, settings=self.settings, clock=self.clock)
         self.told: list[Emit] = []
         self.controller = Controller(
-            cluster=self.api,
+            cluster=cast("KubeClient", self.api),
             store=self.store,
             notes=self.notes,
             turns=turns,
@@ -289,7 +283,7 @@ class World:
             clock=self.clock,
         )
         self.reconciler = Reconciler(
-            cluster=self.api,
+            cluster=cast("KubeClient", self.api),
             store=self.store,
             notes=self.notes,
             turns=turns,

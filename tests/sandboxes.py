@@ -7,7 +7,7 @@ from typing import Any
 
 from sandpod_api import names
 from sandpod_api.types import Sandbox
-from sandpod_gateway.backends.cluster_errors import RefusedError
+from sandpod_kube.errors import RefusedError
 
 Json = dict[str, Any]
 

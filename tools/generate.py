@@ -178,8 +178,8 @@ Pools of one namespace share what there is, and need no settings for it:
   one fails it goes on with one at a time, and what has failed is replaced after a wait that doubles: `PoolBlocked` on
   the pool says why.
 
-All of it is in `operator/sandpod_operator/shares.py` and `pace.py`. To give one pool more than others, give it more
-`replicas`; to keep places for claims, give the quota more than the pools' `replicas` together.
+All of it is in `operator/sandpod_operator/quota` and `model/pool_backoff.py`. To give one pool more than others, give
+it more `replicas`; to keep places for claims, give the quota more than the pools' `replicas` together.
 """.splitlines()
 
 

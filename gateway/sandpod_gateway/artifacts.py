@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from sandpod_api.results import ArtifactContent, ArtifactList, ErrorCode
+from sandpod_gateway.api.results import ArtifactContent, ArtifactList, ErrorCode
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.file_content import as_text, mime_type
 from sandpod_gateway.files import MAX_READ, Files, told_path

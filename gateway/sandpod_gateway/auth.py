@@ -19,7 +19,7 @@ from fastmcp.server.dependencies import get_access_token
 from mcp.server.auth.provider import AccessToken as SdkToken
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
-from sandpod_api.results import ErrorCode
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import StartError
 
 logger = logging.getLogger(__name__)

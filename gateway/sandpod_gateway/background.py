@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
-from sandpod_api.results import ErrorCode
-from sandpod_api.run_results import ContextList, ContextRestarted, Outcome, RunList, RunOutput, RunStarted
+from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.api.run_results import ContextList, ContextRestarted, Outcome, RunList, RunOutput, RunStarted
 from sandpod_gateway.asking import ask_runner
 from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.connection import RunnerConnection

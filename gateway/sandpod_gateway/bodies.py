@@ -13,8 +13,8 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from sandpod_api.results import ErrorCode
 from sandpod_gateway import messages
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.sessions import owner_in, refused

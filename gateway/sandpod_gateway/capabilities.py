@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable
 from typing import Any, Final
 
-from sandpod_api.run_results import Language
+from sandpod_gateway.api.run_results import Language
 from sandpod_gateway.backends.base import TemplateInfo
 from sandpod_gateway.files import MAX_ENTRIES, MAX_READ
 from sandpod_gateway.settings import Settings

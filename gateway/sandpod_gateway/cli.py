@@ -16,8 +16,8 @@ from typing import Final
 
 import uvicorn
 
-from sandpod_api.results import ErrorCode
 from sandpod_gateway import banner, connections, key_commands, logs, stdio
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.backends.factory import create_backend
 from sandpod_gateway.errors import SandpodError, StartError

@@ -6,7 +6,7 @@
 Anything else that is raised is a bug: it is logged whole and told as `backend_error` without its text.
 """
 
-from sandpod_api.results import ErrorCode, Problem
+from sandpod_gateway.api.results import ErrorCode, Problem
 
 
 class SandpodError(Exception):

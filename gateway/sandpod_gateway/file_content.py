@@ -5,7 +5,7 @@ import binascii
 import mimetypes
 from typing import Literal
 
-from sandpod_api.results import ErrorCode
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
 
 

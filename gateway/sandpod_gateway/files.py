@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from sandpod_api.base import rfc3339
 from sandpod_api.names import WORKSPACE
-from sandpod_api.results import (
+from sandpod_gateway.api.results import (
     ErrorCode,
     FileChanged,
     FileContent,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sandpod_api.names import NETWORK_NONE
-from sandpod_api.run_results import Outcome
+from sandpod_gateway.api.run_results import Outcome
 
 _MISSING_PYTHON: Final = re.compile(r"ModuleNotFoundError: No module named '([\w.]{1,100})'")
 _MISSING_NODE: Final = re.compile(r"Cannot find (?:module|package) '([^'\n]{1,100})'")

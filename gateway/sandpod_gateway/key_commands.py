@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from sandpod_api.results import ErrorCode
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.auth import KeyEntry, KeyFile, make_key, read_keys
 from sandpod_gateway.errors import StartError
 

@@ -14,7 +14,7 @@ from typing import Annotated, Final, Protocol
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sandpod_api.fields import DAY
-from sandpod_api.results import ErrorCode
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
 
 POLL_SECONDS: Final = 30.0

@@ -14,7 +14,7 @@ import pydantic_core
 from mcp_types import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR, jsonrpc_message_adapter
 from pydantic import ValidationError
 
-from sandpod_api.results import ErrorCode, Problem
+from sandpod_gateway.api.results import ErrorCode, Problem
 
 MAX_BYTES: Final = 4 * 2**20  # of one message; what the SDK takes too
 MAX_VALUES: Final = 5000  # of all lists and objects of a message together; validation costs about 10 us for each

@@ -10,8 +10,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from sandpod_api.results import ErrorCode
-from sandpod_api.run_results import Language, Outcome
+from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.api.run_results import Language, Outcome
 
 # From one frame's round trip to the longest run that a template allows.
 _RUN_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600)
@@ -25,7 +25,7 @@ class _WarmCollector(Collector):
         self._read = read
 
     def collect(self) -> list[GaugeMetricFamily]:
-        family = GaugeMetricFamily("sandpod_pool_ready", "Warm sandboxes that can be claimed.", labels=["template"])
+        family = GaugeMetricFamily("sandpod_warm_sandboxes", "Warm sandboxes by template.", labels=["template"])
         for template, count in self._read().items():
             family.add_metric([template], count)
         return [family]

@@ -6,7 +6,7 @@ The sandbox stands in the name so that any gateway finds a run again with no lis
 import secrets
 
 from sandpod_api.names import is_dns_label
-from sandpod_api.results import ErrorCode
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
 from sandpod_runner import protocol
 

@@ -9,8 +9,8 @@ from typing import Annotated, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from sandpod_api.base import rfc3339
-from sandpod_api.run_results import ContextInfo, Outcome, RunInfo, RunOutput, RunResult
 from sandpod_gateway import ansi
+from sandpod_gateway.api.run_results import ContextInfo, Outcome, RunInfo, RunOutput, RunResult
 from sandpod_gateway.run_ids import run_id, split_run_id
 from sandpod_gateway.runner_messages import Ended, checked
 from sandpod_runner.frames import Frame

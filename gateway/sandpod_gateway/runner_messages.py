@@ -7,8 +7,8 @@ from typing import Annotated, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from sandpod_api.results import Artifact, ErrorCode
-from sandpod_api.run_results import Outcome
+from sandpod_gateway.api.results import Artifact, ErrorCode
+from sandpod_gateway.api.run_results import Outcome
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.file_content import mime_type
 from sandpod_gateway.limits import MAX_PATH

@@ -8,8 +8,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Final
 
-from sandpod_api.run_results import RunResult
 from sandpod_gateway.ansi import Stripper
+from sandpod_gateway.api.run_results import RunResult
 from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.hints import Place, hint_for
 from sandpod_gateway.output import Capture

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 import anyio
 
-from sandpod_api.results import ErrorCode
-from sandpod_api.run_results import Outcome
+from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.api.run_results import Outcome
 from sandpod_gateway.backends.base import ClaimRequest, SandboxRecord
 from sandpod_gateway.connection import RunnerConnection
 from sandpod_gateway.errors import SandpodError

@@ -15,7 +15,7 @@ from typing import Final
 
 import anyio
 
-from sandpod_api.results import ErrorCode
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.base import Backend, ClaimRequest, SandboxRecord, TemplateInfo
 from sandpod_gateway.connection import RunnerConnection, open_connection
 from sandpod_gateway.endings import forgotten, require_usable

@@ -18,7 +18,7 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from sandpod_api.results import ErrorCode
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.auth import LOCAL_OWNER, owner_of
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.metrics import Metrics

@@ -21,7 +21,7 @@ from pydantic_settings import (
 )
 
 from sandpod_api.fields import DAY
-from sandpod_api.results import ErrorCode
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.kubernetes_settings import KubernetesSettings
 from sandpod_gateway.backends.local_settings import LocalSettings
 from sandpod_gateway.errors import StartError

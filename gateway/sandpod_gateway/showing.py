@@ -10,7 +10,7 @@ from typing import Final
 
 from pydantic import BaseModel
 
-from sandpod_api.run_results import Rich, RunOutput
+from sandpod_gateway.api.run_results import Rich, RunOutput
 from sandpod_gateway.hints import about_dropped
 from sandpod_runner import protocol
 

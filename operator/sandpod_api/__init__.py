@@ -1,4 +1,4 @@
-"""What operator, gateway and their users agree on: resources, conditions, names, results.
+"""What operator, gateway and their users agree on: the three resources, their conditions, names.
 
-Everything else imports this package; it imports nothing of Sandpod and no client of any server.
+It imports nothing of Sandpod and no client of any server; what calls return is the gateway's.
 """

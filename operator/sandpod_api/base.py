@@ -1,7 +1,4 @@
-"""What all of the API's models share: camelCase on the wire, closed, and times in RFC 3339.
-
-Called by the other modules of this package only.
-"""
+"""What all models of the API share: camelCase on the wire, no unknown fields, and times in RFC 3339."""
 
 from datetime import UTC, datetime
 from typing import Annotated, Any

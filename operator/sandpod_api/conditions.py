@@ -1,7 +1,6 @@
 """The conditions of a Sandbox and a pool, every reason with a sentence and what to do, and how a condition is set.
 
-Called by the operator (which computes them) and by the gateway (which tells a caller why). Metric labels come from
-the same lists. It holds no policy: which reason applies is the operator's `status.py`.
+The labels of metrics come from the same lists. Which reason applies is the operator's decision.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,7 @@
 """Renders the CustomResourceDefinitions from `types.py`.
 
-Called by `make generate` and by the test that compares its output with the checked-in files. Kubernetes wants a
-structural schema: no references, no unions but a nullable, no `additionalProperties` beside `properties`; whatever
-can't be written so is refused here instead of by the API server.
+Kubernetes wants a structural schema: no references, no unions except with null, no `additionalProperties` next to
+`properties`; whatever can't be written so is refused here instead of by the API server.
 """
 
 import sys

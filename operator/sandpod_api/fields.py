@@ -1,7 +1,4 @@
-"""The small things that all resources are made of: names, quantities, CEL rules, metadata, a workspace.
-
-Called by `types.py` and `templates.py`, which hold the resources themselves.
-"""
+"""The small things that all resources are made of: names, quantities, CEL rules, metadata, a workspace."""
 
 import re
 from typing import Annotated, Any, Final, Literal

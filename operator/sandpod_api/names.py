@@ -1,7 +1,4 @@
-"""Every name that two parts must spell alike: group, kinds, labels, annotations, children.
-
-Called by all of Sandpod and by the chart's tests; it decides nothing.
-"""
+"""Every name that two parts must spell alike: group, kinds, labels, annotations, children."""
 
 import hashlib
 import re

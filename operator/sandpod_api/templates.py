@@ -1,7 +1,6 @@
 """SandboxTemplate: what sandboxes of one kind are made of.
 
-`types.py` gives its names to the rest of Sandpod. Hardening is no option here: every pod has it, whatever a template
-says.
+Hardening is not an option: every pod has it, whatever a template says.
 """
 
 from typing import Annotated, Final, Literal, Self

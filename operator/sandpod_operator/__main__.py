@@ -27,7 +27,7 @@ def main() -> None:
         sys.exit(2)
     configure(settings.log_format, settings.log_level)
     # Imported late: kopf and the Kubernetes client take a second, and wrong settings need neither.
-    from sandpod_operator.supervisor import run  # noqa: PLC0415
+    from sandpod_operator.manager.manager import run  # noqa: PLC0415
 
     sys.exit(asyncio.run(run(settings)))
 

@@ -1,4 +1,4 @@
-"""Log lines on standard error, for people or as JSON. Called by `__main__` once."""
+"""Log lines on standard error, for people or as JSON."""
 
 import json
 import logging

@@ -1,7 +1,7 @@
 """What Prometheus can ask the operator: its work, its pools, how long sandboxes take, whether events arrive.
 
-Called by whatever does the work. No label names a sandbox, an owner or a session, so the number of series does not
-grow with use; pools and network policies are few and named by an administrator.
+No label names a sandbox, an owner or a session, so the number of series does not grow with use; pools and network
+policies are few and named by an administrator.
 """
 
 import contextlib
@@ -104,6 +104,10 @@ class Metrics:
             "Events not posted to keep their rate bounded.",
             registry=self.registry,
         )
+
+    def count_write(self, verb: str, kind: str, result: str) -> None:
+        """Count a write to the API server."""
+        self.api_writes.labels(verb, kind, result).inc()
 
     def set_widening(self, namespace: str, policies: set[str]) -> None:
         """Say which policies open something to a namespace's sandboxes, and log those that are new."""

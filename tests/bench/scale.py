@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from bench.rows import HEAD, Row, line
 from e2e.cluster import Cluster, until
-from e2e.fake_node import LABEL, Pods, fake_node
+from e2e.fake_node import LABEL, fake_node
 from e2e.faulty_proxy import NONE, faulty_proxy
 from e2e.operator_process import Objects, OperatorProcess, namespace
 from e2e.warm_objects import Namespace, gateways
@@ -197,7 +197,7 @@ async def orphans(count: int) -> AsyncIterator[Row]:
     with ExitStack() as stack:
         there = stack.enter_context(namespace("orphans"))
         folder = Path(stack.enter_context(TemporaryDirectory()))
-        pods = await Pods.connect(KubernetesSettings(namespace=there.sandboxes))
+        pods = await cluster_module.Cluster.connect(KubernetesSettings(namespace=there.sandboxes))
 
         async def leave(number: int) -> None:
             labels = {names.LABEL_MANAGED_BY: names.MANAGED_BY, names.LABEL_SANDBOX: f"orphan-{number}"}

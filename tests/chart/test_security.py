@@ -8,7 +8,7 @@ from operator_world import a_sandbox, a_template, settings
 from sandpod_api import names
 from sandpod_api.types import NetworkProfile
 from sandpod_gateway.backends.cluster_checks import RIGHTS
-from sandpod_operator.manifests import build_pod
+from sandpod_operator.manifests.pod import build_pod
 
 SANDBOXES = "sandpod-sandboxes"
 WITH_ALL = ("ingress.enabled=true", "ingress.host=x.example", "tls.secretName=t", "tests.keySecret=k")

@@ -11,7 +11,7 @@ from mcp_types import ImageContent
 
 from background import read_until
 from e2e.server import serving
-from sandpod_api.results import ErrorCode
+from sandpod_gateway.api.results import ErrorCode
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 

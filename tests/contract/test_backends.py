@@ -9,7 +9,7 @@ import pytest
 from contract.backend_fixtures import Case
 from contract.obligations import OBLIGATIONS, keeps
 from contract.peer import BOUND, Peer, talk, until
-from sandpod_api.results import ErrorCode
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.base import Backend, ClaimRequest, SandboxRecord
 from sandpod_gateway.errors import SandpodError
 

@@ -15,7 +15,7 @@ from mcp_types import ImageContent
 
 from background import read_until
 from contract.served import local_gateway
-from sandpod_api.results import ErrorCode
+from sandpod_gateway.api.results import ErrorCode
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.needs_userns]
 

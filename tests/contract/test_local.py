@@ -20,7 +20,7 @@ import pytest
 
 from contract.backend_fixtures import descendants, first_processes
 from contract.peer import BOUND, talk, until
-from sandpod_api.results import ErrorCode
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends import bwrap, local_host
 from sandpod_gateway.backends.base import ClaimRequest
 from sandpod_gateway.backends.local import LocalBackend

@@ -19,7 +19,7 @@ from mcp_types import ImageContent
 from background import read_until
 from contract.runner_harness import search_path
 from gateway_peers import until
-from sandpod_api.results import ErrorCode
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.backends.base import ByteStream
 from sandpod_gateway.backends.local import LocalBackend

@@ -20,7 +20,7 @@ from fastmcp import Client
 
 from contract.served import Served, local_gateway
 from gateway_peers import until
-from sandpod_api.results import ErrorCode
+from sandpod_gateway.api.results import ErrorCode
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.needs_userns]
 

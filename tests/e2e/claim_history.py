@@ -15,7 +15,7 @@ from typing import Any
 
 from sandpod_api import names
 from sandpod_gateway.backends import cluster as cluster_module
-from sandpod_gateway.backends.cluster_errors import RefusedError, UnreachableError
+from sandpod_kube.errors import RefusedError, UnreachableError
 
 Json = dict[str, Any]
 

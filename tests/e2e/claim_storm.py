@@ -18,7 +18,7 @@ from pathlib import Path
 from e2e.claim_history import History, Verdict, judge, read_journals
 from e2e.claim_worker import WorkerConfig
 from e2e.cluster import Cluster, until
-from e2e.fake_node import Pods, fake_node
+from e2e.fake_node import fake_node
 from e2e.faulty_proxy import Faults, faulty_proxy
 from e2e.operator_process import Objects, OperatorProcess, run
 from sandpod_api import names
@@ -214,7 +214,10 @@ class TryCounter:
 async def _history(there: Cluster) -> AsyncIterator[History]:
     """Record from now on, when nothing is there yet."""
     settings, history = KubernetesSettings(namespace=there.sandboxes), History()
-    sources = {names.SANDBOXES: await cluster_module.Cluster.connect(settings), "pods": await Pods.connect(settings)}
+    sources = {
+        names.SANDBOXES: await cluster_module.Cluster.connect(settings),
+        "pods": await cluster_module.Cluster.connect(settings),
+    }
     following = []
     for plural, api in sources.items():
         page = await api.list_page(plural, {})

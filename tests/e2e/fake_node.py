@@ -16,28 +16,21 @@ from e2e.cluster import Cluster
 from sandpod_api import names
 from sandpod_api.base import rfc3339
 from sandpod_gateway.backends import cluster as cluster_module
-from sandpod_gateway.backends.cluster_errors import ClusterError
 from sandpod_gateway.backends.kubernetes_settings import KubernetesSettings
+from sandpod_kube.errors import ClusterError
+from sandpod_kube.resources import PODS
 
 LABEL: Final = "sandpod.dev/bench"
-MERGE: Final = "application/merge-patch+json"
 LEASE_SECONDS: Final = 10.0
 WRITERS: Final = 8  # reports at once
 
 Json = dict[str, Any]
 
 
-class Pods(cluster_module.Cluster):
-    """The pods of one namespace."""
-
-    def _path(self, plural: str, name: str | None = None) -> str:
-        return f"/api/v1/namespaces/{self.namespace}/{plural}" + (f"/{name}" if name else "")
-
-
 class FakeNode:
     """Reports on the pods of one namespace."""
 
-    def __init__(self, pods: Pods) -> None:
+    def __init__(self, pods: cluster_module.Cluster) -> None:
         self._pods = pods
         self._slots = asyncio.Semaphore(WRITERS)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -73,7 +66,10 @@ class FakeNode:
         task.add_done_callback(self._tasks.discard)
 
     async def _end(self, name: str) -> None:
-        await self._call("DELETE", name, query={"gracePeriodSeconds": "0"})
+        async with self._slots:
+            with contextlib.suppress(ClusterError):
+                path = PODS.path(self._pods.namespace, name)
+                await self._pods.client._request("DELETE", path, query={"gracePeriodSeconds": "0"})
 
     async def _start(self, name: str) -> None:
         now = rfc3339(datetime.now(UTC))
@@ -94,12 +90,9 @@ class FakeNode:
                 }
             ],
         }
-        await self._call("PATCH", f"{name}/status", body={"status": status}, content_type=MERGE)
-
-    async def _call(self, verb: str, name: str, **request: Any) -> None:
         async with self._slots:
             with contextlib.suppress(ClusterError):
-                await self._pods._call(verb, self._pods._path("pods", name), **request)
+                await self._pods.client.patch_status(PODS, self._pods.namespace, name, status)
 
 
 @asynccontextmanager
@@ -118,7 +111,7 @@ async def fake_node(there: Cluster) -> AsyncIterator[dict[str, Any]]:
     }
     await there.kubectl("apply", "-f", "-", stdin=json.dumps(node))
     await there.kubectl("patch", "node", name, "--subresource=status", "-p", json.dumps({"status": node["status"]}))
-    api = await Pods.connect(KubernetesSettings(namespace=there.sandboxes))
+    api = await cluster_module.Cluster.connect(KubernetesSettings(namespace=there.sandboxes))
     working = [asyncio.create_task(FakeNode(api).run()), asyncio.create_task(_be_alive(there, name))]
     try:
         yield {"nodeSelector": {LABEL: there.sandboxes}, "tolerations": [{"key": LABEL, "operator": "Exists"}]}
@@ -131,11 +124,12 @@ async def fake_node(there: Cluster) -> AsyncIterator[dict[str, Any]]:
         await there.kubectl("delete", "node", name, "--wait=false", check=False)
 
 
-async def _see_off(pods: Pods) -> None:
+async def _see_off(pods: cluster_module.Cluster) -> None:
     """Remove what is left on the node: no kubelet does, and garbage collection takes minutes for thousands."""
     while (await pods.list_page("pods", {"limit": "1"}))["items"]:
         with contextlib.suppress(ClusterError):
-            await pods._call("DELETE", pods._path("pods"), query={"gracePeriodSeconds": "0", "limit": "500"})
+            query = {"gracePeriodSeconds": "0", "limit": "500"}
+            await pods.client._request("DELETE", PODS.path(pods.namespace), query=query)
 
 
 async def _be_alive(there: Cluster, node: str) -> None:

@@ -132,7 +132,7 @@ def _cut(request: web.Request) -> web.Response:
 async def faulty_proxy(kubeconfig: Path, faults: Faults, told: Told | None = None) -> AsyncIterator[FaultyProxy]:
     """Run a proxy and write a kubeconfig that leads through it."""
     api = await cluster_module.Cluster.connect(KubernetesSettings(namespace="default"))
-    tls = api._api.rest_client.ssl_context
+    tls = (await api.client.access()).ssl_context
     connector = aiohttp.TCPConnector(ssl=tls, limit=0)
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=5)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=True) as upstream:

@@ -21,7 +21,7 @@ from e2e.cluster import Cluster, ClusterError, until
 from e2e.operator_process import namespace, run
 from operator_world import a_sandbox, a_template, settings
 from sandpod_api.types import NetworkProfile
-from sandpod_operator.manifests import build_pod
+from sandpod_operator.manifests.pod import build_pod
 
 Pod = dict[str, Any]
 Change = Callable[[Pod], object]

@@ -16,12 +16,12 @@ import pytest
 from e2e.cluster import Cluster, until
 from e2e.warm_objects import TEMPLATE, Namespace, drain, gateways
 from sandpod_api import names
-from sandpod_api.results import ErrorCode
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends import cluster as cluster_module
 from sandpod_gateway.backends.base import ClaimRequest, SandboxRecord
-from sandpod_gateway.backends.cluster_errors import RefusedError
 from sandpod_gateway.backends.kubernetes_settings import KubernetesSettings
 from sandpod_gateway.errors import SandpodError
+from sandpod_kube.errors import RefusedError
 
 
 @pytest.fixture

@@ -40,7 +40,7 @@ async def test_claims_open_streams_and_pool_depth_are_told(session: Session, clu
 
     async def full_again() -> bool:
         # Each of the two gateways tells what it sees: two warm sandboxes.
-        return value(await scrape(cluster, "gateway", 8000), "sandpod_pool_ready", template="default") == 4
+        return value(await scrape(cluster, "gateway", 8000), "sandpod_warm_sandboxes", template="default") == 4
 
     await until("both gateways see the full pool", full_again, within=60)
 

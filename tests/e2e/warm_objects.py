@@ -11,12 +11,13 @@ from typing import Any
 
 from sandpod_api import names
 from sandpod_api.base import rfc3339
-from sandpod_api.results import ErrorCode
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends import cluster as cluster_module
 from sandpod_gateway.backends.base import ClaimRequest, SandboxRecord
 from sandpod_gateway.backends.kubernetes import KubernetesBackend
 from sandpod_gateway.backends.kubernetes_settings import KubernetesSettings
 from sandpod_gateway.errors import SandpodError
+from sandpod_kube.resources import SANDBOXES
 
 TEMPLATE = "default"
 WRITERS = 16  # requests at once while sandboxes are made
@@ -55,9 +56,7 @@ class Namespace:
         time = rfc3339(datetime.now(UTC))
         condition = {"type": "Ready", "status": status, "reason": reason, "message": message}
         condition |= {"observedGeneration": 1, "lastTransitionTime": time}  # type: ignore[dict-item]
-        path = f"{self.api._path(names.SANDBOXES, name)}/status"
-        body = {"status": {"conditions": [condition]}}
-        await self.api._call("PATCH", path, body=body, content_type="application/merge-patch+json")
+        await self.api.client.patch_status(SANDBOXES, self.api.namespace, name, {"conditions": [condition]})
 
     async def all(self) -> list[dict[str, Any]]:
         """Return all Sandboxes."""

@@ -22,12 +22,11 @@ from sandpod_gateway.backends import claimer, rivals
 from sandpod_gateway.backends.background import Background
 from sandpod_gateway.backends.base import ClaimRequest
 from sandpod_gateway.backends.claimer import Claimer
-from sandpod_gateway.backends.cluster_errors import RefusedError
 from sandpod_gateway.backends.kubernetes_settings import KubernetesSettings
 from sandpod_gateway.backends.store import SandboxStore
 from sandpod_gateway.errors import SandpodError
-from sandpod_operator.errors import NotFoundError
-from sandpod_operator.resources import POOLS, SANDBOXES, TEMPLATES, WATCHED, Key, Resource, key_of
+from sandpod_kube.errors import NotFoundError, RefusedError
+from sandpod_kube.resources import POOLS, SANDBOXES, TEMPLATES, WATCHED, Key, Resource, key_of
 
 if TYPE_CHECKING:
     from sandpod_gateway.backends.cluster import Cluster

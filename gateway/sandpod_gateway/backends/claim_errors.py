@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from sandpod_api.conditions import SENTENCES, Condition, Reason
-from sandpod_api.results import ErrorCode
 from sandpod_api.types import Sandbox
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.kubernetes_settings import KubernetesSettings
 from sandpod_gateway.backends.records import blocking, status_of
 from sandpod_gateway.errors import SandpodError

@@ -29,13 +29,14 @@ from sandpod_gateway.backends.background import Background
 from sandpod_gateway.backends.base import ClaimRequest
 from sandpod_gateway.backends.claims import Wanted
 from sandpod_gateway.backends.cluster import Cluster
-from sandpod_gateway.backends.cluster_errors import ClusterError, RefusedError, UnreachableError, translate
+from sandpod_gateway.backends.cluster_errors import translate
 from sandpod_gateway.backends.kubernetes_settings import KubernetesSettings
 from sandpod_gateway.backends.readiness import Readiness, Touch, note
 from sandpod_gateway.backends.records import is_live, status_of
 from sandpod_gateway.backends.rivals import find_rival
 from sandpod_gateway.backends.store import SandboxStore
 from sandpod_gateway.backends.waking import Waker
+from sandpod_kube.errors import ClusterError, RefusedError, UnreachableError
 
 logger = logging.getLogger(__name__)
 

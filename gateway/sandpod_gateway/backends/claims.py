@@ -12,8 +12,8 @@ from pydantic import ValidationError
 
 from sandpod_api import names
 from sandpod_api.base import rfc3339
-from sandpod_api.results import ErrorCode
 from sandpod_api.types import Claim, Lifetime, Sandbox, SandboxSpec, SandboxTemplate, TemplateRef, Workspace
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends import cold_starts
 from sandpod_gateway.backends.base import ClaimRequest, WorkspaceRequest
 from sandpod_gateway.backends.claim_errors import bad_workspace, unknown_profile, unknown_template

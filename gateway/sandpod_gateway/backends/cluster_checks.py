@@ -7,10 +7,10 @@ import asyncio
 from typing import Final
 
 from sandpod_api import names
-from sandpod_api.results import ErrorCode
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.cluster import Cluster
-from sandpod_gateway.backends.cluster_errors import ConfigError, RefusedError
 from sandpod_gateway.errors import StartError
+from sandpod_kube.errors import ConfigError, RefusedError
 
 RIGHTS: Final = (
     *((verb, names.SANDBOXES, "") for verb in ("get", "list", "watch", "create", "patch", "delete")),

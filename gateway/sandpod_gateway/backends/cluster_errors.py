@@ -1,66 +1,13 @@
-"""What can go wrong between the gateway and the API server, and its translation for callers.
-
-    ClusterError            a sentence about it
-    ├── ConfigError         no usable kubeconfig or service account
-    ├── UnreachableError    no answer: connection, TLS, time
-    └── RefusedError        an answer that is a refusal: HTTP status, Kubernetes' reason
-
-`cluster.py` and `exec_stream.py` raise these, and nothing else, so that the modules above them need no Kubernetes
-client. They never leave the backend: `translate` makes the coded error of them.
-"""
+"""What a caller is told of a failed call to the API server: a coded error, and nothing of the cluster's inside."""
 
 import logging
 from http import HTTPStatus
-from typing import Final
 
-from sandpod_api.results import ErrorCode
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
+from sandpod_kube.errors import ClusterError, RefusedError
 
 logger = logging.getLogger(__name__)
-
-MAX_MESSAGE: Final = 500
-"""Characters kept of an API server's message."""
-
-
-class ClusterError(Exception):
-    """The API server did not do what it was asked to."""
-
-
-class ConfigError(ClusterError):
-    """There is no usable configuration for a cluster."""
-
-
-class UnreachableError(ClusterError):
-    """The API server gave no answer."""
-
-
-class RefusedError(ClusterError):
-    """The API server refused.
-
-    Attributes:
-        status: The HTTP status.
-        reason: Kubernetes' word for it, as NotFound; may be empty.
-    """
-
-    def __init__(self, status: int, reason: str = "", message: str = "") -> None:
-        super().__init__(message[:MAX_MESSAGE] or f"HTTP status {status}")
-        self.status = status
-        self.reason = reason
-
-    @property
-    def not_found(self) -> bool:
-        """Whether there is no such object."""
-        return self.status == HTTPStatus.NOT_FOUND
-
-    @property
-    def conflict(self) -> bool:
-        """Whether the object was changed since the version that the request named."""
-        return self.status == HTTPStatus.CONFLICT
-
-    @property
-    def expired(self) -> bool:
-        """Whether the resource version or page asked for is too old."""
-        return self.status == HTTPStatus.GONE
 
 
 def translate(error: ClusterError, doing: str) -> SandpodError:

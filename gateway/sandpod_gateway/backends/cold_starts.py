@@ -3,7 +3,7 @@
 Pure: called by both kinds of backends, so that the argument means the same in each.
 """
 
-from sandpod_api.results import ErrorCode
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.base import ClaimRequest
 from sandpod_gateway.errors import SandpodError
 

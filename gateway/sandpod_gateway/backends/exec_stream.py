@@ -19,7 +19,6 @@ from typing import Final
 
 import aiohttp
 
-from sandpod_gateway.backends.cluster_errors import RefusedError, UnreachableError
 from sandpod_gateway.backends.exec_protocol import (
     CLOSE,
     STATUS,
@@ -35,6 +34,7 @@ from sandpod_gateway.backends.exec_protocol import (
     printable,
 )
 from sandpod_gateway.turns import Turn
+from sandpod_kube.errors import RefusedError, UnreachableError
 
 logger = logging.getLogger(__name__)
 

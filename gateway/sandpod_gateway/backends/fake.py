@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from sandpod_api.conditions import Reason
-from sandpod_api.results import ErrorCode
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.base import ByteStream, SandboxRecord
 from sandpod_gateway.backends.fake_runner import FakeRunner
 from sandpod_gateway.backends.in_process import Clock, InProcessBackend, Terms, utc_now

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sandpod_api.names import WORKSPACE
-from sandpod_api.results import ErrorCode
+from sandpod_gateway.api.results import ErrorCode
 
 
 class FakeFileError(Exception):

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from sandpod_api.names import WORKSPACE
-from sandpod_api.results import ErrorCode
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.base import ByteStream
 from sandpod_gateway.backends.fake_files import FakeFileError, FakeFiles
 from sandpod_gateway.backends.fake_python import Interpreter, Surroundings

@@ -16,7 +16,7 @@ from weakref import WeakValueDictionary
 from sandpod_api.conditions import Reason
 from sandpod_api.fields import MAX_LIFETIME
 from sandpod_api.names import NETWORK_NONE
-from sandpod_api.results import ErrorCode
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends import cold_starts
 from sandpod_gateway.backends.base import ByteStream, ClaimRequest, SandboxRecord, TemplateInfo
 from sandpod_gateway.backends.ledger import Ledger, Limits, sentence

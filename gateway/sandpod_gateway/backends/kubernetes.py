@@ -16,14 +16,13 @@ import aiohttp
 
 from sandpod_api import names
 from sandpod_api.base import rfc3339
-from sandpod_api.environment import has_proxy
-from sandpod_api.results import ErrorCode
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.background import Background
 from sandpod_gateway.backends.base import MAX_TEMPLATES, ByteStream, ClaimRequest, SandboxRecord, TemplateInfo
 from sandpod_gateway.backends.claimer import Claimer
 from sandpod_gateway.backends.cluster import Cluster
 from sandpod_gateway.backends.cluster_checks import check_installed, check_rights, start_error
-from sandpod_gateway.backends.cluster_errors import ClusterError, RefusedError, UnreachableError, translate
+from sandpod_gateway.backends.cluster_errors import translate
 from sandpod_gateway.backends.exec_stream import ExecStream, open_exec
 from sandpod_gateway.backends.kubernetes_settings import KubernetesSettings
 from sandpod_gateway.backends.records import template_info, to_record
@@ -32,6 +31,8 @@ from sandpod_gateway.backends.store import SandboxStore
 from sandpod_gateway.backends.warm_streams import WarmStreams
 from sandpod_gateway.backends.watch import SandboxWatch
 from sandpod_gateway.errors import SandpodError, StartError
+from sandpod_kube.environment import has_proxy
+from sandpod_kube.errors import ClusterError, RefusedError, UnreachableError
 
 logger = logging.getLogger(__name__)
 

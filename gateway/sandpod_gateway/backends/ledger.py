@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from sandpod_api.conditions import SENTENCES, Reason
-from sandpod_api.results import ErrorCode
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.base import ClaimRequest, SandboxRecord, Status
 from sandpod_gateway.errors import SandpodError
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from sandpod_api.conditions import Reason
-from sandpod_api.results import ErrorCode
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends import bwrap, local_host, local_probe, local_uids, seccomp
 from sandpod_gateway.backends.base import ByteStream
 from sandpod_gateway.backends.in_process import InProcessBackend, Terms

@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Final
 
 import sandpod_runner
-from sandpod_api.results import ErrorCode
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends import local_init, local_probe
 from sandpod_gateway.backends.bwrap import HOME, Bind, View
 from sandpod_gateway.backends.local_settings import LocalSettings

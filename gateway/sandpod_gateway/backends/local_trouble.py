@@ -5,7 +5,7 @@ Called by `local.py` when its proof of isolation fails. It is pure.
 
 from typing import Final
 
-from sandpod_api.results import ErrorCode
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import StartError
 
 _ELSEWHERE: Final = (

@@ -12,10 +12,10 @@ from sandpod_api import names
 from sandpod_api.types import Sandbox
 from sandpod_gateway.backends import claim_errors
 from sandpod_gateway.backends.cluster import Cluster
-from sandpod_gateway.backends.cluster_errors import ClusterError, RefusedError
 from sandpod_gateway.backends.records import parse, status_of
 from sandpod_gateway.backends.store import SandboxStore
 from sandpod_gateway.errors import SandpodError
+from sandpod_kube.errors import ClusterError, RefusedError
 
 logger = logging.getLogger(__name__)
 

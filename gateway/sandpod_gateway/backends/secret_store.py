@@ -9,8 +9,10 @@ from collections.abc import Callable
 from typing import Final
 
 from sandpod_gateway.backends.cluster import Cluster
-from sandpod_gateway.backends.cluster_errors import ClusterError, RefusedError, translate
+from sandpod_gateway.backends.cluster_errors import translate
 from sandpod_gateway.link_keys import Stored
+from sandpod_kube.errors import ClusterError, ConflictError, NotFoundError
+from sandpod_kube.resources import SECRETS
 
 KEY: Final = "keys.json"
 """What the content is called in the Secret."""
@@ -31,11 +33,9 @@ class KubernetesSecret:
     async def read(self) -> Stored | None:
         """Return what is there; None when there is no such Secret."""
         try:
-            secret = await self._cluster().get_secret(self._namespace, self._name)
-        except RefusedError as error:
-            if error.not_found:
-                return None
-            raise translate(error, "the keys of links were read") from error
+            secret = await self._cluster().client.get(SECRETS, self._namespace, self._name)
+        except NotFoundError:
+            return None
         except ClusterError as error:
             raise translate(error, "the keys of links were read") from error
         encoded = (secret.get("data") or {}).get(KEY, "")
@@ -45,11 +45,9 @@ class KubernetesSecret:
         """Write, unless it is not that version any more."""
         body = {"metadata": {"resourceVersion": version}, "data": {KEY: base64.b64encode(content).decode()}}
         try:
-            await self._cluster().patch_secret(self._namespace, self._name, body)
-        except RefusedError as error:
-            if error.conflict:
-                return False
-            raise translate(error, "the keys of links were written") from error
+            await self._cluster().client.patch(SECRETS, self._namespace, self._name, body)
+        except ConflictError:
+            return False
         except ClusterError as error:
             raise translate(error, "the keys of links were written") from error
         return True

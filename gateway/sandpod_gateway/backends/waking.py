@@ -12,10 +12,11 @@ from sandpod_api.types import Sandbox
 from sandpod_gateway.backends import claim_errors, claims
 from sandpod_gateway.backends.background import Background
 from sandpod_gateway.backends.cluster import Cluster
-from sandpod_gateway.backends.cluster_errors import ClusterError, RefusedError, translate
+from sandpod_gateway.backends.cluster_errors import translate
 from sandpod_gateway.backends.kubernetes_settings import KubernetesSettings
 from sandpod_gateway.backends.readiness import Readiness, note
 from sandpod_gateway.backends.store import SandboxStore
+from sandpod_kube.errors import ClusterError, RefusedError
 
 
 class Waker:

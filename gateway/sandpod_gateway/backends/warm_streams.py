@@ -11,9 +11,9 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sandpod_gateway.backends.cluster_errors import ClusterError
 from sandpod_gateway.backends.exec_stream import ExecStream
 from sandpod_gateway.backends.store import SandboxStore
+from sandpod_kube.errors import ClusterError
 
 logger = logging.getLogger(__name__)
 

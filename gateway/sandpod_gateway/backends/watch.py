@@ -16,9 +16,9 @@ from typing import Any, Final, Protocol
 
 from sandpod_api import names
 from sandpod_api.types import Sandbox
-from sandpod_gateway.backends.cluster_errors import RefusedError, UnreachableError
 from sandpod_gateway.backends.records import parse
 from sandpod_gateway.backends.store import SandboxStore
+from sandpod_kube.errors import RefusedError, UnreachableError
 
 logger = logging.getLogger(__name__)
 

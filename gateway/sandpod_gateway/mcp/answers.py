@@ -16,7 +16,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
-from sandpod_api.results import ErrorCode, Problem
+from sandpod_gateway.api.results import ErrorCode, Problem
 from sandpod_gateway.artifacts import ArtifactAnswer
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.metrics import Metrics

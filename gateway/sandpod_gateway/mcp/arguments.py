@@ -6,8 +6,8 @@ from typing import Annotated, Final
 from pydantic import BaseModel, ConfigDict, Field
 
 from sandpod_api.names import WORKSPACE
-from sandpod_api.results import ErrorCode
 from sandpod_api.types import MAX_LIFETIME
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
 
 Sandbox = Annotated[

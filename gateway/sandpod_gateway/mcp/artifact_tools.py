@@ -5,7 +5,7 @@ from typing import Annotated
 from fastmcp import FastMCP
 from pydantic import Field
 
-from sandpod_api.results import ArtifactContent, ArtifactList
+from sandpod_gateway.api.results import ArtifactContent, ArtifactList
 from sandpod_gateway.artifacts import ArtifactAnswer, Artifacts
 from sandpod_gateway.auth import current_owner
 from sandpod_gateway.mcp import arguments

@@ -5,7 +5,7 @@ from typing import Annotated
 from fastmcp import FastMCP
 from pydantic import Field
 
-from sandpod_api.run_results import ContextList, ContextRestarted, RunList, RunOutput, RunStarted
+from sandpod_gateway.api.run_results import ContextList, ContextRestarted, RunList, RunOutput, RunStarted
 from sandpod_gateway.auth import current_owner
 from sandpod_gateway.background import BackgroundRuns
 from sandpod_gateway.mcp import arguments

@@ -11,7 +11,7 @@ from fastmcp.tools.base import ToolResult
 from mcp_types import CallToolRequestParams
 from pydantic import ValidationError as PydanticError
 
-from sandpod_api.results import ErrorCode, Problem
+from sandpod_gateway.api.results import ErrorCode, Problem
 from sandpod_gateway.mcp.answers import answer
 from sandpod_gateway.metrics import Metrics
 

@@ -10,7 +10,7 @@ from typing import Any
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
 from mcp_types import CallToolRequestParams
 
-from sandpod_api.results import ErrorCode, Problem
+from sandpod_gateway.api.results import ErrorCode, Problem
 from sandpod_gateway.auth import current_owner
 from sandpod_gateway.mcp.answers import answer
 from sandpod_gateway.metrics import Metrics

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from fastmcp import FastMCP
 from pydantic import Field
 
-from sandpod_api.results import (
+from sandpod_gateway.api.results import (
     ErrorCode,
     FileChanged,
     FileContent,

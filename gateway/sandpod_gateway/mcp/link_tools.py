@@ -9,7 +9,7 @@ from pydantic import Field
 
 from sandpod_api.base import rfc3339
 from sandpod_api.fields import DAY
-from sandpod_api.results import Artifact, ErrorCode, FileLink, WorkspaceLink
+from sandpod_gateway.api.results import Artifact, ErrorCode, FileLink, WorkspaceLink
 from sandpod_gateway.auth import current_maker, current_owner
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files import check_path

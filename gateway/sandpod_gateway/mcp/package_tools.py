@@ -5,7 +5,7 @@ from typing import Annotated
 from fastmcp import FastMCP
 from pydantic import Field
 
-from sandpod_api.package_results import Installation, PackageList
+from sandpod_gateway.api.package_results import Installation, PackageList
 from sandpod_gateway.auth import current_owner
 from sandpod_gateway.mcp import arguments
 from sandpod_gateway.mcp.answers import answering, output_schema

@@ -5,8 +5,8 @@ from typing import Annotated
 from fastmcp import Context, FastMCP
 from pydantic import Field
 
-from sandpod_api.results import ErrorCode
-from sandpod_api.run_results import Language, RunResult
+from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.api.run_results import Language, RunResult
 from sandpod_gateway.auth import current_owner
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.mcp import arguments

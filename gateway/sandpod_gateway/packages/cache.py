@@ -12,7 +12,7 @@ from collections import OrderedDict
 from io import BufferedReader
 from pathlib import Path
 
-from sandpod_api.results import ErrorCode
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import StartError
 from sandpod_gateway.packages.digests import Digest
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from sandpod_api.package_results import Package, PackageInfo
+from sandpod_gateway.api.package_results import Package, PackageInfo
 from sandpod_gateway.backends.base import SandboxRecord
 
 

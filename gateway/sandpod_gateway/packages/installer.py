@@ -14,9 +14,9 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sandpod_api.package_results import Installation, PackageList
-from sandpod_api.results import ErrorCode
-from sandpod_api.run_results import Language
+from sandpod_gateway.api.package_results import Installation, PackageList
+from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.api.run_results import Language
 from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.packages.cache import FileCache

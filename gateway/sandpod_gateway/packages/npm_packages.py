@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from io import BufferedReader
 from typing import Any, Final
 
-from sandpod_api.package_results import Package, PackageInfo
-from sandpod_api.results import ErrorCode
+from sandpod_gateway.api.package_results import Package, PackageInfo
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.packages import npm_requirements

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from sandpod_api.results import ErrorCode
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.packages.requirements import MAX_LENGTH, MAX_REQUESTED, refuse_listed, refuse_unlisted
 from sandpod_gateway.packages.settings import NpmSettings

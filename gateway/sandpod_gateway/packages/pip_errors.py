@@ -8,7 +8,7 @@ from typing import Final
 
 from packaging.utils import canonicalize_name
 
-from sandpod_api.results import ErrorCode
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.packages.process import refused_address, too_large
 

@@ -4,7 +4,7 @@ import asyncio
 
 from packaging.requirements import Requirement
 
-from sandpod_api.package_results import Package, PackageInfo
+from sandpod_gateway.api.package_results import Package, PackageInfo
 from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.packages import requirements
 from sandpod_gateway.packages.cache import FileCache

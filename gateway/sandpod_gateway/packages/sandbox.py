@@ -13,8 +13,8 @@ from typing import IO, Any, Final, Generic, TypeVar
 
 from pydantic import ValidationError
 
-from sandpod_api.results import ErrorCode
-from sandpod_api.run_results import Language, Outcome
+from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.api.run_results import Language, Outcome
 from sandpod_gateway.asking import talking
 from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.connection import RunnerConnection

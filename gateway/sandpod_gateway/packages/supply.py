@@ -11,7 +11,7 @@ from typing import IO, Final
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from sandpod_api.results import ErrorCode
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.packages import requirements
 from sandpod_gateway.packages.cache import FileCache

@@ -8,8 +8,8 @@ from typing import Any, get_args
 import pytest
 
 from contract.runner_harness import Client, RefusedError, Runner, running, single_stream
-from sandpod_api.results import ErrorCode
-from sandpod_api.run_results import Outcome
+from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.api.run_results import Outcome
 from sandpod_runner import ends, errors, protocol
 from sandpod_runner.frames import encode
 from sandpod_runner.streams import MAX_WAITING_INPUT

@@ -9,8 +9,8 @@ import pytest
 import yaml
 from fastmcp import Client
 
-from sandpod_api.run_results import RunResult
 from sandpod_gateway import auth
+from sandpod_gateway.api.run_results import RunResult
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.backends.fake import FakeBackend
 from sandpod_gateway.settings import Settings

@@ -8,7 +8,7 @@ import pytest
 
 from gateway_peers import until
 from sandpod_api.conditions import Reason
-from sandpod_api.results import ErrorCode
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.fake_runner import FakeRunner
 from unit.gateway.conftest import Caller, Place
 

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from sandpod_api.names import API_VERSION
-from sandpod_api.results import ErrorCode
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.base import TemplateInfo
 from sandpod_gateway.backends.records import template_info
 from sandpod_gateway.capabilities import capabilities

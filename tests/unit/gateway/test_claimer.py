@@ -8,16 +8,16 @@ import pytest
 
 from sandboxes import READY, MemoryApi, NoStreams, body, held_by, not_ready
 from sandpod_api.conditions import Reason
-from sandpod_api.results import ErrorCode
 from sandpod_api.types import Sandbox
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends import claim_errors, claimer, readiness, rivals
 from sandpod_gateway.backends.background import Background
 from sandpod_gateway.backends.base import ClaimRequest, WorkspaceRequest
 from sandpod_gateway.backends.claimer import Claimer
-from sandpod_gateway.backends.cluster_errors import UnreachableError
 from sandpod_gateway.backends.kubernetes_settings import KubernetesSettings
 from sandpod_gateway.backends.store import SandboxStore
 from sandpod_gateway.errors import SandpodError
+from sandpod_kube.errors import UnreachableError
 
 if TYPE_CHECKING:
     from sandpod_gateway.backends.cluster import Cluster

@@ -6,8 +6,8 @@ import pytest
 
 from sandboxes import body, held_by, not_ready, sandbox
 from sandpod_api import names
-from sandpod_api.results import ErrorCode
 from sandpod_api.types import Claim, Lifetime, Sandbox
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends import claim_errors, claims, records
 from sandpod_gateway.backends.base import ClaimRequest
 from sandpod_gateway.backends.claims import Wanted

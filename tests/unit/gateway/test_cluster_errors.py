@@ -1,7 +1,8 @@
 import pytest
 
-from sandpod_api.results import ErrorCode
-from sandpod_gateway.backends.cluster_errors import ClusterError, RefusedError, UnreachableError, translate
+from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.backends.cluster_errors import translate
+from sandpod_kube.errors import ClusterError, RefusedError, UnreachableError
 
 INSIDE = 'pods is forbidden: User "system:serviceaccount:sandpod:gateway" at 10.0.0.1'
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gateway_peers import ScriptedStream, Sink, until
-from sandpod_api.results import ErrorCode
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.connection import RunnerConnection, open_connection
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.inbox import ACK_EVERY, ConnectionLostError

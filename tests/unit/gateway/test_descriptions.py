@@ -10,8 +10,8 @@ from typing import Any, get_args
 import pytest
 from mcp_types import Tool
 
-from sandpod_api.results import ErrorCode
 from sandpod_gateway import auth
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.base import Status
 from sandpod_gateway.files import MAX_READ
 from sandpod_gateway.mcp.sandbox_tools import MAX_NAME

@@ -10,9 +10,9 @@ from aiohttp import web
 from aiohttp.test_utils import unused_port
 
 from exec_server import echo, serving, stay, stream_of
-from sandpod_gateway.backends.cluster_errors import RefusedError, UnreachableError
 from sandpod_gateway.backends.exec_protocol import STDERR_TAIL, V4, V5, ExecEnd, ExecTarget
 from sandpod_gateway.backends.exec_stream import BUFFER, MAX_MESSAGE, ExecStream, open_exec
+from sandpod_kube.errors import RefusedError, UnreachableError
 
 LIMIT = 60.0  # seconds for anything that is waited for; all of it takes milliseconds
 SUCCESS = b"\x03" + json.dumps({"metadata": {}, "status": "Success"}).encode()

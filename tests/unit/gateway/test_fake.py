@@ -8,7 +8,7 @@ import pytest
 
 from contract.peer import BOUND, talk, until
 from sandpod_api.conditions import Reason
-from sandpod_api.results import ErrorCode
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.base import ClaimRequest
 from sandpod_gateway.backends.factory import create_backend
 from sandpod_gateway.backends.fake import FakeBackend

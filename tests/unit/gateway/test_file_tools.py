@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from sandpod_api.results import ErrorCode
+from sandpod_gateway.api.results import ErrorCode
 from unit.gateway.conftest import Caller
 
 

@@ -10,8 +10,8 @@ import httpx2
 import pytest
 
 from gateway_peers import ENVELOPE, HEADERS, until
-from sandpod_api.results import ErrorCode
 from sandpod_gateway import health
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.backends.fake import FakeBackend
 from sandpod_gateway.errors import SandpodError

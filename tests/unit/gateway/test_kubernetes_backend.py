@@ -10,7 +10,7 @@ from aiohttp.test_utils import unused_port
 from kube_server import KubeServer, serve, write_kubeconfig
 from sandboxes import body, held_by, not_ready
 from sandpod_api import names
-from sandpod_api.results import ErrorCode
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends import kubernetes as kubernetes_module
 from sandpod_gateway.backends import warm_streams
 from sandpod_gateway.backends.base import ClaimRequest
@@ -81,7 +81,7 @@ async def test_a_start_without_a_cluster_says_so(tmp_path: Path) -> None:
     address = f"127.0.0.1:{unused_port()}"
     error = await refusal(write_kubeconfig(tmp_path / "kubeconfig", f"http://{address}"))
     assert "can't be reached" in error.message
-    assert error.cause == f"can't connect to {address}"
+    assert error.cause == f"no answer from http://{address}: can't connect"
 
 
 async def test_a_start_that_gets_no_answer_ends_in_time(

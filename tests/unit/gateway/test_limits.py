@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from sandpod_api.results import ErrorCode
-from sandpod_api.run_results import Language
+from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.api.run_results import Language
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.file_content import decode_base64
 from sandpod_gateway.files import check_path

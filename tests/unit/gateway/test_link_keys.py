@@ -9,7 +9,7 @@ import pytest
 
 from kube_server import KubeServer, serve
 from sandpod_api.fields import DAY
-from sandpod_api.results import ErrorCode
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.auth import LOCAL_KEY_ID, LOCAL_OWNER, Maker, owner_without_keys
 from sandpod_gateway.backends.kubernetes import KubernetesBackend
 from sandpod_gateway.backends.kubernetes_settings import KubernetesSettings

@@ -11,7 +11,7 @@ import httpx2
 import pytest
 from fastmcp import Client
 
-from sandpod_api.results import ErrorCode
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.auth import Maker
 from sandpod_gateway.backends.fake import FakeBackend

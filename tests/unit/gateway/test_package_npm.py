@@ -6,7 +6,7 @@ import pytest
 
 from http_server import web_server
 from npm_registry import Registry, npm_registry
-from sandpod_api.results import ErrorCode
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.packages.npm import Npm
 from sandpod_gateway.packages.npm_state import NpmRecord, NpmTarget

@@ -9,7 +9,7 @@ import pytest
 
 from http_server import web_server
 from package_index import Index, package_index, wheel
-from sandpod_api.results import ErrorCode
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.packages.pip import Pip
 from sandpod_gateway.packages.pip_errors import ConflictError

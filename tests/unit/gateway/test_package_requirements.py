@@ -1,6 +1,6 @@
 import pytest
 
-from sandpod_api.results import ErrorCode
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.packages.requirements import MAX_REQUESTED, check_allowed, check_denied, parse, satisfied
 from sandpod_gateway.packages.settings import PackageSettings

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sandpod_api.run_results import Language, Outcome, RunOutput
+from sandpod_gateway.api.run_results import Language, Outcome, RunOutput
 from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.runner_messages import Ended

@@ -11,9 +11,9 @@ import pytest
 from sandboxes import READY, MemoryApi, body, held_by, not_ready
 from sandpod_api.conditions import Reason
 from sandpod_api.names import ANNOTATION_LAST_ACTIVITY
-from sandpod_api.results import ErrorCode
 from sandpod_api.types import Claim, Sandbox, SandboxTemplate
 from sandpod_gateway import auth
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends import claim_errors, claims, records
 from sandpod_gateway.backends.background import Background
 from sandpod_gateway.backends.base import ClaimRequest, SandboxRecord, WorkspaceRequest

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sandpod_api.results import ErrorCode
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files import _Entry
 from sandpod_gateway.run_reports import Listing

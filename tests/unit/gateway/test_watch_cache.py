@@ -8,9 +8,9 @@ import pytest
 from sandboxes import Json, body, held_by, not_ready, sandbox
 from sandpod_api.types import Sandbox
 from sandpod_gateway.backends import watch as watch_module
-from sandpod_gateway.backends.cluster_errors import RefusedError, UnreachableError
 from sandpod_gateway.backends.store import HOLD, SandboxStore
 from sandpod_gateway.backends.watch import SandboxWatch
+from sandpod_kube.errors import RefusedError, UnreachableError
 
 LIMIT = 60.0
 MINE = held_by("alice", "one")

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from sandpod_operator.__main__ import read_settings
-from sandpod_operator.handlers import create_settings
+from sandpod_operator.controllers.watches import create_settings
 from sandpod_operator.logs import JsonFormatter
 from sandpod_operator.settings import OperatorSettings
 

@@ -10,8 +10,8 @@ from typing import Any, Final, Literal
 from fastmcp import FastMCP
 
 from sandpod_api.names import WORKSPACE
-from sandpod_api.results import ErrorCode
-from sandpod_api.run_results import Language, Outcome
+from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.api.run_results import Language, Outcome
 from sandpod_gateway.auth import current_owner
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.mcp.compat.speaking import CHANGE, Sessions, in_workspace, sentence, speaking, spoken

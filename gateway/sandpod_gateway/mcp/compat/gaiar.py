@@ -14,8 +14,8 @@ from typing import Any, Final
 from fastmcp import FastMCP
 
 from sandpod_api.names import WORKSPACE
-from sandpod_api.results import ErrorCode
-from sandpod_api.run_results import Language, Outcome, RunResult
+from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.api.run_results import Language, Outcome, RunResult
 from sandpod_gateway.auth import current_owner
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.file_content import decode_base64, mime_type

@@ -11,9 +11,9 @@ from typing import Any, Final
 from fastmcp import FastMCP
 
 from sandpod_api.names import WORKSPACE
-from sandpod_api.package_results import Installation
-from sandpod_api.results import ErrorCode
-from sandpod_api.run_results import Language, Outcome, RunResult
+from sandpod_gateway.api.package_results import Installation
+from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.api.run_results import Language, Outcome, RunResult
 from sandpod_gateway.auth import current_owner
 from sandpod_gateway.backends.base import ClaimRequest, SandboxRecord
 from sandpod_gateway.errors import SandpodError

@@ -12,7 +12,7 @@ from fastmcp.tools.base import ToolResult
 from mcp_types import ImageContent, TextContent
 
 from sandpod_api.names import WORKSPACE
-from sandpod_api.results import ErrorCode
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.base import ClaimRequest, SandboxRecord
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.mcp import arguments

@@ -13,8 +13,8 @@ from fastmcp import FastMCP
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sandpod_api.names import NETWORK_NONE
-from sandpod_api.results import ErrorCode
-from sandpod_api.run_results import Language, Outcome
+from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.api.run_results import Language, Outcome
 from sandpod_gateway.auth import current_owner
 from sandpod_gateway.backends.base import ClaimRequest, SandboxRecord
 from sandpod_gateway.errors import SandpodError

@@ -1,0 +1,4 @@
+"""The Kubernetes client of operator and gateway: calls, errors, kinds of objects and their paths.
+
+Nothing in here decides what is created, changed or deleted.
+"""

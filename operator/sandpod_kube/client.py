@@ -1,0 +1,267 @@
+"""The one module that talks to the Kubernetes API: plain requests and watches.
+
+It takes configuration, credentials and connections from the official client's asyncio half, and sends plain JSON
+through it: the client's typed models cost more than the calls, know no Sandbox, and its own leader election can't
+create a Lease (it sends a `pretty` parameter that its validation refuses). It decides nothing and retries nothing.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from http import HTTPStatus
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+import aiohttp
+from kubernetes.aio import client
+from kubernetes.aio.config import ConfigException
+
+from sandpod_kube.configuration import Access, Configuration, access
+from sandpod_kube.environment import has_proxy
+from sandpod_kube.errors import ClusterError, UnreachableError, refusal
+from sandpod_kube.resources import Resource, key_of
+
+PAGE: Final = 500
+"""Objects of one page of a list: about 1 MB."""
+CONNECT_TIMEOUT: Final = 5.0
+"""Seconds to reach the API server."""
+WATCH_SECONDS: Final = 240
+"""Seconds after which the API server ends a watch, so that no watch outlives a load balancer's patience."""
+
+_JSON: Final = "application/json"
+_MERGE_PATCH: Final = "application/merge-patch+json"
+_JSON_PATCH: Final = "application/json-patch+json"
+_APPLY_PATCH: Final = "application/apply-patch+yaml"
+
+OnWrite = Callable[[str, str, str], None]
+"""Called after each write with its verb, kind and result, which is ok or error."""
+
+
+class KubeClient:
+    """Calls to one API server. All of them raise `ClusterError`."""
+
+    def __init__(
+        self,
+        configuration: Configuration,
+        *,
+        manager: str,
+        timeout: float,
+        on_write: OnWrite = lambda _verb, _kind, _result: None,
+    ) -> None:
+        """Open no connection yet.
+
+        Args:
+            configuration: Where the API server is.
+            manager: The user agent, and the name under which the API server keeps who wrote which field.
+            timeout: Longest wait for one answer, seconds.
+            on_write: Called after each write.
+        """
+        settings = configuration.settings
+        settings.client_session_kwargs = {"trust_env": has_proxy(str(settings.host))}
+        self.host = str(settings.host)
+        self.namespace = configuration.namespace
+        self._configuration = configuration
+        self._manager = manager
+        self._timeout = aiohttp.ClientTimeout(total=timeout, sock_connect=min(timeout, CONNECT_TIMEOUT))
+        self._on_write = on_write
+        self._api = client.ApiClient(settings)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        renewal = self._configuration.renewal
+        if renewal is not None:
+            renewal.cancel()
+            await asyncio.wait({renewal})
+        await self._api.close()  # type: ignore[no-untyped-call]
+
+    async def access(self) -> Access:
+        """Return how to connect to the API server, with current credentials."""
+        return await access(self._configuration.settings, self._api.rest_client.ssl_context)
+
+    async def get(self, resource: Resource, namespace: str, name: str) -> dict[str, Any]:
+        """Return one object."""
+        return await self._request("GET", resource.path(namespace, name))
+
+    async def list_page(self, resource: Resource, namespace: str, query: Mapping[str, str]) -> dict[str, Any]:
+        """Return one page of objects; the query says labelSelector, limit, continue."""
+        return await self._request("GET", resource.path(namespace), query=query)
+
+    async def pages(self, resource: Resource, namespace: str) -> AsyncIterator[dict[str, Any]]:
+        """Yield all objects that a resource selects; read page by page, so that few are held at once."""
+        query = {"limit": str(PAGE)}
+        if resource.selector:
+            query["labelSelector"] = resource.selector
+        while True:
+            page = await self.list_page(resource, namespace, query)
+            for item in page.get("items") or ():
+                # Items of a list carry no kind of their own.
+                yield {"apiVersion": resource.api_version, "kind": resource.kind, **item}
+            follow = page.get("metadata", {}).get("continue")
+            if not follow:
+                return
+            query["continue"] = follow
+
+    async def create(
+        self, resource: Resource, manifest: dict[str, Any], namespace: str | None = None
+    ) -> dict[str, Any]:
+        """Create an object, in the namespace that it names if no other is given, and return it as it is now."""
+        path = resource.path(namespace or key_of(resource, manifest).namespace)
+        return await self._write("create", "POST", resource, path, manifest)
+
+    async def apply(self, resource: Resource, manifest: dict[str, Any]) -> dict[str, Any]:
+        """Apply the manifest on the server's side, taking over fields that others own."""
+        key = key_of(resource, manifest)
+        path = resource.path(key.namespace, key.name)
+        return await self._write("apply", "PATCH", resource, path, manifest, kind=_APPLY_PATCH, force="true")
+
+    async def replace(self, resource: Resource, manifest: dict[str, Any]) -> dict[str, Any]:
+        """Write an object whole; ConflictError when its resourceVersion is not the current one."""
+        key = key_of(resource, manifest)
+        return await self._write("update", "PUT", resource, resource.path(key.namespace, key.name), manifest)
+
+    async def patch_status(
+        self, resource: Resource, namespace: str, name: str, status: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Merge a status and return the object."""
+        path = f"{resource.path(namespace, name)}/status"
+        return await self._write("patch_status", "PATCH", resource, path, {"status": status}, kind=_MERGE_PATCH)
+
+    async def patch(self, resource: Resource, namespace: str, name: str, change: dict[str, Any]) -> dict[str, Any]:
+        """Merge a change and return the object; ConflictError when the resourceVersion in it is not the current one."""
+        return await self._write("patch", "PATCH", resource, resource.path(namespace, name), change, kind=_MERGE_PATCH)
+
+    async def json_patch(
+        self, resource: Resource, namespace: str, name: str, operations: list[dict[str, Any]]
+    ) -> dict[str, Any]:
+        """Apply a JSON patch, all or nothing, and return the object."""
+        return await self._write(
+            "patch", "PATCH", resource, resource.path(namespace, name), operations, kind=_JSON_PATCH
+        )
+
+    async def delete(
+        self, resource: Resource, namespace: str, name: str, preconditions: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
+        """Delete an object, and what it owns after it.
+
+        Args:
+            resource: Its kind.
+            namespace: Its namespace.
+            name: Its name.
+            preconditions: The uid and resourceVersion that it must have; any without.
+
+        Returns:
+            The object while it is still going, or a Status once it is gone.
+        """
+        options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
+        if preconditions:
+            options["preconditions"] = dict(preconditions)
+        return await self._write("delete", "DELETE", resource, resource.path(namespace, name), options)
+
+    async def ask(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Return the answer to an object that the API server does not keep, such as a SelfSubjectAccessReview."""
+        return await self._request("POST", path, body)
+
+    async def watch(
+        self, resource: Resource, namespace: str, selector: str, resource_version: str, *, silence: float
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """Yield the changes after a resource version, bookmarks included, until the API server ends the watch.
+
+        Args:
+            resource: The kind.
+            namespace: Where.
+            selector: A label selector.
+            resource_version: Where to begin.
+            silence: Seconds without an event after which the connection counts as dead.
+        """
+        query = {
+            "watch": "true",
+            "labelSelector": selector,
+            "resourceVersion": resource_version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(WATCH_SECONDS),
+        }
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT, sock_read=silence)
+        response = await self._send("GET", resource.path(namespace), query=query, timeout=timeout)
+        try:
+            async for line in response.content:
+                yield json.loads(line)
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+            raise UnreachableError(f"the watch broke: {type(error).__name__}") from error
+        finally:
+            # A watch has no end that could be waited for: without this, TLS would wait for the server's farewell.
+            if response.connection is not None and response.connection.transport is not None:
+                response.connection.transport.abort()
+            response.close()
+
+    async def _write(
+        self, verb: str, method: str, resource: Resource, path: str, body: Any, *, kind: str = _JSON, **query: str
+    ) -> dict[str, Any]:
+        query |= {"fieldManager": self._manager}
+        try:
+            answer = await self._request(method, path, body, query=query, content_type=kind)
+        except ClusterError:
+            self._on_write(verb, resource.kind, "error")
+            raise
+        self._on_write(verb, resource.kind, "ok")
+        return answer
+
+    async def _request(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        query: Mapping[str, str] | None = None,
+        content_type: str = _JSON,
+    ) -> dict[str, Any]:
+        response = await self._send(method, path, body, query=query, content_type=content_type, timeout=self._timeout)
+        try:
+            answer = json.loads(await response.read())
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise UnreachableError(f"the answer of {self.host} broke off: {type(error).__name__}") from error
+        except ValueError as error:
+            raise UnreachableError(f"the answer of {self.host} is not JSON") from error
+        if not isinstance(answer, dict):
+            raise UnreachableError(f"the answer of {self.host} is no Kubernetes object")
+        return answer
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - aiohttp's own object: bounds connecting and reading apart
+        query: Mapping[str, str] | None = None,
+        content_type: str = _JSON,
+    ) -> aiohttp.ClientResponse:
+        headers = {"Accept": _JSON, "Content-Type": content_type, "User-Agent": self._manager}
+        url = f"{self.host}{quote(path)}" + (f"?{urlencode(query)}" if query else "")
+        try:
+            await self._api.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)
+            answer = await self._api.call_api(method, url, headers, body, _request_timeout=timeout)
+            response: aiohttp.ClientResponse = answer.response
+            if response.status >= HTTPStatus.BAD_REQUEST:
+                raise refusal(response.status, *_explained(await response.read()))
+        except (aiohttp.ClientError, OSError, TimeoutError, ConfigException) as error:
+            raise UnreachableError(f"no answer from {self.host}: {_why(error)}") from error
+        return response
+
+
+def _explained(body: bytes) -> tuple[str, str]:
+    """Return the reason and the message of a Status; of a proxy's page nothing is for a log or a caller."""
+    try:
+        answer = json.loads(body)
+        return str(answer.get("reason") or ""), str(answer.get("message") or "")
+    except (ValueError, AttributeError):
+        return "", ""
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "it took too long"
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return "its certificate is not trusted"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return "can't connect"
+    return f"the connection failed: {type(error).__name__}"

@@ -1,0 +1,113 @@
+"""Where the API server is and how to authenticate: from the pod's service account or a kubeconfig."""
+
+import asyncio
+import logging
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from kubernetes.aio import client, config
+from yaml import YAMLError
+
+from sandpod_kube.errors import ConfigError
+
+_log = logging.getLogger(__name__)
+# The client's asyncio half carries no types of its own.
+_config: Any = config
+
+TOKEN_INTERVAL: Final = 60.0
+"""Seconds between two renewals of credentials that a kubeconfig's plugin makes."""
+_SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """How to connect.
+
+    Attributes:
+        settings: Of the official client, which reads renewed tokens of a service account by itself.
+        namespace: That of the service account or of the kubeconfig's context, if it names one.
+        renewal: The task that renews the credentials of a kubeconfig's plugin, until cancelled.
+    """
+
+    settings: client.Configuration
+    namespace: str | None = None
+    renewal: asyncio.Task[None] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Access:
+    """What those need who connect to the API server themselves. Paths are files that the official client keeps."""
+
+    server: str
+    ca_path: str | None
+    insecure: bool
+    token: str | None
+    certificate_path: str | None
+    private_key_path: str | None
+    ssl_context: ssl.SSLContext
+    server_hostname: str | None
+    proxy: str | None
+
+
+async def load(kubeconfig: Path | None = None, context: str | None = None) -> Configuration:
+    """Return the configuration: of the given kubeconfig, else of the pod's service account, else of kubectl.
+
+    Args:
+        kubeconfig: A file to use wherever this runs.
+        context: The context of a kubeconfig; its current one without.
+
+    Raises:
+        ConfigError: None can be used.
+    """
+    settings = client.Configuration()
+    try:
+        if kubeconfig is None and (_SERVICE_ACCOUNT / "token").exists():
+            _config.load_incluster_config(client_configuration=settings)
+            return Configuration(settings, (_SERVICE_ACCOUNT / "namespace").read_text().strip())
+        file = str(kubeconfig) if kubeconfig else None
+        loader = await _config.load_kube_config(
+            config_file=file, context=context, client_configuration=settings, persist_config=False
+        )
+        namespace = _context_namespace(file, context)
+        return Configuration(settings, namespace, asyncio.create_task(_renew_token(loader, settings)))
+    except (_config.ConfigException, OSError, ValueError, YAMLError) as error:
+        text = f"no usable Kubernetes configuration ({error}); set KUBECONFIG or run in a pod"
+        raise ConfigError(text) from error
+
+
+async def access(settings: client.Configuration, ssl_context: ssl.SSLContext) -> Access:
+    """Return how to connect; a token that has been renewed meanwhile is the new one."""
+    bearer = (await settings.auth_settings()).get("BearerToken")
+    value = (bearer["value"] if bearer else None) or ""
+    return Access(
+        server=str(settings.host),
+        ca_path=settings.ssl_ca_cert,
+        insecure=not settings.verify_ssl,
+        token=value.removeprefix("Bearer ").removeprefix("bearer ") or None,
+        certificate_path=settings.cert_file,
+        private_key_path=settings.key_file,
+        ssl_context=ssl_context,
+        server_hostname=settings.tls_server_name or None,
+        proxy=settings.proxy or None,
+    )
+
+
+def _context_namespace(file: str | None, context: str | None) -> str | None:
+    contexts, current = _config.list_kube_config_contexts(file)
+    chosen = next((c for c in contexts if c["name"] == context), current)
+    namespace = chosen["context"].get("namespace")
+    return namespace if isinstance(namespace, str) else None
+
+
+async def _renew_token(loader: Any, configuration: client.Configuration) -> None:
+    """Renew what a kubeconfig's plugin gave, until cancelled; returns at once where there is no plugin."""
+    while True:
+        try:
+            await _config.refresh_token(loader, configuration, interval=TOKEN_INTERVAL)
+        except (_config.ConfigException, OSError, ValueError) as error:
+            _log.warning("the kubeconfig's credentials can't be renewed: %s", error)
+            await asyncio.sleep(TOKEN_INTERVAL)
+        else:
+            return

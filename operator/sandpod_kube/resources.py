@@ -1,0 +1,75 @@
+"""The kinds of objects that Sandpod reads or writes, and the paths where the API server has them."""
+
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+from sandpod_api import names
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A kind of object.
+
+    Attributes:
+        group: API group; empty for the core.
+        version: Its version.
+        plural: The kind's name in paths.
+        kind: The kind's name in objects.
+        selector: Label selector of those objects that concern the operator; empty means all.
+        namespaced: Whether its objects are in namespaces.
+    """
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+    selector: str = ""
+    namespaced: bool = True
+
+    @property
+    def api_version(self) -> str:
+        """Return what objects of the kind have as apiVersion."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, namespace: str, name: str = "") -> str:
+        """Return the path of an object, or of the namespace's collection."""
+        root = "/apis" if self.group else "/api"
+        place = f"/namespaces/{namespace}" if self.namespaced else ""
+        path = f"{root}/{self.api_version}{place}/{self.plural}"
+        return f"{path}/{name}" if name else path
+
+
+_OURS = f"{names.LABEL_MANAGED_BY}={names.MANAGED_BY}"
+
+SANDBOXES: Final = Resource(names.GROUP, names.VERSION, names.SANDBOXES, "Sandbox")
+TEMPLATES: Final = Resource(names.GROUP, names.VERSION, names.TEMPLATES, "SandboxTemplate")
+POOLS: Final = Resource(names.GROUP, names.VERSION, names.POOLS, "SandboxPool")
+PODS: Final = Resource("", "v1", "pods", "Pod", f"{_OURS},{names.LABEL_SANDBOX}")
+VOLUME_CLAIMS: Final = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
+EVENTS: Final = Resource("", "v1", "events", "Event")
+SECRETS: Final = Resource("", "v1", "secrets", "Secret")
+NODES: Final = Resource("", "v1", "nodes", "Node", namespaced=False)
+RUNTIME_CLASSES: Final = Resource("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", namespaced=False)
+# All of them, since those of others can open what ours close.
+POLICIES: Final = Resource("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy")
+LEASES: Final = Resource("coordination.k8s.io", "v1", "leases", "Lease", _OURS)
+
+WATCHED: Final = (SANDBOXES, TEMPLATES, POOLS, PODS, POLICIES, LEASES)
+"""What the operator watches in every sandbox namespace."""
+
+
+class Key(NamedTuple):
+    """What one reconcile is about. A namespace's own key (kind Namespace, empty name) is about its policies."""
+
+    kind: str
+    namespace: str
+    name: str
+
+
+NAMESPACE: Final = "Namespace"
+
+
+def key_of(resource: Resource, manifest: dict[str, Any]) -> Key:
+    """Return the key of an object."""
+    metadata = manifest["metadata"]
+    return Key(resource.kind, metadata["namespace"], metadata["name"])

@@ -1,0 +1,68 @@
+"""Turns what a reconcile saw into metrics."""
+
+from sandpod_api import names
+from sandpod_api.conditions import ConditionType, find, is_true
+from sandpod_api.types import Sandbox
+from sandpod_operator.cache.object_cache import Store
+from sandpod_operator.metrics import Metrics
+from sandpod_operator.model.observed import ObservedNamespace, ObservedPool
+from sandpod_operator.status.network import found_open
+from sandpod_operator.status.pool import is_warm
+from sandpod_operator.status.sandbox import is_final
+
+
+def measure_status(metrics: Metrics, before: Sandbox, store: Store) -> None:
+    """Count what a written status says is new: a start, an end.
+
+    Args:
+        metrics: Where it is counted.
+        before: The Sandbox before the write.
+        store: What is known after it.
+    """
+    after = store.sandbox(before.metadata.namespace, before.metadata.name)
+    if after is None:
+        return
+    old, new = before.status, after.status
+    resumed = find(new.conditions, ConditionType.SUSPENDED)
+    begun = resumed.last_transition_time if resumed is not None else after.metadata.creation_timestamp
+    if old.start_time is None and new.start_time is not None and begun is not None:
+        made = "pool" if names.LABEL_POOL in after.metadata.labels else "direct"
+        origin = "resume" if resumed is not None else made
+        metrics.start_seconds.labels(origin).observe(max(0.0, (new.start_time - begun).total_seconds()))
+        if origin == "direct" and (pool := _pool_missed(store, after)):
+            metrics.count_claim(after.metadata.namespace, pool, origin)
+    if is_final(new.conditions) and not is_final(old.conditions):
+        metrics.ended.labels(new.reason).inc()
+    if found_open(after) and not found_open(before):
+        metrics.open_network.labels("ended" if is_final(new.conditions) else "allowed").inc()
+    expired = find(new.conditions, ConditionType.EXPIRED)
+    if expired is not None and expired.status == "True" and not is_true(old.conditions, ConditionType.EXPIRED):
+        metrics.ended.labels(expired.reason).inc()
+
+
+def _pool_missed(store: Store, sandbox: Sandbox) -> str:
+    """Return the pool that was too empty for a claim, so that a Sandbox was made for it; empty where none would do.
+
+    Where several have its template it is the first by name: each claim is counted once.
+    """
+    spec, metadata = sandbox.spec, sandbox.metadata
+    template = store.template(metadata.namespace, spec.template_ref.name)
+    if template is None or names.ANNOTATION_CLAIM_ID not in metadata.annotations:
+        return ""
+    # Warm ones have no network profile and their template's workspace: who asks for others never gets one.
+    if spec.network != names.NETWORK_NONE or spec.workspace not in (None, template.spec.workspace):
+        return ""
+    pools = (pool for pool in store.all_pools(metadata.namespace) if pool.spec.template_ref == spec.template_ref)
+    return min((pool.metadata.name for pool in pools), default="")
+
+
+def measure_pool(metrics: Metrics, observed: ObservedPool) -> None:
+    """Set a pool's gauges."""
+    metadata = observed.pool.metadata
+    ready = sum(is_warm(m) for m in observed.members)
+    metrics.set_pool(metadata.namespace, metadata.name, wanted=observed.pool.spec.replicas, ready=ready)
+
+
+def measure_namespace(metrics: Metrics, observed: ObservedNamespace) -> None:
+    """Tell which policies of others open something to sandboxes, and forget those that do no more."""
+    metrics.set_widening(observed.namespace, {policy.name for policy in observed.widening})

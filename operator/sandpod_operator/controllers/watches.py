@@ -1,0 +1,147 @@
+"""All of kopf: its settings, its login, and one event handler for each watched kind.
+
+kopf watches and nothing else here: raw events need no finalizer, no annotation and no write of kopf's own, and every
+event only says "look again".
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import kopf
+
+from sandpod_api import names
+from sandpod_kube.client import PAGE
+from sandpod_kube.configuration import Access
+from sandpod_kube.resources import LEASES, WATCHED, Resource, key_of
+from sandpod_operator.controllers.dispatcher import Controller
+from sandpod_operator.settings import OperatorSettings
+
+Login = Callable[[], Awaitable[Access]]
+Seen = Callable[[Resource, str | None, dict[str, Any]], None]
+
+
+def create_sink(controller: Controller, on_heartbeat: Callable[[str, str], None]) -> Seen:
+    """Return the function that every watch event goes to.
+
+    Args:
+        controller: Gets the events of all objects but Leases.
+        on_heartbeat: Called with the namespace and the holder of each heartbeat Lease.
+    """
+
+    def seen(resource: Resource, kind: str | None, manifest: dict[str, Any]) -> None:
+        if resource is LEASES:
+            if manifest["metadata"]["name"] == names.LEASE_HEARTBEAT and kind != "DELETED":
+                on_heartbeat(manifest["metadata"]["namespace"], manifest.get("spec", {}).get("holderIdentity", ""))
+        elif kind == "DELETED":
+            controller.lost(key_of(resource, manifest), manifest["metadata"]["uid"])
+        else:
+            controller.saw(resource, manifest)
+
+    return seen
+
+
+def create_registry(seen: Seen, login: Login) -> kopf.OperatorRegistry:
+    """Return kopf's registry: a handler for each watched kind, and the login."""
+    registry = kopf.OperatorRegistry()
+    for resource in WATCHED:
+        _register(registry, resource, seen)
+
+    @kopf.on.login(registry=registry, id="login")
+    async def log_in(**_: Any) -> kopf.ConnectionInfo:
+        # kopf asks again when the API server does not take a token any more, and so gets the renewed one.
+        credentials = await login()
+        return kopf.ConnectionInfo(
+            server=credentials.server,
+            ca_path=credentials.ca_path,
+            insecure=credentials.insecure,
+            scheme="Bearer" if credentials.token else None,
+            token=credentials.token,
+            certificate_path=credentials.certificate_path,
+            private_key_path=credentials.private_key_path,
+        )
+
+    return registry
+
+
+def _register(registry: kopf.OperatorRegistry, resource: Resource, seen: Seen) -> None:
+    @kopf.on.event(resource.group, resource.version, resource.plural, registry=registry, id=f"saw-{resource.plural}")
+    async def saw(event: Any, **_: Any) -> None:
+        seen(resource, event["type"], event["object"])
+
+
+def create_settings(settings: OperatorSettings) -> kopf.OperatorSettings:
+    """Return kopf's settings."""
+    result = kopf.OperatorSettings()
+    # Namespaces and kinds are known: no rights to look for others are needed.
+    result.scanning.disabled = True
+    result.posting.enabled = False
+    result.networking.request_timeout = settings.request_timeout
+    result.watching.server_timeout = 300
+    result.watching.inactivity_timeout = settings.watch_silence
+    # A list of ten thousand pods is some 60 MB at once, and ten times that parsed. So is what kopf keeps for a while of
+    # each object that it has had an event of.
+    result.watching.chunk_size = PAGE
+    result.queueing.idle_timeout = 0.5
+    result.persistence.finalizer = f"{names.GROUP}/unused"
+    result.persistence.progress_storage = NoProgress()
+    result.persistence.diffbase_storage = NoDiffs()
+    for resource in WATCHED:
+        if resource.selector:
+            result.watching.label_selectors[resource.plural] = resource.selector
+    return result
+
+
+async def watch(
+    registry: kopf.OperatorRegistry, settings: OperatorSettings, *, ready: asyncio.Event, stop: asyncio.Event
+) -> None:
+    """Run kopf until `stop` is set. That it returns without is a fault, for the caller to end the process.
+
+    Args:
+        registry: From `create_registry`.
+        settings: The operator's.
+        ready: Set by kopf when it has started.
+        stop: Ends it.
+    """
+    await kopf.operator(
+        registry=registry,
+        settings=create_settings(settings),
+        namespaces=list(settings.namespaces),
+        standalone=True,
+        ready_flag=ready,
+        stop_flag=stop,
+    )
+
+
+class NoDiffs(kopf.DiffBaseStorage):
+    """Sees no object as changed."""
+
+    def build(self, **_: Any) -> kopf.BodyEssence:
+        """Return nothing."""
+        return kopf.BodyEssence()
+
+    def fetch(self, **_: Any) -> None:
+        """Return that nothing was kept."""
+
+    def store(self, **_: Any) -> None:
+        """Keep nothing."""
+
+
+class NoProgress(kopf.ProgressStorage):
+    """Remembers no handler's progress."""
+
+    def fetch(self, **_: Any) -> None:
+        """Return that nothing was kept."""
+
+    def store(self, **_: Any) -> None:
+        """Keep nothing."""
+
+    def purge(self, **_: Any) -> None:
+        """Forget nothing."""
+
+    def touch(self, **_: Any) -> None:
+        """Change nothing."""
+
+    def clear(self, *, essence: kopf.BodyEssence) -> kopf.BodyEssence:
+        """Return it as it is."""
+        return essence

@@ -1,0 +1,99 @@
+"""Whether the operator does its work, and the HTTP server that says so: /healthz, /readyz, /metrics.
+
+The proof is not that the process runs but that watch events arrive: every few seconds the active replica writes a
+heartbeat Lease in each sandbox namespace, and kopf's watch has to bring it back.
+"""
+
+import time
+from collections.abc import Callable
+from datetime import datetime
+from functools import partial
+from typing import Any, Final
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from sandpod_api import names
+from sandpod_kube.resources import LEASES
+from sandpod_operator.metrics import Metrics
+from sandpod_operator.settings import OperatorSettings
+
+_MICRO_TIME: Final = "%Y-%m-%dT%H:%M:%S.%fZ"
+
+
+class AddressError(Exception):
+    """The HTTP server can't listen; the text says where and what to do."""
+
+
+def build_heartbeat(namespace: str, holder: str, now: datetime) -> dict[str, Any]:
+    """Return the Lease whose watch event has to come back."""
+    return {
+        "apiVersion": LEASES.api_version,
+        "kind": LEASES.kind,
+        "metadata": {
+            "name": names.LEASE_HEARTBEAT,
+            "namespace": namespace,
+            "labels": {names.LABEL_MANAGED_BY: names.MANAGED_BY},
+        },
+        "spec": {"holderIdentity": holder, "renewTime": now.strftime(_MICRO_TIME)},
+    }
+
+
+class Health:
+    """What is known of the operator's own state."""
+
+    def __init__(
+        self, settings: OperatorSettings, metrics: Metrics, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._settings = settings
+        self._metrics = metrics
+        self._monotonic = monotonic
+        self._beats: dict[str, float] = {}
+
+    def lead(self) -> None:
+        """Note that this replica is active from now on: heartbeats are due."""
+        now = self._monotonic()
+        self._beats = dict.fromkeys(self._settings.namespaces, now)
+        self._metrics.leader.set(1)
+        for namespace in self._settings.namespaces:
+            self._metrics.watch_age.labels(namespace).set_function(partial(self._age, namespace))
+
+    def _age(self, namespace: str) -> float:
+        return self._monotonic() - self._beats[namespace]
+
+    def beat(self, namespace: str, holder: str) -> None:
+        """Note that a heartbeat's event arrived; only our own counts."""
+        if namespace in self._beats and holder == self._settings.identity:
+            self._beats[namespace] = self._monotonic()
+
+    def trouble(self) -> str | None:
+        """Return what is wrong, or None. A replica that waits is healthy."""
+        now = self._monotonic()
+        late = [n for n, beat in self._beats.items() if now - beat > self._settings.heartbeat_timeout]
+        if not late:
+            return None
+        return f"no watch event for {self._settings.heartbeat_timeout:g} s in {', '.join(sorted(late))}"
+
+    @property
+    def role(self) -> str:
+        """Active or standby."""
+        return "active" if self._beats else "standby"
+
+
+def create_app(health: Health, metrics: Metrics) -> web.Application:
+    """Return the HTTP application."""
+
+    async def healthz(_: web.Request) -> web.Response:
+        trouble = health.trouble()
+        return web.Response(text=f"{trouble or 'ok'}\n", status=503 if trouble else 200)
+
+    async def readyz(_: web.Request) -> web.Response:
+        # A standby is ready: it can take over, and a rolling update waits for it.
+        return web.Response(text=f"{health.role}\n")
+
+    async def show_metrics(_: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    app = web.Application()
+    app.add_routes([web.get("/healthz", healthz), web.get("/readyz", readyz), web.get("/metrics", show_metrics)])
+    return app

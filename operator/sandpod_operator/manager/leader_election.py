@@ -1,0 +1,177 @@
+"""Which replica is active: the one that holds the Lease. The others wait and do nothing.
+
+Like Kubernetes' own components it trusts no other machine's clock: a holder counts as gone when its Lease has not
+changed for the whole duration on our clock. An active replica that can't renew in time ends.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, Final
+
+from sandpod_api import names
+from sandpod_kube.client import KubeClient
+from sandpod_kube.errors import ClusterError, ConflictError, NotFoundError, OverloadedError, UnreachableError
+from sandpod_kube.resources import LEASES
+from sandpod_operator.settings import OperatorSettings
+
+_log = logging.getLogger(__name__)
+_TRIES: Final = 3  # of a renewal, within its deadline
+_MICRO_TIME: Final = "%Y-%m-%dT%H:%M:%S.%fZ"
+
+
+class LeadershipLostError(Exception):
+    """The Lease is not ours any more, or could not be renewed in time."""
+
+
+def build_lease(settings: OperatorSettings, holder: str, now: datetime, old: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the Lease as its next holder writes it.
+
+    Args:
+        settings: The operator's.
+        holder: Who holds it from now on; empty gives it up.
+        now: The time.
+        old: The Lease as it is, or None where there is none.
+    """
+    spec = (old or {}).get("spec") or {}
+    same = spec.get("holderIdentity") == holder
+    time_now = now.strftime(_MICRO_TIME)
+    return {
+        "apiVersion": LEASES.api_version,
+        "kind": LEASES.kind,
+        "metadata": old["metadata"] if old is not None else _metadata(settings),
+        "spec": {
+            "holderIdentity": holder,
+            "leaseDurationSeconds": settings.lease_duration,
+            "acquireTime": spec.get("acquireTime", time_now) if same else time_now,
+            "renewTime": time_now,
+            "leaseTransitions": int(spec.get("leaseTransitions") or 0) + (0 if same or not holder else 1),
+        },
+    }
+
+
+def _metadata(settings: OperatorSettings) -> dict[str, Any]:
+    return {
+        "name": names.LEASE_LEADER,
+        "namespace": settings.namespace,
+        "labels": {names.LABEL_MANAGED_BY: names.MANAGED_BY},
+    }
+
+
+class Elector:
+    """One replica's part in the election."""
+
+    def __init__(
+        self,
+        cluster: KubeClient,
+        settings: OperatorSettings,
+        clock: Callable[[], datetime],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._clock = clock
+        self._monotonic = monotonic
+        self._seen: tuple[str, float] = ("", 0.0)
+        self._renewed = 0.0
+
+    async def acquire(self) -> None:
+        """Wait until this replica holds the Lease."""
+        while True:
+            try:
+                if await self.try_take():
+                    return
+            except ClusterError as error:
+                _log.warning("the Lease can't be read or written: %s", error)
+            await asyncio.sleep(self._settings.lease_retry)
+
+    async def try_take(self) -> bool:
+        """Try once to take or renew the Lease.
+
+        Returns:
+            Whether this replica holds it now.
+
+        Raises:
+            ClusterError: The API server did not answer, or refused for another reason than that we were late.
+        """
+        start = self._monotonic()
+        lease = await self._read()
+        if lease is not None and not self._free(lease):
+            return False
+        wanted = build_lease(self._settings, self._settings.identity, self._clock(), lease)
+        try:
+            if lease is None:
+                await self._cluster.create(LEASES, wanted)
+            else:
+                await self._cluster.replace(LEASES, wanted)
+        except ConflictError:
+            return False
+        # Counted from before the call: the server may have written at once and answered late.
+        self._renewed = start
+        return True
+
+    async def _read(self) -> dict[str, Any] | None:
+        try:
+            return await self._cluster.get(LEASES, self._settings.namespace, names.LEASE_LEADER)
+        except NotFoundError:
+            return None
+
+    def _free(self, lease: dict[str, Any]) -> bool:
+        version = str(lease["metadata"].get("resourceVersion", ""))
+        now = self._monotonic()
+        if version != self._seen[0]:
+            self._seen = (version, now)
+        spec = lease.get("spec") or {}
+        holder = spec.get("holderIdentity") or ""
+        if holder in {"", self._settings.identity}:
+            return True
+        duration = spec.get("leaseDurationSeconds") or self._settings.lease_duration
+        return now - self._seen[1] >= float(duration)
+
+    async def keep(self) -> None:
+        """Renew the Lease until cancelled.
+
+        Raises:
+            LeadershipLostError: Another replica has it, or it could not be renewed in time.
+        """
+        while True:
+            await asyncio.sleep(self._settings.lease_retry)
+            await self.renew()
+
+    async def renew(self) -> None:
+        """Renew the Lease once; a cluster that does not answer is borne until the deadline.
+
+        Raises:
+            LeadershipLostError: As in `keep`.
+        """
+        deadline = self._settings.lease_renew_deadline
+        left = deadline - (self._monotonic() - self._renewed)
+        try:
+            # A connection that is dead without a word must leave time for another try, on another one.
+            async with asyncio.timeout(max(0.0, min(left, deadline / _TRIES))):
+                held = await self.try_take() or await self._is_ours()
+        except (UnreachableError, OverloadedError, TimeoutError) as error:
+            if self._monotonic() - self._renewed >= deadline:
+                text = f"the Lease could not be renewed for {deadline:g} s"
+                raise LeadershipLostError(text) from error
+            return
+        except ClusterError as error:
+            raise LeadershipLostError(f"the Lease can't be renewed: {error}") from error
+        if not held:
+            raise LeadershipLostError("another replica has taken the Lease")
+
+    async def _is_ours(self) -> bool:
+        """Tell whether this replica still holds the Lease, which a write of its own without an answer has changed."""
+        lease = await self._read()
+        return lease is not None and (lease.get("spec") or {}).get("holderIdentity") == self._settings.identity
+
+    async def release(self) -> None:
+        """Give the Lease up, so that another replica need not wait for it to run out. Best effort."""
+        try:
+            lease = await self._read()
+            if lease is not None and (lease.get("spec") or {}).get("holderIdentity") == self._settings.identity:
+                await self._cluster.replace(LEASES, build_lease(self._settings, "", self._clock(), lease))
+        except ClusterError as error:
+            _log.info("the Lease was not given up and will run out: %s", error)

@@ -1,0 +1,259 @@
+"""Composes the operator and keeps its parts running; when one ends, the process ends and is started anew.
+
+The only place where parts are joined. A standby only waits for the Lease.
+"""
+
+import asyncio
+import logging
+import signal
+import sys
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from aiohttp import web
+
+from sandpod_kube.client import KubeClient
+from sandpod_kube.configuration import load
+from sandpod_kube.errors import ClusterError, DeniedError, NotFoundError
+from sandpod_kube.resources import EVENTS, LEASES, POOLS, SANDBOXES, TEMPLATES
+from sandpod_operator.cache.object_cache import Store
+from sandpod_operator.controllers import watches
+from sandpod_operator.controllers.dispatcher import Controller
+from sandpod_operator.controllers.reconciler import Reconciler
+from sandpod_operator.controllers.state import Notes
+from sandpod_operator.controllers.workqueue import WorkQueue
+from sandpod_operator.manager.event_recorder import EventPoster
+from sandpod_operator.manager.health import AddressError, Health, build_heartbeat, create_app
+from sandpod_operator.manager.leader_election import Elector
+from sandpod_operator.metrics import Metrics
+from sandpod_operator.quota.admission import Turns
+from sandpod_operator.settings import OperatorSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+_log = logging.getLogger(__name__)
+
+OK: Final = 0
+FAILED: Final = 1
+UNUSABLE: Final = 2
+_TICK: Final = 0.5
+_SHUTDOWN: Final = 10
+
+
+def utc_now() -> datetime:
+    """Return the time with its zone."""
+    return datetime.now(UTC)
+
+
+async def run(settings: OperatorSettings) -> int:
+    """Run the operator until a signal ends it or a part of it fails.
+
+    Returns:
+        The exit code: 0 after a signal, 1 when a part failed or the Lease was lost, 2 when the cluster can't be used.
+    """
+    metrics = Metrics()
+    health = Health(settings, metrics)
+    stop = asyncio.Event()
+    _install_signals(stop)
+    try:
+        configuration = await load()
+    except ClusterError as error:
+        return _unusable(str(error))
+    cluster = KubeClient(
+        configuration, manager="sandpod-operator", timeout=settings.request_timeout, on_write=metrics.count_write
+    )
+    try:
+        if trouble := await find_trouble(cluster, settings):
+            return _unusable(trouble)
+        async with _Server(health, metrics, settings):
+            return await Operator(cluster=cluster, settings=settings, metrics=metrics, health=health, stop=stop).run()
+    except AddressError as error:
+        return _unusable(str(error))
+    finally:
+        await cluster.close()
+
+
+def _unusable(text: str) -> int:
+    sys.stderr.write(f"sandpod-operator: {text}\n")
+    return UNUSABLE
+
+
+def _install_signals(stop: asyncio.Event) -> None:
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+
+
+async def find_trouble(cluster: KubeClient, settings: OperatorSettings) -> str | None:
+    """Return why the cluster can't be used, with what to do about it, or None."""
+    for namespace in settings.namespaces:
+        for resource in (SANDBOXES, TEMPLATES, POOLS):
+            try:
+                await cluster.list_page(resource, namespace, {"limit": "1"})
+            except NotFoundError:
+                return f"the cluster has no {resource.plural}; install the CRDs of the chart first"
+            except DeniedError as error:
+                return f"no right to read {resource.plural} in {namespace}: {error.message}; install the chart's Role"
+            except ClusterError as error:
+                return f"{error}; check that the cluster runs and that KUBECONFIG is right"
+    return None
+
+
+class _Server:
+    """The HTTP server of health and metrics."""
+
+    def __init__(self, health: Health, metrics: Metrics, settings: OperatorSettings) -> None:
+        self._runner = web.AppRunner(create_app(health, metrics), access_log=None)
+        self._settings = settings
+
+    async def __aenter__(self) -> None:
+        await self._runner.setup()
+        host, port = self._settings.http_host, self._settings.http_port
+        try:
+            await web.TCPSite(self._runner, host, port).start()
+        except OSError as error:
+            await self._runner.cleanup()
+            raise AddressError(f"can't listen on {host}:{port} ({error.strerror}); set another http_port") from error
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._runner.cleanup()
+
+
+class Operator:
+    """The parts, joined."""
+
+    def __init__(
+        self, *, cluster: KubeClient, settings: OperatorSettings, metrics: Metrics, health: Health, stop: asyncio.Event
+    ) -> None:
+        self._cluster = cluster
+        self._settings = settings
+        self._health = health
+        self._stop = stop
+        store, notes = Store(metrics.count_claim), Notes()
+        self._queue = WorkQueue(clock=utc_now, backoff_min=settings.backoff_min, backoff_max=settings.backoff_max)
+        turns = Turns(store=store, wake=self._queue.add, settings=settings, clock=utc_now)
+        metrics.queue_depth.set_function(lambda: len(self._queue))
+        self._events = EventPoster(lambda event: cluster.create(EVENTS, event), metrics, utc_now)
+        self._controller = Controller(
+            cluster=cluster,
+            store=store,
+            notes=notes,
+            turns=turns,
+            queue=self._queue,
+            metrics=metrics,
+            settings=settings,
+            clock=utc_now,
+        )
+        self._reconciler = Reconciler(
+            cluster=cluster,
+            store=store,
+            notes=notes,
+            turns=turns,
+            listener=self._controller,
+            emit=self._events.emit,
+            metrics=metrics,
+            settings=settings,
+            clock=utc_now,
+        )
+        self._elector = Elector(cluster, settings, utc_now)
+
+    async def run(self) -> int:
+        """Wait for the Lease, then work until stopped or broken."""
+        _log.info("%s waits for the Lease", self._settings.identity)
+        if not await self._acquired():
+            return OK
+        _log.info("%s is active for %s", self._settings.identity, ", ".join(self._settings.namespaces))
+        self._health.lead()
+        lease = asyncio.create_task(self._elector.keep(), name="lease")
+        try:
+            # Everything is known before anything is decided; the Lease is renewed meanwhile.
+            await self._controller.resync()
+            return await self._work(lease)
+        except ClusterError as error:
+            _log.error("the first list failed: %s", error)
+            return FAILED
+        finally:
+            await _cancel({lease})
+            await self._elector.release()
+
+    async def _acquired(self) -> bool:
+        waiting = asyncio.create_task(self._elector.acquire())
+        stopped = asyncio.create_task(self._stop.wait())
+        await asyncio.wait({waiting, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        acquired = waiting.done()
+        await _cancel({waiting, stopped})
+        if acquired:
+            waiting.result()  # An election that broke is not one that was won.
+        return acquired
+
+    async def _work(self, lease: asyncio.Task[None]) -> int:
+        ready, end_watch = asyncio.Event(), asyncio.Event()
+        registry = watches.create_registry(
+            watches.create_sink(self._controller, self._health.beat), self._cluster.access
+        )
+        parts: dict[str, Coroutine[Any, Any, None]] = {
+            "watch": watches.watch(registry, self._settings, ready=ready, stop=end_watch),
+            "heartbeat": self._beat(),
+            "dates": self._release_dates(),
+            "sweep": self._sweep(),
+            "resync": self._resync(),
+            "events": self._events.run(),
+        }
+        for number in range(self._settings.workers):
+            parts[f"worker {number}"] = self._queue.run_worker(self._reconciler.reconcile)
+        tasks = {lease, *(asyncio.create_task(part, name=name) for name, part in parts.items())}
+        stopped = asyncio.create_task(self._stop.wait(), name="stop")
+        # kopf takes the signals when it starts; from then on they are ours again.
+        signals = asyncio.create_task(self._retake_signals(ready), name="signals")
+        done, _ = await asyncio.wait({*tasks, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        end_watch.set()
+        await _cancel({*tasks, stopped, signals})
+        return OK if stopped in done else _explain(done)
+
+    async def _retake_signals(self, ready: asyncio.Event) -> None:
+        await ready.wait()
+        _install_signals(self._stop)
+
+    async def _beat(self) -> None:
+        while True:
+            for namespace in self._settings.namespaces:
+                try:
+                    await self._cluster.apply(LEASES, build_heartbeat(namespace, self._settings.identity, utc_now()))
+                except ClusterError as error:
+                    _log.warning("no heartbeat in %s: %s", namespace, error)
+            await asyncio.sleep(self._settings.heartbeat_interval)
+
+    async def _release_dates(self) -> None:
+        while True:
+            self._queue.release_due()
+            await asyncio.sleep(_TICK)
+
+    async def _sweep(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.sweep_interval)
+            try:
+                await self._controller.sweep()
+            except ClusterError as error:
+                _log.warning("the sweep was not finished: %s", error)
+
+    async def _resync(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.resync_interval)
+            try:
+                await self._controller.resync()
+            except ClusterError as error:
+                _log.warning("the full list was not finished: %s", error)
+
+
+def _explain(done: set[asyncio.Task[Any]]) -> int:
+    for task in done:
+        error = None if task.cancelled() else task.exception()
+        _log.error("%s ended: %s", task.get_name(), error or "it must not", exc_info=error)
+    return FAILED
+
+
+async def _cancel(tasks: set[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks, timeout=_SHUTDOWN)

@@ -1,0 +1,97 @@
+"""Builds the network policies: the namespace's deny-all and a template's egress profiles. Also says what has drifted.
+
+Policies only ever add up in Kubernetes, so the deny-all selects every sandbox pod and allows nothing, and a profile's
+policy opens what it lists and nothing else.
+"""
+
+from typing import Any, Final
+
+from sandpod_api import names
+from sandpod_api.types import EgressRule, NetworkProfile, SandboxTemplate
+from sandpod_kube import resources
+from sandpod_operator.manifests.pod import owner_reference
+
+_DNS_PORTS: Final = [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]
+_DNS_PODS: Final = {
+    "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}},
+    "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}},
+}
+
+
+def build_deny_all(namespace: str) -> dict[str, Any]:
+    """Return the policy that closes both directions of every sandbox pod in the namespace.
+
+    The empty lists are written out: a server-side apply then takes back what somebody else has put there.
+    """
+    return {
+        "apiVersion": resources.POLICIES.api_version,
+        "kind": resources.POLICIES.kind,
+        "metadata": {
+            "name": names.POLICY_DENY_ALL,
+            "namespace": namespace,
+            "labels": {names.LABEL_MANAGED_BY: names.MANAGED_BY},
+        },
+        "spec": {
+            "podSelector": {
+                "matchLabels": {names.LABEL_MANAGED_BY: names.MANAGED_BY},
+                "matchExpressions": [{"key": names.LABEL_SANDBOX, "operator": "Exists"}],
+            },
+            "policyTypes": ["Ingress", "Egress"],
+            "ingress": [],
+            "egress": [],
+        },
+    }
+
+
+def build_profile(template: SandboxTemplate, profile: NetworkProfile) -> dict[str, Any]:
+    """Return the policy that opens an egress profile to those sandboxes of the template that name it."""
+    rules = [_egress(rule) for rule in profile.egress]
+    if profile.dns:
+        rules.append({"to": [_DNS_PODS], "ports": _DNS_PORTS})
+    return {
+        "apiVersion": resources.POLICIES.api_version,
+        "kind": resources.POLICIES.kind,
+        "metadata": {
+            "name": names.network_policy_name(template.metadata.name, profile.name),
+            "namespace": template.metadata.namespace,
+            "labels": {
+                names.LABEL_MANAGED_BY: names.MANAGED_BY,
+                names.LABEL_TEMPLATE: template.metadata.name,
+                names.LABEL_NETWORK: profile.name,
+            },
+            "ownerReferences": [owner_reference(resources.TEMPLATES, template)],
+        },
+        "spec": {
+            "podSelector": {
+                "matchLabels": {
+                    names.LABEL_MANAGED_BY: names.MANAGED_BY,
+                    names.LABEL_TEMPLATE: template.metadata.name,
+                    names.LABEL_NETWORK: profile.name,
+                }
+            },
+            "policyTypes": ["Egress"],
+            "ingress": [],
+            "egress": rules,
+        },
+    }
+
+
+def _egress(rule: EgressRule) -> dict[str, Any]:
+    block: dict[str, Any] = {"cidr": rule.cidr}
+    if rule.except_cidrs:
+        block["except"] = rule.except_cidrs
+    result: dict[str, Any] = {"to": [{"ipBlock": block}]}
+    if rule.ports:
+        result["ports"] = [{"port": port, "protocol": "TCP"} for port in rule.ports]
+    return result
+
+
+def in_force(wanted: dict[str, Any], found: dict[str, Any] | None) -> bool:
+    """Tell whether the policy that was found does exactly what the wanted one says.
+
+    Kubernetes leaves empty lists out, so absent and empty are the same.
+    """
+    if found is None:
+        return False
+    keys = ("podSelector", "policyTypes", "ingress", "egress")
+    return all((wanted["spec"].get(key) or None) == (found["spec"].get(key) or None) for key in keys)

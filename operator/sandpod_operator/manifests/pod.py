@@ -1,0 +1,273 @@
+"""Builds the pods of Sandboxes: the same input gives the same manifest. What locks a pod down is in `security`."""
+
+import json
+from typing import Any, Final
+
+from sandpod_api import names
+from sandpod_api.conditions import ConditionType, Reason, says
+from sandpod_api.types import (
+    MAX_LIFETIME,
+    NetworkProfile,
+    Sandbox,
+    SandboxPool,
+    SandboxTemplate,
+    Toleration,
+    Workspace,
+    parse_quantity,
+)
+from sandpod_kube import resources
+from sandpod_operator.manifests import security
+from sandpod_operator.manifests.probes import probes
+from sandpod_operator.settings import OperatorSettings
+
+SERVE_COMMAND: Final = (*names.RUNNER_COMMAND, "serve")
+READY_COMMAND: Final = (*names.RUNNER_COMMAND, "ready")
+# The copy belongs to the programs' user, who can't change its mode: in the sandbox this folder is read-only.
+_BRING: Final = f"cp -R {names.PORTABLE_RUNNER}/. {names.RUNNER_HOME} && chmod 0111 {names.SHIELDED_COMMAND[0]}"
+KERNEL_COMMAND: Final = (*names.RUNNER_COMMAND, "kernel")
+_START_SECONDS: Final = 60
+_MARGIN: Final = 3600
+_TMP: Final = "/tmp"  # noqa: S108 - the pod's own, sized and in memory
+
+
+def owner_reference(resource: resources.Resource, owner: Sandbox | SandboxPool | SandboxTemplate) -> dict[str, Any]:
+    """Return the reference by which Kubernetes deletes an object together with its owner."""
+    return {
+        "apiVersion": resource.api_version,
+        "kind": resource.kind,
+        "name": owner.metadata.name,
+        "uid": owner.metadata.uid,
+        "controller": True,
+        "blockOwnerDeletion": False,
+    }
+
+
+def workspace_of(sandbox: Sandbox, template: SandboxTemplate) -> Workspace:
+    """Return the workspace that a sandbox has: its own wish, else its template's."""
+    return sandbox.spec.workspace or template.spec.workspace
+
+
+def find_profile(sandbox: Sandbox, template: SandboxTemplate) -> NetworkProfile | None:
+    """Return the network profile that the sandbox names, or None where its template has none of that name."""
+    if sandbox.spec.network == names.NETWORK_NONE:
+        return NetworkProfile(name=names.NETWORK_NONE)
+    return next((p for p in template.spec.network_profiles if p.name == sandbox.spec.network), None)
+
+
+def build_pod(
+    sandbox: Sandbox,
+    template: SandboxTemplate,
+    profile: NetworkProfile,
+    settings: OperatorSettings,
+    *,
+    user_namespaces: bool = False,
+) -> dict[str, Any]:
+    """Return the pod of a sandbox.
+
+    Args:
+        sandbox: Whose pod it is.
+        template: What it is made from.
+        profile: Its network profile.
+        settings: The operator's.
+        user_namespaces: Whether its nodes can give it a user namespace of its own.
+    """
+    spec = template.spec
+    said = security.said_of_user_namespaces(spec, default=settings.host_users)
+    host_users = security.host_users(said=said, possible=user_namespaces)
+    optional = {
+        "hostUsers": host_users,
+        "runtimeClassName": spec.runtime_class_name,
+        "nodeSelector": spec.node_selector or None,
+        "tolerations": [_toleration(t) for t in spec.tolerations] or None,
+        "imagePullSecrets": [{"name": name} for name in spec.image_pull_secrets] or None,
+    }
+    environment = _environment(sandbox, template, profile, settings, own_users=host_users is False)
+    return {
+        "apiVersion": resources.PODS.api_version,
+        "kind": resources.PODS.kind,
+        "metadata": {
+            "name": sandbox.metadata.name,
+            "namespace": sandbox.metadata.namespace,
+            "labels": {
+                names.LABEL_MANAGED_BY: names.MANAGED_BY,
+                names.LABEL_SANDBOX: sandbox.metadata.name,
+                names.LABEL_TEMPLATE: template.metadata.name,
+                names.LABEL_NETWORK: profile.name,
+            },
+            "ownerReferences": [owner_reference(resources.SANDBOXES, sandbox)],
+        },
+        "spec": {
+            **security.pod_isolation(),
+            **({"dnsPolicy": "ClusterFirst"} if profile.dns else security.closed_dns()),
+            **{key: value for key, value in optional.items() if value is not None},
+            "securityContext": security.pod_security_context(spec.app_armor_profile),
+            "terminationGracePeriodSeconds": 2,
+            "activeDeadlineSeconds": _active_deadline(sandbox),
+            **({"initContainers": first} if (first := _first_containers(sandbox, template, settings)) else {}),
+            "containers": [_container(sandbox, template, environment)],
+            "volumes": _volumes(sandbox, template),
+        },
+    }
+
+
+def _container(sandbox: Sandbox, template: SandboxTemplate, environment: list[dict[str, Any]]) -> dict[str, Any]:
+    spec = template.spec
+    return {
+        "name": names.CONTAINER,
+        "image": spec.image,
+        "imagePullPolicy": spec.image_pull_policy,
+        # Said here, so that the runner is process 1 whatever an image's own entry point is.
+        "command": list(SERVE_COMMAND),
+        # An image's own may be one that the pod's user can't enter.
+        "workingDir": names.WORKSPACE,
+        "env": environment,
+        "resources": _resources(sandbox, template),
+        "securityContext": security.container_security_context(),
+        "startupProbe": {
+            "exec": {"command": list(READY_COMMAND)},
+            "periodSeconds": 1,
+            "timeoutSeconds": 5,
+            "failureThreshold": _START_SECONDS,
+        },
+        "terminationMessagePath": "/dev/termination-log",
+        "terminationMessagePolicy": "File",
+        "volumeMounts": [
+            {"name": "workspace", "mountPath": names.WORKSPACE},
+            {"name": "tmp", "mountPath": _TMP},
+            # gVisor's own is as large as the node's memory.
+            {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 - the pod's own, sized
+            *(
+                [{"name": "runner", "mountPath": names.RUNNER_HOME, "readOnly": True}]
+                if brings_runner(template)
+                else []
+            ),
+        ],
+    }
+
+
+def _first_containers(sandbox: Sandbox, template: SandboxTemplate, settings: OperatorSettings) -> list[dict[str, Any]]:
+    """Return what runs before the sandbox's own container."""
+    found = [_runner_container(sandbox, template, settings)] if brings_runner(template) else []
+    return [*found, _kernel_container(sandbox, template)] if template.spec.runtime_class_name is not None else found
+
+
+def _kernel_container(sandbox: Sandbox, template: SandboxTemplate) -> dict[str, Any]:
+    """Return what tells which kernel the pod sees. Nothing of a caller's has run then."""
+    spec = template.spec
+    brings = brings_runner(template)
+    return {
+        "name": names.KERNEL_CONTAINER,
+        "image": spec.image,
+        "imagePullPolicy": spec.image_pull_policy,
+        "command": list(KERNEL_COMMAND),
+        "workingDir": "/",
+        **({"env": [{"name": "LD_PRELOAD", "value": ""}]} if brings else {}),
+        "resources": _resources(sandbox, template),
+        "securityContext": security.container_security_context(),
+        "terminationMessagePath": "/dev/termination-log",
+        "terminationMessagePolicy": "File",
+        **({"volumeMounts": [{"name": "runner", "mountPath": names.RUNNER_HOME, "readOnly": True}]} if brings else {}),
+    }
+
+
+def brings_runner(template: SandboxTemplate) -> bool:
+    """Tell whether the template's image has no runner, so that its pods bring it."""
+    return template.spec.runner == "Injected"
+
+
+def _runner_container(sandbox: Sandbox, template: SandboxTemplate, settings: OperatorSettings) -> dict[str, Any]:
+    """Return what puts the runner beside a foreign image: it copies it into a folder that the sandbox can only read."""
+    return {
+        "name": names.RUNNER_CONTAINER,
+        "image": settings.runner_image,
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["sh", "-c", _BRING],
+        # The same as the sandbox's own: a pod counts the larger of the two, so this one costs nothing.
+        "resources": _resources(sandbox, template),
+        "securityContext": security.container_security_context(),
+        "volumeMounts": [{"name": "runner", "mountPath": names.RUNNER_HOME}],
+    }
+
+
+def _environment(
+    sandbox: Sandbox, template: SandboxTemplate, profile: NetworkProfile, settings: OperatorSettings, *, own_users: bool
+) -> list[dict[str, Any]]:
+    spec, workspace = template.spec, workspace_of(sandbox, template)
+    values = {
+        names.ENV_PROBES: ",".join(probes(template, profile, settings)),
+        names.ENV_PROBE_INTERVAL: str(settings.probe_interval or ""),
+        names.ENV_PREIMPORT: ",".join(spec.preimport),
+        names.ENV_OPEN_FILES: str(spec.limits.open_files),
+        names.ENV_WORKSPACE_BYTES: str(int(parse_quantity(workspace.size))),
+        names.ENV_IN_MEMORY: ",".join([names.WORKSPACE, _TMP] if _in_memory(workspace) else [_TMP]),
+        names.ENV_MEMORY_LIMIT: str(int(parse_quantity(spec.resources.memory))),
+    }
+    if settings.allow_open_network and says(
+        sandbox.status.conditions, ConditionType.NETWORK_ISOLATED, Reason.NETWORK_OPEN
+    ):
+        values[names.ENV_ALLOW_OPEN_NETWORK] = "1"
+    if profile.name == names.NETWORK_NONE:
+        values[names.ENV_CLOSED_NETWORK] = "1"
+    if spec.languages:
+        # Kubernetes puts values in the place of $(NAME); a doubled $ is one $ and nothing else.
+        values[names.ENV_LANGUAGES] = json.dumps([each.to_wire() for each in spec.languages]).replace("$", "$$")
+    if brings_runner(template):
+        # An image's own preloads are for its own programs: they may not fit the runner's C library.
+        values |= {names.ENV_PYTHON: "python3", "LD_PRELOAD": ""}
+    if own_users:
+        # RLIMIT_NPROC counts this pod's processes alone only in a user namespace of its own.
+        values[names.ENV_PROCESSES] = str(spec.limits.processes)
+    node = {"name": "NODE_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}}
+    # The node's address comes first: Kubernetes expands $(NODE_IP) only in what follows it.
+    return [node, *({"name": key, "value": value} for key, value in values.items())]
+
+
+def _resources(sandbox: Sandbox, template: SandboxTemplate) -> dict[str, Any]:
+    wanted = template.spec.resources
+    workspace = workspace_of(sandbox, template)
+    storage = wanted.ephemeral_storage
+    # The kubelet counts a disk-backed emptyDir too, and would evict a pod that fills its workspace.
+    more = [workspace.size] if workspace.medium == "Disk" and not workspace.persistent else []
+    more += [names.PORTABLE_SIZE] if brings_runner(template) else []
+    if more:
+        storage = str(int(sum(map(parse_quantity, [storage, *more]))))
+    return {
+        "limits": {"cpu": wanted.cpu, "memory": wanted.memory, "ephemeral-storage": storage},
+        "requests": {"cpu": wanted.cpu_request, "memory": wanted.memory_request, "ephemeral-storage": storage},
+    }
+
+
+def _in_memory(workspace: Workspace) -> bool:
+    return workspace.medium == "Memory" and not workspace.persistent
+
+
+def _volumes(sandbox: Sandbox, template: SandboxTemplate) -> list[dict[str, Any]]:
+    workspace = workspace_of(sandbox, template)
+    folder: dict[str, Any]
+    if workspace.persistent:
+        folder = {
+            "persistentVolumeClaim": {"claimName": names.volume_claim_name(sandbox.metadata.name, sandbox.metadata.uid)}
+        }
+    elif _in_memory(workspace):
+        folder = {"emptyDir": {"medium": "Memory", "sizeLimit": workspace.size}}
+    else:
+        folder = {"emptyDir": {"sizeLimit": workspace.size}}
+    return [
+        {"name": "workspace", **folder},
+        {"name": "tmp", "emptyDir": {"medium": "Memory", "sizeLimit": template.spec.tmp_size}},
+        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": template.spec.tmp_size}},
+        *([{"name": "runner", "emptyDir": {"sizeLimit": names.PORTABLE_SIZE}}] if brings_runner(template) else []),
+    ]
+
+
+def _toleration(toleration: Toleration) -> dict[str, str]:
+    return {key: value for key, value in toleration.to_wire().items() if value}
+
+
+def _active_deadline(sandbox: Sandbox) -> int:
+    """The last net, in seconds. It can't be raised later, so it covers whatever a claim may ask for.
+
+    A warm pod may wait as long as a pool's maxAge can be, and the claim may then set any lifetime.
+    """
+    wait = 0 if sandbox.spec.claim else MAX_LIFETIME
+    return wait + MAX_LIFETIME + _MARGIN

@@ -1,0 +1,93 @@
+"""Whether a template's pods can have a user namespace of their own: by the word of each node that may run them.
+
+A node reports it for each handler of its container runtime. For a RuntimeClass that is not enough, since gVisor's
+handler says yes and then starts no such pod: whoever made the class says it, by an annotation.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from sandpod_api import names
+from sandpod_api.types import SandboxTemplateSpec, Toleration
+
+_KEEPS_AWAY = frozenset({"NoSchedule", "NoExecute"})
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRuntimes:
+    """What a node says of itself.
+
+    Attributes:
+        labels: Its labels.
+        taints: Key, value and effect of those that keep pods away.
+        handlers: Runtime handlers that can give a pod its own user namespace; the empty name is the default one.
+    """
+
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[tuple[str, str, str], ...] = ()
+    handlers: frozenset[str] = frozenset()
+
+    @classmethod
+    def of_node(cls, manifest: dict[str, Any]) -> Self:
+        """Return a node's."""
+        taints = (manifest.get("spec") or {}).get("taints") or ()
+        handlers = (manifest.get("status") or {}).get("runtimeHandlers") or ()
+        return cls(
+            labels=manifest["metadata"].get("labels") or {},
+            taints=tuple(
+                (each["key"], each.get("value", ""), each["effect"])
+                for each in taints
+                if each["effect"] in _KEEPS_AWAY and not each["key"].startswith("node.kubernetes.io/")
+            ),
+            handlers=frozenset(
+                each.get("name", "") for each in handlers if (each.get("features") or {}).get("userNamespaces")
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeClass:
+    """A RuntimeClass; without arguments what pods without one have.
+
+    Attributes:
+        handler: Of the node's container runtime.
+        declared: Whether it may be used with a user namespace, as who made it says.
+        node_selector: Where its pods run.
+    """
+
+    handler: str = ""
+    declared: bool = True
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, manifest: dict[str, Any]) -> Self:
+        """Return what an object says."""
+        annotations = manifest["metadata"].get("annotations") or {}
+        return cls(
+            handler=manifest["handler"],
+            declared=annotations.get(names.ANNOTATION_USER_NAMESPACES) == "true",
+            node_selector=(manifest.get("scheduling") or {}).get("nodeSelector") or {},
+        )
+
+
+def possible(spec: SandboxTemplateSpec, runtime: RuntimeClass, nodes: tuple[NodeRuntimes, ...]) -> bool:
+    """Tell whether every node that may run the template's pods can give each a user namespace of its own.
+
+    One that can't would never start a pod that asks, and the scheduler does not know of it.
+    """
+    wanted = {**runtime.node_selector, **spec.node_selector}.items()
+    eligible = [node for node in nodes if wanted <= node.labels.items() and _tolerated(node, spec.tolerations)]
+    return runtime.declared and bool(eligible) and all(runtime.handler in node.handlers for node in eligible)
+
+
+def _tolerated(node: NodeRuntimes, tolerations: list[Toleration]) -> bool:
+    return all(any(_tolerates(each, *taint) for each in tolerations) for taint in node.taints)
+
+
+def _tolerates(toleration: Toleration, key: str, value: str, effect: str) -> bool:
+    return (
+        toleration.key in {"", key}
+        and (toleration.operator == "Exists" or toleration.value == value)
+        and toleration.effect in {"", effect}
+    )

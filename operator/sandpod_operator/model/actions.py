@@ -1,0 +1,96 @@
+"""What a plan can ask for: a few kinds of writes, each whole, so that carrying them out takes no decision."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from itertools import groupby
+from typing import Any, Final, Literal
+
+from sandpod_kube.resources import SANDBOXES, Resource
+
+_AT_ONCE: Final = 8  # requests
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Create:
+    """Make an object; that it exists already is as good, if `may_exist`."""
+
+    resource: Resource
+    manifest: dict[str, Any]
+    may_exist: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Apply:
+    """Make an object say what the manifest says, whatever it said before (server-side apply, forced)."""
+
+    resource: Resource
+    manifest: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Delete:
+    """Delete exactly that object, and only in that version where one is given: a claimed sandbox is another version."""
+
+    resource: Resource
+    namespace: str
+    name: str
+    uid: str
+    resource_version: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PatchStatus:
+    """Write a status; None takes a field away."""
+
+    resource: Resource
+    namespace: str
+    name: str
+    status: dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Emit:
+    """Tell people, by an Event that `kubectl describe` shows."""
+
+    resource: Resource
+    namespace: str
+    name: str
+    uid: str
+    reason: str
+    message: str
+    kind: Literal["Normal", "Warning"] = "Normal"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Patch:
+    """Change fields of a spec, or labels, of the object in exactly that version: a use since has made another."""
+
+    resource: Resource
+    namespace: str
+    name: str
+    resource_version: str
+    spec: dict[str, Any] = field(default_factory=dict)
+    labels: dict[str, str] = field(default_factory=dict)
+
+
+Action = Create | Apply | Delete | PatchStatus | Patch | Emit
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """What to do now, in that order, and when to look again at the latest (None: when something happens)."""
+
+    actions: tuple[Action, ...] = ()
+    due: datetime | None = None
+
+    def makes(self, resource: Resource) -> bool:
+        """Tell whether an object of a kind would be made."""
+        return any(isinstance(action, Create) and action.resource is resource for action in self.actions)
+
+    def batches(self) -> Iterator[Sequence[Action]]:
+        """Return the actions in order; new Sandboxes some at a time, since none of them needs another."""
+        for many, group in groupby(self.actions, lambda a: isinstance(a, Create) and a.resource is SANDBOXES):
+            left = list(group)
+            size = _AT_ONCE if many else 1
+            yield from (left[start : start + size] for start in range(0, len(left), size))

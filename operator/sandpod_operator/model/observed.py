@@ -1,0 +1,202 @@
+"""What one reconcile sees: frozen values. The plans work on these alone: nothing else can decide anything."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Self
+
+from sandpod_api.conditions import Reason
+from sandpod_api.types import Sandbox, SandboxPool, SandboxTemplate
+from sandpod_kube.resources import Key
+from sandpod_operator.model.pod import Pod
+from sandpod_operator.model.pool_backoff import Pace
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Refusal:
+    """The API server did not take a sandbox's pod.
+
+    Attributes:
+        reason: QuotaExceeded or AdmissionRefused.
+        message: The API server's sentence.
+        attempts: How often in a row.
+        until: When to try again.
+    """
+
+    reason: Reason
+    message: str
+    attempts: int
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """The kernel of a node. Both are empty where the operator may not look at nodes.
+
+    Attributes:
+        boot_id: Its boot id.
+        release: As `uname -r` says it.
+    """
+
+    boot_id: str = ""
+    release: str = ""
+
+    @classmethod
+    def of_node(cls, manifest: dict[str, Any]) -> Self:
+        """Return a node's."""
+        info = (manifest.get("status") or {}).get("nodeInfo") or {}
+        return cls(str(info.get("bootID", "")), str(info.get("kernelVersion", "")))
+
+    @property
+    def known(self) -> bool:
+        """Whether there is anything to compare with."""
+        return bool(self.boot_id and self.release)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Share:
+    """What a pool has of what it wants.
+
+    Attributes:
+        key: The pool's.
+        wish: Warm sandboxes that it should have.
+        placed: Those that have a place, working or not.
+        ready: Those that can be claimed.
+        unscheduled: Those that no node takes.
+    """
+
+    key: Key
+    wish: int
+    placed: int = 0
+    ready: int = 0
+    unscheduled: int = 0
+
+    @property
+    def level(self) -> float:
+        """How much it has of what it wants."""
+        return self.placed / self.wish if self.wish else 1.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Neighbours:
+    """What a pool has to know of the others in its namespace.
+
+    Attributes:
+        wait_for_node: Whether other pools have sandboxes that no node takes.
+        nodes_yield_until: Until when no sandbox of a pool may wait for a node, since claims do.
+        gives_to: For whom the pool has to give a warm sandbox up now.
+    """
+
+    wait_for_node: bool = False
+    nodes_yield_until: datetime | None = None
+    gives_to: Key | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Widening:
+    """A policy that opens something to sandbox pods, and is none of Sandpod's.
+
+    Attributes:
+        name: Its name.
+        uid: Its uid.
+        directions: What it opens: ingress, egress, or both.
+    """
+
+    name: str
+    uid: str
+    directions: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ObservedSandbox:
+    """A Sandbox and what belongs to it.
+
+    Attributes:
+        sandbox: The object.
+        pod: Its own pod; one that an earlier Sandbox of the same name left is not.
+        name_taken: Whether such a pod is still there.
+        template: Its template, if it exists.
+        refusal: Why its pod was not taken when it was last tried.
+        closed: Whether the namespace's deny-all policy is in force.
+        kernel: The kernel of its pod's node, once that was looked at.
+        user_namespaces: Whether the nodes that may run its pod can give it a user namespace of its own; asked only
+            where that decides.
+        open_allowed: Whether the operator lets sandboxes serve whose network is open.
+        opened: What its profile opens although no sandbox may reach it, as host:port and as far as that is known before
+            its pod has a node; asked only where that decides.
+    """
+
+    sandbox: Sandbox
+    pod: Pod | None = None
+    name_taken: bool = False
+    template: SandboxTemplate | None = None
+    refusal: Refusal | None = None
+    closed: bool = True
+    kernel: Kernel | None = None
+    user_namespaces: bool = False
+    open_allowed: bool = False
+    opened: str | None = None
+
+    @property
+    def was_ready(self) -> bool:
+        """Whether it has been ready since it last began to run: a resume begins anew, with another pod."""
+        return self.sandbox.status.start_time is not None and self.sandbox.spec.operating_mode == "Running"
+
+    @property
+    def persistent(self) -> bool:
+        """Whether its workspace outlives its pod, as far as that is known: without its template only its own says."""
+        workspace = self.sandbox.spec.workspace or (self.template.spec.workspace if self.template is not None else None)
+        return workspace is not None and workspace.persistent
+
+    @property
+    def suspends(self) -> bool:
+        """Whether it is suspended when idle, where others end."""
+        return self.persistent and (self.template is None or self.template.spec.when_idle == "Suspend")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ObservedPool:
+    """A pool and the unclaimed Sandboxes that it owns.
+
+    Attributes:
+        pool: The object.
+        members: Its warm sandboxes, in no order, without those that are being deleted.
+        template: Its template, if it exists.
+        failures: Warm sandboxes that failed since one was last ready.
+        suffixes: Unused name endings, one for each sandbox that may be made now.
+        status_written: When the pool's status was last written.
+        pace: How its sandboxes have done.
+        neighbours: What the others in the namespace wait for.
+    """
+
+    pool: SandboxPool
+    members: tuple[Sandbox, ...] = ()
+    template: SandboxTemplate | None = None
+    failures: int = 0
+    suffixes: tuple[str, ...] = ()
+    status_written: datetime | None = None
+    pace: Pace = field(default_factory=Pace)
+    neighbours: Neighbours = field(default_factory=Neighbours)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ObservedTemplate:
+    """A template and the network policies that were made for it, by name."""
+
+    template: SandboxTemplate
+    policies: Mapping[str, dict[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ObservedNamespace:
+    """A namespace with sandboxes.
+
+    Attributes:
+        namespace: Its name.
+        closed: Whether its deny-all policy is in force.
+        widening: Policies of others that open something to sandbox pods, the first ones by name.
+    """
+
+    namespace: str
+    closed: bool = True
+    widening: tuple[Widening, ...] = ()

@@ -1,0 +1,53 @@
+"""How many sandboxes of a pool may be starting at once, by how its last ones did.
+
+A pool begins with a few. Each that gets ready doubles what may be under way, so a pool that works is filled at once.
+One that fails, or that no node takes, brings it down to one, and one that the quota refuses to a few: what is wrong
+with some is likely wrong with the next. So a broken template costs a few pods, whatever the pool's size.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from typing import Final
+
+FIRST: Final = 4
+_MOST: Final = 1024
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pace:
+    """How a pool's sandboxes have done.
+
+    Attributes:
+        template: The hash of the template that they were made from.
+        window: How many may be under way.
+        proven: Whether one was ever ready.
+        good: Names of those that were seen ready.
+        bad: Names of those that were seen to fail, or that no node takes.
+    """
+
+    template: str = ""
+    window: int = FIRST
+    proven: bool = False
+    good: frozenset[str] = frozenset()
+    bad: frozenset[str] = frozenset()
+
+    def after(self, template: str | None, *, good: Collection[str], bad: Collection[str], refused: bool) -> "Pace":
+        """Return it as what is seen now leaves it.
+
+        Args:
+            template: The hash of the template as it is now; another one begins anew. None while there is none.
+            good: Names of the sandboxes of it that are ready.
+            bad: Names of those that can't start.
+            refused: Whether the quota keeps some waiting.
+        """
+        if template is None:
+            return self
+        before = self if self.template == template else Pace(template=template)
+        news = frozenset(good) - before.good
+        window = min(_MOST, before.window * 2 ** min(len(news), 10))
+        if refused:
+            window = min(window, FIRST)
+        if frozenset(bad) - before.bad:
+            window = 1
+        proven = before.proven or bool(good)
+        return replace(before, window=window, proven=proven, good=frozenset(good), bad=frozenset(bad))

@@ -1,0 +1,126 @@
+"""Turns changes of a status into Events, so that `kubectl describe` shows what happened, when and why.
+
+An Event is made where the status changes, so a restart repeats none; that of a policy has no status to look at, and
+says the same each time.
+"""
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from sandpod_api.conditions import Condition, ConditionType, Reason, find, is_true
+from sandpod_api.types import Sandbox, SandboxPool, SandboxPoolStatus, SandboxStatus
+from sandpod_kube.resources import POLICIES, POOLS, SANDBOXES
+from sandpod_operator.model.actions import Emit
+from sandpod_operator.model.observed import Widening
+
+# Not ready for a reason that is nobody's trouble.
+_QUIET = frozenset({Reason.POD_PENDING, Reason.STARTING, Reason.SUSPENDED, Reason.TTL_EXPIRED, Reason.IDLE_TIMEOUT})
+
+
+def sandbox_story(sandbox: Sandbox, new: SandboxStatus) -> Iterator[Emit]:
+    """Return the Events of a status that is about to replace the Sandbox's."""
+    old = sandbox.status
+    yield from _network_story(sandbox, new)
+    ready, was = find(new.conditions, ConditionType.READY), find(old.conditions, ConditionType.READY)
+    if ready is not None and ready.status == "True" and (was is None or was.status != "True"):
+        yield _emit(sandbox, "Ready", f"{new.pod_name} takes runs on {new.node_name}{_took(sandbox, new)}.")
+    if sandbox.spec.claim is not None and old.phase == "Warm":
+        yield _emit(sandbox, "Claimed", f"It left its pool{_until(new.expires_at)}.")
+    held, was_held = (find(conditions, ConditionType.SUSPENDED) for conditions in (new.conditions, old.conditions))
+    if held is not None and held.status != (was_held.status if was_held is not None else "False"):
+        yield _emit(sandbox, held.reason, held.message)
+    if ready is not None and _is_trouble(ready) and (was is None or was.reason != ready.reason):
+        yield _emit(sandbox, ready.reason, ready.message, warning=True)
+    expired = find(new.conditions, ConditionType.EXPIRED)
+    if expired is not None and expired.status == "True" and not is_true(old.conditions, ConditionType.EXPIRED):
+        yield _emit(sandbox, expired.reason, expired.message)
+
+
+def _network_story(sandbox: Sandbox, new: SandboxStatus) -> Iterator[Emit]:
+    """Return the Events of a profile that another took the place of, or that was refused."""
+    old = sandbox.status
+    if None not in {old.network, new.network} and old.network != new.network:
+        yield _emit(sandbox, "NetworkChanged", f"Network profile {new.network!r} is in force, after {old.network!r}.")
+    told, was = (find(status.conditions, ConditionType.NETWORK_APPLIED) for status in (new, old))
+    refused = told is not None and told.status == "False" and told.reason != Reason.APPLYING
+    if told is not None and refused and (was is None or was.message != told.message):
+        yield _emit(sandbox, told.reason, told.message, warning=True)
+
+
+def pod_created(sandbox: Sandbox, pod: str) -> Emit:
+    """Return the Event of a pod that was made."""
+    return _emit(sandbox, "PodCreated", f"Made pod {pod}.")
+
+
+def idle_suspended(sandbox: Sandbox, end: datetime | None) -> Emit:
+    """Return the Event of an idle sandbox that is being suspended."""
+    seconds = sandbox.spec.lifetime.idle_timeout
+    until = f" until {end:%Y-%m-%dT%H:%M:%SZ}, when its ttl ends" if end is not None else ""
+    return _emit(sandbox, Reason.IDLE_TIMEOUT, f"Not used for {seconds} s, so it is suspended. Its files stay{until}.")
+
+
+def network_widened(namespace: str, policy: Widening) -> Emit:
+    """Return the Event of a policy of somebody else's that opens something to sandboxes.
+
+    It is asked for at every look, and is there once: its name comes from its words, and the API server forgets it after
+    an hour while the policy may stay.
+    """
+    opened = " and ".join(policy.directions)
+    return Emit(
+        resource=POLICIES,
+        namespace=namespace,
+        name=policy.name,
+        uid=policy.uid,
+        reason="NetworkWidened",
+        message=f"It is none of Sandpod's and opens {opened} to sandbox pods; delete it or narrow its podSelector, "
+        "since policies add up.",
+        kind="Warning",
+    )
+
+
+def pool_story(pool: SandboxPool, new: SandboxPoolStatus) -> Iterator[Emit]:
+    """Return the Events of a status that is about to replace the pool's."""
+    now, was = (find(s.conditions, ConditionType.PROGRESSING) for s in (new, pool.status))
+    if now is None or (was is not None and was.reason == now.reason and was.message == now.message):
+        return
+    metadata = pool.metadata
+    if now.reason == Reason.POOL_BLOCKED:
+        yield Emit(
+            resource=POOLS,
+            namespace=metadata.namespace,
+            name=metadata.name,
+            uid=metadata.uid,
+            reason=now.reason,
+            message=now.message,
+            kind="Warning",
+        )
+
+
+def _is_trouble(ready: Condition) -> bool:
+    return ready.status == "False" and ready.reason not in _QUIET
+
+
+def _emit(sandbox: Sandbox, reason: str, message: str, *, warning: bool = False) -> Emit:
+    metadata = sandbox.metadata
+    return Emit(
+        resource=SANDBOXES,
+        namespace=metadata.namespace,
+        name=metadata.name,
+        uid=metadata.uid,
+        reason=reason,
+        message=message,
+        kind="Warning" if warning else "Normal",
+    )
+
+
+def _took(sandbox: Sandbox, new: SandboxStatus) -> str:
+    resumed = find(new.conditions, ConditionType.SUSPENDED)
+    begun = resumed.last_transition_time if resumed is not None else sandbox.metadata.creation_timestamp
+    if begun is None or new.start_time is None:
+        return ""
+    seconds = max(0, round((new.start_time - begun).total_seconds()))
+    return f", {seconds} s after it was {'resumed' if resumed is not None else 'created'}"
+
+
+def _until(end: datetime | None) -> str:
+    return f" and ends at {end:%Y-%m-%dT%H:%M:%SZ} unless it is used before" if end is not None else ""

@@ -1,0 +1,181 @@
+"""Why a pod does not work, in Sandpod's reasons: read from what kubelet, scheduler and runner say.
+
+Words from elsewhere (a registry, the scheduler, the runner) are made safe and short here before they become part of a
+status.
+"""
+
+import re
+from typing import Final, NamedTuple
+
+from sandpod_api.conditions import SENTENCES, Reason
+from sandpod_api.fields import parse_quantity
+from sandpod_api.names import EXIT_NOT_ISOLATED, RUNNER_HOME
+from sandpod_operator.model.pod import Pod, Terminated
+
+MAX_MESSAGE: Final = 1024
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
+
+# A sandbox with one of these has ended: its files are gone, and it is not made anew.
+FINAL: Final = frozenset(
+    {
+        Reason.POD_FAILED,
+        Reason.OUT_OF_MEMORY,
+        Reason.EVICTED,
+        Reason.NODE_LOST,
+        Reason.START_FAILED,
+        Reason.NETWORK_OPEN,
+        Reason.KERNEL_SHARED,
+    }
+)
+# What the kubelet says while it tries again; anything else that waits is on its way.
+_PULL: Final = frozenset(
+    {
+        "ErrImagePull",
+        "ImagePullBackOff",
+        "InvalidImageName",
+        "ErrImageNeverPull",
+        "ImageInspectError",
+        "RegistryUnavailable",
+    }
+)
+_START: Final = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
+# The scheduler's second word is for what it found a node for and then could not bind there: a volume, mostly.
+_UNSCHEDULED: Final = frozenset({"Unschedulable", "SchedulerError"})
+_NEVER_RAN: Final = frozenset({"StartError", "ContainerCannotRun"})
+_RUNTIME: Final = frozenset({"CreateContainerError", "RunContainerError"})
+# What runtimes (runc, crun, gVisor, and containerd before them) say where the next pod would fare no better: of the
+# command, its folder, its user, its mounts, its memory. Whatever else they say may be the node's bad moment.
+_LASTING: Final = re.compile(
+    r"""(?<!fork/)\bexec(:[ ]|[ ]/) | executable | exec[ ]format | no[ ]command | \bcwd\b | error[ ]mounting
+    | mountpoint | not[ ]a[ ]directory | find[ ](user|group) | no[ ]users[ ]found | failed[ ]to[ ]generate
+    | oom-killed | too[ ]low""",
+    re.VERBOSE | re.IGNORECASE,
+)
+_NODE_GONE: Final = frozenset({"NodeLost", "NodeShutdown", "Shutdown", "Terminated"})
+_DISRUPTED_NODE: Final = frozenset({"DeletionByTaintManager", "DeletionByPodGC"})
+# What the API server says of a ResourceQuota: three lists of name=quantity.
+_QUOTA: Final = re.compile(r"requested: (?P<requested>\S+), used: \S+, limited: (?P<limited>\S+)$")
+
+
+class Cause(NamedTuple):
+    """A reason, and a sentence that says more."""
+
+    reason: Reason
+    message: str
+
+
+def clean(text: str) -> str:
+    """Return text from elsewhere as one line without control characters, at most 1024 characters long."""
+    line = _CONTROL.sub(" ", text).strip()
+    return line if len(line) <= MAX_MESSAGE else line[: MAX_MESSAGE - 1] + "…"
+
+
+def cause(reason: Reason, detail: str = "") -> Cause:
+    """Return a cause with the reason's sentence, and the detail behind it where there is one."""
+    sentence, more = SENTENCES[reason], clean(detail)
+    return Cause(reason, clean(f"{sentence[:-1]}: {more}") if more else sentence)
+
+
+def end_of(pod: Pod, *, was_ready: bool) -> Cause | None:
+    """Return why the pod has ended, or None while it has not.
+
+    Args:
+        pod: The sandbox's pod.
+        was_ready: Whether it was ever ready: then its files are lost, else it never started.
+    """
+    if not pod.ended:
+        return None
+    found = taken(pod)
+    if found is not None:
+        return found
+    if pod.terminated is None and pod.not_prepared is not None:
+        failed = pod.not_prepared
+        return start_failed(failed.message or f"the runner could not be brought, exit code {failed.exit_code}.")
+    if pod.terminated is None:
+        return cause(Reason.POD_FAILED if was_ready else Reason.START_FAILED, pod.status.message or pod.status.reason)
+    return _end_of_container(pod.terminated, was_ready=was_ready)
+
+
+def taken(pod: Pod) -> Cause | None:
+    """Return who took the pod away, where it did not end by itself."""
+    status = pod.status
+    disrupted = pod.condition("DisruptionTarget")
+    if status.reason == "Evicted":
+        return cause(Reason.EVICTED, status.message)
+    if status.reason in _NODE_GONE:
+        return cause(Reason.NODE_LOST, status.message)
+    if status.reason == "DeadlineExceeded":
+        return cause(Reason.POD_FAILED, "it reached its activeDeadlineSeconds.")
+    if disrupted is not None and disrupted.status == "True":
+        reason = Reason.NODE_LOST if disrupted.reason in _DISRUPTED_NODE else Reason.EVICTED
+        return cause(reason, disrupted.message)
+    return None
+
+
+def _end_of_container(ended: Terminated, *, was_ready: bool) -> Cause:
+    if ended.reason == "OOMKilled":
+        return cause(Reason.OUT_OF_MEMORY)
+    if is_network_open(ended):
+        return cause(Reason.NETWORK_OPEN, ended.message.partition(":")[2].strip())
+    if ended.reason in _NEVER_RAN or not was_ready:
+        return start_failed(ended.message or f"its process ended with exit code {ended.exit_code}.")
+    return cause(Reason.POD_FAILED, ended.message or f"the runner ended with exit code {ended.exit_code}.")
+
+
+def is_network_open(ended: Terminated) -> bool:
+    """Tell whether the runner ended itself because it reached an address that it must not reach."""
+    return ended.exit_code == EXIT_NOT_ISOLATED and ended.message.startswith(f"{Reason.NETWORK_OPEN}:")
+
+
+def runtime_fault(pod: Pod) -> str | None:
+    """Return what the container runtime says of a container that it could not start, where a fresh pod may start.
+
+    None where nothing failed, where something of the pod ran and ended, and where the next pod would fail as this one.
+    """
+    end = pod.terminated or pod.not_prepared
+    if end is not None:
+        said = end.message if end.reason in _NEVER_RAN else ""
+    else:
+        said = pod.waiting.message if pod.waiting is not None and pod.waiting.reason in _RUNTIME else ""
+    return said if said and taken(pod) is None and RUNNER_HOME not in said and not _LASTING.search(said) else None
+
+
+def obstacle(pod: Pod) -> Cause | None:
+    """Return what keeps a pod from starting though Kubernetes still tries, or None."""
+    scheduled = pod.condition("PodScheduled")
+    if scheduled is not None and scheduled.status == "False" and scheduled.reason in _UNSCHEDULED:
+        return cause(Reason.UNSCHEDULABLE, scheduled.message)
+    waiting = pod.waiting
+    if waiting is None:
+        return None
+    if waiting.reason in _PULL:
+        return cause(Reason.IMAGE_PULL_FAILED, waiting.message or waiting.reason)
+    if waiting.reason in _START:
+        return start_failed(waiting.message or waiting.reason)
+    return None
+
+
+def start_failed(detail: str) -> Cause:
+    """Return why a container never ran; an image without the runner is the likeliest, and is said in plain words."""
+    if RUNNER_HOME in detail:
+        return cause(Reason.START_FAILED, "its image has no Sandpod runner; set `runner: Injected` in the template.")
+    return cause(Reason.START_FAILED, detail)
+
+
+def exceeds_whole_quota(message: str) -> bool:
+    """Tell whether a quota refuses a pod that would not fit with nothing else there; False where that can't be told.
+
+    Args:
+        message: The API server's sentence.
+    """
+    found = _QUOTA.search(message)
+    if found is None:
+        return False
+    try:
+        requested, limited = (
+            {name: parse_quantity(amount) for name, _, amount in (pair.partition("=") for pair in part.split(","))}
+            for part in (found["requested"], found["limited"])
+        )
+    except ValueError:
+        return False
+    return any(amount > limited.get(name, amount) for name, amount in requested.items())

@@ -1,0 +1,43 @@
+"""Whether a sandbox has a kernel of its own: what it says of the one that it sees, against the node's.
+
+A boot id is made anew at each start of a kernel, so two that are the same are one kernel. Where a sandbox reports none
+(some versions of gVisor show none of their own) the kernel's release decides.
+"""
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from sandpod_api.conditions import Reason
+from sandpod_operator.model.observed import Kernel
+from sandpod_operator.status.failures import Cause, cause, clean
+
+
+class _Seen(BaseModel):
+    """What a sandbox says: untrusted."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    boot_id: Annotated[str, Field(max_length=256)]
+    release: Annotated[str, Field(min_length=1, max_length=256)]
+
+
+def compare(told: str, node: Kernel | None) -> tuple[bool | None, Cause]:
+    """Return whether the sandbox has a kernel of its own, None where that is not known, and why.
+
+    Args:
+        told: What the sandbox said; empty while it has said nothing.
+        node: The node's kernel; None while nobody has looked.
+    """
+    if node is not None and not node.known:
+        return None, Cause(Reason.NODE_UNKNOWN, "The operator may not look at nodes, so nothing is compared.")
+    if node is None or not told:
+        return None, cause(Reason.PROBE_PENDING)
+    try:
+        seen = _Seen.model_validate_json(told)
+    except ValidationError:
+        return False, cause(Reason.KERNEL_SHARED, "what it says of its kernel makes no sense.")
+    shared = seen.boot_id == node.boot_id if seen.boot_id else seen.release == node.release
+    if shared:
+        return False, cause(Reason.KERNEL_SHARED, f"{node.release}{', by its boot id' if seen.boot_id else ''}.")
+    return True, Cause(Reason.PROBED, clean(f"The sandbox sees kernel {seen.release}, its node runs {node.release}."))

@@ -1,0 +1,107 @@
+"""When a sandbox ends.
+
+The idle clock starts at the claim, and again at every use that the gateway records and at every resume; the ttl runs
+from the claim, used, suspended or not. At its idle timeout a sandbox ends, or is suspended where `suspends` says so. A
+Sandbox that nobody holds and no pool owns ends too, so that none lives for ever.
+"""
+
+from datetime import datetime, timedelta
+
+from sandpod_api import names
+from sandpod_api.conditions import ConditionType, Reason, find
+from sandpod_api.types import Sandbox
+
+_CLOCK_SKEW = timedelta(seconds=60)
+
+
+def last_activity(sandbox: Sandbox, now: datetime) -> datetime | None:
+    """Return when the sandbox was last used, or None while nobody holds it.
+
+    A note that is no time, or far ahead of our clock, counts as none: it would keep the sandbox alive.
+    """
+    claim = sandbox.spec.claim
+    if claim is None:
+        return None
+    start = max(claim.time, resumed(sandbox, now) or claim.time)
+    noted = _parse(sandbox.metadata.annotations.get(names.ANNOTATION_LAST_ACTIVITY, ""))
+    if noted is None or noted > now + _CLOCK_SKEW:
+        return start
+    return max(noted, start)
+
+
+def resumed(sandbox: Sandbox, now: datetime) -> datetime | None:
+    """Return when the sandbox was last resumed, which is now where its status does not say it yet; None if never."""
+    before = find(sandbox.status.conditions, ConditionType.SUSPENDED)
+    if before is None or sandbox.spec.operating_mode == "Suspended":
+        return None
+    return now if before.status == "True" else before.last_transition_time
+
+
+def _parse(text: str) -> datetime | None:
+    try:
+        time = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return time if time.tzinfo else None
+
+
+def ttl_end(sandbox: Sandbox) -> datetime | None:
+    """Return the end that no use moves, or None for one that waits in a pool: the pool's maxAge bounds it."""
+    lifetime = timedelta(seconds=sandbox.spec.lifetime.ttl)
+    if sandbox.spec.claim is not None:
+        return sandbox.spec.claim.time + lifetime
+    if names.LABEL_POOL in sandbox.metadata.labels or sandbox.metadata.creation_timestamp is None:
+        return None
+    return sandbox.metadata.creation_timestamp + lifetime
+
+
+def idle_end(sandbox: Sandbox, now: datetime) -> datetime | None:
+    """Return the end unless it is used before, or None while nobody holds it.
+
+    A background run that was begun counts as use until its own timeout: the ttl bounds that note whatever it says.
+    """
+    used = last_activity(sandbox, now)
+    if used is None:
+        return None
+    busy = _parse(sandbox.metadata.annotations.get(names.ANNOTATION_BUSY_UNTIL, "")) or used
+    return max(used, min(busy, ttl_end(sandbox) or used)) + timedelta(seconds=sandbox.spec.lifetime.idle_timeout)
+
+
+def expires_at(sandbox: Sandbox, now: datetime, *, suspends: bool = False) -> datetime | None:
+    """Return when the sandbox ends unless it is used before."""
+    idle = None if suspends or sandbox.spec.operating_mode == "Suspended" else idle_end(sandbox, now)
+    return min((end for end in (ttl_end(sandbox), idle) if end is not None), default=None)
+
+
+def expiry(sandbox: Sandbox, now: datetime, *, suspends: bool = False) -> Reason | None:
+    """Return why the sandbox has expired, or None while it lives. Once expired it stays so, whatever is noted later."""
+    before = find(sandbox.status.conditions, ConditionType.EXPIRED)
+    if before is not None and before.status == "True":
+        return Reason.IDLE_TIMEOUT if before.reason == Reason.IDLE_TIMEOUT else Reason.TTL_EXPIRED
+    ttl = ttl_end(sandbox)
+    if ttl is not None and ttl <= now:
+        return Reason.TTL_EXPIRED
+    end = expires_at(sandbox, now, suspends=suspends)
+    return Reason.IDLE_TIMEOUT if end is not None and end <= now else None
+
+
+def shown(sandbox: Sandbox, now: datetime, *, suspends: bool) -> tuple[datetime | None, datetime | None]:
+    """Return last use and end for the status: the old ones while they are a little older, so that a use costs no write.
+
+    The end that is shown is then up to a tenth of the idle timeout early, never late.
+    """
+    used = last_activity(sandbox, now)
+    expires = expires_at(sandbox, now, suspends=suspends)
+    old = sandbox.status
+    if used is None or expires is None or old.last_activity_time is None or old.expires_at is None:
+        return used, expires
+    slack = sandbox.spec.lifetime.idle_timeout / 10
+    same = old.observed_generation == sandbox.metadata.generation and old.expires_at > now
+    if same and abs((used - old.last_activity_time).total_seconds()) < slack:
+        return old.last_activity_time, old.expires_at
+    return used, expires
+
+
+def suspend_at(sandbox: Sandbox, now: datetime, *, suspends: bool) -> datetime | None:
+    """Return when the sandbox is to be suspended unless it is used before, or None where it is not to be."""
+    return idle_end(sandbox, now) if suspends and sandbox.spec.operating_mode == "Running" else None

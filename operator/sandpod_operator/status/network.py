@@ -1,0 +1,146 @@
+"""Whether a sandbox's network is closed, which profile its pod is under, and whether another can take its place.
+
+A runner that reaches what it must not reach ends itself and says so, when it starts and whenever it looks again. Where
+the operator is set to allow that, a fresh pod is made whose runner serves all the same: the condition says False as
+long as that pod exists.
+
+A pod's profile is its label, by which policies select it, so a change is a change of that label. The runner looks again
+only minutes later, so a profile that opens an address that it must not reach is refused here.
+"""
+
+from collections.abc import Iterator
+
+from sandpod_api import names
+from sandpod_api.conditions import Condition, ConditionStatus, ConditionType, Reason, find, says
+from sandpod_api.types import NetworkProfile, Sandbox
+from sandpod_operator.manifests.pod import find_profile
+from sandpod_operator.manifests.probes import NODE_IP, opens
+from sandpod_operator.model.observed import ObservedSandbox
+from sandpod_operator.model.pod import Pod
+from sandpod_operator.status.failures import Cause, cause, is_network_open
+
+
+def network_applied(observed: ObservedSandbox, *, over: bool = False) -> Condition | None:
+    """Tell whether the pod is under the profile that is wished for; not asked where there is no pod.
+
+    Args:
+        observed: What there is.
+        over: Whether the sandbox has ended: what was told then stays, when its pod is gone.
+    """
+    kind, pod = ConditionType.NETWORK_APPLIED, observed.pod
+    if pod is None:
+        return find(observed.sandbox.status.conditions, kind) if over else None
+    why = _refusal(observed, pod)
+    wish = observed.sandbox.spec.network
+    if why is None and pod.network == wish:
+        why = Cause(Reason.APPLIED, f"Network profile {wish!r} is in force.")
+    elif why is None:
+        why = cause(Reason.APPLYING, f"{wish!r} after {pod.network!r}.")
+    return Condition(
+        type=kind,
+        status="True" if why.reason == Reason.APPLIED else "False",
+        reason=why.reason,
+        message=why.message,
+    )
+
+
+def to_relabel(observed: ObservedSandbox) -> str | None:
+    """Return the profile that the pod has to be put under now, or None where it stays as it is."""
+    pod, wish = observed.pod, observed.sandbox.spec.network
+    if pod is None or pod.deleting or pod.ended or pod.network == wish or _refusal(observed, pod) is not None:
+        return None
+    return wish
+
+
+def refused_at_start(observed: ObservedSandbox) -> Cause | None:
+    """Return why no pod can be made with the profile that is wished for, or None where one can."""
+    sandbox, template = observed.sandbox, observed.template
+    wish = sandbox.spec.network
+    if template is not None and find_profile(sandbox, template) is None:
+        return Cause(Reason.PROFILE_NOT_FOUND, f"{template.metadata.name!r} has no network profile {wish!r}.")
+    return None if observed.opened is None else Cause(Reason.PROFILE_REFUSED, _says_opened(wish, observed.opened))
+
+
+def _refusal(observed: ObservedSandbox, pod: Pod) -> Cause | None:
+    """Return why the profile that is wished for can't be in force in this pod, or None where it can."""
+    sandbox, template = observed.sandbox, observed.template
+    wish, current = sandbox.spec.network, pod.network
+    stays = "Nothing is open." if current == wish else f"{current!r} stays in force."
+    if template is None and wish != names.NETWORK_NONE:
+        missing = sandbox.spec.template_ref.name
+        return Cause(Reason.TEMPLATE_NOT_FOUND, f"There is no SandboxTemplate {missing!r} with a {wish!r}. {stays}")
+    profile = NetworkProfile(name=wish) if template is None else find_profile(sandbox, template)
+    if profile is None:
+        return Cause(Reason.PROFILE_NOT_FOUND, f"The template has no network profile {wish!r}. {stays}")
+    why = _hindrance(profile, pod) if current != wish else None
+    return Cause(Reason.PROFILE_REFUSED, f"{why} {stays}") if why is not None else None
+
+
+def _hindrance(profile: NetworkProfile, pod: Pod) -> str | None:
+    """Return what keeps a profile of the template from being in force in a pod that began with another."""
+    if profile.dns and not pod.resolves_names:
+        return f"{profile.name!r} has DNS, which a pod has from its start or never: create another Sandbox."
+    opened = next((address for address in probed(pod) if opens(profile, address)), None)
+    return None if opened is None else _says_opened(profile.name, opened)
+
+
+def _says_opened(profile: str, address: str) -> str:
+    return f"{profile!r} opens {address}, which no sandbox may reach."
+
+
+def probed(pod: Pod) -> Iterator[str]:
+    """Return the addresses that the pod's runner tried in vain, as host:port."""
+    for address in filter(None, pod.variable(names.ENV_PROBES).split(",")):
+        yield address.replace(NODE_IP, pod.status.host_ip)
+
+
+def network_isolated(observed: ObservedSandbox, *, over: bool = False) -> Condition:
+    """Tell whether the runner probed from inside that it can't reach what it must not reach.
+
+    Args:
+        observed: What there is.
+        over: Whether the sandbox has ended: what was found then stays, when its pod is gone.
+    """
+    pod, before = observed.pod, find(observed.sandbox.status.conditions, ConditionType.NETWORK_ISOLATED)
+    known = found_open(observed.sandbox)
+    if pod is not None and pod.terminated is not None and is_network_open(pod.terminated):
+        return _condition("False", cause(Reason.NETWORK_OPEN, pod.terminated.message.partition(":")[2]))
+    if pod is not None and serves_open(pod):
+        return before if before is not None and known else _condition("False", cause(Reason.NETWORK_OPEN))
+    if pod is None and before is not None and (over or known):
+        # Remembered where it has ended, and until the pod is made that serves all the same.
+        return before
+    if (pod is not None and pod.started) or observed.was_ready:
+        return _condition("True", cause(Reason.PROBED))
+    return _condition("Unknown", cause(Reason.PROBE_PENDING))
+
+
+def serves_open(pod: Pod) -> bool:
+    """Tell whether the pod was made to serve though its network is open."""
+    return pod.variable(names.ENV_ALLOW_OPEN_NETWORK) == "1"
+
+
+def found_open(sandbox: Sandbox) -> bool:
+    """Tell whether the last thing that is known of the sandbox's network is that it is open."""
+    return says(sandbox.status.conditions, ConditionType.NETWORK_ISOLATED, Reason.NETWORK_OPEN)
+
+
+def allowed_anew(observed: ObservedSandbox) -> Cause | None:
+    """Return why a fresh pod is made that serves with an open network, or None where that is not so."""
+    pod = observed.pod
+    if pod is None or pod.terminated is None or not is_network_open(pod.terminated):
+        return None
+    if not observed.open_allowed or observed.was_ready or serves_open(pod):
+        return None
+    return cause(Reason.OPEN_NETWORK_ALLOWED, pod.terminated.message.partition(":")[2])
+
+
+def forbidden(observed: ObservedSandbox) -> Cause | None:
+    """Return why a pod that serves with an open network has to end, where that is not allowed any more."""
+    if observed.pod is None or not serves_open(observed.pod) or observed.open_allowed:
+        return None
+    return cause(Reason.NETWORK_OPEN, "the operator does not allow that any more.")
+
+
+def _condition(status: ConditionStatus, why: Cause) -> Condition:
+    return Condition(type=ConditionType.NETWORK_ISOLATED, status=status, reason=why.reason, message=why.message)

@@ -1,0 +1,99 @@
+"""What a pool's status says: how many are ready, and in words why it is not full."""
+
+from collections import Counter
+from datetime import datetime
+
+from sandpod_api import names
+from sandpod_api.conditions import SENTENCES, Condition, ConditionStatus, ConditionType, Reason, find, is_true, merge
+from sandpod_api.types import Sandbox, SandboxPool, SandboxPoolStatus
+from sandpod_operator.model.observed import ObservedPool
+from sandpod_operator.status.failures import MAX_MESSAGE, Cause, clean
+
+_PASSING = frozenset({Reason.POD_PENDING, Reason.STARTING, Reason.START_RETRIED, Reason.OPEN_NETWORK_ALLOWED})
+_TURNS = "Places that come free go to claims first, then to the pool that has the least of its replicas."
+_CLAIMS_FIRST = "Claimed sandboxes wait for a node, and go first."
+
+
+def is_warm(sandbox: Sandbox) -> bool:
+    """Tell whether a pool's sandbox can be claimed."""
+    return is_true(sandbox.status.conditions, ConditionType.READY)
+
+
+def is_stuck(sandbox: Sandbox) -> bool:
+    """Tell whether something keeps it from starting, by its status."""
+    ready = find(sandbox.status.conditions, ConditionType.READY)
+    return ready is not None and ready.status != "True" and ready.reason not in _PASSING
+
+
+def lacks_quota(sandbox: Sandbox) -> bool:
+    """Tell whether it waits for a place in the quota."""
+    return sandbox.status.reason == Reason.QUOTA_EXCEEDED
+
+
+def lacks_node(sandbox: Sandbox) -> bool:
+    """Tell whether no node takes it."""
+    return sandbox.status.reason == Reason.UNSCHEDULABLE
+
+
+def compute_pool_status(observed: ObservedPool, now: datetime) -> SandboxPoolStatus:
+    """Return what a pool's status has to say."""
+    pool = observed.pool
+    ready = sum(is_warm(m) for m in observed.members)
+    blocked = _blocked(observed, now)
+    conditions = merge(pool.status.conditions, _conditions(pool, ready, blocked), now)
+    progressing = find(conditions, ConditionType.PROGRESSING)
+    full = progressing is None or progressing.reason == Reason.POOL_FULL
+    return SandboxPoolStatus(
+        replicas=len(observed.members),
+        ready_replicas=ready,
+        selector=f"{names.LABEL_POOL}={pool.metadata.name},{names.LABEL_STATE}={names.STATE_WARM}",
+        reason=None if full or progressing is None else progressing.reason,
+        conditions=conditions,
+        observed_generation=pool.metadata.generation,
+    )
+
+
+def _conditions(pool: SandboxPool, ready: int, blocked: Cause | None) -> list[Condition]:
+    wanted = pool.spec.replicas
+    filling = Cause(Reason.POOL_FILLING, SENTENCES[Reason.POOL_FILLING])
+    full = Cause(Reason.POOL_FULL, SENTENCES[Reason.POOL_FULL])
+    available: tuple[ConditionStatus, Cause]
+    progressing: tuple[ConditionStatus, Cause]
+    if ready >= wanted:
+        available, progressing = ("True", full), ("False", full)
+    else:
+        empty = blocked or Cause(Reason.POOL_EMPTY, SENTENCES[Reason.POOL_EMPTY])
+        available = ("True", filling) if ready else ("False", empty)
+        progressing = ("False", blocked) if blocked else ("True", filling)
+    return [
+        _condition(pool, ConditionType.AVAILABLE, *available),
+        _condition(pool, ConditionType.PROGRESSING, *progressing),
+    ]
+
+
+def _condition(pool: SandboxPool, kind: ConditionType, status: ConditionStatus, why: Cause) -> Condition:
+    return Condition(
+        type=kind,
+        status=status,
+        reason=why.reason,
+        message=why.message,
+        observed_generation=pool.metadata.generation,
+    )
+
+
+def _blocked(observed: ObservedPool, now: datetime) -> Cause | None:
+    """Return what keeps warm sandboxes from starting: the reason that most of them have, in its own words."""
+    if observed.template is None:
+        text = f"There is no SandboxTemplate {observed.pool.spec.template_ref.name!r} here."
+        return Cause(Reason.POOL_BLOCKED, text)
+    neighbours = observed.neighbours
+    stuck = sorted((m for m in observed.members if is_stuck(m)), key=lambda m: m.metadata.name)
+    reasons = [ready for m in stuck if (ready := find(m.status.conditions, ConditionType.READY)) is not None]
+    if reasons:
+        commonest = Counter(ready.reason for ready in reasons).most_common(1)[0][0]
+        message = next(ready.message for ready in reasons if ready.reason == commonest)
+        turns = f" {_TURNS}" if commonest == Reason.QUOTA_EXCEEDED else ""
+        return Cause(Reason.POOL_BLOCKED, clean(f"{commonest}: {message[: MAX_MESSAGE - 200]}{turns}"))
+    if neighbours.nodes_yield_until is not None and now < neighbours.nodes_yield_until and observed.pace.window == 1:
+        return Cause(Reason.POOL_BLOCKED, f"{Reason.UNSCHEDULABLE}: {_CLAIMS_FIRST}")
+    return None

@@ -1,0 +1,271 @@
+"""A Sandbox's status, computed whole on every pass: one function for each condition, then phase and the rest.
+
+The old status decides in one case only: a sandbox that has ended stays ended, with the reason of then, since its pod
+may be gone and its files are.
+"""
+
+from dataclasses import replace
+from datetime import datetime
+
+from sandpod_api.conditions import SENTENCES, Condition, ConditionStatus, ConditionType, Reason, find, is_true, merge
+from sandpod_api.types import Phase, Sandbox, SandboxStatus
+from sandpod_operator.model.observed import ObservedSandbox
+from sandpod_operator.status import lifetime
+from sandpod_operator.status.failures import FINAL, Cause, cause, end_of, obstacle, runtime_fault, taken
+from sandpod_operator.status.kernel import compare
+from sandpod_operator.status.network import (
+    allowed_anew,
+    forbidden,
+    network_applied,
+    network_isolated,
+    refused_at_start,
+)
+
+
+def compute_status(observed: ObservedSandbox, now: datetime) -> SandboxStatus:
+    """Return the status that the Sandbox should have.
+
+    Args:
+        observed: What there is.
+        now: The time, in whole seconds.
+    """
+    observed = _current(observed)
+    old = observed.sandbox.status
+    conditions = merge(old.conditions, _conditions(observed, now), now)
+    ready = find(conditions, ConditionType.READY)
+    pod = observed.pod
+    over = is_over(conditions)
+    used, expires = lifetime.shown(observed.sandbox, now, suspends=observed.suspends)
+    return SandboxStatus(
+        phase=_phase(observed.sandbox, conditions),
+        reason=ready.reason if ready is not None and ready.status != "True" else None,
+        conditions=conditions,
+        pod_name=pod.metadata.name if pod else old.pod_name if over else None,
+        node_name=pod.spec.node_name if pod else old.node_name if over else None,
+        image=pod.image if pod else old.image if over else None,
+        network=pod.network if pod else old.network if over else None,
+        retried_pod=_retried_pod(observed, ready),
+        start_time=_start_time(observed, conditions, now),
+        last_activity_time=used,
+        expires_at=expires,
+        observed_generation=observed.sandbox.metadata.generation,
+    )
+
+
+def _current(observed: ObservedSandbox) -> ObservedSandbox:
+    """Return what is seen without a pod that was told to go before it was ready: it ends for nobody's loss.
+
+    After a resume that is the pod from before; how it ends, and what its runner once probed, says nothing of the next.
+    """
+    pod = observed.pod
+    passed = pod is not None and pod.deleting and not observed.was_ready
+    if not passed or observed.sandbox.spec.operating_mode == "Suspended":
+        return observed
+    return replace(observed, pod=None, name_taken=True)
+
+
+def is_final(conditions: list[Condition]) -> bool:
+    """Tell whether the sandbox has ended by itself, for good."""
+    ready = find(conditions, ConditionType.READY)
+    return ready is not None and ready.status == "False" and ready.reason in FINAL
+
+
+def is_over(conditions: list[Condition]) -> bool:
+    """Tell whether the sandbox has ended, by itself or by its lifetime: it never has another pod."""
+    return is_final(conditions) or is_true(conditions, ConditionType.EXPIRED)
+
+
+def _conditions(observed: ObservedSandbox, now: datetime) -> list[Condition]:
+    generation = observed.sandbox.metadata.generation
+    ready = ready_condition(observed, now)
+    expires = expired(observed, now)
+    # Once it is over its pod goes, and that is no news: the status that said why stays as it is.
+    ended = Cause(Reason(ready.reason), ready.message) if is_over([ready, expires]) else None
+    found = [
+        pod_scheduled(observed, ended),
+        network_isolated(observed, over=ended is not None),
+        network_applied(observed, over=ended is not None),
+        kernel_isolated(observed, over=ended is not None),
+        ready,
+        expires,
+        suspended(observed),
+    ]
+    return [c.model_copy(update={"observed_generation": generation}) for c in found if c is not None]
+
+
+def _condition(kind: ConditionType, status: ConditionStatus, why: Cause) -> Condition:
+    return Condition(type=kind, status=status, reason=why.reason, message=why.message)
+
+
+def pod_scheduled(observed: ObservedSandbox, ended: Cause | None = None) -> Condition:
+    """Tell whether the pod has a node; with `ended`, that it has none any more and why."""
+    kind = ConditionType.POD_SCHEDULED
+    if ended is not None:
+        return _condition(kind, "False", ended)
+    if observed.pod is None:
+        return _condition(kind, "False", no_pod(observed))
+    scheduled = observed.pod.condition("PodScheduled")
+    if scheduled is not None and scheduled.status == "True":
+        return _condition(kind, "True", cause(Reason.SCHEDULED))
+    stuck = obstacle(observed.pod)
+    what = "a node and its volume" if observed.persistent else "a node"
+    waits = Cause(Reason.POD_PENDING, f"The pod waits for {what}.")
+    return _condition(kind, "False", stuck if stuck is not None and stuck.reason == Reason.UNSCHEDULABLE else waits)
+
+
+def no_pod(observed: ObservedSandbox) -> Cause:
+    """Return why there is no pod yet."""
+    sandbox = observed.sandbox
+    if sandbox.spec.operating_mode == "Suspended":
+        return _why_suspended(observed)
+    if observed.template is None:
+        return Cause(Reason.TEMPLATE_NOT_FOUND, f"There is no SandboxTemplate {sandbox.spec.template_ref.name!r} here.")
+    if (refused := refused_at_start(observed)) is not None:
+        return refused
+    if observed.refusal is not None:
+        return cause(observed.refusal.reason, observed.refusal.message)
+    if observed.name_taken:
+        return Cause(Reason.POD_PENDING, "A pod of that name, made for something else or earlier, is still there.")
+    return cause(Reason.POD_PENDING)
+
+
+def _why_suspended(observed: ObservedSandbox) -> Cause:
+    if observed.persistent or observed.template is None:
+        return cause(Reason.SUSPENDED)
+    return Cause(Reason.SUSPENDED, "The sandbox is suspended; its workspace was not persistent, so its files are gone.")
+
+
+def kernel_isolated(observed: ObservedSandbox, *, over: bool = False) -> Condition | None:
+    """Tell whether the sandbox has a kernel of its own; only asked where a RuntimeClass promises one.
+
+    Args:
+        observed: What there is.
+        over: Whether the sandbox has ended: what was found then stays, when its pod is gone.
+    """
+    kind = ConditionType.KERNEL_ISOLATED
+    before = find(observed.sandbox.status.conditions, kind)
+    if observed.pod is None and before is not None and over:
+        return before
+    if observed.template is None or observed.template.spec.runtime_class_name is None:
+        return None
+    if before is not None and before.status == "True" and observed.was_ready:
+        return before  # a pod keeps its kernel
+    own, why = compare(observed.pod.kernel if observed.pod is not None else "", observed.kernel)
+    return _condition(kind, "Unknown" if own is None else "True" if own else "False", why)
+
+
+def ready_condition(observed: ObservedSandbox, now: datetime) -> Condition:
+    """Tell whether the sandbox takes runs, and if not why."""
+    why = _not_ready(observed, now)
+    if why is None:
+        return _condition(ConditionType.READY, "True", cause(Reason.READY))
+    return _condition(ConditionType.READY, "False", why)
+
+
+def _not_ready(observed: ObservedSandbox, now: datetime) -> Cause | None:
+    return _over(observed, now) or _again(observed) or forbidden(observed) or _lost(observed) or _starting(observed)
+
+
+def _over(observed: ObservedSandbox, now: datetime) -> Cause | None:
+    """Return why it takes no runs whatever its pod says: by wish, by an earlier end, by its age."""
+    sandbox, pod = observed.sandbox, observed.pod
+    is_suspended = sandbox.spec.operating_mode == "Suspended"
+    before = find(sandbox.status.conditions, ConditionType.READY)
+    if before is not None and is_final([before]) and (pod is None or pod.deleting or is_suspended):
+        return Cause(Reason(before.reason), before.message)
+    expiry = lifetime.expiry(sandbox, now, suspends=observed.suspends)
+    if expiry is not None:
+        return cause(expiry)
+    return _why_suspended(observed) if is_suspended else None
+
+
+def _again(observed: ObservedSandbox) -> Cause | None:
+    """Return why a fresh pod is to be tried, which is once, as the status remembers. Nothing of the sandbox has run."""
+    pod, old = observed.pod, observed.sandbox.status
+    if (allowed := allowed_anew(observed)) is not None and not is_final(old.conditions):
+        return allowed
+    said = runtime_fault(pod) if pod is not None and old.retried_pod in {None, pod.metadata.uid} else None
+    if said is None or observed.was_ready or is_final(old.conditions):
+        return None
+    return cause(Reason.START_RETRIED, said)
+
+
+def _lost(observed: ObservedSandbox) -> Cause | None:
+    """Return how its pod ended or went, if it did."""
+    pod = observed.pod
+    was_ready = observed.was_ready
+    end = end_of(pod, was_ready=was_ready) if pod is not None else None
+    if end is None and was_ready and (pod is None or pod.deleting):
+        # Who deletes it for a reason says so first: a drain, the scheduler, a node that is given up.
+        told = taken(pod) if pod is not None else None
+        return told or cause(Reason.NODE_LOST, "its pod was deleted, and its files with it.")
+    if end is None and was_ready and pod is not None and pod.started and not pod.ready:
+        return cause(Reason.NODE_LOST, "its node does not report it as ready.")
+    return end
+
+
+def _starting(observed: ObservedSandbox) -> Cause | None:
+    """Return what it waits for, or None once it is ready."""
+    pod = observed.pod
+    if pod is None:
+        return no_pod(observed)
+    kernel = kernel_isolated(observed)
+    if kernel is not None and kernel.status == "False":
+        return Cause(Reason(kernel.reason), kernel.message)
+    if pod.ready and not pod.deleting:
+        pending = kernel is not None and kernel.reason == Reason.PROBE_PENDING
+        return cause(Reason.STARTING, "which kernel it sees is not known yet.") if pending else None
+    stuck = obstacle(pod)
+    before = find(observed.sandbox.status.conditions, ConditionType.READY)
+    if stuck is not None and before is not None and before.reason == stuck.reason == Reason.IMAGE_PULL_FAILED:
+        # The kubelet's words alternate between the registry's answer and its own waiting: the first ones say most.
+        return Cause(stuck.reason, before.message)
+    return stuck or cause(Reason.STARTING)
+
+
+def suspended(observed: ObservedSandbox) -> Condition | None:
+    """Tell whether it is suspended; only asked of one that is or was. As it turns false the idle clock starts anew."""
+    sandbox = observed.sandbox
+    if sandbox.spec.operating_mode == "Suspended":
+        return _condition(ConditionType.SUSPENDED, "True", _why_suspended(observed))
+    if find(sandbox.status.conditions, ConditionType.SUSPENDED) is None:
+        return None
+    return _condition(ConditionType.SUSPENDED, "False", cause(Reason.RESUMED))
+
+
+def expired(observed: ObservedSandbox, now: datetime) -> Condition:
+    """Tell whether its lifetime has ended."""
+    sandbox = observed.sandbox
+    reason = lifetime.expiry(sandbox, now, suspends=observed.suspends)
+    if reason is None:
+        return _condition(ConditionType.EXPIRED, "False", cause(Reason.ALIVE))
+    limits = sandbox.spec.lifetime
+    seconds = limits.ttl if reason == Reason.TTL_EXPIRED else limits.idle_timeout
+    return _condition(ConditionType.EXPIRED, "True", Cause(reason, f"{SENTENCES[reason][:-1]} ({seconds} s)."))
+
+
+def _start_time(observed: ObservedSandbox, conditions: list[Condition], now: datetime) -> datetime | None:
+    if observed.sandbox.spec.operating_mode == "Suspended":
+        return None
+    if observed.sandbox.status.start_time is not None or not is_true(conditions, ConditionType.READY):
+        return observed.sandbox.status.start_time
+    return (observed.pod.ready_since() if observed.pod else None) or now
+
+
+def _retried_pod(observed: ObservedSandbox, ready: Condition | None) -> str | None:
+    if ready is not None and ready.reason == Reason.START_RETRIED and observed.pod is not None:
+        return observed.pod.metadata.uid
+    begun = ready is None or ready.status == "True" or observed.sandbox.spec.operating_mode == "Suspended"
+    return None if begun else observed.sandbox.status.retried_pod
+
+
+def _phase(sandbox: Sandbox, conditions: list[Condition]) -> Phase:
+    if is_final(conditions):
+        return "Failed"
+    if is_true(conditions, ConditionType.EXPIRED):
+        return "Expired"
+    if sandbox.spec.operating_mode == "Suspended":
+        return "Suspended"
+    if is_true(conditions, ConditionType.READY):
+        return "Ready" if sandbox.spec.claim else "Warm"
+    return "Pending"
