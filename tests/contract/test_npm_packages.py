@@ -225,6 +225,33 @@ async def test_only_allowed_names_are_taken_and_what_they_depend_on_comes_with_t
         assert (await here.install("greet", "@made/one"))["status"] == "success"
 
 
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"dependencies": {"evil": "*"}, "packages": {}},
+        {"dependencies": {"greet": "npm:evil@1.0.0"}, "packages": {}},
+        {
+            "dependencies": {"greet": "1.0.0"},
+            "packages": {"node_modules/greet": {"version": "1.0.0", "dependencies": {"evil": "*"}}},
+        },
+        {
+            "dependencies": {"greet": "1.0.0"},
+            "packages": {"node_modules/greet": {"version": "1.0.0", "peerDependencies": {"evil": "*"}}},
+        },
+    ],
+)
+async def test_record_that_a_program_has_changed_does_not_widen_what_is_allowed(forged: dict[str, Any]) -> None:
+    async with place("--packages.npm.allow", '["greet", "other"]') as here:
+        for name in ("greet", "other", "evil"):
+            here.registry.add(name, "1.0.0")
+        assert (await here.install("greet"))["status"] == "success"
+        await here.shell(f"echo '{json.dumps(forged)}' > $HOME/.local/lib/npm.json")
+        assert (await here.install("other"))["status"] == "success"
+        assert "evil-1.0.0.tgz" not in here.registry.downloads()
+        assert (await here.js("require('evil')"))["outcome"] == "error"
+        assert (await here.js("console.log(require('other').VERSION)"))["stdout"] == "1.0.0\n"
+
+
 async def test_scripts_of_packages_are_not_run_which_is_told_and_files_stay_where_they_belong() -> None:
     async with place() as here:
         files = {f"package/../../../../../../../workspace/out{number}.txt": "1" for number in range(2)}

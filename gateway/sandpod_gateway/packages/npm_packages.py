@@ -107,7 +107,7 @@ class NpmPackages:
             return Installed([_told(requirement.name, state) for requirement in wanted])
         async with AsyncExitStack() as stack:
             async with self._turns:
-                found = await self._resolved(wanted, target, state.record)
+                found = await self._resolved(wanted, target, self._usable(state.record))
                 missing = [package for package in found.packages if _is_missing(package, state.record)]
                 files = await self._files(missing, target, stack)
             if sum(file.size for file in files) > self._settings.max_bytes:
@@ -116,6 +116,17 @@ class NpmPackages:
             state = await self._inside.install(record, order, [file.file for file in files])
         needed = sorted((package for package in found.packages if package.needed), key=lambda package: package.path)
         return Installed([_of(package, state) for package in needed], _note(missing))
+
+    def _usable(self, record: NpmRecord) -> NpmRecord:
+        """Return what a resolution may start from: where names are listed, a sandbox's record must not add any.
+
+        Its lock file could name other packages as dependencies of those that are allowed: then it is not used, and
+        dependencies come at the newest versions that fit.
+        """
+        settings = self._settings.npm
+        if not settings.allow:
+            return record
+        return NpmRecord(dependencies=npm_requirements.allowed_of(record.dependencies, settings))
 
     async def _look(self, record: SandboxRecord) -> NpmState:
         return await self._inside.look(record)

@@ -1,5 +1,6 @@
 """What callers ask for of npm: names with versions, and whether they are allowed. Pure; called by `npm_packages.py`."""
 
+import contextlib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -70,6 +71,16 @@ def check_allowed(requirements: Iterable[NpmRequirement], settings: NpmSettings)
     names = [requirement.name for requirement in requirements]
     check_denied(names, settings)
     refuse_unlisted(names, settings.allow, str.lower)
+
+
+def allowed_of(dependencies: dict[str, str], settings: NpmSettings) -> dict[str, str]:
+    """Return what callers may ask for of a sandbox's own dependencies: names of the list with plain versions."""
+    found = {}
+    for name, spec in dependencies.items():
+        with contextlib.suppress(SandpodError):
+            check_allowed([_parse(f"{name}@{spec}")], settings)
+            found[name] = spec
+    return found
 
 
 def check_denied(names: Iterable[str], settings: NpmSettings) -> None:
