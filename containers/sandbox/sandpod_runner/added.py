@@ -1,8 +1,7 @@
-"""Packages that are added to a sandbox while it runs: where they are, and how programs find them.
+"""How Python programs find the packages that are added to a sandbox while it runs.
 
-They are where `pip install --user` and `npm install --global` put them, so that any `python3` finds them, and Node by
-NODE_PATH. What is forked from the zygote is told
-here, by `zygote.py`: that was started without them and lives longer than any program.
+Any `python3` finds them by itself. What is forked from the zygote does not: that was started without them and lives
+longer than any program.
 """
 
 from __future__ import annotations
@@ -18,15 +17,7 @@ from importlib.machinery import (
 )
 from types import CodeType
 
-
-def added_packages(home: str) -> str:
-    """Return the folder."""
-    return "{}/.local/lib/python{}.{}/site-packages".format(home, *sys.version_info[:2])
-
-
-def added_modules(home: str) -> str:
-    """Return the folder of JavaScript's."""
-    return f"{home}/.local/lib/node_modules"
+from sandpod_runner.home import added_packages
 
 
 def find_added_packages() -> None:

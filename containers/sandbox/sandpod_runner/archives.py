@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from sandpod_runner.errors import Refusal
 from sandpod_runner.files import PARTIAL, Reply
-from sandpod_runner.paths import HIDDEN, Workspace
-from sandpod_runner.protocol import FILE_PART
+from sandpod_runner.paths import Workspace
+from sandpod_runner.protocol import FILE_PART, HIDDEN
 
 MAX_AT_ONCE: Final = 4
 _PIECE: Final = 64 * 1024

@@ -15,7 +15,8 @@ from typing import Any, Final
 
 from sandpod_runner.errors import Refusal
 from sandpod_runner.files import PARTIAL, Listing
-from sandpod_runner.paths import HIDDEN, shown
+from sandpod_runner.paths import shown
+from sandpod_runner.protocol import HIDDEN
 
 COARSE: Final = 5
 """CLOCK_REALTIME_COARSE of Linux, for which `time` has no name."""

@@ -13,7 +13,8 @@ from sandpod_runner import processes
 from sandpod_runner.contexts import Cell, Context
 from sandpod_runner.delivery import Delivery
 from sandpod_runner.ends import Stop
-from sandpod_runner.program import Exit, LostError, Program
+from sandpod_runner.jobs import Exit
+from sandpod_runner.program import LostError, Program
 from sandpod_runner.protocol import STOP_GRACE
 from sandpod_runner.requests import RunRequest
 from sandpod_runner.run import KILL_ROUNDS, KILL_WAIT, START_SECONDS, Run, Toolbox, make_pipes

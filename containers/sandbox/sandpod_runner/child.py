@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from sandpod_runner import displays, kernel, python_main
+from sandpod_runner.descriptors import move_away
 from sandpod_runner.jobs import CHANNEL, MAX_FDS, REQUEST, Job, read_job
 
 _CANNOT_START = 126
@@ -63,7 +64,7 @@ def _run(fds: list[int]) -> int:
         _confine(job)
         _replace(job)
     _place(fds[1:CHANNEL])
-    channel = displays.move_away(fds[CHANNEL])
+    channel = move_away(fds[CHANNEL])
     _confine(job)
     if job.context:
         return _serve(job, channel)

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 
 from sandpod_runner import protocol
-from sandpod_runner.files import write_all
+from sandpod_runner.descriptors import write_all
 from sandpod_runner.frames import MAX_PAYLOAD, Decoder, Frame, FrameError, encode
 
 _REFUSED = 2

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
 from sandpod_runner import displays, python_main
+from sandpod_runner.descriptors import move_away
 from sandpod_runner.interpreter import Interpreter
 from sandpod_runner.jobs import MAX_FDS, REQUEST, Job, Kind, Message, read_job
 
@@ -77,7 +78,7 @@ class _Context:
         (number,) = REQUEST.unpack(data)
         cell = read_job(fds[0])
         _place(fds[1:-1])
-        channel = displays.Channel(displays.move_away(fds[-1]))
+        channel = displays.Channel(move_away(fds[-1]))
         displays.use(channel)
         before = _used()
         status = self._interruptible(number, cell, channel)

@@ -18,9 +18,9 @@ from typing import Any, Final
 
 from sandpod_runner import processes
 from sandpod_runner.errors import Refusal
-from sandpod_runner.jobs import MESSAGE_SIZE, REQUEST, Job, Kind, Message, write_job
+from sandpod_runner.jobs import MESSAGE_SIZE, REQUEST, Exit, Job, Kind, Message, write_job
 from sandpod_runner.launcher import Launcher
-from sandpod_runner.program import Exit, LostError, Program
+from sandpod_runner.program import LostError, Program
 from sandpod_runner.protocol import MAX_CELLS, MAX_CONTEXTS, OUT_PIECE
 
 logger = logging.getLogger(__name__)

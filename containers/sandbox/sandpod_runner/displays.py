@@ -8,42 +8,11 @@ from __future__ import annotations
 
 import _thread
 import contextlib
-import fcntl
 import os
 from collections.abc import Mapping
-from enum import IntEnum
-from struct import Struct
-from typing import Final
 
+from sandpod_runner.display_records import DONE, RECORD, RecordKind
 from sandpod_runner.protocol import MAX_DISPLAY, MAX_DISPLAYS, MAX_RESULT, MIME_TYPES
-
-RECORD: Final = Struct(">BBI")
-"""What stands before the bytes of a record: its kind, its type as a place in MIME_TYPES, how many bytes follow."""
-_OUT_OF_THE_WAY: Final = 100
-"""Programs may count on descriptors 3 and up being free."""
-
-
-class RecordKind(IntEnum):
-    """What a record is."""
-
-    DISPLAY = 0
-    RESULT = 1
-    DROPPED = 2
-    DONE = 3
-    FORM = 4
-    """Another form of the display before it."""
-
-
-DONE: Final = Struct(">Bdq")
-"""The content of the record that a program is over: exit code, seconds of processor time, peak memory in bytes."""
-LIMITS: Final = {
-    RecordKind.DISPLAY: MAX_DISPLAY,
-    RecordKind.RESULT: MAX_RESULT,
-    RecordKind.DROPPED: 0,
-    RecordKind.DONE: DONE.size,
-    RecordKind.FORM: MAX_DISPLAY,
-}
-"""Largest record of each kind, bytes."""
 
 
 class Channel:
@@ -120,14 +89,6 @@ class Channel:
 
 def _record(kind: RecordKind, mime: str, data: bytes) -> bytes:
     return RECORD.pack(kind, MIME_TYPES.index(mime), len(data)) + data
-
-
-def move_away(fd: int) -> int:
-    """Return where a descriptor that has just come is now: out of the way of the program's own."""
-    try:
-        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _OUT_OF_THE_WAY)
-    finally:
-        os.close(fd)
 
 
 def _identity(fd: int) -> tuple[int, int] | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from sandpod_runner.program import Exit
+from sandpod_runner.jobs import Exit
 
 Outcome = Literal["ok", "error", "timeout", "cancelled", "out_of_memory", "output_limit", "sandbox_lost"]
 

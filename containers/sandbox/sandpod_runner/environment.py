@@ -8,7 +8,7 @@ import contextlib
 import os
 from collections.abc import Mapping
 
-from sandpod_runner.added import added_modules, added_packages
+from sandpod_runner.home import added_modules, added_packages
 
 INHERITED = (
     "PATH",

@@ -8,13 +8,12 @@ without waiting stays open and comes when it is closed, or at the end, as it loo
 
 from __future__ import annotations
 
-import functools
 import io
 import sys
 from importlib import import_module
 from typing import Any, Final
 
-from sandpod_runner import displays, rich
+from sandpod_runner import displays
 
 _MARK: Final = "_sandpod_shown"
 _OPEN_FIGURES: Final = "matplotlib._pylab_helpers"
@@ -86,23 +85,6 @@ def plotly_forms(figure: Any) -> dict[str, bytes]:
     return {"text/html": html.encode(errors="replace"), "application/json": data.encode(errors="replace")}
 
 
-def adopt_ipython(module: Any) -> None:
-    """Make IPython's `display` show without a shell; called with `IPython.core.display_functions` at its import."""
-    display, publish = module.display, module.publish_display_data
-
-    @functools.wraps(display)
-    def show(*objs: Any, **options: Any) -> Any:
-        return display(*objs, **options) if _has_shell() else rich.display(*objs, **options)
-
-    @functools.wraps(publish)
-    def show_forms(data: Any, *args: Any, **options: Any) -> Any:
-        return publish(data, *args, **options) if _has_shell() else rich.display(data, raw=True)
-
-    module.display, module.publish_display_data = show, show_forms
-    # What was shown has been sent, and there is no terminal to clear.
-    module.clear_output = lambda wait=False: None  # noqa: ARG005 - as it is called
-
-
 def show_open() -> None:
     """Send the figures that are still open, and close them. What can't be drawn is told on standard error."""
     if _OPEN_FIGURES not in sys.modules or displays.current() is None:
@@ -143,11 +125,6 @@ def draw(figure: Any) -> bytes:
     data = io.BytesIO()
     figure.savefig(data, format="png", bbox_inches="tight")
     return data.getvalue()
-
-
-def _has_shell() -> bool:
-    module = sys.modules.get("IPython.core.interactiveshell")
-    return module is not None and module.InteractiveShell.initialized()
 
 
 def _mark(manager: Any) -> None:

@@ -158,17 +158,6 @@ class Files:
         return {}, b""
 
 
-def write_all(fd: int, data: bytes) -> None:
-    """Write all of it, however little each write takes.
-
-    Raises:
-        OSError: As `os.write` does.
-    """
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
-
-
 def number(fields: dict[str, Any], name: str, default: int, most: int) -> int:
     """Return a whole number of a frame, no larger than `most`.
 

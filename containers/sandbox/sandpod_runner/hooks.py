@@ -10,15 +10,16 @@ import builtins
 import contextlib
 import sys
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, Final
 
 _ADOPTERS: Final = {
-    "matplotlib.backend_bases": "adopt_matplotlib",
-    "PIL.ImageShow": "adopt_pil",
-    "plotly.io._renderers": "adopt_plotly",
-    "IPython.core.display_functions": "adopt_ipython",
+    "matplotlib.backend_bases": ("figures", "adopt_matplotlib"),
+    "PIL.ImageShow": ("figures", "adopt_pil"),
+    "plotly.io._renderers": ("figures", "adopt_plotly"),
+    "IPython.core.display_functions": ("rich", "adopt_ipython"),
 }
 
 
@@ -53,13 +54,12 @@ def display(*values: Any, **options: Any) -> None:
     rich.display(*values, **options)
 
 
-def _followed(execute: Callable[[ModuleType], None], adopter: str) -> Callable[[ModuleType], None]:
+def _followed(execute: Callable[[ModuleType], None], adopter: tuple[str, str]) -> Callable[[ModuleType], None]:
     def exec_module(module: ModuleType) -> None:
         execute(module)
         # A version with other insides is used as it is.
         with contextlib.suppress(Exception):
-            from sandpod_runner import figures  # noqa: PLC0415 - only for programs that draw
-
-            getattr(figures, adopter)(module)
+            name, function = adopter
+            getattr(import_module(f"sandpod_runner.{name}"), function)(module)  # only for programs that draw
 
     return exec_module

@@ -38,6 +38,21 @@ class Job:
     context: bool = False
 
 
+@dataclass(frozen=True)
+class Exit:
+    """How a program ended.
+
+    Attributes:
+        status: As from `wait`, or None where nobody saw it.
+        cpu: Seconds of processor time, children included.
+        max_rss: Peak memory of the largest process, bytes.
+    """
+
+    status: int | None
+    cpu: float = 0.0
+    max_rss: int = 0
+
+
 class Kind(IntEnum):
     """What a message of the zygote is about."""
 

@@ -14,9 +14,9 @@ import socket
 
 from sandpod_runner import processes
 from sandpod_runner.connects import Connects
-from sandpod_runner.jobs import MESSAGE_SIZE, REQUEST, Job, Kind, Message, write_job
+from sandpod_runner.jobs import MESSAGE_SIZE, REQUEST, Exit, Job, Kind, Message, write_job
 from sandpod_runner.languages import PACKAGES
-from sandpod_runner.program import Exit, Link, LostError, Program, Wish
+from sandpod_runner.program import Link, LostError, Program, Wish
 
 logger = logging.getLogger(__name__)
 

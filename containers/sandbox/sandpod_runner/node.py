@@ -9,14 +9,14 @@ import asyncio
 import json
 import os
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from sandpod_runner.jobs import Job
 from sandpod_runner.launcher import Launcher
 from sandpod_runner.program import LostError, Program
-from sandpod_runner.programs import BOOTSTRAP
-from sandpod_runner.requests import RunRequest
 from sandpod_runner.streams import Input
 
+BOOTSTRAP: Final = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bootstrap.cjs")
 REFILL_DELAY = 0.015
 """Seconds after a spare was taken until the next one is made: starting Node would slow down a short run, and takes too
 long to begin it any later."""
@@ -57,9 +57,9 @@ class Spare:
         self.pipes.close()
         self.job.close()
 
-    def begin(self, request: RunRequest, *, file: str, cwd: str, env: dict[str, str]) -> None:
+    def begin(self, args: list[str], *, file: str, cwd: str, env: dict[str, str]) -> None:
         """Give it its program."""
-        job = {"file": file, "cwd": cwd, "args": request.args, "env": env}
+        job = {"file": file, "cwd": cwd, "args": args, "env": env}
         # Surrogates can't be UTF-8; Node gets what the bytes look like.
         self.job.feed(json.dumps(job).encode())
         self.job.end()

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Final, NoReturn
 
 from sandpod_runner import kernel, processes
-from sandpod_runner.displays import move_away
+from sandpod_runner.descriptors import move_away
 from sandpod_runner.jobs import MAX_FDS, REQUEST, Job, read_job
 
 _HELPER: Final = 3

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sandpod_runner.errors import Refusal
+from sandpod_runner.protocol import HIDDEN
 
-HIDDEN: Final = ".sandpod"
-"""Folder of the workspace that is the runner's own: no file operation shows it or reaches into it."""
 _OUTSIDE: Final = "The path leads out of the workspace."
 _RESERVED: Final = f"The folder {HIDDEN} is the sandbox's own: use another name."
 _MAX_PATH: Final = 4096

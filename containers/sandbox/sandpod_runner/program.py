@@ -9,19 +9,11 @@ import socket
 from dataclasses import dataclass, field
 
 from sandpod_runner import processes
+from sandpod_runner.jobs import Exit
 
 
 class LostError(Exception):
     """The process that was to start a program is gone, or could not start it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Exit:
-    """How a program ended. `status` is as from `wait`, or None where nobody saw it."""
-
-    status: int | None
-    cpu: float = 0.0
-    max_rss: int = 0
 
 
 @dataclass(slots=True, eq=False)

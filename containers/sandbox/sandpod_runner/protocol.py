@@ -118,6 +118,8 @@ MAX_CELLS: Final = 8
 """Cells that wait for their turn in one context."""
 FILE_PART: Final = 1024 * 1024
 """Largest part of a file in one frame, bytes."""
+HIDDEN: Final = ".sandpod"
+"""Folder of the workspace that is the runner's own: no file operation shows it or reaches into it."""
 MAX_RUNS: Final = 64
 """Runs at once in one sandbox."""
 ORPHAN_GRACE: Final = 10.0

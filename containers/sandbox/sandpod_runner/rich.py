@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import functools
 import json
 import re
 import sys
@@ -44,6 +45,23 @@ def display(*values: Any, raw: bool = False, **_: Any) -> None:
         found = bundle(value) if raw else shown(value)
         if channel is not None:
             channel.show(found)
+
+
+def adopt_ipython(module: Any) -> None:
+    """Make IPython's `display` show without a shell; called with `IPython.core.display_functions` at its import."""
+    original, publish = module.display, module.publish_display_data
+
+    @functools.wraps(original)
+    def show(*objs: Any, **options: Any) -> Any:
+        return original(*objs, **options) if _has_shell() else display(*objs, **options)
+
+    @functools.wraps(publish)
+    def show_forms(data: Any, *args: Any, **options: Any) -> Any:
+        return publish(data, *args, **options) if _has_shell() else display(data, raw=True)
+
+    module.display, module.publish_display_data = show, show_forms
+    # What was shown has been sent, and there is no terminal to clear.
+    module.clear_output = lambda wait=False: None  # noqa: ARG005 - as it is called
 
 
 def shown(value: Any, registered: Mapping[str, Any] | None = None) -> dict[str, bytes]:
@@ -140,3 +158,8 @@ def _encoded(mime: str, content: Any) -> Iterator[tuple[str, bytes]]:
             yield mime, json.dumps(content).encode()
         elif isinstance(content, str):
             yield mime, base64.b64decode(content) if mime in BINARY else content.encode("utf-8", "backslashreplace")
+
+
+def _has_shell() -> bool:
+    module = sys.modules.get("IPython.core.interactiveshell")
+    return module is not None and module.InteractiveShell.initialized()

@@ -12,17 +12,18 @@ from typing import Any, Final
 
 from sandpod_runner import processes
 from sandpod_runner.artifacts import Artifacts, Found, Mark
+from sandpod_runner.code_folder import CodeFolder
 from sandpod_runner.contexts import Contexts
 from sandpod_runner.delivery import Delivery
 from sandpod_runner.disk import DiskWatch
 from sandpod_runner.ends import Stop, describe_end, killed, out_of_memory, ran_out
-from sandpod_runner.jobs import Job
+from sandpod_runner.jobs import Exit, Job
 from sandpod_runner.languages import Languages
 from sandpod_runner.launcher import Launcher
 from sandpod_runner.memory import Watch
 from sandpod_runner.node import NodePool, Pipes, Spare
-from sandpod_runner.program import Exit, LostError, Program
-from sandpod_runner.programs import CodeFolder, build_job, needs_file
+from sandpod_runner.program import LostError, Program
+from sandpod_runner.programs import build_job, needs_file
 from sandpod_runner.protocol import STOP_GRACE
 from sandpod_runner.requests import RunRequest
 from sandpod_runner.shown import Shown
@@ -193,7 +194,7 @@ class Run:
             begin = self._loop.time()
             used = processes.processor_seconds(self.pid)  # by its start, which was nobody's run
             env = self._toolbox.base.env | self.request.env
-            self._spare.begin(self.request, file=self._file, cwd=self._cwd, env=env)
+            self._spare.begin(self.request.args, file=self._file, cwd=self._cwd, env=env)
         how = await self._until_end(program, self.pid)
         self._times = (begin, self._loop.time())
         await self._toolbox.launcher.sweep()

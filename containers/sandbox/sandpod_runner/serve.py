@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from sandpod_runner import environment, kernel, probe, processes, programs, protocol, signals
 from sandpod_runner.artifacts import Artifacts
+from sandpod_runner.code_folder import CodeFolder
 from sandpod_runner.connects import Connects
 from sandpod_runner.contexts import Contexts
 from sandpod_runner.disk import find_disk_watch
@@ -28,7 +29,6 @@ from sandpod_runner.launcher import Launcher
 from sandpod_runner.memory import find_watch
 from sandpod_runner.node import NodePool
 from sandpod_runner.paths import Workspace
-from sandpod_runner.programs import CodeFolder
 from sandpod_runner.run import Toolbox
 from sandpod_runner.runs import Runs
 from sandpod_runner.server import Connection, Service

@@ -10,8 +10,8 @@ import os
 from collections.abc import Callable
 from typing import Final
 
-from sandpod_runner.displays import DONE, LIMITS, RECORD, RecordKind
-from sandpod_runner.program import Exit
+from sandpod_runner.display_records import DONE, LIMITS, RECORD, RecordKind
+from sandpod_runner.jobs import Exit
 from sandpod_runner.protocol import MAX_DISPLAYS, MIME_TYPES
 
 _PIECE: Final = 64 * 1024

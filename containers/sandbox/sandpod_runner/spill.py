@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from sandpod_runner.output_log import Block, Extent
-from sandpod_runner.paths import HIDDEN
+from sandpod_runner.protocol import HIDDEN
 
 FILE_SIZE: Final = 16 * 1024 * 1024
 """Bytes of one run's file."""

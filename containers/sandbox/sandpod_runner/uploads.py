@@ -11,9 +11,10 @@ import stat
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from sandpod_runner.descriptors import write_all
 from sandpod_runner.disk import DiskWatch
 from sandpod_runner.errors import Refusal
-from sandpod_runner.files import PARTIAL, Reply, flag, write_all
+from sandpod_runner.files import PARTIAL, Reply, flag
 from sandpod_runner.paths import Place, Workspace
 
 MAX_AT_ONCE: Final = 16

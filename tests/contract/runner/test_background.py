@@ -8,7 +8,7 @@ import pytest
 
 from contract.runner_harness import PATIENCE, Client, RefusedError, Runner, Sandbox, running
 from sandpod_runner.memory_of_runs import MOST
-from sandpod_runner.paths import HIDDEN
+from sandpod_runner.protocol import HIDDEN
 from sandpod_runner.spill import FILE_SIZE
 from sandpod_runner.tails import MAX_WAITING
 

@@ -7,7 +7,7 @@ import pytest
 
 from contract.runner_harness import FIND_CHANNEL, Client, Result, Runner, running
 from sandpod_runner import protocol
-from sandpod_runner.displays import RECORD, RecordKind
+from sandpod_runner.display_records import RECORD, RecordKind
 
 PLOT = "import matplotlib.pyplot as plt\nplt.plot([1, 2])\n"
 

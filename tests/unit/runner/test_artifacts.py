@@ -9,7 +9,7 @@ import pytest
 from sandpod_runner.artifacts import COARSE, MAX_KNOWN, MOST, Artifacts
 from sandpod_runner.errors import Refusal
 from sandpod_runner.files import PARTIAL
-from sandpod_runner.paths import HIDDEN
+from sandpod_runner.protocol import HIDDEN
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sandpod_runner.output_log import BLOCK, OutputLog, Reading
-from sandpod_runner.paths import HIDDEN
+from sandpod_runner.protocol import HIDDEN
 from sandpod_runner.spill import SpillFile, SpillFolder
 
 MEMORY = 4096

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from sandpod_runner.ends import Stop, describe_end, killed, out_of_memory, ran_out
-from sandpod_runner.program import Exit
+from sandpod_runner.jobs import Exit
 
 MIB = 1024 * 1024
 ABORTED = Exit(signal.SIGABRT)
