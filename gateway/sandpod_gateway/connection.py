@@ -16,8 +16,8 @@ from sandpod_gateway.backends.base import ByteStream
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.inbox import ConnectionLostError, Inbox, RunHandle, RunSink
 from sandpod_gateway.runner_messages import Hello, refusal
-from sandpod_runner import protocol
-from sandpod_runner.frames import Decoder, Frame, FrameError, encode
+from sandpod_runner.protocol import messages as protocol
+from sandpod_runner.protocol.frames import Decoder, Frame, FrameError, encode
 
 T = TypeVar("T")
 
@@ -157,7 +157,7 @@ class RunnerConnection:
         """Return the runner's reply to a request.
 
         Args:
-            kind: The kind of frame, as in `sandpod_runner.protocol`: ping, file, tail, list or restart.
+            kind: The kind of frame, as in `sandpod_runner.protocol.messages`: ping, file, tail, list or restart.
             fields: Its fields.
 
         Raises:

@@ -18,7 +18,7 @@ from sandpod_gateway.files import check_path
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.runner_messages import checked
 from sandpod_gateway.sandboxes import Sandboxes
-from sandpod_runner import protocol
+from sandpod_runner.protocol import messages as protocol
 
 
 class _Part(BaseModel):

@@ -7,7 +7,7 @@ import resource
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sandpod_runner.languages import CommandLanguage, read_languages
+from sandpod_runner.processes.languages import CommandLanguage, read_languages
 
 
 class SettingsError(ValueError):

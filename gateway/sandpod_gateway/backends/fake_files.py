@@ -1,4 +1,4 @@
-"""A workspace in memory, for the fake runner: the file operations of `sandpod_runner.protocol`.
+"""A workspace in memory, for the fake runner: the file operations of `sandpod_runner.protocol.messages`.
 
 It knows files by their path and folders by the files below them (and by `mkdir`); times are always zero.
 """

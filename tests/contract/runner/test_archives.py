@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from contract.runner_harness import Client, RefusedError, Runner, running
-from sandpod_runner.protocol import FILE_PART
+from sandpod_runner.protocol.messages import FILE_PART
 
 
 async def fetch(client: Client, name: str = "one") -> bytes:

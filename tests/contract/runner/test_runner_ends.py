@@ -9,7 +9,8 @@ import pytest
 
 from contract.runner_harness import Client, RefusedError, Runner, Sandbox, running
 from gateway_peers import until
-from sandpod_runner import processes, protocol
+from sandpod_runner.ipc import process_tree
+from sandpod_runner.protocol import messages as protocol
 
 PARENT = 1
 """Field of /proc/<pid>/stat, counted after the name."""
@@ -185,7 +186,7 @@ async def only_starter(runner: Runner) -> int:
     found: list[int] = []
 
     def alone() -> bool:
-        found[:] = [pid for pid in processes.parents() if is_starter_of(runner, pid)]
+        found[:] = [pid for pid in process_tree.parents() if is_starter_of(runner, pid)]
         return len(found) == 1
 
     await until(alone)
@@ -199,7 +200,7 @@ def is_starter_of(runner: Runner, pid: int) -> bool:
         status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
     except OSError:
         return False
-    return b"sandpod_runner.zygote" in command and f"\nPPid:\t{runner.pid}\n" in status
+    return b"sandpod_runner.zygote.server" in command and f"\nPPid:\t{runner.pid}\n" in status
 
 
 async def test_run_can_be_ended_from_another_stream_when_its_own_has_gone(sandbox: Sandbox) -> None:
@@ -216,7 +217,7 @@ async def test_run_can_be_ended_from_another_stream_when_its_own_has_gone(sandbo
 
 
 async def test_run_outlives_its_stream_for_the_grace_only_unless_it_is_detached(tmp_path: Path) -> None:
-    shorter = "from sandpod_runner import protocol; protocol.ORPHAN_GRACE = 0.3"
+    shorter = "from sandpod_runner.protocol import messages as protocol; protocol.ORPHAN_GRACE = 0.3"
     with running(tmp_path, prelude=shorter) as runner:
         gone = await runner.connect()
         lost = await gone.start("echo up; sleep 3018", "shell", timeout=999)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from gateway_peers import Sink
 from sandpod_gateway.inbox import Inbox
-from sandpod_runner.frames import Frame
+from sandpod_runner.protocol.frames import Frame
 
 VALUES = st.recursive(
     st.none()

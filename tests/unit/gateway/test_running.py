@@ -10,7 +10,7 @@ from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.runner_messages import Ended
 from sandpod_gateway.running import RunAnswer, Running, RunRequest
 from sandpod_gateway.showing import MAX_PICTURES, MAX_SHOWN, MAX_TEXT, MAX_VALUE
-from sandpod_runner import protocol
+from sandpod_runner.protocol import messages as protocol
 
 RECORD = SandboxRecord(
     name="sbx-a",
