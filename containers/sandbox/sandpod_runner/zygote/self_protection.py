@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from sandpod_runner.ipc import bpf, syscalls
-from sandpod_runner.ipc.bpf import FIRST, SECOND
 
+FIRST, SECOND, _ = bpf.ARGUMENTS
 _RLIMITS: Final = 16
 _WHOLE_USER: Final = {"setpriority": 2, "ioprio_set": 3}
 """The first argument with which these mean all processes of the user."""
@@ -38,7 +38,7 @@ def install(pids: Iterable[int]) -> None:
     Where the kernel has no filters, or the processor is not known here, nothing is refused.
     """
     machine = platform.machine()
-    if machine in bpf.MACHINES:
+    if machine in bpf.AUDIT_ARCH:
         with contextlib.suppress(OSError):
             syscalls.filter_calls(assemble(machine, tuple(pids)))
 
@@ -50,7 +50,7 @@ def assemble(machine: str, pids: tuple[int, ...]) -> bytes:
         machine: The processor, as `platform.machine` names it.
         pids: The processes to protect.
     """
-    column = bpf.MACHINES.index(machine)
+    column = list(bpf.AUDIT_ARCH).index(machine)
     parts = bpf.head(machine)
     for name, call in _CALLS.items():
         body = _body(name, call[2], pids)
@@ -63,7 +63,7 @@ def _body(name: str, place: int, pids: tuple[int, ...]) -> list[bytes]:
     body: list[bytes] = []
     if name in _WHOLE_USER:
         whole = bpf.one(bpf.EQUAL, _WHOLE_USER[name], no=1)
-        body += [bpf.one(bpf.LOAD, bpf.FIRST), whole, refusal]
+        body += [bpf.one(bpf.LOAD, FIRST), whole, refusal]
     body.append(bpf.one(bpf.LOAD, place))
     for pid in pids:
         body += [bpf.one(bpf.EQUAL, pid, no=1), refusal]
