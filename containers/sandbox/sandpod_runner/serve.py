@@ -1,4 +1,4 @@
-"""Puts the runner together and serves streams until it is told to end. Called by `__main__`; decides the order.
+"""Puts the runner together and serves streams until it is asked to end.
 
 First it protects itself, then the network is probed while the zygote imports its modules, and only then is anybody
 listened to.

@@ -1,6 +1,6 @@
 """What the pod's template or the local backend asks of the runner, read once from its environment.
 
-Called by `__main__`; everything else gets the frozen result. None of these names reaches a program.
+None of these names reaches a program.
 """
 
 import resource

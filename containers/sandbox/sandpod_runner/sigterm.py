@@ -1,6 +1,6 @@
 """SIGTERM for a process that programs of the same user must not be able to end.
 
-The kubelet ends a pod by SIGTERM from outside; a program inside could send the same. Called by `serve.py`.
+The kubelet ends a pod by SIGTERM from outside; a program inside could send the same.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The whole workspace as one tar.gz, made part by part as it is asked for. Called by `file_server.py`, in its thread.
+"""The whole workspace as one tar.gz, made part by part as it is asked for.
 
 Nothing is kept but the part that is being made. Links are stored as links, and files of other kinds are left out; one
 that changes meanwhile is stored with the size that it had when its turn came.

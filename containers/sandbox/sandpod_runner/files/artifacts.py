@@ -1,7 +1,7 @@
 """Artifacts: the files that runs create or change, found by their change times, which no program can set.
 
-Called by `run.py` around each run, by `file_server.py` after uploads and by `server.py` for lists. The clock is the one
-that file systems use, whose steps are coarse: what changed in the very step in which a run begins is looked at before.
+The clock is the one that file systems use, whose steps are coarse: what changed in the very step in which a run begins
+is looked at before.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""The file operations of the protocol, confined to the workspace. Reads and changes files; called by `file_server.py`.
+"""The file operations of the protocol, confined to the workspace.
 
-Everything here may block on the disk, so it runs in a thread of its own, and each call works on open descriptors that
-`paths.py` has checked. It knows nothing of frames.
+Everything here may block on the disk, so it runs in a thread, and each call works on open descriptors that were checked
+to be inside. It knows nothing of frames.
 """
 
 import json

@@ -1,7 +1,6 @@
 """File requests of one stream, done one after the other in a thread, so that no disk keeps the runner waiting.
 
-Called by `server.py`. In order, since parts of a file come one by one; bounded, by not reading the stream while too
-much waits.
+In order, since parts of a file come one by one; bounded, by not reading the stream while too much waits.
 """
 
 import asyncio

@@ -1,7 +1,6 @@
-"""Files that come in parts and appear whole: written beside their place under another name, and renamed at the end.
+"""Files that come in parts and appear whole: written next to their place under another name, and renamed at the end.
 
-Called by `file_server.py`, in its thread. One `Uploads` belongs to one stream; what is unfinished when that ends is
-removed.
+One `Uploads` belongs to one stream; what is unfinished when that ends is removed.
 """
 
 import contextlib

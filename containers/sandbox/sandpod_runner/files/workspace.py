@@ -1,7 +1,7 @@
 """Finds files of the workspace and nothing outside it, whatever links the sandbox's programs have made.
 
-Called by `files.py` and, for a working directory, by `runs.py`. A path is opened first and looked at then: the kernel
-says where the open file is, and no link can be changed between the look and the use.
+A path is opened first and looked at then: the kernel says where the open file is, and no link can be changed between
+the look and the use.
 """
 
 import contextlib

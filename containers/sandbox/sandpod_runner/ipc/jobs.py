@@ -1,4 +1,4 @@
-"""What the runner tells the zygote to start, and what the zygote tells back. Pure; both sides of that socket use it.
+"""What the runner asks the zygote to start, and what the zygote answers. Pure; both sides of that socket use it.
 
 A job is too large for one message, so it travels as a file in memory whose descriptor is sent: the zygote never reads
 it, only the forked process does. Messages back have one fixed size: nothing that a program could tamper with is parsed.

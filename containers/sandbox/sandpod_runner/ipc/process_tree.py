@@ -1,7 +1,7 @@
 """Which processes there are, whose they are, and how to end a tree of them.
 
-Reads `/proc` and sends signals; called by `launcher.py`, `guard.py` and `memory.py`. It keeps no state: what it read
-may be old by the time it is used, so callers look again until nothing is left.
+Reads `/proc` and sends signals. It keeps no state: what it read may be old by the time it is used, so callers look
+again until nothing is left.
 """
 
 import os

@@ -1,7 +1,4 @@
-"""The few switches of kernel and C library that the standard library has no function for.
-
-Called by the runner, the zygote and each program's process before the program begins. It decides nothing.
-"""
+"""The few switches of kernel and C library that the standard library has no function for. It decides nothing."""
 
 import ctypes
 import os

@@ -1,8 +1,8 @@
 """A context of JavaScript: starts its Node process and gives it each cell, with the descriptors that the runner sends.
 
-Called by `child.py` in a forked process. Node can't receive descriptors, so they are kept open here until it has opened
-them for itself, by this process's entries under `/proc`. `cells.cjs` in Node answers the runner itself. Both belong to
-the program: what they say is not trusted by anybody.
+Node can't receive descriptors, so they are kept open here until it has opened them for itself, by this process's
+entries under `/proc`. `context.cjs` in Node answers the runner itself. Both belong to the program: nobody trusts what
+they say.
 """
 
 from __future__ import annotations

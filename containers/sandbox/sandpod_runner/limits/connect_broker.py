@@ -1,8 +1,8 @@
 """Answers for the kernel when a program in a sandbox without a network wants to connect to somewhere else.
 
-Network plugins drop such packets, so that a program would wait for its own timeout, or two minutes; it is told at once
-that the network is unreachable. What keeps the sandbox closed is the policies: nothing here is relied on for that.
-Called by `launcher.py`, with what `watch.py` gave.
+Network plugins drop such packets, so that a program would wait for its own timeout, or two minutes; instead it learns
+at once that the network is unreachable. What keeps the sandbox closed is the policies: nothing here is relied on for
+that.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """Sees a workspace on a disk grow over its size, which no file system stops.
 
 A workspace in memory is full when it is full. One on the node's disk is not: the kubelet looks now and then and ends
-the whole pod, and the disk may be full by then. `guard.py` asks while runs go on, `file_server.py` before an upload.
+the whole pod, and the disk may be full by then.
 """
 
 import contextlib

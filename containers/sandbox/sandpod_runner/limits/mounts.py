@@ -1,4 +1,4 @@
-"""Where a folder's files are. Called by `memory.py` and `disk.py`."""
+"""Where a folder's files are."""
 
 import os
 

@@ -1,7 +1,7 @@
 """Finds out from inside whether the sandbox's network is closed, before anything may run in it and again later.
 
-Called by `serve.py`, with addresses that the network policies must keep out of reach. A plug-in that
-ignores policies is found out so. It tells only what it saw; that the sandbox must not serve then is decided there.
+The addresses are those that the network policies must keep out of reach. A plug-in that ignores policies is found out
+so. It reports only what it saw; that the sandbox must not serve then is decided by its caller.
 """
 
 import asyncio

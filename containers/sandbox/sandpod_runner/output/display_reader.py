@@ -1,7 +1,7 @@
-"""Reads what a program shows (`displays.py`) and passes on what is whole and within the limits.
+"""Reads what a program shows and passes on what is whole and within the limits.
 
-Called by `run.py` and `cells.py`. The program may write anything: at the first thing that is no record it is not
-listened to any more. At most one unfinished record is kept.
+The program may write anything: at the first thing that is no record it is not listened to any more. At most one
+unfinished record is kept.
 """
 
 import asyncio

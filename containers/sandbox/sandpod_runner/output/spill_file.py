@@ -1,8 +1,8 @@
-"""Files in the workspace that hold what a run's log has no room for in memory. Called by `output_log.py`.
+"""Files in the workspace that hold what a run's log has no room for in memory.
 
 They count in the workspace's quota, and a full disk is no fault: output that can't be written is dropped. Programs can
-change or remove these files, which are their own output: what is read is checked, and nothing is thought of it.
-Writing is not left to a thread: it goes to the system's cache, in pieces of 64 KiB.
+change or remove these files, which are their own output: what is read is checked. Writing is not left to a thread: it
+goes to the system's cache, in pieces of 64 KiB.
 """
 
 import contextlib

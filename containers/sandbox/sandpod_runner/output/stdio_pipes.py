@@ -1,7 +1,7 @@
 """A program's standard streams, seen from the runner: output to frames, frames to input.
 
-Called by `run.py`. Nothing here grows without bound: output is read only as fast as it can be sent, so that a slow
-reader slows the program, and input that nobody reads is kept up to a limit.
+Nothing here grows without bound: output is read only as fast as it can be sent, so that a slow reader slows the
+program, and input that nobody reads is kept up to a limit.
 """
 
 import asyncio

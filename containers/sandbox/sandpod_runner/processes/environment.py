@@ -1,7 +1,7 @@
 """What programs see of the world: their environment, their home and their share of the processors.
 
 An allow-list: nothing of the runner's own environment reaches a program unless it is named here, so that no address,
-token or setting of the cluster does. Called by `server.py` at the start.
+token or setting of the cluster does.
 """
 
 import contextlib

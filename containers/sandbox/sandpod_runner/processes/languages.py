@@ -1,7 +1,7 @@
 """The languages of this sandbox: Python, JavaScript, shell where the image has them, and those that its template adds.
 
-Called by `serve.py` at the start: what can be run is found out once, from what is there. A language of the template is
-a command line with the code's file in it, and nothing more.
+What can be run is found out once, at the start, from what is there. A language of the template is a command line with
+the code's file in it, and nothing more.
 """
 
 import json

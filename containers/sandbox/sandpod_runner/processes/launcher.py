@@ -1,7 +1,6 @@
 """The runner's side of the zygote: starts programs through it, learns how they end, and starts it again if it dies.
 
-Called by `runs.py` and `node.py`. It also reaps whatever becomes the runner's own child, and ends what an ended
-program left. It knows nothing of frames.
+It also reaps whatever becomes the runner's own child, and ends what an ended program left. It knows nothing of frames.
 """
 
 import asyncio

@@ -1,8 +1,7 @@
 """Keeps a Node process ready that has started but has no program yet, so that a JavaScript run starts in milliseconds.
 
-Called by `run.py`. The spare waits in `bootstrap.cjs` for one job on descriptor 3 and tells its end on descriptor 4, as
-`displays.py` has it; its streams are made beforehand. It is kept from the first JavaScript run on, or from the start
-where the settings say so, since it takes memory.
+The spare waits in `bootstrap.cjs` for one job on descriptor 3 and reports its end on descriptor 4; its streams are made
+beforehand. It is kept from the first JavaScript run on, since it takes memory.
 """
 
 import asyncio

@@ -1,7 +1,4 @@
-"""What passes between the launcher and those who have programs started. It does nothing by itself.
-
-Called by `launcher.py`, which starts programs, and by all that wait for them.
-"""
+"""What passes between the launcher and those who have programs started. It does nothing by itself."""
 
 import asyncio
 import os

@@ -1,8 +1,8 @@
 """The runner's one refusal: a code that callers know and a sentence.
 
-Raised wherever a request can't be done; `server.py` turns it into an `error` frame. The codes are those of the API's
-`ErrorCode` that a runner can give; they are written here again because the runner imports nothing but the standard
-library, and a test compares the two.
+Raised wherever a request can't be done; the stream that it came on gets an `error` frame. The codes are those of the
+API's `ErrorCode` that a runner can give; they are written here again because the runner imports nothing but the
+standard library, and a test compares the two.
 """
 
 import errno

@@ -1,4 +1,4 @@
-"""What the frames between gateway and runner say. One home for kinds and numbers; the format is in `frames.py`.
+"""What the frames between gateway and runner say. One home for kinds and numbers; the format is in `frames`.
 
 A stream starts with `hello` in both directions; then any number of runs and file requests share it. `id` is the
 gateway's number of a request, `run` the gateway's name of a run (`RUN_ID`). Unknown fields are ignored, unknown kinds

@@ -1,8 +1,8 @@
 """A context in its own process: it runs one cell after the other, and variables stay.
 
-Called by `child.py` in a forked process. `contexts.py` sends each cell over a socket, with the descriptors that become
-0, 1, 2 and the channel for what the cell shows; back go one message when the cell begins and one when it has ended.
-Interrupts reach the code of a cell and nothing else.
+The runner sends each cell over a socket, with the descriptors that become 0, 1, 2 and the channel for what the cell
+shows; back go one message when the cell begins and one when it has ended. Interrupts reach the code of a cell and
+nothing else.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""How a program tells the runner what its streams can't, in records on a descriptor of its own: what it shows, its end.
+"""The program's end of the pipe on which it sends what its streams can't carry: what it shows, and its end.
 
-`python_main.py` opens it in the program's process, `figures.py` and `context_main.py` write to it, and `shown.py` reads
-it in the runner, which trusts nothing of it. A program that shows nothing pays for one open pipe.
+A program that shows nothing pays for one open pipe.
 """
 
 from __future__ import annotations

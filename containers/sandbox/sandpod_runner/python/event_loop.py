@@ -1,7 +1,4 @@
-"""The event loop of a context that awaits: `asyncio.Runner`, and what does the same before Python 3.11.
-
-Called by `interpreter.py`, which also runs under an image's own Python.
-"""
+"""The event loop of a context that awaits: `asyncio.Runner`, and what does the same before Python 3.11."""
 
 from __future__ import annotations
 

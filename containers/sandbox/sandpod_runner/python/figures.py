@@ -1,9 +1,8 @@
 """Figures and images of libraries: each that a program shows, or leaves open at its end, is sent to the runner once.
 
-`hooks.py` calls `adopt_*` when a program imports the library; `python_main.py` and `context_main.py` call `show_open`
-at the end. No library is imported from here. A figure of matplotlib that was
-shown is closed, as its window would be: the next plot begins a new one, and nothing comes twice. One that is shown
-without waiting stays open and comes when it is closed, or at the end, as it looks then.
+No library is imported from here: `adopt_*` is called when a program imports one. A figure of matplotlib that was shown
+is closed, as its window would be: the next plot begins a new one, and nothing comes twice. One that is shown without
+waiting stays open and comes when it is closed, or at the end, as it looks then.
 """
 
 from __future__ import annotations

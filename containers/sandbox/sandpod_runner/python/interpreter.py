@@ -1,7 +1,6 @@
 """Evaluates the cells of a context in plain Python: variables stay, and a last expression's value comes back.
 
-Called by `context_main.py`. It is also the base of `ipython.py`, which runs where the image has IPython: what is here
-is the contract of both.
+It is also the base of the interpreter that runs where the image has IPython: what is here is the contract of both.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Evaluates the cells of a context with IPython: magics, `!command`, `object?`, `_`, extensions and their hooks.
 
-Imported by `context_main.py`, in a context's process alone, and only where the image or the machine has IPython: it is
-the one module here that is not of the standard library. Plain Python is evaluated as `interpreter.py` does it, so that
-values, tracebacks, exits and interrupts are the same in both; what is no Python is translated by IPython first.
+Imported in a context's process alone, and only where the image or the machine has IPython: it is the one module here
+that is not of the standard library. Plain Python is evaluated as without IPython, so that values, tracebacks, exits and
+interrupts are the same in both; what is no Python is translated by IPython first.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class _Shell(InteractiveShell):
         """Have none."""
 
     def enable_matplotlib(self, gui: Any = None) -> tuple[Any, str]:
-        """Leave matplotlib as it is: figures come by themselves (`figures.py`)."""
+        """Leave matplotlib as it is: figures come by themselves."""
         return gui, "agg"
 
     def system(self, cmd: str) -> None:

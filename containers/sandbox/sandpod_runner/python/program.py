@@ -1,7 +1,7 @@
 """Runs Python code in a forked process as `python3 file` would: the same `__main__`, tracebacks, exit codes and end.
 
-Called by `child.py`. The end is done here and not by the interpreter, which would take apart all imported modules:
-that takes ten times as long as a small program does.
+The end is done here and not by the interpreter, which would take apart all imported modules: that takes ten times as
+long as a small program does.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The forms in which a value can show itself: text always, and what else it can be. Also the `display` of programs.
 
-Called by `interpreter.py` and `ipython.py` for a cell's last value, and by programs that display something, in their
-process, where everything belongs to them. It imports none of the libraries whose values it knows.
+It runs in the program's process, where everything belongs to the program. It imports none of the libraries whose values
+it knows.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""A run in a context: it waits for its turn, and its end leaves the context's process alive where that is possible.
-
-Called by `runs.py`. What is the same for every run is in `run.py`; the context itself is in `contexts.py`.
-"""
+"""A run in a context: it waits for its turn, and its end leaves the context's process alive where that is possible."""
 
 import asyncio
 import os

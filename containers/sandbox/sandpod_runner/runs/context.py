@@ -1,7 +1,6 @@
 """The contexts of the sandbox: which there are, their processes, and whose turn it is.
 
-Called by `runs.py`; `cells.py` runs one cell in one of them. What a context's process says is not trusted: what is no
-message of it means that it is lost.
+What a context's process says is not trusted: what is no message of it means that it is lost.
 """
 
 import asyncio

@@ -1,8 +1,7 @@
 """Who gets what a run writes: the stream that owns the run, as fast as it takes it, and any other from the log.
 
-Called by `run.py` with what the program writes and by `runs.py` with what streams ask for. A stream that comes later,
-in place of a lost one, gets all from the offsets that it names. The run's end goes to exactly one owner, after all
-else; without an owner it waits here.
+A stream that comes later, in place of a lost one, gets all from the offsets that it names. The run's end goes to
+exactly one owner, after all else; without an owner it waits here.
 """
 
 from collections import deque

@@ -1,8 +1,8 @@
 """What is remembered of runs: how they ended, their output, and which run an idempotency key belongs to.
 
-Called by `runs.py`, which says what the time is. Runs that were detached or have a key are remembered long, since
-somebody may come back for them; the others only for a stream that is opened again. It is bounded in number, age and
-bytes, and neither kind of run pushes the other out.
+Runs that were detached or have a key are remembered long, since somebody may come back for them; the others only for a
+stream that is opened again. It is bounded in number, age and bytes, and neither kind of run pushes the other out. The
+time is an argument.
 """
 
 from collections import OrderedDict
@@ -34,7 +34,7 @@ class Record:
         delivery: Its output and end.
         key: Its idempotency key.
         digest: What the key stands for.
-        ended: When it ended, on the clock that `runs.py` reads.
+        ended: When it ended, on the clock whose time is given.
         size: Bytes that were kept of it then.
     """
 

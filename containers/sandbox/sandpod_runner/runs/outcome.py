@@ -1,4 +1,4 @@
-"""What the end of a run is called. Pure; called by `run.py` and `runs.py`."""
+"""What the end of a run is called. Pure."""
 
 import os
 import re

@@ -1,8 +1,4 @@
-"""All runs of the sandbox: which there are, whose they are, and which must end.
-
-Called by `server.py` with what streams ask for. How a run is started and ended is `run.py`'s work, who gets its output
-`delivery.py`'s, what is remembered `memory_of_runs.py`'s, and which one ends when memory or disk run out `guard.py`'s.
-"""
+"""All runs of the sandbox: which there are, whose they are, and which must end."""
 
 import asyncio
 import logging

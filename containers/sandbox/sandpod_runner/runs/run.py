@@ -1,6 +1,6 @@
 """One run from its acceptance to its `end`: started, watched, stopped where it must be, and cleaned up after.
 
-Called by `runs.py`. A run ends exactly once, after all of its output, with nothing of it left alive.
+A run ends exactly once, after all of its output, with nothing of it left alive.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""One stream to the gateway: frames in, frames out. Called by `serve.py`, which accepts streams.
+"""One stream to the gateway: frames in, frames out.
 
 The other end is not trusted: what is no frame ends its stream and no other, what asks for nonsense gets an `error`.
 Nothing is kept without bound: while frames out pile up, programs' output stays in their pipes.

@@ -1,6 +1,6 @@
-"""Answers `tail`: what a run has written since a cursor, at once or when there is something. Called by `server.py`.
+"""Answers `tail`: what a run has written since a cursor, at once or when there is something.
 
-One `Tails` belongs to one stream. It changes nothing of a run, and its owner does not notice it.
+One `Tails` belongs to one stream. It changes nothing of a run, and the run's owner does not notice it.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """What a freshly forked process does to become a program: its streams, limits, signals and environment.
 
-Called by `zygote.py` in the forked process, which it never leaves: at once, or after a wait for its program. Python
-code runs in this very process (`program.py`); everything else is put in its place by `exec`.
+The process never leaves it: at once, or after a wait for its program. Python code runs in this very process; everything
+else is put in its place by `exec`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Has the kernel ask the runner about each connection that a program wants to make. Called by `zygote.py`.
+"""Has the kernel ask the runner about each connection that a program wants to make.
 
-What is answered is decided in `connects.py`, in the runner.
+What is answered is decided in the runner.
 """
 
 from __future__ import annotations

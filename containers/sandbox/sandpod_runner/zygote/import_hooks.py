@@ -1,7 +1,7 @@
 """Notices when a program imports a library that draws, so that those that show nothing pay nothing.
 
-Installed by `zygote.py` before anything is imported, so libraries that are imported there are noticed too. It imports
-none of them itself.
+Installed before anything is imported, so libraries that the zygote imports are noticed too. It imports none of them
+itself.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Keeps programs from changing the runner's limits and priority, which the kernel lets every process of its user do.
 
-Called by `zygote.py`, whose filter all programs inherit. Reading and tracing are prevented by `syscalls.set_readable`,
-and signals do nothing to a PID 1; what is left are the calls that take another process's number (`man 2 prlimit`).
+All programs inherit the zygote's filter. Reading and tracing are prevented by `syscalls.set_readable`, and signals do
+nothing to a PID 1; what is left are the calls that take another process's number (`man 2 prlimit`).
 """
 
 import contextlib

@@ -1,9 +1,8 @@
 """The process that all programs are forked from: it has imported Python's heavy modules once, so that runs need not.
 
-Started by `launcher.py`, which it serves over one socket: a request comes with the program's descriptors, and it says
-which process that became and, later, how that ended. It has one thread, runs no user code itself, and gives each
-forked process to `child.py` at once. One such process is kept waiting for its program: forking takes longer than a
-small program does.
+It serves the runner over one socket: a request comes with the program's descriptors, and it answers which process that
+became and, later, how that ended. It has one thread, runs no user code itself, and gives each forked process to `child`
+at once. One such process is kept waiting for its program: forking takes longer than a small program does.
 """
 
 from __future__ import annotations

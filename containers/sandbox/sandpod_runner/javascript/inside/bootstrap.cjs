@@ -1,6 +1,6 @@
 // Waits in a Node process that was started beforehand for one program, then becomes `node program`.
 //
-// Started by node.py. The job comes as JSON on descriptor 3 and ends with it. Which kind of module the code is, is
+// The job comes as JSON on descriptor 3 and ends with it. Which kind of module the code is, is
 // found by compiling it: as CommonJS first, then as the same with `await`, then as an ES module. What is none of them may
 // be TypeScript: without its types it is tried again. What is left is imported, whose error is then the one to show.
 // In an ES module `require` is there too, since people use both.
@@ -27,7 +27,7 @@ for (const stream of [process.stdout, process.stderr]) {
 }
 
 const WORD = 4;
-const DONE = 3; // RecordKind.DONE of displays.py
+const DONE = 3; // RecordKind.DONE of display_records.py
 
 silence();
 tellEnd();

@@ -1,6 +1,6 @@
 // A JavaScript context in its own process: it runs one cell after the other, and variables stay.
 //
-// Started by node_context.py, which sends each cell on descriptor 3, as a line of JSON, and keeps the cell's descriptors
+// Started by context_helper.py, which sends each cell on descriptor 3, as a line of JSON, and keeps the cell's descriptors
 // open until it gets a byte back. On descriptor 4 the runner gets what jobs.py describes: one message when the cell's
 // code begins and one when it has ended. A cell is code for V8's own REPL mode; rewrite.cjs makes it so.
 'use strict';
@@ -27,9 +27,9 @@ const HELPER = 3;
 const RUNNER = 4;
 const BEGUN = 0; // Kind.READY and Kind.EXITED of jobs.py
 const ENDED = 3;
-const RESULT = 1; // RecordKind.RESULT and RecordKind.DROPPED of displays.py
+const RESULT = 1; // RecordKind.RESULT and RecordKind.DROPPED of display_records.py
 const DROPPED = 2;
-const MIME_TYPES = { 'text/plain': 0, 'application/json': 5 }; // their places in protocol.py
+const MIME_TYPES = { 'text/plain': 0, 'application/json': 5 }; // their places in messages.py
 const TAKE = '__take__';
 const FORGET_MS = 20;
 const LEAVE = new Error('process.exit() was called'); // takes the program out of what it does

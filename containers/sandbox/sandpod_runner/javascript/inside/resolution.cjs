@@ -1,6 +1,6 @@
 // How `import` finds modules: what a program imports is meant from its working directory, though its file lies elsewhere,
-// and global packages are found by `import` too, which Node does for `require` alone. Called by bootstrap.cjs and
-// cells.cjs when a program imports at all, since it makes finding modules slower.
+// and global packages are found by `import` too, which Node does for `require` alone. Registered when
+// a program imports at all, since it makes finding modules slower.
 'use strict';
 
 const Module = require('node:module');

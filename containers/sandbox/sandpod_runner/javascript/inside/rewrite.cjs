@@ -1,4 +1,4 @@
-// Makes of a cell's code what V8 runs as a line of a REPL. Called by cells.cjs; pure.
+// Makes of a cell's code what V8 runs as a line of a REPL. Pure.
 //
 // V8's REPL mode knows top-level `await` and the value of the last expression, but takes no `import` or `export`, and no
 // second declaration of another kind. So top-level `const`, `let` and `class` become `var`, which any later cell may

@@ -1,4 +1,4 @@
-// What is done to the text of a program before it is compiled. Called by bootstrap.cjs and rewrite.cjs; it runs nothing.
+// What is done to the text of a program before it is compiled. It runs nothing.
 'use strict';
 
 const Module = require('node:module');

@@ -1,5 +1,5 @@
 // The standard streams of a cell, in Node: descriptors 0, 1 and 2 are put in place at its beginning and let go of at its
-// end. Called by cells.cjs.
+// end.
 //
 // Node has no dup2: a descriptor is closed and the next file that is opened takes its number, the lowest that is free.
 'use strict';

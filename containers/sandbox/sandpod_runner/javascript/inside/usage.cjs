@@ -1,4 +1,4 @@
-// What this process has used so far. Called by bootstrap.cjs and cells.cjs.
+// What this process has used so far.
 'use strict';
 
 const fs = require('node:fs');

@@ -1,11 +1,11 @@
-// The forms of a cell's last value, and how an error is told. Called by cells.cjs, which sends them to the runner.
+// The forms of a cell's last value, and how an error is told.
 'use strict';
 
 const { Buffer } = require('node:buffer');
 const util = require('node:util');
 
 const { stringify } = JSON;
-const MAX_RESULT = 512 * 1024; // as in protocol.py
+const MAX_RESULT = 512 * 1024; // as in messages.py
 const MAX_PARTS = 100_000;
 const MAX_DEPTH = 200;
 // How a cell is called from: nothing of the program.
