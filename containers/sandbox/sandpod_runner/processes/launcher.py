@@ -16,6 +16,7 @@ from sandpod_runner.ipc.jobs import MESSAGE_SIZE, REQUEST, Exit, Job, Kind, Mess
 from sandpod_runner.limits.connect_broker import Connects
 from sandpod_runner.processes.languages import PACKAGES
 from sandpod_runner.processes.program import Link, LostError, Program, Wish
+from sandpod_runner.processes.sweep import Sweeper
 
 logger = logging.getLogger(__name__)
 
@@ -24,8 +25,6 @@ _START = (
     "sys.path.remove(sys.argv[1]); main(int(sys.argv[2]), sys.argv[3] == '1', sys.argv[4:])"
 )
 _RESTART_PAUSE = 0.1  # seconds after a zygote that lived shorter than that
-_SWEEP_SECONDS = 5.0
-_SWEEP_WAIT = 0.05  # seconds to wait for killed processes before looking again
 _LATE = 0.5  # seconds that a program which is over has to end
 _FREEZE_AFTER = 2  # rounds of killing that did not end it
 
@@ -51,7 +50,8 @@ class Launcher:
         self._numbers = itertools.count(1)
         self._programs: dict[int, Program] = {}
         self._ready = asyncio.Event()
-        self._died = asyncio.Event()
+        self._ends = 0
+        self._sweeper = Sweeper(self._reap, self._strays, lambda: self._ends)
         self._closing = False
         self._again: list[tuple[int, Wish]] = []
         self._late_sweep: asyncio.Task[None] | None = None
@@ -114,25 +114,7 @@ class Launcher:
 
     async def sweep(self) -> None:
         """End all that ended programs left: what became the runner's own child and is no program that goes on."""
-        deadline = self._loop.time() + _SWEEP_SECONDS
-        for rounds in itertools.count():
-            self._died.clear()
-            self._reap()
-            strays = self._strays()
-            if not strays:
-                return
-            if self._loop.time() > deadline:
-                logger.warning("%d processes of ended programs could not be ended", len(strays))
-                return
-            process_tree.end_trees(strays, freeze=rounds >= _FREEZE_AFTER)
-            if rounds > _FREEZE_AFTER * 5 and os.getpid() == 1:
-                # What keeps forking away from every scan is met by the one signal that the kernel sends to all at
-                # once. It takes the zygote and other runs too; a sandbox that goes on is worth that.
-                os.kill(-1, signal.SIGKILL)
-            try:
-                await asyncio.wait_for(self._died.wait(), _SWEEP_WAIT)
-            except TimeoutError:
-                continue
+        await self._sweeper.sweep()
 
     def _strays(self) -> set[int]:
         strays = process_tree.own_children() - {self._link.pid} - self._programs.keys()
@@ -208,6 +190,7 @@ class Launcher:
         program = self._programs.pop(pid, None)
         if program is None:
             return
+        self._ends += 1
         if not program.ended.done():
             program.ended.set_result(how)
         elif self._strays():
@@ -221,7 +204,7 @@ class Launcher:
                 return
             if pid == 0:
                 return
-            self._died.set()
+            self._sweeper.died.set()
             if pid == self._link.pid:
                 self._receive(self._link)
             # Programs become children of the runner when their zygote dies.
