@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from sandpod_runner.files.workspace import Workspace, reopen, shown
 from sandpod_runner.protocol.errors import Refusal
+from sandpod_runner.protocol.fields import flag, whole
 from sandpod_runner.protocol.messages import FILE_PART
 
 DEFAULT_ENTRIES: Final = 1000
@@ -70,8 +71,8 @@ class Files:
         return found
 
     def _read(self, fields: dict[str, Any]) -> Reply:
-        offset = number(fields, "offset", 0, 2**62)
-        limit = number(fields, "limit", FILE_PART, FILE_PART)
+        offset = whole(fields, "offset", 0, 2**62)
+        limit = whole(fields, "limit", FILE_PART, FILE_PART)
         fd = self._workspace.open(fields.get("path"))
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -90,7 +91,7 @@ class Files:
 
     def _list(self, fields: dict[str, Any]) -> Reply:
         recursive = flag(fields, "recursive")
-        listing = Listing(number(fields, "limit", DEFAULT_ENTRIES, MAX_ENTRIES), [])
+        listing = Listing(whole(fields, "limit", DEFAULT_ENTRIES, MAX_ENTRIES), [])
         path = self._workspace.relative(fields.get("path", "."))
         fd = self._workspace.open_folder(path)
         try:
@@ -156,32 +157,6 @@ class Files:
         finally:
             os.close(source.folder)
         return {}, b""
-
-
-def number(fields: dict[str, Any], name: str, default: int, most: int) -> int:
-    """Return a whole number of a frame, no larger than `most`.
-
-    Raises:
-        Refusal: invalid_argument: it is none, or below 0.
-    """
-    value = fields.get(name)
-    if value is None:
-        return default
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise Refusal("invalid_argument", f"{name} is a whole number, 0 or more.")
-    return min(value, most)
-
-
-def flag(fields: dict[str, Any], name: str) -> bool:
-    """Return a true-or-false field of a frame.
-
-    Raises:
-        Refusal: invalid_argument: it is neither.
-    """
-    value = fields.get(name)
-    if value is not None and not isinstance(value, bool):
-        raise Refusal("invalid_argument", f"{name} is true or false.")
-    return bool(value)
 
 
 def _walk(folder: int, prefix: str, *, recursive: bool, hidden: str | None) -> Iterator[dict[str, Any]]:

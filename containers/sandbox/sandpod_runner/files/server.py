@@ -18,6 +18,7 @@ from sandpod_runner.files.uploads import Uploads
 from sandpod_runner.files.workspace import Workspace
 from sandpod_runner.limits.disk import DiskWatch
 from sandpod_runner.protocol.errors import Refusal, refusal_of
+from sandpod_runner.protocol.fields import request_id
 from sandpod_runner.protocol.frames import Frame
 
 if TYPE_CHECKING:
@@ -71,10 +72,7 @@ class FileServer:
         Raises:
             Refusal: invalid_argument: it has no number to answer to.
         """
-        number = frame.header.get("id")
-        if isinstance(number, bool) or not isinstance(number, int):
-            raise Refusal("invalid_argument", "A file request has a whole number as its id.")
-        self._waiting.append((number, frame))
+        self._waiting.append((request_id(frame.header), frame))
         self._bytes += len(frame.payload)
         if self._full():
             self._hold(True)

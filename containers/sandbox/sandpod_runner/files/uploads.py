@@ -10,11 +10,12 @@ import stat
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sandpod_runner.files.operations import PARTIAL, Reply, flag
+from sandpod_runner.files.operations import PARTIAL, Reply
 from sandpod_runner.files.workspace import Place, Workspace
 from sandpod_runner.ipc.descriptors import write_all
 from sandpod_runner.limits.disk import DiskWatch
 from sandpod_runner.protocol.errors import Refusal
+from sandpod_runner.protocol.fields import flag
 
 MAX_AT_ONCE: Final = 16
 _MAX_FAILED: Final = 1000

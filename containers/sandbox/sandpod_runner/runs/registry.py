@@ -10,13 +10,14 @@ from sandpod_runner.files.workspace import Workspace
 from sandpod_runner.output.output_log import OutputLog
 from sandpod_runner.output.spill_file import SpillFile, SpillFolder
 from sandpod_runner.protocol.errors import Refusal, refusal_of
+from sandpod_runner.protocol.fields import flag, run_name, whole
 from sandpod_runner.protocol.messages import MAX_RUNS, ORPHAN_GRACE
 from sandpod_runner.runs.cell import CellRun
 from sandpod_runner.runs.delivery import Delivery, Owner
 from sandpod_runner.runs.guard import Guard
 from sandpod_runner.runs.history import MemoryOfRuns, Record
 from sandpod_runner.runs.outcome import Stop
-from sandpod_runner.runs.request import RunRequest, fingerprint, flag, parse_run, run_name, whole
+from sandpod_runner.runs.request import RunRequest, fingerprint, parse_run
 from sandpod_runner.runs.run import Run, Toolbox
 
 logger = logging.getLogger(__name__)
@@ -136,7 +137,7 @@ class Runs:
         """
         name = run_name(header)
         delivery = self.delivery(name)
-        stdout, stderr = whole(header, "stdout", 0), whole(header, "stderr", 0)
+        stdout, stderr = whole(header, "stdout"), whole(header, "stderr")
         delivery.follow(owner, stdout, stderr, acks=flag(header, "acks"))
         run = self._runs.get(name)
         if run is not None:
@@ -155,7 +156,7 @@ class Runs:
         name = run_name(header)
         record = self._records.get(name)
         if record is not None and record.delivery.owner is owner:
-            record.delivery.acknowledge(whole(header, "stdout", 0), whole(header, "stderr", 0))
+            record.delivery.acknowledge(whole(header, "stdout"), whole(header, "stderr"))
             self._runs[name].flow()
 
     def delivery(self, name: str) -> Delivery:

@@ -1,13 +1,12 @@
 """Checks what a `run` frame asks for. Pure. What comes is not trusted to be what it should."""
 
 import json
-import math
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sandpod_runner.protocol import messages
 from sandpod_runner.protocol.errors import Refusal
+from sandpod_runner.protocol.fields import flag, run_name, seconds, whole
 
 DEFAULT_TIMEOUT: Final = 60.0
 MAX_TIMEOUT: Final = 7 * 24 * 3600.0
@@ -17,6 +16,7 @@ MAX_TEXT: Final = 120_000
 MAX_KEY: Final = 128
 """Longest idempotency key or name of a context, bytes."""
 CONTEXT_LANGUAGES: Final = ("python", "javascript")
+_TEXTS: Final = f"texts without NUL, each below {MAX_TEXT} bytes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,20 +54,32 @@ def parse_run(header: dict[str, Any], code: bytes, languages: Collection[str]) -
         raise Refusal("unsupported_language", f"This sandbox runs {', '.join(sorted(languages)) or 'nothing'}.")
     if language == "shell" and b"\0" in code:
         raise Refusal("invalid_content", "The command has a NUL byte in it.")
+    args, env, cwd = _given(header, "args", []), _given(header, "env", {}), _given(header, "cwd", "") or "."
+    _require(isinstance(args, list) and all(map(_is_text, args)), f"args must be a list of {_TEXTS}.")
+    named = isinstance(env, dict) and all(_is_text(name) and name and "=" not in name for name in env)
+    _require(named and all(map(_is_text, env.values())), f"env must be an object of {_TEXTS}.")
+    _require(isinstance(cwd, str), "cwd must be a path in the workspace.")
+    context = _short_text(header, "context")
+    _require(context is None or _is_text(context), "context must be a text without NUL.")
+    _require(context is None or language in CONTEXT_LANGUAGES, "Only Python and JavaScript have contexts.")
+    timeout = seconds(header, "timeout", DEFAULT_TIMEOUT, MAX_TIMEOUT)
+    _require(timeout > 0, "timeout must be a number of seconds over 0.")
+    output_limit = whole(header, "output_limit", DEFAULT_OUTPUT)
+    _require(output_limit > 0, "output_limit must be a whole number of bytes over 0.")
     return RunRequest(
         run=run_name(header),
         language=language,
         code=code,
-        args=_args(header.get("args")),
-        env=_env(header.get("env")),
-        cwd=_cwd(header.get("cwd")),
+        args=args,
+        env=env,
+        cwd=cwd,
         stdin=flag(header, "stdin"),
-        timeout=_timeout(header.get("timeout")),
-        output_limit=_output_limit(header.get("output_limit")),
+        timeout=timeout,
+        output_limit=output_limit,
         detached=flag(header, "detached"),
         acks=flag(header, "acks"),
-        key=_key(header.get("key")),
-        context=_context(header.get("context"), language),
+        key=_short_text(header, "key"),
+        context=context,
     )
 
 
@@ -79,114 +91,20 @@ def fingerprint(request: RunRequest) -> bytes:
     return hashlib.sha256(hashlib.sha256(rest).digest() + request.code).digest()
 
 
-def run_name(header: dict[str, Any]) -> str:
-    """Return the name of the run that a frame is about.
-
-    Raises:
-        Refusal: It is missing or malformed.
-    """
-    name = header.get("run")
-    if not isinstance(name, str) or not messages.RUN_ID.fullmatch(name):
-        raise Refusal("invalid_argument", "A run's name is 1 to 64 letters, digits, - or _.")
-    return name
-
-
-def whole(header: dict[str, Any], name: str, default: int) -> int:
-    """Return a field that is a whole number, 0 or more.
-
-    Raises:
-        Refusal: invalid_argument: it is something else.
-    """
+def _given(header: dict[str, Any], name: str, default: Any) -> Any:
     value = header.get(name)
-    if value is None:
-        return default
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise Refusal("invalid_argument", f"{name} is a whole number, 0 or more.")
-    return value
+    return default if value is None else value
 
 
-def request_number(header: dict[str, Any]) -> int:
-    """Return the number that the answer to a request carries.
-
-    Raises:
-        Refusal: invalid_argument: there is none.
-    """
-    number = header.get("id")
-    if isinstance(number, bool) or not isinstance(number, int):
-        raise Refusal("invalid_argument", "A request has a whole number as its id.")
-    return number
-
-
-def _args(value: Any) -> list[str]:
-    if value is None:
-        return []
-    if not isinstance(value, list) or not all(_is_text(item) for item in value):
-        raise Refusal("invalid_argument", "Arguments are a list of texts without NUL, each below 120,000 bytes.")
-    return value
-
-
-def _env(value: Any) -> dict[str, str]:
-    if value is None:
-        return {}
-    if not isinstance(value, dict) or not all(_is_name(key) and _is_text(item) for key, item in value.items()):
-        raise Refusal("invalid_argument", "The environment is names and texts without NUL, each below 120,000 bytes.")
-    return value
-
-
-def _cwd(value: Any) -> str:
-    if value is None or value == "":
-        return "."
-    if not isinstance(value, str):
-        raise Refusal("invalid_argument", "The working directory is a path in the workspace.")
-    return value
-
-
-def flag(header: dict[str, Any], name: str) -> bool:
-    """Return a field that is true or false, and false where it is absent.
-
-    Raises:
-        Refusal: invalid_argument: it is something else.
-    """
-    value = header.get(name)
-    if value is None:
-        return False
-    if not isinstance(value, bool):
-        raise Refusal("invalid_argument", f"{name} is true or false.")
-    return value
-
-
-def _key(value: Any) -> str | None:
-    if value is None:
-        return None
-    if not isinstance(value, str) or not 1 <= len(value.encode("utf-8", "surrogatepass")) <= MAX_KEY:
-        raise Refusal("invalid_argument", f"An idempotency key is a text of 1 to {MAX_KEY} bytes.")
-    return value
-
-
-def _context(value: Any, language: str) -> str | None:
-    if value is None:
-        return None
-    if language not in CONTEXT_LANGUAGES:
-        message = "Contexts are for Python and JavaScript: leave the context out for other languages."
+def _require(right: object, message: str) -> None:
+    if not right:
         raise Refusal("invalid_argument", message)
-    if not _is_text(value) or not 1 <= len(value.encode("utf-8", "surrogateescape")) <= MAX_KEY:
-        raise Refusal("invalid_argument", f"A context's name is a text of 1 to {MAX_KEY} bytes.")
-    return str(value)
 
 
-def _timeout(value: Any) -> float:
-    if value is None:
-        return DEFAULT_TIMEOUT
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= 0:
-        raise Refusal("invalid_argument", "The timeout is a number of seconds over 0.")
-    return min(float(value), MAX_TIMEOUT)
-
-
-def _output_limit(value: Any) -> int:
-    if value is None:
-        return DEFAULT_OUTPUT
-    if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
-        raise Refusal("invalid_argument", "The output limit is a whole number of bytes over 0.")
+def _short_text(header: dict[str, Any], name: str) -> str | None:
+    value = header.get(name)
+    right = value is None or (isinstance(value, str) and 1 <= len(value.encode("utf-8", "surrogatepass")) <= MAX_KEY)
+    _require(right, f"{name} must be a text of 1 to {MAX_KEY} bytes.")
     return value
 
 
@@ -197,7 +115,3 @@ def _is_text(value: Any) -> bool:
         return len(value.encode("utf-8", "surrogateescape")) < MAX_TEXT
     except UnicodeEncodeError:
         return False
-
-
-def _is_name(value: str) -> bool:
-    return bool(value) and "=" not in value and _is_text(value)

@@ -15,9 +15,9 @@ from sandpod_runner.files.operations import Listing, Reply
 from sandpod_runner.files.server import FileServer, Storage
 from sandpod_runner.protocol import messages
 from sandpod_runner.protocol.errors import Refusal
+from sandpod_runner.protocol.fields import flag, request_id, run_name, whole
 from sandpod_runner.protocol.frames import Decoder, Frame, FrameError, encode
 from sandpod_runner.runs.registry import Runs
-from sandpod_runner.runs.request import request_number, run_name, whole
 from sandpod_runner.server.tails import Tails
 
 logger = logging.getLogger(__name__)
@@ -166,7 +166,7 @@ class Connection(asyncio.Protocol):
 
     def _ask(self, frame: Frame) -> None:
         runs, header = self._service.runs, frame.header
-        number = request_number(header)
+        number = request_id(header)
         match frame.kind:
             case "ping":
                 self.send({"t": "pong", "id": number, "runs": runs.names})
@@ -195,16 +195,14 @@ class Connection(asyncio.Protocol):
         self._greeted = True
 
     def _feed(self, header: dict[str, Any], data: bytes) -> None:
-        eof = header.get("eof", False)
-        if not isinstance(eof, bool):
-            raise Refusal("invalid_argument", "eof is true or false.")
+        eof = flag(header, "eof")
         try:
             run = self._service.runs.find(run_name(header))
         except Refusal as refusal:
             if refusal.code == "not_found":
                 return  # it ended while its input was on the way
             raise
-        run.feed(data, whole(header, "offset", 0) if "offset" in header else None, last=eof)
+        run.feed(data, whole(header, "offset") if "offset" in header else None, last=eof)
 
     def _refuse(self, frame: Frame, refusal: Refusal) -> None:
         about = "id" if frame.kind in _REQUESTS else "run"

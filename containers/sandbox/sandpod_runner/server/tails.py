@@ -4,15 +4,14 @@ One `Tails` belongs to one stream. It changes nothing of a run, and the run's ow
 """
 
 import asyncio
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
 from sandpod_runner.output.output_log import STREAMS
 from sandpod_runner.protocol.errors import Refusal
+from sandpod_runner.protocol.fields import request_id, seconds, whole
 from sandpod_runner.runs.delivery import Delivery
-from sandpod_runner.runs.request import request_number, whole
 
 DEFAULT_BYTES: Final = 64 * 1024
 MAX_BYTES: Final = 1024 * 1024
@@ -108,10 +107,7 @@ class Tails:
 
 
 def _parse(header: dict[str, Any]) -> _Tail:
-    wait = header.get("wait", 0)
-    if isinstance(wait, bool) or not isinstance(wait, int | float) or not 0 <= wait < math.inf:
-        raise Refusal("invalid_argument", "wait is a number of seconds, 0 or more.")
-    limit = whole(header, "limit", DEFAULT_BYTES)
+    limit = whole(header, "limit", DEFAULT_BYTES, MAX_BYTES)
     if limit == 0:
-        raise Refusal("invalid_argument", "The limit is a whole number of bytes over 0.")
-    return _Tail(request_number(header), whole(header, "cursor", 0), min(wait, MAX_WAIT), min(limit, MAX_BYTES))
+        raise Refusal("invalid_argument", "limit must be a whole number of bytes over 0.")
+    return _Tail(request_id(header), whole(header, "cursor"), seconds(header, "wait", 0.0, MAX_WAIT), limit)
