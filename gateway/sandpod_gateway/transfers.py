@@ -123,15 +123,16 @@ class Transfers:
         Raises:
             SandpodError: session_not_found, sandbox_lost.
         """
-        fields = {"op": "archive", "archive": secrets.token_hex(8)}
+        archive, part = secrets.token_hex(8), 0
         # One connection for all of it: what has been told of an archive is known there alone.
         async with talking(self._sandboxes, await self._sandboxes.linked(sandbox)) as connection:
             while True:
-                reply = await connection.ask("file", fields)
+                reply = await connection.ask("file", {"op": "archive", "archive": archive, "part": part})
                 if checked(_ArchivePart, reply).last:
                     return
                 self._metrics.file_bytes.labels("out").inc(len(reply.payload))
                 yield reply.payload
+                part += 1
 
     async def _read(self, record: SandboxRecord, path: str, offset: int, limit: int) -> tuple[Version, bytes]:
         check_path(path)

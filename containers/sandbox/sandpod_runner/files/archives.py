@@ -7,16 +7,22 @@ that changes meanwhile is stored with the size that it had when its turn came.
 import os
 import stat
 import tarfile
+import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, Final
 
 from sandpod_runner.files.operations import PARTIAL, Reply
 from sandpod_runner.files.workspace import Workspace
 from sandpod_runner.protocol.errors import Refusal
+from sandpod_runner.protocol.fields import whole
 from sandpod_runner.protocol.messages import FILE_PART, HIDDEN
 
 MAX_AT_ONCE: Final = 4
+"""Archives of one stream: each holds a part of up to 1 MiB and an open folder for each level."""
+GIVEN_UP: Final = 60.0
+"""Seconds without a request after which an archive makes room for another one."""
 _PIECE: Final = 64 * 1024
 _LEVEL: Final = 1
 """The fastest compression: what it gains over the next ones in time it hardly loses in size."""
@@ -24,33 +30,58 @@ _GZIP: Final = 31
 _BLOCK: Final = tarfile.BLOCKSIZE
 
 
-class Archives:
-    """The archives of one stream that are being made, by their request's name for them."""
+@dataclass(slots=True)
+class _Archive:
+    parts: Iterator[bytes]
+    number: int = 0
+    asked: float = 0.0
 
-    def __init__(self, workspace: Workspace) -> None:
+
+class Archives:
+    """The archives of one stream that are being made, by their request's name for them.
+
+    Args:
+        workspace: What they hold.
+        clock: The time, seconds.
+    """
+
+    def __init__(self, workspace: Workspace, clock: Callable[[], float] = time.monotonic) -> None:
         self._workspace = workspace
-        self._going: dict[str, Iterator[bytes]] = {}
+        self._clock = clock
+        self._going: dict[str, _Archive] = {}
 
     def part(self, fields: dict[str, Any]) -> Reply:
-        """Return the next part of an archive, the first time a name comes its first one; `last` says that it is whole.
+        """Return a part of an archive, beginning with number 0; `last` says that it was whole before.
 
         Raises:
-            Refusal: invalid_argument.
+            Refusal: invalid_argument; session_busy, too many are being made; not_found, it was given up, or it is not
+                the next part: what was sent before is of no use then.
         """
-        name = fields.get("archive")
+        name, number = fields.get("archive"), whole(fields, "part")
         if not isinstance(name, str) or not name:
             raise Refusal("invalid_argument", "An archive has a name of its own.")
-        parts = self._going.pop(name, None)
-        if parts is None:
-            while len(self._going) >= MAX_AT_ONCE:
-                del self._going[next(iter(self._going))]  # somebody gave up on the oldest
-            parts = _in_parts(_compressed(_tar(self._workspace.root)))
+        archive = self._going.pop(name, None)
+        if archive is None and number == 0:
+            self._make_room()
+            archive = _Archive(_in_parts(_compressed(_tar(self._workspace.root))))
+        if archive is None or archive.number != number:
+            raise Refusal("not_found", "That archive was given up: begin a new one.")
         try:
-            data = next(parts)
+            data = next(archive.parts)
         except StopIteration:
             return {"last": True}, b""
-        self._going[name] = parts
+        archive.number += 1
+        archive.asked = self._clock()
+        self._going[name] = archive
         return {"last": False}, data
+
+    def _make_room(self) -> None:
+        if len(self._going) < MAX_AT_ONCE:
+            return
+        oldest = next(iter(self._going))  # each moves to the end when a part is asked for
+        if self._clock() - self._going[oldest].asked < GIVEN_UP:
+            raise Refusal("session_busy", f"{MAX_AT_ONCE} archives are being made, which is the most: try again later.")
+        del self._going[oldest]
 
 
 def _in_parts(pieces: Iterator[bytes]) -> Iterator[bytes]:

@@ -77,7 +77,7 @@ File operations (paths relative to the workspace, or absolute inside it):
 | delete | recursive (bool) | |
 | mkdir | | |
 | move | destination, overwrite (bool) | |
-| archive | archive (a name for it, chosen by the asker; no path): each request returns the next part | last (bool); payload a part of a tar.gz of the workspace |
+| archive | archive (a name for it, chosen by the asker; no path), part (0 for the first, then one more each time) | last (bool: it was whole before); payload that part of a tar.gz of the workspace; not_found where the archive was given up, after 60 seconds without a request |
 
 The folder `.sandpod` is not listed and can't be used by any of them.
 """
