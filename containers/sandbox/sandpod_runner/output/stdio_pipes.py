@@ -7,7 +7,8 @@ program, and input that nobody reads is kept up to a limit.
 import asyncio
 import os
 from collections.abc import Callable
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Final, Self
 
 from sandpod_runner.protocol.messages import OUT_PIECE
 
@@ -169,3 +170,69 @@ class Input:
         self._loop.remove_writer(self._fd)
         if self._ending:
             self.close()
+
+
+class Pairs:
+    """Pipes that are being made for a program: what nobody keeps is closed, whatever happens meanwhile."""
+
+    def __init__(self) -> None:
+        self._open: set[int] = set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for fd in self._open:
+            os.close(fd)
+
+    def open(self) -> tuple[int, int]:
+        """Return the reading and the writing end of a new pipe.
+
+        Raises:
+            OSError: No more descriptors can be had.
+        """
+        ends = os.pipe2(os.O_CLOEXEC)
+        self._open.update(ends)
+        return ends
+
+    def add(self, fd: int) -> int:
+        """Take an open descriptor among them, and return it."""
+        self._open.add(fd)
+        return fd
+
+    def keep(self, *fds: int) -> None:
+        """Leave these open: they are somebody else's now."""
+        self._open.difference_update(fds)
+
+
+@dataclass(slots=True)
+class Pipes:
+    """The runner's ends of a program's streams."""
+
+    stdin: Input | None
+    outputs: dict[str, int] = field(default_factory=dict)
+    shown: int | None = None
+
+    def close(self) -> None:
+        """Close what is still open."""
+        if self.stdin is not None:
+            self.stdin.close()
+        for fd in (*self.outputs.values(), *([] if self.shown is None else [self.shown])):
+            os.close(fd)
+        self.outputs, self.shown = {}, None
+
+
+def make_pipes(*, stdin: bool, shows: bool) -> tuple[Pipes, list[int]]:
+    """Return the runner's ends and the program's: input (or none at all), output, errors, and what it shows.
+
+    Raises:
+        OSError: No more descriptors can be had.
+    """
+    with Pairs() as pairs:
+        read, write = pairs.open() if stdin else (pairs.add(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)), -1)
+        out, out_write = pairs.open()
+        err, err_write = pairs.open()
+        shown, shown_write = pairs.open() if shows else (None, -1)
+        theirs = [read, out_write, err_write, *([shown_write] if shows else ())]
+        pairs.keep(*theirs, out, err, *([write] if stdin else ()), *(() if shown is None else [shown]))
+    return Pipes(Input(write) if stdin else None, {"stdout": out, "stderr": err}, shown), theirs

@@ -4,7 +4,6 @@ It also reaps whatever becomes the runner's own child, and ends what an ended pr
 """
 
 import asyncio
-import errno
 import itertools
 import logging
 import os
@@ -71,8 +70,11 @@ class Launcher:
         program = Program(self._loop.create_future(), self._loop.create_future())
         # Nobody may be waiting for the process when it turns out that there is none.
         program.pid.add_done_callback(lambda future: future.exception())
-        wish = Wish(program, [write_job(job), *map(os.dup, fds)])
+        wish = Wish(program, [])
         try:
+            wish.fds.append(write_job(job))
+            for fd in fds:
+                wish.fds.append(os.dup(fd))
             self._ask(next(self._numbers), wish)
         except OSError as error:
             wish.close()
@@ -86,7 +88,7 @@ class Launcher:
         except BlockingIOError:
             raise  # it lives, and has more to do than its socket holds
         except OSError:
-            self._lose(self._link)
+            self._receive(self._link)  # what it had done is known before the rest is asked for again
             if self._link.pid == 0:
                 self._restart()
             socket.send_fds(self._link.sock, [REQUEST.pack(number)], wish.fds)
@@ -108,6 +110,11 @@ class Launcher:
             process_tree.end_trees([pid], freeze=rounds >= _FREEZE_AFTER)
         self._loop.call_later(_LATE, self._end_late, pid, rounds + 1)
 
+    def renew(self) -> None:
+        """Replace a zygote that has not answered for too long: a program may have made it so."""
+        if self._link.ready:
+            process_tree.send([self._link.pid], signal.SIGKILL)
+
     def catch_up(self) -> None:
         """Take note of the ends that have been told and were not read yet."""
         self._receive(self._link)
@@ -117,13 +124,17 @@ class Launcher:
         await self._sweeper.sweep()
 
     def _strays(self) -> set[int]:
-        strays = process_tree.own_children() - {self._link.pid} - self._programs.keys()
+        children = process_tree.own_children()
+        self.catch_up()  # a program whose zygote has just been killed is known as one
+        strays = children - {self._link.pid} - self._programs.keys()
         # gVisor lists the threads of children among them, and a signal to a thread's number ends its whole process.
         return strays & process_tree.parents().keys() if strays else strays
 
     async def close(self) -> None:
         """End the zygote and everything that came from it."""
         self._closing = True
+        self._loop.remove_reader(self._link.sock)
+        self._link.sock.close()
         process_tree.send([self._link.pid], signal.SIGKILL)
         self._programs.clear()
         for wish in (*self._link.pending.values(), *(wish for _, wish in self._again)):
@@ -144,6 +155,9 @@ class Launcher:
                 file_actions=[(os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0), (os.POSIX_SPAWN_DUP2, 2, 1)],
                 setsigmask=(),
             )
+        except OSError:
+            ours.close()
+            raise
         finally:
             theirs.close()
         link = Link(pid, ours)
@@ -157,10 +171,13 @@ class Launcher:
                 data, fds, _, _ = socket.recv_fds(link.sock, MESSAGE_SIZE, 1)
             except BlockingIOError:
                 return
-            except OSError as error:
-                # So the kernel says that the other end was closed with something unread in it.
-                self._lose(link, unread=error.errno == errno.ECONNRESET)
-                return
+            except ConnectionResetError:
+                # So the kernel says that the other end was closed with something unread in it, before it gives out what
+                # that end had sent.
+                link.unread = True
+                continue
+            except OSError:
+                data = b""
             if len(data) != MESSAGE_SIZE:
                 self._lose(link)
                 return
@@ -199,11 +216,15 @@ class Launcher:
     def _reap(self) -> None:
         while True:
             try:
-                pid, status, usage = os.wait4(-1, os.WNOHANG)
+                pid, status, usage = os.wait4(-1, os.WNOHANG | os.WUNTRACED)
             except ChildProcessError:
                 return
             if pid == 0:
                 return
+            if os.WIFSTOPPED(status):
+                if pid == self._link.pid:  # every program may stop it, and none could be started or seen to end
+                    process_tree.send([pid], signal.SIGCONT)
+                continue
             self._sweeper.died.set()
             if pid == self._link.pid:
                 self._receive(self._link)
@@ -215,7 +236,7 @@ class Launcher:
         if not wish.program.pid.done():
             wish.program.pid.set_exception(LostError(why))
 
-    def _lose(self, link: Link, *, unread: bool = False) -> None:
+    def _lose(self, link: Link) -> None:
         """Start another zygote in the place of one that was killed.
 
         It read its requests in order and told of each before the next, so all but the first that it did not tell of
@@ -227,7 +248,7 @@ class Launcher:
         link.sock.close()
         process_tree.send([link.pid], signal.SIGKILL)
         wishes = list(link.pending.items())
-        if wishes and not (unread and len(wishes) == 1):
+        if wishes and not (link.unread and len(wishes) == 1):
             self._give_up(wishes.pop(0)[1], "the process that starts programs was killed")
         self._again += wishes
         logger.warning("the process that starts programs has ended; another one is started")

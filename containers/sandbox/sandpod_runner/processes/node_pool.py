@@ -7,11 +7,11 @@ beforehand. It is kept from the first JavaScript run on, since it takes memory.
 import asyncio
 import json
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from sandpod_runner.ipc.jobs import Job
-from sandpod_runner.output.stdio_pipes import Input
+from sandpod_runner.output.stdio_pipes import Input, Pairs, Pipes
 from sandpod_runner.processes.languages import PACKAGES
 from sandpod_runner.processes.launcher import Launcher
 from sandpod_runner.processes.program import LostError, Program
@@ -20,23 +20,6 @@ BOOTSTRAP: Final = os.path.join(PACKAGES, "sandpod_runner", "javascript", "insid
 REFILL_DELAY = 0.015
 """Seconds after a spare was taken until the next one is made: starting Node would slow down a short run, and takes too
 long to begin it any later."""
-
-
-@dataclass(slots=True)
-class Pipes:
-    """The runner's ends of a program's streams."""
-
-    stdin: Input | None
-    outputs: dict[str, int] = field(default_factory=dict)
-    shown: int | None = None
-
-    def close(self) -> None:
-        """Close what is still open."""
-        if self.stdin is not None:
-            self.stdin.close()
-        for fd in (*self.outputs.values(), *([] if self.shown is None else [self.shown])):
-            os.close(fd)
-        self.outputs, self.shown = {}, None
 
 
 @dataclass(slots=True)
@@ -103,21 +86,14 @@ class NodePool:
         return self._make()
 
     def _make(self) -> Spare:
-        ends = [os.pipe2(os.O_CLOEXEC) for _ in range(5)]
-        (stdin, stdin_write), (stdout, stdout_write), (stderr, stderr_write), (job, job_write), (word, word_write) = (
-            ends
-        )
-        theirs = [stdin, stdout_write, stderr_write, job, word_write]
         # The flag lets it find out whether code is an ES module without running it.
         spec = replace(self._base, command=[self._node, "--experimental-vm-modules", BOOTSTRAP])
-        try:
-            program = self._launcher.start(spec, theirs)
-        except LostError:
-            for fd in (stdin_write, stdout, stderr, job_write, word):
-                os.close(fd)
-            raise
-        finally:
-            for fd in theirs:
-                os.close(fd)
-        pipes = Pipes(Input(stdin_write), {"stdout": stdout, "stderr": stderr}, word)
-        return Spare(program, pipes, Input(job_write))
+        with Pairs() as pairs:
+            stdin, stdin_write = pairs.open()
+            stdout, stdout_write = pairs.open()
+            stderr, stderr_write = pairs.open()
+            job, job_write = pairs.open()
+            word, word_write = pairs.open()
+            program = self._launcher.start(spec, [stdin, stdout_write, stderr_write, job, word_write])
+            pairs.keep(stdin_write, stdout, stderr, job_write, word)
+        return Spare(program, Pipes(Input(stdin_write), {"stdout": stdout, "stderr": stderr}, word), Input(job_write))

@@ -46,6 +46,8 @@ class Link:
     sock: socket.socket
     pending: dict[int, Wish] = field(default_factory=dict)
     ready: bool = False
+    unread: bool = False
+    """Whether it ended before it had read all that it was asked for."""
 
 
 def _kill(pid: "asyncio.Future[int]") -> None:

@@ -8,13 +8,13 @@ from typing import Any, Final
 
 from sandpod_runner.ipc import process_tree
 from sandpod_runner.ipc.jobs import Exit
+from sandpod_runner.output.stdio_pipes import make_pipes
 from sandpod_runner.processes.program import LostError, Program
 from sandpod_runner.protocol.messages import STOP_GRACE
 from sandpod_runner.runs.context import Cell, Context
 from sandpod_runner.runs.delivery import Delivery
-from sandpod_runner.runs.outcome import Stop
 from sandpod_runner.runs.request import RunRequest
-from sandpod_runner.runs.run import KILL_ROUNDS, KILL_WAIT, START_SECONDS, Run, Toolbox, make_pipes
+from sandpod_runner.runs.run import KILL_ROUNDS, KILL_WAIT, START_SECONDS, Run, Toolbox
 
 _SECOND: Final = STOP_GRACE
 """Seconds from the first interrupt to one for all that the cell has started too."""
@@ -71,10 +71,10 @@ class CellRun(Run):
             try:
                 program, cell = context.send(job, self._theirs, cwd=self._cwd)
                 self._context_state, self._note, context.lost = ("lost" if context.lost else "kept"), context.lost, None
-                self.pid = await asyncio.wait_for(asyncio.shield(program.pid), START_SECONDS)
-            except (LostError, TimeoutError) as error:
+                self.pid = await self._started(program)
+            except LostError as error:
                 await context.end()
-                self._fault = f"The context could not be started: {str(error) or 'it took too long'}."
+                self._fault, self._context_state = f"The context could not be started: {error}.", "lost"
                 return Exit(None)
             used = process_tree.processor_seconds(self.pid)
             how, lost = await self._until_over(cell, self.pid, begin)
@@ -92,11 +92,11 @@ class CellRun(Run):
 
     async def _until_over(self, cell: Cell, pid: int, begin: float) -> tuple[Exit, bool]:
         over: set[asyncio.Future[Any]] = {cell.ended}
-        await asyncio.wait({cell.begun, *over}, timeout=START_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         waits: set[asyncio.Future[Any]] = {self._stop, *over}
+        await asyncio.wait({cell.begun, *waits}, timeout=START_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         await asyncio.wait(waits, timeout=self.request.timeout, return_when=asyncio.FIRST_COMPLETED)
         if not cell.ended.done():
-            self.stop(Stop("timeout", f"It was stopped after {self.request.timeout:g} seconds."))
+            self._stop_late()
             # More output than is wanted is no reason to lose the variables.
             gentle = self._stop.result().gentle
             if gentle or self._stop.result().outcome == "output_limit":

@@ -150,9 +150,10 @@ class Context:
         if process is None:
             return
         process.wanted = False
-        try:
-            pid = await process.program.pid
-        except LostError:
+        pid = self.pid
+        if pid is None:
+            process.program.abandon()
+            self._gone(process, Exit(None))
             return
         for attempt in range(_KILL_ROUNDS):
             if process.program.ended.done():

@@ -16,10 +16,10 @@ from sandpod_runner.ipc.jobs import Exit, Job
 from sandpod_runner.limits.disk import DiskWatch
 from sandpod_runner.limits.memory import Watch
 from sandpod_runner.output.display_reader import Shown
-from sandpod_runner.output.stdio_pipes import Input, Output
+from sandpod_runner.output.stdio_pipes import Input, Output, Pipes, make_pipes
 from sandpod_runner.processes.languages import Languages
 from sandpod_runner.processes.launcher import Launcher
-from sandpod_runner.processes.node_pool import NodePool, Pipes, Spare
+from sandpod_runner.processes.node_pool import NodePool, Spare
 from sandpod_runner.processes.program import LostError, Program
 from sandpod_runner.protocol.messages import STOP_GRACE
 from sandpod_runner.runs.code_folder import CodeFolder
@@ -184,10 +184,9 @@ class Run:
 
     async def _follow(self, program: Program) -> Exit:
         try:
-            self.pid = await asyncio.wait_for(asyncio.shield(program.pid), START_SECONDS)
-        except (LostError, TimeoutError) as error:
-            self._fault = f"The program could not be started: {str(error) or 'it took too long'}."
-            program.abandon()
+            self.pid = await self._started(program)
+        except LostError as error:
+            self._fault = f"The program could not be started: {error}."
             return Exit(None)
         begin, used = self._times[0], 0.0  # before it was launched: it may be running before that is told here
         if self._spare is not None:
@@ -204,12 +203,34 @@ class Run:
             self._shown.drain()
         return replace(how, cpu=max(0.0, how.cpu - used))
 
+    async def _started(self, program: Program) -> int:
+        """Return the program's process.
+
+        Raises:
+            LostError: There is none, or the run was stopped before there was one.
+        """
+        seconds = min(START_SECONDS, self.request.timeout)
+        waits: set[asyncio.Future[Any]] = {program.pid, self._stop}
+        await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if program.pid.done():
+            return program.pid.result()
+        program.abandon()
+        if not self._stop.done() and seconds < START_SECONDS:
+            self._stop_late()
+        if self._stop.done():
+            raise LostError("it was stopped before")
+        self._toolbox.launcher.renew()
+        raise LostError("it took too long")
+
+    def _stop_late(self) -> None:
+        self.stop(Stop("timeout", f"It was stopped after {self.request.timeout:g} seconds."))
+
     async def _until_end(self, program: Program, pid: int) -> Exit:
         waits: set[asyncio.Future[Any]] = {program.ended, self._stop}
         await asyncio.wait(waits, timeout=self.request.timeout, return_when=asyncio.FIRST_COMPLETED)
         if program.ended.done():
             return program.ended.result()
-        self.stop(Stop("timeout", f"It was stopped after {self.request.timeout:g} seconds."))
+        self._stop_late()
         if self._stop.result().gentle:
             process_tree.send(process_tree.trees([pid], process_tree.parents()), signal.SIGTERM)
             await asyncio.wait({program.ended}, timeout=STOP_GRACE)
@@ -268,16 +289,3 @@ class Run:
                 "artifacts_more": self._found.more,
             }
         )
-
-
-def make_pipes(*, stdin: bool, shows: bool) -> tuple[Pipes, list[int]]:
-    """Return the runner's ends and the program's: input (or none at all), output, errors, and what it shows."""
-    read, write = os.pipe2(os.O_CLOEXEC) if stdin else (os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), -1)
-    out, out_write = os.pipe2(os.O_CLOEXEC)
-    err, err_write = os.pipe2(os.O_CLOEXEC)
-    pipes = Pipes(Input(write) if stdin else None, {"stdout": out, "stderr": err})
-    theirs = [read, out_write, err_write]
-    if shows:
-        pipes.shown, shown_write = os.pipe2(os.O_CLOEXEC)
-        theirs.append(shown_write)
-    return pipes, theirs

@@ -133,6 +133,7 @@ class _Zygote:
             return None
         with waiting.sock:
             try:
+                os.kill(waiting.pid, signal.SIGCONT)  # a program may have stopped it
                 socket.send_fds(waiting.sock, [data], fds)
             except OSError:
                 return None  # it was killed
