@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from sandpod_runner.frames import Decoder, Frame, encode
+from sandpod_runner.protocol.frames import Decoder, Frame, encode
 
 PATIENCE = 60.0  # seconds that anything may take; nothing waits for it to pass
 

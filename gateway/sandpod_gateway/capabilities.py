@@ -8,7 +8,7 @@ from sandpod_gateway.api.run_results import Language
 from sandpod_gateway.backends.base import TemplateInfo
 from sandpod_gateway.files import MAX_ENTRIES, MAX_READ
 from sandpod_gateway.settings import Settings
-from sandpod_runner import protocol
+from sandpod_runner.protocol import messages as protocol
 
 _FOREIGN: Final = (
     "This image was not made for Sandpod. Those languages work whose program it has: python3 (3.9 or newer), node, sh, "

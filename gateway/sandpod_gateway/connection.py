@@ -18,8 +18,8 @@ from sandpod_gateway.inbox import BrokenProtocolError, ConnectionLostError, Inbo
 from sandpod_gateway.reader import read_frames
 from sandpod_gateway.runner_messages import Hello, refusal
 from sandpod_gateway.writer import Writer
-from sandpod_runner import protocol
-from sandpod_runner.frames import Frame
+from sandpod_runner.protocol import messages as protocol
+from sandpod_runner.protocol.frames import Frame
 
 T = TypeVar("T")
 
@@ -162,7 +162,7 @@ class RunnerConnection:
         """Return the runner's reply to a request.
 
         Args:
-            kind: The kind of frame, as in `sandpod_runner.protocol`: ping, file, tail, list or restart.
+            kind: The kind of frame, as in `sandpod_runner.protocol.messages`: ping, file, tail, list or restart.
             fields: Its fields.
 
         Raises:

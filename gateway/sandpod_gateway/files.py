@@ -33,8 +33,8 @@ from sandpod_gateway.limits import MAX_PATH, check_text
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.runner_messages import checked
 from sandpod_gateway.sandboxes import Sandboxes
-from sandpod_runner import protocol
-from sandpod_runner.frames import Frame
+from sandpod_runner.protocol import messages as protocol
+from sandpod_runner.protocol.frames import Frame
 
 MAX_READ: Final = 128 * 1024
 """Most bytes of a file in one result: as JSON, counted twice, they stay below what clients take."""

@@ -12,8 +12,8 @@ from typing import Any, Final, Protocol
 from pydantic import ValidationError
 
 from sandpod_gateway.runner_messages import Ended, Hello, refusal
-from sandpod_runner import protocol
-from sandpod_runner.frames import Frame
+from sandpod_runner.protocol import messages as protocol
+from sandpod_runner.protocol.frames import Frame
 
 logger = logging.getLogger(__name__)
 

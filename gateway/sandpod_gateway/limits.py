@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
-from sandpod_runner import protocol
+from sandpod_runner.protocol import messages as protocol
 
 if TYPE_CHECKING:
     from sandpod_gateway.running import RunRequest

@@ -10,7 +10,7 @@ from typing import Final
 from sandpod_gateway.backends.base import ByteStream
 from sandpod_gateway.inbox import BrokenProtocolError, Inbox
 from sandpod_gateway.turns import Turn
-from sandpod_runner.frames import Decoder, Frame, FrameError
+from sandpod_runner.protocol.frames import Decoder, Frame, FrameError
 
 MAX_UNASKED: Final = 1000
 """Frames beyond those that are waited for at which a stream is over. A runner sends some: it answers late."""

@@ -8,7 +8,7 @@ import secrets
 from sandpod_api.names import is_dns_label
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
-from sandpod_runner import protocol
+from sandpod_runner.protocol import messages as protocol
 
 
 def new_run() -> str:

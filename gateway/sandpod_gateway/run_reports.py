@@ -13,7 +13,7 @@ from sandpod_gateway import ansi
 from sandpod_gateway.api.run_results import ContextInfo, Outcome, RunInfo, RunOutput, RunResult
 from sandpod_gateway.run_ids import run_id, split_run_id
 from sandpod_gateway.runner_messages import Ended, checked
-from sandpod_runner.frames import Frame
+from sandpod_runner.protocol.frames import Frame
 
 MAX_PIECES: Final = 100_000
 MAX_LISTED: Final = 1000

@@ -12,8 +12,8 @@ from sandpod_gateway.api.run_results import Outcome
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.file_content import mime_type
 from sandpod_gateway.limits import MAX_PATH
-from sandpod_runner import protocol
-from sandpod_runner.frames import Frame
+from sandpod_runner.protocol import messages as protocol
+from sandpod_runner.protocol.frames import Frame
 
 _Model = TypeVar("_Model", bound=BaseModel)
 _Count = Annotated[int, Field(ge=0, le=2**63)]

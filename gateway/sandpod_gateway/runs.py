@@ -30,7 +30,7 @@ from sandpod_gateway.runner_messages import Ended, checked
 from sandpod_gateway.running import FreshSandbox, RunAnswer, Running, RunRequest
 from sandpod_gateway.sandboxes import Sandboxes
 from sandpod_gateway.streaming import OutputStream, Send
-from sandpod_runner import protocol
+from sandpod_runner.protocol import messages as protocol
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from sandpod_gateway.api.run_results import Rich, RunOutput
 from sandpod_gateway.hints import about_dropped
-from sandpod_runner import protocol
+from sandpod_runner.protocol import messages as protocol
 
 MAX_ANSWER: Final = 900 * 1024
 """Bytes of an answer as it is sent: clients refuse one event of 1 MiB."""

@@ -18,7 +18,7 @@ from sandpod_gateway.files import check_path
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.runner_messages import checked, senseless
 from sandpod_gateway.sandboxes import Sandboxes
-from sandpod_runner import protocol
+from sandpod_runner.protocol import messages as protocol
 
 
 class _Part(BaseModel):
@@ -124,17 +124,18 @@ class Transfers:
         Raises:
             SandpodError: session_not_found, sandbox_lost.
         """
-        fields = {"op": "archive", "archive": secrets.token_hex(8)}
+        archive, part = secrets.token_hex(8), 0
         # One connection for all of it: what has been told of an archive is known there alone.
         async with talking(self._sandboxes, await self._sandboxes.resolve(owner, sandbox)) as connection:
             while True:
-                reply = await connection.ask("file", fields)
+                reply = await connection.ask("file", {"op": "archive", "archive": archive, "part": part})
                 if checked(_ArchivePart, reply).last:
                     return
                 if not reply.payload:
                     raise senseless()
                 self._metrics.file_bytes.labels("out").inc(len(reply.payload))
                 yield reply.payload
+                part += 1
 
     async def _read(self, record: SandboxRecord, path: str, offset: int, limit: int) -> tuple[Version, bytes]:
         check_path(path)

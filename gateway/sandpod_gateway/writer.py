@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from sandpod_gateway.backends.base import ByteStream
 from sandpod_gateway.inbox import ConnectionLostError
-from sandpod_runner.frames import encode
+from sandpod_runner.protocol.frames import encode
 
 WRITE_TIMEOUT: Final = 60.0
 """Seconds in which the runner takes something of what was sent before; the disk of a busy node is behind it."""

@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from sandpod_gateway.backends.base import Backend, ByteStream
-from sandpod_runner import protocol
-from sandpod_runner.frames import Decoder, Frame, encode
+from sandpod_runner.protocol import messages as protocol
+from sandpod_runner.protocol.frames import Decoder, Frame, encode
 
 T = TypeVar("T")
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sandpod_runner import protocol
-from sandpod_runner.frames import Decoder, Frame, encode
+from sandpod_runner.protocol import messages as protocol
+from sandpod_runner.protocol.frames import Decoder, Frame, encode
 
 PACKAGE = Path(protocol.__file__).parents[1]
 MAIN = (

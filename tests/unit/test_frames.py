@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandpod_runner.frames import MAX_HEADER, MAX_PAYLOAD, Decoder, Frame, FrameError, encode
+from sandpod_runner.protocol.frames import MAX_HEADER, MAX_PAYLOAD, Decoder, Frame, FrameError, encode
 
 GOLDEN: list[tuple[dict[str, Any], bytes, str]] = [
     ({}, b"", "00000002000000007b7d"),

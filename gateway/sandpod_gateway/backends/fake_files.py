@@ -1,4 +1,4 @@
-"""A workspace in memory, for the fake runner: the file operations of `sandpod_runner.protocol`.
+"""A workspace in memory, for the fake runner: the file operations of `sandpod_runner.protocol.messages`.
 
 It knows files by their path and folders by the files below them (and by `mkdir`); times are always zero.
 """
@@ -41,7 +41,7 @@ class FakeFiles:
             FakeFileError: It is refused.
         """
         if header.get("op") == "archive":
-            return self._archive(str(header.get("archive")))
+            return self._archive(str(header.get("archive")), int(header.get("part", 0)))
         path = _inside(header.get("path"))
         match header.get("op"):
             case "read":
@@ -68,8 +68,10 @@ class FakeFiles:
                 raise FakeFileError(ErrorCode.INVALID_ARGUMENT, "There is no such operation.")
         return {}, b""
 
-    def _archive(self, name: str) -> tuple[dict[str, Any], bytes]:
-        if name in self.archives:
+    def _archive(self, name: str, part: int) -> tuple[dict[str, Any], bytes]:
+        if (name in self.archives) != (part == 1):
+            raise FakeFileError(ErrorCode.NOT_FOUND, "That archive was given up: begin a new one.")
+        if part == 1:
             return {"last": True}, b""
         self.archives.add(name)
         made = io.BytesIO()

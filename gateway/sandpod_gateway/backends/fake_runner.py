@@ -15,8 +15,8 @@ from sandpod_gateway.backends.base import ByteStream
 from sandpod_gateway.backends.fake_files import FakeFileError, FakeFiles
 from sandpod_gateway.backends.fake_python import Interpreter, Surroundings
 from sandpod_gateway.backends.memory_stream import MemoryStream, stream_pair
-from sandpod_runner import protocol
-from sandpod_runner.frames import Decoder, Frame, FrameError, encode
+from sandpod_runner.protocol import messages as protocol
+from sandpod_runner.protocol.frames import Decoder, Frame, FrameError, encode
 
 _SIGNALS: Final = {"cancelled": "SIGTERM", "timeout": "SIGTERM", "output_limit": "SIGKILL"}
 

@@ -22,7 +22,7 @@ from sandpod_gateway.backends import local_init, local_probe
 from sandpod_gateway.backends.bwrap import HOME, Bind, View
 from sandpod_gateway.backends.local_settings import LocalSettings
 from sandpod_gateway.errors import StartError
-from sandpod_runner.added import added_modules
+from sandpod_runner.ipc.home import added_modules
 
 MIN_PYTHON: Final = (3, 11)
 MIN_NODE: Final = 20

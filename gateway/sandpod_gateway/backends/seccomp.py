@@ -7,30 +7,10 @@ rest is allowed. It does no I/O. Namespaces and dropped capabilities refuse most
 
 import errno
 from collections.abc import Iterable
-from struct import Struct
 from typing import Final
 
-_INSTRUCTION: Final = Struct("=HBBI")
+from sandpod_runner.ipc import bpf
 
-# The opcodes of classic BPF that are used here (linux/bpf_common.h).
-_LOAD: Final = 0x20  # BPF_LD | BPF_W | BPF_ABS
-_EQUAL: Final = 0x15  # BPF_JMP | BPF_JEQ | BPF_K
-_AT_LEAST: Final = 0x35  # BPF_JMP | BPF_JGE | BPF_K
-_ANY_BIT: Final = 0x45  # BPF_JMP | BPF_JSET | BPF_K
-_AND: Final = 0x54  # BPF_ALU | BPF_AND | BPF_K
-_RETURN: Final = 0x06  # BPF_RET | BPF_K
-
-# Offsets in struct seccomp_data. Only the low half of an argument is looked at: each that matters here is an int.
-_NUMBER: Final = 0
-_ARCH: Final = 4
-_ARGUMENT: Final = (16, 24, 32)
-
-_ALLOW: Final = 0x7FFF0000
-_ERRNO: Final = 0x00050000
-_KILL_PROCESS: Final = 0x80000000
-
-_AUDIT_ARCH: Final = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-_X32_BIT: Final = 0x40000000
 _NEWEST: Final = 469
 """Highest number known here (Linux 6.17). Later calls answer ENOSYS, as on the kernels that programs know."""
 
@@ -138,7 +118,7 @@ _Instruction = tuple[int, int, int, int]
 
 def supported(machine: Machine) -> bool:
     """Tell whether there is a filter for a machine, named as `platform.machine()` does."""
-    return machine in _AUDIT_ARCH
+    return machine in bpf.AUDIT_ARCH
 
 
 def program(machine: Machine) -> bytes:
@@ -152,44 +132,48 @@ def program(machine: Machine) -> bytes:
     """
     if not supported(machine):
         raise ValueError(f"there is no system-call filter for {machine}")
-    column = list(_AUDIT_ARCH).index(machine)
+    column = list(bpf.AUDIT_ARCH).index(machine)
     code: list[_Instruction] = [
-        (_LOAD, 0, 0, _ARCH),
-        (_EQUAL, 1, 0, _AUDIT_ARCH[machine]),
-        (_RETURN, 0, 0, _KILL_PROCESS),
-        (_LOAD, 0, 0, _NUMBER),
-        *(_when(_AT_LEAST, _X32_BIT, errno.ENOSYS) if machine == "x86_64" else ()),
-        *_when(_AT_LEAST, _NEWEST + 1, errno.ENOSYS),
-        *_when(_EQUAL, _CLONE3, errno.ENOSYS),
+        (bpf.LOAD, 0, 0, bpf.ARCH),
+        (bpf.EQUAL, 1, 0, bpf.AUDIT_ARCH[machine]),
+        (bpf.RETURN, 0, 0, bpf.KILL_PROCESS),
+        (bpf.LOAD, 0, 0, bpf.NUMBER),
+        *(_when(bpf.AT_LEAST, bpf.X32_BIT, errno.ENOSYS) if machine == "x86_64" else ()),
+        *_when(bpf.AT_LEAST, _NEWEST + 1, errno.ENOSYS),
+        *_when(bpf.EQUAL, _CLONE3, errno.ENOSYS),
     ]
     for numbers in REFUSED.values():
         number = numbers[column]
         if number is not None:
-            code += _when(_EQUAL, number, errno.EPERM)
+            code += _when(bpf.EQUAL, number, errno.EPERM)
     code += _call(_CLONE[machine], _clone())
     code += _call(_IOCTL[machine], _ioctl())
     code += _call(_SOCKET[machine], _socket())
-    code.append((_RETURN, 0, 0, _ALLOW))
-    return b"".join(_INSTRUCTION.pack(*instruction) for instruction in code)
+    code.append((bpf.RETURN, 0, 0, bpf.ALLOW))
+    return b"".join(bpf.INSTRUCTION.pack(*instruction) for instruction in code)
 
 
 def _when(test: int, value: int, error: int) -> list[_Instruction]:
     """Answer with an error when the test of the loaded value holds; go on otherwise."""
-    return [(test, 0, 1, value), (_RETURN, 0, 0, _ERRNO | error)]
+    return [(test, 0, 1, value), (bpf.RETURN, 0, 0, bpf.ERRNO | error)]
 
 
 def _call(number: int, body: list[_Instruction]) -> list[_Instruction]:
     """Look at the arguments of one call. The body ends by returning, so the number is still loaded after it."""
-    return [(_EQUAL, 0, len(body), number), *body]
+    return [(bpf.EQUAL, 0, len(body), number), *body]
 
 
 def _clone() -> list[_Instruction]:
-    return [(_LOAD, 0, 0, _ARGUMENT[0]), *_when(_ANY_BIT, _NEW_NAMESPACES, errno.EPERM), (_RETURN, 0, 0, _ALLOW)]
+    return [
+        (bpf.LOAD, 0, 0, bpf.ARGUMENTS[0]),
+        *_when(bpf.ANY_BIT, _NEW_NAMESPACES, errno.EPERM),
+        (bpf.RETURN, 0, 0, bpf.ALLOW),
+    ]
 
 
 def _ioctl() -> list[_Instruction]:
-    refused = [instruction for request in _TERMINAL_INPUT for instruction in _when(_EQUAL, request, errno.EPERM)]
-    return [(_LOAD, 0, 0, _ARGUMENT[1]), *refused, (_RETURN, 0, 0, _ALLOW)]
+    refused = [instruction for request in _TERMINAL_INPUT for instruction in _when(bpf.EQUAL, request, errno.EPERM)]
+    return [(bpf.LOAD, 0, 0, bpf.ARGUMENTS[1]), *refused, (bpf.RETURN, 0, 0, bpf.ALLOW)]
 
 
 def _socket() -> list[_Instruction]:
@@ -198,19 +182,19 @@ def _socket() -> list[_Instruction]:
     Other families and protocols are kernel code (some of it loaded by this very call) that no program here needs.
     """
     internet = [
-        (_LOAD, 0, 0, _ARGUMENT[1]),
-        (_AND, 0, 0, _TYPE_MASK),
+        (bpf.LOAD, 0, 0, bpf.ARGUMENTS[1]),
+        (bpf.AND, 0, 0, _TYPE_MASK),
         *_unless((_STREAM, _DATAGRAM), errno.ESOCKTNOSUPPORT),
-        (_LOAD, 0, 0, _ARGUMENT[2]),
+        (bpf.LOAD, 0, 0, bpf.ARGUMENTS[2]),
         *_unless((0, 6, 17), errno.EPROTONOSUPPORT),
-        (_RETURN, 0, 0, _ALLOW),
+        (bpf.RETURN, 0, 0, bpf.ALLOW),
     ]
-    netlink = [(_LOAD, 0, 0, _ARGUMENT[2]), *_unless((0,), errno.EPROTONOSUPPORT), (_RETURN, 0, 0, _ALLOW)]
+    netlink = [(bpf.LOAD, 0, 0, bpf.ARGUMENTS[2]), *_unless((0,), errno.EPROTONOSUPPORT), (bpf.RETURN, 0, 0, bpf.ALLOW)]
     return [
-        (_LOAD, 0, 0, _ARGUMENT[0]),
-        (_EQUAL, 0, 1, _AF_UNIX),
-        (_RETURN, 0, 0, _ALLOW),
-        (_EQUAL, 0, len(netlink), _AF_NETLINK),
+        (bpf.LOAD, 0, 0, bpf.ARGUMENTS[0]),
+        (bpf.EQUAL, 0, 1, _AF_UNIX),
+        (bpf.RETURN, 0, 0, bpf.ALLOW),
+        (bpf.EQUAL, 0, len(netlink), _AF_NETLINK),
         *netlink,
         *_unless((_AF_INET, _AF_INET6), errno.EAFNOSUPPORT),
         *internet,
@@ -220,5 +204,5 @@ def _socket() -> list[_Instruction]:
 def _unless(values: Iterable[int], error: int) -> list[_Instruction]:
     """Answer with an error when the loaded value is none of the given ones; go on otherwise."""
     wanted = list(values)
-    tests = [(_EQUAL, len(wanted) - index, 0, value) for index, value in enumerate(wanted)]
-    return [*tests, (_RETURN, 0, 0, _ERRNO | error)]
+    tests = [(bpf.EQUAL, len(wanted) - index, 0, value) for index, value in enumerate(wanted)]
+    return [*tests, (bpf.RETURN, 0, 0, bpf.ERRNO | error)]

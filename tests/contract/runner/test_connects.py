@@ -78,7 +78,7 @@ async def client(tmp_path: Path) -> AsyncIterator[Client]:
 
 @contextlib.asynccontextmanager
 async def talking(folder: Path, prelude: str) -> AsyncIterator[Client]:
-    prelude = f"from sandpod_runner import connects; {prelude}"
+    prelude = f"from sandpod_runner.limits import connect_broker as connects; {prelude}"
     with running(folder, prelude=prelude, SANDPOD_CLOSED_NETWORK="1") as runner:
         client = await runner.connect()
         yield client

@@ -6,7 +6,7 @@ import pytest
 
 from contract.notebook import RUNNERS, Notebook, value
 from contract.runner_harness import Client, RefusedError, Sandbox
-from sandpod_runner import protocol
+from sandpod_runner.protocol import messages as protocol
 
 BLOCK = "print('started')\nimport time\ntime.sleep(99)"
 __all__ = ["RUNNERS"]

@@ -7,7 +7,7 @@ import pytest
 
 from contract.notebook import RUNNERS, Notebook, shown, value
 from contract.runner_harness import Client, Result
-from sandpod_runner import protocol
+from sandpod_runner.protocol import messages as protocol
 
 __all__ = ["RUNNERS"]
 

@@ -9,7 +9,7 @@ import pytest
 from contract.notebook import Notebook as AnyNotebook
 from contract.notebook import value
 from contract.runner_harness import Client, RefusedError, Result
-from sandpod_runner import protocol
+from sandpod_runner.protocol import messages as protocol
 
 FOREVER = "await new Promise(() => {})"
 

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from contract.runner_harness import Client, RefusedError, Sandbox
-from sandpod_runner.memory_of_runs import MOST
+from sandpod_runner.runs.history import MOST
 
 COUNT = "open('count', 'a').write('x'); print(open('count').read())"
 

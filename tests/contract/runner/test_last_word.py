@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from contract.runner_harness import FIND_CHANNEL, PATIENCE, Client
-from sandpod_runner.displays import DONE, RECORD, RecordKind
+from sandpod_runner.ipc.display_records import DONE, RECORD, RecordKind
 
 
 def says(code: int = 0, cpu: float = 0.0, max_rss: int = 0) -> str:

@@ -19,7 +19,7 @@ from gateway_peers import until
 from silence import silent
 
 NAME = f"sandpod-runner-test-{os.getpid()}"
-OTHER_NAME = f"from sandpod_runner import protocol; protocol.SOCKET = '\\0{NAME}'"
+OTHER_NAME = f"from sandpod_runner.protocol import messages as protocol; protocol.SOCKET = '\\0{NAME}'"
 
 
 def command(*arguments: str, prelude: str = OTHER_NAME) -> list[str]:
@@ -122,7 +122,7 @@ async def test_what_waits_for_a_stream_to_end_is_no_interpreter(tmp_path: Path) 
 
 
 async def test_stream_in_an_image_without_a_shell_ends_as_well(tmp_path: Path) -> None:
-    none = f"{OTHER_NAME}; from sandpod_runner import attach; attach._SHELL = '/nonexistent'"
+    none = f"{OTHER_NAME}; from sandpod_runner.server import attach; attach._SHELL = '/nonexistent'"
     with serving(tmp_path) as process:
         await heard(process, b"ready")
         async with attached(none) as (client, attach):
@@ -178,7 +178,7 @@ async def test_attach_ends_when_the_runner_does(tmp_path: Path) -> None:
 
 
 def ready(wait: float) -> "subprocess.Popen[bytes]":
-    prelude = f"{OTHER_NAME}\nfrom sandpod_runner import attach\nattach.READY_WAIT = {wait}"
+    prelude = f"{OTHER_NAME}\nfrom sandpod_runner.server import attach\nattach.READY_WAIT = {wait}"
     return subprocess.Popen(command("ready", prelude=prelude))
 
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from contract.runner_harness import Client, Sandbox
-from sandpod_runner.protocol import OUT_PIECE
+from sandpod_runner.protocol.messages import OUT_PIECE
 
 TEXT = "é漢🙂" * 5000
 

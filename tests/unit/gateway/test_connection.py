@@ -9,7 +9,7 @@ from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.connection import RunnerConnection, open_connection
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.inbox import ACK_EVERY, ConnectionLostError
-from sandpod_runner import protocol
+from sandpod_runner.protocol import messages as protocol
 
 
 async def connect(**hello: Any) -> tuple[ScriptedStream, RunnerConnection]:

@@ -18,7 +18,7 @@ from sandpod_gateway.backends.fake import FakeBackend
 from sandpod_gateway.backends.kubernetes import KubernetesBackend
 from sandpod_gateway.backends.kubernetes_settings import KubernetesSettings
 from sandpod_gateway.settings import Settings
-from sandpod_runner.frames import Decoder, encode
+from sandpod_runner.protocol.frames import Decoder, encode
 
 
 async def runner(socket: web.WebSocketResponse) -> None:

@@ -16,7 +16,7 @@ from sandpod_gateway.connection import open_connection
 from sandpod_gateway.inbox import MAX_SHOWN, BrokenProtocolError, ConnectionLostError, Inbox
 from sandpod_gateway.reader import MAX_UNASKED, SMALL_HEADER
 from sandpod_gateway.run_ids import new_run, run_id
-from sandpod_runner.frames import Decoder, Frame, FrameError, encode
+from sandpod_runner.protocol.frames import Decoder, Frame, FrameError, encode
 from unit.gateway.conftest import Caller, Place
 
 VALUES = st.recursive(

@@ -3,7 +3,7 @@
 from typing import Any
 
 from sandpod_gateway.run_reports import run_output
-from sandpod_runner.frames import Frame
+from sandpod_runner.protocol.frames import Frame
 
 LIMIT = 1000
 

@@ -14,7 +14,7 @@ from sandpod_gateway.running import RunAnswer, Running, RunRequest
 from sandpod_gateway.runs import Runs
 from sandpod_gateway.settings import LimitSettings
 from sandpod_gateway.showing import MAX_PICTURES, MAX_SHOWN, MAX_TEXT, MAX_VALUE
-from sandpod_runner import protocol
+from sandpod_runner.protocol import messages as protocol
 
 RECORD = SandboxRecord(
     name="sbx-a",

@@ -7,7 +7,7 @@ from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files import _Entry
 from sandpod_gateway.run_reports import Listing
 from sandpod_gateway.runner_messages import checked
-from sandpod_runner.frames import Frame
+from sandpod_runner.protocol.frames import Frame
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from sandpod_gateway.backends.base import ByteStream
 from sandpod_gateway.backends.memory_stream import stream_pair
 from sandpod_gateway.connection import RunnerConnection, open_connection
 from sandpod_gateway.inbox import ConnectionLostError
-from sandpod_runner.frames import Decoder, Frame, encode
+from sandpod_runner.protocol.frames import Decoder, Frame, encode
 
 PART = 1024 * 1024
 MANY = 32  # frames of a part each: more than all buffers on the way hold
