@@ -17,30 +17,30 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Mount
 from starlette.types import ASGIApp
 
-from sandpod_gateway.auth import POLL_SECONDS as KEYS_POLL
-from sandpod_gateway.auth import KeyVerifier, owner_without_keys
+from sandpod_gateway.auth.api_keys import POLL_SECONDS as KEYS_POLL
+from sandpod_gateway.auth.api_keys import KeyVerifier, owner_without_keys
+from sandpod_gateway.auth.link_keys import POLL_SECONDS, LinkKeys, MemoryStore
+from sandpod_gateway.auth.link_tokens import Links
 from sandpod_gateway.backends.base import Backend
-from sandpod_gateway.background import BackgroundRuns
-from sandpod_gateway.bodies import Requests
 from sandpod_gateway.capabilities import capabilities
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.file_routes import FileRoutes
-from sandpod_gateway.files import Files
-from sandpod_gateway.health import Health
-from sandpod_gateway.link_keys import POLL_SECONDS, LinkKeys, MemoryStore
-from sandpod_gateway.links import Links
-from sandpod_gateway.mcp.link_tools import LinkMaker
-from sandpod_gateway.mcp.parts import Parts
+from sandpod_gateway.files.service import Files
+from sandpod_gateway.files.transfers import Transfers
+from sandpod_gateway.http.bodies import Requests
+from sandpod_gateway.http.file_routes import FileRoutes
+from sandpod_gateway.http.health import Health
+from sandpod_gateway.http.session_limits import Places
+from sandpod_gateway.http.transports import Transports
 from sandpod_gateway.mcp.server import create_mcp
+from sandpod_gateway.mcp.services import Parts
+from sandpod_gateway.mcp.tools.links import LinkMaker
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.packages.installer import Installer
 from sandpod_gateway.periodic import every
-from sandpod_gateway.runs import Runs
-from sandpod_gateway.sandboxes import Sandboxes
-from sandpod_gateway.sessions import Places
+from sandpod_gateway.runs.background import BackgroundRuns
+from sandpod_gateway.runs.service import Runs
+from sandpod_gateway.sandboxes.service import Sandboxes
 from sandpod_gateway.settings import Settings
-from sandpod_gateway.transfers import Transfers
-from sandpod_gateway.transports import Transports
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from sandpod_gateway.api.run_results import Language
 from sandpod_gateway.backends.base import TemplateInfo
-from sandpod_gateway.files import MAX_ENTRIES, MAX_READ
+from sandpod_gateway.files.service import MAX_ENTRIES, MAX_READ
 from sandpod_gateway.settings import Settings
 from sandpod_runner.protocol import messages as protocol
 

@@ -16,11 +16,14 @@ from typing import Final
 
 import uvicorn
 
-from sandpod_gateway import banner, connections, key_commands, logs, stdio
+from sandpod_gateway import banner, logs
+from sandpod_gateway import cli_keys as key_commands
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.backends.factory import create_backend
 from sandpod_gateway.errors import SandpodError, StartError
+from sandpod_gateway.http import connections
+from sandpod_gateway.mcp import stdio
 from sandpod_gateway.settings import Settings, load
 
 logger = logging.getLogger(__name__)

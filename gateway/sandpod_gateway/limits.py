@@ -8,7 +8,7 @@ from sandpod_gateway.errors import SandpodError
 from sandpod_runner.protocol import messages as protocol
 
 if TYPE_CHECKING:
-    from sandpod_gateway.running import RunRequest
+    from sandpod_gateway.runs.recorder import RunRequest
 
 MAX_ARGUMENTS: Final = 1000
 MAX_ARGUMENTS_BYTES: Final = 100 * 1024  # below the frame's header limit even when all of it is escaped once

@@ -22,8 +22,8 @@ from pydantic_settings import (
 
 from sandpod_api.fields import DAY
 from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.backends.kubernetes_settings import KubernetesSettings
-from sandpod_gateway.backends.local_settings import LocalSettings
+from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
+from sandpod_gateway.backends.local.settings import LocalSettings
 from sandpod_gateway.errors import StartError
 from sandpod_gateway.limits import RunLimits
 from sandpod_gateway.mcp.compat.settings import CompatSettings, from_environment

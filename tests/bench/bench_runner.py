@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from contract.runner_harness import Client, Runner, running
 from sandpod_runner.ipc import process_tree
+from support.runner.harness import Client, Runner, running
 
 MODULES: Final = "numpy,pandas"
 ROUNDS: Final = 200

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import yaml
 
-from chart.render import Manifest, only, render
-from sandpod_gateway.auth import KeyFile
+from sandpod_gateway.auth.api_keys import KeyFile
 from sandpod_gateway.settings import Settings, load
+from support.chart.render import Manifest, only, render
 
 HASH = f"sha256:{'a' * 64}"
 ONE_KEY = (

@@ -3,12 +3,12 @@
 import pytest
 import yaml
 
-from chart.render import CHART, KUBERNETES, Manifest, helm, only, pod_specs, render
-from operator_world import a_sandbox, a_template, settings
 from sandpod_api import names
 from sandpod_api.types import NetworkProfile
-from sandpod_gateway.backends.cluster_checks import RIGHTS
+from sandpod_gateway.backends.kubernetes.preflight import RIGHTS
 from sandpod_operator.manifests.pod import build_pod
+from support.chart.render import CHART, KUBERNETES, Manifest, helm, only, pod_specs, render
+from support.operator.world import a_sandbox, a_template, settings
 
 SANDBOXES = "sandpod-sandboxes"
 WITH_ALL = ("ingress.enabled=true", "ingress.host=x.example", "tls.secretName=t", "tests.keySecret=k")

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from fastmcp import Client
 
-from contract.served import Served
-from e2e.server import serving
-from npm_registry import Registry, integrity, npm_registry
+from support.cluster.server import serving
+from support.gateway.served import Served
+from support.servers.npm_registry import Registry, integrity, npm_registry
 
 FLAGS = ("--backend", "local", "--local.warm", "0")
 REQUIRE = "console.log(require('greet').VERSION)"

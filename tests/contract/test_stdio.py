@@ -14,11 +14,11 @@ from fastmcp import Client
 from fastmcp.client.transports import StdioTransport
 from mcp_types import INVALID_REQUEST, PARSE_ERROR
 
-from contract.backend_fixtures import descendants
-from contract.peer import BOUND, until
-from gateway_peers import INITIALIZE, PING
-from hostile_messages import HOSTILE, ID
-from sandpod_gateway import messages
+from sandpod_gateway import message_bounds as messages
+from support.gateway.backends import descendants
+from support.gateway.hostile_messages import HOSTILE, ID
+from support.gateway.peer import BOUND, until
+from support.gateway.peers import INITIALIZE, PING
 
 pytestmark = pytest.mark.needs_userns
 

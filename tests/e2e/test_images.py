@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from background import read_until
-from e2e.callers import Caller, Session
-from e2e.cluster import Cluster
 from sandpod_api import names
+from support.background import read_until
+from support.cluster.callers import Caller, Session
+from support.cluster.cluster import Cluster
 
 
 async def create(caller: Caller, template: str) -> str:

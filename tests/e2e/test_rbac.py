@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from e2e.cluster import Cluster
+from support.cluster.cluster import Cluster
 
 READ: Final = ("get", "list", "watch")
 ALL: Final = (*READ, "create", "update", "patch", "delete", "deletecollection")

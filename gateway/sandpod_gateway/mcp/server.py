@@ -5,22 +5,20 @@ from typing import Final
 from fastmcp import FastMCP
 from fastmcp.server.auth import TokenVerifier
 
-from sandpod_gateway.artifacts import Artifacts
-from sandpod_gateway.mcp import (
-    artifact_tools,
-    background_tools,
-    file_tools,
-    link_tools,
-    package_tools,
-    resources,
-    run_tools,
-    sandbox_tools,
-)
-from sandpod_gateway.mcp.bad_arguments import BadArguments
-from sandpod_gateway.mcp.bounded_calls import BoundedCalls
-from sandpod_gateway.mcp.compat import systems
+from sandpod_gateway.files.artifacts import Artifacts
+from sandpod_gateway.mcp import resources
+from sandpod_gateway.mcp.call_bounds import BoundedCalls
+from sandpod_gateway.mcp.compat import registry as systems
 from sandpod_gateway.mcp.compat.settings import CompatSettings
-from sandpod_gateway.mcp.parts import Parts
+from sandpod_gateway.mcp.services import Parts
+from sandpod_gateway.mcp.tools import artifacts as artifact_tools
+from sandpod_gateway.mcp.tools import background as background_tools
+from sandpod_gateway.mcp.tools import files as file_tools
+from sandpod_gateway.mcp.tools import links as link_tools
+from sandpod_gateway.mcp.tools import packages as package_tools
+from sandpod_gateway.mcp.tools import runs as run_tools
+from sandpod_gateway.mcp.tools import sandboxes as sandbox_tools
+from sandpod_gateway.mcp.validation import BadArguments
 
 INSTRUCTIONS: Final = (
     "Sandpod runs code in sandboxes that belong to you alone and by default have no network. Use run_python_code, "

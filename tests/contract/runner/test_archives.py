@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from contract.runner_harness import Client, RefusedError, Runner, running
 from sandpod_runner.files.archives import MAX_AT_ONCE
 from sandpod_runner.protocol.messages import FILE_PART
+from support.runner.harness import Client, RefusedError, Runner, running
 
 
 async def fetch(client: Client, name: str = "one") -> bytes:

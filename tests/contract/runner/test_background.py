@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from contract.runner_harness import PATIENCE, Client, RefusedError, Runner, Sandbox, running
 from sandpod_runner.output.spill_file import FILE_SIZE
 from sandpod_runner.protocol.messages import HIDDEN
 from sandpod_runner.runs.history import MOST
 from sandpod_runner.server.tails import MAX_WAITING
+from support.runner.harness import PATIENCE, Client, RefusedError, Runner, Sandbox, running
 
 MIB = 1024 * 1024
 KEPT = 17 * MIB

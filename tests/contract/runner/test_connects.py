@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.runner_harness import Client, running
+from support.runner.harness import Client, running
 
 # Addresses that are nobody's (RFC 5737, RFC 3849): without an answer of the runner's these wait or take another one.
 FAR = [("203.0.113.1", 80), ("198.51.100.7", 443), ("2001:db8::1", 443), ("::ffff:203.0.113.1", 80)]

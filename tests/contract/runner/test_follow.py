@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from contract.peer import until
-from contract.runner_harness import Client, RefusedError, Result, Sandbox, running
 from sandpod_runner.runs.delivery import WINDOW
+from support.gateway.peer import until
+from support.runner.harness import Client, RefusedError, Result, Sandbox, running
 
 STEPS = "for i in 1 2 3; do echo step $i; echo note $i >&2; read x; done; exit 5"
 LARGE = "import sys\nprint('ready')\ninput()\nfor i in range(50): sys.stdout.write('%05d' % i * 20_000)"

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from contract.runner_harness import PATIENCE, Client, RefusedError, Runner, running
+from support.runner.harness import PATIENCE, Client, RefusedError, Runner, running
 
 MIB = 1024 * 1024
 NAMED = "n = 0\nwhile True:\n    n += 1\n    open(f'part-{n}', 'wb').write(bytes(1 << 20))\n"

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from contract.runner_harness import FIND_CHANNEL, Client, Result, Runner, running
 from sandpod_runner.ipc.display_records import RECORD, RecordKind
 from sandpod_runner.protocol import messages as protocol
+from support.runner.harness import FIND_CHANNEL, Client, Result, Runner, running
 
 PLOT = "import matplotlib.pyplot as plt\nplt.plot([1, 2])\n"
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from contract.runner_harness import MAIN, PACKAGE, PATIENCE, Client, search_path
-from gateway_peers import until
-from silence import silent
+from support.gateway.peers import until
+from support.runner.harness import MAIN, PACKAGE, PATIENCE, Client, search_path
+from support.servers.silence import silent
 
 NAME = f"sandpod-runner-test-{os.getpid()}"
 OTHER_NAME = f"from sandpod_runner.protocol import messages as protocol; protocol.SOCKET = '\\0{NAME}'"

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from contract.runner_harness import Client, RefusedError, Runner, Sandbox, running
-from gateway_peers import until
 from sandpod_runner.ipc import process_tree
 from sandpod_runner.protocol import messages as protocol
+from support.gateway.peers import until
+from support.runner.harness import Client, RefusedError, Runner, Sandbox, running
 
 PARENT = 1
 """Field of /proc/<pid>/stat, counted after the name."""

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from contract.runner_harness import Client, Runner, running
-from gateway_peers import until
 from sandpod_runner.ipc import process_tree
+from support.gateway.peers import until
+from support.runner.harness import Client, Runner, running
 
 
 # T17

@@ -7,7 +7,6 @@ from typing import Any, get_args
 
 import pytest
 
-from contract.runner_harness import Client, RefusedError, Runner, running, single_stream
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.run_results import Outcome
 from sandpod_runner.output.stdio_pipes import MAX_WAITING_INPUT
@@ -15,6 +14,7 @@ from sandpod_runner.protocol import errors
 from sandpod_runner.protocol import messages as protocol
 from sandpod_runner.protocol.frames import encode
 from sandpod_runner.runs import outcome
+from support.runner.harness import Client, RefusedError, Runner, running, single_stream
 
 
 async def test_hello_says_what_the_sandbox_is(runner: Runner, client: Client) -> None:

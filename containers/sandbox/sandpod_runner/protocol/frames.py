@@ -3,8 +3,8 @@
     header length (4 bytes, big endian) | payload length (4 bytes) | header (JSON object, UTF-8) | payload
 
 Both sides call it and neither trusts the other, so every length is checked before anything is kept. It does no I/O.
-What the headers say is in `messages`. `tests/unit/test_frames.py` holds golden vectors: a change of this format is
-a new protocol version.
+What the headers say is in `messages`. `tests/unit/runner/protocol/test_frames.py` holds golden vectors: a change of
+this format is a new protocol version.
 """
 
 import json

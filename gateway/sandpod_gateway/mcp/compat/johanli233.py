@@ -14,13 +14,13 @@ from sandpod_api.names import WORKSPACE
 from sandpod_gateway.api.package_results import Installation
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.run_results import Language, Outcome, RunResult
-from sandpod_gateway.auth import current_owner
+from sandpod_gateway.auth.api_keys import current_owner
 from sandpod_gateway.backends.base import ClaimRequest, SandboxRecord
 from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.mcp.compat.common import CHANGE, READ, Sessions, in_workspace, sentence, speaking, spoken
 from sandpod_gateway.mcp.compat.settings import CompatSettings
-from sandpod_gateway.mcp.compat.speaking import CHANGE, READ, Sessions, in_workspace, sentence, speaking, spoken
-from sandpod_gateway.mcp.parts import Parts
-from sandpod_gateway.running import RunRequest
+from sandpod_gateway.mcp.services import Parts
+from sandpod_gateway.runs.recorder import RunRequest
 
 _HOME: Final = "/app/results"
 _WAIT: Final = 5.0  # seconds that its package tools wait

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operator_world import a_pod, a_sandbox, condition, metadata, pod_object, running, sandbox_object
 from sandpod_api import names
 from sandpod_kube.resources import PODS, SANDBOXES, Key
 from sandpod_operator.cache.object_cache import Listing, Store
+from support.operator.world import a_pod, a_sandbox, condition, metadata, pod_object, running, sandbox_object
 
 BOX = Key("Sandbox", "boxes", "box")
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from sandpod_runner.limits import network_probe
-from silence import silent
+from support.servers.silence import silent
 
 
 def test_address_that_takes_connections_is_reached() -> None:
