@@ -22,6 +22,7 @@ from pydantic_settings import (
 
 from sandpod_api.fields import DAY
 from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.backends.factory import BackendKind
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from sandpod_gateway.backends.local.settings import LocalSettings
 from sandpod_gateway.errors import StartError
@@ -119,9 +120,7 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="SANDPOD_", env_nested_delimiter="__", extra="forbid", frozen=True)
 
-    backend: Annotated[Literal["local", "kubernetes", "fake"], Field(description="Where sandboxes come from.")] = (
-        "local"
-    )
+    backend: Annotated[BackendKind, Field(description="Where sandboxes come from.")] = "local"
     host: Annotated[str, Field(description="Address to listen on.")] = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535, description="Port to listen on; 0 takes a free one.")] = 8000
     allowed_hosts: Annotated[

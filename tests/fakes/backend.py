@@ -1,6 +1,6 @@
 """Sandboxes in memory, for tests of what is above the backends. Nothing is run, and nothing is isolated.
 
-Made by `factory.py` and by tests. Its promises to callers are those of `base.py`; faults that can't be made with a
+Its promises to callers are those of `base.py`; faults that can't be made with a
 real backend can be made here.
 """
 

@@ -136,7 +136,7 @@ class Backend(Protocol):
 
     @property
     def kind(self) -> str:
-        """kubernetes, local or fake."""
+        """Kubernetes or local."""
         ...
 
     async def start(self) -> None:

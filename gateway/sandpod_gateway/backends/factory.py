@@ -10,7 +10,7 @@ from sandpod_gateway.backends.base import Backend
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from sandpod_gateway.backends.local.settings import LocalSettings
 
-BackendKind = Literal["kubernetes", "local", "fake"]
+BackendKind = Literal["kubernetes", "local"]
 
 
 def create_backend(
@@ -32,7 +32,3 @@ def create_backend(
             from sandpod_gateway.backends.local.backend import LocalBackend  # noqa: PLC0415 - Linux's own modules
 
             return LocalBackend(local or LocalSettings())
-        case "fake":
-            from fakes.backend import FakeBackend  # noqa: PLC0415 - for tests
-
-            return FakeBackend()

@@ -178,4 +178,4 @@ async def test_a_closed_stream_frees_a_writer_that_waits() -> None:
 
 
 def test_the_factory_makes_what_it_was_asked_for() -> None:
-    assert [create_backend(kind).kind for kind in ("fake", "local")] == ["fake", "local"]
+    assert [create_backend(kind).kind for kind in ("kubernetes", "local")] == ["kubernetes", "local"]

@@ -15,7 +15,7 @@ from support.gateway.fake_gateway import Caller, Place
 async def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Place]:
     """In both protocol eras: sessions of the older one, self-contained requests of the newer one."""
     backend = FakeBackend()
-    gateway = Gateway(Settings(backend="fake"), backend)
+    gateway = Gateway(Settings(), backend)
     current = [auth.LOCAL_OWNER]
     for module in ("runs", "sandboxes", "files", "packages"):
         monkeypatch.setattr(f"sandpod_gateway.mcp.tools.{module}.current_owner", lambda: current[0])

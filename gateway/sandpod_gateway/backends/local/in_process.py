@@ -1,7 +1,7 @@
 """A backend whose sandboxes live and end with this process: claims, expiry and clean-up, whatever a sandbox is.
 
-The local and the fake backend are this class with a launcher of their own. It keeps the promises of `base.py`; what a
-sandbox is made of, and how it is reached, is the launcher's business.
+The local backend, and the one that tests use in its place, are this class with a launcher of their own. It keeps the
+promises of `base.py`; what a sandbox is made of, and how it is reached, is the launcher's business.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """The records of sandboxes that live in this process: who holds them, how many there may be, when they end.
 
-Called by `in_process.py`, for the local backend and the fake one. It is pure bookkeeping: no task, no clock (the time
+Pure bookkeeping: no task, no clock (the time
 is an argument), no process.
 """
 

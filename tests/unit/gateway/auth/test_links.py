@@ -45,7 +45,7 @@ class Place:
 
 @asynccontextmanager
 async def serving(**links: Any) -> AsyncIterator[Place]:
-    settings = Settings(backend="fake", links=LinkSettings(public_url=BASE, **links))
+    settings = Settings(links=LinkSettings(public_url=BASE, **links))
     gateway = Gateway(settings, FakeBackend())
     app = gateway.http_app()
     async with (
@@ -246,7 +246,7 @@ async def test_link_ends_when_it_was_told_to(place: Place) -> None:
 
 
 async def test_without_an_address_there_is_no_link() -> None:
-    gateway = Gateway(Settings(backend="fake"), FakeBackend())
+    gateway = Gateway(Settings(), FakeBackend())
     async with gateway.running(), Client(gateway.mcp) as client:
         answer = await client.call_tool("create_link", {"path": "a.txt"}, raise_on_error=False)
     assert answer.structured_content is not None

@@ -46,13 +46,13 @@ async def serving(settings: Settings, backend: FakeBackend, host: str = "127.0.0
 @pytest.fixture
 def keyed(tmp_path: Path) -> tuple[Settings, str]:
     path, [key] = keys_file(tmp_path, "alice")
-    return Settings(backend="fake", host="0.0.0.0", auth=AuthSettings(keys_file=path)), key
+    return Settings(host="0.0.0.0", auth=AuthSettings(keys_file=path)), key
 
 
 # T28
 @pytest.mark.parametrize("path", ["/mcp", "/mcp/"])
 async def test_both_spellings_of_the_endpoint_answer_without_a_redirect(path: str) -> None:
-    async with serving(Settings(backend="fake"), FakeBackend()) as client:
+    async with serving(Settings(), FakeBackend()) as client:
         answer = await client.post(path, json=CALL, headers={**HEADERS, "x-forwarded-proto": "https"})
     assert answer.status_code == 200
     assert "1\\n" in answer.text
@@ -74,7 +74,7 @@ async def test_without_a_key_nothing_is_answered_and_nothing_is_made(keyed: tupl
 
 # T28
 async def test_another_web_page_can_not_call_a_server_without_keys() -> None:
-    async with serving(Settings(backend="fake"), FakeBackend()) as client:
+    async with serving(Settings(), FakeBackend()) as client:
         foreign = await client.post("/mcp", json=CALL, headers={**HEADERS, "origin": "https://evil.example"})
         rebound = await client.post("/mcp", json=CALL, headers={**HEADERS, "host": "evil.example:8000"})
     assert (foreign.status_code, rebound.status_code) == (403, 421)
@@ -163,7 +163,7 @@ async def test_a_backend_that_can_not_be_reached_makes_the_server_unready(monkey
         raise SandpodError(ErrorCode.BACKEND_UNAVAILABLE, "The cluster can't be reached.", next_step="Look at it.")
 
     monkeypatch.setattr(backend, "check", unreachable)
-    async with serving(Settings(backend="fake"), backend) as client:
+    async with serving(Settings(), backend) as client:
         answer = await client.get("/readyz")
         assert answer.status_code == 503
         assert answer.json()["error"] == "backend_unavailable"
@@ -171,7 +171,7 @@ async def test_a_backend_that_can_not_be_reached_makes_the_server_unready(monkey
 
 
 async def test_broken_utf8_and_broken_json_are_client_errors() -> None:
-    async with serving(Settings(backend="fake"), FakeBackend()) as client:
+    async with serving(Settings(), FakeBackend()) as client:
         for body in (b"{", b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"\xff\xfe"}}', b"", b"[]"):
             answer = await client.post("/mcp", content=body, headers={**HEADERS, "content-type": "application/json"})
             assert 400 <= answer.status_code < 500
@@ -184,7 +184,7 @@ async def test_a_bug_is_told_without_its_text(monkeypatch: pytest.MonkeyPatch) -
         raise RuntimeError("password=hunter2")
 
     monkeypatch.setattr(backend, "list", broken)
-    async with serving(Settings(backend="fake"), backend) as client:
+    async with serving(Settings(), backend) as client:
         answer = await client.post("/mcp", json=CALL, headers=HEADERS)
     assert "hunter2" not in answer.text
     assert "backend_error" in answer.text

@@ -59,7 +59,7 @@ async def callers(folder: Path, *users: str, **limits: int) -> AsyncIterator[lis
     """Serve with these limits; gives a caller for each user, or without any the one of a server without keys."""
     path, keys = keys_file(folder, *users)
     auth = AuthSettings(keys_file=path if users else None)
-    settings = Settings(backend="fake", auth=auth, limits=LimitSettings(**limits))
+    settings = Settings(auth=auth, limits=LimitSettings(**limits))
     gateway = Gateway(settings, FakeBackend())
     async with (
         listening(gateway, settings) as address,

@@ -29,7 +29,7 @@ def backend() -> FakeBackend:
 @pytest.fixture
 async def http(backend: FakeBackend) -> AsyncIterator[httpx2.AsyncClient]:
     """A client with a session of its own."""
-    settings = Settings(backend="fake")
+    settings = Settings()
     async with (
         listening(Gateway(settings, backend), settings) as address,
         httpx2.AsyncClient(base_url=address, headers=ACCEPT) as client,

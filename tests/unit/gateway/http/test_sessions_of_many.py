@@ -58,7 +58,7 @@ async def test_a_silent_call_is_not_silent_on_the_wire(era: str, monkeypatch: py
     assert max(_streamable_http_modern._SSE_PING_INTERVAL, EventSourceResponse.DEFAULT_PING_INTERVAL) <= 30
     monkeypatch.setattr(_streamable_http_modern, "_SSE_PING_INTERVAL", 0.05)
     monkeypatch.setattr(EventSourceResponse, "DEFAULT_PING_INTERVAL", 0.05)
-    settings = Settings(backend="fake")
+    settings = Settings()
     async with served(settings, Gateway(settings, FakeBackend())) as http:
         headers = {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call", "mcp-name": "run_python_code"}
         body = call(SILENT, _meta=NEW)
@@ -80,7 +80,7 @@ async def test_a_silent_call_is_not_silent_on_the_wire(era: str, monkeypatch: py
 # T29
 async def test_a_session_can_be_used_with_its_own_key_alone(tmp_path: Path) -> None:
     path, [alice, bob] = keys_file(tmp_path, "alice", "bob")
-    settings = Settings(backend="fake", auth=AuthSettings(keys_file=path))
+    settings = Settings(auth=AuthSettings(keys_file=path))
     backend = FakeBackend()
     async with served(settings, Gateway(settings, backend)) as http:
         own = await begin(http, authorization=f"Bearer {alice}")
@@ -102,7 +102,7 @@ async def test_a_session_can_be_used_with_its_own_key_alone(tmp_path: Path) -> N
 async def test_a_call_that_is_too_large_is_refused_with_the_limit_and_the_other_way(
     era: Literal["legacy", "auto"],
 ) -> None:
-    settings = Settings(backend="fake")
+    settings = Settings()
     async with (
         served(settings, Gateway(settings, FakeBackend())) as http,
         fastmcp.Client(f"{http.base_url}/mcp", mode=era) as client,
@@ -117,7 +117,7 @@ async def test_a_call_that_is_too_large_is_refused_with_the_limit_and_the_other_
 @pytest.mark.parametrize("ended_by", ["DELETE", "nobody"])
 async def test_sessions_without_number_leave_nothing(ended_by: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fastmcp.settings, "http_session_idle_timeout", 0.5 if ended_by == "nobody" else 3600)
-    settings = Settings(backend="fake")
+    settings = Settings()
     backend = FakeBackend()
     async with served(settings, Gateway(settings, backend)) as http:
         session = await begin(http)
@@ -138,7 +138,7 @@ async def test_sessions_without_number_leave_nothing(ended_by: str, monkeypatch:
 
 # T39
 async def test_number_of_metrics_does_not_depend_on_that_of_sandboxes() -> None:
-    settings = Settings(backend="fake")
+    settings = Settings()
     gateway = Gateway(settings, FakeBackend())
 
     def lines() -> list[str]:

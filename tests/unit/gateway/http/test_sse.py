@@ -54,7 +54,7 @@ async def serving(settings: Settings) -> AsyncIterator[Server]:
 
 @pytest.fixture
 async def server() -> AsyncIterator[Server]:
-    async with serving(Settings(backend="fake")) as started:
+    async with serving(Settings()) as started:
         yield started
 
 
@@ -131,7 +131,7 @@ async def test_a_connection_that_is_cut_ends_the_program(server: Server) -> None
 
 async def test_without_a_key_it_answers_401_and_with_one_it_serves_that_caller(tmp_path: Path) -> None:
     path, [alice, bob] = keys_file(tmp_path, "alice", "bob")
-    async with serving(Settings(backend="fake", auth=AuthSettings(keys_file=path))) as server:
+    async with serving(Settings(auth=AuthSettings(keys_file=path))) as server:
         async with httpx2.AsyncClient() as http:
             for headers in ({}, {"authorization": "Bearer wrong"}):
                 assert (await http.get(f"{server.address}/sse", headers=headers)).status_code == 401

@@ -46,7 +46,7 @@ def claims() -> dict[str, set[tuple[str, str]]]:
 
 
 async def test_every_sentence_that_a_model_is_told_is_in_the_table_and_no_other() -> None:
-    gateway = Gateway(Settings(backend="fake"), FakeBackend())
+    gateway = Gateway(Settings(), FakeBackend())
     async with gateway.running(), Client(gateway.mcp) as client:
         told = {sentence for text in await texts(client) for sentence in sentences(text)} - {""}
     assert sorted(told - claims().keys()) == [], "these are in no row"

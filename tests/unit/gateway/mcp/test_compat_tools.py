@@ -12,7 +12,7 @@ from sandpod_gateway.settings import Settings
 
 
 async def told(*systems: str) -> dict[str, tuple[Any, ...]]:
-    settings = Settings.model_validate({"backend": "fake", "compat": {"systems": list(systems)}})
+    settings = Settings.model_validate({"compat": {"systems": list(systems)}})
     async with Client(Gateway(settings, FakeBackend()).mcp) as client:
         return {tool.name: (tool.description, tool.input_schema) for tool in await client.list_tools()}
 

@@ -154,7 +154,7 @@ async def test_every_status_of_a_sandbox_is_named(caller: Caller) -> None:
 
 
 async def test_capabilities_tell_the_limits_and_defaults_that_are_set(caller: Caller) -> None:
-    limits = Settings(backend="fake").limits
+    limits = Settings().limits
     told = (await capabilities(caller))["limits"]
     assert told["run_timeout_default"] == limits.run_timeout
     assert told["run_timeout_max"] == limits.max_run_timeout

@@ -16,7 +16,7 @@ from sandpod_gateway.settings import Settings
 
 @pytest.fixture(params=["auto", "legacy"])
 async def client(request: pytest.FixtureRequest) -> AsyncIterator[Client[Any]]:
-    gateway = Gateway(Settings(backend="fake"), FakeBackend())
+    gateway = Gateway(Settings(), FakeBackend())
     async with gateway.running(), Client(gateway.mcp, mode=request.param) as connected:
         yield connected
 
