@@ -1,12 +1,25 @@
-"""A file's bytes as what JSON can hold: text, or base64. Pure; called by `files.py` and the file tools."""
+"""A file's bytes as what an answer can hold: text, base64, or a picture. Pure."""
 
 import base64
 import binascii
 import mimetypes
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Final, Literal
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
+
+PICTURES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+MAX_PICTURES: Final = 400 * 1024
+"""Bytes of all pictures of one run before base64, which makes a third more of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """An image that a run showed."""
+
+    mime_type: str
+    data: bytes = field(repr=False)
 
 
 def mime_type(path: str) -> str:

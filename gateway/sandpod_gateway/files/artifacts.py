@@ -9,12 +9,11 @@ from typing import Annotated, Final
 from pydantic import BaseModel, ConfigDict, Field
 
 from sandpod_gateway.api.results import ArtifactContent, ArtifactList, ErrorCode
-from sandpod_gateway.content import as_text, mime_type
+from sandpod_gateway.content import MAX_PICTURES, PICTURES, Picture, as_text, mime_type
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.service import MAX_READ, Files, told_path
 from sandpod_gateway.runner.messages import ArtifactEntry, checked
 from sandpod_gateway.runner.run_ids import split_run_id
-from sandpod_gateway.runs.result import MAX_PICTURES, PICTURES, Picture
 
 MAX_LISTED: Final = 500
 MAX_ARTIFACT: Final = 128 * 2**20

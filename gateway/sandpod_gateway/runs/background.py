@@ -12,14 +12,15 @@ from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.run_results import ContextList, ContextRestarted, Outcome, RunList, RunOutput, RunStarted
 from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.limits import RunLimits, check_run
+from sandpod_gateway.limits import RunLimits
 from sandpod_gateway.runner.connection import RunnerConnection
 from sandpod_gateway.runner.messages import Ended, checked
 from sandpod_gateway.runner.run_ids import new_run, no_such_run, run_id, split_run_id
 from sandpod_gateway.runs.hints import hint_for
 from sandpod_gateway.runs.places import place_of
-from sandpod_gateway.runs.recorder import Running, RunRequest
+from sandpod_gateway.runs.recorder import Running
 from sandpod_gateway.runs.reports import Listing, Tail, run_output
+from sandpod_gateway.runs.request import RunRequest, check_run
 from sandpod_gateway.runs.result import Reading, Showing
 from sandpod_gateway.runs.service import start_run
 from sandpod_gateway.sandboxes.availability import forgotten

@@ -10,53 +10,18 @@ from typing import Final
 
 from sandpod_gateway.api.run_results import RunResult
 from sandpod_gateway.backends.base import SandboxRecord
+from sandpod_gateway.content import Picture
 from sandpod_gateway.runner.messages import Ended
 from sandpod_gateway.runner.run_ids import run_id
 from sandpod_gateway.runs.ansi import Stripper
 from sandpod_gateway.runs.capture import Capture
 from sandpod_gateway.runs.hints import Place, hint_for
 from sandpod_gateway.runs.progress import OutputStream
-from sandpod_gateway.runs.result import MAX_ANSWER, Picture, Showing, answer_size
+from sandpod_gateway.runs.request import RunRequest
+from sandpod_gateway.runs.result import MAX_ANSWER, Showing, answer_size
 
 LEAST_CAP: Final = 4 * 1024
 """Bytes of a stream that a result keeps however large the rest of it is."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FreshSandbox:
-    """A sandbox for one run, thrown away afterwards.
-
-    Attributes:
-        template: Its template, or None for the backend's default.
-        cold_start: As `ClaimRequest.cold_start`.
-    """
-
-    template: str | None = None
-    cold_start: bool | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunRequest:
-    """What to run. Times in seconds; `cwd` is relative to the workspace.
-
-    Attributes:
-        context: Name of the context to run in, or None for a fresh process.
-        key: Idempotency key, or None.
-        strip_ansi: Whether colours and other terminal control sequences are taken out of the output.
-        packages: What is installed before it, unless it is there.
-    """
-
-    language: str
-    code: str
-    args: list[str] = field(default_factory=list)
-    env: dict[str, str] = field(default_factory=dict)
-    cwd: str = "."
-    stdin: str | None = None
-    timeout: float | None = None
-    context: str | None = None
-    key: str | None = None
-    strip_ansi: bool = False
-    packages: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)

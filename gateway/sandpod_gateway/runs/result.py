@@ -11,13 +11,12 @@ from typing import Final
 from pydantic import BaseModel
 
 from sandpod_gateway.api.run_results import Rich, RunOutput
+from sandpod_gateway.content import MAX_PICTURES, PICTURES, Picture
 from sandpod_gateway.runs.hints import about_dropped
 from sandpod_runner.protocol import messages as protocol
 
 MAX_ANSWER: Final = 900 * 1024
 """Bytes of an answer as it is sent: clients refuse one event of 1 MiB."""
-MAX_PICTURES: Final = 400 * 1024
-"""Bytes of all pictures of one run before base64, which makes a third more of them."""
 MAX_SHOWN: Final = 160 * 1024
 """Bytes of all else that a run shows, as they are sent."""
 MAX_VALUE: Final = 96 * 1024
@@ -26,16 +25,7 @@ MAX_TEXT: Final = 32 * 1024
 """Bytes of a last value as plain text; it is cut there, and other forms are left out whole."""
 _GROWTH: Final = 14
 """Most bytes that one of a text takes in an answer: a control character grows to 6 and then 7 more."""
-PICTURES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 TEXTS: Final = frozenset(protocol.MIME_TYPES) - PICTURES
-
-
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """An image that a run showed."""
-
-    mime_type: str
-    data: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)

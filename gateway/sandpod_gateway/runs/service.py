@@ -18,7 +18,7 @@ from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.run_results import Outcome
 from sandpod_gateway.backends.base import ClaimRequest, SandboxRecord
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.limits import RunLimits, check_run
+from sandpod_gateway.limits import RunLimits
 from sandpod_gateway.metrics import Metrics, language_label
 from sandpod_gateway.packages.installer import Installer
 from sandpod_gateway.runner.connection import RunnerConnection
@@ -27,8 +27,9 @@ from sandpod_gateway.runner.messages import Ended, checked
 from sandpod_gateway.runner.run_ids import new_run
 from sandpod_gateway.runs.places import place_of
 from sandpod_gateway.runs.progress import OutputStream, Send
-from sandpod_gateway.runs.recorder import FreshSandbox, RunAnswer, Running, RunRequest
+from sandpod_gateway.runs.recorder import RunAnswer, Running
 from sandpod_gateway.runs.reports import Tail
+from sandpod_gateway.runs.request import FreshSandbox, RunRequest, check_run
 from sandpod_gateway.sandboxes.service import Sandboxes
 from sandpod_runner.protocol import messages as protocol
 

@@ -14,10 +14,10 @@ from mcp_types import ImageContent, TextContent
 from sandpod_api.names import WORKSPACE
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.base import ClaimRequest, SandboxRecord
+from sandpod_gateway.content import Picture
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.mcp import arguments
 from sandpod_gateway.metrics import Metrics
-from sandpod_gateway.runs.result import Picture
 from sandpod_gateway.sandboxes.service import Sandboxes
 
 logger = logging.getLogger(__name__)

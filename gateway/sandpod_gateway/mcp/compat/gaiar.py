@@ -22,7 +22,7 @@ from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.service import MAX_ENTRIES
 from sandpod_gateway.mcp.compat.common import CHANGE, READ, Sessions, in_workspace, speaking, spoken
 from sandpod_gateway.mcp.services import Parts
-from sandpod_gateway.runs.recorder import RunRequest
+from sandpod_gateway.runs.request import RunRequest
 
 _HOME: Final = "/mnt/data"
 _SESSION: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)

@@ -20,7 +20,7 @@ from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.mcp.compat.common import CHANGE, READ, Sessions, in_workspace, sentence, speaking, spoken
 from sandpod_gateway.mcp.compat.settings import CompatSettings
 from sandpod_gateway.mcp.services import Parts
-from sandpod_gateway.runs.recorder import RunRequest
+from sandpod_gateway.runs.request import RunRequest
 
 _HOME: Final = "/app/results"
 _WAIT: Final = 5.0  # seconds that its package tools wait

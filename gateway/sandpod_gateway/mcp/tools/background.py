@@ -12,7 +12,7 @@ from sandpod_gateway.mcp.tool_results import answering, output_schema
 from sandpod_gateway.mcp.tools.links import LinkMaker
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.runs.background import BackgroundRuns
-from sandpod_gateway.runs.recorder import RunRequest
+from sandpod_gateway.runs.request import RunRequest
 from sandpod_gateway.runs.result import Reading
 
 Code = Annotated[str, Field(description="The program, or the command for the shell.")]

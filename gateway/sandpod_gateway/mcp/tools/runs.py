@@ -14,7 +14,8 @@ from sandpod_gateway.mcp.progress import progress_sender
 from sandpod_gateway.mcp.tool_results import answering, output_schema
 from sandpod_gateway.mcp.tools.links import LinkMaker
 from sandpod_gateway.metrics import Metrics
-from sandpod_gateway.runs.recorder import FreshSandbox, RunAnswer, RunRequest
+from sandpod_gateway.runs.recorder import RunAnswer
+from sandpod_gateway.runs.request import FreshSandbox, RunRequest
 from sandpod_gateway.runs.service import Runs
 
 PythonCode = Annotated[

@@ -13,11 +13,11 @@ from sandpod_api.names import WORKSPACE
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.run_results import Language, Outcome
 from sandpod_gateway.auth.api_keys import current_owner
+from sandpod_gateway.content import Picture
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.mcp.compat.common import CHANGE, Sessions, in_workspace, sentence, speaking, spoken
 from sandpod_gateway.mcp.services import Parts
-from sandpod_gateway.runs.recorder import RunRequest
-from sandpod_gateway.runs.result import Picture
+from sandpod_gateway.runs.request import RunRequest
 
 _PROGRAM: Final = Path(__file__).with_name("chart_program.py")
 _MAX_CHART: Final = 256 * 1024

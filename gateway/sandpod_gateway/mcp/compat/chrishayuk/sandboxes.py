@@ -12,7 +12,7 @@ from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.service import MAX_ENTRIES, MAX_READ
 from sandpod_gateway.mcp.compat.common import CHANGE, READ, Sessions, in_workspace, sentence, speaking, spoken
 from sandpod_gateway.mcp.services import Parts
-from sandpod_gateway.runs.recorder import FreshSandbox, RunRequest
+from sandpod_gateway.runs.request import FreshSandbox, RunRequest
 
 _CONTEXT: Final = "session"
 _HOME: Final = "/"

@@ -21,7 +21,7 @@ from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.mcp.compat.common import READ, Sessions, sentence, speaking
 from sandpod_gateway.mcp.compat.settings import CompatSettings
 from sandpod_gateway.mcp.services import Parts
-from sandpod_gateway.runs.recorder import RunRequest
+from sandpod_gateway.runs.request import RunRequest
 
 _PROGRAM: Final = Path(__file__).with_name("telnet_program.py")
 _SESSION: Final = "telnet"
