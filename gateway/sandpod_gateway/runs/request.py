@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from sandpod_api.results import ErrorCode
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.limits import (
     MAX_ARGUMENTS,
@@ -13,7 +13,7 @@ from sandpod_gateway.limits import (
     check_text,
     text_size,
 )
-from sandpod_runner import protocol
+from sandpod_runner.protocol import messages as protocol
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -32,8 +32,8 @@ from sandpod_gateway.backends.local.settings import LocalSettings
 from sandpod_gateway.backends.local.start import Isolated, start_plain
 from sandpod_gateway.backends.local.warm_pool import WarmPool
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.runner.connection import open_connection
-from sandpod_gateway.runner.demux import ConnectionLostError
+from sandpod_runner.protocol import frames
+from sandpod_runner.protocol import messages as protocol
 
 logger = logging.getLogger(__name__)
 
@@ -192,7 +192,7 @@ class LocalLauncher:
             await self._greet(cell)
         except BaseException as error:
             await cell.end()
-            if isinstance(error, ConnectionLostError | OSError | TimeoutError):
+            if isinstance(error, OSError):  # a TimeoutError is one
                 logger.warning("a sandbox did not start: %r", process.last_words)
                 raise _failed("A sandbox did not start.", str(error) or None) from error
             raise
@@ -200,18 +200,31 @@ class LocalLauncher:
 
     @staticmethod
     async def _greet(cell: LocalCell) -> None:
-        """Wait until the runner says hello. It may import modules first, so more than one hello is tried."""
+        """Wait until the runner says hello. It may import modules first, so more than one stream is tried."""
         async with asyncio.timeout(_START_SECONDS):
             while True:
+                stream = await cell.connect()
                 try:
-                    connection = await open_connection(await cell.connect())
-                except ConnectionLostError:
-                    if cell.ended:
-                        raise
-                    await asyncio.sleep(_AGAIN_SECONDS)
-                    continue
-                await connection.close()
-                return
+                    if await _says_hello(stream):
+                        return
+                finally:
+                    await stream.close()
+                if cell.ended:
+                    raise ConnectionError("the runner has ended")
+                await asyncio.sleep(_AGAIN_SECONDS)
+
+
+async def _says_hello(stream: ByteStream) -> bool:
+    """Return whether the first frame on a stream is the runner's hello in the gateway's version."""
+    decoder = frames.Decoder()
+    try:
+        await stream.write(frames.encode({"t": "hello", "version": protocol.VERSION}))
+        while data := await stream.read():
+            for frame in decoder.feed(data):
+                return frame.header.get("t") == "hello" and frame.header.get("version") == protocol.VERSION
+    except (ConnectionError, frames.FrameError):
+        pass
+    return False
 
 
 def _failed(message: str, cause: str | None) -> SandpodError:

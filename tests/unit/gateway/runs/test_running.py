@@ -11,9 +11,9 @@ from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.content import MAX_PICTURES
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.runner.messages import Ended
-from sandpod_gateway.runs.recorder import RunAnswer, Running, RunRequest
+from sandpod_gateway.runs.recorder import RunAnswer, Running
 from sandpod_gateway.runs.request import RunRequest
-from sandpod_gateway.runs.result import MAX_PICTURES, MAX_SHOWN, MAX_TEXT, MAX_VALUE
+from sandpod_gateway.runs.result import MAX_SHOWN, MAX_TEXT, MAX_VALUE
 from sandpod_gateway.runs.service import Runs
 from sandpod_gateway.settings import LimitSettings
 from sandpod_runner.protocol import messages as protocol
