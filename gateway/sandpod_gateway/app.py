@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from typing import Final
 
 import anyio
+from fastmcp.server.dependencies import get_http_request
 from starlette.applications import Starlette
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Mount
@@ -24,6 +25,7 @@ from sandpod_gateway.auth.link_tokens import Links
 from sandpod_gateway.backends.base import Backend
 from sandpod_gateway.capabilities import capabilities
 from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.files.links import LinkMaker
 from sandpod_gateway.files.service import Files
 from sandpod_gateway.files.transfers import Transfers
 from sandpod_gateway.http.bodies import Requests
@@ -33,7 +35,6 @@ from sandpod_gateway.http.session_limits import Places
 from sandpod_gateway.http.transports import Transports
 from sandpod_gateway.mcp.server import create_mcp
 from sandpod_gateway.mcp.services import Parts
-from sandpod_gateway.mcp.tools.links import LinkMaker
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.packages.installer import Installer
 from sandpod_gateway.periodic import every
@@ -78,7 +79,7 @@ class Gateway:
             background=BackgroundRuns(self._sandboxes, limits),
             sandboxes=self._sandboxes,
             files=Files(self._sandboxes, self.metrics, max_upload=settings.limits.upload_bytes),
-            links=LinkMaker(self._sandboxes, links, settings.links),
+            links=LinkMaker(self._sandboxes, links, expires=settings.links.expires, address=self._address),
             installer=self._installer,
             metrics=self.metrics,
         )
@@ -131,6 +132,15 @@ class Gateway:
                 await self._installer.close()
                 await self._sandboxes.close()
                 await self._backend.close()
+
+    def _address(self) -> str | None:
+        """Return the address that the caller knows this server by, or None over standard input and output."""
+        if self._settings.links.public_url is not None:
+            return self._settings.links.public_url
+        try:
+            return str(get_http_request().base_url).rstrip("/")
+        except RuntimeError:
+            return None
 
     async def _read_link_keys(self) -> None:
         try:

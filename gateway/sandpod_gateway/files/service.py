@@ -85,6 +85,22 @@ def told_path(path: str) -> str:
     return path if inside == ".." or inside.startswith("../") else inside
 
 
+def inside_workspace(path: str) -> str:
+    """Return a path relative to the workspace, without dots, as links and results name it.
+
+    Raises:
+        SandpodError: invalid_path: it leads out, or is the workspace itself.
+    """
+    inside = posixpath.relpath(posixpath.join(WORKSPACE, path), WORKSPACE)
+    if inside in {".", ".."} or inside.startswith("../"):
+        raise SandpodError(
+            ErrorCode.INVALID_PATH,
+            "The path is no file inside the workspace.",
+            next_step="Use a path such as data/table.csv.",
+        )
+    return inside
+
+
 def check_path(path: str) -> None:
     """Refuse what can't be a path.
 

@@ -1,14 +1,10 @@
 """The tools' arguments that several of them share, each described once for the model that calls them."""
 
-import posixpath
 from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from sandpod_api.names import WORKSPACE
 from sandpod_api.types import MAX_LIFETIME
-from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.errors import SandpodError
 
 Sandbox = Annotated[
     str | None,
@@ -70,22 +66,6 @@ Packages = Annotated[
 StripAnsi = Annotated[bool, Field(description="Take colours and other terminal control sequences out of the output.")]
 RunId = Annotated[str, Field(description="The run's name, as start_run or a run's result tells it.")]
 Path = Annotated[str, Field(description="Path relative to /workspace, or absolute inside it.")]
-
-
-def inside_workspace(path: str) -> str:
-    """Return a path relative to the workspace, without dots, as links and results name it.
-
-    Raises:
-        SandpodError: invalid_path: it leads out, or is the workspace itself.
-    """
-    inside = posixpath.relpath(posixpath.join(WORKSPACE, path), WORKSPACE)
-    if inside in {".", ".."} or inside.startswith("../"):
-        raise SandpodError(
-            ErrorCode.INVALID_PATH,
-            "The path is no file inside the workspace.",
-            next_step="Use a path such as data/table.csv.",
-        )
-    return inside
 
 
 MIN_WORKSPACE: Final = 2**20

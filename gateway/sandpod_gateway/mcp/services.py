@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from sandpod_gateway.files.links import LinkMaker
 from sandpod_gateway.files.service import Files
-from sandpod_gateway.mcp.tools.links import LinkMaker
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.packages.installer import Installer
 from sandpod_gateway.runs.background import BackgroundRuns

@@ -17,7 +17,7 @@ from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.run_results import Language, Outcome
 from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.packages.pip.target import Told
+from sandpod_gateway.packages.report import Report
 from sandpod_gateway.runner.connection import RunnerConnection
 from sandpod_gateway.runner.messages import Ended
 from sandpod_gateway.runner.run_ids import new_run
@@ -39,7 +39,7 @@ exec({code!r}, vars(module))
 """
 
 
-S = TypeVar("S", bound=Told)
+S = TypeVar("S", bound=Report)
 
 
 class _Sink:

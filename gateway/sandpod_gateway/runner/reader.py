@@ -9,7 +9,7 @@ from typing import Final
 
 from sandpod_gateway.backends.base import ByteStream
 from sandpod_gateway.runner.demux import BrokenProtocolError, Inbox
-from sandpod_gateway.runner.time_slices import Turn
+from sandpod_gateway.time_slices import Turn
 from sandpod_runner.protocol.frames import Decoder, Frame, FrameError
 
 MAX_UNASKED: Final = 1000

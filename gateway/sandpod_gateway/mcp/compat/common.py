@@ -16,7 +16,7 @@ from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.base import ClaimRequest, SandboxRecord
 from sandpod_gateway.content import Picture
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.mcp import arguments
+from sandpod_gateway.files.service import inside_workspace
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.sandboxes.service import Sandboxes
 
@@ -133,4 +133,4 @@ def in_workspace(path: str, home: str) -> str:
             path = path[len(folder) :].lstrip("/") or "."
             break
     inside = posixpath.normpath(path)
-    return "." if inside == "." else arguments.inside_workspace(inside)
+    return "." if inside == "." else inside_workspace(inside)

@@ -80,7 +80,9 @@ class _Gaiar:
         self.parts.runs.check(request)
         record = await self.sessions.make(owner, session)
         with self._alone(record.name):
-            answer = self.parts.links.complete(await self.parts.runs.run(owner, request, sandbox=record.name))
+            answer = self.parts.linked_answer(
+                parts.links, await self.parts.runs.run(owner, request, sandbox=record.name)
+            )
         return spoken(_ran(answer.result, session), answer.pictures)
 
     async def upload(self, filename: str, content: str, session_id: str | None, *, overwrite: bool) -> dict[str, Any]:

@@ -73,7 +73,8 @@ class _Johanli:
         owner = current_owner()
         record = await self._sessions.need(owner, sandbox_id)
         request = RunRequest(language=language, code=code)
-        answer = self._parts.links.complete(await self._parts.runs.run(owner, request, sandbox=record.name))
+        answer = await self._parts.runs.run(owner, request, sandbox=record.name)
+        answer = linked_answer(self._parts.links, answer)
         told = _ran(answer.result)
         if language == Language.PYTHON:
             artifacts = answer.result.artifacts

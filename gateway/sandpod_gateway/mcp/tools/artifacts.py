@@ -8,9 +8,9 @@ from pydantic import Field
 from sandpod_gateway.api.results import ArtifactContent, ArtifactList
 from sandpod_gateway.auth.api_keys import current_owner
 from sandpod_gateway.files.artifacts import ArtifactAnswer, Artifacts
+from sandpod_gateway.files.links import LinkMaker
 from sandpod_gateway.mcp import arguments
 from sandpod_gateway.mcp.tool_results import answering, output_schema
-from sandpod_gateway.mcp.tools.links import LinkMaker
 from sandpod_gateway.metrics import Metrics
 
 Since = Annotated[

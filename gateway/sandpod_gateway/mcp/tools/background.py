@@ -7,9 +7,10 @@ from pydantic import Field
 
 from sandpod_gateway.api.run_results import ContextList, ContextRestarted, RunList, RunOutput, RunStarted
 from sandpod_gateway.auth.api_keys import current_owner
+from sandpod_gateway.files.links import LinkMaker
 from sandpod_gateway.mcp import arguments
+from sandpod_gateway.mcp.artifact_links import linked_reading
 from sandpod_gateway.mcp.tool_results import answering, output_schema
-from sandpod_gateway.mcp.tools.links import LinkMaker
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.runs.background import BackgroundRuns
 from sandpod_gateway.runs.request import RunRequest
@@ -80,13 +81,13 @@ def _register_runs(mcp: FastMCP[None], background: BackgroundRuns, links: LinkMa
         What it showed comes with the result, as it does from run_python_code.
         """
         read = await background.read(current_owner(), run_id, cursor=cursor, wait=wait, strip_ansi=strip_ansi)
-        return links.complete_reading(read)
+        return linked_reading(links, read)
 
     @mcp.tool(annotations={"title": "Stop a run", **_END}, output_schema=output_schema(RunOutput))
     @answering(metrics)
     async def stop_run(*, run_id: arguments.RunId) -> Reading:
         """End a run and everything it started, and return how it ended."""
-        return links.complete_reading(await background.stop(current_owner(), run_id))
+        return linked_reading(links, await background.stop(current_owner(), run_id))
 
     @mcp.tool(annotations={"title": "List runs", **_READ}, output_schema=output_schema(RunList))
     @answering(metrics)

@@ -19,11 +19,11 @@ from sandpod_gateway.api.results import (
 from sandpod_gateway.auth.api_keys import current_owner
 from sandpod_gateway.content import decode_base64
 from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.files.links import LinkMaker
 from sandpod_gateway.files.service import MAX_ENTRIES, MAX_READ, Files, check_filename
 from sandpod_gateway.limits import check_text
 from sandpod_gateway.mcp import arguments
 from sandpod_gateway.mcp.tool_results import answering, output_schema
-from sandpod_gateway.mcp.tools.links import LinkMaker
 from sandpod_gateway.metrics import Metrics
 
 Folder = Annotated[str, Field(description="Folder to list, relative to /workspace.")]

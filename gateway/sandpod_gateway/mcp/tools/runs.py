@@ -9,10 +9,11 @@ from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.run_results import Language, RunResult
 from sandpod_gateway.auth.api_keys import current_owner
 from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.files.links import LinkMaker
 from sandpod_gateway.mcp import arguments
+from sandpod_gateway.mcp.artifact_links import linked_answer
 from sandpod_gateway.mcp.progress import progress_sender
 from sandpod_gateway.mcp.tool_results import answering, output_schema
-from sandpod_gateway.mcp.tools.links import LinkMaker
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.runs.recorder import RunAnswer
 from sandpod_gateway.runs.request import FreshSandbox, RunRequest
@@ -48,7 +49,7 @@ def register(mcp: FastMCP[None], runs: Runs, links: LinkMaker, metrics: Metrics)
         ctx: Context, request: RunRequest, sandbox: str | None, fresh: FreshSandbox | None = None
     ) -> RunAnswer:
         send = progress_sender(ctx)
-        return links.complete(await runs.run(current_owner(), request, sandbox=sandbox, fresh=fresh, send=send))
+        return linked_answer(links, await runs.run(current_owner(), request, sandbox=sandbox, fresh=fresh, send=send))
 
     @mcp.tool(annotations={"title": "Run Python", **_ANNOTATIONS}, output_schema=output_schema(RunResult))
     @answering(metrics)

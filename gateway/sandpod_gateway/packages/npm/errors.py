@@ -7,8 +7,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.packages.pip.errors import ConflictError
 from sandpod_gateway.packages.process import refused_address, too_large
+from sandpod_gateway.packages.resolution import ConflictError
 
 _UNREACHABLE: Final = re.compile(
     r"E40[13]|E5\d\d|E429|ENEEDAUTH|ECONN\w+|ENOTFOUND|EAI_AGAIN|E\w*TIMEDOUT|E\w*TIMEOUT|ERR_SOCKET_TIMEOUT|EHOSTUNREACH"

@@ -21,9 +21,8 @@ from sandpod_gateway.packages.npm.errors import damaged
 from sandpod_gateway.packages.npm.requirements import NpmRequirement
 from sandpod_gateway.packages.npm.resolver import Npm, NpmPackage, Resolved
 from sandpod_gateway.packages.npm.state import NpmRecord, NpmState, NpmTarget
-from sandpod_gateway.packages.pip.errors import ConflictError
-from sandpod_gateway.packages.pip.wheels import ANSWERS, FRESH
 from sandpod_gateway.packages.process import too_large
+from sandpod_gateway.packages.resolution import ANSWERS, FRESH, ConflictError
 from sandpod_gateway.packages.sandbox import PackagesInside
 from sandpod_gateway.packages.settings import PackageSettings
 from sandpod_gateway.sandboxes.service import Sandboxes

@@ -8,7 +8,7 @@ from typing import Final
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.packages.pip.requirements import MAX_LENGTH, MAX_REQUESTED, refuse_listed, refuse_unlisted
+from sandpod_gateway.packages.lists import MAX_LENGTH, MAX_REQUESTED, refuse_listed, refuse_unlisted
 from sandpod_gateway.packages.settings import NpmSettings
 
 NAME: Final = r"(?:@[A-Za-z0-9~-][A-Za-z0-9._~-]*/)?[A-Za-z0-9~-][A-Za-z0-9._~-]*"

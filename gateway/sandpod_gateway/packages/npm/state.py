@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from sandpod_gateway.packages.npm.requirements import NAME
-from sandpod_gateway.packages.pip.target import MAX_PACKAGES, Told
+from sandpod_gateway.packages.report import MAX_PACKAGES, Report
 
 LOCATION: Final = rf"^node_modules/{NAME}(/node_modules/{NAME}){{0,20}}$"
 
@@ -78,7 +78,7 @@ class NpmRecord(BaseModel):
         return self.packages.get(f"node_modules/{name}")
 
 
-class NpmState(Told):
+class NpmState(Report):
     """What a sandbox says of its Node.js and its npm packages."""
 
     environment: NpmTarget | None

@@ -11,6 +11,7 @@ from packaging.utils import canonicalize_name
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.packages.process import refused_address, too_large
+from sandpod_gateway.packages.resolution import ConflictError
 
 _NO_MATCH: Final = re.compile(r"No matching distribution found for ([A-Za-z0-9][\w.\-\[\],<>=!~*+ ]{0,200})")
 _VERSIONS: Final = re.compile(
@@ -29,23 +30,6 @@ _ADDRESS: Final = re.compile(r"required by address: ([A-Za-z0-9._-]{1,128});")
 _SOURCE: Final = re.compile(r"source package: ([A-Za-z0-9._-]{1,128});")
 _FULL: Final = re.compile(r"No space left on device|Disk quota exceeded")
 _TOO_LARGE: Final = re.compile(r"File too large")
-
-
-class ConflictError(Exception):
-    """No set of versions satisfies all that was asked for."""
-
-    def __init__(self, cause: str | None) -> None:
-        super().__init__(cause)
-        self.cause = cause
-
-    def told(self) -> SandpodError:
-        """Return it as callers see it."""
-        return SandpodError(
-            ErrorCode.INVALID_ARGUMENT,
-            "The packages, or what they depend on, ask for versions that exclude each other.",
-            cause=self.cause,
-            next_step="Ask for fewer or other versions.",
-        )
 
 
 def failure_of(output: str, max_bytes: int, more: str = "") -> Exception:

@@ -4,8 +4,7 @@ A name reaches pip's command line only in the form that is made here, never as i
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable
-from fnmatch import fnmatchcase
+from collections.abc import Iterable
 from typing import Final
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -13,10 +12,8 @@ from packaging.utils import canonicalize_name
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.packages.lists import MAX_LENGTH, MAX_REQUESTED, refuse_listed, refuse_unlisted
 from sandpod_gateway.packages.settings import PackageSettings
-
-MAX_REQUESTED: Final = 50
-MAX_LENGTH: Final = 200
 
 _CHARACTERS: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._\-\[\], <>=!~*+()]*", re.ASCII)
 
@@ -75,40 +72,8 @@ def check_denied(names: Iterable[str], settings: PackageSettings) -> None:
     refuse_listed(names, settings.deny, _normal)
 
 
-def refuse_listed(names: Iterable[str], patterns: Iterable[str], normal: Callable[[str], str]) -> None:
-    """Refuse names that are on a list; `normal` makes names and patterns comparable.
-
-    Raises:
-        SandpodError: package_blocked.
-    """
-    for name in names:
-        if _matches(name, patterns, normal):
-            raise _blocked(name, "is on this server's list of blocked packages")
-
-
-def refuse_unlisted(names: Iterable[str], patterns: Collection[str], normal: Callable[[str], str]) -> None:
-    """Refuse names that are not on a list, unless it is empty.
-
-    Raises:
-        SandpodError: package_blocked.
-    """
-    for name in names:
-        if patterns and not _matches(name, patterns, normal):
-            raise _blocked(name, "is not on this server's list of allowed packages")
-
-
 def _normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
-
-
-def _matches(name: str, patterns: Iterable[str], normal: Callable[[str], str]) -> bool:
-    return any(fnmatchcase(normal(name), normal(pattern)) for pattern in patterns)
-
-
-def _blocked(name: str, why: str) -> SandpodError:
-    return SandpodError(
-        ErrorCode.PACKAGE_BLOCKED, f"The package {name} {why}.", next_step="Do without it, or ask the administrator."
-    )
 
 
 def satisfied(requirements: Iterable[Requirement], installed: dict[str, str]) -> bool:

@@ -5,11 +5,12 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from sandpod_gateway.packages.report import MAX_PACKAGES, Report
+
 _GLIBC_OLDEST: Final = 5  # manylinux_2_5, the first there is
 _MUSL_OLDEST: Final = 1
 _NAME: Final = re.compile(r"[a-z0-9-]{1,128}")
 
-MAX_PACKAGES: Final = 5000
 
 _Text = Annotated[str, Field(pattern=r"^[\w.+ -]{0,64}$")]
 
@@ -61,15 +62,7 @@ class Target(BaseModel):
         return self.model_dump_json()
 
 
-class Told(BaseModel):
-    """What such a program says."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-    failure: Annotated[str | None, Field(max_length=300)] = None
-
-
-class State(Told):
+class State(Report):
     """What a sandbox says of its Python and its packages, checked."""
 
     environment: Target

@@ -6,7 +6,7 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import IO, Final
+from typing import IO
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -15,14 +15,11 @@ from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.packages.cache import FileCache
 from sandpod_gateway.packages.pip import requirements
-from sandpod_gateway.packages.pip.errors import ConflictError
 from sandpod_gateway.packages.pip.resolver import Pip, Wheel
 from sandpod_gateway.packages.pip.target import Target
 from sandpod_gateway.packages.process import too_large
+from sandpod_gateway.packages.resolution import ANSWERS, FRESH, ConflictError
 from sandpod_gateway.packages.settings import PackageSettings
-
-ANSWERS: Final = 256  # resolutions that are kept
-FRESH: Final = 600.0  # seconds that one is good for: the index may have newer versions then
 
 Wheels = list[tuple[Wheel, IO[bytes], int]]
 

@@ -9,9 +9,9 @@ import pytest
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.packages.pip.errors import ConflictError
 from sandpod_gateway.packages.pip.resolver import Pip
 from sandpod_gateway.packages.pip.target import State, Target
+from sandpod_gateway.packages.resolution import ConflictError
 from sandpod_gateway.packages.settings import PackageSettings
 from support.servers.http_server import web_server
 from support.servers.package_index import Index, package_index, wheel

@@ -2,7 +2,8 @@ import pytest
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.packages.pip.requirements import MAX_REQUESTED, check_allowed, check_denied, parse, satisfied
+from sandpod_gateway.packages.lists import MAX_REQUESTED
+from sandpod_gateway.packages.pip.requirements import check_allowed, check_denied, parse, satisfied
 from sandpod_gateway.packages.settings import PackageSettings
 
 

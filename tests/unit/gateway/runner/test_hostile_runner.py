@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sandpod_gateway.runner import time_slices as turns
+from sandpod_gateway import time_slices as turns
 from sandpod_gateway.runner.connection import open_connection
 from sandpod_gateway.runner.demux import MAX_SHOWN, BrokenProtocolError, ConnectionLostError, Inbox
 from sandpod_gateway.runner.reader import MAX_UNASKED, SMALL_HEADER

@@ -33,7 +33,7 @@ from sandpod_gateway.backends.kubernetes.streams.exec_protocol import (
     parse_status,
     printable,
 )
-from sandpod_gateway.runner.time_slices import Turn
+from sandpod_gateway.time_slices import Turn
 from sandpod_kube.errors import RefusedError, UnreachableError
 
 logger = logging.getLogger(__name__)
