@@ -23,7 +23,7 @@ from sandpod_gateway.auth.api_keys import KeyVerifier, owner_without_keys
 from sandpod_gateway.auth.link_keys import POLL_SECONDS, LinkKeys, MemoryStore
 from sandpod_gateway.auth.link_tokens import Links
 from sandpod_gateway.backends.base import Backend
-from sandpod_gateway.capabilities import capabilities
+from sandpod_gateway.capabilities import capabilities, facts
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.links import LinkMaker
 from sandpod_gateway.files.service import Files
@@ -78,7 +78,12 @@ class Gateway:
             runs=Runs(self._sandboxes, limits, self.metrics, self._installer),
             background=BackgroundRuns(self._sandboxes, limits),
             sandboxes=self._sandboxes,
-            files=Files(self._sandboxes, self.metrics, max_upload=settings.limits.upload_bytes),
+            files=Files(
+                self._sandboxes,
+                self.metrics,
+                max_upload=settings.limits.upload_bytes,
+                default_read=settings.limits.output_chars,
+            ),
             links=LinkMaker(self._sandboxes, links, expires=settings.links.expires, address=self._address),
             installer=self._installer,
             metrics=self.metrics,
@@ -90,6 +95,8 @@ class Gateway:
             auth=self._keys,
             compat=settings.compat,
             max_calls=settings.limits.max_requests_per_owner,
+            toolsets=settings.toolsets,
+            facts=facts(settings),
         )
         self.mcp.resource("sandpod://capabilities", mime_type="application/json")(self._capabilities)
 

@@ -21,7 +21,8 @@ class RunLimits:
         stdin_bytes: Longest input, bytes.
         default_timeout: Seconds for a run that names none.
         max_timeout: Most seconds that a run may ask for.
-        output_cap: Bytes of each stream that a result keeps.
+        output_cap: Bytes of each stream that are kept for a result, head and tail.
+        output_chars: Characters of output that a result has unless its call asks for fewer or more.
         output_limit: Bytes of output at which a run is ended.
     """
 
@@ -30,6 +31,7 @@ class RunLimits:
     default_timeout: float
     max_timeout: float
     output_cap: int
+    output_chars: int
     output_limit: int
 
     def timeout(self, wanted: float | None) -> float:

@@ -11,7 +11,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from sandpod_gateway.api.results import ArtifactContent, ArtifactList, ErrorCode
 from sandpod_gateway.content import MAX_PICTURES, PICTURES, Picture, as_text, mime_type
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.files.service import MAX_READ, Files, told_path
+from sandpod_gateway.files.paths import told_path
+from sandpod_gateway.files.service import MAX_READ, Files
 from sandpod_gateway.runner.messages import ArtifactEntry, checked
 from sandpod_gateway.runner.run_ids import split_run_id
 

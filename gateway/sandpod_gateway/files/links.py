@@ -9,7 +9,7 @@ from sandpod_gateway.api.results import Artifact, ErrorCode, FileLink, Workspace
 from sandpod_gateway.auth.api_keys import current_maker
 from sandpod_gateway.auth.link_tokens import Links
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.files.service import check_path, inside_workspace
+from sandpod_gateway.files.paths import check_path, inside_workspace
 from sandpod_gateway.sandboxes.service import Sandboxes
 
 MAX_URLS: Final = 32 * 1024

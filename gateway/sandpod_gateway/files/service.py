@@ -6,7 +6,6 @@ bounded before it is sent and after it came: the runner is untrusted.
 
 import hashlib
 import mimetypes
-import posixpath
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal
@@ -14,7 +13,6 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from sandpod_api.base import rfc3339
-from sandpod_api.names import WORKSPACE
 from sandpod_gateway.api.results import (
     ErrorCode,
     FileChanged,
@@ -25,9 +23,10 @@ from sandpod_gateway.api.results import (
     FileStat,
     FileWritten,
 )
-from sandpod_gateway.content import as_text
+from sandpod_gateway.content import as_text, mime_type
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.limits import MAX_PATH, check_text
+from sandpod_gateway.files.paths import check_path, told_path
+from sandpod_gateway.limits import MAX_PATH
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.runner.connection import RunnerConnection
 from sandpod_gateway.runner.messages import checked
@@ -38,8 +37,9 @@ from sandpod_runner.protocol.frames import Frame
 
 MAX_READ: Final = 128 * 1024
 """Most bytes of a file in one result: as JSON, counted twice, they stay below what clients take."""
+SMALL_BINARY: Final = 4 * 1024
+"""Bytes of a file that is not text which are returned unasked: more is a waste of a model's attention."""
 MAX_ENTRIES: Final = 2000
-MAX_NAME: Final = 255  # bytes of one file name, as in Linux
 
 
 class _Entry(BaseModel):
@@ -79,64 +79,12 @@ def _time(seconds: float) -> str | None:
         return None
 
 
-def told_path(path: str) -> str:
-    """Return a path as results tell it: relative to the workspace and without dots; one that leads out as it is."""
-    inside = posixpath.relpath(posixpath.join(WORKSPACE, path), WORKSPACE)
-    return path if inside == ".." or inside.startswith("../") else inside
-
-
-def inside_workspace(path: str) -> str:
-    """Return a path relative to the workspace, without dots, as links and results name it.
-
-    Raises:
-        SandpodError: invalid_path: it leads out, or is the workspace itself.
-    """
-    inside = posixpath.relpath(posixpath.join(WORKSPACE, path), WORKSPACE)
-    if inside in {".", ".."} or inside.startswith("../"):
-        raise SandpodError(
-            ErrorCode.INVALID_PATH,
-            "The path is no file inside the workspace.",
-            next_step="Use a path such as data/table.csv.",
-        )
-    return inside
-
-
-def check_path(path: str) -> None:
-    """Refuse what can't be a path.
-
-    Raises:
-        SandpodError: invalid_path.
-    """
-    check_text(path, "path")
-    parts = path.encode().split(b"/")
-    if not path or "\0" in path or len(path.encode()) > MAX_PATH or any(len(part) > MAX_NAME for part in parts):
-        raise SandpodError(
-            ErrorCode.INVALID_PATH,
-            "That is no path: it is empty, too long or has a NUL character in it.",
-            next_step="Use a path inside the workspace, such as data/table.csv.",
-        )
-
-
-def check_filename(name: str) -> None:
-    """Refuse what can't be the name of a file in a folder.
-
-    Raises:
-        SandpodError: invalid_filename.
-    """
-    check_text(name, "filename")
-    if name in {"", ".", ".."} or "/" in name or not name.isprintable() or len(name.encode()) > MAX_NAME:
-        raise SandpodError(
-            ErrorCode.INVALID_FILENAME,
-            "That is no file name: it is empty, too long, or has a slash or a control character in it.",
-            next_step="Use a name such as table.csv, and `path` for the folder.",
-        )
-
-
 class Files:
     """Reads, writes and lists files in callers' sandboxes."""
 
-    def __init__(self, sandboxes: Sandboxes, metrics: Metrics, *, max_upload: int) -> None:
+    def __init__(self, sandboxes: Sandboxes, metrics: Metrics, *, max_upload: int, default_read: int) -> None:
         self._sandboxes = sandboxes
+        self._default_read = default_read
         self._metrics = metrics
         self._max_upload = max_upload
 
@@ -154,7 +102,7 @@ class Files:
         return FileList(sandbox=name, path=told_path(path), entries=entries, truncated=listing.truncated)
 
     async def read(
-        self, owner: str, path: str, *, sandbox: str | None, span: tuple[int, int], encoding: str | None
+        self, owner: str, path: str, *, sandbox: str | None, span: tuple[int, int | None], encoding: str | None
     ) -> FileContent:
         """Read a part of a file.
 
@@ -162,20 +110,26 @@ class Files:
             owner: The caller.
             path: The file.
             sandbox: A handle, or None for the default sandbox.
-            span: Offset and most bytes to read.
+            span: Offset and most bytes to read, or None for the server's default.
             encoding: utf-8, base64, or None for whichever fits.
 
         Raises:
             SandpodError: invalid_path, not_found, invalid_content (not text, and text was asked for).
         """
         check_path(path)
-        offset, limit = span[0], min(span[1], MAX_READ)
+        offset, limit = span[0], min(span[1] or self._default_read, MAX_READ)
         fields = {"path": path, "offset": offset, "limit": limit}
         name, reply = await self.ask(owner, sandbox, "file", {"op": "read", **fields})
         data = reply.payload[:limit]
         size = checked(_Size, reply).size
         self._metrics.file_bytes.labels("out").inc(len(data))
         used, text = as_text(data, encoding)
+        if used == "base64" and encoding is None and span[1] is None and len(data) > SMALL_BINARY:
+            raise SandpodError(
+                ErrorCode.INVALID_CONTENT,
+                f"The file is not text: {mime_type(path)}, {size} bytes.",
+                next_step="Call read_artifact to look at an image, or read_file with encoding=base64 for the bytes.",
+            )
         return FileContent(
             sandbox=name,
             path=told_path(path),

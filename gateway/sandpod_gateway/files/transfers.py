@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.files.service import check_path
+from sandpod_gateway.files.paths import check_path
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.runner.messages import checked, senseless
 from sandpod_gateway.sandboxes.requests import ask_runner, talking

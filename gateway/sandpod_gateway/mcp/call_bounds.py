@@ -12,7 +12,7 @@ from mcp_types import CallToolRequestParams
 
 from sandpod_gateway.api.results import ErrorCode, Problem
 from sandpod_gateway.auth.api_keys import current_owner
-from sandpod_gateway.mcp.tool_results import answer
+from sandpod_gateway.mcp.tool_results import tool_result
 from sandpod_gateway.metrics import Metrics
 
 
@@ -41,7 +41,7 @@ class BoundedCalls(Middleware):
                 message=f"You have {self._per_owner} calls under way, the most for one caller.",
                 next="Wait for some of them to end.",
             )
-            return answer(problem, is_error=True)
+            return tool_result(problem, is_error=True)
         self._calls[owner] += 1
         try:
             return await call_next(context)

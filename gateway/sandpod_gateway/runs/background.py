@@ -6,7 +6,7 @@ kept by the runner there. So any gateway can go on where another one left off.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.run_results import ContextList, ContextRestarted, Outcome, RunList, RunOutput, RunStarted
@@ -66,7 +66,17 @@ class BackgroundRuns:
         run = await ask_runner(self._sandboxes, record, begin, again=True)
         return RunStarted(run_id=run_id(record.name, run), sandbox=record.name, state="running")
 
-    async def read(self, owner: str, name: str, *, cursor: int, wait: float, strip_ansi: bool = False) -> Reading:
+    async def read(
+        self,
+        owner: str,
+        name: str,
+        *,
+        cursor: int,
+        wait: float,
+        until: Literal["output", "end"] = "output",
+        strip_ansi: bool = False,
+        max_output: int | None = None,
+    ) -> Reading:
         """Return what a run has written since the cursor; wait for more, or for its end, if there is nothing yet.
 
         With its result comes what it showed.
@@ -76,6 +86,8 @@ class BackgroundRuns:
             name: The run, as `start` named it.
             cursor: Where the last reading ended.
             wait: Most seconds to wait.
+            until: What to wait for.
+            max_output: Most characters to return, or None for the server's default.
             strip_ansi: Whether terminal control sequences are taken out.
 
         Raises:

@@ -48,21 +48,28 @@ class Capture:
             if len(self._tail) > 2 * self._tail_cap:
                 del self._tail[: -self._tail_cap]
 
-    def read(self, cap: int | None = None) -> Captured:
+    def read(self, most: int | None = None) -> Captured:
         """Return the stream as text, bad UTF-8 replaced, no character split where it was cut.
 
         Args:
-            cap: Keep at most so many bytes instead of all that was kept.
+            most: Characters to keep, half of them from the start, half from the end; all that is kept by default.
         """
-        cap = min(self._head_cap + self._tail_cap, cap if cap is not None else self.total)
-        kept = bytes(self._head + self._tail)
-        if self.total <= cap:
-            return Captured(kept.decode("utf-8", "replace"), self.total, truncated=False)
-        # Where something is lost already, the head and tail that were kept are at least as long as these.
-        head, tail = kept[: cap // 2], kept[len(kept) - (cap - cap // 2) :]
-        left_out = self.total - len(head) - len(tail)
-        text = f"{_whole_head(head)}\n[... {left_out} bytes left out ...]\n{_whole_tail(tail)}"
-        return Captured(text, self.total, truncated=True)
+        if self.total <= self._head_cap + self._tail_cap:
+            text = (self._head + self._tail).decode("utf-8", "replace")
+            if most is None or len(text) <= most:
+                return Captured(text, self.total, truncated=False)
+            head = tail = text
+        else:
+            head, tail = _whole_head(bytes(self._head)), _whole_tail(bytes(self._tail[-self._tail_cap :]))
+        if most is not None:
+            head, tail = head[: most // 2], tail[max(0, len(tail) - (most - most // 2)) :]
+        left_out = self.total - _bytes_of(head) - _bytes_of(tail)
+        return Captured(f"{head}\n[... {left_out} bytes left out ...]\n{tail}", self.total, truncated=True)
+
+
+def _bytes_of(text: str) -> int:
+    """Return how many bytes of a stream a text stands for; a bad one became U+FFFD, which has three in UTF-8."""
+    return len(text.encode()) - 2 * text.count("\ufffd")
 
 
 def _whole_head(data: bytes) -> str:

@@ -10,6 +10,7 @@ from typing import Final
 
 from sandpod_api.names import NETWORK_NONE
 from sandpod_gateway.api.run_results import Outcome
+from sandpod_runner.protocol import messages as protocol
 
 _MISSING_PYTHON: Final = re.compile(r"ModuleNotFoundError: No module named '([\w.]{1,100})'")
 _MISSING_NODE: Final = re.compile(r"Cannot find (?:module|package) '([^'\n]{1,100})'")
@@ -101,6 +102,21 @@ def about_dropped(count: int) -> str | None:
         return None
     things = "1 thing that it showed was" if count == 1 else f"{count} things that it showed were"
     return f"{things} too much to come back here: write such things to files, or show less."
+
+
+def about_rest(run: str, written: int) -> str:
+    """Return where the rest of an output is that was cut.
+
+    Args:
+        run: The run's name.
+        written: Bytes of both streams.
+    """
+    if written <= protocol.KEPT_OUTPUT:
+        return f'The output was cut: read_run(run_id="{run}") returns all of it, in parts.'
+    return (
+        f'The output was cut: read_run(run_id="{run}") returns the last {protocol.KEPT_OUTPUT // 1000} kB. Write large '
+        "output to a file."
+    )
 
 
 def _about_end(outcome: str, detail: str | None, stderr: str, place: Place) -> str | None:

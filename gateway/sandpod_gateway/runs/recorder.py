@@ -14,14 +14,14 @@ from sandpod_gateway.content import Picture
 from sandpod_gateway.runner.messages import Ended
 from sandpod_gateway.runner.run_ids import run_id
 from sandpod_gateway.runs.ansi import Stripper
-from sandpod_gateway.runs.capture import Capture
-from sandpod_gateway.runs.hints import Place, hint_for
+from sandpod_gateway.runs.capture import Capture, Captured
+from sandpod_gateway.runs.hints import Place, about_rest, hint_for
 from sandpod_gateway.runs.progress import OutputStream
 from sandpod_gateway.runs.request import RunRequest
 from sandpod_gateway.runs.result import MAX_ANSWER, Showing, answer_size
 
-LEAST_CAP: Final = 4 * 1024
-"""Bytes of a stream that a result keeps however large the rest of it is."""
+LEAST_OUTPUT: Final = 4 * 1024
+"""Characters of output that a result has however large the rest of it is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,7 @@ class Running:
 
     Attributes:
         theirs: It is the run of an earlier call with the same idempotency key, which is read and not followed.
+        most: Characters of output that its result has; as many as are kept where it is None.
         cursor: Where the reading of such a run goes on.
         received: Up to which offset each stream has come, by the sandbox's word.
         taken: How many bytes of each stream came; offsets are not added up, since a sandbox makes them.
@@ -50,6 +51,7 @@ class Running:
     run: str
     cap: int
     stream: OutputStream | None = None
+    most: int | None = None
     started: float = field(default_factory=time.perf_counter)
     theirs: bool = False
     cursor: int = 0
@@ -99,20 +101,30 @@ class Running:
 
     def answer(self, ended: Ended) -> RunAnswer:
         """Return what the caller gets: cut to what clients take."""
-        cap, pictures = self.cap, list(self.showing.pictures)
+        most, pictures = self.most or 2 * self.cap, list(self.showing.pictures)
         while True:
-            result = self._result(ended, cap)
-            if cap <= LEAST_CAP or answer_size(result, pictures) <= MAX_ANSWER:
+            result = self._result(ended, most)
+            if most <= LEAST_OUTPUT or answer_size(result, pictures) <= MAX_ANSWER:
                 return RunAnswer(result, pictures)
-            cap //= 2
+            most //= 2
 
-    def _result(self, ended: Ended, cap: int) -> RunResult:
-        out, err = self.stdout.read(cap), self.stderr.read(cap)
+    def _shared(self, most: int) -> tuple[Captured, Captured]:
+        """Return both streams in so many characters; where they do not fit, each has half at least."""
+        out, err = self.stdout.read(), self.stderr.read()
+        if len(out.text) + len(err.text) <= most:
+            return out, err
+        for_err = min(len(err.text), max(most // 2, most - len(out.text)))
+        return self.stdout.read(most - for_err), self.stderr.read(for_err)
+
+    def _result(self, ended: Ended, most: int) -> RunResult:
+        out, err = self._shared(most)
         dropped = self.showing.dropped + ended.displays_dropped
         hint = hint_for(ended.outcome, ended.detail, err.text, self.place, dropped)
+        name = run_id(self.record.name, self.run)
+        rest = about_rest(name, out.total + err.total) if out.truncated or err.truncated else None
         return RunResult(
             sandbox=self.record.name,
-            run_id=run_id(self.record.name, self.run),
+            run_id=name,
             outcome=ended.outcome,
             exit_code=ended.exit_code,
             signal=ended.signal,
@@ -133,5 +145,5 @@ class Running:
             cpu_ms=round(ended.cpu_ms, 3),
             max_rss_bytes=ended.max_rss_bytes,
             progress_dropped_bytes=self.stream.dropped if self.stream is not None else 0,
-            hint=" ".join(filter(None, (self.note, hint))) or None,
+            hint=" ".join(filter(None, (self.note, hint, rest))) or None,
         )

@@ -36,6 +36,7 @@ class RunRequest:
     Attributes:
         context: Name of the context to run in, or None for a fresh process.
         key: Idempotency key, or None.
+        max_output: Most characters of output that the result holds, or None for the server's default.
         strip_ansi: Whether colours and other terminal control sequences are taken out of the output.
         packages: What is installed before it, unless it is there.
     """
@@ -50,6 +51,7 @@ class RunRequest:
     context: str | None = None
     key: str | None = None
     strip_ansi: bool = False
+    max_output: int | None = None
     packages: list[str] = field(default_factory=list)
 
 
@@ -77,7 +79,8 @@ def check_run(request: RunRequest, limits: RunLimits) -> None:
     timeout = limits.timeout(request.timeout)
     if not 0 < timeout <= limits.max_timeout:
         raise _invalid(
-            f"A run's timeout is more than 0 and at most {limits.max_timeout:g} seconds.", "Ask for a shorter run."
+            f"A run's timeout is more than 0 and at most {limits.max_timeout:g} seconds.",
+            "Set a timeout in that range; start_run is for programs that take long.",
         )
     _check_arguments(request)
     _check_name(request.context, "context")
@@ -88,7 +91,7 @@ def _check_language(language: str) -> None:
     if not protocol.LANGUAGE.fullmatch(language):
         raise SandpodError(
             ErrorCode.UNSUPPORTED_LANGUAGE,
-            "There is no such language.",
+            "Unsupported language.",
             next_step="Use python, javascript, shell or one that the sandbox's template adds: sandpod://capabilities "
             "lists them.",
         )

@@ -120,8 +120,9 @@ class Runs:
         if request.packages:
             await self._installer.require(record, request.packages, request.language)
         stream = OutputStream(send) if send is not None else None
-        running = Running(record, request, new_run(), self._limits.output_cap, stream)
-        running.note = self._sandboxes.resume_note(record, request.context)
+        most = request.max_output or self._limits.output_chars
+        running = Running(record, request, new_run(), self._limits.output_cap, stream, most)
+        running.note = self._sandboxes.lost_note(record, request.context)
         pump = asyncio.create_task(stream.pump()) if stream is not None else None
         keeper = asyncio.create_task(self._sandboxes.keep_alive(record))
         self._metrics.active_runs.inc()

@@ -12,7 +12,7 @@ from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.errors import SandpodError
 
 _ENDED: Final = {
-    Reason.TTL_EXPIRED: "The sandbox has expired: its lifetime (ttl) is over.",
+    Reason.TTL_EXPIRED: "The sandbox has expired: its lifetime (ttl) was over.",
     Reason.IDLE_TIMEOUT: "The sandbox has expired: it was not used for its idle timeout.",
 }
 
@@ -41,6 +41,14 @@ def require_usable(record: SandboxRecord) -> None:
         cause=record.message or record.reason,
         next_step="Try again in a moment.",
     )
+
+
+def gone(record: SandboxRecord | None) -> str | None:
+    """Return what became of a default sandbox that has ended, in a sentence; None where there was none."""
+    if record is None:
+        return None
+    why = _ENDED.get(Reason(record.reason)) if record.reason in _ENDED else record.message
+    return f"Your previous default sandbox is gone, with its files: {(why or 'it ended.').removeprefix('The sandbox ')}"
 
 
 def forgotten(record: SandboxRecord | None) -> str | None:

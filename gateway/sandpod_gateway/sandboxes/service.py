@@ -1,7 +1,7 @@
 """Who holds which sandbox, and the one connection to each that is in use.
 
-Called by the tools and by `runs.py`. Every handle that comes from outside goes through `resolve`, the only place where
-a sandbox's owner is compared with the caller: another's sandbox is answered exactly like one that does not exist.
+Every handle that comes from outside goes through `find`, the only place where a sandbox's owner is compared with the
+caller: another's sandbox is answered exactly like one that does not exist.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.runner.connection import RunnerConnection, open_connection
 from sandpod_gateway.runner.demux import ConnectionLostError
-from sandpod_gateway.sandboxes.availability import forgotten, require_usable
+from sandpod_gateway.sandboxes.availability import forgotten, gone, require_usable
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +41,7 @@ class _Slot:
     last_used: float = 0.0
     closing: bool = False
     told: set[str] = field(default_factory=set)  # resumes and contexts whose caller was told of them
+    replaces: str | None = None  # what to tell the first caller of the sandbox that was here before
 
 
 class Sandboxes:
@@ -52,7 +53,7 @@ class Sandboxes:
         self._slots: dict[str, _Slot] = {}
 
     async def resolve(self, owner: str, handle: str | None, *, make: bool = True) -> SandboxRecord:
-        """Return the caller's sandbox of that handle, or its default one; a suspended one is resumed for the call.
+        """Return the caller's sandbox of that handle or name, or its default one; a suspended one is resumed.
 
         Args:
             owner: The caller.
@@ -63,16 +64,9 @@ class Sandboxes:
             SandpodError: session_not_found, for what is not there, has ended or is someone else's; sandbox_lost;
                 or what the backend says when none can be had.
         """
-        if handle is None:
+        if handle in {None, "", DEFAULT_SESSION}:
             return await self._default(owner, make=make)
-        record = await self._backend.get(handle)
-        if record is None or record.owner != owner:
-            raise SandpodError(
-                ErrorCode.SESSION_NOT_FOUND,
-                "There is no such sandbox.",
-                next_step="Call list_sandboxes, or leave the sandbox out to use your default one.",
-            )
-        return await self._awake(record)
+        return await self._awake(await self.find(owner, handle))
 
     async def _awake(self, record: SandboxRecord) -> SandboxRecord:
         """Return the sandbox once it takes calls."""
@@ -83,16 +77,22 @@ class Sandboxes:
         return record
 
     async def _default(self, owner: str, *, make: bool) -> SandboxRecord:
+        ended = None
         for record in await self._backend.list(owner):
-            if record.session == DEFAULT_SESSION and record.status in {"Ready", "Suspended"}:
-                return await self._awake(record)
+            if record.session == DEFAULT_SESSION:
+                if record.status in {"Ready", "Suspended"}:
+                    return await self._awake(record)
+                ended = record
         if not make:
             raise SandpodError(
                 ErrorCode.SESSION_NOT_FOUND,
-                "You have no default sandbox now, so there is nothing in it.",
-                next_step="Run a program or write a file, which makes one, or name a sandbox of list_sandboxes.",
+                "You have no default sandbox now, so there are no files in it.",
+                cause=gone(ended),
+                next_step="Run a program or write a file to start one, or name a sandbox from list_sandboxes.",
             )
-        return await self.create(ClaimRequest(owner=owner, session=DEFAULT_SESSION))
+        made = await self.create(ClaimRequest(owner=owner, session=DEFAULT_SESSION))
+        self._slots.setdefault(made.name, _Slot()).replaces = gone(ended)
+        return made
 
     async def create(self, request: ClaimRequest) -> SandboxRecord:
         """Claim a sandbox.
@@ -123,23 +123,32 @@ class Sandboxes:
         return await self._backend.templates()
 
     async def find(self, owner: str, handle: str) -> SandboxRecord:
-        """Return the caller's sandbox of that handle, also one that has ended.
+        """Return the caller's sandbox of that handle or name, also one that has ended.
 
         Raises:
             SandpodError: session_not_found.
         """
         record = await self._backend.get(handle)
         if record is None or record.owner != owner:
-            return await self.resolve(owner, handle)
+            if not (named := [own for own in await self._backend.list(owner) if own.session == handle]):
+                raise SandpodError(
+                    ErrorCode.SESSION_NOT_FOUND,
+                    "There is no such sandbox.",
+                    next_step="Call list_sandboxes, or leave `sandbox` out to use your default one.",
+                )
+            record = next((own for own in named if own.status in {"Ready", "Suspended"}), named[-1])
         return record
 
-    def resume_note(self, record: SandboxRecord, context: str | None) -> str | None:
-        """Return what the last resume took from a context, for the first run in it since; None for any other."""
-        lost = forgotten(record)
+    def lost_note(self, record: SandboxRecord, context: str | None) -> str | None:
+        """Return what is gone that a caller may count on, for the first run after that; None for any other.
+
+        That is the default sandbox which this one replaces, or what the last resume took from a context.
+        """
         slot = self._slots.setdefault(record.name, _Slot())
+        (replaces, slot.replaces), lost = (slot.replaces, None), forgotten(record)
         key = f"{record.resumed} {context}"
         if context is None or lost is None or key in slot.told or len(slot.told) >= MAX_TOLD:
-            return None
+            return replaces
         slot.told.add(key)
         return lost
 

@@ -120,6 +120,8 @@ FILE_PART: Final = 1024 * 1024
 """Largest part of a file in one frame, bytes."""
 HIDDEN: Final = ".sandpod"
 """Folder of the workspace that is the runner's own: no file operation shows it or reaches into it."""
+KEPT_OUTPUT: Final = 1536 * 1024
+"""Bytes of output that are kept of each run; of a detached one more."""
 MAX_RUNS: Final = 64
 """Runs at once in one sandbox."""
 ORPHAN_GRACE: Final = 10.0

@@ -11,7 +11,7 @@ from sandpod_runner.output.output_log import OutputLog
 from sandpod_runner.output.spill_file import SpillFile, SpillFolder
 from sandpod_runner.protocol.errors import Refusal, refusal_of
 from sandpod_runner.protocol.fields import flag, run_name, whole
-from sandpod_runner.protocol.messages import MAX_RUNS, ORPHAN_GRACE
+from sandpod_runner.protocol.messages import KEPT_OUTPUT, MAX_RUNS, ORPHAN_GRACE
 from sandpod_runner.runs.cell import CellRun
 from sandpod_runner.runs.delivery import Delivery, Owner
 from sandpod_runner.runs.guard import Guard
@@ -22,7 +22,7 @@ from sandpod_runner.runs.run import Run, Toolbox
 
 logger = logging.getLogger(__name__)
 
-SHORT_LOG: Final = 1536 * 1024
+SHORT_LOG: Final = KEPT_OUTPUT
 """Bytes of output that are kept in memory for a stream that comes in the place of a lost one."""
 LONG_LOG: Final = 1024 * 1024
 """The same of runs that are remembered long, which have a file beside it."""

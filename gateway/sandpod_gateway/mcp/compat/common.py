@@ -16,7 +16,7 @@ from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.base import ClaimRequest, SandboxRecord
 from sandpod_gateway.content import Picture
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.files.service import inside_workspace
+from sandpod_gateway.files.paths import inside_workspace
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.sandboxes.service import Sandboxes
 

@@ -1,50 +1,36 @@
-"""The tools for runs that nobody waits for, and for contexts. Called by MCP clients, registered by `server.py`."""
+"""The toolset `background`: runs that nobody waits for."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
-from fastmcp import FastMCP
 from pydantic import Field
 
-from sandpod_gateway.api.run_results import ContextList, ContextRestarted, RunList, RunOutput, RunStarted
+from sandpod_gateway.api.package_results import Installation
+from sandpod_gateway.api.run_results import RunList, RunOutput, RunStarted
 from sandpod_gateway.auth.api_keys import current_owner
 from sandpod_gateway.files.links import LinkMaker
 from sandpod_gateway.mcp import arguments
 from sandpod_gateway.mcp.artifact_links import linked_reading
-from sandpod_gateway.mcp.tool_results import answering, output_schema
-from sandpod_gateway.metrics import Metrics
+from sandpod_gateway.mcp.toolbox import Toolbox
+from sandpod_gateway.packages.installer import Installer
 from sandpod_gateway.runs.background import BackgroundRuns
 from sandpod_gateway.runs.request import RunRequest
 from sandpod_gateway.runs.result import Reading
 
-Code = Annotated[str, Field(description="The program, or the command for the shell.")]
-LanguageName = Annotated[
-    str,
-    Field(
-        description="python, javascript, shell, or one that the sandbox's template adds; the capabilities list them."
-    ),
-]
-Cursor = Annotated[int, Field(ge=0, le=2**62, description="Where the last read_run ended; 0 is the beginning.")]
-Wait = Annotated[float, Field(ge=0, le=300, description="Seconds to wait for output or the end, if there is none yet.")]
-RequiredContext = Annotated[str, Field(description="Name of the context.")]
-
-_READ = {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": True, "openWorldHint": False}
-_RUN = {"readOnlyHint": False, "destructiveHint": True, "idempotentHint": False, "openWorldHint": False}
-_END = {"readOnlyHint": False, "destructiveHint": True, "idempotentHint": True, "openWorldHint": False}
+Code = Annotated[str, Field(description="The program, or the shell command.")]
+Cursor = Annotated[int, Field(ge=0, le=2**62, description="`cursor` of the last read_run; 0 is the beginning.")]
+Wait = Annotated[float, Field(ge=0, le=300, description="Most seconds to wait.")]
+Until = Annotated[Literal["output", "end"], Field(description="What to wait for: new output, or the run's end.")]
+InstallationName = Annotated[str, Field(description="`installation` of install_packages.")]
 
 
-def register(mcp: FastMCP[None], background: BackgroundRuns, links: LinkMaker, metrics: Metrics) -> None:
-    """Add the tools to a server."""
-    _register_runs(mcp, background, links, metrics)
-    _register_contexts(mcp, background, metrics)
+def register(toolbox: Toolbox, background: BackgroundRuns, installer: Installer, links: LinkMaker) -> None:
+    """Add the tools."""
 
-
-def _register_runs(mcp: FastMCP[None], background: BackgroundRuns, links: LinkMaker, metrics: Metrics) -> None:
-    @mcp.tool(annotations={"title": "Start a run", **_RUN}, output_schema=output_schema(RunStarted))
-    @answering(metrics)
+    @toolbox.tool("Start a run", toolset="background", effect="run", result=RunStarted)
     async def start_run(
         *,
         code: Code,
-        language: LanguageName = "python",
+        language: arguments.LanguageName = "python",
         sandbox: arguments.Sandbox = None,
         context: arguments.Context = None,
         timeout: arguments.Timeout = None,  # noqa: ASYNC109  # the program's, enforced in its sandbox
@@ -54,9 +40,10 @@ def _register_runs(mcp: FastMCP[None], background: BackgroundRuns, links: LinkMa
         cwd: arguments.Cwd = ".",
         idempotency_key: arguments.Key = None,
     ) -> RunStarted:
-        """Begin a program in the background and return at once. Read on with read_run, end it with stop_run.
+        """Start a program in the background and return its run_id at once.
 
-        It goes on when this connection ends, up to its timeout: give one that is long enough.
+        It goes on when this call or connection ends, until its timeout: set one that is long enough for the whole
+        program. Read it with read_run, end it with stop_run.
         """
         request = RunRequest(
             language=language,
@@ -71,40 +58,36 @@ def _register_runs(mcp: FastMCP[None], background: BackgroundRuns, links: LinkMa
         )
         return await background.start(current_owner(), request, sandbox=sandbox)
 
-    @mcp.tool(annotations={"title": "Read a run", **_READ}, output_schema=output_schema(RunOutput))
-    @answering(metrics)
+    @toolbox.tool("Read a run", toolset="background", effect="read", result=RunOutput)
     async def read_run(
-        *, run_id: arguments.RunId, cursor: Cursor = 0, wait: Wait = 0, strip_ansi: arguments.StripAnsi = False
+        *,
+        run_id: arguments.RunId,
+        cursor: Cursor = 0,
+        wait: Wait = 0,
+        until: Until = "output",
+        strip_ansi: arguments.StripAnsi = False,
+        max_output: arguments.MaxOutput = None,
     ) -> Reading:
-        """Return what a run has written since the cursor, and once it has ended and all is read its result.
+        """Return what a run has written since `cursor`, and its result once it has ended.
 
-        What it showed comes with the result, as it does from run_python_code.
+        With `wait` it waits for more. Output of other calls is kept for some minutes too.
         """
-        read = await background.read(current_owner(), run_id, cursor=cursor, wait=wait, strip_ansi=strip_ansi)
-        return linked_reading(links, read)
+        reading = await background.read(
+            current_owner(), run_id, cursor=cursor, wait=wait, until=until, strip_ansi=strip_ansi, max_output=max_output
+        )
+        return linked_reading(links, reading)
 
-    @mcp.tool(annotations={"title": "Stop a run", **_END}, output_schema=output_schema(RunOutput))
-    @answering(metrics)
+    @toolbox.tool("Stop a run", toolset="background", effect="write", result=RunOutput)
     async def stop_run(*, run_id: arguments.RunId) -> Reading:
-        """End a run and everything it started, and return how it ended."""
+        """Stop a run and everything it started; return its output and how it ended."""
         return linked_reading(links, await background.stop(current_owner(), run_id))
 
-    @mcp.tool(annotations={"title": "List runs", **_READ}, output_schema=output_schema(RunList))
-    @answering(metrics)
+    @toolbox.tool("List runs", toolset="background", effect="read", result=RunList)
     async def list_runs(*, sandbox: arguments.Sandbox = None) -> RunList:
-        """List the runs of a sandbox: those that go on, and ended ones that are still remembered."""
+        """List the runs of a sandbox: live ones, and ended ones that are still kept."""
         return await background.list_runs(current_owner(), sandbox=sandbox)
 
-
-def _register_contexts(mcp: FastMCP[None], background: BackgroundRuns, metrics: Metrics) -> None:
-    @mcp.tool(annotations={"title": "List contexts", **_READ}, output_schema=output_schema(ContextList))
-    @answering(metrics)
-    async def list_contexts(*, sandbox: arguments.Sandbox = None) -> ContextList:
-        """List the contexts of a sandbox with their language and whether something runs in them."""
-        return await background.list_contexts(current_owner(), sandbox=sandbox)
-
-    @mcp.tool(annotations={"title": "Restart a context", **_END}, output_schema=output_schema(ContextRestarted))
-    @answering(metrics)
-    async def restart_context(*, context: RequiredContext, sandbox: arguments.Sandbox = None) -> ContextRestarted:
-        """End a context's process: its variables are gone, and its next use begins anew. Files stay."""
-        return await background.restart_context(current_owner(), context, sandbox=sandbox)
+    @toolbox.tool("Look at an installation", toolset="background", effect="read", result=Installation)
+    async def get_installation(*, installation: InstallationName, wait: Wait = 0) -> Installation:
+        """Return the state of an installation, its packages, or why it failed."""
+        return await installer.get(current_owner(), installation, wait=wait)

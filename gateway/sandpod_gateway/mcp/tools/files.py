@@ -1,9 +1,8 @@
-"""The tools for files: looking, writing, changing what is there. Called by MCP clients, registered by `server.py`."""
+"""Files: read, written and listed with the toolset `core`, changed with `files`."""
 
 import posixpath
 from typing import Annotated, Literal
 
-from fastmcp import FastMCP
 from pydantic import Field
 
 from sandpod_gateway.api.results import (
@@ -20,48 +19,41 @@ from sandpod_gateway.auth.api_keys import current_owner
 from sandpod_gateway.content import decode_base64
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.links import LinkMaker
-from sandpod_gateway.files.service import MAX_ENTRIES, MAX_READ, Files, check_filename
+from sandpod_gateway.files.paths import check_filename
+from sandpod_gateway.files.service import MAX_ENTRIES, MAX_READ, Files
 from sandpod_gateway.limits import check_text
 from sandpod_gateway.mcp import arguments
-from sandpod_gateway.mcp.tool_results import answering, output_schema
-from sandpod_gateway.metrics import Metrics
+from sandpod_gateway.mcp.toolbox import Toolbox
 
-Folder = Annotated[str, Field(description="Folder to list, relative to /workspace.")]
-Recursive = Annotated[bool, Field(description="List what is below its folders too.")]
+Folder = Annotated[str, Field(description="Folder, relative to /workspace.")]
+Recursive = Annotated[bool, Field(description="Include what is in its subfolders.")]
 EntryLimit = Annotated[int, Field(ge=1, le=MAX_ENTRIES, description="Most entries to return.")]
-Offset = Annotated[int, Field(ge=0, le=2**62, description="Where to start, in bytes.")]
-ReadLimit = Annotated[int, Field(ge=1, description=f"Most bytes to return; {MAX_READ} at most in one call.")]
+Offset = Annotated[int, Field(ge=0, le=2**62, description="First byte to read.")]
+ReadLimit = Annotated[
+    int | None, Field(ge=1, description=f"Most bytes to read; default $max_output, at most {MAX_READ}.")
+]
 Encoding = Annotated[
-    Literal["utf-8", "base64"] | None,
-    Field(description="How to return the content; without it, text as utf-8 and anything else as base64."),
+    Literal["utf-8", "base64"] | None, Field(description="base64 returns the bytes of a file that is not text.")
 ]
-Text = Annotated[str | None, Field(description="The content, as text.")]
-Base64 = Annotated[str | None, Field(description="The content, as base64, for anything but text.")]
-Overwrite = Annotated[bool, Field(description="Replace a file that is there.")]
-
+Text = Annotated[str | None, Field(description="The content as text.")]
+Base64 = Annotated[str | None, Field(description="The content as base64, for binary files.")]
+Overwrite = Annotated[bool, Field(description="Replace an existing file.")]
 FileName = Annotated[str, Field(description="The file's name, without a folder.")]
-Into = Annotated[str, Field(description="Folder to put it into, relative to /workspace; made if it is missing.")]
+Into = Annotated[str, Field(description="Folder for it, relative to /workspace; created if missing.")]
 Source = Annotated[str, Field(description="What to move, relative to /workspace.")]
-Destination = Annotated[
-    str, Field(description="Where it is to be, its own name included, relative to /workspace; its folder must exist.")
-]
-WithContent = Annotated[bool, Field(description="Delete a folder with all that is in it.")]
-
-_READ = {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": True, "openWorldHint": False}
-_MAKE = {"readOnlyHint": False, "destructiveHint": False, "idempotentHint": True, "openWorldHint": False}
-_WRITE = {"readOnlyHint": False, "destructiveHint": True, "idempotentHint": True, "openWorldHint": False}
+Destination = Annotated[str, Field(description="Its new path, relative to /workspace, in an existing folder.")]
+WithContent = Annotated[bool, Field(description="Delete a folder with everything in it.")]
 
 
-def register(mcp: FastMCP[None], files: Files, links: LinkMaker, metrics: Metrics) -> None:
-    """Add the tools to a server."""
-    _register_reading(mcp, files, metrics)
-    _register_writing(mcp, files, links, metrics)
-    _register_changes(mcp, files, metrics)
+def register(toolbox: Toolbox, files: Files, links: LinkMaker) -> None:
+    """Add the tools."""
+    _register_reading(toolbox, files)
+    _register_writing(toolbox, files, links)
+    _register_changes(toolbox, files)
 
 
-def _register_reading(mcp: FastMCP[None], files: Files, metrics: Metrics) -> None:
-    @mcp.tool(annotations={"title": "List files", **_READ}, output_schema=output_schema(FileList))
-    @answering(metrics)
+def _register_reading(toolbox: Toolbox, files: Files) -> None:
+    @toolbox.tool("List files", toolset="core", effect="read", result=FileList)
     async def list_files(
         *,
         path: Folder = ".",
@@ -69,33 +61,30 @@ def _register_reading(mcp: FastMCP[None], files: Files, metrics: Metrics) -> Non
         recursive: Recursive = False,
         limit: EntryLimit = 1000,
     ) -> FileList:
-        """List the files of a sandbox's workspace with size and time. Links are listed, not followed."""
+        """List the files in a folder of /workspace."""
         return await files.list(current_owner(), path, sandbox=sandbox, recursive=recursive, limit=limit)
 
-    @mcp.tool(annotations={"title": "Read a file", **_READ}, output_schema=output_schema(FileContent))
-    @answering(metrics)
+    @toolbox.tool("Read a file", toolset="core", effect="read", result=FileContent)
     async def read_file(
         *,
         path: arguments.Path,
         sandbox: arguments.Sandbox = None,
         offset: Offset = 0,
-        limit: ReadLimit = MAX_READ,
+        limit: ReadLimit = None,
         encoding: Encoding = None,
     ) -> FileContent:
-        """Read a file of a sandbox's workspace, or a part of it. `truncated` says that there is more to read."""
+        """Read a text file in /workspace, or a part of it. For images and other binary files use read_artifact."""
         span = (offset, limit)
         return await files.read(current_owner(), path, sandbox=sandbox, span=span, encoding=encoding)
 
-    @mcp.tool(annotations={"title": "Look at a file", **_READ}, output_schema=output_schema(FileStat))
-    @answering(metrics)
+    @toolbox.tool("Look at a file", toolset="files", effect="read", result=FileStat)
     async def stat_file(*, path: arguments.Path, sandbox: arguments.Sandbox = None) -> FileStat:
-        """Return kind, size, time and type of a file or folder. A link is not followed."""
+        """Return the kind, size, time and type of a file or folder. Links are not followed."""
         return await files.stat(current_owner(), path, sandbox=sandbox)
 
 
-def _register_writing(mcp: FastMCP[None], files: Files, links: LinkMaker, metrics: Metrics) -> None:
-    @mcp.tool(annotations={"title": "Write a file", **_WRITE}, output_schema=output_schema(FileWritten))
-    @answering(metrics)
+def _register_writing(toolbox: Toolbox, files: Files, links: LinkMaker) -> None:
+    @toolbox.tool("Write a file", toolset="core", effect="write", result=FileWritten)
     async def write_file(
         *,
         path: arguments.Path,
@@ -104,12 +93,11 @@ def _register_writing(mcp: FastMCP[None], files: Files, links: LinkMaker, metric
         sandbox: arguments.Sandbox = None,
         overwrite: Overwrite = True,
     ) -> FileWritten:
-        """Write a file into a sandbox's workspace, from text or base64. Folders on its path are made."""
+        """Write a file in /workspace from text or base64. Missing folders are created."""
         data = _content(text, content_base64)
         return await files.write(current_owner(), path, data, sandbox=sandbox, overwrite=overwrite)
 
-    @mcp.tool(annotations={"title": "Upload a file", **_WRITE}, output_schema=output_schema(FileUploaded))
-    @answering(metrics)
+    @toolbox.tool("Upload a file", toolset="files", effect="write", result=FileUploaded)
     async def upload_file(
         *,
         filename: FileName,
@@ -119,10 +107,9 @@ def _register_writing(mcp: FastMCP[None], files: Files, links: LinkMaker, metric
         path: Into = ".",
         overwrite: Overwrite = False,
     ) -> FileUploaded:
-        """Put a file into a sandbox's workspace, from base64 or text.
+        """Put a file into /workspace from base64 or text; without content, return a link for HTTP PUT.
 
-        Without content it returns a link for HTTP PUT, which takes a large file past the model and replaces one that
-        is there.
+        The link takes a large file past the model.
         """
         check_filename(filename)
         where = posixpath.join(path, filename)
@@ -134,15 +121,13 @@ def _register_writing(mcp: FastMCP[None], files: Files, links: LinkMaker, metric
         return FileUploaded(**written.model_dump())
 
 
-def _register_changes(mcp: FastMCP[None], files: Files, metrics: Metrics) -> None:
-    @mcp.tool(annotations={"title": "Make a folder", **_MAKE}, output_schema=output_schema(FileChanged))
-    @answering(metrics)
+def _register_changes(toolbox: Toolbox, files: Files) -> None:
+    @toolbox.tool("Make a folder", toolset="files", effect="make", result=FileChanged)
     async def make_directory(*, path: arguments.Path, sandbox: arguments.Sandbox = None) -> FileChanged:
-        """Make a folder in a sandbox's workspace, and those on its path. One that is there stays as it is."""
+        """Create a folder in /workspace, and those on its path. An existing one is kept."""
         return await files.make_directory(current_owner(), path, sandbox=sandbox)
 
-    @mcp.tool(annotations={"title": "Move a file", **_WRITE}, output_schema=output_schema(FileMoved))
-    @answering(metrics)
+    @toolbox.tool("Move a file", toolset="files", effect="write", result=FileMoved)
     async def move_file(
         *,
         source: Source,
@@ -150,15 +135,14 @@ def _register_changes(mcp: FastMCP[None], files: Files, metrics: Metrics) -> Non
         sandbox: arguments.Sandbox = None,
         overwrite: Overwrite = False,
     ) -> FileMoved:
-        """Move or rename a file or folder in a sandbox's workspace."""
+        """Move or rename a file or folder in /workspace."""
         return await files.move(current_owner(), source, destination, sandbox=sandbox, overwrite=overwrite)
 
-    @mcp.tool(annotations={"title": "Delete a file", **_WRITE}, output_schema=output_schema(FileChanged))
-    @answering(metrics)
+    @toolbox.tool("Delete a file", toolset="files", effect="write", result=FileChanged)
     async def delete_file(
         *, path: arguments.Path, sandbox: arguments.Sandbox = None, recursive: WithContent = False
     ) -> FileChanged:
-        """Delete a file, a link or an empty folder of a sandbox's workspace; with `recursive`, a folder that is not."""
+        """Delete a file, a link or an empty folder in /workspace."""
         return await files.delete(current_owner(), path, sandbox=sandbox, recursive=recursive)
 
 
@@ -166,8 +150,8 @@ def _content(text: str | None, content_base64: str | None) -> bytes:
     if (text is None) == (content_base64 is None):
         raise SandpodError(
             ErrorCode.INVALID_ARGUMENT,
-            "A file's content is either text or content_base64.",
-            next_step="Give exactly one of them; an empty text makes an empty file.",
+            "A file's content is `text` or `content_base64`.",
+            next_step="Send exactly one of them; an empty text makes an empty file.",
         )
     if text is not None:
         check_text(text, "text")

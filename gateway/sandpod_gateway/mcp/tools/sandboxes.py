@@ -1,10 +1,9 @@
-"""The tools for sandboxes: create, list, get, close. Called by MCP clients, registered by `server.py`."""
+"""The toolset `sandboxes`: create, list, get, close."""
 
 from datetime import UTC, datetime
 from typing import Annotated
 
-from fastmcp import FastMCP
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from sandpod_api.base import rfc3339
 from sandpod_api.names import NETWORK_NONE, is_dns_label
@@ -14,38 +13,32 @@ from sandpod_gateway.backends.base import ClaimRequest, SandboxRecord, Workspace
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.limits import check_text
 from sandpod_gateway.mcp import arguments
-from sandpod_gateway.mcp.tool_results import answering, output_schema
-from sandpod_gateway.metrics import Metrics
+from sandpod_gateway.mcp.toolbox import Toolbox
 from sandpod_gateway.sandboxes.service import Sandboxes
 
 MAX_NAME = 128  # characters; names are hashed before they become labels
 
 Name = Annotated[
     str | None,
-    Field(description=f"Your own name for it, up to {MAX_NAME} printable characters; the same gives the same sandbox."),
+    Field(description=f"Your name for it, up to {MAX_NAME} characters; the same name returns the same sandbox."),
 ]
-Template = Annotated[str | None, Field(description="Template to make it from; the capabilities list them.")]
-Lifetime = Annotated[arguments.LifetimeArgument | None, Field(description="How long it lives.")]
+Template = Annotated[str | None, Field(description="Template to make it from.")]
+Lifetime = Annotated[
+    arguments.LifetimeArgument | None, BeforeValidator(arguments.parsed), Field(description="How long it lives.")
+]
 Workspace = Annotated[
     arguments.WorkspaceArgument | None,
-    Field(
-        description="A workspace other than the template's, within the bounds that the capabilities tell. Such a "
-        "sandbox is not one of the warm ones, which start faster."
-    ),
+    BeforeValidator(arguments.parsed),
+    Field(description="A workspace other than the template's; no warm sandbox has one, so starting takes seconds."),
 ]
-Network = Annotated[str, Field(description="Network profile of the template; none means no network at all.")]
-Force = Annotated[bool, Field(description="End it also while a run goes on in it.")]
-
-_READ = {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": True, "openWorldHint": False}
-_MAKE = {"readOnlyHint": False, "destructiveHint": False, "idempotentHint": False, "openWorldHint": False}
-_END = {"readOnlyHint": False, "destructiveHint": True, "idempotentHint": True, "openWorldHint": False}
+Network = Annotated[str, Field(description="Network profile of the template; none is no network.")]
+Force = Annotated[bool, Field(description="End it even while something runs in it.")]
 
 
-def register(mcp: FastMCP[None], sandboxes: Sandboxes, metrics: Metrics) -> None:
-    """Add the tools to a server."""
+def register(toolbox: Toolbox, sandboxes: Sandboxes) -> None:
+    """Add the tools."""
 
-    @mcp.tool(annotations={"title": "Create a sandbox", **_MAKE}, output_schema=output_schema(SandboxInfo))
-    @answering(metrics)
+    @toolbox.tool("Create a sandbox", toolset="sandboxes", effect="make", result=SandboxInfo)
     async def create_sandbox(
         *,
         name: Name = None,
@@ -55,9 +48,10 @@ def register(mcp: FastMCP[None], sandboxes: Sandboxes, metrics: Metrics) -> None
         workspace: Workspace = None,
         cold_start: arguments.ColdStart = None,
     ) -> SandboxInfo:
-        """Make a sandbox of your own and return its handle. It has its own files and processes.
+        """Create a sandbox with its own files and processes, and return its handle.
 
-        You need this only beside your default sandbox: for a second one, or one with other terms.
+        Your default sandbox needs no call. Use this for a second one, another template, a network or another lifetime:
+        sandpod://capabilities lists what there is.
         """
         lifetime = lifetime or arguments.LifetimeArgument()
         request = ClaimRequest(
@@ -72,27 +66,20 @@ def register(mcp: FastMCP[None], sandboxes: Sandboxes, metrics: Metrics) -> None
         )
         return _info(await sandboxes.create(request), sandboxes)
 
-    @mcp.tool(annotations={"title": "List sandboxes", **_READ}, output_schema=output_schema(SandboxList))
-    @answering(metrics)
+    @toolbox.tool("List sandboxes", toolset="sandboxes", effect="read", result=SandboxList)
     async def list_sandboxes() -> SandboxList:
-        """List your sandboxes, oldest first, with status and expiry."""
+        """List your sandboxes with status and expiry, oldest first."""
         records = await sandboxes.list(current_owner())
         return SandboxList(sandboxes=[_info(record, sandboxes) for record in records])
 
-    @mcp.tool(annotations={"title": "Get a sandbox", **_READ}, output_schema=output_schema(SandboxInfo))
-    @answering(metrics)
+    @toolbox.tool("Get a sandbox", toolset="sandboxes", effect="read", result=SandboxInfo)
     async def get_sandbox(sandbox: arguments.RequiredSandbox) -> SandboxInfo:
-        """Tell a sandbox's status, age and expiry, and why it can't be used if it can't."""
+        """Return a sandbox's status, age and expiry, and why it can't be used if so."""
         return _info(await sandboxes.find(current_owner(), sandbox), sandboxes)
 
-    @mcp.tool(annotations={"title": "Close a sandbox", **_END}, output_schema=output_schema(Closed))
-    @answering(metrics)
-    async def close_sandbox(
-        *,
-        sandbox: arguments.RequiredSandbox,
-        force: Force = False,
-    ) -> Closed:
-        """End a sandbox: its processes are stopped and its files are deleted."""
+    @toolbox.tool("Close a sandbox", toolset="sandboxes", effect="write", result=Closed)
+    async def close_sandbox(*, sandbox: arguments.RequiredSandbox, force: Force = False) -> Closed:
+        """End a sandbox: its processes are stopped and its files deleted."""
         return Closed(sandbox=await sandboxes.delete(current_owner(), sandbox, force=force))
 
 

@@ -11,13 +11,13 @@ from sandpod_gateway.app import Gateway
 from sandpod_gateway.settings import Settings
 
 
-async def told(*systems: str) -> dict[str, tuple[Any, ...]]:
-    settings = Settings.model_validate({"compat": {"systems": list(systems)}})
+async def told(*systems: str, tools: list[str] | None = None) -> dict[str, tuple[Any, ...]]:
+    settings = Settings.model_validate({"tools": tools, "compat": {"systems": list(systems)}})
     async with Client(Gateway(settings, FakeBackend()).mcp) as client:
         return {tool.name: (tool.description, tool.input_schema) for tool in await client.list_tools()}
 
 
-async def test_tools_are_there_only_when_they_are_asked_for_and_take_the_place_of_ours() -> None:
+async def test_tools_of_other_systems_are_there_alone_or_take_the_place_of_ours() -> None:
     theirs = {
         "philschmid": {"run_python_code", "run_javascript_code", "run_js_code"},
         "johanli233": {
@@ -41,13 +41,14 @@ async def test_tools_are_there_only_when_they_are_asked_for_and_take_the_place_o
         own
     )
     for system, names in theirs.items():
-        found = await told(system)
+        assert set(await told(system)) == names
+        found = await told(system, tools=["all"])
         assert set(found) == set(own) | names
         assert {name for name in found if found[name] != own.get(name)} == names
 
 
 async def test_arguments_are_theirs() -> None:
-    found = await told("philschmid", "johanli233", "chrishayuk", "gaiar")
+    found = await told("philschmid", "johanli233", "chrishayuk", "gaiar", tools=["all"])
 
     def arguments(tool: str) -> tuple[list[str], list[str]]:
         schema = found[tool][1]

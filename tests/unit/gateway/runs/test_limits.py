@@ -6,12 +6,18 @@ from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.run_results import Language
 from sandpod_gateway.content import decode_base64
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.files.service import check_path
+from sandpod_gateway.files.paths import check_path
 from sandpod_gateway.limits import RunLimits
 from sandpod_gateway.runs.request import RunRequest, check_run
 
 LIMITS = RunLimits(
-    code_bytes=100, stdin_bytes=10, default_timeout=5, max_timeout=60, output_cap=1000, output_limit=10_000
+    output_chars=24_000,
+    code_bytes=100,
+    stdin_bytes=10,
+    default_timeout=5,
+    max_timeout=60,
+    output_cap=1000,
+    output_limit=10_000,
 )
 
 

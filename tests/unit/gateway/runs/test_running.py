@@ -1,3 +1,4 @@
+import base64
 import json
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -5,10 +6,12 @@ from typing import Any, cast
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
 from sandpod_gateway.api.run_results import Language, Outcome, RunOutput
 from sandpod_gateway.backends.base import SandboxRecord
-from sandpod_gateway.content import MAX_PICTURES
+from sandpod_gateway.content import MAX_PICTURES, Picture
+from sandpod_gateway.mcp.text import text_of
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.runner.messages import Ended
 from sandpod_gateway.runs.recorder import RunAnswer, Running
@@ -77,8 +80,13 @@ def test_a_sandbox_does_not_spoil_the_metric_of_output() -> None:
 
 def sent(answer: RunAnswer) -> int:
     """Return the bytes of an answer on the wire."""
-    text = answer.result.model_dump_json()
-    return len(text.encode()) + len(json.dumps(text, ensure_ascii=False).encode()) + 4 * pictures_size(answer) // 3
+    return sent_as(answer.result, answer.pictures)
+
+
+def sent_as(model: BaseModel, pictures: list[Picture]) -> int:
+    """Return the bytes of structured content, text and pictures, with all that is not ASCII escaped."""
+    content = [text_of(model), *(base64.b64encode(picture.data).decode() for picture in pictures)]
+    return len(json.dumps([model.model_dump(mode="json"), *content]))
 
 
 def pictures_size(answer: RunAnswer) -> int:
@@ -187,8 +195,7 @@ def test_what_was_read_of_a_background_run_stays_below_what_clients_take_with_wh
     result = run.answer(OK).result.model_copy(update={"displays": []})
     output = RunOutput(run_id="r", sandbox="s", state="ended", stdout="\x01" * 48 * 1024, result=result)
     reading = run.showing.add_to(output)
-    text = reading.result.model_dump_json()
-    assert len(text) + len(json.dumps(text)) + 4 * sum(len(p.data) for p in reading.pictures) // 3 < 2**20
+    assert sent_as(reading.result, reading.pictures) < 2**20
     assert reading.result.result is not None
     shown, dropped = reading.result.result.displays, reading.result.result.displays_dropped
     assert (len(shown) + dropped, len([rich for rich in shown if rich.text is None])) == (8, len(reading.pictures))
