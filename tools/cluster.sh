@@ -93,7 +93,7 @@ e2e-apart() {
 }
 
 e2e-together() {
-  helm test sandpod --namespace $NAMESPACE --timeout 3m --logs
+  helm test sandpod --namespace $NAMESPACE --timeout 3m
   SANDPOD_TEST_KUBERNETES=1 .venv/bin/pytest tests/e2e "${apart[@]/#/--ignore=}" "${alone[@]/#/--ignore=}" "$@"
 }
 

@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from chart.render import CHART, KUBERNETES, Manifest, helm, only, pod_specs, render
+from chart.render import Manifest, only, pod_specs, render, template
 from operator_world import a_sandbox, a_template, settings
 from sandpod_api import names
 from sandpod_api.types import NetworkProfile
@@ -11,7 +11,7 @@ from sandpod_gateway.backends.cluster_checks import RIGHTS
 from sandpod_operator.manifests import build_pod
 
 SANDBOXES = "sandpod-sandboxes"
-WITH_ALL = ("ingress.enabled=true", "ingress.host=x.example", "tls.secretName=t", "tests.keySecret=k")
+WITH_ALL = ("ingress.enabled=true", "ingress.hosts={x.example}", "tls.secretName=t", "tests.keySecret=k")
 
 
 def roles() -> list[Manifest]:
@@ -112,6 +112,33 @@ def test_sandbox_namespace_is_restricted_and_closed_for_every_pod() -> None:
     assert policies[0]["metadata"]["name"] != names.POLICY_DENY_ALL
 
 
+def test_namespaces_and_the_policy_that_closes_them_outlive_the_release_unless_asked_for() -> None:
+    def kept(*values: str) -> set[str]:
+        policy = {"helm.sh/resource-policy": "keep"}
+        return {m["kind"] for m in render(*values) if policy.items() <= m["metadata"].get("annotations", {}).items()}
+
+    assert kept() == {"Namespace", "NetworkPolicy"}
+    assert kept("sandboxes.keepNamespaces=false") == set()
+    policies = [m for m in render() if m["kind"] == "NetworkPolicy" and "annotations" in m["metadata"]]
+    assert [policy["metadata"]["namespace"] for policy in policies] == [SANDBOXES]
+
+
+def test_injectors_are_kept_out_of_the_sandboxes_and_no_label_weakens_pod_security() -> None:
+    metadata = only(render(), "Namespace", SANDBOXES)["metadata"]
+    assert (metadata["labels"]["istio-injection"], metadata["annotations"]["linkerd.io/inject"]) == (
+        "disabled",
+        "disabled",
+    )
+    place = "sandboxes.namespaceLabels"
+    changed = only(
+        render(f"{place}.team=a", f"{place}.istio-injection=null", rf"{place}.pod-security\.kubernetes\.io/enforce=b"),
+        "Namespace",
+        SANDBOXES,
+    )["metadata"]["labels"]
+    assert (changed["team"], changed["pod-security.kubernetes.io/enforce"]) == ("a", "restricted")
+    assert "istio-injection" not in changed
+
+
 def test_policies_open_the_gateway_for_clients_and_both_for_dns_and_the_api_server_only() -> None:
     for component, more in (("gateway", [443]), ("operator", [])):
         spec = only(render(), "NetworkPolicy", f"sandpod-{component}")["spec"]
@@ -184,6 +211,20 @@ def test_each_rule_says_what_is_wrong_and_what_must_be() -> None:
         assert "exceeded quota" not in rule["message"]
 
 
+def test_runtime_classes_of_the_templates_and_those_of_the_values_are_allowed() -> None:
+    def rule(field: str, *values: str) -> str:
+        rules = only(render(*values), "ValidatingAdmissionPolicy", POLICY)["spec"]["validations"]
+        [found] = [rule["expression"] for rule in rules if field in rule["expression"]]
+        return str(found)
+
+    assert rule("runtimeClassName").endswith(" in ['gvisor','kata']")
+    values = ("sandboxes.templates.vm.runtimeClassName=kata-qemu", "sandboxes.admissionPolicy.runtimeClassNames={own}")
+    assert rule("runtimeClassName", *values).endswith(" in ['own','kata-qemu']")
+    assert rule("priorityClassName").endswith(" in []")
+    allowed = "sandboxes.admissionPolicy.priorityClassNames={batch}"
+    assert rule("priorityClassName", allowed).endswith(" in ['batch']")
+
+
 def test_labels_that_must_stay_are_those_of_the_operators_pods() -> None:
     pod = build_pod(a_sandbox(), a_template(), NetworkProfile(name="none"), settings())
     rules = only(render(), "ValidatingAdmissionPolicy", POLICY)["spec"]["validations"]
@@ -208,8 +249,8 @@ def test_policy_can_be_left_out() -> None:
 
 def test_cluster_scoped_objects_of_two_releases_have_different_names() -> None:
     def names_of(release: str, namespace: str) -> set[str]:
-        done = helm("template", release, str(CHART), "--namespace", namespace, *KUBERNETES)
-        objects = [m for m in yaml.safe_load_all(done.stdout) if m and m["kind"].startswith("ValidatingAdmission")]
+        printed = template(release=release, namespace=namespace)
+        objects = [m for m in yaml.safe_load_all(printed) if m and m["kind"].startswith("ValidatingAdmission")]
         return {m["metadata"]["name"] for m in objects}
 
     found = [
