@@ -84,7 +84,6 @@ def test_account_can_be_named_or_be_one_that_exists_and_gets_the_rights(componen
 @BOTH
 def test_environment_arguments_and_volumes_are_added_to_the_charts_own(component: str, tmp_path: Path) -> None:
     added: dict[str, Any] = {
-        "extraArgs": ["--log-level=debug"],
         "env": {"SSL_CERT_FILE": "/ca/ca.crt", "EMPTY": "", "ODD": 'a{{ .x }} "q" $(B) #c\n'},
         "extraEnv": [{"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}],
         "envFrom": [{"secretRef": {"name": "all"}}],
@@ -98,9 +97,14 @@ def test_environment_arguments_and_volumes_are_added_to_the_charts_own(component
     variables = [{"name": name, "value": value} for name, value in sorted(added["env"].items())]
     assert container["env"] == [*before["env"], *variables, *added["extraEnv"]]
     assert container["envFrom"] == added["envFrom"]
-    assert container["args"] == added["extraArgs"]
     assert container["volumeMounts"] == [*before["volumeMounts"], *added["extraVolumeMounts"]]
     assert made["volumes"] == [*plain["volumes"], *added["extraVolumes"]]
+
+
+def test_arguments_of_the_gateway_come_after_its_command() -> None:
+    container = pod("gateway", "gateway.extraArgs={--log-level,debug}")["containers"][0]
+    assert container["command"] == ["sandpod", "serve", "--config", "/etc/sandpod/config.yaml"]
+    assert container["args"] == ["--log-level", "debug"]
 
 
 @BOTH

@@ -64,10 +64,14 @@ def test_tls_of_an_ingress_is_for_all_hosts_unless_it_names_some() -> None:
 
 def test_ingress_has_no_annotations_but_those_of_the_values() -> None:
     assert "annotations" not in ingress(*INGRESS, "tls.secretName=t")["metadata"]
-    made = ingress(*INGRESS, "ingress.annotations.a=b", "ingress.pathType=Exact", "ingress.className=x")
+    made = ingress(
+        *INGRESS, "ingress.annotations.a=b", "ingress.pathType=ImplementationSpecific", "ingress.className=x"
+    )
     assert made["metadata"]["annotations"] == {"a": "b"}
     assert made["spec"]["ingressClassName"] == "x"
-    assert {path["pathType"] for rule in made["spec"]["rules"] for path in rule["http"]["paths"]} == {"Exact"}
+    assert {path["pathType"] for rule in made["spec"]["rules"] for path in rule["http"]["paths"]} == {
+        "ImplementationSpecific"
+    }
 
 
 # T27
