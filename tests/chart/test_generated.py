@@ -5,6 +5,7 @@ from pathlib import Path
 
 import yaml
 
+import chart_readme
 import generate
 from chart.render import CHART, ROOT
 
@@ -64,7 +65,7 @@ map:
   list: []
 other: {x: 1}
 """
-    page = generate.chart_readme.page(text)
+    page = chart_readme.page(text)
     assert page.partition("|---|---|---|\n")[2].splitlines() == [
         "| `one` | `1` | One. |",
         "| `map` |  | A map. |",
