@@ -259,3 +259,44 @@ def test_what_helm_prints_names_nothing_that_only_a_checkout_has() -> None:
     notes = (CHART / "templates" / "NOTES.txt").read_text(encoding="utf-8")
     assert "charts/" not in notes
     assert "manifests/" not in notes
+
+
+def test_names_that_yaml_takes_for_numbers_or_truth_stay_text(tmp_path: Path) -> None:
+    given = {
+        "nameOverride": "1",
+        "imagePullSecrets": ["12"],
+        "tls": {"secretName": "13"},
+        "tests": {"keySecret": "14"},
+        "ingress": {"enabled": True, "hosts": ["15"], "className": "16", "tls": [{"secretName": "17"}]},
+        "gateway": {"env": {"NO": "18"}, "priorityClassName": "19", "serviceAccount": {"name": "1e1"}},
+        "operator": {"env": {"ON": "20"}, "serviceAccount": {"name": "21"}},
+        "auth": {"existingSecret": "22"},
+        "metrics": {"prometheusRule": {"enabled": True}, "serviceMonitor": {"enabled": True, "labels": {"a": "23"}}},
+        "sandboxes": {
+            "namespace": "24",
+            "moreNamespaces": ["25"],
+            "templates": {"26": {"runtimeClassName": "27"}},
+            "pools": {"26": {"autoscaling": {"enabled": True, "maxReplicas": 3}}},
+            "defaultTemplate": "26",
+        },
+    }
+    file = tmp_path / "values.yaml"
+    file.write_text(json.dumps(given), encoding="utf-8")
+    printed = template("--values", str(file), release="1e3", namespace="29")
+    texts = {"name", "namespace", "secretName", "className", "value", "pool", "host", "runtimeClassName"}
+    texts |= {"serviceAccountName", "ingressClassName", "priorityClassName", "policyName"}
+
+    def look(node: object, place: str) -> None:
+        if isinstance(node, dict):
+            for key, value in node.items():
+                within = place.endswith(("labels", "annotations", "matchLabels", "selector"))
+                assert isinstance(key, str), place
+                if key in texts or (within and not isinstance(value, dict | list)):
+                    assert isinstance(value, str), f"{place}.{key}: {value!r}"
+                look(value, f"{place}.{key}")
+        elif isinstance(node, list):
+            for value in node:
+                look(value, place)
+
+    for made in yaml.safe_load_all(printed):
+        look(made, made["kind"] if made else "")

@@ -4,8 +4,8 @@ template sees only what it is given; the others take the root.
 */}}
 
 {{- define "sandpod.selector" -}}
-app.kubernetes.io/name: {{ .root.Values.nameOverride | default .root.Chart.Name }}
-app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/name: {{ .root.Values.nameOverride | default .root.Chart.Name | quote }}
+app.kubernetes.io/instance: {{ .root.Release.Name | quote }}
 app.kubernetes.io/component: {{ .component }}
 {{- end -}}
 
@@ -41,7 +41,7 @@ app.kubernetes.io/component: {{ .component }}
 {{- with include "sandpod.pullSecrets" . | fromJsonArray }}
 imagePullSecrets:
   {{- range . }}
-  - name: {{ . }}
+  - name: {{ . | quote }}
   {{- end }}
 {{- end }}
 {{- end -}}
@@ -62,7 +62,7 @@ affinity:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- with $values.priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 {{- end -}}
 
@@ -91,7 +91,7 @@ strategy:
 {{- define "sandpod.env" -}}
 {{- $values := index .root.Values .component -}}
 {{- range $name, $value := $values.env }}
-- {name: {{ $name }}, value: {{ $value | quote }}}
+- {name: {{ $name | quote }}, value: {{ $value | quote }}}
 {{- end }}
 {{- with $values.extraEnv }}
 {{ toYaml . }}
