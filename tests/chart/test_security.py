@@ -1,5 +1,7 @@
 """What the chart allows: pods that a restricted namespace takes, and roles with nothing more than is used."""
 
+import re
+
 import pytest
 import yaml
 
@@ -223,6 +225,15 @@ def test_runtime_classes_of_the_templates_and_those_of_the_values_are_allowed() 
     assert rule("priorityClassName").endswith(" in []")
     allowed = "sandboxes.admissionPolicy.priorityClassNames={batch}"
     assert rule("priorityClassName", allowed).endswith(" in ['batch']")
+
+
+def test_containers_of_a_pod_are_those_of_the_operators_and_no_other() -> None:
+    made = a_template(runner="Injected", image="ruby:3.3", runtimeClassName="gvisor")
+    spec = build_pod(a_sandbox(), made, NetworkProfile(name="none"), settings())["spec"]
+    rules = only(render(), "ValidatingAdmissionPolicy", POLICY)["spec"]["validations"]
+    [rule] = [rule for rule in rules if "c.name in [" in rule["expression"]]
+    named = re.findall(r"'(\w+)'", rule["expression"])
+    assert sorted(named) == sorted(each["name"] for each in (*spec["containers"], *spec["initContainers"]))
 
 
 def test_labels_that_must_stay_are_those_of_the_operators_pods() -> None:

@@ -105,9 +105,13 @@ def filterless(made: Pod) -> None:
     del made["spec"]["containers"][0]["securityContext"]["seccompProfile"]
 
 
-# RuntimeClasses; the first is among tests/e2e/values.yaml.
-ADMITTED: Final = "sandpod-test-admitted"
-REFUSED: Final = "sandpod-test-refused"
+ADMITTED, REFUSED = "sandpod-test-admitted", "sandpod-test-refused"  # RuntimeClasses; the first is in values.yaml
+
+
+def injected(made: Pod) -> None:
+    made["spec"]["containers"].insert(0, {**deepcopy(made["spec"]["containers"][0]), "name": "proxy"})
+
+
 UNCONFINED: Final = {"type": "Unconfined"}
 TOKEN: Final = {"serviceAccountToken": {"path": "token"}}
 
@@ -121,6 +125,7 @@ BAD: Final[dict[str, tuple[str, Change]]] = {
     "resource-claims": ("The pod claims devices", pod(resourceClaims=[{"name": "gpu", "resourceClaimName": "gpu"}])),
     "runtime-class": ("The pod's RuntimeClass is none of those", pod(runtimeClassName=REFUSED)),
     "priority": ("The pod's priority is above 0", pod(priorityClassName="system-node-critical")),
+    "injected": ("The pod has a container that is none of a sandbox's", injected),
     "host-path": ("A volume is of a kind", volume(hostPath={"path": "/"})),
     "secret": ("A volume is of a kind", volume(secret={"secretName": "x"})),
     "config-map": ("A volume is of a kind", volume(configMap={"name": "x"})),
