@@ -105,6 +105,13 @@ def filterless(made: Pod) -> None:
     del made["spec"]["containers"][0]["securityContext"]["seccompProfile"]
 
 
+ADMITTED, REFUSED = "sandpod-test-admitted", "sandpod-test-refused"  # RuntimeClasses; the first is in values.yaml
+
+
+def injected(made: Pod) -> None:
+    made["spec"]["containers"].insert(0, {**deepcopy(made["spec"]["containers"][0]), "name": "proxy"})
+
+
 UNCONFINED: Final = {"type": "Unconfined"}
 TOKEN: Final = {"serviceAccountToken": {"path": "token"}}
 
@@ -114,6 +121,11 @@ BAD: Final[dict[str, tuple[str, Change]]] = {
     "host-pid": ("The pod sees the node's processes", pod(hostPID=True)),
     "host-ipc": ("The pod shares memory and semaphores", pod(hostIPC=True)),
     "host-users": ("The pod asks for the node's user namespace", pod(hostUsers=True)),
+    "node-name": ("The pod names its node", pod(nodeName="a-node")),
+    "resource-claims": ("The pod claims devices", pod(resourceClaims=[{"name": "gpu", "resourceClaimName": "gpu"}])),
+    "runtime-class": ("The pod's RuntimeClass is none of those", pod(runtimeClassName=REFUSED)),
+    "priority": ("The pod's priority is above 0", pod(priorityClassName="system-node-critical")),
+    "injected": ("The pod has a container that is none of a sandbox's", injected),
     "host-path": ("A volume is of a kind", volume(hostPath={"path": "/"})),
     "secret": ("A volume is of a kind", volume(secret={"secretName": "x"})),
     "config-map": ("A volume is of a kind", volume(configMap={"name": "x"})),
@@ -297,7 +309,7 @@ def chart_policy() -> dict[str, Any]:
 
 
 def objects(namespace: str, policy: dict[str, Any]) -> dict[str, Any]:
-    """Return what the pods need: a binding of the policy, service accounts, and the runtime that one of them names."""
+    """Return what the pods need: a binding of the policy, a service account, and the RuntimeClasses that two name."""
     label = {"kubernetes.io/metadata.name": namespace}
     binding = {
         "apiVersion": policy["apiVersion"],
@@ -310,8 +322,11 @@ def objects(namespace: str, policy: dict[str, Any]) -> dict[str, Any]:
         },
     }
     account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "other", "namespace": namespace}}
-    runtime = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": namespace}}
-    return {"apiVersion": "v1", "kind": "List", "items": [binding, account, {**runtime, "handler": "runsc"}]}
+    runtimes = [
+        {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": name}, "handler": "runsc"}
+        for name in (ADMITTED, REFUSED)
+    ]
+    return {"apiVersion": "v1", "kind": "List", "items": [binding, account, *runtimes]}
 
 
 @pytest.fixture(scope="module")
@@ -324,7 +339,7 @@ def space(cluster: Cluster) -> Iterator[Space]:
         run("apply", "-f", "-", stdin=made)
         try:
             asyncio.run(in_force(own))
-            runtime = {"own-runtime-class": build(runtimeClassName=name)}
+            runtime = {"own-runtime-class": build(runtimeClassName=ADMITTED)}
             waiting = build(nodeSelector={"sandpod.dev/no": "node"}, hostUsers=False)
             # Its Sandbox does not exist, so that it would be deleted as its orphan.
             del waiting["metadata"]["ownerReferences"]
