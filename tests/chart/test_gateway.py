@@ -130,7 +130,7 @@ def test_links_lead_to_the_ingress(tmp_path: Path, secret: str, scheme: str) -> 
     assert "/files" in [path["path"] for path in rule["http"]["paths"]]
 
 
-# T27
+@pytest.mark.promise("heartbeat")
 def test_ingress_has_tls_and_lets_long_silent_streams_through() -> None:
     values = ("ingress.enabled=true", "ingress.host=run.example.com", "ingress.tls.secretName=cert")
     ingress = only(render(*values), "Ingress", "sandpod-gateway")

@@ -18,7 +18,7 @@ def roles() -> list[Manifest]:
     return [m for m in render() if m["kind"] == "Role"]
 
 
-# T38
+@pytest.mark.promise("pod-security")
 @pytest.mark.parametrize("values", [(), WITH_ALL], ids=["defaults", "all"])
 def test_every_pod_meets_pod_security_restricted_and_has_a_read_only_root(values: tuple[str, ...]) -> None:
     specs = dict(pod_specs(render(*values)))
@@ -99,7 +99,7 @@ def test_each_role_is_bound_to_the_one_account_of_its_name() -> None:
         ]
 
 
-# T38
+@pytest.mark.promise("pod-security")
 def test_sandbox_namespace_is_restricted_and_closed_for_every_pod() -> None:
     namespace = only(render(), "Namespace", SANDBOXES)
     assert {
