@@ -49,17 +49,34 @@ test-contract: setup ## Runs the tests of the gateway with real sandboxes on thi
 test-runner: setup ## Runs the tests of the runner, by itself and in real sandboxes on this machine
 	@$(BIN)/pytest tests/contract/runner
 
+.PHONY: test-clients
+test-clients: setup .build/clients/.done ## Runs the examples of other libraries, with a stand-in for the model
+	@$(BIN)/pytest tests/clients
+
+# An environment of their own, since these libraries bring an MCP client that is not this project's.
+.build/clients/.done: requirements/clients.lock
+	@$(PYTHON) -m venv --clear .build/clients
+	@.build/clients/bin/python -m pip install --quiet --require-hashes --requirement $<
+	@touch $@
+
 .PHONY: setup
 setup: ## Makes .venv with all that development needs, pinned by requirements/dev.lock
 	@tools/setup.sh dev
 
 .PHONY: check
-check: setup ## Checks style, types, layers and the length of modules
+check: setup ## Checks style, types, layers, the length of modules and the documentation
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/line_limits.py
+	$(BIN)/python tools/pages.py --check
+	$(BIN)/zensical build --strict
+
+.PHONY: docs
+docs: setup ## Writes the generated parts of README and docs/, and builds the site into .build/site
+	$(BIN)/python tools/pages.py
+	$(BIN)/zensical build --strict
 
 .PHONY: lint
 lint: check ## The same as check

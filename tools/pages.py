@@ -17,8 +17,8 @@ import difflib
 import re
 import sys
 import tomllib
-from collections import defaultdict
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,16 +43,17 @@ def table(*rows: tuple[str, ...]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in cells)
 
 
-def marked(marker: str) -> dict[str, list[str]]:
-    """Return the names of the tests below tests/ that have a marker, by each value that it names."""
-    found = defaultdict(list)
-    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+@cache
+def marked(marker: str, tests: Path = ROOT / "tests") -> dict[str, list[str]]:
+    """Return the names of the tests below a folder that have a marker, by each value that it names."""
+    found: dict[str, list[str]] = {}
+    for path in sorted(tests.rglob("test_*.py")):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 for call in node.decorator_list:
                     if isinstance(call, ast.Call) and ast.unparse(call.func) == f"pytest.mark.{marker}":
                         for value in call.args:
-                            found[ast.literal_eval(value)].append(node.name)
+                            found.setdefault(ast.literal_eval(value), []).append(node.name)
     return found
 
 
@@ -63,9 +64,9 @@ def promises() -> dict[str, dict[str, str]]:
 
 def promise_table(topics: str) -> str:
     """Return the promises of some topics with the tests that prove them."""
-    proved = marked("promise")
     chosen = [promise for topic in topics.split() for promise in promises()[topic].items()]
-    rows = [(sentence, " ".join(f"`{name}`" for name in dict.fromkeys(proved[id_]))) for id_, sentence in chosen]
+    tests = {id_: " ".join(f"`{name}`" for name in dict.fromkeys(names)) for id_, names in marked("promise").items()}
+    rows = [(sentence, tests.get(id_, "")) for id_, sentence in chosen]
     return table(("Promise", "Proved by"), *rows)
 
 

@@ -1,7 +1,4 @@
-"""What descriptions of tools and arguments say, tried by a client in local sandboxes: one test for what goes together.
-
-`tests/claims.md` says which sentence is tried where.
-"""
+"""What descriptions of tools and arguments say, tried by a client in local sandboxes: one test for each topic."""
 
 import base64
 from collections.abc import AsyncIterator

@@ -1,6 +1,6 @@
 """What descriptions of the fields of results say, tried by a client in local sandboxes.
 
-`tests/claims.md` says which sentence is tried where; what other tests see by the way is not tried again here.
+What other tests see by the way is not tried again here.
 """
 
 import asyncio

@@ -1,7 +1,4 @@
-"""What went wrong for users of other tools, tried as a caller of this one would meet it: over HTTP, in a local sandbox.
-
-`tests/troubles.md` lists all of them with the tests that try them.
-"""
+"""What goes wrong in tools of this kind, tried as a caller of this one would meet it: over HTTP, in a local sandbox."""
 
 import asyncio
 import base64

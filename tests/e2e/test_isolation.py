@@ -1,4 +1,4 @@
-"""What code in a sandbox can't do, each shown by trying it from inside. README.md's table names these tests."""
+"""What code in a sandbox can't do, each shown by trying it from inside."""
 
 import asyncio
 import json

@@ -4,9 +4,14 @@ It speaks as much of OpenAI's chat completions and responses and of Gemini's gen
 for one tool call, so that the examples of docs/ run without an account.
 """
 
+import asyncio
 import json
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any, Final
 
+import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
@@ -69,3 +74,16 @@ app: Final = Starlette(
         Route("/{version}/models/{model}", _gemini, methods=["POST"]),
     ]
 )
+
+
+@asynccontextmanager
+async def listening() -> AsyncIterator[str]:
+    """Serve on a free port of this machine; gives the address."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
+        task = asyncio.create_task(server.serve(sockets=[listener]))
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            await task
