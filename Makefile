@@ -82,8 +82,9 @@ docs: setup ## Writes the generated parts of README and docs/, and builds the si
 lint: check ## The same as check
 
 .PHONY: generate
-generate: setup ## Writes the generated files anew: CRDs, manifests, the values' schema
+generate: setup ## Writes the generated files anew: CRDs, manifests, the values' schema, parts of README and docs/
 	$(BIN)/python tools/generate.py
+	$(BIN)/python tools/pages.py
 
 .PHONY: verify
 verify: setup ## Fails when a generated file is not what `make generate` writes

@@ -11,7 +11,7 @@ import yaml
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from exec_server import echo
+from exec_server import Handler, echo
 from sandboxes import Json, MemoryApi
 from sandpod_api import names
 from sandpod_gateway.backends.cluster_errors import RefusedError
@@ -21,15 +21,17 @@ _PREFIX = f"/apis/{names.API_VERSION}/namespaces/tests"
 
 
 class KubeServer:
-    """Sandboxes of the namespace `tests`, told to watchers; an echo behind every exec; faults where a test says so."""
+    """Sandboxes of namespace `tests`, told to watchers; behind each exec an echo or what a test wants; faults too."""
 
     def __init__(self) -> None:
         self.api = MemoryApi()
         self.denied: set[str] = set()
         self.broken: dict[str, int] = {}
         self.execs: list[str] = []
+        self.behind: Handler = echo
         self.tokens: set[str] = set()
         self.touches: list[Json] = []
+        self.secrets: dict[str, Json] = {}
         self._sockets: list[web.WebSocketResponse] = []
         self._events: list[Json] = []
         self._watchers: list[asyncio.Queue[Json]] = []
@@ -74,6 +76,8 @@ class KubeServer:
         app.router.add_patch(f"{_PREFIX}/{names.SANDBOXES}/{{name}}", self._patch)
         app.router.add_delete(f"{_PREFIX}/{names.SANDBOXES}/{{name}}", self._delete)
         app.router.add_get("/api/v1/namespaces/tests/pods/{name}/exec", self._exec)
+        app.router.add_get("/api/v1/namespaces/tests/secrets/{name}", self._secret)
+        app.router.add_patch("/api/v1/namespaces/tests/secrets/{name}", self._patch_secret)
         return app
 
     async def _review(self, request: web.Request) -> web.Response:
@@ -113,17 +117,32 @@ class KubeServer:
         await self.api.delete(names.SANDBOXES, request.match_info["name"])
         return web.json_response({"status": "Success"})
 
+    async def _secret(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        if name not in self.secrets:
+            raise RefusedError(404, "NotFound")
+        return web.json_response(self.secrets[name])
+
+    async def _patch_secret(self, request: web.Request) -> web.Response:
+        secret, change = self.secrets[request.match_info["name"]], await request.json()
+        version = secret["metadata"]["resourceVersion"]
+        if change["metadata"]["resourceVersion"] != version:
+            raise RefusedError(409, "Conflict")
+        secret["data"] = secret.get("data", {}) | change["data"]
+        secret["metadata"]["resourceVersion"] = str(int(version) + 1)
+        return web.json_response(secret)
+
     async def _exec(self, request: web.Request) -> web.StreamResponse:
         name = request.match_info["name"]
         if name not in self.api.objects:
             raise RefusedError(404, "NotFound")
-        assert request.query.getall("command") == [*names.RUNNER_COMMAND, "attach"]
+        assert request.query.getall("command") == [*names.SHIELDED_COMMAND, "attach"]
         assert request.query["container"] == names.CONTAINER
         socket = web.WebSocketResponse(protocols=(V5,))
         await socket.prepare(request)
         self.execs.append(name)
         self._sockets.append(socket)
-        await echo(socket)
+        await self.behind(socket)
         return socket
 
 

@@ -29,6 +29,11 @@ def tarball(manifest: dict[str, Any], files: dict[str, str]) -> bytes:
     return data.getvalue()
 
 
+def integrity(data: bytes) -> str:
+    """Return the hash of a package as npm writes it."""
+    return f"sha512-{base64.b64encode(hashlib.sha512(data).digest()).decode()}"
+
+
 @dataclass
 class Registry:
     """What the registry has, and what it was asked for.
@@ -54,9 +59,8 @@ class Registry:
         data = tarball(told, content)
         file = f"{name.replace('/', '-')}-{version}.tgz"
         self.files[file] = data
-        integrity = f"sha512-{base64.b64encode(hashlib.sha512(data).digest()).decode()}"
         script = {"hasInstallScript": True} if "install" in str(manifest.get("scripts")) else {}
-        dist = {"tarball": f"{self.url}files/{file}", "integrity": integrity}
+        dist = {"tarball": f"{self.url}files/{file}", "integrity": integrity(data)}
         self.versions.setdefault(name, {})[version] = {**told, **script, "dist": dist}
         return data
 

@@ -42,12 +42,14 @@ class Index:
     Attributes:
         url: Its address.
         files: Content by file name.
+        pages: Pages of projects in place of those that list `files`.
         asked: Paths of the requests, in order.
         hold: Answers wait for it.
     """
 
     url: str = ""
     files: dict[str, bytes] = field(default_factory=dict)
+    pages: dict[str, str] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     hold: threading.Event = field(default_factory=threading.Event)
 
@@ -59,6 +61,8 @@ class Index:
 
     def page(self, name: str) -> str | None:
         """Return the links of a project, or None."""
+        if name in self.pages:
+            return self.pages[name]
         stem = name.replace("-", "_")
         found = {file: data for file, data in self.files.items() if file.split("-")[0] == stem}
         links = [

@@ -32,7 +32,8 @@ class Acknowledger:
 
     def stop(self) -> None:
         """Send nothing more."""
-        self._task.cancel()
+        if self._task is not asyncio.current_task():  # which may be the one that found the stream to be over
+            self._task.cancel()
 
     async def _run(self) -> None:
         with contextlib.suppress(ConnectionLostError):

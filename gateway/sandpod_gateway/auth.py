@@ -8,6 +8,7 @@ import asyncio
 import hashlib
 import logging
 import secrets
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Final
@@ -25,6 +26,11 @@ logger = logging.getLogger(__name__)
 
 LOCAL_OWNER: Final = "local"
 """The one caller of a server without keys, which listens on loopback only."""
+
+KEY_ID_BYTES: Final = 8
+"""Of a key's hash: enough to find the key by, and nothing to call with."""
+LOCAL_KEY_ID: Final = bytes(KEY_ID_BYTES)
+"""Stands in links for the key that the local caller does not need."""
 
 KEY_PREFIX: Final = "sandpod_"  # so that secret scanners and people know what they see
 KEY_BYTES: Final = 32  # 256 random bits: one round of SHA-256 is enough, there is nothing to guess
@@ -44,6 +50,10 @@ class KeyEntry(BaseModel):
     created: AwareDatetime
     expires: AwareDatetime | None = None
 
+    def is_valid(self, now: datetime) -> bool:
+        """Return whether it may be used."""
+        return self.expires is None or now < self.expires
+
 
 class KeyFile(BaseModel):
     """The file of keys."""
@@ -56,6 +66,11 @@ class KeyFile(BaseModel):
 def hash_key(key: str) -> str:
     """Return a key in the form in which it is stored."""
     return "sha256:" + hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def key_id(stored: str) -> bytes:
+    """Return the short id of a key, from the form in which it is stored."""
+    return bytes.fromhex(stored.removeprefix("sha256:"))[:KEY_ID_BYTES]
 
 
 def make_key(*, user: str, name: str, days: int | None, now: datetime) -> tuple[str, KeyEntry]:
@@ -76,6 +91,14 @@ def make_key(*, user: str, name: str, days: int | None, now: datetime) -> tuple[
     return key, entry
 
 
+def _load(raw: bytes) -> object:
+    try:
+        return yaml.safe_load(raw)
+    except Exception as error:
+        # PyYAML raises what its constructors run into: ValueError for a day that is none, KeyError for `!!bool x`.
+        raise yaml.YAMLError from error
+
+
 def read_keys(path: Path) -> KeyFile:
     """Return the keys of a file.
 
@@ -89,7 +112,7 @@ def read_keys(path: Path) -> KeyFile:
             raise StartError(
                 ErrorCode.INVALID_CONTENT, f"The key file {path} is too large.", next_step="Remove expired keys."
             )
-        document = yaml.safe_load(raw)
+        document = _load(raw)
         return KeyFile.model_validate({} if document is None else document)
     except OSError as error:
         raise StartError(
@@ -117,59 +140,81 @@ class KeyVerifier(TokenVerifier):
         self._path = path
         self._stamp = self._read_stamp()
         self._keys: dict[str, KeyEntry] = {}
+        self._by_id: dict[bytes, KeyEntry] = {}
         if self._stamp is not None:
-            self._keys = self._by_hash(read_keys(path))
+            self._take(read_keys(path))
         else:
             logger.warning("there is no key file %s yet: every caller is refused until there is one", path)
 
-    def secret(self) -> bytes:
-        """Return what only servers with the same keys know, to sign links with; other keys make another one."""
-        return hashlib.sha256("\n".join(["sandpod links", *sorted(self._keys)]).encode()).digest()
+    def owner_of_key(self, wanted: bytes) -> str | None:
+        """Return whom the key of that id stands for; None when there is no such key, or not any more."""
+        entry = self._by_id.get(wanted)
+        return _owner(entry.user) if entry is not None and entry.is_valid(datetime.now(UTC)) else None
 
     async def verify_token(self, token: str) -> AccessToken | None:
         """Return who a key belongs to, or None."""
         if len(token) > MAX_TOKEN:
             return None
         entry = self._keys.get(hash_key(token))
-        if entry is None or (entry.expires is not None and entry.expires <= datetime.now(UTC)):
+        if entry is None or not entry.is_valid(datetime.now(UTC)):
             return None
         expires = int(entry.expires.timestamp()) if entry.expires is not None else None
         # The token's place holds the hash: whatever logs an AccessToken must not log a key.
         return AccessToken(token=entry.hash, client_id=entry.user, scopes=[], subject=entry.user, expires_at=expires)
 
     async def follow(self) -> None:
-        """Read the file again whenever it changes, until cancelled."""
-        while True:
-            await asyncio.sleep(POLL_SECONDS)
-            await asyncio.to_thread(self.reload)
+        """Read the file again if it has changed. To be called again and again; raises what `reload` does."""
+        await asyncio.to_thread(self.reload)
 
     def reload(self) -> None:
-        """Read the file again if it has changed."""
+        """Read the file again if it has changed; a file that is gone has no keys.
+
+        Raises:
+            StartError: It can't be read or is not a key file; the keys that were loaded before stay, and the next call
+                tries again.
+        """
         stamp = self._read_stamp()
         if stamp == self._stamp:
             return
-        self._stamp = stamp
         if stamp is None:
-            self._keys = {}
+            self._take(KeyFile())
             logger.warning("the key file %s is gone: every caller is refused", self._path)
-            return
-        try:
-            self._keys = self._by_hash(read_keys(self._path))
-        except StartError as error:
-            logger.error("%s The keys of before stay in force.", error.message)  # noqa: TRY400  # its sentence says all
-            return
-        logger.info("read %d keys from %s", len(self._keys), self._path)
+        else:
+            self._take(read_keys(self._path))
+            logger.info("read %d keys from %s", len(self._keys), self._path)
+        self._stamp = stamp
 
-    @staticmethod
-    def _by_hash(file: KeyFile) -> dict[str, KeyEntry]:
-        return {entry.hash: entry for entry in file.keys}
+    def _take(self, file: KeyFile) -> None:
+        self._keys = {entry.hash: entry for entry in file.keys}
+        self._by_id = {key_id(entry.hash): entry for entry in file.keys}
 
     def _read_stamp(self) -> tuple[int, int, int] | None:
         try:
             stat = self._path.stat()
-        except OSError:
+        except FileNotFoundError:
             return None
+        except OSError:
+            return 0, 0, 0  # it is there, and reading it says what is wrong
         return stat.st_mtime_ns, stat.st_size, stat.st_ino
+
+
+@dataclass(frozen=True, slots=True)
+class Maker:
+    """Who makes a link: the owner, and the id of the API key that was used."""
+
+    owner: str
+    key_id: bytes
+
+
+def current_maker() -> Maker:
+    """Return the caller of the request that is being answered, with the key that it came with."""
+    token = get_access_token()
+    return Maker(owner_of(token), LOCAL_KEY_ID if token is None else key_id(token.token))
+
+
+def owner_without_keys(wanted: bytes) -> str | None:
+    """Return whom a key's id stands for on a server without keys: its local caller, who has none."""
+    return LOCAL_OWNER if wanted == LOCAL_KEY_ID else None
 
 
 def current_owner() -> str:
@@ -182,4 +227,8 @@ def current_owner() -> str:
 
 def owner_of(token: AccessToken | SdkToken | None) -> str:
     """Return whom a checked token stands for."""
-    return LOCAL_OWNER if token is None else f"user:{token.subject}"
+    return LOCAL_OWNER if token is None else _owner(token.subject)
+
+
+def _owner(user: str | None) -> str:
+    return f"user:{user}"

@@ -34,6 +34,7 @@ HALF_WAIT: Final = 0.2  # seconds until output is asked for again that could not
 WAIT_ONCE: Final = 30.0  # seconds that the runner waits for more output in one request
 DISPLAYS_WAIT: Final = 10.0  # seconds that they may take from the sandbox
 STOP_WAIT: Final = 5.0  # seconds that stop_run waits for the end
+STOP_READS: Final = 400  # answers that stop_run reads: a runner keeps 17 MiB of a run's output
 
 
 class BackgroundRuns:
@@ -83,25 +84,25 @@ class BackgroundRuns:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait
 
-        async def look(record: SandboxRecord, connection: RunnerConnection) -> tuple[Reading, bytes]:
+        async def look(record: SandboxRecord, connection: RunnerConnection) -> Reading:
             left = max(0.0, deadline - loop.time())
             fields = {"run": run, "cursor": cursor, "wait": min(left, WAIT_ONCE), "limit": READ_LIMIT}
             reply = await connection.ask("tail", fields)
             output = run_output(reply, name, READ_LIMIT, strip_ansi=strip_ansi)
             ended = checked(Tail, reply).end
             if output.result is None or ended is None:
-                return Reading(output), reply.payload
+                return Reading(output)
             output.result.hint = await self._hint(record, connection, run, ended)
-            return await _with_displays(connection, run, ended, output), reply.payload
+            return await _with_displays(connection, run, ended, output)
 
         while True:
-            reading, data = await self._about(owner, name, look)
+            reading = await self._about(owner, name, look)
             output = reading.result
             if output.cursor != cursor or output.state == "ended" or loop.time() >= deadline:
                 return reading
-            if data:
-                # Half a character or half a control sequence: the runner has no more to wait for than that.
-                await asyncio.sleep(HALF_WAIT)
+            # Half a character or half a control sequence, after which the runner waits for nothing more; or a runner
+            # that does not wait as it was asked to.
+            await asyncio.sleep(min(HALF_WAIT, max(0.0, deadline - loop.time())))
 
     async def stop(self, owner: str, name: str) -> Reading:
         """End a run and return how it ended, with the end of its output.
@@ -116,12 +117,14 @@ class BackgroundRuns:
             await connection.ask("ping")  # answered after it
 
         await self._about(owner, name, end)
-        cursor = 0
-        while True:
-            reading = await self.read(owner, name, cursor=cursor, wait=STOP_WAIT)
-            if reading.result.result is not None or reading.result.cursor == cursor:
-                return reading
+        loop = asyncio.get_running_loop()
+        deadline, cursor = loop.time() + STOP_WAIT, 0
+        for _ in range(STOP_READS):
+            reading = await self.read(owner, name, cursor=cursor, wait=max(0.0, deadline - loop.time()))
+            if reading.result.result is not None or reading.result.cursor <= cursor or loop.time() >= deadline:
+                break
             cursor = reading.result.cursor
+        return reading
 
     async def list_runs(self, owner: str, *, sandbox: str | None) -> RunList:
         """List the runs of a sandbox, oldest first."""

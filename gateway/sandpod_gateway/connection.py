@@ -14,10 +14,12 @@ from typing import Any, Final, TypeVar
 from sandpod_gateway.acks import Acknowledger
 from sandpod_gateway.backends.base import ByteStream
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.inbox import ConnectionLostError, Inbox, RunHandle, RunSink
+from sandpod_gateway.inbox import BrokenProtocolError, ConnectionLostError, Inbox, RunHandle, RunSink
+from sandpod_gateway.reader import read_frames
 from sandpod_gateway.runner_messages import Hello, refusal
+from sandpod_gateway.writer import Writer
 from sandpod_runner import protocol
-from sandpod_runner.frames import Decoder, Frame, FrameError, encode
+from sandpod_runner.frames import Frame
 
 T = TypeVar("T")
 
@@ -36,16 +38,19 @@ class RunnerConnection:
         self._stream = stream
         self._inbox = Inbox()
         self._numbers = itertools.count(1)
-        self._write_lock = asyncio.Lock()
-        self._heard = asyncio.get_running_loop().time()
+        self._writer = Writer(stream, self._lose)
         self._reader = asyncio.create_task(self._read())
-        self._acks = Acknowledger(self._inbox, self._send)
-        self.closed = False
+        self._acks = Acknowledger(self._inbox, self._writer.send)
 
     @property
     def hello(self) -> Hello:
         """What the runner said when the stream was opened."""
         return self._inbox.hello.result()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the stream has ended."""
+        return self._writer.lost is not None
 
     @property
     def busy(self) -> int:
@@ -59,7 +64,7 @@ class RunnerConnection:
             ConnectionLostError: There was none in time, or it is not one that this gateway understands.
         """
         try:
-            await self._send({"t": "hello", "version": protocol.VERSION})
+            await self._writer.send({"t": "hello", "version": protocol.VERSION})
             async with asyncio.timeout(HELLO_TIMEOUT):
                 hello = await asyncio.shield(self._inbox.hello)
         except TimeoutError as error:
@@ -79,7 +84,7 @@ class RunnerConnection:
             ConnectionLostError: The stream has ended.
         """
         handle = self._inbox.expect_run(header["run"], sink, acks=header.get("acks", False))
-        await self._send({"t": "run", **header}, code)
+        await self._writer.send({"t": "run", **header}, code)
         return handle
 
     async def follow_run(
@@ -98,7 +103,7 @@ class RunnerConnection:
         """
         handle = self._inbox.expect_run(run_id, sink, acks=acks)
         handle.seen.update(received)
-        await self._send({"t": "follow", "run": run_id, **received, "acks": acks})
+        await self._writer.send({"t": "follow", "run": run_id, **received, "acks": acks})
         return handle
 
     def waits_for(self, run_id: str) -> RunHandle | None:
@@ -123,7 +128,7 @@ class RunnerConnection:
         Raises:
             ConnectionLostError: The stream has ended.
         """
-        await self._send({"t": "stdin", "run": run_id, "offset": offset, "eof": last}, part)
+        await self._writer.send({"t": "stdin", "run": run_id, "offset": offset, "eof": last}, part)
 
     async def cancel(self, run_id: str) -> None:
         """Ask the runner to end a run, whoever started it.
@@ -131,7 +136,7 @@ class RunnerConnection:
         Raises:
             ConnectionLostError: The stream has ended.
         """
-        await self._send({"t": "cancel", "run": run_id})
+        await self._writer.send({"t": "cancel", "run": run_id})
 
     async def stop_run(self, run_id: str, *, wait: float) -> bool:
         """End a run of this connection, and tell whether it has ended.
@@ -167,7 +172,7 @@ class RunnerConnection:
         number = next(self._numbers)
         future = self._inbox.expect_reply(number)
         try:
-            await self._send({"t": kind, **(fields or {}), "id": number})
+            await self._writer.send({"t": kind, **(fields or {}), "id": number})
             return await self._reply(future)
         finally:
             self._inbox.replies.pop(number, None)
@@ -190,16 +195,15 @@ class RunnerConnection:
         try:
             async for part in parts:
                 if held is not None:
-                    await self._send({**header, "last": False}, held)
+                    await self._writer.send({**header, "last": False}, held)
                 held = part
                 if future.done():
                     break  # refused already
-            await self._send({**header, "last": True}, held or b"")
+            await self._writer.send({**header, "last": True}, held or b"")
             return await self._reply(future)
         except BaseException:
             if not future.done():
-                with contextlib.suppress(ConnectionLostError):
-                    await self._send({**header, "abort": True, "last": True})
+                self._writer.send_later({**header, "abort": True, "last": True})
             raise
         finally:
             self._inbox.replies.pop(number, None)
@@ -223,7 +227,7 @@ class RunnerConnection:
         """
         while not future.done():
             await asyncio.wait({future}, timeout=QUIET)
-            if not future.done() and asyncio.get_running_loop().time() - self._heard >= QUIET:
+            if not future.done() and asyncio.get_running_loop().time() - self._inbox.heard >= QUIET:
                 await self._check()
         return future.result()
 
@@ -233,7 +237,7 @@ class RunnerConnection:
         pong = self._inbox.expect_reply(number)
         try:
             async with asyncio.timeout(PONG_TIMEOUT):
-                await self._send({"t": "ping", "id": number})
+                await self._writer.send({"t": "ping", "id": number})
                 await pong
         except TimeoutError:
             logger.warning("a sandbox's stream has gone silent and is closed")
@@ -247,40 +251,26 @@ class RunnerConnection:
         self._reader.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._reader
-        self._lose()
-
-    async def _send(self, header: dict[str, Any], payload: bytes = b"") -> None:
-        if self.closed:
-            raise ConnectionLostError
-        data = encode(header, payload)
-        try:
-            async with self._write_lock:
-                await self._stream.write(data)
-        except ConnectionError as error:
-            raise ConnectionLostError from error
+        self._lose(ConnectionLostError())
 
     async def _read(self) -> None:
-        decoder = Decoder()
+        lost = ConnectionLostError()
         try:
-            while data := await self._stream.read():
-                self._heard = asyncio.get_running_loop().time()
-                for frame in decoder.feed(data):
-                    self._inbox.take(frame)
-                self._acks.look()
-        except FrameError as error:
-            logger.warning("a sandbox sent what is no frame: %s", error)
-        except asyncio.CancelledError:
-            raise
+            await read_frames(self._stream, self._inbox, self._acks.look)
+        except BrokenProtocolError as error:
+            logger.warning("a sandbox's stream is closed: %s", error)
+            lost = error
         except Exception:
             logger.exception("reading from a sandbox failed")
         finally:
-            self._lose()
+            self._lose(lost)
             await self._stream.close()
 
-    def _lose(self) -> None:
-        self.closed = True
-        self._acks.stop()
-        self._inbox.lose()
+    def _lose(self, error: ConnectionLostError) -> None:
+        if self._writer.lost is None:
+            self._writer.lost = error
+            self._acks.stop()
+            self._inbox.lose(error)
 
 
 async def open_connection(stream: ByteStream) -> RunnerConnection:

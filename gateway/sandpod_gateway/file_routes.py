@@ -1,11 +1,14 @@
 """The plain HTTP routes that links lead to: a file out of a sandbox, or one into it. Composed by `app.py`.
 
-No key is needed: the link is the right, to one path of one sandbox, until it expires. What a sandbox holds is
-untrusted, so a browser shows only what can't run script, and that in a sandbox of its own.
+No key is needed: the link is the right, to one path of one sandbox, until it expires or the key of its maker is
+revoked. What a sandbox holds is untrusted, so a browser shows only what can't run script, and that in a sandbox of its
+own.
 """
 
+import asyncio
 import posixpath
 import re
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Final
@@ -31,16 +34,9 @@ _SAFE_HEADERS: Final = {
     "Cache-Control": "private, no-store",
     "Accept-Ranges": "bytes",
 }
-_STATUS: Final = {
-    ErrorCode.FORBIDDEN: 403,
-    ErrorCode.SESSION_NOT_FOUND: 404,
-    ErrorCode.NOT_FOUND: 404,
-    ErrorCode.SANDBOX_LOST: 410,
-    ErrorCode.INVALID_PATH: 400,
-    ErrorCode.UPLOAD_TOO_LARGE: 413,
-    ErrorCode.QUOTA_EXCEEDED: 507,
-    ErrorCode.BACKEND_UNAVAILABLE: 503,
-}
+
+MAX_UPLOADS: Final = 16  # into one sandbox at a time; each holds a part of a file here
+SILENCE: Final = 60.0  # seconds without a byte, after which an upload is given up
 
 
 class FileRoutes:
@@ -49,6 +45,7 @@ class FileRoutes:
     def __init__(self, links: Links, transfers: Transfers) -> None:
         self._links = links
         self._transfers = transfers
+        self._uploads: Counter[str] = Counter()
 
     def routes(self) -> list[Route]:
         """Return them."""
@@ -59,9 +56,10 @@ class FileRoutes:
 
     async def _archive(self, request: Request) -> Response:
         sandbox = request.path_params["sandbox"]
-        if not self._links.allows(request.query_params.get("token", ""), "archive", sandbox, ""):
+        owner = self._links.owner(request.query_params.get("token", ""), "archive", sandbox, "")
+        if owner is None:
             return _refused(_forbidden())
-        parts = self._transfers.archive(sandbox)
+        parts = self._transfers.archive(owner, sandbox)
         try:
             first = await anext(parts)
         except SandpodError as error:
@@ -77,20 +75,37 @@ class FileRoutes:
     async def _answer(self, request: Request) -> Response:
         sandbox, path = request.path_params["sandbox"], request.path_params["path"]
         method: Method = "put" if request.method == "PUT" else "get"
-        if not self._links.allows(request.query_params.get("token", ""), method, sandbox, path):
+        owner = self._links.owner(request.query_params.get("token", ""), method, sandbox, path)
+        if owner is None:
             return _refused(_forbidden())
         try:
             if method == "put":
-                size = await self._transfers.write(sandbox, path, request.stream())
+                size = await self._take(owner, sandbox, path, request.stream())
                 return JSONResponse({"sandbox": sandbox, "path": path, "size": size}, status_code=201)
-            return await self._send(request, sandbox, path)
+            return await self._send(request, owner)
         except SandpodError as error:
             return _refused(error)
         except ClientDisconnect:
             return Response(status_code=400)  # nobody reads it
 
-    async def _send(self, request: Request, sandbox: str, path: str) -> Response:
-        version = await self._transfers.look(sandbox, path)
+    async def _take(self, owner: str, sandbox: str, path: str, chunks: AsyncIterator[bytes]) -> int:
+        if self._uploads[sandbox] >= MAX_UPLOADS:
+            raise SandpodError(
+                ErrorCode.RATE_LIMITED,
+                f"{MAX_UPLOADS} uploads into this sandbox are under way, the most at a time.",
+                next_step="Wait for some of them to end.",
+            )
+        self._uploads[sandbox] += 1
+        try:
+            return await self._transfers.write(owner, sandbox, path, _timely(chunks))
+        finally:
+            self._uploads[sandbox] -= 1
+            if not self._uploads[sandbox]:
+                del self._uploads[sandbox]
+
+    async def _send(self, request: Request, owner: str) -> Response:
+        sandbox, path = request.path_params["sandbox"], request.path_params["path"]
+        version = await self._transfers.look(owner, sandbox, path)
         tag = f'"{version.mtime:.6f}-{version.size}"'
         headers = {**_SAFE_HEADERS, **_described(path), "ETag": tag}
         wanted = request.headers.get("range") if request.headers.get("if-range", tag) == tag else None
@@ -104,7 +119,7 @@ class FileRoutes:
         headers["Content-Length"] = str(len(span))
         if request.method == "HEAD":
             return Response(status_code=status, headers=headers)
-        body = self._transfers.read(sandbox, path, version, span)
+        body = self._transfers.read(owner, sandbox, path, version, span)
         return StreamingResponse(body, status_code=status, headers=headers)
 
 
@@ -112,6 +127,25 @@ def _forbidden() -> SandpodError:
     return SandpodError(
         ErrorCode.FORBIDDEN, "This link is not valid, or not any more.", next_step="Ask for a new one with create_link."
     )
+
+
+async def _timely(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield what comes.
+
+    Raises:
+        SandpodError: timeout: nothing came for `SILENCE` seconds.
+    """
+    while True:
+        try:
+            async with asyncio.timeout(SILENCE):
+                chunk = await anext(chunks)
+        except StopAsyncIteration:
+            return
+        except TimeoutError as error:
+            raise SandpodError(
+                ErrorCode.TIMEOUT, f"Nothing came for {SILENCE:.0f} seconds.", next_step="Send the file again."
+            ) from error
+        yield chunk
 
 
 async def _chained(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
@@ -123,7 +157,7 @@ async def _chained(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncIter
 
 def _refused(error: SandpodError) -> Response:
     body = error.problem().model_dump(mode="json")
-    return JSONResponse(body, status_code=_STATUS.get(error.code, 500), headers=_SAFE_HEADERS)
+    return JSONResponse(body, status_code=error.code.http_status, headers=_SAFE_HEADERS)
 
 
 _RANGE: Final = re.compile(r"\s*bytes\s*=\s*([0-9]{0,19})\s*-\s*([0-9]{0,19})\s*", re.ASCII | re.IGNORECASE)

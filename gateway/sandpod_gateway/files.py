@@ -50,11 +50,11 @@ class _Entry(BaseModel):
     path: Annotated[str, Field(max_length=MAX_PATH)]
     kind: Literal["file", "directory", "symlink", "other"]
     size: Annotated[int, Field(ge=0, le=2**63)] = 0
-    mtime: Annotated[float, Field(ge=0, le=2**40)] = 0
+    mtime: Annotated[float, Field(allow_inf_nan=False)] = 0
 
     def entry(self) -> FileEntry:
         mime = mimetypes.guess_type(self.path)[0] if self.kind == "file" else None
-        time = rfc3339(datetime.fromtimestamp(self.mtime, UTC))
+        time = _time(self.mtime)
         return FileEntry(path=self.path, kind=self.kind, size=self.size, modified_at=time, mime_type=mime)
 
 
@@ -69,6 +69,14 @@ class _Size(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
     size: Annotated[int, Field(ge=0, le=2**63)]
+
+
+def _time(seconds: float) -> str | None:
+    """Return a file's time; None for one that RFC 3339 has no word for: programs set any."""
+    try:
+        return rfc3339(datetime.fromtimestamp(seconds, UTC))
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 def told_path(path: str) -> str:

@@ -1,6 +1,7 @@
 """What is expected of a runner over one stream, and where each frame of its goes. No I/O; owned by `connection.py`.
 
-The runner is untrusted: a frame that nobody waits for, or that makes no sense, changes nothing.
+The runner is untrusted: a frame that nobody waits for, or that makes no sense, changes nothing. Each method that takes
+one returns whether somebody waited for it, so that `connection.py` can close a stream that sends too many others.
 """
 
 import asyncio
@@ -20,10 +21,16 @@ MAX_OFFSET: Final = 2**62  # bytes; more than any program can write
 ACK_EVERY: Final = 128 * 1024  # bytes of output after which the runner is told: a tenth of what it lets be on its way
 MAX_MIME: Final = 64  # characters
 MAX_NAME: Final = 64  # characters of a run's name
+_STREAMS: Final = ("stdout", "stderr")  # a tuple: what is compared with them may be anything
+MAX_SHOWN: Final = protocol.MAX_DISPLAYS + len(protocol.MIME_TYPES)  # a run's displays and forms of its last value
 
 
 class ConnectionLostError(Exception):
     """The stream ended while something was going on over it."""
+
+
+class BrokenProtocolError(ConnectionLostError):
+    """The stream was closed because what the sandbox sent is nothing that a runner sends."""
 
 
 class StartedBeforeError(ConnectionLostError):
@@ -71,6 +78,8 @@ class RunHandle:
         accepted: The run that goes on under this wish: itself, or an earlier one with the same idempotency key.
         acks: Whether the runner is told what has come.
         seen: Up to which offset each stream has come.
+        fresh: Bytes that came since the runner was told what has come.
+        shown: How many displays and forms of its last value have come.
         ended: Its end; or StartedBeforeError, and then nothing of it comes over this stream.
     """
 
@@ -79,6 +88,7 @@ class RunHandle:
     acks: bool = False
     seen: dict[str, int] = field(default_factory=lambda: {"stdout": 0, "stderr": 0})
     fresh: int = 0
+    shown: int = 0
     accepted: asyncio.Future[str] = field(default_factory=_quiet_future)
     ended: asyncio.Future[Ended] = field(default_factory=_quiet_future)
 
@@ -90,13 +100,26 @@ class RunHandle:
 
 
 class Inbox:
-    """The runs, requests and hello that are waited for over one stream."""
+    """The runs, requests and hello that are waited for over one stream.
+
+    Attributes:
+        heard: When something came over it at last, on the event loop's clock.
+    """
 
     def __init__(self) -> None:
         self.runs: dict[str, RunHandle] = {}
         self.replies: dict[int, asyncio.Future[Frame]] = {}
         self.hello: asyncio.Future[Hello] = _quiet_future()
         self.acks_due = False
+        self.heard = asyncio.get_running_loop().time()
+        self._takers = {
+            "hello": self._greeted,
+            "out": self._output,
+            **dict.fromkeys(("display", "result"), self._shown),
+            **dict.fromkeys(("started", "known"), self._accepted),
+            **dict.fromkeys(("reply", "pong", "error"), self._answer),
+            "end": self._end,
+        }
 
     def expect_run(self, run_id: str, sink: RunSink, *, acks: bool = False) -> RunHandle:
         """Return the handle of a run that is about to be asked for."""
@@ -117,63 +140,55 @@ class Inbox:
             run.fresh = 0
         return [{"t": "ack", "run": run.run_id, **run.seen} for run in due]
 
-    def lose(self) -> None:
-        """Tell everyone who waits that the stream has ended."""
+    def lose(self, error: ConnectionLostError) -> None:
+        """Give everyone who waits this error: the stream has ended."""
         for handle in self.runs.values():
-            handle.fail(ConnectionLostError())
+            handle.fail(error)
         for future in self.replies.values():
             if not future.done():
-                future.set_exception(ConnectionLostError())
+                future.set_exception(error)
         self.runs.clear()
         self.replies.clear()
         if not self.hello.done():
-            self.hello.set_exception(ConnectionLostError("the stream ended before the runner said hello"))
+            cause = str(error) or "the stream ended before the runner said hello"
+            self.hello.set_exception(ConnectionLostError(cause))
 
-    def take(self, frame: Frame) -> None:
-        """Give a frame to whoever waits for it."""
-        match frame.kind:
-            case "out" | "display" | "result":
-                self._pass_on(frame)
-            case "started" | "known":
-                self._accepted(frame)
-            case "end":
-                self._end(frame.header)
-            case "reply" | "pong" | "error":
-                self._answer(frame)
-            case "hello":
-                self._greeted(frame.header)
-            case _:
-                pass  # a kind of a later version: nothing here waits for it
+    def take(self, frame: Frame) -> bool:
+        """Give a frame to whoever waits for it, and return whether somebody did."""
+        taker = self._takers.get(frame.kind)
+        return taker is not None and taker(frame)
 
-    def _pass_on(self, frame: Frame) -> None:
-        run = self._run(frame.header)
-        if run is None:
-            return
-        if frame.kind == "out":
-            stream, offset = frame.header.get("stream"), frame.header.get("offset")
-            if stream in {"stdout", "stderr"} and isinstance(offset, int) and 0 <= offset < MAX_OFFSET:
-                run.sink.output(stream, offset, frame.payload)
-                run.seen[stream] = max(run.seen[stream], offset + len(frame.payload))
-                run.fresh += len(frame.payload)
-                self.acks_due |= run.acks and run.fresh >= ACK_EVERY
-            return
-        mime = frame.header.get("mime")
-        if not isinstance(mime, str) or len(mime) > MAX_MIME:
-            return
+    def _output(self, frame: Frame) -> bool:
+        run, stream, offset = self._run(frame.header), frame.header.get("stream"), frame.header.get("offset")
+        if run is None or stream not in _STREAMS or not isinstance(offset, int) or not 0 <= offset < MAX_OFFSET:
+            return False
+        run.sink.output(stream, offset, frame.payload)
+        run.seen[stream] = max(run.seen[stream], offset + len(frame.payload))
+        run.fresh += len(frame.payload)
+        self.acks_due |= run.acks and run.fresh >= ACK_EVERY
+        return True
+
+    def _shown(self, frame: Frame) -> bool:
+        run, mime = self._run(frame.header), frame.header.get("mime")
+        if run is None or not isinstance(mime, str) or len(mime) > MAX_MIME or run.shown >= MAX_SHOWN:
+            return False
+        run.shown += 1
         if frame.kind == "result":
             run.sink.result(mime, frame.payload)
-            return
+            return True
         index = frame.header.get("index")
         if isinstance(index, int) and 0 <= index < protocol.MAX_DISPLAYS:
             run.sink.display(mime, index, frame.payload)
+            return True
+        return False
 
-    def _accepted(self, frame: Frame) -> None:
+    def _accepted(self, frame: Frame) -> bool:
         run = self._run(frame.header)
         if run is None or run.accepted.done():
-            return
+            return False
         if frame.kind == "started":
             run.accepted.set_result(run.run_id)
-            return
+            return True
         # Nothing was started, so nothing ends: what becomes of the earlier run is asked for by its own name.
         del self.runs[run.run_id]
         earlier = frame.header.get("as")
@@ -182,43 +197,49 @@ class Inbox:
             run.fail(StartedBeforeError(earlier))
         else:
             run.fail(ConnectionLostError())
+        return True
 
     def _run(self, header: dict[str, Any]) -> RunHandle | None:
         name = header.get("run")
         return self.runs.get(name) if isinstance(name, str) else None
 
-    def _end(self, header: dict[str, Any]) -> None:
-        run = self._run(header)
+    def _end(self, frame: Frame) -> bool:
+        run = self._run(frame.header)
         if run is None:
-            return
+            return False
         del self.runs[run.run_id]
         try:
-            ended = Ended.model_validate(header)
+            ended = Ended.model_validate(frame.header)
         except ValidationError as error:
             logger.warning("a runner told the end of a run in a way that makes no sense: %s", error.error_count())
             run.fail(ConnectionLostError())
-            return
+            return True
         if not run.accepted.done():
             run.accepted.set_result(run.run_id)
         if not run.ended.done():
             run.ended.set_result(ended)
+        return True
 
-    def _answer(self, frame: Frame) -> None:
+    def _answer(self, frame: Frame) -> bool:
         number = frame.header.get("id")
         future = self.replies.get(number) if isinstance(number, int) else None
         if future is not None:
-            if not future.done():
-                future.set_result(frame)
-            return
-        run = self._run(frame.header)
-        if run is not None and frame.kind == "error":
-            del self.runs[run.run_id]
-            run.fail(refusal(frame))
+            if future.done():
+                return False
+            future.set_result(frame)
+            return True
+        run = self._run(frame.header) if frame.kind == "error" else None
+        if run is None:
+            return False
+        del self.runs[run.run_id]
+        run.fail(refusal(frame))
+        return True
 
-    def _greeted(self, header: dict[str, Any]) -> None:
+    def _greeted(self, frame: Frame) -> bool:
         if self.hello.done():
-            return
+            return False
         try:
-            self.hello.set_result(Hello.model_validate(header))
+            self.hello.set_result(Hello.model_validate(frame.header))
         except ValidationError:
             self.hello.set_exception(ConnectionLostError("the runner's hello makes no sense"))
+        return True

@@ -20,7 +20,7 @@ MAX_LISTED: Final = 1000
 
 _Count = Annotated[int, Field(ge=0, le=2**62)]
 _Name = Annotated[str, Field(min_length=1, max_length=128)]
-_Time = Annotated[float, Field(ge=0, le=2**40)]
+_Time = Annotated[float, Field(ge=0, le=253_402_300_000)]  # within the year 9999, the last that a datetime has
 
 
 class Tail(BaseModel):

@@ -79,11 +79,14 @@ def checked(model: type[_Model], frame: Frame) -> _Model:
     try:
         return model.model_validate(frame.header)
     except ValidationError as error:
-        raise SandpodError(
-            ErrorCode.BACKEND_ERROR,
-            "The sandbox's answer makes no sense.",
-            next_step="Close it and use another one.",
-        ) from error
+        raise senseless() from error
+
+
+def senseless() -> SandpodError:
+    """Return the error for an answer that no runner gives."""
+    return SandpodError(
+        ErrorCode.BACKEND_ERROR, "The sandbox's answer makes no sense.", next_step="Close it and use another one."
+    )
 
 
 # The codes that a runner may give a refusal; any other is told as backend_error.

@@ -74,6 +74,8 @@ class Running:
     Attributes:
         theirs: It is the run of an earlier call with the same idempotency key, which is read and not followed.
         cursor: Where the reading of such a run goes on.
+        received: Up to which offset each stream has come, by the sandbox's word.
+        taken: How many bytes of each stream came; offsets are not added up, since a sandbox makes them.
         note: What its caller is to be told whatever comes of it.
         place: Where it runs, for the hint in its result.
     """
@@ -87,6 +89,7 @@ class Running:
     theirs: bool = False
     cursor: int = 0
     received: dict[str, int] = field(default_factory=lambda: {"stdout": 0, "stderr": 0})
+    taken: dict[str, int] = field(default_factory=lambda: {"stdout": 0, "stderr": 0})
     showing: Showing = field(default_factory=Showing)
     note: str | None = None
     place: Place = field(init=False)
@@ -107,6 +110,7 @@ class Running:
         if end <= have:
             return
         gap = offset - have
+        self.taken[stream] += len(data[max(-gap, 0) :])
         if gap > 0:
             self.gaps.add(stream)
         data = data[max(-gap, 0) :] if gap <= 0 else f"\n[... {gap} bytes lost ...]\n".encode() + data

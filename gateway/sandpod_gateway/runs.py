@@ -19,7 +19,7 @@ from sandpod_api.run_results import Outcome
 from sandpod_gateway.backends.base import ClaimRequest, SandboxRecord
 from sandpod_gateway.connection import RunnerConnection
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.inbox import ConnectionLostError, RunHandle, StartedBeforeError
+from sandpod_gateway.inbox import BrokenProtocolError, ConnectionLostError, RunHandle, StartedBeforeError
 from sandpod_gateway.limits import RunLimits, check_run
 from sandpod_gateway.metrics import Metrics, language_label
 from sandpod_gateway.packages.installer import Installer
@@ -37,6 +37,7 @@ logger = logging.getLogger(__name__)
 OVERTIME: Final = 10.0  # seconds after its timeout in which the runner must have told a run's end
 ATTEMPTS: Final = 5  # streams that one run may use: each may be lost with the API server or the network to it
 REOPEN_PAUSE: Final = 1.0  # seconds; the runner keeps a run without a stream for 10 of them
+TAIL_PAUSE: Final = 0.2  # seconds until a runner that told nothing new is asked again, however soon it answered
 TAIL_WAIT: Final = 30.0  # seconds that the runner waits for more output in one request
 CANCEL_WAIT: Final = 5.0  # seconds that a cancelled call waits for the program's end
 FRESH_MARGIN: Final = 120  # seconds that a sandbox for one run may outlive it when nobody is left to delete it
@@ -146,6 +147,8 @@ class Runs:
             for attempt in range(ATTEMPTS):
                 try:
                     return await self._attend(running, deadline)
+                except BrokenProtocolError as error:
+                    return self._lost(running, f"The sandbox's stream was closed: {error}.")
                 except ConnectionLostError:
                     if self._is_closing(running) or time.monotonic() > deadline:
                         break
@@ -200,8 +203,10 @@ class Runs:
             tail = checked(Tail, frame)
             for stream, data in tail.split(frame.payload):
                 running.output(stream, running.received[stream], data)
-            if tail.end is not None and tail.cursor == running.cursor:
+            if tail.end is not None and not frame.payload:
                 return tail.end
+            if not frame.payload:
+                await asyncio.sleep(TAIL_PAUSE)
             running.cursor = tail.cursor
 
     async def _cancel(self, connection: RunnerConnection, run_id: str) -> None:
@@ -218,17 +223,16 @@ class Runs:
     def _is_closing(self, running: Running) -> bool:
         return self._sandboxes.is_closing(running.record.name)
 
-    def _lost(self, running: Running) -> Ended:
+    def _lost(self, running: Running, cause: str = "The sandbox went away while the program ran.") -> Ended:
         if self._is_closing(running):
             return Ended(outcome=Outcome.CANCELLED, detail="The sandbox was closed while the program ran.")
-        detail = "The sandbox went away while the program ran; whether the program ended is not known."
-        return Ended(outcome=Outcome.SANDBOX_LOST, detail=detail)
+        return Ended(outcome=Outcome.SANDBOX_LOST, detail=f"{cause} Whether the program ended is not known.")
 
     def _count(self, running: Running, outcome: str) -> None:
         language = language_label(running.request.language)
         self._metrics.runs.labels(language, outcome).inc()
         self._metrics.run_seconds.labels(language).observe(time.perf_counter() - running.started)
-        for stream, count in running.received.items():
+        for stream, count in running.taken.items():
             self._metrics.output_bytes.labels(stream).inc(count)
 
 

@@ -133,15 +133,6 @@ class Sandboxes:
             return await self.resolve(owner, handle)
         return record
 
-    async def linked(self, name: str) -> SandboxRecord:
-        """Return the sandbox of a link. Whoever has one is not asked who they are: its maker was, when it was made.
-
-        Raises:
-            SandpodError: session_not_found, or sandbox_lost.
-        """
-        record = await self._backend.get(name)
-        return await self.resolve(record.owner if record is not None else "", name)
-
     def resume_note(self, record: SandboxRecord, context: str | None) -> str | None:
         """Return what the last resume took from a context, for the first run in it since; None for any other."""
         lost = forgotten(record)
@@ -182,14 +173,20 @@ class Sandboxes:
         return record.name
 
     async def discard(self, record: SandboxRecord) -> None:
-        """End a sandbox whatever goes on in it. Not stopped by the caller's cancel."""
+        """End a sandbox whatever goes on in it. Not stopped by the caller's cancel.
+
+        Its slot stays until the next sweep: who loses the connection sees why, whenever the backend ends the stream.
+        """
         with anyio.CancelScope(shield=True):
             slot = self._slots.setdefault(record.name, _Slot())
             slot.closing = True
             try:
                 await self._backend.delete(record.name)
+            except BaseException:
+                slot.closing = False
+                raise
             finally:
-                await self._disconnect(record.name)
+                await self._close(slot)
 
     async def _live_runs(self, record: SandboxRecord) -> bool:
         """Ask the runner: another gateway may have started a run in the same sandbox."""
@@ -276,7 +273,11 @@ class Sandboxes:
 
     async def _disconnect(self, name: str) -> None:
         slot = self._slots.pop(name, None)
-        if slot is not None and slot.connection is not None:
+        if slot is not None:
+            await self._close(slot)
+
+    async def _close(self, slot: _Slot) -> None:
+        if slot.connection is not None:
             with contextlib.suppress(OSError):
                 await slot.connection.close()
 

@@ -121,14 +121,14 @@ class SessionLimit:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request, holding a place while it may open a session."""
-        owner = _owner(scope)
+        owner = owner_in(scope)
         if owner is None or scope["path"] != self._path or not (self._always or _may_open(scope)):
             await self._app(scope, receive, send)
             return
         try:
             self._places.enter(owner)
         except SandpodError as error:
-            await _refusal(error)(scope, receive, send)
+            await refused(error, _RETRY_SECONDS)(scope, receive, send)
             return
         opened: str | None = None
 
@@ -144,7 +144,7 @@ class SessionLimit:
             self._places.leave(owner, opened)
 
 
-def _owner(scope: Scope) -> str | None:
+def owner_in(scope: Scope) -> str | None:
     """The caller, or None for one who will be refused for his key."""
     if scope["type"] != "http":
         return None
@@ -161,8 +161,14 @@ def _may_open(scope: Scope) -> bool:
     return MCP_SESSION_ID_HEADER not in headers and (version is None or version in HANDSHAKE_PROTOCOL_VERSIONS)
 
 
-def _refusal(error: SandpodError) -> JSONResponse:
-    own = error.code == ErrorCode.MAX_SESSIONS
+def refused(error: SandpodError, retry_after: int) -> JSONResponse:
+    """Return the answer to a request that is refused before it is read.
+
+    Args:
+        error: Why.
+        retry_after: Seconds after which to try again.
+    """
+    busy = error.code == ErrorCode.BACKEND_UNAVAILABLE
     told: dict[str, Any] = {
         "code": INVALID_REQUEST,
         "message": f"{error.message} {error.next_step}",
@@ -170,6 +176,6 @@ def _refusal(error: SandpodError) -> JSONResponse:
     }
     return JSONResponse(
         {"jsonrpc": "2.0", "id": None, "error": told},  # the id stands in what was not read
-        status_code=HTTPStatus.TOO_MANY_REQUESTS if own else HTTPStatus.SERVICE_UNAVAILABLE,
-        headers={"retry-after": str(_RETRY_SECONDS)},
+        status_code=HTTPStatus.SERVICE_UNAVAILABLE if busy else HTTPStatus.TOO_MANY_REQUESTS,
+        headers={"retry-after": str(retry_after)},
     )

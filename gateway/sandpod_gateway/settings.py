@@ -81,6 +81,9 @@ class LimitSettings(BaseModel):
     max_sessions: Annotated[
         int, Field(ge=1, le=DEFAULT_MAX_SESSIONS, description="MCP sessions that all callers together may have open.")
     ] = DEFAULT_MAX_SESSIONS
+    max_requests_per_owner: Annotated[
+        int, Field(ge=1, description="Requests of one caller, waiting runs among them, that are handled at a time.")
+    ] = 1000
 
     def for_runs(self) -> RunLimits:
         """Return the part that `runs.py` checks."""

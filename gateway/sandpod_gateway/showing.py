@@ -24,6 +24,8 @@ MAX_VALUE: Final = 96 * 1024
 """Bytes of all forms of a last value, but for pictures, as they are sent."""
 MAX_TEXT: Final = 32 * 1024
 """Bytes of a last value as plain text; it is cut there, and other forms are left out whole."""
+_GROWTH: Final = 14
+"""Most bytes that one of a text takes in an answer: a control character grows to 6 and then 7 more."""
 PICTURES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 TEXTS: Final = frozenset(protocol.MIME_TYPES) - PICTURES
 
@@ -60,15 +62,17 @@ class Showing:
 
     def display(self, mime: str, index: int, data: bytes) -> None:
         """Take one form of something that the program showed; forms of one thing have the same index."""
-        text = None if mime in PICTURES else _fitting(mime, data, MAX_SHOWN - self._shown)
         # The runner keeps to its limit; what is in the sandbox may have become the runner.
-        if len(self.displays) > protocol.MAX_DISPLAYS or (text is None and not self._takes_picture(mime, data)):
+        if len(self.displays) > protocol.MAX_DISPLAYS:
+            self.dropped += 1
+            return
+        text, size = (None, 0) if mime in PICTURES else _fitting(mime, data, MAX_SHOWN - self._shown)
+        if text is None and not self._takes_picture(mime, data):
             self.dropped += 1
             return
         if text is None:
             self.pictures.append(Picture(mime, data))
-        else:
-            self._shown += sent_size(text)
+        self._shown += size
         self.displays.append(Rich(index=index, mime_type=mime, size=len(data), text=text))
 
     def result(self, mime: str, data: bytes) -> None:
@@ -76,11 +80,14 @@ class Showing:
         if mime in PICTURES:
             self.display(mime, 1 + max((rich.index for rich in self.displays), default=-1), data)
             return
-        text = _fitting(mime, _cut(data) if mime == "text/plain" else data, MAX_VALUE - self._valued)
-        if text is None or mime in self.value:
+        if mime in self.value:
             self.dropped += 1
             return
-        self._valued += sent_size(text)
+        text, size = _fitting(mime, _cut(data) if mime == "text/plain" else data, MAX_VALUE - self._valued)
+        if text is None:
+            self.dropped += 1
+            return
+        self._valued += size
         self.value[mime] = text
 
     def add_to(self, output: RunOutput) -> Reading:
@@ -109,7 +116,7 @@ def answer_size(model: BaseModel, pictures: list[Picture]) -> int:
     """Return the bytes of an answer on the wire: as JSON, once more as JSON inside a JSON string, and its pictures."""
     encoded = sum(4 * -(-len(picture.data) // 3) for picture in pictures)
     text = model.model_dump_json()
-    if len(text) * 14 + encoded < MAX_ANSWER:  # a control character grows to 6 and then 7 more bytes
+    if len(text) * _GROWTH + encoded < MAX_ANSWER:
         return encoded
     return encoded + len(text.encode()) + len(json.dumps(text, ensure_ascii=False).encode())
 
@@ -120,18 +127,20 @@ def sent_size(text: str) -> int:
     return len(once.encode()) + len(json.dumps(once, ensure_ascii=False).encode())
 
 
-def _fitting(mime: str, data: bytes, room: int) -> str | None:
-    """Return a form as text, unless it is of no known type or takes more room."""
+def _fitting(mime: str, data: bytes, room: int) -> tuple[str | None, int]:
+    """Return a form as text and the bytes that it takes in an answer; None if it is of no known type or takes more."""
     if mime not in TEXTS or len(data) > room:
-        return None
+        return None, 0
     text = data.decode("utf-8", "replace")
-    return text if sent_size(text) <= room else None
+    size = sent_size(text)
+    return (text, size) if size <= room else (None, 0)
 
 
 def _cut(data: bytes) -> bytes:
     """Return plain text that is short enough, with what is missing said at its end."""
     kept = data[:MAX_TEXT]
-    while sent_size(kept.decode("utf-8", "replace")) > MAX_VALUE * 3 // 4:  # the rest is for other forms
+    most = MAX_VALUE * 3 // 4  # the rest is for other forms
+    while len(kept) * _GROWTH > most and sent_size(kept.decode("utf-8", "replace")) > most:
         kept = kept[: len(kept) // 2]
     if len(kept) == len(data):
         return data

@@ -16,7 +16,7 @@ from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files import check_path
 from sandpod_gateway.metrics import Metrics
-from sandpod_gateway.runner_messages import checked
+from sandpod_gateway.runner_messages import checked, senseless
 from sandpod_gateway.sandboxes import Sandboxes
 from sandpod_runner import protocol
 
@@ -25,7 +25,7 @@ class _Part(BaseModel):
     model_config = ConfigDict(extra="ignore")
 
     size: Annotated[int, Field(ge=0, le=2**62)]
-    mtime: Annotated[float, Field(ge=0, le=2**40)] = 0
+    mtime: Annotated[float, Field(allow_inf_nan=False)] = 0
 
 
 class _ArchivePart(BaseModel):
@@ -54,19 +54,20 @@ class Transfers:
         self._metrics = metrics
         self._max_bytes = max_bytes
 
-    async def look(self, sandbox: str, path: str) -> Version:
+    async def look(self, owner: str, sandbox: str, path: str) -> Version:
         """Return a file's version.
 
         Raises:
             SandpodError: session_not_found, not_found, invalid_path (no regular file, too).
         """
-        version, _ = await self._read(await self._sandboxes.linked(sandbox), path, 0, 0)
+        version, _ = await self._read(await self._sandboxes.resolve(owner, sandbox), path, 0, 0)
         return version
 
-    async def read(self, sandbox: str, path: str, version: Version, span: range) -> AsyncIterator[bytes]:
+    async def read(self, owner: str, sandbox: str, path: str, version: Version, span: range) -> AsyncIterator[bytes]:
         """Yield the bytes of a file in parts.
 
         Args:
+            owner: For whom the link acts.
             sandbox: The sandbox.
             path: The file.
             version: What `look` returned.
@@ -76,7 +77,7 @@ class Transfers:
             ChangedError: It is not that version any more.
             SandpodError: As for `look`.
         """
-        record = await self._sandboxes.linked(sandbox)
+        record = await self._sandboxes.resolve(owner, sandbox)
         offset = span.start
         while offset < span.stop:
             now, data = await self._read(record, path, offset, min(protocol.FILE_PART, span.stop - offset))
@@ -86,7 +87,7 @@ class Transfers:
             yield data
             offset += len(data)
 
-    async def write(self, sandbox: str, path: str, chunks: AsyncIterator[bytes]) -> int:
+    async def write(self, owner: str, sandbox: str, path: str, chunks: AsyncIterator[bytes]) -> int:
         """Write a file from chunks of any size; it appears whole at the end or not at all. Returns its size.
 
         Raises:
@@ -112,12 +113,12 @@ class Transfers:
                     del buffer[: protocol.FILE_PART]
             yield bytes(buffer)
 
-        async with talking(self._sandboxes, await self._sandboxes.linked(sandbox)) as connection:
+        async with talking(self._sandboxes, await self._sandboxes.resolve(owner, sandbox)) as connection:
             await connection.upload({"path": path, "overwrite": True}, parts())
         self._metrics.file_bytes.labels("in").inc(size)
         return size
 
-    async def archive(self, sandbox: str) -> AsyncGenerator[bytes, None]:
+    async def archive(self, owner: str, sandbox: str) -> AsyncGenerator[bytes, None]:
         """Yield a tar.gz of the workspace in parts.
 
         Raises:
@@ -125,11 +126,13 @@ class Transfers:
         """
         fields = {"op": "archive", "archive": secrets.token_hex(8)}
         # One connection for all of it: what has been told of an archive is known there alone.
-        async with talking(self._sandboxes, await self._sandboxes.linked(sandbox)) as connection:
+        async with talking(self._sandboxes, await self._sandboxes.resolve(owner, sandbox)) as connection:
             while True:
                 reply = await connection.ask("file", fields)
                 if checked(_ArchivePart, reply).last:
                     return
+                if not reply.payload:
+                    raise senseless()
                 self._metrics.file_bytes.labels("out").inc(len(reply.payload))
                 yield reply.payload
 

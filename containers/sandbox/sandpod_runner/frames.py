@@ -54,10 +54,15 @@ def encode(header: dict[str, Any], payload: bytes = b"") -> bytes:
 
 
 class Decoder:
-    """Turns bytes, in pieces of any size, into frames. It keeps one unfinished frame at most."""
+    """Turns bytes, in pieces of any size, into frames. It keeps one unfinished frame at most.
+
+    Attributes:
+        header_size: Bytes of the last frame's header.
+    """
 
     def __init__(self) -> None:
         self._buffer = bytearray()
+        self.header_size = 0
 
     def feed(self, data: bytes) -> Iterator[Frame]:
         """Take bytes and yield the frames that are whole with them.
@@ -79,6 +84,7 @@ class Decoder:
                 header = _header(bytes(self._buffer[body : body + head_size]))
                 payload = bytes(self._buffer[body + head_size : end])
                 start = end
+                self.header_size = head_size
                 yield Frame(header, payload)
         finally:
             del self._buffer[:start]
@@ -90,10 +96,11 @@ class Decoder:
 
 
 def _header(raw: bytes) -> dict[str, Any]:
+    # Before it is parsed, which takes up to 0.1 ms a kilobyte.
+    if not raw.startswith(b"{"):
+        raise FrameError("header is not an object")
     try:
-        header = json.loads(raw)
+        header: dict[str, Any] = json.loads(raw.decode())
     except (ValueError, RecursionError) as error:
         raise FrameError("header is not JSON") from error
-    if not isinstance(header, dict):
-        raise FrameError("header is not an object")
     return header

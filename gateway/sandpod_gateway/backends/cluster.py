@@ -125,6 +125,15 @@ class Cluster:
         """Delete an object; what it owns goes after it."""
         await self._call("DELETE", self._path(plural, name), query={"propagationPolicy": "Background"})
 
+    async def get_secret(self, namespace: str, name: str) -> dict[str, Any]:
+        """Return a Secret."""
+        return await self._call("GET", f"/api/v1/namespaces/{namespace}/secrets/{name}")
+
+    async def patch_secret(self, namespace: str, name: str, body: dict[str, Any]) -> None:
+        """Merge into a Secret; 409 when `body` names a resource version that it does not have any more."""
+        path = f"/api/v1/namespaces/{namespace}/secrets/{name}"
+        await self._call("PATCH", path, body=body, content_type=_MERGE_PATCH)
+
     async def allowed(self, verb: str, resource: str, *, group: str, subresource: str = "") -> bool:
         """Tell whether the gateway's own account may do something in the namespace."""
         attributes = {"namespace": self.namespace, "verb": verb, "resource": resource, "group": group}

@@ -53,6 +53,11 @@ class RefusedError(ClusterError):
         return self.status == HTTPStatus.NOT_FOUND
 
     @property
+    def conflict(self) -> bool:
+        """Whether the object was changed since the version that the request named."""
+        return self.status == HTTPStatus.CONFLICT
+
+    @property
     def expired(self) -> bool:
         """Whether the resource version or page asked for is too old."""
         return self.status == HTTPStatus.GONE

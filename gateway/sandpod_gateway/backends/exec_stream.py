@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
+from collections.abc import Iterable
 from http import HTTPStatus
 from socket import SHUT_RDWR
 from typing import Final
@@ -33,6 +34,7 @@ from sandpod_gateway.backends.exec_protocol import (
     parse_status,
     printable,
 )
+from sandpod_gateway.turns import Turn
 
 logger = logging.getLogger(__name__)
 
@@ -98,19 +100,21 @@ class ExecStream:
         self._socket = socket
         self._connection = socket.get_extra_info("socket")
         self._heartbeat = heartbeat
-        self._pieces: deque[bytes] = deque()
-        self._buffered = 0
+        self._unread = bytearray()
         self._readable = asyncio.Event()
         self._room = asyncio.Event()
         self._write_lock = asyncio.Lock()
-        self._write_deadline: asyncio.Timeout | None = None
+        self._unsent: deque[bytes] = deque()
+        self._due = asyncio.Event()
+        self._sent = asyncio.Event()
+        self._unsendable = False
         self._stderr = bytearray()
         self._status: bytes | None = None
         self._listening = False
         self._heard = 0  # messages
         self._closed = False
         self._ended = asyncio.Event()
-        self._tasks = [asyncio.create_task(self._pump()), asyncio.create_task(self._keep_alive())]
+        self._tasks = [asyncio.create_task(task()) for task in (self._pump, self._send_on, self._keep_alive)]
 
     @property
     def ended(self) -> bool:
@@ -133,27 +137,25 @@ class ExecStream:
 
     async def read(self) -> bytes:
         """Return the next bytes of the program's standard output; empty when there will be none."""
-        while not self._pieces:
+        while not self._unread:
             if self.ended:
                 return b""
             self._readable.clear()
             await self._readable.wait()
-        data = self._pieces.popleft() if len(self._pieces) == 1 else b"".join(self._pieces)
-        self._pieces.clear()
-        self._buffered = 0
+        data = bytes(self._unread)
+        self._unread.clear()
         self._room.set()
         return data
 
     async def write(self, data: bytes) -> None:
-        """Send bytes to the program's standard input.
+        """Send bytes to the program's standard input, all or none; waits until what was sent before is on its way.
 
         Raises:
             ConnectionError: The stream is closed, by either side.
         """
-        async with self._write_lock:
-            view = memoryview(data)
-            for start in range(0, len(view), WRITE_PIECE):
-                await self._send(bytes((STDIN,)) + view[start : start + WRITE_PIECE])
+        view = memoryview(data)
+        pieces = (view[start : start + WRITE_PIECE] for start in range(0, len(view), WRITE_PIECE))
+        await self._send(bytes((STDIN,)) + piece for piece in pieces)
 
     async def end_input(self) -> None:
         """Tell the program that there is no more input (v5; under v4 only `close` can).
@@ -162,14 +164,13 @@ class ExecStream:
             ConnectionError: The stream is closed, by either side.
         """
         if self._socket.protocol == V5:
-            async with self._write_lock:
-                await self._send(bytes((CLOSE, STDIN)))
+            await self._send([bytes((CLOSE, STDIN))])
 
     async def close(self) -> None:
         """Close both directions, also while `read` or `write` wait. May be called more than once."""
         if not self._closed:
             self._closed = True
-            self._pieces.clear()
+            self._unread.clear()
             self._wake()
         for task in self._tasks:
             task.cancel()
@@ -182,29 +183,50 @@ class ExecStream:
         with contextlib.suppress(OSError):
             self._connection.shutdown(SHUT_RDWR)
 
-    async def _send(self, message: bytes) -> None:
-        if self.ended:
-            raise ConnectionResetError("the stream is closed")
+    async def _send(self, messages: Iterable[bytes]) -> None:
+        async with self._write_lock:
+            while self._unsent and not self._finished:
+                self._sent.clear()
+                await self._sent.wait()
+            if self._finished:
+                raise ConnectionResetError("the stream is closed")
+            self._unsent.extend(messages)
+            self._due.set()
+
+    async def _send_on(self) -> None:
+        """Send what is unsent, whatever becomes of those who wrote it, until the stream ends."""
         try:
-            async with asyncio.timeout(None) as self._write_deadline:
-                await self._socket.send_bytes(message)
-        except (TimeoutError, aiohttp.ClientError, RuntimeError) as error:
-            raise ConnectionResetError("the stream was closed while writing") from error
+            while True:
+                await self._due.wait()
+                while self._unsent:
+                    await self._socket.send_bytes(self._unsent[0])
+                    self._unsent.popleft()
+                self._due.clear()
+                self._sent.set()
+        except (aiohttp.ClientError, OSError, RuntimeError) as error:
+            logger.debug("an exec stream broke while writing: %s", error)
         finally:
-            self._write_deadline = None
+            self._unsendable = True  # a frame may be cut; what has come is read all the same
+            self._sent.set()
+
+    @property
+    def _finished(self) -> bool:
+        return self.ended or self._unsendable
 
     def _wake(self) -> None:
         """Let whoever waits see that the stream is over: a reader, a reader's pump, a writer."""
         self._readable.set()
         self._room.set()
-        if self._write_deadline is not None:
-            self._write_deadline.reschedule(asyncio.get_running_loop().time())
+        self._sent.set()
 
     async def _pump(self) -> None:
         """Take messages while there is room for them, until the stream ends."""
+        turn = Turn()
         try:
             while await self._next():
-                while self._buffered >= BUFFER and not self._closed:
+                if turn.over:
+                    await turn.renew()
+                while len(self._unread) >= BUFFER and not self._closed:
                     self._room.clear()
                     await self._room.wait()
         except (aiohttp.ClientError, OSError) as error:
@@ -231,8 +253,7 @@ class ExecStream:
     def _take(self, data: bytes) -> None:
         channel = data[0] if data else None
         if channel == STDOUT and len(data) > 1:
-            self._pieces.append(data[1:])
-            self._buffered += len(data) - 1
+            self._unread += memoryview(data)[1:]
             self._readable.set()
         elif channel == STDERR:
             self._stderr += data[1:]

@@ -170,6 +170,9 @@ class InProcessBackend:
         """Return the owner's sandboxes, oldest first."""
         return self._ledger.of_owner(owner)
 
+    def link_store(self) -> None:
+        """Return None: no other gateway has these sandboxes."""
+
     def warm(self) -> dict[str, int]:
         """Return how many sandboxes wait for a claim, by template."""
         return {self._terms.template: self._launcher.waiting()}

@@ -27,6 +27,7 @@ from sandpod_gateway.backends.cluster_errors import ClusterError, RefusedError, 
 from sandpod_gateway.backends.exec_stream import ExecStream, open_exec
 from sandpod_gateway.backends.kubernetes_settings import KubernetesSettings
 from sandpod_gateway.backends.records import template_info, to_record
+from sandpod_gateway.backends.secret_store import KubernetesSecret
 from sandpod_gateway.backends.store import SandboxStore
 from sandpod_gateway.backends.warm_streams import WarmStreams
 from sandpod_gateway.backends.watch import SandboxWatch
@@ -39,7 +40,7 @@ START_TIMEOUT: Final = 10.0
 CHECK_TIMEOUT: Final = 2.0
 """Seconds that the API server gets to answer a readiness check: less than what a probe waits for."""
 
-_ATTACH: Final = (*names.RUNNER_COMMAND, "attach")
+_ATTACH: Final = (*names.SHIELDED_COMMAND, "attach")
 
 
 class KubernetesBackend:
@@ -129,6 +130,11 @@ class KubernetesBackend:
             raise translate(error, "the templates were listed") from error
         found = map(template_info, page.get("items", []))
         return tuple(info for info in found if info is not None)
+
+    def link_store(self) -> KubernetesSecret | None:
+        """Return the Secret of the settings; None when they name none."""
+        secret = self._settings.link_secret
+        return None if secret is None else KubernetesSecret(lambda: self._open.cluster, secret)
 
     def warm(self) -> dict[str, int]:
         """Return how many Ready sandboxes wait for a claim, by template."""

@@ -35,6 +35,15 @@ class KubernetesSettings(BaseModel):
         str | None,
         Field(description="Context of the kubeconfig. Unset: its current one, which others may switch."),
     ] = None
+    link_secret: Annotated[
+        str | None,
+        Field(
+            pattern=r"^[a-z0-9-]{1,63}/[a-z0-9.-]{1,253}$",
+            description="Secret (namespace/name) with what links are signed with, for all gateways of the namespace; "
+            "it must be there, and the gateway fills it. Unset: links work at the gateway that made them, until it "
+            "ends.",
+        ),
+    ] = None
     default_template: Annotated[
         Name,
         Field(

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 _BACKLOG: Final = 16
+CLOSE_TIMEOUT: Final = 2.0  # seconds that the other side gets to read what was sent
 _READ: Final = 256 * 1024  # bytes; asyncio buffers at most twice as much before it stops reading
 
 
@@ -76,21 +77,24 @@ class SocketStream:
             return b""
 
     async def write(self, data: bytes) -> None:
-        """Send the bytes.
+        """Send the bytes, all or none; waits while the other side does not take what was sent before.
 
         Raises:
             ConnectionError: The stream is closed.
         """
+        await self._writer.drain()
         if self._writer.is_closing():
             raise ConnectionResetError("the stream is closed")
         self._writer.write(data)
-        await self._writer.drain()
 
     async def close(self) -> None:
-        """Close both directions."""
+        """Close both directions, at the latest when the other side has not read the rest for a while."""
         self._writer.close()
+        closed = asyncio.ensure_future(self._writer.wait_closed())
+        await asyncio.wait({closed}, timeout=CLOSE_TIMEOUT)
+        self._writer.transport.abort()
         with contextlib.suppress(ConnectionError):
-            await self._writer.wait_closed()
+            await closed
 
 
 async def connect(address: str) -> SocketStream:

@@ -7,6 +7,7 @@ import asyncio
 from typing import Final
 
 _CAPACITY: Final = 256 * 1024  # bytes that wait in one direction before a writer does
+_READ: Final = 1024 * 1024  # bytes that one read gives at most
 
 
 class _Pipe:
@@ -18,22 +19,18 @@ class _Pipe:
         self._changed = asyncio.Condition()
 
     async def write(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            async with self._changed:
-                await self._changed.wait_for(lambda: self._closed or len(self._buffer) < _CAPACITY)
-                if self._closed:
-                    raise ConnectionResetError("the stream is closed")
-                room = _CAPACITY - len(self._buffer)
-                self._buffer += view[:room]
-                view = view[room:]
-                self._changed.notify_all()
+        async with self._changed:
+            await self._changed.wait_for(lambda: self._closed or len(self._buffer) < _CAPACITY)
+            if self._closed:
+                raise ConnectionResetError("the stream is closed")
+            self._buffer += data
+            self._changed.notify_all()
 
     async def read(self) -> bytes:
         async with self._changed:
             await self._changed.wait_for(lambda: self._closed or bool(self._buffer))
-            data = bytes(self._buffer)
-            self._buffer.clear()
+            data = bytes(self._buffer[:_READ])
+            del self._buffer[:_READ]
             self._changed.notify_all()
             return data
 
@@ -55,7 +52,7 @@ class MemoryStream:
         return await self._incoming.read()
 
     async def write(self, data: bytes) -> None:
-        """Send the bytes; waits while the other side does not take them.
+        """Send the bytes, all or none; waits while the other side does not take what was sent before.
 
         Raises:
             ConnectionError: The stream is closed.

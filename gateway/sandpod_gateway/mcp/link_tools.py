@@ -10,7 +10,7 @@ from pydantic import Field
 from sandpod_api.base import rfc3339
 from sandpod_api.fields import DAY
 from sandpod_api.results import Artifact, ErrorCode, FileLink, WorkspaceLink
-from sandpod_gateway.auth import current_owner
+from sandpod_gateway.auth import current_maker, current_owner
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files import check_path
 from sandpod_gateway.links import Links
@@ -56,14 +56,15 @@ class LinkMaker:
             expires: Seconds until it ends, or None for the setting.
 
         Raises:
-            SandpodError: invalid_path, session_not_found, or invalid_argument where nobody could open it.
+            SandpodError: invalid_path, session_not_found, invalid_argument where nobody could open it, or
+                backend_unavailable where there is nothing to sign it with.
         """
         check_path(path)
         inside = arguments.inside_workspace(path)
         base = self._base()
         record = await self._sandboxes.resolve(owner, sandbox, make=method == "put")
         seconds = expires if expires is not None else self._settings.expires
-        link, end = self._links.make(method, record.name, inside, seconds=seconds)
+        link, end = self._links.make(current_maker(), method, record.name, inside, seconds=seconds)
         time = rfc3339(datetime.fromtimestamp(end, UTC))
         return FileLink(sandbox=record.name, path=inside, method=method, url=f"{base}{link}", expires_at=time)
 
@@ -71,11 +72,12 @@ class LinkMaker:
         """Return a link to all that is in a sandbox's workspace.
 
         Raises:
-            SandpodError: session_not_found, or invalid_argument where nobody could open it.
+            SandpodError: session_not_found, invalid_argument where nobody could open it, or backend_unavailable where
+                there is nothing to sign it with.
         """
         base = self._base()
         record = await self._sandboxes.resolve(owner, sandbox, make=False)
-        link, end = self._links.make("archive", record.name, "", seconds=self._settings.expires)
+        link, end = self._links.make(current_maker(), "archive", record.name, "", seconds=self._settings.expires)
         return WorkspaceLink(
             sandbox=record.name, url=f"{base}{link}", expires_at=rfc3339(datetime.fromtimestamp(end, UTC))
         )
@@ -83,7 +85,7 @@ class LinkMaker:
     def url(self, sandbox: str, path: str) -> str | None:
         """Return a link to a file of a sandbox that was resolved, or None where no link would lead here."""
         try:
-            link, _ = self._links.make("get", sandbox, path, seconds=self._settings.expires)
+            link, _ = self._links.make(current_maker(), "get", sandbox, path, seconds=self._settings.expires)
             return self._base() + link
         except SandpodError:
             return None
@@ -140,7 +142,7 @@ def register(mcp: FastMCP[None], maker: LinkMaker, metrics: Metrics) -> None:
     ) -> FileLink:
         """Make a link to a file of a sandbox, to download it or to upload one past the model: no key is needed.
 
-        It is for this one path, and ends after a while or with the sandbox.
+        It is for this one path, and ends after a while, with the sandbox or with your API key.
         """
         return await maker.make(current_owner(), path, sandbox=sandbox, method=method, expires=expires)
 

@@ -17,6 +17,7 @@ from sandpod_gateway.mcp import (
     sandbox_tools,
 )
 from sandpod_gateway.mcp.bad_arguments import BadArguments
+from sandpod_gateway.mcp.bounded_calls import BoundedCalls
 from sandpod_gateway.mcp.compat import systems
 from sandpod_gateway.mcp.compat.settings import CompatSettings
 from sandpod_gateway.mcp.parts import Parts
@@ -31,7 +32,9 @@ INSTRUCTIONS: Final = (
 )
 
 
-def create_mcp(parts: Parts, *, version: str, auth: TokenVerifier | None, compat: CompatSettings) -> FastMCP[None]:
+def create_mcp(
+    parts: Parts, *, version: str, auth: TokenVerifier | None, compat: CompatSettings, max_calls: int
+) -> FastMCP[None]:
     """Return the server with all its tools.
 
     Args:
@@ -39,11 +42,13 @@ def create_mcp(parts: Parts, *, version: str, auth: TokenVerifier | None, compat
         version: What it tells clients.
         auth: Knows the API keys, or None where the only caller is this machine.
         compat: Which other systems' tools it has too.
+        max_calls: Most calls of one caller at a time.
     """
     # Unknown errors are ours to log and to mask: their texts may hold anything.
     mcp: FastMCP[None] = FastMCP(
         "sandpod", version=version, instructions=INSTRUCTIONS, auth=auth, mask_error_details=True
     )
+    mcp.add_middleware(BoundedCalls(max_calls, parts.metrics))
     mcp.add_middleware(BadArguments(parts.metrics))
     run_tools.register(mcp, parts.runs, parts.links, parts.metrics)
     background_tools.register(mcp, parts.background, parts.links, parts.metrics)

@@ -7,10 +7,10 @@ run, and git, addresses and files are refused as sources by npm itself.
 import asyncio
 import importlib.util
 import json
+import math
 import os
 import shutil
 import signal
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -20,15 +20,22 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sandpod_api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.packages.addresses import guard
+from sandpod_gateway.packages.digests import Digest
 from sandpod_gateway.packages.npm_errors import NpmFailure, failure_of
 from sandpod_gateway.packages.npm_state import LOCATION, NpmRecord, NpmTarget
-from sandpod_gateway.packages.process import run_program, scratch_folder, too_large, took_too_long
+from sandpod_gateway.packages.process import Limits, run_program, scratch_folder, too_large, took_too_long
 from sandpod_gateway.packages.settings import PackageSettings
 
-_FOLDER: Final = Path(__file__).parent
+_PROGRAM: Final = Path(__file__).with_name("npm_process.cjs")
+_THREADS: Final = 4  # that Node.js keeps busy at most, garbage collection included
 _DATA: Final = 4 * 2**30  # bytes of writable memory, most of which Node sets aside and does not use
 _HEAP: Final = 256  # MiB: two processes of that size fit the gateway beside its own; 340 packages do with it
 _OPEN_FILES: Final = 512
+_OPTIONS: Final = (
+    *("--permission", "--allow-fs-read=*"),
+    *("--use-system-ca", f"--max-old-space-size={_HEAP}", "--disable-warning=SecurityWarning"),
+)
 _LEAST_NPM: Final = (11, 17)  # the first that can refuse every source but the registry
 
 
@@ -37,7 +44,7 @@ class NpmPackage(BaseModel):
 
     Attributes:
         path: Where, below the folder that has `node_modules`.
-        integrity: Its hash, as the registry announced it.
+        integrity: Its hash, as the registry announces it; empty for a package that is there in this version.
         script: Whether it wants a script to be run at its installation.
         needed: Whether what was asked for now depends on it.
     """
@@ -47,11 +54,24 @@ class NpmPackage(BaseModel):
     path: Annotated[str, Field(pattern=LOCATION)]
     name: Annotated[str, Field(min_length=1, max_length=214)]
     version: Annotated[str, Field(pattern=r"^[0-9A-Za-z.+-]{1,128}$")]
-    integrity: Annotated[
-        str, Field(pattern=r"^(sha1|sha256|sha384|sha512)-[A-Za-z0-9+/=]{20,100}( |$)", max_length=500)
-    ]
+    integrity: Annotated[str, Field(max_length=500)] = ""
     script: bool = False
     needed: bool = False
+
+    def digest(self) -> Digest:
+        """Return its hash.
+
+        Raises:
+            SandpodError: backend_error: the registry announces none, or several.
+        """
+        try:
+            return Digest.announced(self.integrity)
+        except ValueError as error:
+            raise SandpodError(
+                ErrorCode.BACKEND_ERROR,
+                f"The npm registry announces {self.name} without one sound hash: {error}.",
+                next_step="Ask for another version; tell the administrator if it stays.",
+            ) from error
 
 
 class Resolved(BaseModel):
@@ -121,19 +141,31 @@ class Npm:
             "registry": settings.npm.registry_url,
             "ca": str(settings.ca_file) if settings.ca_file is not None else None,
             "target": target.model_dump(),
+            "guard": guard(settings.npm.registry_url),
         }
         files = (folder / "job.json", folder / "answer.json")
         files[0].write_text(json.dumps({**common, **job}), encoding="utf-8")
         try:
             async with asyncio.timeout(settings.timeout):
-                # npm keeps a copy of each download in its cache there, which goes with the folder.
-                command = await self._command(scratch, files)
-                status, _ = await run_program(command, scratch, env={}, max_bytes=2 * settings.max_bytes)
+                node, npm = await self._programs()
+                command = [node, *_OPTIONS, f"--allow-fs-write={scratch}", str(_PROGRAM), npm, *map(str, files)]
+                given = [node, npm, str(_PROGRAM), *([str(settings.ca_file)] if settings.ca_file is not None else [])]
+                status, _ = await run_program(command, scratch, self._limits(), env={}, readable=given)
         except TimeoutError as error:
             raise took_too_long() from error
         if status == -signal.SIGXFSZ:
             raise too_large(settings.max_bytes)
         return self._answer(files[1], target, model)
+
+    def _limits(self) -> Limits:
+        return Limits(
+            memory=("RLIMIT_DATA", _DATA),
+            files=_OPEN_FILES,
+            file_bytes=self._settings.max_bytes,
+            # npm keeps a copy of each download in its cache there, which goes with the folder.
+            folder_bytes=2 * self._settings.max_bytes,
+            cpu=_THREADS * math.ceil(self._settings.timeout),
+        )
 
     def _answer(self, file: Path, target: NpmTarget, model: type[_A]) -> _A:
         try:
@@ -147,7 +179,8 @@ class Npm:
             ) from error
         raise failure_of(failure, target.node, self._settings.max_bytes)
 
-    async def _command(self, scratch: Path, files: tuple[Path, Path]) -> list[str]:
+    async def _programs(self) -> tuple[str, str]:
+        """Return Node.js and the folder of npm."""
         if self._program is None:
             self._program = await asyncio.to_thread(_find)
         if self._program is None:
@@ -156,17 +189,7 @@ class Npm:
                 "This server has no npm, which JavaScript packages are resolved with.",
                 next_step="Tell the administrator to install sandpod[node], which brings Node.js with it.",
             )
-        node, npm = self._program
-        limits = {
-            "RLIMIT_DATA": _DATA,
-            "RLIMIT_FSIZE": self._settings.max_bytes,
-            "RLIMIT_NOFILE": _OPEN_FILES,
-            "RLIMIT_CORE": 0,
-        }
-        permissions = ["--permission", "--allow-fs-read=*", f"--allow-fs-write={scratch}"]
-        options = ["--use-system-ca", f"--max-old-space-size={_HEAP}", "--disable-warning=SecurityWarning"]
-        start = [sys.executable, "-I", str(_FOLDER / "limited.py"), json.dumps(limits), node, *permissions, *options]
-        return [*start, str(_FOLDER / "npm_process.cjs"), npm, *map(str, files)]
+        return self._program
 
 
 def _find() -> tuple[str, str] | None:

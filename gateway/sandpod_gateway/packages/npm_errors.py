@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from sandpod_api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.packages.pip_errors import ConflictError
-from sandpod_gateway.packages.process import too_large
+from sandpod_gateway.packages.process import refused_address, too_large
 
 _UNREACHABLE: Final = re.compile(
     r"E40[13]|E5\d\d|E429|ENEEDAUTH|ECONN\w+|ENOTFOUND|EAI_AGAIN|E\w*TIMEDOUT|E\w*TIMEOUT|ERR_SOCKET_TIMEOUT|EHOSTUNREACH"
@@ -76,6 +76,8 @@ def _unfit(failure: NpmFailure, spec: str, node: str) -> SandpodError:
 def _of_the_way(code: str, max_bytes: int) -> SandpodError:
     if code == "EFBIG":
         return too_large(max_bytes)
+    if code == "EREFUSEDADDRESS":
+        return refused_address()
     if _UNREACHABLE.fullmatch(code):
         return SandpodError(
             ErrorCode.BACKEND_UNAVAILABLE,
@@ -83,11 +85,7 @@ def _of_the_way(code: str, max_bytes: int) -> SandpodError:
             next_step="Try again later; tell the administrator if it stays.",
         )
     if code == "EINTEGRITY":
-        return SandpodError(
-            ErrorCode.BACKEND_ERROR,
-            "What was downloaded is not what the npm registry announced.",
-            next_step="Try again; tell the administrator if it stays.",
-        )
+        return damaged()
     if code in {"ENOSPC", "EDQUOT"}:
         return SandpodError(
             ErrorCode.BACKEND_ERROR,
@@ -96,6 +94,15 @@ def _of_the_way(code: str, max_bytes: int) -> SandpodError:
         )
     return SandpodError(
         ErrorCode.BACKEND_ERROR, "npm failed for a reason that is not known.", next_step="Try other versions."
+    )
+
+
+def damaged() -> SandpodError:
+    """Return the error for a package whose bytes have another hash than the registry announced."""
+    return SandpodError(
+        ErrorCode.BACKEND_ERROR,
+        "What was downloaded is not what the npm registry announced.",
+        next_step="Try again; tell the administrator if it stays.",
     )
 
 

@@ -1,24 +1,24 @@
 """npm packages of sandboxes: looked up, resolved, downloaded or taken from the cache. Called by `installer.py`."""
 
 import asyncio
-import binascii
-import hashlib
+import os
 import time
-from base64 import b64decode
 from collections import OrderedDict
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from pathlib import Path
-from typing import IO, Any, Final
+from io import BufferedReader
+from typing import Any, Final
 
 from sandpod_api.package_results import Package, PackageInfo
 from sandpod_api.results import ErrorCode
 from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.packages import npm_requirements
-from sandpod_gateway.packages.cache import FileCache
+from sandpod_gateway.packages.cache import DamagedError, FileCache
 from sandpod_gateway.packages.channel import Installed
+from sandpod_gateway.packages.digests import Digest
 from sandpod_gateway.packages.npm import Npm, NpmPackage, Resolved
+from sandpod_gateway.packages.npm_errors import damaged
 from sandpod_gateway.packages.npm_requirements import NpmRequirement
 from sandpod_gateway.packages.npm_state import NpmRecord, NpmState, NpmTarget
 from sandpod_gateway.packages.pip_errors import ConflictError
@@ -36,7 +36,7 @@ class _File:
     """A package with its open file."""
 
     package: NpmPackage
-    file: IO[bytes]
+    file: BufferedReader
     sha256: str
     size: int
 
@@ -154,23 +154,28 @@ class NpmPackages:
             raise error.told() from error
 
     async def _files(self, packages: list[NpmPackage], target: NpmTarget, stack: AsyncExitStack) -> list[_File]:
-        groups: dict[str, list[NpmPackage]] = {}
+        groups: dict[Digest, list[NpmPackage]] = {}
         for package in packages:
-            groups.setdefault(package.integrity, []).append(package)
-        files: list[_File] = []
-        absent = []
-        for group in groups.values():
-            path = self._cache.get(_key(group[0]))
-            if path is None:
-                absent.append(group[0])
-            else:
-                files += await asyncio.to_thread(_open, group, path, stack)
+            groups.setdefault(package.digest(), []).append(package)
+        files: dict[Digest, BufferedReader] = {}
+        for digest in groups:
+            file = await self._cache.get(digest)
+            if file is not None:
+                files[digest] = stack.enter_context(file)
+        absent = [group[0] for digest, group in groups.items() if digest not in files]
         if absent:
             async with self._npm.download(absent, target) as downloaded:
                 for package, path in downloaded:
-                    files += await asyncio.to_thread(_open, groups[package.integrity], path, stack)
-                    await self._cache.put(_key(package), path, files[-1].size)
-        return files
+                    try:
+                        file = await self._cache.add(path, package.digest())
+                    except DamagedError as error:
+                        raise damaged() from error
+                    files[package.digest()] = stack.enter_context(file)
+        found = []
+        for digest, group in groups.items():
+            sha256, size = await asyncio.to_thread(_measured, files[digest])
+            found += [_File(package, files[digest], sha256, size) for package in group]
+        return found
 
 
 def _order(before: NpmRecord, wanted: list[NpmRequirement], found: Resolved, files: list[_File]) -> dict[str, Any]:
@@ -196,7 +201,7 @@ def _is_there(requirement: NpmRequirement, state: NpmState) -> bool:
 
 def _is_missing(package: NpmPackage, record: NpmRecord) -> bool:
     there = record.packages.get(package.path)
-    return there is None or (there.version, there.integrity) != (package.version, package.integrity)
+    return there is None or there.version != package.version
 
 
 def _told(name: str, state: NpmState) -> Package:
@@ -222,21 +227,5 @@ def _note(installed: list[NpmPackage]) -> str | None:
     )
 
 
-def _key(package: NpmPackage) -> str | None:
-    """Return the hash of a package for the cache, where it is a strong one."""
-    algorithm, _, value = package.integrity.split(" ")[0].partition("-")
-    if algorithm == "sha1":
-        return None
-    try:
-        return f"{algorithm}-{b64decode(value, validate=True).hex()}"
-    except binascii.Error:
-        return None
-
-
-def _open(packages: list[NpmPackage], path: Path, stack: AsyncExitStack) -> list[_File]:
-    """Open a file once for each package that it is of. Open files stay whole when their name is gone."""
-    files = [stack.enter_context(path.open("rb")) for _ in packages]
-    sha256 = hashlib.file_digest(files[0], "sha256").hexdigest()
-    size = files[0].tell()
-    files[0].seek(0)
-    return [_File(package, file, sha256, size) for package, file in zip(packages, files, strict=True)]
+def _measured(file: BufferedReader) -> tuple[str, int]:
+    return Digest.of(file, "sha256").value, os.fstat(file.fileno()).st_size

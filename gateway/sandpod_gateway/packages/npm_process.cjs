@@ -5,6 +5,8 @@
 'use strict';
 
 const fs = require('node:fs');
+const dns = require('node:dns');
+const net = require('node:net');
 const { createRequire } = require('node:module');
 const path = require('node:path');
 
@@ -13,6 +15,37 @@ const load = createRequire(path.join(npm, 'package.json'));
 const job = JSON.parse(fs.readFileSync(jobFile, 'utf8'));
 
 const NOTHING_BUT_REGISTRY = { allowGit: 'none', allowRemote: 'none', allowFile: 'none', allowDirectory: 'none' };
+
+// Connections go to the registry, and to public and private addresses that it names, but not where this machine or its
+// cloud answers.
+function guardConnections({ refused, trusted }) {
+  const list = new net.BlockList();
+  for (const network of refused) {
+    const [address, length] = network.split('/');
+    list.addSubnet(address, Number(length), net.isIPv6(address) ? 'ipv6' : 'ipv4');
+  }
+  const isRefused = (address) => list.check(address, net.isIPv6(address) ? 'ipv6' : 'ipv4');
+  const refusal = () => Object.assign(new Error('refused address'), { code: 'EREFUSEDADDRESS' });
+  const lookup = (name, wanted, answer) =>
+    dns.lookup(name, { ...wanted, all: true }, (error, found = []) => {
+      if (error) return answer(error);
+      const kept = found.filter(({ address }) => !isRefused(address));
+      if (kept.length === 0) return answer(refusal());
+      return wanted.all ? answer(null, kept) : answer(null, kept[0].address, kept[0].family);
+    });
+  const { connect } = net.Socket.prototype;
+  net.Socket.prototype.connect = function guarded(...given) {
+    // Node hands on arguments that it has sorted as a list of its own.
+    const to = Array.isArray(given[0]) ? given[0][0] : given[0];
+    const host = to?.host?.replace(/^\[|\]$/g, '') ?? '';
+    if (!host || to.path) throw refusal();
+    if (!trusted.includes(`${host}:${to.port}`)) {
+      if (net.isIP(host) && isRefused(host)) return this.destroy(refusal());
+      to.lookup = lookup;
+    }
+    return connect.apply(this, given);
+  };
+}
 
 function options() {
   const { target, scratch } = job;
@@ -62,30 +95,41 @@ async function resolve() {
     fs.writeFileSync(path.join(project, 'package-lock.json'), JSON.stringify(lock));
   }
   pretend(job.target);
-  const tree = await new Arborist(options()).buildIdealTree({ add: job.wanted, saveType: 'prod', omit: ['dev'] });
+  const arborist = new Arborist(options());
+  const tree = await arborist.buildIdealTree({ add: job.wanted, saveType: 'prod', omit: ['dev'] });
   const { packages } = tree.meta.commit();
   const needed = new Set(job.names.map((name) => tree.edgesOut.get(name)?.to).filter(Boolean));
   for (const node of needed) {
     for (const edge of node.edgesOut.values()) if (edge.to) needed.add(edge.to);
   }
   const found = [];
+  // The registry's own word: what is in the lock comes from a sandbox.
+  const announced = async ({ location, packageName, version }) => {
+    if (job.lock?.[location]?.version === version) return '';
+    const told = await load('pacote').manifest(`${packageName}@${version}`, { ...arborist.options, fullMetadata: true });
+    return told._integrity ?? '';
+  };
   for (const node of tree.inventory.values()) {
     if (node.isRoot || node.inert || node.inBundle) continue;
     if (node.isLink || !node.isRegistryDependency) {
       throw Object.assign(new Error('no registry package'), { code: 'EALLOWREMOTE', spec: node.name });
     }
-    const { integrity, version, hasInstallScript } = packages[node.location];
+    const { version, hasInstallScript } = packages[node.location];
     found.push({
       path: node.location,
       name: node.packageName,
       version,
-      integrity: integrity ?? '',
+      integrity: announced(node),
       script: Boolean(hasInstallScript),
       needed: needed.has(node),
     });
   }
+  for (const each of found) each.integrity = await each.integrity;
   const { '': own, ...lock } = packages;
-  for (const entry of Object.values(lock)) delete entry.resolved;
+  for (const entry of Object.values(lock)) {
+    delete entry.resolved;
+    delete entry.integrity;
+  }
   return { packages: found, dependencies: own.dependencies ?? {}, lock };
 }
 
@@ -116,6 +160,7 @@ function told(error) {
   };
 }
 
+guardConnections(job.guard);
 const work = job.packages ? download : resolve;
 work().then(
   (answer) => fs.writeFileSync(answerFile, JSON.stringify({ answer })),

@@ -11,10 +11,11 @@ from sandpod_gateway.packages.target import MAX_PACKAGES, Told
 
 LOCATION: Final = rf"^node_modules/{NAME}(/node_modules/{NAME}){{0,20}}$"
 
-# What npm's lock file has for each package that matters when another one is added.
+# What npm's lock file has for each package that matters when another one is added. Neither hashes nor addresses: those
+# are the registry's to say.
 _LOCKED: Final = frozenset(
     {
-        *("name", "version", "integrity", "optional", "peer", "hasInstallScript", "inBundle"),
+        *("name", "version", "optional", "peer", "hasInstallScript", "inBundle"),
         *("dependencies", "optionalDependencies", "peerDependencies", "peerDependenciesMeta"),
         *("engines", "os", "cpu", "libc"),
     }
@@ -43,7 +44,6 @@ class Locked(BaseModel):
 
     version: _Version
     sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
-    integrity: Annotated[str, Field(max_length=500)] = ""
 
 
 class NpmRecord(BaseModel):

@@ -1,11 +1,13 @@
 """Resolves and downloads wheels with pip, as a process with limits of its own. Called by `installer.py`.
 
-Wheels alone, so nothing of a package is run: a source package would be. pip sees no configuration but what is set here.
+Wheels alone, and all of them from the index, so nothing of a package is run: a source package would be. pip sees no
+configuration but what is set here.
 """
 
 import asyncio
 import hashlib
 import json
+import math
 import os
 import sys
 from collections.abc import AsyncIterator, Iterable
@@ -19,8 +21,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sandpod_api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.packages.addresses import guard
+from sandpod_gateway.packages.digests import Digest
 from sandpod_gateway.packages.pip_errors import failure_of, has_nothing
-from sandpod_gateway.packages.process import run_program, scratch_folder, took_too_long
+from sandpod_gateway.packages.process import Limits, run_program, scratch_folder, took_too_long
 from sandpod_gateway.packages.settings import PackageSettings
 from sandpod_gateway.packages.target import Target
 
@@ -37,6 +41,10 @@ class Wheel:
     version: str
     filename: str
     sha256: str | None
+
+    def digest(self) -> Digest | None:
+        """Return its hash, if it is known."""
+        return Digest("sha256", self.sha256) if self.sha256 is not None else None
 
 
 class _Archive(BaseModel):
@@ -132,15 +140,18 @@ class Pip:
             raise failure_of(output, self._settings.max_bytes, more)
 
     async def _start(self, scratch: Path, target: Target, arguments: list[str]) -> tuple[int | None, str]:
-        limits = {
-            "RLIMIT_AS": _MEMORY,
-            "RLIMIT_FSIZE": self._settings.max_bytes,
-            "RLIMIT_NOFILE": _OPEN_FILES,
-            "RLIMIT_CORE": 0,
-        }
-        program = [sys.executable, "-I", str(_PROGRAM), json.dumps([limits, target.markers])]
-        env = {"PIP_CONFIG_FILE": os.devnull}
-        return await run_program([*program, *arguments], scratch, env=env, max_bytes=self._settings.max_bytes)
+        settings = self._settings
+        limits = Limits(
+            memory=("RLIMIT_AS", _MEMORY),
+            files=_OPEN_FILES,
+            file_bytes=settings.max_bytes,
+            folder_bytes=settings.max_bytes,
+            cpu=math.ceil(settings.timeout),
+        )
+        told = json.dumps({"guard": guard(settings.index_url), "markers": target.markers})
+        program = [sys.executable, "-I", str(_PROGRAM), told, *arguments]
+        readable = [str(_PROGRAM), *([str(settings.ca_file)] if settings.ca_file is not None else [])]
+        return await run_program(program, scratch, limits, env={"PIP_CONFIG_FILE": os.devnull}, readable=readable)
 
     def _options(self) -> list[str]:
         url = urlsplit(self._settings.index_url)

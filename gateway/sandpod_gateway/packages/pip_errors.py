@@ -10,7 +10,7 @@ from packaging.utils import canonicalize_name
 
 from sandpod_api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.packages.process import too_large
+from sandpod_gateway.packages.process import refused_address, too_large
 
 _NO_MATCH: Final = re.compile(r"No matching distribution found for ([A-Za-z0-9][\w.\-\[\],<>=!~*+ ]{0,200})")
 _VERSIONS: Final = re.compile(
@@ -25,6 +25,8 @@ _UNREACHABLE: Final = re.compile(
     r"Temporary failure in name resolution|ReadTimeoutError|ProxyError|certificate verify failed|: 5\d\d Server Error|"
     r"40[13] Client Error"
 )
+_ADDRESS: Final = re.compile(r"required by address: ([A-Za-z0-9._-]{1,128});")
+_SOURCE: Final = re.compile(r"source package: ([A-Za-z0-9._-]{1,128});")
 _FULL: Final = re.compile(r"No space left on device|Disk quota exceeded")
 _TOO_LARGE: Final = re.compile(r"File too large")
 
@@ -56,6 +58,33 @@ def failure_of(output: str, max_bytes: int, more: str = "") -> Exception:
     """
     if _CONFLICT.search(output):
         return ConflictError("; ".join(_ASKED.findall(output)[:4])[:500] or None)
+    in_the_way = _refused(output) or _of_the_way(output, max_bytes)
+    if in_the_way is not None:
+        return in_the_way
+    missing = _NO_MATCH.search(output)
+    if missing is not None:
+        return _no_match(missing[1].strip(), output, more)
+    return SandpodError(
+        ErrorCode.BACKEND_ERROR, "pip failed for a reason that is not known.", next_step="Try other versions."
+    )
+
+
+def _refused(output: str) -> SandpodError | None:
+    address, source = _ADDRESS.search(output), _SOURCE.search(output)
+    if address is not None:
+        message = f"{address[1]} is required by an address; only packages of the index are installed."
+    elif source is not None:
+        message = f"{source[1]} is a source package, which is not built."
+    elif "refused address" in output:
+        return refused_address()
+    else:
+        return None
+    return SandpodError(
+        ErrorCode.PACKAGE_BLOCKED, message, next_step="Ask for another version, or for another package."
+    )
+
+
+def _of_the_way(output: str, max_bytes: int) -> SandpodError | None:
     if _UNREACHABLE.search(output):
         return SandpodError(
             ErrorCode.BACKEND_UNAVAILABLE,
@@ -70,12 +99,7 @@ def failure_of(output: str, max_bytes: int, more: str = "") -> Exception:
             "The server has no room for the download.",
             next_step="Try again later; tell the administrator if it stays.",
         )
-    missing = _NO_MATCH.search(output)
-    if missing is not None:
-        return _no_match(missing[1].strip(), output, more)
-    return SandpodError(
-        ErrorCode.BACKEND_ERROR, "pip failed for a reason that is not known.", next_step="Try other versions."
-    )
+    return None
 
 
 def has_nothing(output: str) -> bool:

@@ -173,6 +173,7 @@ async def _feed(connection: RunnerConnection, run: str, sink: _Sink, order: Any,
 
 async def _parts(files: list[IO[bytes]]) -> AsyncIterator[tuple[bytes, bool]]:
     for number, file in enumerate(files, 1):
+        await asyncio.to_thread(file.seek, 0)  # the same content may be in several places
         part = await asyncio.to_thread(file.read, PART)
         while part:
             following = await asyncio.to_thread(file.read, PART)

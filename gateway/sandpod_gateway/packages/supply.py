@@ -1,11 +1,11 @@
 """From requirements to open files of wheels: resolved, downloaded or found in the cache. Called by `installer.py`."""
 
 import asyncio
+import os
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
 from typing import IO, Final
 
 from packaging.requirements import Requirement
@@ -96,20 +96,17 @@ class Supply:
         files: Wheels = []
         absent = []
         for wheel in wheels:
-            path = self._cache.get(wheel.sha256)
-            if path is None:
+            file = await self._cache.get(wheel.digest())
+            if file is None:
                 absent.append(wheel)
             else:
-                files.append(await asyncio.to_thread(_open, wheel, path, stack))
+                files.append(_entry(wheel, file, stack))
         if absent:
             async with self._pip.download(absent, target) as downloaded:
                 for wheel, path in downloaded:
-                    files.append(await asyncio.to_thread(_open, wheel, path, stack))
-                    await self._cache.put(wheel.sha256, path, files[-1][2])
+                    files.append(_entry(wheel, await self._cache.add(path, wheel.digest()), stack))
         return files
 
 
-def _open(wheel: Wheel, path: Path, stack: AsyncExitStack) -> tuple[Wheel, IO[bytes], int]:
-    # An open file stays whole when its name is gone.
-    file = stack.enter_context(path.open("rb"))
-    return wheel, file, path.stat().st_size
+def _entry(wheel: Wheel, file: IO[bytes], stack: AsyncExitStack) -> tuple[Wheel, IO[bytes], int]:
+    return wheel, stack.enter_context(file), os.fstat(file.fileno()).st_size

@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import ctypes
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -262,3 +264,53 @@ async def test_wrong_use_is_told(arguments: list[str]) -> None:
     result = await asyncio.to_thread(subprocess.run, command(*arguments), check=False, capture_output=True)
     assert result.returncode == 2
     assert result.stderr.startswith(b"usage:")
+
+
+def without_rights() -> None:
+    """Take from what a process of root starts what no program's user has: to read and to trace what it may not."""
+    drop, rights = 24, (1, 2, 19)  # PR_CAPBSET_DROP; CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE
+    for right in rights:
+        ctypes.CDLL(None).prctl(drop, right, 0, 0, 0)
+
+
+@pytest.mark.parametrize(("mode", "shielded"), [(0o111, True), (0o555, False)])
+async def test_streams_of_an_attach_that_starts_are_closed_to_programs_of_its_user(
+    tmp_path: Path,
+    mode: int,
+    shielded: bool,  # noqa: FBT001
+) -> None:
+    """As in the pod: an interpreter that can be executed and not read. One that can be read shows that it matters."""
+    interpreter, gate = tmp_path / "shielded-python3", tmp_path / "gate"
+    await asyncio.to_thread(shutil.copyfile, sys.executable, interpreter)
+    interpreter.chmod(mode)
+    os.mkfifo(gate)
+    prelude = f"print(flush=True); open({str(gate)!r}).read()"
+    # The shell has these rights no more when it executes the interpreter.
+    words = [
+        "sh",
+        "-c",
+        'exec "$@"',
+        "sh",
+        str(interpreter),
+        *command("attach", prelude=prelude)[1:],
+    ]
+    attack = "import os, sys\nfor name in '012': os.open(f'/proc/{sys.argv[1]}/fd/{name}', os.O_RDWR)"
+
+    def start() -> "subprocess.Popen[bytes]":
+        pipe = subprocess.PIPE
+        return subprocess.Popen(words, preexec_fn=without_rights, stdin=pipe, stdout=pipe, stderr=pipe)  # noqa: PLW1509  # it calls the kernel alone
+
+    with await asyncio.to_thread(start) as starting:
+        assert starting.stdout is not None
+        assert await asyncio.to_thread(starting.stdout.readline) == b"\n"
+        tried = await asyncio.to_thread(
+            subprocess.run,
+            [sys.executable, "-c", attack, str(starting.pid)],
+            preexec_fn=without_rights,
+            capture_output=True,
+            check=False,
+        )
+        await asyncio.to_thread(gate.write_bytes, b"")
+        starting.communicate(timeout=PATIENCE)
+    assert (b"PermissionError" in tried.stderr) is shielded, tried
+    assert (tried.returncode == 0) is not shielded

@@ -1,3 +1,4 @@
+import asyncio
 import json
 import os
 from datetime import UTC, datetime, timedelta
@@ -9,6 +10,8 @@ import yaml
 from sandpod_gateway import cli
 from sandpod_gateway.auth import KeyFile, KeyVerifier, hash_key, make_key, read_keys
 from sandpod_gateway.errors import StartError
+from sandpod_gateway.metrics import Metrics
+from sandpod_gateway.periodic import every
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -62,9 +65,33 @@ async def test_a_file_that_went_bad_locks_nobody_out(tmp_path: Path) -> None:
     key, entry = make_key(user="alice", name="a", days=None, now=NOW)
     write(path, entry)
     verifier = KeyVerifier(path)
-    path.write_text("keys: [oops")
+    for text in ("keys: [oops", "keys: [{created: 2026-13-45}]", "keys: !!bool x", "a: 0001-01-01T00:00:00+14:00"):
+        path.write_text(text)
+        for _ in range(2):  # it is tried again, and complained of again, until it is mended
+            with pytest.raises(StartError):
+                verifier.reload()
+        assert await verifier.verify_token(key) is not None
+    write(path)
     verifier.reload()
-    assert await verifier.verify_token(key) is not None
+    assert await verifier.verify_token(key) is None
+
+
+async def test_round_that_fails_is_counted_and_does_not_end_the_work() -> None:
+    failures = Metrics().background_failures
+    rounds: list[int] = []
+    done = asyncio.Event()
+
+    async def work() -> None:
+        rounds.append(1)
+        if len(rounds) == 4:
+            done.set()
+        if len(rounds) < 3:
+            raise ValueError
+
+    task = asyncio.create_task(every(0, work, task="api_keys", failures=failures))
+    await done.wait()
+    task.cancel()
+    assert failures.labels("api_keys")._value.get() == 2
 
 
 async def test_without_a_key_file_everyone_is_refused_until_there_is_one(tmp_path: Path) -> None:

@@ -66,6 +66,7 @@ async def test_output_and_end_reach_the_run_they_belong_to() -> None:
     [
         {"t": "out", "run": ["x"], "stream": "stdout"},
         {"t": "out", "run": "r1", "stream": "../etc", "offset": 0},
+        {"t": "out", "run": "r1", "stream": ["stdout"], "offset": 0},
         {"t": "out", "run": "r1", "stream": "stdout", "offset": -1},
         {"t": "out", "run": "r1", "stream": "stdout", "offset": 10**30},
         {"t": "out", "run": "r1", "stream": "stdout", "offset": "0"},

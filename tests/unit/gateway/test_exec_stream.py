@@ -164,8 +164,8 @@ async def test_a_slow_reader_slows_the_sender_and_loses_nothing() -> None:
         done.set()
 
     async with serving(handler) as server, stream_of(server) as stream:
-        await until(lambda: stream._buffered >= BUFFER)
-        assert stream._buffered < BUFFER + MAX_MESSAGE
+        await until(lambda: len(stream._unread) >= BUFFER)
+        assert len(stream._unread) < BUFFER + MAX_MESSAGE
         assert not done.is_set()
         got = 0
         async with asyncio.timeout(6 * LIMIT):
@@ -188,7 +188,7 @@ async def test_a_slow_reader_is_not_taken_for_a_dead_connection() -> None:
         await asyncio.gather(sending, return_exceptions=True)
 
     async with serving(handler, autoping=False) as server, stream_of(server, heartbeat=0.01) as stream:
-        await until(lambda: stream._buffered >= BUFFER)
+        await until(lambda: len(stream._unread) >= BUFFER)
         seen = pings
         await until(lambda: pings >= seen + 6)
         assert not stream.ended
@@ -279,8 +279,9 @@ async def test_close_wakes_a_writer_that_the_other_side_keeps_waiting() -> None:
         await over.wait()
 
     async with serving(handler) as server, stream_of(server) as stream:
-        writing = asyncio.create_task(stream.write(bytes(64 * 2**20)))
-        await until(lambda: stream._write_deadline is not None)
+        await stream.write(bytes(64 * 2**20))
+        writing = asyncio.create_task(stream.write(b"x"))
+        await until(stream._write_lock.locked)
         await stream.close()
         with pytest.raises(ConnectionError):
             await asyncio.wait_for(writing, LIMIT)

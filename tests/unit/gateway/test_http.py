@@ -1,5 +1,6 @@
 """The plain HTTP side: keys, Host and Origin, both spellings of the endpoint, health and metrics."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -8,8 +9,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from gateway_peers import ENVELOPE, HEADERS
+from gateway_peers import ENVELOPE, HEADERS, until
 from sandpod_api.results import ErrorCode
+from sandpod_gateway import health
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.backends.fake import FakeBackend
 from sandpod_gateway.errors import SandpodError
@@ -90,12 +92,68 @@ async def test_a_server_with_keys_takes_any_host_and_only_known_origins(keyed: t
 
 
 @pytest.mark.promise("urls-and-hosts")
-async def test_health_and_metrics_answer_whatever_the_host(keyed: tuple[Settings, str]) -> None:
+async def test_health_and_metrics_of_a_server_with_keys_answer_whatever_the_host(keyed: tuple[Settings, str]) -> None:
     async with serving(keyed[0], FakeBackend()) as client:
         for path in ("/healthz", "/readyz", "/metrics"):
             answer = await client.get(path, headers={"host": "10.244.0.5:8000"})
             assert answer.status_code == 200
         assert 'sandpod_runs_total{language="python",outcome="ok"} 0.0' in answer.text
+
+
+async def test_another_web_page_can_not_read_health_and_metrics_of_a_server_without_keys() -> None:
+    async with serving(Settings(backend="fake"), FakeBackend()) as client:
+        for path in ("/healthz", "/readyz", "/metrics"):
+            assert (await client.get(path)).status_code == 200
+            assert (await client.get(path, headers={"host": "evil.example:8000"})).status_code == 421
+            assert (await client.get(path, headers={"origin": "https://evil.example"})).status_code == 403
+
+
+async def test_the_backend_is_asked_once_for_all_who_ask_whether_it_is_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = FakeBackend()
+    asked = 0
+    going_on = asyncio.Event()
+
+    async def check() -> None:
+        nonlocal asked
+        asked += 1
+        await going_on.wait()
+
+    monkeypatch.setattr(backend, "check", check)
+    monkeypatch.setattr(health, "CHECK_SECONDS", 3600.0)
+    async with serving(Settings(backend="fake"), backend) as client:
+        waiting = [asyncio.create_task(client.get("/readyz")) for _ in range(20)]
+        await until(lambda: asked > 0)
+        going_on.set()
+        assert [answer.status_code for answer in await asyncio.gather(*waiting)] == [200] * 20
+        assert (await client.get("/readyz")).status_code == 200
+        assert asked == 1
+
+
+async def test_a_page_of_a_known_origin_may_ask_and_call_and_no_other(keyed: tuple[Settings, str]) -> None:
+    settings, key = keyed
+    settings = settings.model_copy(update={"allowed_origins": ["https://console.example"]})
+    asks = {
+        "access-control-request-method": "POST",
+        "access-control-request-headers": "authorization, content-type, mcp-protocol-version, mcp-method, mcp-name",
+    }
+    known = {"origin": "https://console.example"}
+    async with serving(settings, FakeBackend()) as client:
+        for path in ("/mcp", "/sse", "/messages/"):
+            answer = await client.options(path, headers={**asks, **known})
+            assert answer.status_code == 200
+            assert answer.headers["access-control-allow-origin"] == known["origin"]
+            assert "POST" in answer.headers["access-control-allow-methods"]
+            assert "authorization" in answer.headers["access-control-allow-headers"]
+            foreign = await client.options(path, headers={**asks, "origin": "https://evil.example"})
+            assert foreign.status_code == 400
+            assert "access-control-allow-origin" not in foreign.headers
+        bearer = {"authorization": f"Bearer {key}"}
+        answer = await client.post("/mcp", json=CALL, headers={**HEADERS, **bearer, **known})
+        assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, known["origin"])
+        assert "mcp-session-id" in answer.headers["access-control-expose-headers"]
+    async with serving(keyed[0], FakeBackend()) as client:
+        answer = await client.options("/mcp", headers={**asks, **known})
+        assert "access-control-allow-origin" not in answer.headers
 
 
 async def test_a_backend_that_can_not_be_reached_makes_the_server_unready(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """Links: the right to one path of one sandbox for a while, and what a browser is told about what comes."""
 
+import base64
 import io
 import tarfile
 from collections.abc import AsyncIterator
@@ -12,12 +13,16 @@ from fastmcp import Client
 
 from sandpod_api.results import ErrorCode
 from sandpod_gateway.app import Gateway
+from sandpod_gateway.auth import Maker
 from sandpod_gateway.backends.fake import FakeBackend
 from sandpod_gateway.file_routes import parse_range
+from sandpod_gateway.link_keys import LinkKeys, MemoryStore
 from sandpod_gateway.links import Links
 from sandpod_gateway.settings import LinkSettings, Settings
 
 BASE = "http://sandpod.test"
+ALICE = Maker("user:alice", b"a" * 8)
+BOB = Maker("user:bob", b"b" * 8)
 
 
 class Place:
@@ -87,39 +92,55 @@ def test_range_of_an_empty_file() -> None:
     assert parse_range("bytes=-5", 0) is None
 
 
+async def links_at(now: list[float], makers: dict[bytes, str]) -> Links:
+    keys = LinkKeys(MemoryStore(), lambda: now[0])
+    await keys.refresh()
+    return Links(keys, makers.get, lambda: now[0])
+
+
 @pytest.mark.promise("foreign-ids")
 @pytest.mark.claim(
     "run_python_code.artifacts.url", "upload_file.expires_at", "create_link.method", "create_link.expires_at"
 )
-def test_token_is_for_one_method_sandbox_and_path_and_ends() -> None:
-    now = [1000.0]
-    links = Links(lambda: b"k" * 32, lambda: now[0])
-    link, end = links.make("get", "sbx-a", "d/a b.txt", seconds=60)
+async def test_token_is_for_one_method_sandbox_and_path_and_ends() -> None:
+    now, makers = [1000.0], {ALICE.key_id: ALICE.owner, BOB.key_id: BOB.owner}
+    links = await links_at(now, makers)
+    link, end = links.make(ALICE, "get", "sbx-a", "d/a b.txt", seconds=60)
     address, _, token = link.partition("?token=")
     assert (address, end) == ("/files/sbx-a/d/a%20b.txt", 1060)
-    assert links.allows(token, "get", "sbx-a", "d/a b.txt")
-    assert not links.allows(token, "put", "sbx-a", "d/a b.txt")
-    assert not links.allows(token, "get", "sbx-b", "d/a b.txt")
-    assert not links.allows(token, "get", "sbx-a", "d/b.txt")
-    assert not Links(lambda: b"o" * 32, lambda: now[0]).allows(token, "get", "sbx-a", "d/a b.txt")
-    head, body, signature = token.split(".")
-    for bad in (
-        "",
-        "x",
-        f"{head}.{body}.",
-        f"{head}.{body}.{signature[:-3]}aaa",
-        f"{head}.e30.{signature}",
-        "x" * 99_999,
-    ):
-        assert not links.allows(bad, "get", "sbx-a", "d/a b.txt")
+    assert len(token) == 43
+    assert links.owner(token, "get", "sbx-a", "d/a b.txt") == ALICE.owner
+    assert links.owner(token, "put", "sbx-a", "d/a b.txt") is None
+    assert links.owner(token, "get", "sbx-b", "d/a b.txt") is None
+    assert links.owner(token, "get", "sbx-a", "d/b.txt") is None
+    assert (await links_at(now, makers)).owner(token, "get", "sbx-a", "d/a b.txt") is None  # another's secret
     now[0] = 1060
-    assert not links.allows(token, "get", "sbx-a", "d/a b.txt")
+    assert links.owner(token, "get", "sbx-a", "d/a b.txt") is None
 
 
-def test_token_without_signature_is_none() -> None:
-    links = Links(lambda: b"k" * 32, lambda: 0.0)
-    unsigned = "eyJhbGciOiJub25lIn0.eyJtZXRob2QiOiJnZXQiLCJzYW5kYm94IjoiYSIsInBhdGgiOiJiIiwiZXhwIjo5OTk5OTk5OTk5fQ."
-    assert not links.allows(unsigned, "get", "a", "b")
+async def test_token_with_any_bit_changed_is_none() -> None:
+    links = await links_at([1000.0], {ALICE.key_id: ALICE.owner, BOB.key_id: BOB.owner})
+    token = links.make(ALICE, "get", "a", "b", seconds=60)[0].partition("?token=")[2]
+    data = base64.urlsafe_b64decode(token + "=")
+    for bit in range(8 * len(data)):
+        changed = bytearray(data)
+        changed[bit // 8] ^= 1 << bit % 8
+        assert links.owner(base64.urlsafe_b64encode(changed).decode().rstrip("="), "get", "a", "b") is None
+    others = token.replace(token[-1], chr(ord(token[-1]) + 1)), token + "=", token[:-1], "", "x" * 43, "é" * 43
+    for bad in (*others, "\ud800" * 43, "x" * 99_999):
+        assert links.owner(bad, "get", "a", "b") is None
+
+
+async def test_token_ends_with_the_key_of_its_maker_and_no_other_maker_has_it() -> None:
+    makers = {ALICE.key_id: ALICE.owner}
+    links = await links_at([1000.0], makers)
+    token = links.make(ALICE, "get", "a", "b", seconds=60)[0].partition("?token=")[2]
+    makers[BOB.key_id] = BOB.owner
+    assert links.owner(token, "get", "a", "b") == ALICE.owner
+    makers[ALICE.key_id] = BOB.owner
+    assert links.owner(token, "get", "a", "b") is None
+    del makers[ALICE.key_id]
+    assert links.owner(token, "get", "a", "b") is None
 
 
 @pytest.mark.claim("create_link", "create_link.url")

@@ -1,14 +1,16 @@
 """pip as the gateway runs it, against an index on this machine."""
 
+import io
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from http_server import web_server
 from package_index import Index, package_index, wheel
 from sandpod_api.results import ErrorCode
-from sandpod_gateway.errors import SandpodError, StartError
-from sandpod_gateway.packages.cache import FileCache
+from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.packages.pip import Pip
 from sandpod_gateway.packages.pip_errors import ConflictError
 from sandpod_gateway.packages.settings import PackageSettings
@@ -58,6 +60,60 @@ async def test_source_packages_are_never_taken(index: Index) -> None:
     assert index.downloads() == []
 
 
+def source_package(marker: Path) -> bytes:
+    """Return a source package that makes a file when it is prepared."""
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w:gz") as archive:
+        for name, text in {
+            "pyproject.toml": "[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n",
+            "backend.py": f"open({str(marker)!r}, 'w')\n",
+        }.items():
+            member = tarfile.TarInfo(f"evil-1.0/{name}")
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text.encode()))
+    return data.getvalue()
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+async def test_requirement_by_an_address_is_refused_before_anything_is_fetched_or_run(
+    index: Index, tmp_path: Path, depth: int
+) -> None:
+    marker = tmp_path / "ran"
+    index.files["evil-1.0.tar.gz"] = source_package(marker)
+    address = f"{index.url.removesuffix('simple')}files/evil-1.0.tar.gz"
+    index.add("main2", "1.0", content=wheel("main2", "1.0", needs=("main1",)))
+    index.add("main1", "1.0", content=wheel("main1", "1.0", needs=(f"evil @ {address}",)))
+    with pytest.raises(SandpodError) as caught:
+        await pip(index).resolve([f"main{depth}"], MACHINE, [])
+    assert not marker.exists()
+    assert "/files/evil-1.0.tar.gz" not in index.asked
+    assert caught.value.code == ErrorCode.PACKAGE_BLOCKED
+    assert caught.value.message.startswith("evil is required by an address")
+
+
+async def test_address_that_is_not_required_does_no_harm(index: Index) -> None:
+    needs = ('evil @ http://127.0.0.1:9/evil.tar.gz ; extra == "more" or python_version < "3"',)
+    index.add("main", "1.0", content=wheel("main", "1.0", needs=needs))
+    assert [each.name for each in await pip(index).resolve(["main"], MACHINE, [])] == ["main"]
+
+
+async def test_file_at_an_address_of_this_machine_is_not_fetched(index: Index) -> None:
+    data = index.add("greet", "1.0")
+    asked: list[str] = []
+
+    def answer(path: str) -> tuple[str, bytes]:
+        asked.append(path)
+        return "application/octet-stream", data
+
+    with web_server(answer) as address:
+        for name in ("127.0.0.1", "localhost", "[::ffff:127.0.0.1]"):
+            place = address.replace("127.0.0.1", name)
+            index.pages["greet"] = f'<a href="{place}/greet-1.0-py3-none-any.whl">greet</a>'
+            with pytest.raises(SandpodError) as caught:
+                await pip(index).resolve(["greet"], MACHINE, [])
+            assert (caught.value.code, asked) == (ErrorCode.PACKAGE_BLOCKED, [])
+
+
 async def test_configuration_of_the_machine_is_not_followed(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     monkeypatch.setenv("PIP_NO_BINARY", ":all:")
@@ -87,27 +143,6 @@ async def test_index_that_does_not_answer_is_given_up(index: Index) -> None:
     with pytest.raises(SandpodError) as caught:
         await pip(index, timeout=0.5).resolve(["greet"], MACHINE, [])
     assert caught.value.code == ErrorCode.TIMEOUT
-
-
-async def test_cache_keeps_what_was_used_last(tmp_path: Path) -> None:
-    cache = FileCache(tmp_path / "cache", 25)
-    cache.open()
-    keys = [str(number) * 64 for number in range(3)]
-    for each in keys:
-        source = tmp_path / "source"
-        source.write_bytes(bytes(10))
-        await cache.put(each, source, 10)
-        assert cache.get(keys[0]) is not None
-    assert [cache.get(each) is not None for each in keys] == [True, False, True]
-    again = FileCache(tmp_path / "cache", 25)
-    again.open()
-    assert again.get(keys[2]) is not None
-
-
-def test_cache_that_can_not_be_made_is_told_at_the_start(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(StartError, match="can't be used"):
-        FileCache(tmp_path / "file" / "cache", 1).open()
 
 
 def test_what_a_sandbox_says_of_itself_is_checked() -> None:

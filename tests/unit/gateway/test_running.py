@@ -1,5 +1,6 @@
 import json
 from datetime import UTC, datetime
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -7,8 +8,11 @@ from hypothesis import strategies as st
 
 from sandpod_api.run_results import Language, Outcome, RunOutput
 from sandpod_gateway.backends.base import SandboxRecord
+from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.runner_messages import Ended
 from sandpod_gateway.running import RunAnswer, Running, RunRequest
+from sandpod_gateway.runs import Runs
+from sandpod_gateway.settings import LimitSettings
 from sandpod_gateway.showing import MAX_PICTURES, MAX_SHOWN, MAX_TEXT, MAX_VALUE
 from sandpod_runner import protocol
 
@@ -47,6 +51,26 @@ def test_output_that_was_lost_is_said() -> None:
     result = run.answer(OK.model_copy(update={"stderr_bytes": 13})).result
     assert result.stderr == "abc\n[... 7 bytes lost ...]\nxyz"
     assert run.received["stderr"] == 13
+
+
+@given(st.lists(st.tuples(st.sampled_from(["stdout", "stderr"]), st.integers(0, 2**62), st.binary(max_size=9))))
+def test_what_a_sandbox_says_of_offsets_is_not_counted_as_output(frames: list[tuple[str, int, bytes]]) -> None:
+    run = running()
+    for stream, offset, data in frames:
+        run.output(stream, offset, data)
+    for stream in ("stdout", "stderr"):
+        assert 0 <= run.taken[stream] <= sum(len(data) for name, _, data in frames if name == stream)
+    run.output("stdout", 2**62, b"abc")
+    assert run.received["stdout"] >= 2**62
+    assert run.taken["stdout"] <= sum(len(data) for name, _, data in frames if name == "stdout") + 3
+
+
+def test_a_sandbox_does_not_spoil_the_metric_of_output() -> None:
+    metrics, run = Metrics(), running()
+    run.output("stdout", 2**62, b"abc")
+    runs = Runs(cast("Any", None), LimitSettings().for_runs(), metrics, cast("Any", None))
+    runs._count(run, Outcome.OK)
+    assert metrics.registry.get_sample_value("sandpod_output_bytes_total", {"stream": "stdout"}) == 3
 
 
 def sent(answer: RunAnswer) -> int:

@@ -233,7 +233,11 @@ def test_foreign_image_gets_the_runner_from_a_container_that_ran_before_and_can_
         "name": "runner",
         "image": "runner:test",
         "imagePullPolicy": "IfNotPresent",
-        "command": ["cp", "-R", "/opt/sandpod/portable/.", "/opt/sandpod/runner"],
+        "command": [
+            "sh",
+            "-c",
+            "cp -R /opt/sandpod/portable/. /opt/sandpod/runner && chmod 0111 /opt/sandpod/runner/bin/shielded-python3",
+        ],
         "resources": resources,
         "securityContext": plain["securityContext"],
         "volumeMounts": [place],
