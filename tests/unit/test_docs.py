@@ -80,6 +80,12 @@ def test_every_example_is_on_a_page() -> None:
     assert shown == {name for name in found if "__pycache__" not in name}
 
 
+def test_readme_and_the_reference_name_the_same_tools() -> None:
+    cells = re.findall(r"^\| (`[^|]+) \|", PAGES["README.md"].split("## Tools")[1].split("## ")[0], re.MULTILINE)
+    described = re.findall(r"^### (\w+)$", PAGES["docs/tools.md"].split("## Reference")[1], re.MULTILINE)
+    assert sorted(re.findall(r"`(\w+)`", " ".join(cells))) == sorted(described)
+
+
 def test_navigation_has_every_page() -> None:
     navigation = str(tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"]["nav"])
     files = set(re.findall(r"'([\w/-]+\.md)'", navigation))
