@@ -177,5 +177,5 @@ cluster-down: ## Deletes the kind cluster KIND_CLUSTER
 
 .PHONY: clean
 clean: ## Removes all that these commands made here: environment, builds, caches (not the cluster)
-	rm -rf .venv .build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv .build .cache dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find operator gateway containers tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
