@@ -17,8 +17,6 @@ def test_generated_files_are_up_to_date() -> None:
 def test_edited_file_is_noticed(tmp_path: Path) -> None:
     for folder in ("charts", "manifests"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
-    (tmp_path / "operator").mkdir()
-    shutil.copy(ROOT / "operator" / "reasons.md", tmp_path / "operator")
     with (tmp_path / "manifests" / "install.yaml").open("a", encoding="utf-8") as file:
         file.write("# edited\n")
     (diff,) = generate.differences(tmp_path)

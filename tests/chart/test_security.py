@@ -13,14 +13,14 @@ from support.chart.render import CHART, KUBERNETES, Manifest, helm, only, pod_sp
 from support.operator.world import a_sandbox, a_template, settings
 
 SANDBOXES = "sandpod-sandboxes"
-WITH_ALL = ("ingress.enabled=true,ingress.hosts={x.example.com}", "ingress.hosts={x.example}", "tls.secretName=t", "tests.keySecret=k")
+WITH_ALL = ("ingress.enabled=true", "ingress.hosts={x.example}", "tls.secretName=t", "tests.keySecret=k")
 
 
 def roles() -> list[Manifest]:
     return [m for m in render() if m["kind"] == "Role"]
 
 
-# T38
+@pytest.mark.promise("pod-security")
 @pytest.mark.parametrize("values", [(), WITH_ALL], ids=["defaults", "all"])
 def test_every_pod_meets_pod_security_restricted_and_has_a_read_only_root(values: tuple[str, ...]) -> None:
     specs = dict(pod_specs(render(*values)))
@@ -88,7 +88,14 @@ def test_gateway_may_read_and_patch_the_secret_of_links_and_create_none() -> Non
 
 def test_two_renders_are_the_same() -> None:
     first, second = (
-        helm("template", "sandpod", str(CHART), *KUBERNETES, "--set", "ingress.enabled=true,ingress.hosts={x.example.com}")
+        helm(
+            "template",
+            "sandpod",
+            str(CHART),
+            *KUBERNETES,
+            "--set",
+            "ingress.enabled=true,ingress.hosts={x.example.com}",
+        )
         for _ in range(2)
     )
     assert first.returncode == 0
@@ -122,7 +129,7 @@ def test_each_role_is_bound_to_the_one_account_of_its_name() -> None:
         assert binding["subjects"] == [{"kind": "ServiceAccount", "name": account, "namespace": "sandpod"}]
 
 
-# T38
+@pytest.mark.promise("pod-security")
 def test_sandbox_namespace_is_restricted_and_closed_for_every_pod() -> None:
     namespace = only(render(), "Namespace", SANDBOXES)
     assert {

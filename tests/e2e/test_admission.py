@@ -369,11 +369,13 @@ async def in_force(own: Cluster) -> None:
     await until("the policy is in force", look, within=60)
 
 
+@pytest.mark.promise("every-rule")
 @pytest.mark.parametrize("name", [*OWN, "own-runtime-class", *EQUAL])
 def test_pod_of_the_operators_or_an_equal_one_is_taken(space: Space, name: str) -> None:
     assert not space.answers[name]
 
 
+@pytest.mark.promise("weaker-pod")
 @pytest.mark.parametrize("name", WEAK)
 def test_weaker_pod_is_refused_with_its_sentence(space: Space, name: str) -> None:
     assert space.answers[name].startswith(WEAK[name][0])
@@ -401,6 +403,7 @@ def changed(space: Space) -> dict[str, str]:
     return {name: answer(change) for name, change in CHANGES.items()}
 
 
+@pytest.mark.promise("pod-immutable")
 @pytest.mark.parametrize("name", CHANGES)
 def test_pod_that_is_there_may_get_another_network_profile_and_nothing_else(changed: dict[str, str], name: str) -> None:
     start = CHANGES[name][0]
@@ -408,6 +411,7 @@ def test_pod_that_is_there_may_get_another_network_profile_and_nothing_else(chan
     assert bool(changed[name]) == bool(start)
 
 
+@pytest.mark.promise("every-rule")
 def test_every_rule_of_the_policy_has_a_pod_that_breaks_it(space: Space, changed: dict[str, str]) -> None:
     broken = {answer for answer in (*space.answers.values(), *changed.values()) if answer}
     assert {rule["message"] for rule in space.policy["spec"]["validations"]} == broken
@@ -417,6 +421,7 @@ def test_api_server_finds_no_fault_in_the_policy(space: Space) -> None:
     assert space.policy["status"]["typeChecking"] == {}
 
 
+@pytest.mark.promise("debug-container")
 def test_weaker_container_can_not_be_added_to_debug_a_pod_and_an_equal_one_can(space: Space) -> None:
     path = f"/api/v1/namespaces/{space.cluster.sandboxes}/pods/waiting/ephemeralcontainers?dryRun=All"
 
@@ -442,6 +447,7 @@ async def test_pod_that_was_taken_can_be_changed_and_deleted(space: Space) -> No
     await space.cluster.kubectl("delete", "pod", *where)
 
 
+@pytest.mark.promise("weaker-pod")
 def test_policy_holds_among_the_sandboxes(cluster: Cluster) -> None:
     pods = {"good": build(), "bad": build()}
     pods["bad"]["spec"]["restartPolicy"] = "Always"
