@@ -21,7 +21,7 @@ from sandpod_operator.controllers.state import Notes
 from sandpod_operator.controllers.workqueue import WorkQueue
 from sandpod_operator.metrics import Metrics
 from sandpod_operator.model.pod import Pod
-from sandpod_operator.quota.admission import Turns
+from sandpod_operator.quota.admission import Admission
 from sandpod_operator.settings import OperatorSettings
 
 if TYPE_CHECKING:
@@ -270,13 +270,13 @@ class World:
         self.notes, self.metrics = Notes(), Metrics()
         self.store = Store(self.metrics.count_claim)
         self.queue = WorkQueue(clock=self.clock, backoff_min=1, backoff_max=60)
-        turns = Turns(store=self.store, wake=self.queue.add, settings=self.settings, clock=self.clock)
+        admission = Admission(store=self.store, queue=self.queue, settings=self.settings, clock=self.clock)
         self.told: list[Emit] = []
         self.controller = Controller(
             cluster=cast("KubeClient", self.api),
             store=self.store,
             notes=self.notes,
-            turns=turns,
+            admission=admission,
             queue=self.queue,
             metrics=self.metrics,
             settings=self.settings,
@@ -286,7 +286,7 @@ class World:
             cluster=cast("KubeClient", self.api),
             store=self.store,
             notes=self.notes,
-            turns=turns,
+            admission=admission,
             listener=self.controller,
             emit=self.told.append,
             metrics=self.metrics,

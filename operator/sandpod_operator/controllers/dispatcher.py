@@ -19,7 +19,7 @@ from sandpod_operator.controllers import observer
 from sandpod_operator.controllers.state import Notes
 from sandpod_operator.controllers.workqueue import WorkQueue
 from sandpod_operator.metrics import Metrics
-from sandpod_operator.quota.admission import Turns
+from sandpod_operator.quota.admission import Admission
 from sandpod_operator.settings import OperatorSettings
 
 _log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class Controller:
         cluster: KubeClient,
         store: Store,
         notes: Notes,
-        turns: Turns,
+        admission: Admission,
         queue: WorkQueue,
         metrics: Metrics,
         settings: OperatorSettings,
@@ -46,7 +46,7 @@ class Controller:
         self._cluster = cluster
         self._store = store
         self._notes = notes
-        self._turns = turns
+        self._admission = admission
         self._queue = queue
         self._metrics = metrics
         self._settings = settings
@@ -68,11 +68,11 @@ class Controller:
             for dependent in before | set(self._dependents(key)):
                 self._queue.add(dependent)
             if not had_ended and self._has_ended(key):
-                self._turns.pod_left(key.namespace)
+                self._admission.pod_left(key.namespace)
 
     def _has_ended(self, key: Key) -> bool:
         """Tell whether it is a pod that a quota counts no more, as far as anybody waits for that."""
-        if key.kind != resources.PODS.kind or not self._turns.line(key.namespace).has_turns:
+        if key.kind != resources.PODS.kind or not self._admission.line(key.namespace).queue:
             return False
         pod = self._store.pod(key.namespace, key.name)
         return pod is not None and pod.ended
@@ -86,9 +86,9 @@ class Controller:
         for dependent in dependents:
             self._queue.add(dependent)
         if key.kind == resources.SANDBOXES.kind and known and not self._store.uid_of(key):
-            self._turns.gone(key.namespace, known)
+            self._admission.gone(key.namespace, known)
         elif key.kind == resources.PODS.kind:
-            self._turns.pod_left(key.namespace)
+            self._admission.pod_left(key.namespace)
 
     def _dependents(self, key: Key) -> Iterator[Key]:
         """Return whose plan an object is part of, by what the store knows of it."""

@@ -28,7 +28,7 @@ from sandpod_operator.planning.namespace import plan_namespace
 from sandpod_operator.planning.pool import PoolPlan, plan_pool
 from sandpod_operator.planning.sandbox import plan_sandbox
 from sandpod_operator.planning.template import plan_template
-from sandpod_operator.quota.admission import Turns
+from sandpod_operator.quota.admission import Admission
 from sandpod_operator.settings import OperatorSettings
 from sandpod_operator.status.failures import clean
 
@@ -59,7 +59,7 @@ class Reconciler:
         cluster: KubeClient,
         store: Store,
         notes: Notes,
-        turns: Turns,
+        admission: Admission,
         listener: Listener,
         emit: Callable[[Emit], None],
         metrics: Metrics,
@@ -70,7 +70,7 @@ class Reconciler:
         self._nodes = Nodes(cluster)
         self._store = store
         self._notes = notes
-        self._turns = turns
+        self._admission = admission
         self._listener = listener
         self._emit = emit
         self._metrics = metrics
@@ -92,7 +92,7 @@ class Reconciler:
             due = await self._passes(key)
             result = "ok"
         except ClusterError:
-            self._turns.failed(key)
+            self._admission.failed(key)
             raise
         finally:
             self._metrics.reconciles.labels(key.kind, result).inc()
@@ -104,9 +104,9 @@ class Reconciler:
             now = self._clock().replace(microsecond=0)
             plan = await self._decide(key, now)
             if await self._carry_out(plan):
+                if isinstance(plan, PoolPlan) and plan.gives_to is not None:
+                    self._admission.gave(plan.gives_to)
                 return plan.due
-            if isinstance(plan, PoolPlan) and plan.gives_to is not None:
-                self._turns.gave_none(plan.gives_to)
         raise ClusterError("the state changed under every try")
 
     async def _decide(self, key: Key, now: datetime) -> Plan:
@@ -133,26 +133,24 @@ class Reconciler:
         if spec and said_of_user_namespaces(spec, default=self._settings.host_users) is None:
             observed = replace(observed, user_namespaces=await self._nodes.give_user_namespaces(spec))
         plan = plan_sandbox(observed, self._settings, now)
-        held = self._turns.held(observed.sandbox, wants=plan.makes(resources.PODS))
+        held = self._admission.held(observed.sandbox, wants=plan.makes(resources.PODS))
         return plan if held is None else plan_sandbox(replace(observed, refusal=held), self._settings, now)
 
     def _decide_pool(self, key: Key, now: datetime) -> Plan:
         observed = observer.observe_pool(self._store, self._notes, key, burst=self._settings.pool_burst)
         if observed is None:
             self._metrics.forget_pool(key.namespace, key.name)
-            self._turns.forget_pool(key)
+            self._admission.forget_pool(key)
             return Plan()
-        observed = replace(observed, neighbours=self._turns.neighbours(key))
+        observed = replace(observed, neighbours=self._admission.neighbours(key))
         plan: PoolPlan = plan_pool(observed, self._settings, now)
         uid = observed.pool.metadata.uid
         self._notes.failures[uid], self._notes.paces[uid] = plan.failures, plan.pace
         if any(isinstance(action, PatchStatus) for action in plan.actions):
             self._notes.status_written[uid] = now
         measure_pool(self._metrics, observed)
-        if plan.gives_to is not None:
-            self._turns.gave(plan.gives_to)
         if plan.share is not None:
-            self._turns.took_share(plan.share)
+            self._admission.took_share(plan.share)
         return plan
 
     def _decide_namespace(self, namespace: str) -> Plan:
@@ -206,14 +204,14 @@ class Reconciler:
             if owner is None:
                 raise  # Not a sandbox's pod or volume: a pool's sandbox, which only wrong rights or an old CRD refuse.
             if action.resource is resources.PODS and QUOTA in error.message:
-                self._turns.refused(owner, clean(error.message))
+                self._admission.refused(owner, clean(error.message))
             else:
                 self._notes.refused(owner.metadata.uid, error, self._clock(), self._settings)
             return False
         self._notes.refusals.pop(_owner_uid(action.manifest), None)
         self._listener.saw(action.resource, made)
         if action.resource is resources.PODS:
-            self._turns.let_in(key.namespace, _owner_uid(action.manifest))
+            self._admission.let_in(key.namespace, _owner_uid(action.manifest))
         return True
 
     async def _patch_status(self, action: PatchStatus) -> bool:

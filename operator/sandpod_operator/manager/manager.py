@@ -26,7 +26,7 @@ from sandpod_operator.manager.event_recorder import EventPoster
 from sandpod_operator.manager.health import AddressError, Health, build_heartbeat, create_app
 from sandpod_operator.manager.leader_election import Elector
 from sandpod_operator.metrics import Metrics
-from sandpod_operator.quota.admission import Turns
+from sandpod_operator.quota.admission import Admission
 from sandpod_operator.settings import OperatorSettings
 
 if TYPE_CHECKING:
@@ -132,14 +132,14 @@ class Operator:
         self._stop = stop
         store, notes = Store(metrics.count_claim), Notes()
         self._queue = WorkQueue(clock=utc_now, backoff_min=settings.backoff_min, backoff_max=settings.backoff_max)
-        turns = Turns(store=store, wake=self._queue.add, settings=settings, clock=utc_now)
+        admission = Admission(store=store, queue=self._queue, settings=settings, clock=utc_now)
         metrics.queue_depth.set_function(lambda: len(self._queue))
         self._events = EventPoster(lambda event: cluster.create(EVENTS, event), metrics, utc_now)
         self._controller = Controller(
             cluster=cluster,
             store=store,
             notes=notes,
-            turns=turns,
+            admission=admission,
             queue=self._queue,
             metrics=metrics,
             settings=settings,
@@ -149,7 +149,7 @@ class Operator:
             cluster=cluster,
             store=store,
             notes=notes,
-            turns=turns,
+            admission=admission,
             listener=self._controller,
             emit=self._events.emit,
             metrics=metrics,

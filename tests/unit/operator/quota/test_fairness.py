@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from operator_world import SPACE, World, ended, metadata, running, sandbox_object, template_object
 from sandpod_api import names
 from sandpod_api.conditions import ConditionType, Reason, find
-from sandpod_kube.errors import DeniedError
+from sandpod_kube.errors import DeniedError, UnreachableError
 from sandpod_kube.resources import PODS, POOLS, SANDBOXES, TEMPLATES, Key, Resource
 
 Pools = dict[str, int]
@@ -137,6 +137,25 @@ async def test_claim_goes_before_all_pools_and_a_warm_sandbox_is_given_up_for_it
     await world.gone(Key("Sandbox", SPACE, "urgent"))
     await world.calm()
     assert world.warm().total() == 3
+
+
+async def test_warm_sandbox_whose_deletion_failed_is_given_up_at_the_next_try() -> None:
+    world = await short(2, a=2)
+    delete, tries = world.api.delete, 0
+
+    async def fails_once(*which: Any) -> dict[str, Any]:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise UnreachableError("no answer")
+        return await delete(*which)
+
+    world.api.delete = fails_once  # type: ignore[method-assign,assignment]  # an API server that does not answer
+    await world.cold_start("urgent")
+    begun = world.now
+    await world.calm()
+    assert world.sandbox("urgent").status.phase == "Ready"
+    assert world.now - begun < timedelta(seconds=30)
 
 
 async def test_claim_takes_no_pools_last_one_while_another_has_more() -> None:
