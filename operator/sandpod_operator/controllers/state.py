@@ -3,7 +3,7 @@
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from sandpod_api.conditions import Reason
 from sandpod_kube.errors import DeniedError
@@ -17,7 +17,7 @@ _MAX_DOUBLINGS: Final = 16
 
 
 @dataclass(kw_only=True, slots=True)
-class Notes:
+class State:
     """All of it.
 
     Attributes:
@@ -54,8 +54,8 @@ class Notes:
             pods: The same.
             pools: The same.
         """
-        self.refusals = {uid: note for uid, note in self.refusals.items() if uid in sandboxes}
-        self.kernels = {uid: note for uid, note in self.kernels.items() if uid in pods}
-        self.failures = {uid: note for uid, note in self.failures.items() if uid in pools}
-        self.paces = {uid: note for uid, note in self.paces.items() if uid in pools}
-        self.status_written = {uid: note for uid, note in self.status_written.items() if uid in pools}
+        kept: list[tuple[dict[str, Any], AbstractSet[str]]] = [(self.refusals, sandboxes), (self.kernels, pods)]
+        kept += [(known, pools) for known in (self.failures, self.paces, self.status_written)]
+        for known, uids in kept:
+            for uid in known.keys() - uids:
+                del known[uid]

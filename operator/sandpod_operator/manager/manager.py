@@ -16,17 +16,15 @@ from sandpod_kube.client import KubeClient
 from sandpod_kube.configuration import load
 from sandpod_kube.errors import ClusterError, DeniedError, NotFoundError
 from sandpod_kube.resources import EVENTS, LEASES, POOLS, SANDBOXES, TEMPLATES
-from sandpod_operator.cache.object_cache import Store
 from sandpod_operator.controllers import watches
-from sandpod_operator.controllers.dispatcher import Controller
+from sandpod_operator.controllers.context import Context
+from sandpod_operator.controllers.dispatcher import Dispatcher
+from sandpod_operator.controllers.orphan_gc import OrphanCollector
 from sandpod_operator.controllers.reconciler import Reconciler
-from sandpod_operator.controllers.state import Notes
-from sandpod_operator.controllers.workqueue import WorkQueue
 from sandpod_operator.manager.event_recorder import EventPoster
 from sandpod_operator.manager.health import AddressError, Health, build_heartbeat, create_app
 from sandpod_operator.manager.leader_election import Elector
 from sandpod_operator.metrics import Metrics
-from sandpod_operator.quota.admission import Admission
 from sandpod_operator.settings import OperatorSettings
 
 if TYPE_CHECKING:
@@ -130,32 +128,14 @@ class Operator:
         self._settings = settings
         self._health = health
         self._stop = stop
-        store, notes = Store(metrics.count_claim), Notes()
-        self._queue = WorkQueue(clock=utc_now, backoff_min=settings.backoff_min, backoff_max=settings.backoff_max)
-        admission = Admission(store=store, queue=self._queue, settings=settings, clock=utc_now)
-        metrics.queue_depth.set_function(lambda: len(self._queue))
         self._events = EventPoster(lambda event: cluster.create(EVENTS, event), metrics, utc_now)
-        self._controller = Controller(
-            cluster=cluster,
-            store=store,
-            notes=notes,
-            admission=admission,
-            queue=self._queue,
-            metrics=metrics,
-            settings=settings,
-            clock=utc_now,
+        self._context = Context.create(
+            cluster=cluster, settings=settings, metrics=metrics, clock=utc_now, emit=self._events.emit
         )
-        self._reconciler = Reconciler(
-            cluster=cluster,
-            store=store,
-            notes=notes,
-            admission=admission,
-            listener=self._controller,
-            emit=self._events.emit,
-            metrics=metrics,
-            settings=settings,
-            clock=utc_now,
-        )
+        self._queue = self._context.queue
+        self._dispatcher = Dispatcher(self._context)
+        self._reconciler = Reconciler(self._context, self._dispatcher)
+        self._orphans = OrphanCollector(self._context, self._dispatcher)
         self._elector = Elector(cluster, settings, utc_now)
 
     async def run(self) -> int:
@@ -168,7 +148,7 @@ class Operator:
         lease = asyncio.create_task(self._elector.keep(), name="lease")
         try:
             # Everything is known before anything is decided; the Lease is renewed meanwhile.
-            await self._controller.resync()
+            await self._dispatcher.resync()
             return await self._work(lease)
         except ClusterError as error:
             _log.error("the first list failed: %s", error)
@@ -190,7 +170,7 @@ class Operator:
     async def _work(self, lease: asyncio.Task[None]) -> int:
         ready, end_watch = asyncio.Event(), asyncio.Event()
         registry = watches.create_registry(
-            watches.create_sink(self._controller, self._health.beat), self._cluster.access
+            watches.create_sink(self._dispatcher, self._health.beat), self._cluster.access
         )
         parts: dict[str, Coroutine[Any, Any, None]] = {
             "watch": watches.watch(registry, self._settings, ready=ready, stop=end_watch),
@@ -233,7 +213,7 @@ class Operator:
         while True:
             await asyncio.sleep(self._settings.sweep_interval)
             try:
-                await self._controller.sweep()
+                await self._orphans.sweep()
             except ClusterError as error:
                 _log.warning("the sweep was not finished: %s", error)
 
@@ -241,7 +221,7 @@ class Operator:
         while True:
             await asyncio.sleep(self._settings.resync_interval)
             try:
-                await self._controller.resync()
+                await self._dispatcher.resync()
             except ClusterError as error:
                 _log.warning("the full list was not finished: %s", error)
 

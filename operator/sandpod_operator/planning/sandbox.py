@@ -86,20 +86,27 @@ def _end_pod(
         yield Delete(resource=PODS, namespace=pod.metadata.namespace, name=pod.metadata.name, uid=pod.metadata.uid)
 
 
+def wants_pod(observed: ObservedSandbox, now: datetime) -> bool:
+    """Return whether the plan would make a pod; whether there is a place for it is asked where it would."""
+    return observed.pod is None and _may_make_pod(observed, compute_status(observed, now), now)
+
+
+def _may_make_pod(observed: ObservedSandbox, status: SandboxStatus, now: datetime) -> bool:
+    sandbox, template = observed.sandbox, observed.template
+    if observed.pod is not None or observed.name_taken or observed.opened is not None or template is None:
+        return False
+    if is_over(status.conditions) or sandbox.metadata.deletion_timestamp is not None:
+        return False
+    waits = observed.refusal is not None and observed.refusal.until > now
+    return sandbox.spec.operating_mode == "Running" and not waits and find_profile(sandbox, template) is not None
+
+
 def _make_pod(
     observed: ObservedSandbox, status: SandboxStatus, settings: OperatorSettings, now: datetime
 ) -> Iterator[Action]:
     sandbox, template = observed.sandbox, observed.template
-    if (
-        observed.pod is not None
-        or observed.name_taken
-        or is_over(status.conditions)
-        or sandbox.spec.operating_mode == "Suspended"
-    ):
-        return
     profile = find_profile(sandbox, template) if template is not None else None
-    waits = observed.refusal is not None and observed.refusal.until > now
-    if template is None or profile is None or observed.opened is not None or waits:
+    if template is None or profile is None or not _may_make_pod(observed, status, now):
         return
     if not observed.closed:
         # First of all, and a failure here ends the pass: no pod exists in a namespace that is not closed.

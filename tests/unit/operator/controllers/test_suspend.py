@@ -224,10 +224,10 @@ async def test_life_of_an_idle_sandbox_that_is_used_again() -> None:
     await world.after(1)
     assert mode(world) == ("Suspended", "Suspended", [])
     assert world.named("PersistentVolumeClaim") == [claim]
-    told = [emit.reason for emit in world.told]
+    told = [emit.reason for emit in world.events]
     once = ["PodCreated", "Ready", "IdleTimeout", "Suspended"]
     assert told == [*once, "PodCreated", "Resumed", *once[1:]]
-    assert [emit.message.rpartition(", ")[2] for emit in world.told if emit.reason == "Ready"] == [
+    assert [emit.message.rpartition(", ")[2] for emit in world.events if emit.reason == "Ready"] == [
         "0 s after it was created.",
         "0 s after it was resumed.",
     ]
@@ -250,13 +250,13 @@ async def test_deleted_while_suspended_it_leaves_nothing() -> None:
 async def test_operator_that_was_down_meanwhile_suspends_late_and_counts_a_resume_from_when_it_sees_it() -> None:
     world = await kept_world()
     world.now += timedelta(seconds=5000)  # nobody looked
-    await world.controller.resync()
+    await world.dispatcher.resync()
     await world.settle()
     assert mode(world) == ("Suspended", "Suspended", [])
     old = world.api.objects[BOX]
     world.api.set(SANDBOXES, {**old, "spec": {**old["spec"], "operatingMode": "Running"}})
     world.now += timedelta(seconds=1000)  # nobody saw that either
-    await world.controller.resync()
+    await world.dispatcher.resync()
     await world.settle()
     assert mode(world) == ("Pending", "Running", ["box"])
 

@@ -51,7 +51,7 @@ class Short(World):
             for key in self.store.keys(PODS):
                 if key not in self.api.objects:
                     self.went.append(self.now)
-                    self.controller.lost(key, self.store.uid_of(key))
+                    self.dispatcher.lost(key, self.store.uid_of(key))
             await self.start_all()
             await self.after(1)
             if len(self.api.writes) == before:
