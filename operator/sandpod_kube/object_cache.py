@@ -84,6 +84,12 @@ class ObjectCache(Generic[T]):
             del self._kinds[key.kind][key]
             self._on_change(key, known.value, None)
 
+    def drop(self, key: Key) -> None:
+        """Forget an object that can't be understood; what comes of it later is news."""
+        known = self._kinds.get(key.kind, {}).pop(key, None)
+        if known is not None:
+            self._on_change(key, known.value, None)
+
     def listing(self, kind: str, namespace: str) -> "Listing[T]":
         """Return what takes in a full list of one kind in one namespace; to be entered before the list is asked for."""
         return Listing(self, kind, namespace)

@@ -154,7 +154,7 @@ class KubernetesBackend:
                 raise translate(error, "a sandbox was deleted") from error
         except ClusterError as error:
             raise translate(error, "a sandbox was deleted") from error
-        self._store.note_deleted(name, time.monotonic())
+        self._store.deleted(name)
         self._touched.pop(name, None)
 
     async def touch(self, name: str) -> None:
