@@ -212,7 +212,9 @@ class KubernetesBackend:
         claimer = Claimer(
             cluster, self._store, self._settings, streams=streams, background=self._background, touch=self.touch
         )
-        return _Parts(cluster, http, SandboxWatch(cluster, self._store), streams, claimer)
+        silence = self._settings.watch_silence
+        watch = SandboxWatch(cluster.client, cluster.namespace, self._store, silence=silence)
+        return _Parts(cluster, http, watch, streams, claimer)
 
     @property
     def _open(self) -> "_Parts":

@@ -10,21 +10,21 @@ import contextlib
 import logging
 import random
 import time
+from collections.abc import AsyncGenerator
 from http import HTTPStatus
 from typing import Any, Final
 
 from sandpod_api import names
 from sandpod_api.types import Sandbox
-from sandpod_gateway.backends.cluster import Cluster
 from sandpod_gateway.backends.records import parse
 from sandpod_gateway.backends.store import SandboxStore
+from sandpod_kube.client import PAGE, KubeClient
 from sandpod_kube.errors import RefusedError, UnreachableError
+from sandpod_kube.resources import SANDBOXES
 
 logger = logging.getLogger(__name__)
 
 SELECTOR: Final = f"{names.LABEL_MANAGED_BY}={names.MANAGED_BY}"
-PAGE: Final = 500
-"""Sandboxes of one page of a list: about 1 MB."""
 BACK_OFF: Final = (0.0, 0.2, 1.0, 3.0, 10.0)
 """Seconds from the begin of a try to the next after the first, second, ... failure in a row; the last for all that
 follow. A tenth is added at random, so that many gateways do not come back at the same moment. A watch that was dead for
@@ -34,8 +34,10 @@ longer before that was known is no reason to wait once more."""
 class SandboxWatch:
     """Feeds one store from one namespace."""
 
-    def __init__(self, source: Cluster, store: SandboxStore) -> None:
-        self._source = source
+    def __init__(self, client: KubeClient, namespace: str, store: SandboxStore, *, silence: float) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._silence = silence
         self._store = store
         self._tasks: list[asyncio.Task[None]] = []
         self._version = ""  # what the store shows; empty where only a new list can tell
@@ -89,7 +91,7 @@ class SandboxWatch:
         query = {"labelSelector": SELECTOR, "limit": str(PAGE)}
         with self._store.listing() as listing:
             while True:
-                page = await self._source.list_page(names.SANDBOXES, query)
+                page = await self._client.list_page(SANDBOXES, self._namespace, query)
                 for body in page.get("items") or []:
                     if (sandbox := _parse(body)) is not None:
                         listing.add(sandbox)
@@ -104,11 +106,14 @@ class SandboxWatch:
     async def _watch(self) -> bool:
         """Follow one watch to its end. Return whether it told anything: one that did not is no reason to hurry."""
         told = False
-        async with contextlib.aclosing(self._source.watch(names.SANDBOXES, SELECTOR, self._version)) as events:
+        async with contextlib.aclosing(self._open()) as events:
             async for event in events:
                 self._take(event)
                 self._failures, told = 0, True
         return told
+
+    def _open(self) -> AsyncGenerator[dict[str, Any], None]:
+        return self._client.watch(SANDBOXES, self._namespace, SELECTOR, self._version, silence=self._silence)
 
     def _take(self, event: dict[str, Any]) -> None:
         """Take one event.

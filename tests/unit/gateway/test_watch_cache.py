@@ -11,9 +11,10 @@ from sandpod_gateway.backends import watch as watch_module
 from sandpod_gateway.backends.store import SandboxStore
 from sandpod_gateway.backends.watch import SandboxWatch
 from sandpod_kube.errors import RefusedError, UnreachableError
+from sandpod_kube.resources import Resource
 
 if TYPE_CHECKING:
-    from sandpod_gateway.backends.cluster import Cluster
+    from sandpod_kube.client import KubeClient
 
 LIMIT = 60.0
 MINE = held_by("alice", "one")
@@ -131,8 +132,8 @@ class Script:
         self.asked: list[str] = []
         self.silent = asyncio.Event()
 
-    async def list_page(self, plural: str, query: dict[str, str]) -> Json:
-        assert plural == "sandboxes"
+    async def list_page(self, resource: Resource, namespace: str, query: dict[str, str]) -> Json:
+        assert (resource.plural, namespace) == ("sandboxes", "tests")
         self.asked.append(f"list {query.get('continue', '')}".strip())
         page = self.lists.pop(0)
         if isinstance(page, Exception):
@@ -140,8 +141,11 @@ class Script:
         assert isinstance(page, dict)
         return page
 
-    async def watch(self, plural: str, selector: str, resource_version: str) -> AsyncGenerator[Json, None]:
-        assert (plural, selector) == ("sandboxes", "app.kubernetes.io/managed-by=sandpod")
+    async def watch(
+        self, resource: Resource, namespace: str, selector: str, resource_version: str, *, silence: float
+    ) -> AsyncGenerator[Json, None]:
+        assert (resource.plural, namespace, silence) == ("sandboxes", "tests", 70)
+        assert selector == "app.kubernetes.io/managed-by=sandpod"
         self.asked.append(f"watch {resource_version}")
         if not self.watches:
             self.silent.set()
@@ -160,11 +164,15 @@ def event(kind: str, changed: Json) -> Json:
     return {"type": kind, "object": changed}
 
 
+def a_watch(script: Script, store: SandboxStore) -> SandboxWatch:
+    return SandboxWatch(cast("KubeClient", script), "tests", store, silence=70)
+
+
 @asynccontextmanager
 async def watched(script: Script) -> AsyncIterator[SandboxStore]:
     """Run the script to its end."""
     store = SandboxStore()
-    watch = SandboxWatch(cast("Cluster", script), store)
+    watch = a_watch(script, store)
     await watch.start()
     try:
         await asyncio.wait_for(script.silent.wait(), LIMIT)
@@ -253,4 +261,4 @@ async def test_pauses_grow_while_nothing_comes_and_are_over_with_the_first_news(
 
 async def test_a_first_list_that_fails_is_told() -> None:
     with pytest.raises(RefusedError):
-        await SandboxWatch(cast("Cluster", Script([RefusedError(403)], [])), SandboxStore()).start()
+        await a_watch(Script([RefusedError(403)], []), SandboxStore()).start()
