@@ -75,6 +75,8 @@ ENV_LANGUAGES: Final = "SANDPOD_LANGUAGES"
 # all processes of that uid on the node.
 ENV_PROCESSES: Final = "SANDPOD_PROCESSES"
 ENV_OPEN_FILES: Final = "SANDPOD_OPEN_FILES"
+ENV_RUN_TIMEOUT: Final = "SANDPOD_RUN_TIMEOUT"
+ENV_OUTPUT_BYTES: Final = "SANDPOD_OUTPUT_BYTES"
 ENV_WORKSPACE_BYTES: Final = "SANDPOD_WORKSPACE_BYTES"
 # Folders, separated by commas, whose files are in the pod's memory: under some runtimes the mounts don't show it.
 ENV_IN_MEMORY: Final = "SANDPOD_IN_MEMORY"

@@ -81,7 +81,7 @@ class NetworkProfile(ApiModel):
 class Limits(ApiModel):
     """Bounds of single runs."""
 
-    run_timeout: Annotated[int, Field(ge=1, le=DAY, description="Longest time that a run may ask for, seconds.")] = 3600
+    run_timeout: Annotated[int, Field(ge=1, le=DAY, description="Longest time that a run may take, seconds.")] = 3600
     output_bytes: Annotated[int, Field(ge=1024, description="Output of one run at which it is ended.")] = 2 * 2**30
     processes: Annotated[int, Field(ge=8, le=32_768, description="Processes and threads at once.")] = 256
     open_files: Annotated[int, Field(ge=64, le=1_048_576, description="Open files of one process.")] = 1024

@@ -2,8 +2,9 @@
 
 import json
 import math
+import sys
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from sandpod_runner import protocol
@@ -17,6 +18,22 @@ MAX_TEXT: Final = 120_000
 MAX_KEY: Final = 128
 """Longest idempotency key or name of a context, bytes."""
 CONTEXT_LANGUAGES: Final = ("python", "javascript")
+
+
+@dataclass(frozen=True, slots=True)
+class RunLimits:
+    """What a run may take at most, whatever it asks for.
+
+    Attributes:
+        timeout: Seconds.
+        output: Bytes.
+    """
+
+    timeout: float = MAX_TIMEOUT
+    output: int = sys.maxsize
+
+
+NO_LIMITS: Final = RunLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +53,11 @@ class RunRequest:
     acks: bool
     key: str | None
     context: str | None
+
+    def within(self, limits: RunLimits) -> "RunRequest":
+        """Return the request as far as the limits allow it."""
+        timeout, output = min(self.timeout, limits.timeout), min(self.output_limit, limits.output)
+        return replace(self, timeout=timeout, output_limit=output)
 
 
 def parse_run(header: dict[str, Any], code: bytes, languages: Collection[str]) -> RunRequest:

@@ -19,7 +19,7 @@ from sandpod_runner.memory_of_runs import MemoryOfRuns, Record
 from sandpod_runner.output_log import OutputLog
 from sandpod_runner.paths import Workspace
 from sandpod_runner.protocol import MAX_RUNS, ORPHAN_GRACE
-from sandpod_runner.requests import RunRequest, fingerprint, flag, parse_run, run_name, whole
+from sandpod_runner.requests import NO_LIMITS, RunLimits, RunRequest, fingerprint, flag, parse_run, run_name, whole
 from sandpod_runner.run import Run, Toolbox
 from sandpod_runner.spill import SpillFile, SpillFolder
 
@@ -38,8 +38,16 @@ _CLOSING: Final = Stop("sandbox_lost", "The sandbox was stopped while the progra
 class Runs:
     """The live runs, by name, and what is remembered of ended ones."""
 
-    def __init__(self, toolbox: Toolbox, workspace: Workspace, *, orphan_grace: float = ORPHAN_GRACE) -> None:
+    def __init__(
+        self,
+        toolbox: Toolbox,
+        workspace: Workspace,
+        *,
+        limits: RunLimits = NO_LIMITS,
+        orphan_grace: float = ORPHAN_GRACE,
+    ) -> None:
         self._toolbox = toolbox
+        self._limits = limits
         self._workspace = workspace
         self._orphan_grace = orphan_grace
         self._loop = asyncio.get_running_loop()
@@ -66,7 +74,7 @@ class Runs:
         Raises:
             Refusal: It can't be, and nothing was started.
         """
-        request = parse_run(header, code, self._toolbox.languages.versions)
+        request = parse_run(header, code, self._toolbox.languages.versions).within(self._limits)
         known = self._memory.known(request)
         if known is not None:
             owner.send({"t": "known", "run": request.run, "as": known})

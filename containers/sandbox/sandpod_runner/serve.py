@@ -29,6 +29,7 @@ from sandpod_runner.memory import find_watch
 from sandpod_runner.node import NodePool
 from sandpod_runner.paths import Workspace
 from sandpod_runner.programs import CodeFolder
+from sandpod_runner.requests import MAX_TIMEOUT, RunLimits
 from sandpod_runner.run import Toolbox
 from sandpod_runner.runs import Runs
 from sandpod_runner.server import Connection, Service
@@ -138,9 +139,10 @@ def _compose(settings: Settings, launcher: Launcher, languages: Languages, tmp: 
     artifacts = Artifacts(workspace.root)
     contexts = Contexts(launcher, base, programs.context_commands(languages))
     code = CodeFolder(tmp, languages.commands)
+    limits = RunLimits(settings.run_timeout or MAX_TIMEOUT, settings.output_bytes or sys.maxsize)
     toolbox = Toolbox(launcher, languages, node, contexts, code, base, memory, disk, artifacts)
     return Service(
-        runs=Runs(toolbox, workspace),
+        runs=Runs(toolbox, workspace, limits=limits),
         storage=Storage(workspace, disk, artifacts),
         languages=dict(languages.versions),
         memory_limit=memory.limit if memory else None,

@@ -196,6 +196,8 @@ def _environment(
         names.ENV_PROBE_INTERVAL: str(settings.probe_interval or ""),
         names.ENV_PREIMPORT: ",".join(spec.preimport),
         names.ENV_OPEN_FILES: str(spec.limits.open_files),
+        names.ENV_RUN_TIMEOUT: str(spec.limits.run_timeout),
+        names.ENV_OUTPUT_BYTES: str(spec.limits.output_bytes),
         names.ENV_WORKSPACE_BYTES: str(int(parse_quantity(workspace.size))),
         names.ENV_IN_MEMORY: ",".join([names.WORKSPACE, _TMP] if _in_memory(workspace) else [_TMP]),
         names.ENV_MEMORY_LIMIT: str(int(parse_quantity(spec.resources.memory))),
