@@ -41,7 +41,7 @@ _OPTIONAL: Final = {"template": "image", "pool": "templateRef"}
 _GATEWAY_OWN: Final[dict[str, set[str]]] = {
     "": {"backend", "host", "port", "tls", "local"},
     "auth": {"keys_file"},
-    "kubernetes": {"namespace", "kubeconfig", "context", "default_template"},
+    "kubernetes": {"namespace", "kubeconfig", "context", "default_template", "link_secret"},
 }
 _OPERATOR_OWN: Final[dict[str, set[str]]] = {
     "": {"namespaces", "namespace", "identity", "http_host", "http_port", "runner_image"}

@@ -87,6 +87,8 @@ def make(package: Path, target: Path, home: str) -> None:
         # A place of its own to look in would count for more than the program's.
         if patch(file, "--print-rpath"):
             patch(file, "--remove-rpath")
+    # It becomes the one that can't be read once it is where it will lie: what can't be read can't be copied.
+    shutil.copy2(program, program.with_name("shielded-python3"))
     # Copies have times of their own, so the compiled files must not depend on them.
     unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
     for folder in (library / version, target / "packages"):

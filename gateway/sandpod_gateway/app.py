@@ -7,37 +7,41 @@ import asyncio
 import contextlib
 import importlib.metadata
 import logging
-import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
 import anyio
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from fastmcp.server.dependencies import get_http_request
 from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.routing import Mount, Route
+from starlette.middleware.cors import CORSMiddleware
+from starlette.routing import Mount
+from starlette.types import ASGIApp
 
-from sandpod_gateway.auth import KeyVerifier
+from sandpod_gateway.auth.api_keys import POLL_SECONDS as KEYS_POLL
+from sandpod_gateway.auth.api_keys import KeyVerifier, owner_without_keys
+from sandpod_gateway.auth.link_keys import POLL_SECONDS, LinkKeys, MemoryStore
+from sandpod_gateway.auth.link_tokens import Links
 from sandpod_gateway.backends.base import Backend
-from sandpod_gateway.background import BackgroundRuns
-from sandpod_gateway.capabilities import capabilities
+from sandpod_gateway.capabilities import capabilities, facts
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.file_routes import FileRoutes
-from sandpod_gateway.files import Files
-from sandpod_gateway.links import Links
-from sandpod_gateway.mcp.link_tools import LinkMaker
-from sandpod_gateway.mcp.parts import Parts
+from sandpod_gateway.files.links import LinkMaker
+from sandpod_gateway.files.service import Files
+from sandpod_gateway.files.transfers import Transfers
+from sandpod_gateway.http.bodies import Requests
+from sandpod_gateway.http.file_routes import FileRoutes
+from sandpod_gateway.http.health import Health
+from sandpod_gateway.http.session_limits import Places
+from sandpod_gateway.http.transports import Transports
 from sandpod_gateway.mcp.server import create_mcp
+from sandpod_gateway.mcp.services import Parts
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.packages.installer import Installer
-from sandpod_gateway.runs import Runs
-from sandpod_gateway.sandboxes import Sandboxes
-from sandpod_gateway.sessions import Places
+from sandpod_gateway.periodic import every
+from sandpod_gateway.runs.background import BackgroundRuns
+from sandpod_gateway.runs.service import Runs
+from sandpod_gateway.sandboxes.service import Sandboxes
 from sandpod_gateway.settings import Settings
-from sandpod_gateway.transfers import Transfers
-from sandpod_gateway.transports import Transports
 
 logger = logging.getLogger(__name__)
 
@@ -65,8 +69,8 @@ class Gateway:
         self.metrics.watch_pools(backend.warm)
         self.metrics.open_streams.set_function(self._sandboxes.open_streams)
         limits = settings.limits.for_runs()
-        own_secret = secrets.token_bytes(32)
-        links = Links(self._keys.secret if self._keys is not None else lambda: own_secret)
+        self._link_keys = LinkKeys(backend.link_store() or MemoryStore())
+        links = Links(self._link_keys, self._keys.owner_of_key if self._keys is not None else owner_without_keys)
         transfers = Transfers(self._sandboxes, self.metrics, max_bytes=settings.links.upload_bytes)
         self._file_routes = FileRoutes(links, transfers)
         self._installer = Installer(self._sandboxes, settings.packages)
@@ -74,13 +78,26 @@ class Gateway:
             runs=Runs(self._sandboxes, limits, self.metrics, self._installer),
             background=BackgroundRuns(self._sandboxes, limits),
             sandboxes=self._sandboxes,
-            files=Files(self._sandboxes, self.metrics, max_upload=settings.limits.upload_bytes),
-            links=LinkMaker(self._sandboxes, links, settings.links),
+            files=Files(
+                self._sandboxes,
+                self.metrics,
+                max_upload=settings.limits.upload_bytes,
+                default_read=settings.limits.output_chars,
+            ),
+            links=LinkMaker(self._sandboxes, links, expires=settings.links.expires, address=self._address),
             installer=self._installer,
             metrics=self.metrics,
         )
         version = importlib.metadata.version("sandpod")
-        self.mcp = create_mcp(parts, version=version, auth=self._keys, compat=settings.compat)
+        self.mcp = create_mcp(
+            parts,
+            version=version,
+            auth=self._keys,
+            compat=settings.compat,
+            max_calls=settings.limits.max_requests_per_owner,
+            toolsets=settings.toolsets,
+            facts=facts(settings),
+        )
         self.mcp.resource("sandpod://capabilities", mime_type="application/json")(self._capabilities)
 
     async def _capabilities(self) -> str:
@@ -101,9 +118,15 @@ class Gateway:
         """
         self._installer.open()
         await self._backend.start()
-        tasks = [asyncio.create_task(self._sandboxes.sweep())]
+        await self._read_link_keys()
+        failures = self.metrics.background_failures
+        tasks = [
+            asyncio.create_task(self._sandboxes.sweep()),
+            asyncio.create_task(every(POLL_SECONDS, self._link_keys.refresh, task="link_keys", failures=failures)),
+        ]
         if self._keys is not None:
-            tasks.append(asyncio.create_task(self._keys.follow()))
+            work = every(KEYS_POLL, self._keys.follow, task="api_keys", failures=failures)
+            tasks.append(asyncio.create_task(work))
         try:
             yield
         finally:
@@ -117,35 +140,49 @@ class Gateway:
                 await self._sandboxes.close()
                 await self._backend.close()
 
+    def _address(self) -> str | None:
+        """Return the address that the caller knows this server by, or None over standard input and output."""
+        if self._settings.links.public_url is not None:
+            return self._settings.links.public_url
+        try:
+            return str(get_http_request().base_url).rstrip("/")
+        except RuntimeError:
+            return None
+
+    async def _read_link_keys(self) -> None:
+        try:
+            await self._link_keys.refresh()
+        except SandpodError as error:
+            # The rest of the server works without links, and the next look may find what is missing.
+            logger.error("there are no links yet: %s %s", error.message, error.next_step)  # noqa: TRY400
+            self.metrics.background_failures.labels("link_keys").inc()
+
     def http_app(self) -> Starlette:
-        """Return the ASGI app: MCP; health, metrics and linked files, which are outside of keys and Host checks."""
+        """Return the ASGI app: MCP; health, metrics and linked files, which need no key."""
         settings = self._settings
         hosts = settings.allowed_hosts
         if hosts is None:
             hosts = LOOPBACK_HOSTS if self._keys is None else ["*"]
         limits = settings.limits
         places = Places(per_owner=limits.max_sessions_per_owner, in_all=limits.max_sessions, metrics=self.metrics)
-        transports = Transports(self.mcp, hosts=hosts, origins=settings.allowed_origins or None, places=places)
+        requests = Requests(per_owner=limits.max_requests_per_owner, metrics=self.metrics)
+        transports = Transports(
+            self.mcp, hosts=hosts, origins=settings.allowed_origins or None, places=places, requests=requests
+        )
         return Starlette(
             routes=[
-                Route("/healthz", self._healthz),
-                Route("/readyz", self._readyz),
-                Route("/metrics", self._metrics),
+                *Health(self._backend.check, self.metrics.registry, hosts=None if self._keys else hosts).routes(),
                 *self._file_routes.routes(),
-                Mount("/", transports),
+                Mount("/", _for_browsers(transports, settings.allowed_origins)),
             ],
             lifespan=transports.lifespan,
         )
 
-    async def _healthz(self, _: Request) -> Response:
-        return PlainTextResponse("ok\n")
 
-    async def _readyz(self, _: Request) -> Response:
-        try:
-            await self._backend.check()
-        except SandpodError as error:
-            return JSONResponse(error.problem().model_dump(mode="json"), status_code=503)
-        return PlainTextResponse("ready\n")
-
-    async def _metrics(self, _: Request) -> Response:
-        return Response(generate_latest(self.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+def _for_browsers(app: ASGIApp, origins: list[str]) -> ASGIApp:
+    """Return the app with what the pages of those origins need to call it (CORS); without any, as it is."""
+    if not origins:
+        return app
+    exposed = ["mcp-session-id", "mcp-protocol-version", "www-authenticate", "retry-after"]
+    methods = ["GET", "POST", "DELETE"]
+    return CORSMiddleware(app, origins, allow_methods=methods, allow_headers=["*"], expose_headers=exposed)

@@ -6,15 +6,28 @@ from typing import Any, Final
 
 from sandpod_gateway.api.run_results import Language
 from sandpod_gateway.backends.base import TemplateInfo
-from sandpod_gateway.files import MAX_ENTRIES, MAX_READ
+from sandpod_gateway.files.service import MAX_ENTRIES, MAX_READ
+from sandpod_gateway.mcp.toolsets import ALL
 from sandpod_gateway.settings import Settings
-from sandpod_runner import protocol
+from sandpod_runner.protocol import messages as protocol
 
 _FOREIGN: Final = (
     "This image was not made for Sandpod. Those languages work whose program it has: python3 (3.9 or newer), node, sh, "
     "and what the template adds; contexts need python3 or node. Packages are the image's own. All else is as "
     "in other templates."
 )
+
+
+def facts(settings: Settings) -> dict[str, str]:
+    """Return what the descriptions of tools say of this server, by name."""
+    limits, libraries = settings.limits, settings.libraries
+    return {
+        "timeout": f"{limits.run_timeout:g}",
+        "max_timeout": f"{limits.max_run_timeout:g}",
+        "max_output": str(limits.output_chars),
+        "network": " There is no network unless the sandbox was created with one.",
+        "libraries": f" Installed: {', '.join(libraries)}." if libraries else "",
+    }
 
 
 def capabilities(settings: Settings, kind: str, templates: Iterable[TemplateInfo]) -> str:
@@ -31,6 +44,7 @@ def capabilities(settings: Settings, kind: str, templates: Iterable[TemplateInfo
     return json.dumps(
         {
             "backend": kind,
+            "toolsets": {"on": sorted(settings.toolsets), "off": sorted(ALL - settings.toolsets)},
             "languages": list(Language),
             "contexts": {"languages": [Language.PYTHON, Language.JAVASCRIPT], "max_per_sandbox": protocol.MAX_CONTEXTS},
             "templates": {"default": template, "available": [_template(each) for each in templates]},
@@ -55,6 +69,7 @@ def capabilities(settings: Settings, kind: str, templates: Iterable[TemplateInfo
                 "list_max_entries": MAX_ENTRIES,
                 "run_timeout_default": limits.run_timeout,
                 "run_timeout_max": limits.max_run_timeout,
+                "output_default_chars": limits.output_chars,
                 "output_kept_bytes": limits.output_cap,
                 "output_max_bytes": limits.output_bytes,
                 "sandboxes_max_per_caller": backend.max_sandboxes_per_owner,

@@ -16,11 +16,14 @@ from typing import Final
 
 import uvicorn
 
-from sandpod_gateway import banner, key_commands, logs
+from sandpod_gateway import banner, logs
+from sandpod_gateway import cli_keys as key_commands
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.backends.factory import create_backend
 from sandpod_gateway.errors import SandpodError, StartError
+from sandpod_gateway.http import connections
+from sandpod_gateway.mcp import stdio
 from sandpod_gateway.settings import Settings, load
 
 logger = logging.getLogger(__name__)
@@ -70,7 +73,7 @@ def _serve(command: str, config: Path | None, flags: list[str]) -> None:
 
 async def _serve_stdio(gateway: Gateway) -> None:
     async with gateway.running():
-        await gateway.mcp.run_async(transport="stdio", show_banner=False)
+        await stdio.serve(gateway.mcp)
 
 
 async def _serve_http(gateway: Gateway, settings: Settings) -> None:
@@ -105,6 +108,7 @@ def _uvicorn(gateway: Gateway, settings: Settings) -> uvicorn.Server:
             log_config=None,
             access_log=False,
             server_header=False,
+            http=connections.bounded(connections.most_connections()),
             ws="none",
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=SHUTDOWN_SECONDS,

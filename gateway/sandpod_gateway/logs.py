@@ -7,6 +7,24 @@ import json
 import logging
 import sys
 from datetime import UTC, datetime
+from typing import Any, Final
+
+# Control characters of ASCII and Latin-1, and what else ends a line for a terminal or an editor.
+_ESCAPES: Final = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))} | {
+    0x2028: "\\u2028",
+    0x2029: "\\u2029",
+}
+_ESCAPES_BUT_NEWLINE: Final = {code: text for code, text in _ESCAPES.items() if chr(code) != "\n"}
+
+
+class _ConsoleFormatter(logging.Formatter):
+    """One line a record, whatever callers put into it; the lines of an exception are set in."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging calls it so
+        return super().formatMessage(record).translate(_ESCAPES)
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802 - as above
+        return "    " + super().formatException(ei).translate(_ESCAPES_BUT_NEWLINE).replace("\n", "\n    ")
 
 
 class _JsonFormatter(logging.Formatter):
@@ -32,7 +50,7 @@ def configure(level: str, style: str) -> None:
         style: console or json.
     """
     handler = logging.StreamHandler(sys.stderr)
-    plain = logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s", datefmt="%H:%M:%S")
+    plain = _ConsoleFormatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s", datefmt="%H:%M:%S")
     handler.setFormatter(_JsonFormatter() if style == "json" else plain)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     # FastMCP brings a handler of its own, with colours and boxes.

@@ -74,6 +74,12 @@ class Metrics:
             "Output bytes not streamed because a client read slowly.",
             registry=self.registry,
         )
+        self.background_failures = Counter(
+            "sandpod_background_failures",
+            "Failed rounds of reading the API keys and the keys of links.",
+            ["task"],
+            registry=self.registry,
+        )
         self._make_all_series()
 
     def _make_all_series(self) -> None:
@@ -84,6 +90,8 @@ class Metrics:
                 self.runs.labels(language, outcome)
         for code in ErrorCode:
             self.refusals.labels(code)
+        for task in ("api_keys", "link_keys"):
+            self.background_failures.labels(task)
         for result in ("ok", "failed"):
             self.claims.labels(result)
         for stream in ("stdout", "stderr"):

@@ -22,11 +22,13 @@ from pydantic_settings import (
 
 from sandpod_api.fields import DAY
 from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.backends.kubernetes_settings import KubernetesSettings
-from sandpod_gateway.backends.local_settings import LocalSettings
+from sandpod_gateway.backends.factory import BackendKind
+from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
+from sandpod_gateway.backends.local.settings import LocalSettings
 from sandpod_gateway.errors import StartError
 from sandpod_gateway.limits import RunLimits
 from sandpod_gateway.mcp.compat.settings import CompatSettings, from_environment
+from sandpod_gateway.mcp.toolsets import ALL, ToolsetName, expanded
 from sandpod_gateway.packages.settings import PackageSettings
 
 
@@ -67,11 +69,21 @@ class LimitSettings(BaseModel):
         int,
         Field(ge=1024, le=2 * 2**20, description="Largest file in one call; as base64 it must fit a 4 MiB request."),
     ] = 2 * 2**20
-    run_timeout: Annotated[float, Field(gt=0, description="Time of a run that names none.")] = 60
+    run_timeout: Annotated[
+        float, Field(gt=0, description="Time of a run that names none: clients give up after 60.")
+    ] = 45
     max_run_timeout: Annotated[float, Field(gt=0, le=86_400, description="Most time a run may ask for.")] = 3600
     output_cap: Annotated[
         int, Field(ge=1024, le=256 * 1024, description="Bytes of each stream in a result, head and tail.")
     ] = 100 * 1024
+    output_chars: Annotated[
+        int,
+        Field(
+            ge=100,
+            description="Characters of output in an answer whose call does not ask for fewer or more; 24,000 are about "
+            "8,000 tokens.",
+        ),
+    ] = 24_000
     output_bytes: Annotated[
         int, Field(ge=1024, description="Output of one run at which it is ended; guards the network, not memory.")
     ] = 2 * 2**30
@@ -81,6 +93,9 @@ class LimitSettings(BaseModel):
     max_sessions: Annotated[
         int, Field(ge=1, le=DEFAULT_MAX_SESSIONS, description="MCP sessions that all callers together may have open.")
     ] = DEFAULT_MAX_SESSIONS
+    max_requests_per_owner: Annotated[
+        int, Field(ge=1, description="Requests of one caller, waiting runs among them, that are handled at a time.")
+    ] = 1000
 
     def for_runs(self) -> RunLimits:
         """Return the part that `runs.py` checks."""
@@ -90,6 +105,7 @@ class LimitSettings(BaseModel):
             default_timeout=self.run_timeout,
             max_timeout=self.max_run_timeout,
             output_cap=self.output_cap,
+            output_chars=self.output_chars,
             output_limit=self.output_bytes,
         )
 
@@ -116,9 +132,7 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="SANDPOD_", env_nested_delimiter="__", extra="forbid", frozen=True)
 
-    backend: Annotated[Literal["local", "kubernetes", "fake"], Field(description="Where sandboxes come from.")] = (
-        "local"
-    )
+    backend: Annotated[BackendKind, Field(description="Where sandboxes come from.")] = "local"
     host: Annotated[str, Field(description="Address to listen on.")] = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535, description="Port to listen on; 0 takes a free one.")] = 8000
     allowed_hosts: Annotated[
@@ -139,9 +153,27 @@ class Settings(BaseSettings):
     limits: Annotated[LimitSettings, Field(description="Bounds of calls.")] = LimitSettings()
     links: Annotated[LinkSettings, Field(description="Links to files.")] = LinkSettings()
     packages: Annotated[PackageSettings, Field(description="Packages for sandboxes.")] = PackageSettings()
+    tools: Annotated[
+        list[ToolsetName] | None,
+        Field(
+            description="Toolsets that are offered: core, background, sandboxes, files, links, contexts, or all; a key "
+            "and the address (/mcp?tools=core) can choose fewer. Default: all, or none beside tools of other systems."
+        ),
+    ] = None
+    libraries: Annotated[
+        list[str],
+        Field(description="Python libraries that the default sandbox has, as the tool's description names them."),
+    ] = []
     compat: Annotated[CompatSettings, Field(description="Tools of other systems.")] = CompatSettings()
     local: Annotated[LocalSettings, Field(description="The local backend.")] = LocalSettings()
     kubernetes: Annotated[KubernetesSettings, Field(description="The Kubernetes backend.")] = KubernetesSettings()
+
+    @property
+    def toolsets(self) -> frozenset[str]:
+        """The toolsets that are offered."""
+        if self.tools is None:
+            return frozenset() if self.compat.systems else ALL
+        return expanded(self.tools)
 
     @property
     def loopback_only(self) -> bool:

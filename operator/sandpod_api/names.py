@@ -50,6 +50,9 @@ KERNEL_CONTAINER: Final = "kernel"
 # The runner and its own Python: in images that have it a link to theirs, in others a folder that the operator brings.
 RUNNER_HOME: Final = "/opt/sandpod/runner"
 RUNNER_COMMAND: Final = (f"{RUNNER_HOME}/bin/python3", "-I", "-m", "sandpod_runner")
+# The same for what comes into the pod by exec, as the programs' user: an interpreter that this user can execute and not
+# read. Linux keeps such a process from all others of its user, so no program opens its streams, from its start on.
+SHIELDED_COMMAND: Final = (f"{RUNNER_HOME}/bin/shielded-python3", "-I", "-m", "sandpod_runner")
 # Where the runner's image holds that folder ready to be copied, and the most that it takes.
 PORTABLE_RUNNER: Final = "/opt/sandpod/portable"
 PORTABLE_SIZE: Final = "128Mi"

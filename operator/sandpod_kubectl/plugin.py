@@ -160,7 +160,7 @@ def _run_in(kubectl: _Kubectl, name: str, arguments: argparse.Namespace, code: b
     sandbox = kubectl.sandbox(name)
     if sandbox.spec.claim is None:
         raise PluginError("It waits in a pool, and must be clean for who gets it: use --template.")
-    runner = [*names.RUNNER_COMMAND, "run", arguments.language, *arguments.arg]
+    runner = [*names.SHIELDED_COMMAND, "run", arguments.language, *arguments.arg]
     return kubectl.pass_through("exec", "-i", _pod(sandbox), "-c", names.CONTAINER, "--", *runner, code=code)
 
 

@@ -20,13 +20,13 @@ import yaml
 
 from bench import measures
 from bench.rows import BUDGETS, HEAD, Row, line
-from e2e.callers import Caller, Session
-from e2e.cluster import Cluster, node_url, until
-from e2e.server import START_SECONDS, serving
 from sandpod_gateway.backends.base import Backend, ClaimRequest
 from sandpod_gateway.backends.factory import create_backend
-from sandpod_gateway.backends.kubernetes_settings import KubernetesSettings
-from sandpod_gateway.connection import open_connection
+from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
+from sandpod_gateway.runner.connection import open_connection
+from support.cluster.callers import Caller, Session
+from support.cluster.cluster import Cluster, node_url, until
+from support.cluster.server import START_SECONDS, serving
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from contract.runner_harness import Client, Runner, running
-from sandpod_runner import processes
+from sandpod_runner.ipc import process_tree
+from support.runner.harness import Client, Runner, running
 
 MODULES: Final = "numpy,pandas"
 ROUNDS: Final = 200
@@ -96,7 +96,7 @@ async def throughput(client: Client) -> float:
 
 def idle_memory(runner: Runner) -> str:
     """Return the memory of the runner and what it started, MB, each shared page counted once; only root may look."""
-    tree = processes.trees([runner.pid], processes.parents())
+    tree = process_tree.trees([runner.pid], process_tree.parents())
     try:
         lines = [line for pid in tree for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()]
     except PermissionError:

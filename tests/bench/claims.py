@@ -14,9 +14,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from e2e.claim_history import Verdict
-from e2e.claim_storm import Storm, storm_over
-from e2e.operator_process import namespace
+from support.claims.history import Verdict
+from support.claims.storm import Storm, storm_over
+from support.operator.process import namespace
 
 
 def parse() -> argparse.Namespace:

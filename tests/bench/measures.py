@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from bench.rows import Row
-from e2e.callers import Reply, Session
+from support.cluster.callers import Reply, Session
 
 WARM_UP = 10  # calls before the first that counts
 NODE_PAUSE = 0.25  # seconds in which the next Node gets ready

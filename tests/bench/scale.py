@@ -23,19 +23,19 @@ from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from bench.rows import HEAD, Row, line
-from e2e.cluster import Cluster, until
-from e2e.fake_node import LABEL, fake_node
-from e2e.faulty_proxy import NONE, faulty_proxy
-from e2e.operator_process import Objects, OperatorProcess, namespace
-from e2e.warm_objects import Namespace, gateways
 from sandpod_api import names
-from sandpod_gateway.backends import claims
-from sandpod_gateway.backends import cluster as cluster_module
 from sandpod_gateway.backends.base import ClaimRequest
-from sandpod_gateway.backends.kubernetes import KubernetesBackend
-from sandpod_gateway.backends.kubernetes_settings import KubernetesSettings
-from sandpod_gateway.backends.records import status_of
+from sandpod_gateway.backends.kubernetes import cluster as cluster_module
+from sandpod_gateway.backends.kubernetes.backend import KubernetesBackend
+from sandpod_gateway.backends.kubernetes.cache.records import status_of
+from sandpod_gateway.backends.kubernetes.claims import patches as claims
+from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from sandpod_gateway.errors import SandpodError
+from support.cluster.cluster import Cluster, until
+from support.cluster.fake_node import LABEL, fake_node
+from support.cluster.warm_objects import Namespace, gateways
+from support.operator.process import Objects, OperatorProcess, namespace
+from support.servers.faulty_proxy import NONE, faulty_proxy
 
 MILLIS: Final = 1e3
 POOL: Final = "bench"

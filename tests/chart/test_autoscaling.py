@@ -6,8 +6,8 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from chart.render import ROOT, Manifest, only, refusal, render
 from sandpod_operator.metrics import Metrics
+from support.chart.render import ROOT, Manifest, only, refusal, render
 
 POOL: Final = "sandboxes.pools.default"
 ON: Final = f"{POOL}.autoscaling.enabled=true"

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import yaml
 
-from chart.render import Manifest, only, render
-from sandpod_gateway.auth import KeyFile
+from sandpod_gateway.auth.api_keys import KeyFile
 from sandpod_gateway.settings import Settings, load
+from support.chart.render import Manifest, only, render
 
 HASH = f"sha256:{'a' * 64}"
 ONE_KEY = (
@@ -41,6 +41,7 @@ def test_gateway_takes_the_settings_that_the_chart_writes(tmp_path: Path) -> Non
     assert (found.backend, found.host, found.port, found.log_format) == ("kubernetes", "0.0.0.0", 8000, "json")
     assert found.kubernetes.namespace == "sandpod-sandboxes"
     assert found.kubernetes.default_template == "default"
+    assert found.kubernetes.link_secret == "sandpod/sandpod-gateway-links"
     assert found.auth.keys_file == Path("/etc/sandpod/keys/keys.yaml")
     assert found.tls.cert is None
 
@@ -68,7 +69,7 @@ def test_most_sandboxes_fit_the_quota(tmp_path: Path) -> None:
 
 
 def test_without_keys_the_list_is_empty_until_a_secret_that_the_chart_does_not_make() -> None:
-    assert not [m for m in render() if m["kind"] == "Secret"]
+    assert [m["metadata"]["name"] for m in render() if m["kind"] == "Secret"] == ["sandpod-gateway-links"]
     sources = volumes()["keys"]["projected"]["sources"]
     # The kubelet lets the later source win, so the order is the point.
     assert sources == [
@@ -90,7 +91,7 @@ def test_keys_of_the_values_are_a_secret_that_the_gateway_takes() -> None:
 
 def test_existing_secret_is_mounted_and_no_other_is_made() -> None:
     manifests = render("auth.existingSecret=team-keys")
-    assert not [m for m in manifests if m["kind"] == "Secret"]
+    assert [m["metadata"]["name"] for m in manifests if m["kind"] == "Secret"] == ["sandpod-gateway-links"]
     (source,) = volumes("auth.existingSecret=team-keys")["keys"]["projected"]["sources"]
     assert source["secret"]["name"] == "team-keys"
 

@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 import yaml
 
-from chart.render import CHART, ROOT
+from support.chart.render import CHART, ROOT
 
 
 @pytest.fixture(scope="module")

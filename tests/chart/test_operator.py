@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from chart.render import Manifest, only, render
 from sandpod_api.types import SandboxPool, SandboxTemplate, parse_quantity
 from sandpod_operator.settings import OperatorSettings
+from support.chart.render import Manifest, only, render
 
 
 def container(*values: str) -> Manifest:

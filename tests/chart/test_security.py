@@ -3,12 +3,12 @@
 import pytest
 import yaml
 
-from chart.render import CHART, KUBERNETES, Manifest, helm, only, pod_specs, render
-from operator_world import a_sandbox, a_template, settings
 from sandpod_api import names
 from sandpod_api.types import NetworkProfile
-from sandpod_gateway.backends.cluster_checks import RIGHTS
+from sandpod_gateway.backends.kubernetes.preflight import RIGHTS
 from sandpod_operator.manifests.pod import build_pod
+from support.chart.render import CHART, KUBERNETES, Manifest, helm, only, pod_specs, render
+from support.operator.world import a_sandbox, a_template, settings
 
 SANDBOXES = "sandpod-sandboxes"
 WITH_ALL = ("ingress.enabled=true", "ingress.host=x.example", "tls.secretName=t", "tests.keySecret=k")
@@ -65,11 +65,32 @@ def test_nothing_is_granted_cluster_wide_but_a_look_at_nodes_unless_that_is_swit
     assert not [m for m in render("operator.readNodes=false") if m["kind"].startswith("ClusterRole")]
 
 
-def test_no_role_has_a_wildcard_or_touches_secrets() -> None:
+LINKS = "sandpod-gateway-links"
+
+
+def test_no_role_has_a_wildcard_or_touches_secrets_but_that_of_links() -> None:
     for role in roles():
+        if role["metadata"]["name"] == LINKS:
+            continue
         for rule in role["rules"]:
             said = {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}
             assert not {"*", "secrets", "configmaps", "serviceaccounts", "escalate", "bind", "impersonate"} & said
+
+
+def test_gateway_may_read_and_patch_the_secret_of_links_and_create_none() -> None:
+    [rule] = only(render(), "Role", LINKS, "sandpod")["rules"]
+    assert rule == {"apiGroups": [""], "resources": ["secrets"], "resourceNames": [LINKS], "verbs": ["get", "patch"]}
+    secret = only(render(), "Secret", LINKS, "sandpod")
+    assert not {"data", "stringData", "immutable"} & set(secret)  # the gateway's content is never the chart's to change
+
+
+def test_two_renders_are_the_same() -> None:
+    first, second = (
+        helm("template", "sandpod", str(CHART), *KUBERNETES, "--set", "ingress.enabled=true,ingress.host=x")
+        for _ in range(2)
+    )
+    assert first.returncode == 0
+    assert first.stdout == second.stdout
 
 
 def test_role_of_the_gateway_is_what_it_asks_for_at_its_start_and_no_more() -> None:
@@ -93,10 +114,10 @@ def test_each_role_is_bound_to_the_one_account_of_its_name() -> None:
         (r["metadata"]["namespace"], r["metadata"]["name"]) for r in roles()
     }
     for binding in bindings:
-        assert binding["roleRef"]["name"] == binding["metadata"]["name"]
-        assert binding["subjects"] == [
-            {"kind": "ServiceAccount", "name": binding["metadata"]["name"], "namespace": "sandpod"}
-        ]
+        name = binding["metadata"]["name"]
+        assert binding["roleRef"]["name"] == name
+        account = name.removesuffix("-links")
+        assert binding["subjects"] == [{"kind": "ServiceAccount", "name": account, "namespace": "sandpod"}]
 
 
 # T38

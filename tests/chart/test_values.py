@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from chart.render import CHART, KUBERNETES, ROOT, helm, refusal, render
+from support.chart.render import CHART, KUBERNETES, ROOT, helm, refusal, render
 
 VALUES = CHART / "values.yaml"
 EXAMPLES = sorted((ROOT / "manifests" / "examples" / "values").glob("*.yaml"))

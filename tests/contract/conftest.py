@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 import pytest
 import pytest_asyncio
 
-from contract.backend_fixtures import Case, cases, servers
-from contract.inside import SETTINGS, Box
 from sandpod_gateway.backends.base import Backend, ClaimRequest
-from sandpod_gateway.backends.local import LocalBackend
+from sandpod_gateway.backends.local.backend import LocalBackend
+from support.gateway.backends import Case, cases, servers
+from support.gateway.probes import SETTINGS, Box
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -9,9 +9,9 @@ import pytest
 from fastmcp import Client
 from mcp_types import ImageContent
 
-from background import read_until
-from e2e.server import serving
 from sandpod_gateway.api.results import ErrorCode
+from support.background import read_until
+from support.cluster.server import serving
 
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 

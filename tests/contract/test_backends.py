@@ -6,12 +6,12 @@ from datetime import UTC, datetime
 
 import pytest
 
-from contract.backend_fixtures import Case
-from contract.obligations import OBLIGATIONS, keeps
-from contract.peer import BOUND, Peer, talk, until
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.base import Backend, ClaimRequest, SandboxRecord
 from sandpod_gateway.errors import SandpodError
+from support.gateway.backends import Case
+from support.gateway.peer import BOUND, Peer, talk, until
+from support.obligations import OBLIGATIONS, keeps
 
 MALFORMED = ("", "nope", "..", "../../etc", "-o", "--all", "a\0b", "sbx-\n", "ü" * 300, "sbx-aaaaaaaaaa", "a=b,c")
 

@@ -16,9 +16,9 @@ import pytest
 import pytest_asyncio
 from fastmcp import Client
 
-from contract.peer import BOUND, until
-from contract.served import Served, local_gateway
-from http_server import web_server
+from support.gateway.peer import BOUND, until
+from support.gateway.served import Served, local_gateway
+from support.servers.http_server import web_server
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.needs_userns]
 

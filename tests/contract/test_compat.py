@@ -13,8 +13,8 @@ import pytest
 from fastmcp import Client
 from mcp_types import TextContent
 
-from e2e.server import serving
-from package_index import package_index
+from support.cluster.server import serving
+from support.servers.package_index import package_index
 
 FLAGS = ("--backend", "local", "--local.warm", "1")
 PNG = base64.b64decode(

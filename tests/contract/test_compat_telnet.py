@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 import pytest
 from fastmcp import Client
 
-from background import read_until
-from contract.served import Served
-from e2e.server import serving
+from support.background import read_until
+from support.cluster.server import serving
+from support.gateway.served import Served
 
 FLAGS = ("--backend", "local", "--local.warm", "1", "--compat.systems", "chrishayuk")
 SERVER = r"""

@@ -13,9 +13,9 @@ import pytest_asyncio
 from fastmcp import Client
 from mcp_types import ImageContent
 
-from background import read_until
-from contract.served import local_gateway
 from sandpod_gateway.api.results import ErrorCode
+from support.background import read_until
+from support.gateway.served import local_gateway
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.needs_userns]
 

@@ -13,15 +13,15 @@ import pytest_asyncio
 from fastmcp import Client
 from mcp_types import ImageContent
 
-from background import read_until
-from contract.runner_harness import search_path
-from npm_registry import Registry, npm_registry
-from package_index import Index, package_index
 from sandpod_gateway.app import Gateway
-from sandpod_gateway.backends.local import LocalBackend
-from sandpod_gateway.backends.local_settings import LocalSettings
+from sandpod_gateway.backends.local.backend import LocalBackend
+from sandpod_gateway.backends.local.settings import LocalSettings
 from sandpod_gateway.packages.settings import NpmSettings, PackageSettings
 from sandpod_gateway.settings import Settings
+from support.background import read_until
+from support.runner.harness import search_path
+from support.servers.npm_registry import Registry, npm_registry
+from support.servers.package_index import Index, package_index
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.needs_userns]
 

@@ -12,7 +12,7 @@ import httpx2
 import pytest
 from fastmcp import Client
 
-from e2e.server import serving
+from support.cluster.server import serving
 
 MIB = 2**20
 SIZE = 300

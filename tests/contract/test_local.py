@@ -18,14 +18,15 @@ from typing import Any
 
 import pytest
 
-from contract.backend_fixtures import descendants, first_processes
-from contract.peer import BOUND, talk, until
 from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.backends import bwrap, local_host
 from sandpod_gateway.backends.base import ClaimRequest
-from sandpod_gateway.backends.local import LocalBackend
-from sandpod_gateway.backends.local_settings import LocalSettings
+from sandpod_gateway.backends.local import bwrap
+from sandpod_gateway.backends.local import host as local_host
+from sandpod_gateway.backends.local.backend import LocalBackend
+from sandpod_gateway.backends.local.settings import LocalSettings
 from sandpod_gateway.errors import SandpodError, StartError
+from support.gateway.backends import descendants, first_processes
+from support.gateway.peer import BOUND, talk, until
 
 pytestmark = pytest.mark.needs_userns
 
@@ -164,10 +165,10 @@ async def test_a_cancelled_claim_leaves_no_process() -> None:
 
 GATEWAY = """
 import asyncio, os
-from contract.backend_fixtures import first_processes
+from support.gateway.backends import first_processes
 from sandpod_gateway.backends.base import ClaimRequest
-from sandpod_gateway.backends.local import LocalBackend
-from sandpod_gateway.backends.local_settings import LocalSettings
+from sandpod_gateway.backends.local.backend import LocalBackend
+from sandpod_gateway.backends.local.settings import LocalSettings
 
 async def main():
     backend = LocalBackend(LocalSettings(warm=1))

@@ -7,8 +7,8 @@ import asyncio
 
 import pytest
 
-from attacks import ATTACKS
-from contract.inside import Box
+from support.attacks import ATTACKS
+from support.gateway.probes import Box
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.needs_userns]
 

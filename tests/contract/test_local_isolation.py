@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.inside import Box
+from support.gateway.probes import Box
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.needs_userns]
 

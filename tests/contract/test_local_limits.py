@@ -7,8 +7,8 @@ import asyncio
 
 import pytest
 
-from contract.inside import SETTINGS, TOOLS, Box
 from sandpod_gateway.backends.base import ClaimRequest
+from support.gateway.probes import SETTINGS, TOOLS, Box
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.needs_userns]
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -9,9 +10,9 @@ from typing import Any
 import pytest
 from fastmcp import Client
 
-from contract.served import Served
-from e2e.server import serving
-from npm_registry import Registry, npm_registry
+from support.cluster.server import serving
+from support.gateway.served import Served
+from support.servers.npm_registry import Registry, integrity, npm_registry
 
 FLAGS = ("--backend", "local", "--local.warm", "0")
 REQUIRE = "console.log(require('greet').VERSION)"
@@ -224,6 +225,33 @@ async def test_only_allowed_names_are_taken_and_what_they_depend_on_comes_with_t
         assert (await here.install("greet", "@made/one"))["status"] == "success"
 
 
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"dependencies": {"evil": "*"}, "packages": {}},
+        {"dependencies": {"greet": "npm:evil@1.0.0"}, "packages": {}},
+        {
+            "dependencies": {"greet": "1.0.0"},
+            "packages": {"node_modules/greet": {"version": "1.0.0", "dependencies": {"evil": "*"}}},
+        },
+        {
+            "dependencies": {"greet": "1.0.0"},
+            "packages": {"node_modules/greet": {"version": "1.0.0", "peerDependencies": {"evil": "*"}}},
+        },
+    ],
+)
+async def test_record_that_a_program_has_changed_does_not_widen_what_is_allowed(forged: dict[str, Any]) -> None:
+    async with place("--packages.npm.allow", '["greet", "other"]') as here:
+        for name in ("greet", "other", "evil"):
+            here.registry.add(name, "1.0.0")
+        assert (await here.install("greet"))["status"] == "success"
+        await here.shell(f"echo '{json.dumps(forged)}' > $HOME/.local/lib/npm.json")
+        assert (await here.install("other"))["status"] == "success"
+        assert "evil-1.0.0.tgz" not in here.registry.downloads()
+        assert (await here.js("require('evil')"))["outcome"] == "error"
+        assert (await here.js("console.log(require('other').VERSION)"))["stdout"] == "1.0.0\n"
+
+
 async def test_scripts_of_packages_are_not_run_which_is_told_and_files_stay_where_they_belong() -> None:
     async with place() as here:
         files = {f"package/../../../../../../../workspace/out{number}.txt": "1" for number in range(2)}
@@ -266,6 +294,35 @@ async def test_record_that_a_program_has_spoilt_does_no_harm() -> None:
             'sed -i \'s/"dependencies": {/"dependencies": {"x": "file:\\/etc", /\' $HOME/.local/lib/npm.json'
         )
         assert (await here.install("greet@1"))["error"] == "package_blocked"
+
+
+async def test_package_announced_with_the_hash_of_another_one_does_not_take_its_place() -> None:
+    async with place() as here:
+        good = here.registry.add("greet", "1.0.0")
+        evil = here.registry.add("evil", "1.0.0", files={"package/index.js": "exports.VERSION = 'evil';\n"})
+        # npm itself is content with any hash of the strongest algorithm.
+        both = f"{integrity(good)} {integrity(evil)}"
+        here.registry.versions["evil"]["1.0.0"]["dist"]["integrity"] = both
+        failed = await here.install("evil")
+        assert (failed["error"], "evil without one sound hash" in failed["message"]) == ("backend_error", True)
+        second = (await here.call("create_sandbox"))["sandbox"]
+        assert (await here.install("greet", sandbox=second))["status"] == "success"
+        assert (await here.js(REQUIRE, sandbox=second))["stdout"] == "1.0.0\n"
+
+
+async def test_hashes_that_a_sandbox_writes_into_its_record_decide_nothing() -> None:
+    async with place() as here:
+        good = here.registry.add("greet", "1.0.0")
+        here.registry.add("evil", "1.0.0", files={"package/index.js": "exports.VERSION = 'evil';\n"})
+        assert (await here.install("evil"))["status"] == "success"
+        read = "$HOME/.local/lib/npm.json"
+        record = json.loads(await here.shell(f"cat {read}"))
+        record["packages"]["node_modules/evil"]["integrity"] = integrity(good)
+        record["packages"]["node_modules/greet"] = {**record["packages"]["node_modules/evil"], "sha256": "0" * 64}
+        await here.shell(f"echo '{json.dumps(record)}' > {read}")
+        assert (await here.install("greet"))["status"] == "success"
+        assert (await here.js(REQUIRE))["stdout"] == "1.0.0\n"
+        assert "integrity" not in await here.shell(f"cat {read}")
 
 
 async def test_registry_that_is_not_there_is_told() -> None:

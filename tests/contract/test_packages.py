@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from fastmcp import Client
 
-from contract.served import Served
-from e2e.server import serving
-from package_index import Index, package_index, wheel
+from support.cluster.server import serving
+from support.gateway.served import Served
+from support.servers.package_index import Index, package_index, wheel
 
 FLAGS = ("--backend", "local", "--local.warm", "0")
 VERSION = "import greet\nprint(greet.VERSION)"

@@ -16,15 +16,15 @@ import pytest
 from fastmcp import Client
 from mcp_types import ImageContent
 
-from background import read_until
-from contract.runner_harness import search_path
-from gateway_peers import until
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.backends.base import ByteStream
-from sandpod_gateway.backends.local import LocalBackend
-from sandpod_gateway.backends.local_settings import LocalSettings
+from sandpod_gateway.backends.local.backend import LocalBackend
+from sandpod_gateway.backends.local.settings import LocalSettings
 from sandpod_gateway.settings import Settings, load
+from support.background import read_until
+from support.gateway.peers import until
+from support.runner.harness import search_path
 
 LINES = "import time\nfor i in range(200):\n    print('line', i, flush=True)\n    time.sleep(0.05)\n"
 

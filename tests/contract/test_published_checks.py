@@ -14,10 +14,10 @@ import pytest
 import pytest_asyncio
 from fastmcp import Client
 
-from gateway_server import listening
 from sandpod_gateway.app import Gateway
-from sandpod_gateway.backends.local import LocalBackend
+from sandpod_gateway.backends.local.backend import LocalBackend
 from sandpod_gateway.settings import Settings
+from support.gateway.server import listening
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.needs_userns]
 

@@ -18,9 +18,9 @@ import pytest
 import pytest_asyncio
 from fastmcp import Client
 
-from contract.served import Served, local_gateway
-from gateway_peers import until
 from sandpod_gateway.api.results import ErrorCode
+from support.gateway.peers import until
+from support.gateway.served import Served, local_gateway
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.needs_userns]
 

@@ -12,10 +12,13 @@ from typing import Any
 import pytest
 from fastmcp import Client
 from fastmcp.client.transports import StdioTransport
+from mcp_types import INVALID_REQUEST, PARSE_ERROR
 
-from contract.backend_fixtures import descendants
-from contract.peer import BOUND, until
-from gateway_peers import INITIALIZE
+from sandpod_gateway import message_bounds as messages
+from support.gateway.backends import descendants
+from support.gateway.hostile_messages import HOSTILE, ID
+from support.gateway.peer import BOUND, until
+from support.gateway.peers import INITIALIZE, PING
 
 pytestmark = pytest.mark.needs_userns
 
@@ -86,6 +89,21 @@ async def test_broken_input_is_no_end_and_no_stray_output() -> None:
         assert message["result"]["structuredContent"]["stdout"] == "after\n"
 
 
+async def test_a_message_that_holds_too_much_is_answered_and_the_next_one_is_handled() -> None:
+    too_long = b'{"jsonrpc":"2.0","id":7,"method":"ping","params":{"a":"' + b"a" * messages.MAX_BYTES + b'"}}'
+    async with server("--backend", "fake") as process:
+        tell(process, INITIALIZE)
+        await heard(process)
+        for name, (code, line) in {**HOSTILE, "a long line": (INVALID_REQUEST, too_long)}.items():
+            tell(process, line + b"\n")
+            answer = await heard(process)
+            assert (answer["id"], answer["error"]["code"]) == (ID, code), name
+            tell(process, PING)
+            assert await heard(process) == {"jsonrpc": "2.0", "id": PING["id"], "result": {}}, name
+        tell(process, b"{\n")
+        assert (await heard(process))["error"]["code"] == PARSE_ERROR
+
+
 async def test_a_client_that_ends_ends_the_server_its_programs_and_its_sandboxes(tmp_path: Path) -> None:
     async with server(TMPDIR=str(tmp_path)) as process:
         tell(process, INITIALIZE)
@@ -114,10 +132,10 @@ def files_in(folder: Path) -> list[str]:
 
 
 @contextlib.asynccontextmanager
-async def server(**environment: str) -> Any:
+async def server(*flags: str, **environment: str) -> Any:
     """A server whose ends are the test's."""
     process = await asyncio.create_subprocess_exec(
-        *(PROGRAM, "stdio", "--log-level", "debug"),
+        *(PROGRAM, "stdio", "--log-level", "debug", *flags),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,

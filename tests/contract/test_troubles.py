@@ -15,9 +15,9 @@ import httpx2
 import pytest
 import pytest_asyncio
 
-from contract.served import local_gateway
-from e2e.callers import Caller, Session
-from gateway_peers import ENVELOPE, HEADERS
+from support.cluster.callers import Caller, Session
+from support.gateway.peers import ENVELOPE, HEADERS
+from support.gateway.served import local_gateway
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.needs_userns]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from e2e.callers import Caller, Session
-from e2e.cluster import Cluster, node_url
+from support.cluster.callers import Caller, Session
+from support.cluster.cluster import Cluster, node_url
 
 
 @pytest.fixture(scope="session")

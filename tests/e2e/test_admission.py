@@ -17,11 +17,11 @@ from typing import Any, Final
 
 import pytest
 
-from e2e.cluster import Cluster, ClusterError, until
-from e2e.operator_process import namespace, run
-from operator_world import a_sandbox, a_template, settings
 from sandpod_api.types import NetworkProfile
 from sandpod_operator.manifests.pod import build_pod
+from support.cluster.cluster import Cluster, ClusterError, until
+from support.operator.process import namespace, run
+from support.operator.world import a_sandbox, a_template, settings
 
 Pod = dict[str, Any]
 Change = Callable[[Pod], object]

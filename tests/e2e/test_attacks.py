@@ -2,9 +2,9 @@
 
 import pytest
 
-from attacks import ATTACKS
-from e2e.callers import Session
-from e2e.cluster import Cluster
+from support.attacks import ATTACKS
+from support.cluster.callers import Session
+from support.cluster.cluster import Cluster
 
 
 @pytest.mark.parametrize("attack", ATTACKS)

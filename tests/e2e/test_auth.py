@@ -6,8 +6,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from e2e.callers import Caller, Session
-from e2e.cluster import Cluster
+from support.cluster.callers import Caller, Session
+from support.cluster.cluster import Cluster
 
 CALL = {
     "jsonrpc": "2.0",

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from e2e.claim_storm import Storm, storm_over
-from e2e.cluster import Cluster
-from e2e.operator_process import namespace
+from support.claims.storm import Storm, storm_over
+from support.cluster.cluster import Cluster
+from support.operator.process import namespace
 
 
 async def test_claims_that_race_and_fail_give_no_sandbox_twice_lose_none_and_leave_none(

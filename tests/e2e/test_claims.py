@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from e2e.cluster import Cluster, until
-from e2e.warm_objects import TEMPLATE, Namespace, drain, gateways
 from sandpod_api import names
 from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.backends import cluster as cluster_module
 from sandpod_gateway.backends.base import ClaimRequest, SandboxRecord
-from sandpod_gateway.backends.kubernetes_settings import KubernetesSettings
+from sandpod_gateway.backends.kubernetes import cluster as cluster_module
+from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from sandpod_gateway.errors import SandpodError
 from sandpod_kube.errors import RefusedError
+from support.cluster.cluster import Cluster, until
+from support.cluster.warm_objects import TEMPLATE, Namespace, drain, gateways
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from e2e.cluster import Cluster, ClusterError
-from e2e.operator_process import Objects, namespace, now
 from sandpod_api.names import API_VERSION
+from support.cluster.cluster import Cluster, ClusterError
+from support.operator.process import Objects, namespace, now
 
 CLAIM = {"owner": "alice", "time": "2026-03-01T12:00:00Z"}
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import pytest
 
-from e2e.cluster import Cluster
+from support.cluster.cluster import Cluster
 
 MANIFESTS: Final = Path(__file__).resolve().parents[2] / "manifests"
 EXAMPLES: Final = sorted((MANIFESTS / "examples").glob("*.yaml"))

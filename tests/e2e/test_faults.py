@@ -4,8 +4,8 @@ import asyncio
 import contextlib
 from typing import Any
 
-from e2e.callers import Caller, Reply, Session
-from e2e.cluster import Cluster, until
+from support.cluster.callers import Caller, Reply, Session
+from support.cluster.cluster import Cluster, until
 
 TICKS = "import time\nfor i in range(1000):\n    print('tick', i, flush=True)\n    time.sleep(0.2)\n"
 FEW_TICKS = "import time\nfor i in range(60):\n    print('tick', i, flush=True)\n    time.sleep(0.2)\nprint('done')\n"

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from background import read_until
-from e2e.callers import Caller, Session
-from e2e.cluster import Cluster
+from sandpod_api import names
+from support.background import read_until
+from support.cluster.callers import Caller, Session
+from support.cluster.cluster import Cluster
 
 
 async def create(caller: Caller, template: str) -> str:
@@ -46,6 +47,16 @@ async def test_runner_is_brought_locked_down_and_finds_the_network_closed(cluste
     assert mount["readOnly"]
     conditions = {c["type"]: c["status"] for c in (await cluster.sandbox(busybox))["status"]["conditions"]}
     assert (conditions["NetworkIsolated"], conditions["Ready"]) == ("True", "True")
+
+
+@pytest.mark.parametrize("template", ["ours", "ruby", "busybox"])
+async def test_interpreter_of_what_comes_in_can_be_executed_and_not_read(
+    session: Session, ruby: str, busybox: str, template: str
+) -> None:
+    sandbox = {"ours": {}, "ruby": {"sandbox": ruby}, "busybox": {"sandbox": busybox}}[template]
+    code = f"f={names.SHIELDED_COMMAND[0]}; chmod 755 $f; [ -x $f ] && ! cat $f > /dev/null && echo shielded"
+    reply = await session.call("run_shell_command", command=code, **sandbox)
+    assert reply["stdout"] == "shielded\n", reply
 
 
 async def test_python_of_the_image_works_as_in_ours(session: Session, ruby: str) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from e2e.callers import Session
-from e2e.cluster import Cluster
+from support.cluster.callers import Session
+from support.cluster.cluster import Cluster
 
 PROBE = """
 import json, os, pathlib

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from e2e.callers import Session
-from e2e.cluster import Cluster
-from e2e.operator_process import IMAGE, Objects, namespace, run, running
+from support.cluster.callers import Session
+from support.cluster.cluster import Cluster
+from support.operator.process import IMAGE, Objects, namespace, run, running
 
 CLASSES = {"sandpod-test-own": "runsc", "sandpod-test-shared": "test-handler"}
 

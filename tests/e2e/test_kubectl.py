@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 import pytest
 import yaml
 
-from e2e.callers import Session
-from e2e.cluster import Cluster, ClusterError, until
 from sandpod_api.base import rfc3339
+from support.cluster.callers import Session
+from support.cluster.cluster import Cluster, ClusterError, until
 
 ORPHAN = """
 apiVersion: sandpod.dev/v1alpha1

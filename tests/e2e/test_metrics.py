@@ -1,8 +1,8 @@
 """What Prometheus scrapes: the numbers of gateways and operators, read through the API server."""
 
-from e2e.callers import Session
-from e2e.cluster import Cluster, until
-from e2e.scraping import Series, scrape
+from support.cluster.callers import Session
+from support.cluster.cluster import Cluster, until
+from support.cluster.scraping import Series, scrape
 
 
 def value(series: Series, name: str, **labels: str) -> float:

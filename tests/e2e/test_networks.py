@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from fastmcp import Client
 
-from e2e.callers import Session
-from e2e.cluster import Cluster, until
-from e2e.operator_process import IMAGE, Objects
-from e2e.scraping import scrape
-from e2e.server import serving
+from support.cluster.callers import Session
+from support.cluster.cluster import Cluster, until
+from support.cluster.scraping import scrape
+from support.cluster.server import serving
+from support.operator.process import IMAGE, Objects
 
 CONNECT = """
 import socket, sys

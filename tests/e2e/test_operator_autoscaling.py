@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import yaml
 
-from chart.render import render
-from e2e.cluster import Cluster, until
-from e2e.metrics_adapter import Adapter, serving
-from e2e.operator_process import Objects, OperatorProcess, namespace, running
+from support.chart.render import render
+from support.cluster.cluster import Cluster, until
+from support.operator.process import Objects, OperatorProcess, namespace, running
+from support.servers.metrics_adapter import Adapter, serving
 
 POOL = "default"
 AUTOSCALING = {

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from e2e.cluster import Cluster, until
-from e2e.operator_process import Objects, namespace, now, running
+from support.cluster.cluster import Cluster, until
+from support.operator.process import Objects, namespace, now, running
 
 LOST = "sandpod.dev/test-lost"
 

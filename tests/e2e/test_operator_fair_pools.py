@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from e2e.cluster import Cluster, until
-from e2e.operator_process import Objects, OperatorProcess, namespace, running
+from support.cluster.cluster import Cluster, until
+from support.operator.process import Objects, OperatorProcess, namespace, running
 
 PODS = 5
 

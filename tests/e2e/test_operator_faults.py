@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cluster import Cluster, until
-from e2e.operator_process import Objects, OperatorProcess, namespace, run, running
+from support.cluster.cluster import Cluster, until
+from support.operator.process import Objects, OperatorProcess, namespace, run, running
 
 QUICK = {"LEASE_DURATION": "4", "LEASE_RENEW_DEADLINE": "3", "LEASE_RETRY": "0.5"}
 

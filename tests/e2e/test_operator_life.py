@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from e2e.cluster import Cluster, until
-from e2e.operator_process import IMAGE, Objects, OperatorProcess, namespace, running
+from support.cluster.cluster import Cluster, until
+from support.operator.process import IMAGE, Objects, OperatorProcess, namespace, running
 
 pytestmark = pytest.mark.usefixtures("operator")
 

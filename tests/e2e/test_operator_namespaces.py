@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from e2e.operator_process import Objects, OperatorProcess, namespace, running
+from support.operator.process import Objects, OperatorProcess, namespace, running
 
 Two = tuple[Objects, Objects, OperatorProcess]
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from e2e.cluster import Cluster, until
-from e2e.operator_process import FAST, IMAGE, Objects, OperatorProcess, namespace, running
+from support.cluster.cluster import Cluster, until
+from support.operator.process import FAST, IMAGE, Objects, OperatorProcess, namespace, running
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,8 @@ from urllib.parse import urlsplit
 import httpx2
 import pytest
 
-from e2e.callers import Caller, Era, Session
-from e2e.cluster import Cluster, forwarded
+from support.cluster.callers import Caller, Era, Session
+from support.cluster.cluster import Cluster, forwarded
 
 ERAS: list[Era] = ["auto", "legacy"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cluster import Cluster, until
+from support.cluster.cluster import Cluster, until
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from e2e.cluster import Cluster, until
-from e2e.nodes import on_every_node
-from e2e.operator_process import Objects, OperatorProcess, namespace, running
+from support.cluster.cluster import Cluster, until
+from support.cluster.nodes import on_every_node
+from support.operator.process import Objects, OperatorProcess, namespace, running
 
 # On a kind cluster it is the one DaemonSet beside kube-proxy; elsewhere it has to be said, as namespace/name.
 AGENT = os.environ.get("SANDPOD_TEST_POLICY_AGENT", "")

@@ -3,8 +3,8 @@
 import asyncio
 from contextlib import AsyncExitStack, ExitStack
 
-from e2e.callers import Caller, Session
-from e2e.cluster import Cluster, forwarded
+from support.cluster.callers import Caller, Session
+from support.cluster.cluster import Cluster, forwarded
 
 
 async def test_claimed_sandbox_was_warm_before_and_the_pool_refills(session: Session, cluster: Cluster) -> None:

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from background import read_until
-from e2e.callers import Caller, Session
-from e2e.cluster import Cluster, until
+from support.background import read_until
+from support.cluster.callers import Caller, Session
+from support.cluster.cluster import Cluster, until
 
 TICKS = "import time\nfor i in range(3000):\n    print('tick', i, flush=True)\n    time.sleep(0.2)\n"
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cluster import Cluster, until
-from e2e.nodes import on_every_node
-from e2e.operator_process import Objects, OperatorProcess, namespace, running
+from support.cluster.cluster import Cluster, until
+from support.cluster.nodes import on_every_node
+from support.operator.process import Objects, OperatorProcess, namespace, running
 
 WORDS = "unable to start container process: can't get final child's PID from pipe: EOF"
 # Fails a container's creation as often as the pod's name says, with the words of a runc that was killed meanwhile.

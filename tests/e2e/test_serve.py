@@ -9,10 +9,10 @@ import pytest
 import yaml
 from cryptography import x509
 
-from e2e.callers import Caller
-from e2e.certificates import make_certificate
-from e2e.cluster import Cluster
-from e2e.server import PROGRAM, StartError, serving
+from support.cluster.callers import Caller
+from support.cluster.cluster import Cluster
+from support.cluster.server import PROGRAM, StartError, serving
+from support.servers.certificates import make_certificate
 
 
 async def test_gateway_serves_over_tls_with_keys_from_a_file(cluster: Cluster, tmp_path: Path) -> None:

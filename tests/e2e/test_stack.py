@@ -2,7 +2,7 @@
 
 import pytest
 
-from e2e.callers import Session
+from support.cluster.callers import Session
 
 LIBRARIES = {
     "numpy": "import numpy; print(numpy.ones(2).sum())",

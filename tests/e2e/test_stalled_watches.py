@@ -9,13 +9,13 @@ from typing import get_args
 
 import pytest
 
-from e2e.callers import Caller
-from e2e.cluster import Cluster, until
-from e2e.operator_process import Objects, OperatorProcess, namespace, now, running
-from e2e.server import serving
-from e2e.stalling import Stall, StallingProxy
 from sandpod_api.names import LABEL_MANAGED_BY, LEASE_LEADER, MANAGED_BY
-from sandpod_gateway.auth import LOCAL_OWNER
+from sandpod_gateway.auth.api_keys import LOCAL_OWNER
+from support.cluster.callers import Caller
+from support.cluster.cluster import Cluster, until
+from support.cluster.server import serving
+from support.operator.process import Objects, OperatorProcess, namespace, now, running
+from support.servers.stalling import Stall, StallingProxy
 
 HOWS: tuple[Stall, ...] = get_args(Stall)
 IMPATIENT = {"WATCH_SILENCE": "2", "REQUEST_TIMEOUT": "2", "RESYNC_INTERVAL": "3600", "STATUS_DELAY": "0"}

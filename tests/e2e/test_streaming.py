@@ -8,8 +8,8 @@ import re
 
 import pytest
 
-from e2e.callers import Caller, Session
-from e2e.cluster import Cluster, until
+from support.cluster.callers import Caller, Session
+from support.cluster.cluster import Cluster, until
 
 FIVE = "import time\nfor i in range(5):\n    print(i)\n    time.sleep(1)\n"
 

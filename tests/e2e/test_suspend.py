@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from e2e.callers import Caller
-from e2e.cluster import Cluster, until
-from e2e.operator_process import IMAGE, Objects, OperatorProcess, namespace, running
+from support.cluster.callers import Caller
+from support.cluster.cluster import Cluster, until
+from support.operator.process import IMAGE, Objects, OperatorProcess, namespace, running
 
 KEPT = {"size": "16Mi", "persistent": True}
 

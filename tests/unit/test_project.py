@@ -141,7 +141,7 @@ def test_readme_says_the_same_setting_in_three_ways(tmp_path: Path, monkeypatch:
 async def test_readme_names_every_tool_and_no_other() -> None:
     table = README.split("| tools | what they do |")[1].split("\n\n")[0]
     first_cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
-    server = Gateway(Settings(backend="fake"), create_backend("fake")).mcp
+    server = Gateway(Settings(), create_backend("local")).mcp
     assert set(re.findall(r"`(\w+)`", " ".join(first_cells))) == {tool.name for tool in await server.list_tools()}
 
 

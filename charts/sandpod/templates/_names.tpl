@@ -18,6 +18,11 @@ The name of every object of this chart. No template spells a name itself.
 {{- .Values.auth.existingSecret | default (printf "%s-keys" (include "sandpod.fullname" .)) -}}
 {{- end -}}
 
+{{/* The Secret that links are signed with, and the role for it. */}}
+{{- define "sandpod.gateway.links" -}}
+{{ include "sandpod.gateway" . }}-links
+{{- end -}}
+
 {{- define "sandpod.gateway.test" -}}
 {{ include "sandpod.gateway" . }}-test
 {{- end -}}

@@ -23,15 +23,15 @@ def main(argv: list[str]) -> int:
         case ["serve", "--listen-fd" | "--stream-fd" as kind, number] if number.isdecimal():
             return _serve(**{kind[2:].replace("-", "_"): int(number)})
         case ["attach" | "ready" as command]:
-            from sandpod_runner import attach  # noqa: PLC0415 - see the module's first lines
+            from sandpod_runner.server import attach  # noqa: PLC0415 - see the module's first lines
 
             return attach.attach() if command == "attach" else attach.ready()
         case ["run", language, *arguments]:
-            from sandpod_runner.client import run  # noqa: PLC0415 - as above
+            from sandpod_runner.server.client import run  # noqa: PLC0415 - as above
 
             return run(language, arguments)
         case ["kernel"]:
-            from sandpod_runner.evidence import tell  # noqa: PLC0415 - as above
+            from sandpod_runner.limits.kernel_identity import tell  # noqa: PLC0415 - as above
 
             return tell()
     sys.stderr.write(_USAGE)

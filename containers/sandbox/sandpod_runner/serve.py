@@ -1,4 +1,4 @@
-"""Puts the runner together and serves streams until it is told to end. Called by `__main__`; decides the order.
+"""Puts the runner together and serves streams until it is asked to end.
 
 First it protects itself, then the network is probed while the zygote imports its modules, and only then is anybody
 listened to.
@@ -16,25 +16,30 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sandpod_runner import environment, kernel, probe, processes, programs, protocol, signals
-from sandpod_runner.artifacts import Artifacts
-from sandpod_runner.connects import Connects
-from sandpod_runner.contexts import Contexts
-from sandpod_runner.disk import find_disk_watch
-from sandpod_runner.file_server import Storage
-from sandpod_runner.jobs import Job
-from sandpod_runner.languages import Languages, find_languages, find_python
-from sandpod_runner.launcher import Launcher
-from sandpod_runner.memory import find_watch
-from sandpod_runner.node import NodePool
-from sandpod_runner.paths import Workspace
-from sandpod_runner.programs import CodeFolder
-from sandpod_runner.requests import MAX_TIMEOUT, RunLimits
-from sandpod_runner.run import Toolbox
-from sandpod_runner.runs import Runs
-from sandpod_runner.server import Connection, Service
+from sandpod_runner import sigterm
+from sandpod_runner.files.artifacts import Artifacts
+from sandpod_runner.files.server import Storage
+from sandpod_runner.files.workspace import Workspace
+from sandpod_runner.ipc import process_tree, syscalls
+from sandpod_runner.ipc.jobs import Job
+from sandpod_runner.limits import network_probe
+from sandpod_runner.limits.connect_broker import Connects
+from sandpod_runner.limits.disk import find_disk_watch
+from sandpod_runner.limits.memory import find_watch
+from sandpod_runner.processes import environment
+from sandpod_runner.processes.languages import Languages, find_languages, find_python
+from sandpod_runner.processes.launcher import Launcher
+from sandpod_runner.processes.node_pool import NodePool
+from sandpod_runner.protocol import messages
+from sandpod_runner.runs import commands
+from sandpod_runner.runs.code_folder import CodeFolder
+from sandpod_runner.runs.context import Contexts
+from sandpod_runner.runs.registry import Runs
+from sandpod_runner.runs.request import MAX_TIMEOUT, RunLimits
+from sandpod_runner.runs.run import Toolbox
+from sandpod_runner.server.connection import Connection, Service
+from sandpod_runner.server.stdio import join
 from sandpod_runner.settings import Settings, SettingsError, read_settings
-from sandpod_runner.stdio import join
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +68,7 @@ def serve(entrance: Entrance) -> int:
         sys.stderr.write(f"{error}.\n")
         return _CONFIG
     protect(entrance)
-    kernel.share_heap()
+    syscalls.share_heap()
     code = asyncio.run(_serve(settings, entrance))
     sys.stderr.flush()
     # Threads that wait for a disk must not keep a sandbox that has ended.
@@ -72,9 +77,9 @@ def serve(entrance: Entrance) -> int:
 
 def protect(entrance: Entrance) -> None:
     """Keep programs away from this process, and make it the one that all orphans come to."""
-    kernel.set_readable(False)
+    syscalls.set_readable(False)
     if os.getpid() != 1:
-        kernel.adopt_orphans()
+        syscalls.adopt_orphans()
     keep = {entrance.listen_fd, entrance.stream_fd}
     for name in os.listdir("/proc/self/fd"):
         if int(name) > 2 or int(name) in keep:  # noqa: PLR2004 - the standard streams stay as they are
@@ -85,7 +90,7 @@ def protect(entrance: Entrance) -> None:
 async def _serve(settings: Settings, entrance: Entrance) -> int:
     loop = asyncio.get_running_loop()
     ending = asyncio.Event()
-    signals.watch_term(loop, ending.set)
+    sigterm.watch_term(loop, ending.set)
     tmp = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - the sandbox's own
     env = environment.build_environment(os.environ, tmp=tmp, cpus=environment.count_cpus())
     environment.prepare_home(env, settings.skeleton)
@@ -96,12 +101,12 @@ async def _serve(settings: Settings, entrance: Entrance) -> int:
     try:
         if entrance == Entrance():
             # One that may serve with an open network need not wait until it is closed.
-            patience = 0.0 if settings.allow_open_network else probe.PATIENCE
-            reached = await asyncio.to_thread(probe.find_lasting_open, settings.probes, patience)
+            patience = 0.0 if settings.allow_open_network else network_probe.PATIENCE
+            reached = await asyncio.to_thread(network_probe.find_lasting_open, settings.probes, patience)
             if reached is not None and not _tolerate(reached, settings):
                 return NOT_ISOLATED
             if settings.probe_interval is not None and settings.probes and not settings.allow_open_network:
-                opened = loop.create_task(probe.wait_for_open(settings.probes, settings.probe_interval))
+                opened = loop.create_task(network_probe.wait_for_open(settings.probes, settings.probe_interval))
                 opened.add_done_callback(lambda _: ending.set())
         warm = loop.create_task(launcher.ready())
         stop = loop.create_task(ending.wait())
@@ -137,7 +142,7 @@ def _compose(settings: Settings, launcher: Launcher, languages: Languages, tmp: 
     folders = (workspace.root, tmp, "/dev/shm")  # noqa: S108 - a name of the system's
     memory = find_watch(settings.memory_limit, folders, settings.in_memory)
     artifacts = Artifacts(workspace.root)
-    contexts = Contexts(launcher, base, programs.context_commands(languages))
+    contexts = Contexts(launcher, base, commands.context_commands(languages))
     code = CodeFolder(tmp, languages.commands)
     limits = RunLimits(settings.run_timeout or MAX_TIMEOUT, settings.output_bytes or sys.maxsize)
     toolbox = Toolbox(launcher, languages, node, contexts, code, base, memory, disk, artifacts)
@@ -184,7 +189,7 @@ def _listener(entrance: Entrance) -> socket.socket:
         listener = socket.socket(fileno=entrance.listen_fd)
     else:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        listener.bind(protocol.SOCKET)
+        listener.bind(messages.SOCKET)
         listener.listen(16)
     listener.setblocking(False)
     return listener
@@ -217,5 +222,5 @@ def is_own_program(sock: socket.socket) -> bool:
     pid, _, _ = _PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
     if pid == 0:
         return False  # of another process namespace
-    table = processes.parents()
-    return pid not in table or processes.descends(pid, os.getpid(), table)
+    table = process_tree.parents()
+    return pid not in table or process_tree.descends(pid, os.getpid(), table)

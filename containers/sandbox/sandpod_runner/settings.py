@@ -1,13 +1,13 @@
 """What the pod's template or the local backend asks of the runner, read once from its environment.
 
-Called by `__main__`; everything else gets the frozen result. None of these names reaches a program.
+None of these names reaches a program.
 """
 
 import resource
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from sandpod_runner.languages import CommandLanguage, read_languages
+from sandpod_runner.processes.languages import CommandLanguage, read_languages
 
 
 class SettingsError(ValueError):

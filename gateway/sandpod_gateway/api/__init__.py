@@ -1,1 +1,4 @@
-"""The models that calls return, and the error codes. No behaviour belongs here, and no import of another package."""
+"""What calls return: results, coded errors.
+
+MCP tools, REST and CLI return these models; nothing here runs anything.
+"""

@@ -4,43 +4,52 @@ MCP tools, REST and CLI return these same models.
 """
 
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
 
 class ErrorCode(StrEnum):
-    """Every way in which a call can be refused or fail before it gives its own result."""
+    """Every way in which a call can be refused or fail before it gives its own result, with its HTTP status."""
 
-    INVALID_SESSION_ID = "invalid_session_id"
-    INVALID_ARGUMENT = "invalid_argument"
-    CODE_TOO_LARGE = "code_too_large"
-    UPLOAD_TOO_LARGE = "upload_too_large"
-    INVALID_FILENAME = "invalid_filename"
-    INVALID_PATH = "invalid_path"
-    INVALID_CONTENT = "invalid_content"
-    FILE_EXISTS = "file_exists"
-    MAX_SESSIONS = "max_sessions"
-    SESSION_BUSY = "session_busy"
-    SESSION_NOT_FOUND = "session_not_found"
-    NOT_FOUND = "not_found"
-    ARTIFACT_TOO_LARGE = "artifact_too_large"
-    BACKEND_ERROR = "backend_error"
-    BACKEND_UNAVAILABLE = "backend_unavailable"
-    EXECUTION_FAILED = "execution_failed"
-    TIMEOUT = "timeout"
-    OUT_OF_MEMORY = "out_of_memory"
-    CANCELLED = "cancelled"
-    QUOTA_EXCEEDED = "quota_exceeded"
-    RATE_LIMITED = "rate_limited"
-    UNAUTHORIZED = "unauthorized"
-    FORBIDDEN = "forbidden"
-    IMAGE_PULL_FAILED = "image_pull_failed"
-    UNSCHEDULABLE = "unschedulable"
-    POOL_EXHAUSTED = "pool_exhausted"
-    PACKAGE_BLOCKED = "package_blocked"
-    SANDBOX_LOST = "sandbox_lost"
-    UNSUPPORTED_LANGUAGE = "unsupported_language"
+    http_status: int
+
+    def __new__(cls, value: str, http_status: int = 0) -> Self:
+        """Make a code. Its status has a default for look-ups by value alone; a member without one is a mistake."""
+        code = str.__new__(cls, value)
+        code._value_ = value
+        code.http_status = http_status
+        return code
+
+    INVALID_SESSION_ID = "invalid_session_id", 400
+    INVALID_ARGUMENT = "invalid_argument", 400
+    CODE_TOO_LARGE = "code_too_large", 413
+    UPLOAD_TOO_LARGE = "upload_too_large", 413
+    INVALID_FILENAME = "invalid_filename", 400
+    INVALID_PATH = "invalid_path", 400
+    INVALID_CONTENT = "invalid_content", 400
+    FILE_EXISTS = "file_exists", 409
+    MAX_SESSIONS = "max_sessions", 429
+    SESSION_BUSY = "session_busy", 409
+    SESSION_NOT_FOUND = "session_not_found", 404
+    NOT_FOUND = "not_found", 404
+    ARTIFACT_TOO_LARGE = "artifact_too_large", 413
+    BACKEND_ERROR = "backend_error", 500
+    BACKEND_UNAVAILABLE = "backend_unavailable", 503
+    EXECUTION_FAILED = "execution_failed", 500
+    TIMEOUT = "timeout", 408
+    OUT_OF_MEMORY = "out_of_memory", 507
+    CANCELLED = "cancelled", 503
+    QUOTA_EXCEEDED = "quota_exceeded", 507
+    RATE_LIMITED = "rate_limited", 429
+    UNAUTHORIZED = "unauthorized", 401
+    FORBIDDEN = "forbidden", 403
+    IMAGE_PULL_FAILED = "image_pull_failed", 503
+    UNSCHEDULABLE = "unschedulable", 503
+    POOL_EXHAUSTED = "pool_exhausted", 503
+    PACKAGE_BLOCKED = "package_blocked", 403
+    SANDBOX_LOST = "sandbox_lost", 410
+    UNSUPPORTED_LANGUAGE = "unsupported_language", 400
 
 
 class ResultModel(BaseModel):

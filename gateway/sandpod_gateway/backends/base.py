@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal, Protocol
 
+from sandpod_gateway.auth.link_keys import SecretStore
+
 MAX_TEMPLATES: Final = 100
 
 Status = Literal["Pending", "Ready", "Failed", "Expired", "Suspended"]
@@ -110,7 +112,9 @@ class ByteStream(Protocol):
         ...
 
     async def write(self, data: bytes) -> None:
-        """Send the bytes; waits while the other side does not take them.
+        """Send the bytes, all of them or, when it raises or is cancelled, none: frames are never cut.
+
+        Waits while the other side does not take what was sent before.
 
         Raises:
             ConnectionError: The stream is closed.
@@ -132,7 +136,7 @@ class Backend(Protocol):
 
     @property
     def kind(self) -> str:
-        """kubernetes, local or fake."""
+        """Kubernetes or local."""
         ...
 
     async def start(self) -> None:
@@ -180,6 +184,13 @@ class Backend(Protocol):
 
         Raises:
             SandpodError: backend_unavailable.
+        """
+        ...
+
+    def link_store(self) -> SecretStore | None:
+        """Return where all gateways over these sandboxes keep what they sign links with; None when there is only one.
+
+        It works while the backend is started.
         """
         ...
 

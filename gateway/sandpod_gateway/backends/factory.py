@@ -7,10 +7,10 @@ Kubernetes client.
 from typing import Literal
 
 from sandpod_gateway.backends.base import Backend
-from sandpod_gateway.backends.kubernetes_settings import KubernetesSettings
-from sandpod_gateway.backends.local_settings import LocalSettings
+from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
+from sandpod_gateway.backends.local.settings import LocalSettings
 
-BackendKind = Literal["kubernetes", "local", "fake"]
+BackendKind = Literal["kubernetes", "local"]
 
 
 def create_backend(
@@ -25,14 +25,10 @@ def create_backend(
     """
     match kind:
         case "kubernetes":
-            from sandpod_gateway.backends.kubernetes import KubernetesBackend  # noqa: PLC0415 - an optional extra
+            from sandpod_gateway.backends.kubernetes.backend import KubernetesBackend  # noqa: PLC0415 - an optional extra
 
             return KubernetesBackend(kubernetes or KubernetesSettings())
         case "local":
-            from sandpod_gateway.backends.local import LocalBackend  # noqa: PLC0415 - Linux's own modules
+            from sandpod_gateway.backends.local.backend import LocalBackend  # noqa: PLC0415 - Linux's own modules
 
             return LocalBackend(local or LocalSettings())
-        case "fake":
-            from sandpod_gateway.backends.fake import FakeBackend  # noqa: PLC0415 - for tests
-
-            return FakeBackend()

@@ -1,91 +1,102 @@
-"""The tools' arguments that several of them share, each described once for the model that calls them."""
+"""The tools' arguments, each described once for the model that reads it. `$name` stands for a figure of the settings.
 
-import posixpath
-from typing import Annotated, Final
+What is clear is accepted: a list as JSON text, a language by another name that it has.
+"""
 
-from pydantic import BaseModel, ConfigDict, Field
+import json
+from typing import Annotated, Any, Final
 
-from sandpod_api.names import WORKSPACE
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
 from sandpod_api.types import MAX_LIFETIME
-from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.api.run_results import Language
 
-Sandbox = Annotated[
-    str | None,
-    Field(
-        description="Handle that create_sandbox returned; without it, your default one, which runs and written files "
-        "make."
-    ),
-]
-RequiredSandbox = Annotated[str, Field(description="Handle that create_sandbox returned.")]
-Fresh = Annotated[
-    bool, Field(description="Use a new sandbox for this call alone and throw it away afterwards, with all its files.")
-]
+_LANGUAGES: Final = {
+    "bash": Language.SHELL,
+    "sh": Language.SHELL,
+    "js": Language.JAVASCRIPT,
+    "node": Language.JAVASCRIPT,
+    "nodejs": Language.JAVASCRIPT,
+    "npm": Language.JAVASCRIPT,
+    "ts": Language.JAVASCRIPT,
+    "typescript": Language.JAVASCRIPT,
+    "py": Language.PYTHON,
+    "python3": Language.PYTHON,
+    "pip": Language.PYTHON,
+}
+"""Other names that models give the languages."""
+
+
+def parsed(value: Any) -> Any:
+    """Return what JSON text stands for, where a list or an object is wanted."""
+    if isinstance(value, str) and value.lstrip()[:1] in {"[", "{"}:
+        try:
+            return json.loads(value)
+        except (ValueError, RecursionError):
+            return value
+    return value
+
+
+def _as_list(value: Any) -> Any:
+    value = parsed(value)
+    return [value] if isinstance(value, str) and value else value
+
+
+def _language(value: Any) -> Any:
+    return _LANGUAGES.get(value.strip().lower(), value.strip().lower()) if isinstance(value, str) else value
+
+
+Sandbox = Annotated[str | None, Field(description="A sandbox's handle or name; default: your default sandbox.")]
+RequiredSandbox = Annotated[str, Field(description="The sandbox's handle or name.")]
+Fresh = Annotated[bool, Field(description="Use a new sandbox, deleted afterwards.")]
 ColdStart = Annotated[
     bool | None,
     Field(
-        description="What to do while no warm sandbox is ready: true waits some seconds for a new one, false answers "
-        "pool_exhausted at once. Without it, as the capabilities say under cold_start."
+        description="When no warm sandbox is ready: true waits some seconds for a new one, false fails at once with "
+        "pool_exhausted."
     ),
 ]
-FreshColdStart = Annotated[
-    bool | None,
-    Field(
-        description="With fresh, what to do while no warm sandbox is ready: true waits some seconds for a new one, "
-        "false answers pool_exhausted at once. Without it, as the capabilities say under cold_start."
-    ),
-]
+FreshColdStart = Annotated[bool | None, Field(description="With fresh: as in create_sandbox.")]
 Timeout = Annotated[
-    float | None, Field(description="Seconds after which the program is stopped; the capabilities tell the default.")
+    float | None,
+    Field(description="Seconds until it is stopped; default $timeout, at most $max_timeout."),
 ]
-Stdin = Annotated[str | None, Field(description="Text for standard input; without it, input is at its end at once.")]
-Args = Annotated[list[str] | None, Field(description="Command-line arguments of the program.")]
-Env = Annotated[dict[str, str] | None, Field(description="Environment variables to add.")]
+# What these are every model knows from their names.
+Stdin = str | None
+Args = Annotated[list[str] | None, BeforeValidator(_as_list)]
+Env = Annotated[dict[str, str] | None, BeforeValidator(parsed)]
 Cwd = Annotated[str, Field(description="Working directory, relative to /workspace.")]
 Context = Annotated[
     str | None,
     Field(
-        description="Name of a context of yours, of Python or JavaScript: a process that stays, so that variables stay "
-        "between calls and the last expression's value comes back as `result`. Without it, each call is a new process."
+        description="Name of a process that keeps variables between calls and returns the last expression's value. "
+        "Default: a new process."
     ),
 ]
 Key = Annotated[
     str | None,
-    Field(
-        description="Idempotency key: a second call with the same key and the same code starts nothing and gets the "
-        "first one's outcome."
-    ),
+    Field(description="A call repeated with the same key and code returns the first one's outcome."),
 ]
 RequiredPackages = Annotated[
     list[str],
-    Field(
-        description="Names, with versions or extras if need be: numpy, numpy>=1.26,<3, uvicorn[standard]; for "
-        "JavaScript as lodash or @types/node."
-    ),
+    BeforeValidator(_as_list),
+    Field(description='Names, optionally with versions or extras: "numpy", "pandas>=2", "uvicorn[standard]".'),
 ]
 Packages = Annotated[
     list[str] | None,
-    Field(description="Packages to install first unless they are there, as install_packages takes them."),
+    BeforeValidator(_as_list),
+    Field(description="Packages to install first."),
 ]
-StripAnsi = Annotated[bool, Field(description="Take colours and other terminal control sequences out of the output.")]
-RunId = Annotated[str, Field(description="The run's name, as start_run or a run's result tells it.")]
-Path = Annotated[str, Field(description="Path relative to /workspace, or absolute inside it.")]
-
-
-def inside_workspace(path: str) -> str:
-    """Return a path relative to the workspace, without dots, as links and results name it.
-
-    Raises:
-        SandpodError: invalid_path: it leads out, or is the workspace itself.
-    """
-    inside = posixpath.relpath(posixpath.join(WORKSPACE, path), WORKSPACE)
-    if inside in {".", ".."} or inside.startswith("../"):
-        raise SandpodError(
-            ErrorCode.INVALID_PATH,
-            "The path is no file inside the workspace.",
-            next_step="Use a path such as data/table.csv.",
-        )
-    return inside
+StripAnsi = Annotated[bool, Field(description="Remove terminal control sequences from the output.")]
+MaxOutput = Annotated[
+    int | None,
+    Field(ge=100, description="Most characters of output to return; default $max_output."),
+]
+RunId = Annotated[str, Field(description="`run_id` of start_run or of a run's result.")]
+Path = Annotated[str, Field(description="Path relative to /workspace.")]
+LanguageName = Annotated[
+    str, BeforeValidator(_language), Field(description="python, javascript, shell, or one that the template adds.")
+]
 
 
 MIN_WORKSPACE: Final = 2**20
@@ -93,19 +104,16 @@ MAX_WORKSPACE: Final = 2**50
 
 
 class WorkspaceArgument(BaseModel):
-    """What its folder /workspace is to be."""
+    """A workspace other than the template's."""
 
     model_config = ConfigDict(extra="forbid")
 
-    size: Annotated[
-        int | None,
-        Field(ge=MIN_WORKSPACE, le=MAX_WORKSPACE, description="The most it can hold, bytes; else the template's size."),
-    ] = None
+    size: Annotated[int | None, Field(ge=MIN_WORKSPACE, le=MAX_WORKSPACE, description="Bytes that it can hold.")] = None
     persistent: Annotated[
         bool,
         Field(
-            description="Keep the files while the sandbox is suspended: instead of ending when idle it is suspended, "
-            "and the next call that names it resumes it. Contexts and processes do not survive that."
+            description="Suspend the sandbox when idle instead of ending it; the next call resumes it with its files, "
+            "without contexts and processes."
         ),
     ] = False
 
@@ -115,7 +123,7 @@ class LifetimeArgument(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    ttl: Annotated[int | None, Field(ge=1, le=MAX_LIFETIME, description="Seconds to its end, used or not.")] = None
-    idle_timeout: Annotated[int | None, Field(ge=1, le=MAX_LIFETIME, description="Seconds without use to its end.")] = (
-        None
-    )
+    ttl: Annotated[int | None, Field(ge=1, le=MAX_LIFETIME, description="Seconds until it ends, used or not.")] = None
+    idle_timeout: Annotated[
+        int | None, Field(ge=1, le=MAX_LIFETIME, description="Seconds without use until it ends.")
+    ] = None

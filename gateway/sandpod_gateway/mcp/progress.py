@@ -2,7 +2,7 @@
 
 from fastmcp import Context
 
-from sandpod_gateway.streaming import Send
+from sandpod_gateway.runs.progress import Send
 
 
 def progress_sender(ctx: Context) -> Send | None:

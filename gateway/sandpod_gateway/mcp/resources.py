@@ -10,9 +10,9 @@ from fastmcp import FastMCP
 from fastmcp.exceptions import ResourceError
 from fastmcp.resources import ResourceContent, ResourceResult
 
-from sandpod_gateway.auth import current_owner
+from sandpod_gateway.auth.api_keys import current_owner
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.files import Files
+from sandpod_gateway.files.service import Files
 from sandpod_gateway.metrics import Metrics
 
 MAX_BYTES: Final = 512 * 1024

@@ -1,57 +1,78 @@
-"""Makes the MCP server of the parts it serves. Called by `app.py`; importing it starts nothing."""
+"""The MCP server: its tools, resources and prompt, and what it says of itself to a model."""
 
+from collections.abc import Mapping
 from typing import Final
 
 from fastmcp import FastMCP
 from fastmcp.server.auth import TokenVerifier
 
-from sandpod_gateway.artifacts import Artifacts
-from sandpod_gateway.mcp import (
-    artifact_tools,
-    background_tools,
-    file_tools,
-    link_tools,
-    package_tools,
-    resources,
-    run_tools,
-    sandbox_tools,
-)
-from sandpod_gateway.mcp.bad_arguments import BadArguments
-from sandpod_gateway.mcp.compat import systems
+from sandpod_gateway.files.artifacts import Artifacts
+from sandpod_gateway.mcp import resources
+from sandpod_gateway.mcp.call_bounds import BoundedCalls
+from sandpod_gateway.mcp.compat import registry
 from sandpod_gateway.mcp.compat.settings import CompatSettings
-from sandpod_gateway.mcp.parts import Parts
+from sandpod_gateway.mcp.services import Parts
+from sandpod_gateway.mcp.toolbox import Toolbox
+from sandpod_gateway.mcp.tools import artifacts, background, contexts, files, links, packages, runs, sandboxes
+from sandpod_gateway.mcp.toolsets import ToolSelection
+from sandpod_gateway.mcp.validation import BadArguments
 
 INSTRUCTIONS: Final = (
-    "Sandpod runs code in sandboxes that belong to you alone and by default have no network. Use run_python_code, "
-    "run_js_code or run_shell_command; without a sandbox argument they share your default sandbox, where files in "
-    "/workspace stay between calls, and variables only in a context. start_run is for programs that outlast a call, "
-    "and install_packages for what a program can't import. Results tell stdout, stderr, exit_code and outcome; a "
-    "failed run is a normal result, with a hint where its cause is known. An answer with `error` was refused: `next` "
+    "Sandpod runs code in sandboxes that belong to you alone. Call run_python_code, run_js_code or run_shell_command: "
+    "without `sandbox` they share your default sandbox, where files in /workspace are kept between calls, and "
+    "variables only in a `context`. Sandboxes have no network by default; install_packages needs none. A failed "
+    "program is a normal result with stdout, stderr, exit_code and outcome. A refused call has `error`, and `next` "
     "says what to do."
 )
 
 
-def create_mcp(parts: Parts, *, version: str, auth: TokenVerifier | None, compat: CompatSettings) -> FastMCP[None]:
-    """Return the server with all its tools.
+def create_mcp(
+    parts: Parts,
+    *,
+    version: str,
+    auth: TokenVerifier | None,
+    compat: CompatSettings,
+    max_calls: int,
+    toolsets: frozenset[str],
+    facts: Mapping[str, str],
+) -> FastMCP[None]:
+    """Return the server with its tools.
 
     Args:
         parts: What the tools call.
-        version: What it tells clients.
+        version: What it reports to clients.
         auth: Knows the API keys, or None where the only caller is this machine.
-        compat: Which other systems' tools it has too.
+        compat: Which other systems' tools it has.
+        max_calls: Most calls of one caller at a time.
+        toolsets: Which of its own tools it has.
+        facts: What stands for `$name` in descriptions.
     """
-    # Unknown errors are ours to log and to mask: their texts may hold anything.
+    # Unknown errors are ours to log and to mask: their texts may hold anything. Tools of other systems may take the
+    # names of ours.
     mcp: FastMCP[None] = FastMCP(
-        "sandpod", version=version, instructions=INSTRUCTIONS, auth=auth, mask_error_details=True
+        "sandpod",
+        version=version,
+        instructions=INSTRUCTIONS,
+        auth=auth,
+        mask_error_details=True,
+        on_duplicate="replace",
     )
+    mcp.add_middleware(BoundedCalls(max_calls, parts.metrics))
     mcp.add_middleware(BadArguments(parts.metrics))
-    run_tools.register(mcp, parts.runs, parts.links, parts.metrics)
-    background_tools.register(mcp, parts.background, parts.links, parts.metrics)
-    sandbox_tools.register(mcp, parts.sandboxes, parts.metrics)
-    file_tools.register(mcp, parts.files, parts.links, parts.metrics)
-    artifact_tools.register(mcp, Artifacts(parts.files), parts.links, parts.metrics)
-    link_tools.register(mcp, parts.links, parts.metrics)
-    package_tools.register(mcp, parts.installer, parts.metrics)
+    if toolsets:
+        mcp.add_middleware(ToolSelection(toolsets, parts.metrics))
+        _add_tools(Toolbox(mcp, parts.metrics, facts), parts)
     resources.register(mcp, parts.files, parts.metrics)
-    systems.register(mcp, parts, compat)
+    registry.register(mcp, parts, compat)
     return mcp
+
+
+def _add_tools(toolbox: Toolbox, parts: Parts) -> None:
+    runs.register(toolbox, parts.runs, parts.links)
+    packages.register(toolbox, parts.installer)
+    files.register(toolbox, parts.files, parts.links)
+    artifacts.register(toolbox, Artifacts(parts.files), parts.links)
+    background.register(toolbox, parts.background, parts.installer, parts.links)
+    contexts.register(toolbox, parts.background)
+    sandboxes.register(toolbox, parts.sandboxes)
+    links.register(toolbox, parts.links)

@@ -1,14 +1,24 @@
-"""Keeps downloaded packages by their hash, the least used go first. Called by the supplies, in their event loop."""
+"""Keeps downloaded packages by the hash of their bytes; the least recently used go first.
+
+Called by the channels, in their event loop. A package's hash is computed when it comes and again when it is taken out:
+what a sandbox, a package or a program that writes to the folder says has no part in what anybody gets.
+"""
 
 import asyncio
 import os
 import shutil
 import tempfile
 from collections import OrderedDict
+from io import BufferedReader
 from pathlib import Path
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import StartError
+from sandpod_gateway.packages.digests import Digest
+
+
+class DamagedError(Exception):
+    """Bytes have another hash than was announced."""
 
 
 class FileCache:
@@ -51,32 +61,46 @@ class FileCache:
         if self._own:
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    def get(self, key: str | None) -> Path | None:
-        """Return a package's file, or None. It is the caller's to open at once: it may be dropped later.
+    async def get(self, digest: Digest | None) -> BufferedReader | None:
+        """Return a package's open file, or None where it is not kept. An open file stays whole when it is dropped.
 
         Args:
-            key: The hash of its content, in hexadecimal; None where it is not known.
+            digest: The hash of its content; None where it is not known.
         """
-        if key is None or key not in self._sizes:
+        key = _key(digest)
+        if digest is None or key not in self._sizes:
             return None
-        path = self._path(key)
-        if not path.exists():
-            del self._sizes[key]
-            return None
-        self._sizes.move_to_end(key)
-        os.utime(path)
-        return path
+        file = await asyncio.to_thread(_open, self._path(key), digest)
+        if file is None:
+            self._sizes.pop(key, None)
+        elif key in self._sizes:
+            self._sizes.move_to_end(key)
+        return file
 
-    async def put(self, key: str | None, source: Path, size: int) -> None:
-        """Keep a package of that size: its file is moved here."""
-        if key is None or size > self._max_bytes:
-            return
+    async def add(self, source: Path, digest: Digest | None) -> BufferedReader:
+        """Return a package's open file, and keep it unless it is too large or its hash is unknown or weak.
+
+        Args:
+            source: Its file, which is moved.
+            digest: The hash that its content must have.
+
+        Raises:
+            DamagedError: It has another one.
+        """
+        file = await asyncio.to_thread(_open, source, digest)
+        if file is None:
+            raise DamagedError
+        size = os.fstat(file.fileno()).st_size
+        key = _key(digest)
+        if digest is None or not digest.is_strong or size > self._max_bytes:
+            return file
         await asyncio.to_thread(self._move, source, self._path(key))
         self._sizes[key] = size
         self._sizes.move_to_end(key)
         while sum(self._sizes.values()) > self._max_bytes:
             oldest, _ = self._sizes.popitem(last=False)
             self._path(oldest).unlink(missing_ok=True)
+        return file
 
     def _path(self, key: str) -> Path:
         return self._folder / f"{key}.package"
@@ -87,3 +111,21 @@ class FileCache:
         partial = target.with_suffix(".part")
         shutil.move(source, partial)
         partial.replace(target)
+
+
+def _key(digest: Digest | None) -> str:
+    return f"{digest.algorithm}-{digest.value}" if digest is not None else ""
+
+
+def _open(path: Path, digest: Digest | None) -> BufferedReader | None:
+    """Return an open file with that hash; one with another hash is removed."""
+    try:
+        file = path.open("rb")
+        if digest is None or Digest.of(file, digest.algorithm) == digest:
+            os.utime(path)
+            return file
+        file.close()
+        path.unlink()
+    except FileNotFoundError:
+        pass
+    return None

@@ -21,10 +21,10 @@ from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.packages.cache import FileCache
 from sandpod_gateway.packages.channel import Channel, Installed
-from sandpod_gateway.packages.npm_packages import NpmPackages
-from sandpod_gateway.packages.python_packages import PythonPackages
+from sandpod_gateway.packages.npm.packages import NpmPackages
+from sandpod_gateway.packages.pip.packages import PythonPackages
 from sandpod_gateway.packages.settings import PackageSettings
-from sandpod_gateway.sandboxes import Sandboxes
+from sandpod_gateway.sandboxes.service import Sandboxes
 
 logger = logging.getLogger(__name__)
 

@@ -1,21 +1,26 @@
-"""Runs pip and npm as processes: in a folder of their own, with little of the gateway's environment, watched.
+"""Runs pip and npm as processes: in a folder of their own, with few of the gateway's rights (`limited.py`), watched.
 
 Called by `pip.py` and `npm.py`, which say what the limits are.
 """
 
 import asyncio
 import contextlib
+import json
 import os
 import shutil
+import signal
+import sys
 import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
 
+_LIMITED: Final = Path(__file__).with_name("limited.py")
 _LOOK_EVERY: Final = 0.25  # seconds between looks at how much has been downloaded
 _OUTPUT_TAIL: Final = 256 * 1024
 _PASSED_ON: Final = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE")
@@ -31,22 +36,48 @@ async def scratch_folder(kind: str) -> AsyncIterator[Path]:
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a program may use.
+
+    Attributes:
+        memory: The kernel's limit of memory and its bytes: of address space or of writable memory.
+        files: Most open files.
+        file_bytes: Most bytes of one file.
+        folder_bytes: Most bytes of the folder that it works in.
+        cpu: Most seconds of processor time, of all its threads.
+    """
+
+    memory: tuple[str, int]
+    files: int
+    file_bytes: int
+    folder_bytes: int
+    cpu: int
+
+    def told(self) -> dict[str, int]:
+        """Return them by the kernel's names."""
+        sizes = {"RLIMIT_FSIZE": self.file_bytes, "RLIMIT_NOFILE": self.files, "RLIMIT_CPU": self.cpu}
+        return {self.memory[0]: self.memory[1], "RLIMIT_CORE": 0, **sizes}
+
+
 async def run_program(
-    command: list[str], scratch: Path, *, env: dict[str, str], max_bytes: int
+    command: list[str], scratch: Path, limits: Limits, *, env: dict[str, str], readable: list[str]
 ) -> tuple[int | None, str]:
-    """Run a program to its end, and return its status and the end of what it said.
+    """Run a program to its end with few rights, and return its status and the end of what it said.
 
     Args:
         command: The program with its arguments.
-        scratch: The folder that it works in.
-        env: Variables that it gets beside those by which the network is reached.
-        max_bytes: The most that it may write there.
+        scratch: The folder that it works in, the only one that it may write to.
+        limits: What it may use.
+        env: Variables that it gets in addition to those by which the network is reached.
+        readable: Files and folders that it may read in addition to the system's and Python's.
 
     Raises:
         SandpodError: quota_exceeded.
     """
+    rights = {"limits": limits.told(), "readable": readable, "writable": [str(scratch)]}
     process = await asyncio.create_subprocess_exec(
-        *command,
+        *(sys.executable, "-I", str(_LIMITED), json.dumps(rights), *command),
         env=_environment(scratch) | env,
         cwd=scratch,
         stdin=asyncio.subprocess.DEVNULL,
@@ -55,11 +86,12 @@ async def run_program(
         start_new_session=True,
     )
     try:
-        output = await _watched(process, scratch, max_bytes)
+        output = await _watched(process, scratch, limits.folder_bytes)
         return process.returncode, output
     finally:
+        # Its session is a group of processes: what it has started ends with it.
         with contextlib.suppress(ProcessLookupError):
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)
         await process.wait()
 
 
@@ -104,6 +136,15 @@ def too_large(max_bytes: int) -> SandpodError:
         ErrorCode.QUOTA_EXCEEDED,
         f"The packages and what they depend on are over {max_bytes} bytes.",
         next_step="Ask for less, or use a template whose image has them.",
+    )
+
+
+def refused_address() -> SandpodError:
+    """Return the error for an index or a registry that names a place which is not connected to."""
+    return SandpodError(
+        ErrorCode.PACKAGE_BLOCKED,
+        "The files are at a loopback, link-local or metadata address, where nothing is fetched from.",
+        next_step="Ask for another package; tell the administrator if it stays.",
     )
 
 

@@ -15,20 +15,20 @@ from pydantic import ValidationError
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.run_results import Language, Outcome
-from sandpod_gateway.asking import talking
 from sandpod_gateway.backends.base import SandboxRecord
-from sandpod_gateway.connection import RunnerConnection
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.packages.target import Told
-from sandpod_gateway.run_ids import new_run
-from sandpod_gateway.runner_messages import Ended
-from sandpod_gateway.sandboxes import Sandboxes
+from sandpod_gateway.packages.report import Report
+from sandpod_gateway.runner.connection import RunnerConnection
+from sandpod_gateway.runner.messages import Ended
+from sandpod_gateway.runner.run_ids import new_run
+from sandpod_gateway.sandboxes.requests import talking
+from sandpod_gateway.sandboxes.service import Sandboxes
 
-PART: Final = 256 * 1024  # as in inside_stream.py
+PART: Final = 256 * 1024  # as in `inside/stream.py`
 AHEAD: Final = 8  # parts that are sent before they were read: far below what the runner keeps of an input
 _ANSWER: Final = 1024 * 1024  # most bytes of an answer
-_FOLDER: Final = Path(__file__).parent
-_STREAM: Final = "sandpod_gateway.packages.inside_stream"
+_FOLDER: Final = Path(__file__).parent / "inside"
+_STREAM: Final = "sandpod_gateway.packages.inside.stream"
 
 # The workspace leaves the path first: a file of the user's may be called as a module that is imported.
 _BEFORE: Final = """import sys
@@ -39,7 +39,7 @@ exec({code!r}, vars(module))
 """
 
 
-S = TypeVar("S", bound=Told)
+S = TypeVar("S", bound=Report)
 
 
 class _Sink:
@@ -173,6 +173,7 @@ async def _feed(connection: RunnerConnection, run: str, sink: _Sink, order: Any,
 
 async def _parts(files: list[IO[bytes]]) -> AsyncIterator[tuple[bytes, bool]]:
     for number, file in enumerate(files, 1):
+        await asyncio.to_thread(file.seek, 0)  # the same content may be in several places
         part = await asyncio.to_thread(file.read, PART)
         while part:
             following = await asyncio.to_thread(file.read, PART)
@@ -181,7 +182,7 @@ async def _parts(files: list[IO[bytes]]) -> AsyncIterator[tuple[bytes, bool]]:
 
 
 def _program(script: str) -> bytes:
-    before = _BEFORE.format(name=_STREAM, code=(_FOLDER / "inside_stream.py").read_text(encoding="utf-8"))
+    before = _BEFORE.format(name=_STREAM, code=(_FOLDER / "stream.py").read_text(encoding="utf-8"))
     return before.encode() + (_FOLDER / script).read_bytes()
 
 

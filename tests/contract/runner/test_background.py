@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from contract.runner_harness import PATIENCE, Client, RefusedError, Runner, Sandbox, running
-from sandpod_runner.memory_of_runs import MOST
-from sandpod_runner.paths import HIDDEN
-from sandpod_runner.spill import FILE_SIZE
-from sandpod_runner.tails import MAX_WAITING
+from sandpod_runner.output.spill_file import FILE_SIZE
+from sandpod_runner.protocol.messages import HIDDEN
+from sandpod_runner.runs.history import MOST
+from sandpod_runner.server.tails import MAX_WAITING
+from support.runner.harness import PATIENCE, Client, RefusedError, Runner, Sandbox, running
 
 MIB = 1024 * 1024
 KEPT = 17 * MIB
@@ -83,7 +83,7 @@ async def test_tail_waits_for_output_and_for_the_end(client: Client, other: Clie
 
 
 async def test_tail_that_waited_gathers_the_pieces_of_a_line_and_the_end_behind_it(tmp_path: Path) -> None:
-    with running(tmp_path, prelude=f"from sandpod_runner import tails; tails.SETTLE = {2 * PATIENCE}") as runner:
+    with running(tmp_path, prelude=f"from sandpod_runner.server import tails; tails.SETTLE = {2 * PATIENCE}") as runner:
         client = await runner.connect()
         name = await client.start("read x; printf n; printf ' 3'; printf '\\n'", "shell", stdin=True, detached=True)
         waiting = asyncio.create_task(client.ask("tail", run=name, wait=PATIENCE))

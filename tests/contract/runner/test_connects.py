@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.runner_harness import Client, running
+from support.runner.harness import Client, running
 
 # Addresses that are nobody's (RFC 5737, RFC 3849): without an answer of the runner's these wait or take another one.
 FAR = [("203.0.113.1", 80), ("198.51.100.7", 443), ("2001:db8::1", 443), ("::ffff:203.0.113.1", 80)]
@@ -78,7 +78,7 @@ async def client(tmp_path: Path) -> AsyncIterator[Client]:
 
 @contextlib.asynccontextmanager
 async def talking(folder: Path, prelude: str) -> AsyncIterator[Client]:
-    prelude = f"from sandpod_runner import connects; {prelude}"
+    prelude = f"from sandpod_runner.limits import connect_broker as connects; {prelude}"
     with running(folder, prelude=prelude, SANDPOD_CLOSED_NETWORK="1") as runner:
         client = await runner.connect()
         yield client

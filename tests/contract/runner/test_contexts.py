@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from contract.notebook import RUNNERS, Notebook, value
-from contract.runner_harness import Client, RefusedError, Sandbox
-from sandpod_runner import protocol
+from sandpod_runner.protocol import messages as protocol
+from support.runner.harness import Client, RefusedError, Sandbox
+from support.runner.notebook import RUNNERS, Notebook, value
 
 BLOCK = "print('started')\nimport time\ntime.sleep(99)"
 __all__ = ["RUNNERS"]

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from contract.notebook import RUNNERS, Notebook, shown, value
-from contract.runner_harness import Client, Result
-from sandpod_runner import protocol
+from sandpod_runner.protocol import messages as protocol
+from support.runner.harness import Client, Result
+from support.runner.notebook import RUNNERS, Notebook, shown, value
 
 __all__ = ["RUNNERS"]
 

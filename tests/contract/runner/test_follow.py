@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from contract.peer import until
-from contract.runner_harness import Client, RefusedError, Result, Sandbox, running
-from sandpod_runner.delivery import WINDOW
+from sandpod_runner.runs.delivery import WINDOW
+from support.gateway.peer import until
+from support.runner.harness import Client, RefusedError, Result, Sandbox, running
 
 STEPS = "for i in 1 2 3; do echo step $i; echo note $i >&2; read x; done; exit 5"
 LARGE = "import sys\nprint('ready')\ninput()\nfor i in range(50): sys.stdout.write('%05d' % i * 20_000)"
@@ -113,7 +113,10 @@ async def test_program_waits_for_an_owner_that_acknowledges_nothing(client: Clie
 
 
 async def test_run_that_is_followed_within_the_grace_outlives_it(tmp_path: Path) -> None:
-    with running(tmp_path, prelude="from sandpod_runner import protocol; protocol.ORPHAN_GRACE = 1.5") as runner:
+    with running(
+        tmp_path,
+        prelude="from sandpod_runner.protocol import messages as protocol; protocol.ORPHAN_GRACE = 1.5",
+    ) as runner:
         gone, client = await runner.connect(), await runner.connect()
         names = [await gone.start("echo up; read x; echo down", "shell", stdin=True) for _ in range(2)]
         for name in names:

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from contract.runner_harness import PATIENCE, Client, RefusedError, Runner, running
+from support.runner.harness import PATIENCE, Client, RefusedError, Runner, running
 
 MIB = 1024 * 1024
 NAMED = "n = 0\nwhile True:\n    n += 1\n    open(f'part-{n}', 'wb').write(bytes(1 << 20))\n"
@@ -22,7 +22,7 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
         "SANDPOD_MEMORY_LIMIT": str(300 * MIB),
         "SANDPOD_WORKSPACE_BYTES": str(64 * MIB),
     }
-    on_a_disk = "from sandpod_runner import disk; disk.in_memory = lambda folder: False"
+    on_a_disk = "from sandpod_runner.limits import disk; disk.in_memory = lambda folder: False"
     with running(tmp_path_factory.mktemp("guard"), prelude=on_a_disk, **limits) as started:
         yield started
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from contract.runner_harness import PATIENCE, Client, Runner
-from sandpod_runner import protocol
-from sandpod_runner.frames import encode
+from sandpod_runner.protocol import messages as protocol
+from sandpod_runner.protocol.frames import encode
+from support.runner.harness import PATIENCE, Client, Runner
 
 KINDS = ["hello", "run", "stdin", "cancel", "follow", "tail", "list", "artifacts", "restart", "file", "ping", "", "x"]
 NAMES = [

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from contract.notebook import Notebook, shown, value
-from contract.runner_harness import Client, running
+from support.runner.harness import Client, running
+from support.runner.notebook import Notebook, shown, value
 
 
 async def test_cells_are_evaluated_by_ipython(notebook: Notebook) -> None:

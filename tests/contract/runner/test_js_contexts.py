@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from contract.notebook import Notebook as AnyNotebook
-from contract.notebook import value
-from contract.runner_harness import Client, RefusedError, Result
-from sandpod_runner import protocol
+from sandpod_runner.protocol import messages as protocol
+from support.runner.harness import Client, RefusedError, Result
+from support.runner.notebook import Notebook as AnyNotebook
+from support.runner.notebook import value
 
 FOREVER = "await new Promise(() => {})"
 

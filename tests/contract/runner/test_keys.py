@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from contract.runner_harness import Client, RefusedError, Sandbox
-from sandpod_runner.memory_of_runs import MOST
+from sandpod_runner.runs.history import MOST
+from support.runner.harness import Client, RefusedError, Sandbox
 
 COUNT = "open('count', 'a').write('x'); print(open('count').read())"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.runner_harness import Client, RefusedError, Runner, running
+from support.runner.harness import Client, RefusedError, Runner, running
 
 LANGUAGES = [
     {"name": "strict", "command": ["sh", "-eu", "{file}"], "extension": ".sh"},

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from contract.runner_harness import FIND_CHANNEL, PATIENCE, Client
-from sandpod_runner.displays import DONE, RECORD, RecordKind
+from sandpod_runner.ipc.display_records import DONE, RECORD, RecordKind
+from support.runner.harness import FIND_CHANNEL, PATIENCE, Client
 
 
 def says(code: int = 0, cpu: float = 0.0, max_rss: int = 0) -> str:

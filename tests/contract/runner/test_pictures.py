@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from contract.runner_harness import FIND_CHANNEL, Client, Result, Runner, running
-from sandpod_runner import protocol
-from sandpod_runner.displays import RECORD, RecordKind
+from sandpod_runner.ipc.display_records import RECORD, RecordKind
+from sandpod_runner.protocol import messages as protocol
+from support.runner.harness import FIND_CHANNEL, Client, Result, Runner, running
 
 PLOT = "import matplotlib.pyplot as plt\nplt.plot([1, 2])\n"
 
@@ -134,7 +134,8 @@ async def test_processes_of_the_program_show_nothing(artist: Client) -> None:
 
 @pytest.mark.usefixtures("runner")  # a template may have modules imported beforehand
 async def test_program_that_shows_nothing_has_nothing_imported_for_it(client: Client) -> None:
-    names = "('matplotlib', 'PIL', 'numpy', 'IPython', 'sandpod_runner.figures', 'sandpod_runner.rich', 'threading')"
+    own = "'sandpod_runner.python.figures', 'sandpod_runner.python.rich'"
+    names = f"('matplotlib', 'PIL', 'numpy', 'IPython', {own}, 'threading')"
     result = await client.run(f"import sys\nprint([name for name in sys.modules if name.startswith({names})])")
     assert (result.out, result.end["displays_dropped"]) == (b"[]\n", 0)
 

@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import ctypes
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -12,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from contract.runner_harness import MAIN, PACKAGE, PATIENCE, Client, search_path
-from gateway_peers import until
-from silence import silent
+from support.gateway.peers import until
+from support.runner.harness import MAIN, PACKAGE, PATIENCE, Client, search_path
+from support.servers.silence import silent
 
 NAME = f"sandpod-runner-test-{os.getpid()}"
-OTHER_NAME = f"from sandpod_runner import protocol; protocol.SOCKET = '\\0{NAME}'"
+OTHER_NAME = f"from sandpod_runner.protocol import messages as protocol; protocol.SOCKET = '\\0{NAME}'"
 
 
 def command(*arguments: str, prelude: str = OTHER_NAME) -> list[str]:
@@ -120,7 +122,7 @@ async def test_what_waits_for_a_stream_to_end_is_no_interpreter(tmp_path: Path) 
 
 
 async def test_stream_in_an_image_without_a_shell_ends_as_well(tmp_path: Path) -> None:
-    none = f"{OTHER_NAME}; from sandpod_runner import attach; attach._SHELL = '/nonexistent'"
+    none = f"{OTHER_NAME}; from sandpod_runner.server import attach; attach._SHELL = '/nonexistent'"
     with serving(tmp_path) as process:
         await heard(process, b"ready")
         async with attached(none) as (client, attach):
@@ -176,7 +178,7 @@ async def test_attach_ends_when_the_runner_does(tmp_path: Path) -> None:
 
 
 def ready(wait: float) -> "subprocess.Popen[bytes]":
-    prelude = f"{OTHER_NAME}\nfrom sandpod_runner import attach\nattach.READY_WAIT = {wait}"
+    prelude = f"{OTHER_NAME}\nfrom sandpod_runner.server import attach\nattach.READY_WAIT = {wait}"
     return subprocess.Popen(command("ready", prelude=prelude))
 
 
@@ -262,3 +264,53 @@ async def test_wrong_use_is_told(arguments: list[str]) -> None:
     result = await asyncio.to_thread(subprocess.run, command(*arguments), check=False, capture_output=True)
     assert result.returncode == 2
     assert result.stderr.startswith(b"usage:")
+
+
+def without_rights() -> None:
+    """Take from what a process of root starts what no program's user has: to read and to trace what it may not."""
+    drop, rights = 24, (1, 2, 19)  # PR_CAPBSET_DROP; CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE
+    for right in rights:
+        ctypes.CDLL(None).prctl(drop, right, 0, 0, 0)
+
+
+@pytest.mark.parametrize(("mode", "shielded"), [(0o111, True), (0o555, False)])
+async def test_streams_of_an_attach_that_starts_are_closed_to_programs_of_its_user(
+    tmp_path: Path,
+    mode: int,
+    shielded: bool,  # noqa: FBT001
+) -> None:
+    """As in the pod: an interpreter that can be executed and not read. One that can be read shows that it matters."""
+    interpreter, gate = tmp_path / "shielded-python3", tmp_path / "gate"
+    await asyncio.to_thread(shutil.copyfile, sys.executable, interpreter)
+    interpreter.chmod(mode)
+    os.mkfifo(gate)
+    prelude = f"print(flush=True); open({str(gate)!r}).read()"
+    # The shell has these rights no more when it executes the interpreter.
+    words = [
+        "sh",
+        "-c",
+        'exec "$@"',
+        "sh",
+        str(interpreter),
+        *command("attach", prelude=prelude)[1:],
+    ]
+    attack = "import os, sys\nfor name in '012': os.open(f'/proc/{sys.argv[1]}/fd/{name}', os.O_RDWR)"
+
+    def start() -> "subprocess.Popen[bytes]":
+        pipe = subprocess.PIPE
+        return subprocess.Popen(words, preexec_fn=without_rights, stdin=pipe, stdout=pipe, stderr=pipe)  # noqa: PLW1509  # it calls the kernel alone
+
+    with await asyncio.to_thread(start) as starting:
+        assert starting.stdout is not None
+        assert await asyncio.to_thread(starting.stdout.readline) == b"\n"
+        tried = await asyncio.to_thread(
+            subprocess.run,
+            [sys.executable, "-c", attack, str(starting.pid)],
+            preexec_fn=without_rights,
+            capture_output=True,
+            check=False,
+        )
+        await asyncio.to_thread(gate.write_bytes, b"")
+        starting.communicate(timeout=PATIENCE)
+    assert (b"PermissionError" in tried.stderr) is shielded, tried
+    assert (tried.returncode == 0) is not shielded

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from contract.runner_harness import Client, RefusedError, Runner, Sandbox, running
-from gateway_peers import until
-from sandpod_runner import processes, protocol
+from sandpod_runner.ipc import process_tree
+from sandpod_runner.protocol import messages as protocol
+from support.gateway.peers import until
+from support.runner.harness import Client, RefusedError, Runner, Sandbox, running
 
 PARENT = 1
 """Field of /proc/<pid>/stat, counted after the name."""
@@ -166,18 +167,74 @@ async def test_program_can_kill_the_process_that_starts_programs_and_the_next_ru
     assert (result.outcome, result.out) == ("ok", b"still here\n")
 
 
-async def test_run_that_a_killed_starter_of_programs_had_not_read_is_started_by_the_next_one(
-    runner: Runner, client: Client
-) -> None:
+async def test_program_that_stops_the_process_that_starts_programs_keeps_nobody_from_running(client: Client) -> None:
+    name = await client.start("import time; print('up'); input(); print('still here')", stdin=True)
+    await client.until_output(name, b"up\n")
     for _ in range(3):
-        assert (await client.run("print(1)")).out == b"1\n"
-        starter = await only_starter(runner)
-        os.kill(starter, signal.SIGSTOP)
-        name = await client.start("print('served')")
-        await client.ask("ping")  # answered after it was asked for
-        os.kill(starter, signal.SIGKILL)
-        result = await client.finish(name)
-        assert (result.outcome, result.out) == ("ok", b"served\n")
+        stopping = await client.run("import os, signal; os.kill(os.getppid(), signal.SIGSTOP)", timeout=5)
+        assert stopping.outcome == "ok"
+        assert (await client.run("print(2)", timeout=5)).out == b"2\n"
+    await client.send({"t": "stdin", "run": name, "eof": True}, b"\n")
+    assert (await client.finish(name)).out == b"still here\n"
+
+
+async def test_process_that_waits_for_its_program_runs_it_though_it_was_stopped(client: Client) -> None:
+    code = (
+        "import os, signal\nparent = os.getppid()\n"
+        "others = open(f'/proc/{parent}/task/{parent}/children').read().split()\n"
+        "[os.kill(int(pid), signal.SIGSTOP) for pid in others if int(pid) != os.getpid()]"
+    )
+    for _ in range(3):
+        await client.run(code)
+        assert (await client.run("print(2)", timeout=5)).out == b"2\n"
+
+
+STOPPED_STARTER = "import os; os.WUNTRACED = 0"
+"""Makes a runner that does not notice when its starter of programs is stopped."""
+
+
+async def test_run_that_a_killed_starter_of_programs_had_not_read_is_started_by_the_next_one(tmp_path: Path) -> None:
+    with running(tmp_path, prelude=STOPPED_STARTER) as runner:
+        client = await runner.connect()
+        for _ in range(3):
+            assert (await client.run("print(1)")).out == b"1\n"
+            starter = await only_starter(runner)
+            os.kill(starter, signal.SIGSTOP)
+            name = await client.start("print('served')")
+            await client.ask("ping")  # answered after it was asked for
+            os.kill(starter, signal.SIGKILL)
+            result = await client.finish(name)
+            assert (result.outcome, result.out) == ("ok", b"served\n")
+        await client.close()
+
+
+@pytest.mark.parametrize("context", [None, "c"])
+async def test_run_can_be_ended_while_it_waits_for_its_process(tmp_path: Path, context: str | None) -> None:
+    with running(tmp_path, prelude=STOPPED_STARTER) as runner:
+        client = await runner.connect()
+        os.kill(await only_starter(runner), signal.SIGSTOP)
+        name = await client.start("print('served')", context=context)
+        await client.ask("ping")
+        await client.send({"t": "cancel", "run": name})
+        assert (await client.finish(name)).outcome == "cancelled"
+        assert (await client.run("print('served')", context=context, timeout=0.2)).outcome == "timeout"
+        os.kill(await only_starter(runner), signal.SIGCONT)
+        assert (await client.run("print(3)", context=context)).out == b"3\n"
+        await client.close()
+
+
+async def test_starter_of_programs_that_does_not_answer_is_replaced(tmp_path: Path) -> None:
+    shorter = f"{STOPPED_STARTER}; from sandpod_runner.runs import run; run.START_SECONDS = 3.0"
+    with running(tmp_path, prelude=shorter) as runner:
+        client = await runner.connect()
+        os.kill(await only_starter(runner), signal.SIGSTOP)
+        result = await client.run("print(1)")
+        assert (result.outcome, result.end["detail"]) == (
+            "error",
+            "The program could not be started: it took too long.",
+        )
+        assert (await client.run("print(2)")).out == b"2\n"
+        await client.close()
 
 
 async def only_starter(runner: Runner) -> int:
@@ -185,7 +242,7 @@ async def only_starter(runner: Runner) -> int:
     found: list[int] = []
 
     def alone() -> bool:
-        found[:] = [pid for pid in processes.parents() if is_starter_of(runner, pid)]
+        found[:] = [pid for pid in process_tree.parents() if is_starter_of(runner, pid)]
         return len(found) == 1
 
     await until(alone)
@@ -199,7 +256,7 @@ def is_starter_of(runner: Runner, pid: int) -> bool:
         status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
     except OSError:
         return False
-    return b"sandpod_runner.zygote" in command and f"\nPPid:\t{runner.pid}\n" in status
+    return b"sandpod_runner.zygote.server" in command and f"\nPPid:\t{runner.pid}\n" in status
 
 
 async def test_run_can_be_ended_from_another_stream_when_its_own_has_gone(sandbox: Sandbox) -> None:
@@ -216,7 +273,7 @@ async def test_run_can_be_ended_from_another_stream_when_its_own_has_gone(sandbo
 
 
 async def test_run_outlives_its_stream_for_the_grace_only_unless_it_is_detached(tmp_path: Path) -> None:
-    shorter = "from sandpod_runner import protocol; protocol.ORPHAN_GRACE = 0.3"
+    shorter = "from sandpod_runner.protocol import messages as protocol; protocol.ORPHAN_GRACE = 0.3"
     with running(tmp_path, prelude=shorter) as runner:
         gone = await runner.connect()
         lost = await gone.start("echo up; sleep 3018", "shell", timeout=999)

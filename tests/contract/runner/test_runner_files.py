@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from contract.runner_harness import Client, RefusedError, Runner, running
-from sandpod_runner.files import PARTIAL
-from sandpod_runner.protocol import FILE_PART
+from sandpod_runner.files.operations import PARTIAL
+from sandpod_runner.protocol.messages import FILE_PART
+from support.runner.harness import Client, RefusedError, Runner, running
 
 PASSWD = Path("/etc/passwd")
 OUTSIDE = ["../x", "a/../../x", "/etc/passwd", "..", "/", "/proc/self/environ", "leak.txt", "up/etc/passwd"]

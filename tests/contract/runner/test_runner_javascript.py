@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from contract.runner_harness import Client, Runner, running
-from gateway_peers import until
-from sandpod_runner import processes
+from sandpod_runner.ipc import process_tree
+from support.gateway.peers import until
+from support.runner.harness import Client, Runner, running
 
 
 # T17
@@ -148,7 +148,7 @@ async def test_a_spare_process_is_ready_and_one_that_died_is_replaced(runner: Ru
     assert int((await client.run(tell, "javascript")).out) == pid
     pid = await spare(runner, besides=pid)
     os.kill(pid, signal.SIGKILL)
-    await until(lambda: not processes.exists(pid))
+    await until(lambda: not process_tree.exists(pid))
     assert (await client.run("console.log(1)", "javascript")).out == b"1\n"
     await until(lambda: len(spares(runner)) == 1)
 
@@ -172,7 +172,7 @@ async def spare(runner: Runner, *, besides: int) -> int:
 
 def spares(runner: Runner) -> list[int]:
     """Return the processes of Node that wait for a program."""
-    tree = processes.trees([runner.pid], processes.parents())
+    tree = process_tree.trees([runner.pid], process_tree.parents())
     found = []
     for pid in tree:
         with contextlib.suppress(OSError):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.runner_harness import Client, Runner, running
+from support.runner.harness import Client, Runner, running
 
 SUSPECT = re.compile("KEY|TOKEN|SECRET|PASS|CRED|KUBERNETES|_SERVICE_|_PORT|SANDPOD")
 MIB = 1024 * 1024

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from contract.runner_harness import Client, Sandbox
-from sandpod_runner.protocol import OUT_PIECE
+from sandpod_runner.protocol.messages import OUT_PIECE
+from support.runner.harness import Client, Sandbox
 
 TEXT = "é漢🙂" * 5000
 

@@ -7,12 +7,14 @@ from typing import Any, get_args
 
 import pytest
 
-from contract.runner_harness import Client, RefusedError, Runner, running, single_stream
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.run_results import Outcome
-from sandpod_runner import ends, errors, protocol
-from sandpod_runner.frames import encode
-from sandpod_runner.streams import MAX_WAITING_INPUT
+from sandpod_runner.output.stdio_pipes import MAX_WAITING_INPUT
+from sandpod_runner.protocol import errors
+from sandpod_runner.protocol import messages as protocol
+from sandpod_runner.protocol.frames import encode
+from sandpod_runner.runs import outcome
+from support.runner.harness import Client, RefusedError, Runner, running, single_stream
 
 
 async def test_hello_says_what_the_sandbox_is(runner: Runner, client: Client) -> None:
@@ -25,7 +27,7 @@ async def test_hello_says_what_the_sandbox_is(runner: Runner, client: Client) ->
 
 def test_codes_and_outcomes_are_those_of_the_api() -> None:
     assert set(get_args(errors.Code)) <= {code.value for code in ErrorCode}
-    assert set(get_args(ends.Outcome)) == {outcome.value for outcome in Outcome}
+    assert set(get_args(outcome.Outcome)) == {outcome.value for outcome in Outcome}
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from contract.runner_harness import Client
+from support.runner.harness import Client
 
 
 # T10

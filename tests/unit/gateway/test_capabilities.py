@@ -6,13 +6,13 @@ from typing import Any
 from sandpod_api.names import API_VERSION
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.base import TemplateInfo
-from sandpod_gateway.backends.records import template_info
+from sandpod_gateway.backends.kubernetes.cache.records import template_info
 from sandpod_gateway.capabilities import capabilities
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.metrics import language_label
 from sandpod_gateway.packages.settings import NpmSettings, PackageSettings
 from sandpod_gateway.settings import Settings
-from unit.gateway.conftest import Caller, Place
+from support.gateway.fake_gateway import Caller, Place
 
 BUILT_IN = ["python", "javascript", "shell"]
 

@@ -12,7 +12,6 @@ from aiohttp.test_utils import TestServer
 from kubernetes.aio import client
 from kubernetes.aio.config import ConfigException
 
-from operator_world import sandbox_object
 from sandpod_kube import configuration as configuration_module
 from sandpod_kube.client import KubeClient
 from sandpod_kube.configuration import Configuration, load
@@ -27,6 +26,7 @@ from sandpod_kube.errors import (
 )
 from sandpod_kube.resources import LEASES, PODS, SANDBOXES
 from sandpod_operator.metrics import Metrics
+from support.operator.world import sandbox_object
 
 EXEC_API = "client.authentication.k8s.io/v1"
 STATUS = {"kind": "Status", "reason": "Because", "message": "a sentence"}

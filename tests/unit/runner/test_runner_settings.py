@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sandpod_api import names
-from sandpod_runner.environment import build_environment, count_cpus, find_program, prepare_home
+from sandpod_runner.processes.environment import build_environment, count_cpus, find_program, prepare_home
 from sandpod_runner.settings import Settings, SettingsError, read_settings
 
 

@@ -8,6 +8,7 @@ The gateway's settings file: `gateway.config` and what follows from other values
   "port" 8000
   "kubernetes" (dict
     "namespace" (include "sandpod.sandboxes.namespace" .)
+    "link_secret" (printf "%s/%s" .Release.Namespace (include "sandpod.gateway.links" .))
     "default_template" .Values.sandboxes.defaultTemplate)
   "auth" (dict "keys_file" "/etc/sandpod/keys/keys.yaml")
   "packages" (dict "cache_dir" "/tmp/packages")

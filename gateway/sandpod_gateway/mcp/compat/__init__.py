@@ -1,1 +1,4 @@
-"""Tools of other systems by their own names, arguments and results, for prompts and clients that know those. Opt-in."""
+"""Tools under other systems' names and shapes, off unless a setting asks for them.
+
+They call the same services as the tools of `mcp.tools`, and nothing else imports them.
+"""

@@ -16,13 +16,14 @@ from fastmcp import FastMCP
 from sandpod_api.names import WORKSPACE
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.run_results import Language, Outcome, RunResult
-from sandpod_gateway.auth import current_owner
+from sandpod_gateway.auth.api_keys import current_owner
+from sandpod_gateway.content import decode_base64, mime_type
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.file_content import decode_base64, mime_type
-from sandpod_gateway.files import MAX_ENTRIES
-from sandpod_gateway.mcp.compat.speaking import CHANGE, READ, Sessions, in_workspace, speaking, spoken
-from sandpod_gateway.mcp.parts import Parts
-from sandpod_gateway.running import RunRequest
+from sandpod_gateway.files.service import MAX_ENTRIES
+from sandpod_gateway.mcp.artifact_links import linked_answer
+from sandpod_gateway.mcp.compat.common import CHANGE, READ, Sessions, in_workspace, speaking, spoken
+from sandpod_gateway.mcp.services import Parts
+from sandpod_gateway.runs.request import RunRequest
 
 _HOME: Final = "/mnt/data"
 _SESSION: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
@@ -80,7 +81,7 @@ class _Gaiar:
         self.parts.runs.check(request)
         record = await self.sessions.make(owner, session)
         with self._alone(record.name):
-            answer = self.parts.links.complete(await self.parts.runs.run(owner, request, sandbox=record.name))
+            answer = linked_answer(self.parts.links, await self.parts.runs.run(owner, request, sandbox=record.name))
         return spoken(_ran(answer.result, session), answer.pictures)
 
     async def upload(self, filename: str, content: str, session_id: str | None, *, overwrite: bool) -> dict[str, Any]:

@@ -14,13 +14,14 @@ from sandpod_api.names import WORKSPACE
 from sandpod_gateway.api.package_results import Installation
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.run_results import Language, Outcome, RunResult
-from sandpod_gateway.auth import current_owner
+from sandpod_gateway.auth.api_keys import current_owner
 from sandpod_gateway.backends.base import ClaimRequest, SandboxRecord
 from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.mcp.artifact_links import linked_answer
+from sandpod_gateway.mcp.compat.common import CHANGE, READ, Sessions, in_workspace, sentence, speaking, spoken
 from sandpod_gateway.mcp.compat.settings import CompatSettings
-from sandpod_gateway.mcp.compat.speaking import CHANGE, READ, Sessions, in_workspace, sentence, speaking, spoken
-from sandpod_gateway.mcp.parts import Parts
-from sandpod_gateway.running import RunRequest
+from sandpod_gateway.mcp.services import Parts
+from sandpod_gateway.runs.request import RunRequest
 
 _HOME: Final = "/app/results"
 _WAIT: Final = 5.0  # seconds that its package tools wait
@@ -73,7 +74,8 @@ class _Johanli:
         owner = current_owner()
         record = await self._sessions.need(owner, sandbox_id)
         request = RunRequest(language=language, code=code)
-        answer = self._parts.links.complete(await self._parts.runs.run(owner, request, sandbox=record.name))
+        answer = await self._parts.runs.run(owner, request, sandbox=record.name)
+        answer = linked_answer(self._parts.links, answer)
         told = _ran(answer.result)
         if language == Language.PYTHON:
             artifacts = answer.result.artifacts

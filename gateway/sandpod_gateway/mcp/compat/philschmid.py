@@ -10,12 +10,13 @@ from pydantic import Field
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.run_results import Language, RunResult
-from sandpod_gateway.auth import current_owner
+from sandpod_gateway.auth.api_keys import current_owner
 from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.mcp.compat.common import CHANGE, sentence, speaking, spoken
 from sandpod_gateway.mcp.compat.settings import CompatSettings
-from sandpod_gateway.mcp.compat.speaking import CHANGE, sentence, speaking, spoken
-from sandpod_gateway.mcp.parts import Parts
-from sandpod_gateway.running import FreshSandbox, RunAnswer, RunRequest
+from sandpod_gateway.mcp.services import Parts
+from sandpod_gateway.runs.recorder import RunAnswer
+from sandpod_gateway.runs.request import FreshSandbox, RunRequest
 
 logger = logging.getLogger(__name__)
 

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operator_world import a_pod, a_sandbox, condition, metadata, pod_object, running, sandbox_object
 from sandpod_api import names
 from sandpod_api.types import Sandbox
 from sandpod_kube.object_cache import GONE, Listing, ObjectCache
 from sandpod_kube.resources import PODS, SANDBOXES, Key
 from sandpod_operator.cache.object_cache import Kept, Store
+from support.operator.world import a_pod, a_sandbox, condition, metadata, pod_object, running, sandbox_object
 
 BOX = Key("Sandbox", "boxes", "box")
 

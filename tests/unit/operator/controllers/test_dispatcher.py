@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from operator_world import SPACE, World, metadata, pod_object, sandbox_object, template_object
 from sandpod_api import names
 from sandpod_kube.errors import UnreachableError
 from sandpod_kube.resources import PODS, POOLS, SANDBOXES, TEMPLATES, Resource
 from sandpod_operator.cache.object_cache import Store
+from support.operator.world import SPACE, World, metadata, pod_object, sandbox_object, template_object
 
 
 def waiting(world: World) -> set[tuple[str, str]]:

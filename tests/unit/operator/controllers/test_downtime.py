@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 
-from operator_world import SPACE, World, metadata, sandbox_object, template_object
 from sandpod_api import names
 from sandpod_api.base import rfc3339
 from sandpod_kube.resources import POOLS, SANDBOXES, TEMPLATES, Key
+from support.operator.world import SPACE, World, metadata, sandbox_object, template_object
 
 
 @asynccontextmanager

@@ -5,20 +5,11 @@ from typing import Any
 
 import pytest
 
-from operator_world import (
-    SPACE,
-    World,
-    ended,
-    metadata,
-    running,
-    sandbox_object,
-    template_object,
-    waiting,
-)
 from sandpod_api import names
 from sandpod_api.base import rfc3339
 from sandpod_kube.errors import DeniedError
 from sandpod_kube.resources import PODS, POLICIES, POOLS, SANDBOXES, TEMPLATES, Key, Resource
+from support.operator.world import SPACE, World, ended, metadata, running, sandbox_object, template_object, waiting
 
 POD = Key("Pod", SPACE, "box")
 

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from operator_world import NOW, SPACE, World, metadata, running, sandbox_object, template_object
 from sandpod_api import names
 from sandpod_api.types import Claim, Workspace
-from sandpod_gateway.backends.claims import Wanted, new_sandbox
+from sandpod_gateway.backends.kubernetes.claims.patches import Wanted, new_sandbox
 from sandpod_kube.resources import POOLS, SANDBOXES, TEMPLATES, Key
+from support.operator.world import NOW, SPACE, World, metadata, running, sandbox_object, template_object
 
 POOL = Key("SandboxPool", SPACE, "warm")
 

@@ -5,12 +5,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from operator_world import a_template
 from sandpod_kube.errors import DeniedError, NotFoundError, UnreachableError
 from sandpod_kube.resources import NODES, Resource
 from sandpod_operator.controllers import nodes as nodes_module
 from sandpod_operator.controllers.nodes import Nodes
 from sandpod_operator.model.observed import Kernel
+from support.operator.world import a_template
 
 if TYPE_CHECKING:
     from sandpod_kube.client import KubeClient

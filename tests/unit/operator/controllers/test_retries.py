@@ -4,11 +4,21 @@ from typing import Any
 
 import pytest
 
-from operator_world import SPACE, World, a_pod, ended, metadata, running, sandbox_object, template_object, waiting
 from sandpod_api import names
 from sandpod_api.conditions import Reason
 from sandpod_kube.resources import POOLS, SANDBOXES, TEMPLATES, Key
 from sandpod_operator.status.failures import runtime_fault
+from support.operator.world import (
+    SPACE,
+    World,
+    a_pod,
+    ended,
+    metadata,
+    running,
+    sandbox_object,
+    template_object,
+    waiting,
+)
 
 POD = Key("Pod", SPACE, "box")
 RUNC = "failed to create containerd task: failed to create shim task: OCI runtime create failed: runc create failed: "

@@ -5,7 +5,17 @@ from typing import Any
 
 import pytest
 
-from operator_world import (
+from sandpod_api import names
+from sandpod_api.base import rfc3339
+from sandpod_api.conditions import Condition, ConditionType, find
+from sandpod_api.types import SandboxStatus
+from sandpod_kube.errors import DeniedError
+from sandpod_kube.resources import SANDBOXES, TEMPLATES, VOLUME_CLAIMS, Key, Resource
+from sandpod_operator.model.actions import Action, Create, Emit, Patch, Plan
+from sandpod_operator.model.observed import ObservedSandbox
+from sandpod_operator.planning.sandbox import plan_sandbox
+from sandpod_operator.status.sandbox import compute_status
+from support.operator.world import (
     NOW,
     SPACE,
     World,
@@ -20,16 +30,6 @@ from operator_world import (
     settings,
     template_object,
 )
-from sandpod_api import names
-from sandpod_api.base import rfc3339
-from sandpod_api.conditions import Condition, ConditionType, find
-from sandpod_api.types import SandboxStatus
-from sandpod_kube.errors import DeniedError
-from sandpod_kube.resources import SANDBOXES, TEMPLATES, VOLUME_CLAIMS, Key, Resource
-from sandpod_operator.model.actions import Action, Create, Emit, Patch, Plan
-from sandpod_operator.model.observed import ObservedSandbox
-from sandpod_operator.planning.sandbox import plan_sandbox
-from sandpod_operator.status.sandbox import compute_status
 
 KEPT = {"size": "1Gi", "persistent": True}
 BOX, POD = Key("Sandbox", SPACE, "box"), Key("Pod", SPACE, "box")

@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from operator_world import NOW
 from sandpod_kube.errors import UnreachableError
 from sandpod_kube.resources import Key
 from sandpod_operator.controllers.workqueue import WorkQueue
+from support.operator.world import NOW
 
 A, B = Key("Sandbox", "boxes", "a"), Key("Sandbox", "boxes", "b")
 PATIENCE = 60.0

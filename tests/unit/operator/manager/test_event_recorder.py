@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from operator_world import NOW
 from sandpod_kube.errors import ConflictError, UnreachableError
 from sandpod_kube.resources import SANDBOXES
 from sandpod_operator.manager.event_recorder import EventPoster, build_event
 from sandpod_operator.metrics import Metrics
 from sandpod_operator.model.actions import Emit
+from support.operator.world import NOW
 
 
 def emit(message: str = "It is ready.") -> Emit:

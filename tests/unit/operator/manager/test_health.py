@@ -3,11 +3,11 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from operator_world import NOW, World, metadata, settings
 from sandpod_kube.resources import LEASES, PODS, SANDBOXES, Key
 from sandpod_operator.controllers.watches import create_sink
 from sandpod_operator.manager.health import Health, build_heartbeat, create_app
 from sandpod_operator.metrics import Metrics
+from support.operator.world import NOW, World, metadata, settings
 
 
 class Clock:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from operator_world import NOW, ApiServer, settings
 from sandpod_kube.errors import DeniedError, OverloadedError, UnreachableError
 from sandpod_kube.resources import Key, Resource
 from sandpod_operator.manager.leader_election import Elector, LeadershipLostError, build_lease
+from support.operator.world import NOW, ApiServer, settings
 
 if TYPE_CHECKING:
     from sandpod_kube.client import KubeClient

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from operator_world import NOW, ApiServer, settings
 from sandpod_operator.manager.health import Health
 from sandpod_operator.manager.manager import Operator
 from sandpod_operator.metrics import Metrics
+from support.operator.world import NOW, ApiServer, settings
 
 if TYPE_CHECKING:
     from sandpod_kube.client import KubeClient

@@ -1,7 +1,7 @@
 """The Sandboxes that wait in a pool, as the operator makes them."""
 
-from operator_world import a_pool, a_template
 from sandpod_operator.manifests.children import build_warm_sandbox, template_hash
+from support.operator.world import a_pool, a_template
 
 
 def test_warm_sandbox_is_exactly_this() -> None:

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from operator_world import SPACE, World, a_template, metadata, template_object
 from sandpod_api import names
 from sandpod_api.types import NetworkProfile
 from sandpod_kube.resources import POLICIES, TEMPLATES, Key
 from sandpod_operator.controllers.policies import MAX_WIDENING
 from sandpod_operator.manifests.foreign_policies import find_widening
 from sandpod_operator.manifests.network_policies import build_deny_all, build_profile
+from support.operator.world import SPACE, World, a_template, metadata, template_object
 
 OPEN = {"policyTypes": ["Egress"], "egress": [{}]}
 MINE = {names.LABEL_MANAGED_BY: names.MANAGED_BY}

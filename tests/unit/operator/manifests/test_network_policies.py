@@ -2,9 +2,9 @@ from typing import Any
 
 import pytest
 
-from operator_world import a_template
 from sandpod_api.types import NetworkProfile
 from sandpod_operator.manifests.network_policies import build_deny_all, build_profile, in_force
+from support.operator.world import a_template
 
 DENY_ALL: dict[str, Any] = {
     "apiVersion": "networking.k8s.io/v1",

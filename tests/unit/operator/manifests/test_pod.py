@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from operator_world import a_sandbox, a_template, settings
 from sandpod_api.types import NetworkProfile
 from sandpod_operator.manifests.children import build_volume_claim
 from sandpod_operator.manifests.pod import build_pod, find_profile, workspace_of
 from sandpod_operator.manifests.probes import METADATA
+from support.operator.world import a_sandbox, a_template, settings
 
 PROBED = ["10.96.0.1:443", "$(NODE_IP):10250", *METADATA, "10.96.0.10:53"]
 CLOSED = NetworkProfile(name="none")
@@ -233,7 +233,11 @@ def test_foreign_image_gets_the_runner_from_a_container_that_ran_before_and_can_
         "name": "runner",
         "image": "runner:test",
         "imagePullPolicy": "IfNotPresent",
-        "command": ["cp", "-R", "/opt/sandpod/portable/.", "/opt/sandpod/runner"],
+        "command": [
+            "sh",
+            "-c",
+            "cp -R /opt/sandpod/portable/. /opt/sandpod/runner && chmod 0111 /opt/sandpod/runner/bin/shielded-python3",
+        ],
         "resources": resources,
         "securityContext": plain["securityContext"],
         "volumeMounts": [place],

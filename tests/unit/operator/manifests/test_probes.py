@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 import yaml
 
-from operator_world import a_template, settings
 from sandpod_api.types import NetworkProfile
 from sandpod_operator.manifests.probes import opened_by, opens, probes
+from support.operator.world import a_template, settings
 
 EXAMPLE = Path(__file__).resolve().parents[4] / "manifests/examples/template-egress.yaml"
 CLOSED = NetworkProfile(name="none")

@@ -7,8 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operator_cases import CASES
-from operator_world import NOW, a_pool, a_sandbox, a_template, ago, condition, settings
 from sandpod_api import names
 from sandpod_api.base import rfc3339
 from sandpod_api.conditions import ConditionType, Reason, find
@@ -20,6 +18,8 @@ from sandpod_operator.planning import pool as plan_pool_module
 from sandpod_operator.planning.pool import PoolPlan, plan_pool
 from sandpod_operator.status.pool import is_warm
 from sandpod_operator.status.sandbox import compute_status
+from support.operator.cases import CASES
+from support.operator.world import NOW, a_pool, a_sandbox, a_template, ago, condition, settings
 
 SETTINGS = settings()
 TEMPLATE = a_template()

@@ -6,18 +6,6 @@ from typing import Any
 
 import pytest
 
-from operator_world import (
-    NOW,
-    a_pod,
-    a_sandbox,
-    a_template,
-    ago,
-    condition,
-    ended,
-    running,
-    settings,
-    waiting,
-)
 from sandpod_api.base import rfc3339
 from sandpod_api.conditions import Reason
 from sandpod_api.types import SandboxStatus
@@ -30,6 +18,7 @@ from sandpod_operator.planning.namespace import plan_namespace
 from sandpod_operator.planning.sandbox import plan_sandbox, whole_status
 from sandpod_operator.planning.template import plan_template
 from sandpod_operator.status.sandbox import compute_status
+from support.operator.world import NOW, a_pod, a_sandbox, a_template, ago, condition, ended, running, settings, waiting
 
 SETTINGS = settings()
 NEW = {"creationTimestamp": rfc3339(NOW)}

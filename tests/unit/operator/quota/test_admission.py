@@ -2,10 +2,10 @@
 
 from datetime import datetime, timedelta
 
-from operator_world import NOW, a_sandbox, settings
 from sandpod_kube.resources import Key
 from sandpod_operator.cache.object_cache import Store
 from sandpod_operator.quota.admission import Admission
+from support.operator.world import NOW, a_sandbox, settings
 
 
 class Wakes:

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from operator_world import SPACE, World, ended, metadata, running, sandbox_object, template_object
 from sandpod_api import names
 from sandpod_api.conditions import ConditionType, Reason, find
 from sandpod_kube.errors import DeniedError, UnreachableError
 from sandpod_kube.resources import PODS, POOLS, SANDBOXES, TEMPLATES, Key, Resource
+from support.operator.world import SPACE, World, ended, metadata, running, sandbox_object, template_object
 
 Pools = dict[str, int]
 

@@ -5,10 +5,10 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from operator_world import NOW, SPACE
 from sandpod_kube.resources import POOLS, SANDBOXES, Key
 from sandpod_operator.model.observed import Share
 from sandpod_operator.quota.line import GIVES_AGAIN, LEAVES, NODES_YIELD, REST, SETTLES, Line
+from support.operator.world import NOW, SPACE
 
 
 def pool(name: str) -> Key:

@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operator_world import a_pod, ended
 from sandpod_api.conditions import Reason
 from sandpod_operator.model.pod import Pod
 from sandpod_operator.status.failures import MAX_MESSAGE, cause, clean, end_of, exceeds_whole_quota, obstacle
+from support.operator.world import a_pod, ended
 
 
 @given(st.text(max_size=5000))

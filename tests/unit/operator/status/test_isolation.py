@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from operator_world import SPACE, World, ended, metadata, running, sandbox_object, template_object
 from sandpod_api import names
 from sandpod_api.conditions import ConditionType, Reason, find
 from sandpod_kube.resources import POOLS, SANDBOXES, TEMPLATES, Key
+from support.operator.world import SPACE, World, ended, metadata, running, sandbox_object, template_object
 
 POD = Key("Pod", SPACE, "box")
 OPEN = ended(names.EXIT_NOT_ISOLATED, message="NetworkOpen: reached 10.96.0.1:443")

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from operator_world import NOW, a_sandbox, ago, condition
 from sandpod_api import names
 from sandpod_api.base import rfc3339
 from sandpod_api.conditions import Reason
 from sandpod_api.types import MAX_LIFETIME, Sandbox
 from sandpod_operator.status.lifetime import expires_at, expiry, last_activity, ttl_end
+from support.operator.world import NOW, a_sandbox, ago, condition
 
 
 def used(at: str, *, claimed: float = 100, ttl: int = 1000, idle: int = 50) -> Sandbox:

@@ -4,7 +4,15 @@ from typing import Any
 
 import pytest
 
-from operator_world import (
+from sandpod_api import names
+from sandpod_api.conditions import Condition, ConditionType, Reason, find
+from sandpod_kube.resources import PODS, SANDBOXES, TEMPLATES, Key
+from sandpod_operator.manifests.pod import build_pod, find_profile
+from sandpod_operator.manifests.probes import METADATA
+from sandpod_operator.model.observed import ObservedSandbox
+from sandpod_operator.model.pod import Pod
+from sandpod_operator.status.network import network_applied, probed, to_relabel
+from support.operator.world import (
     SPACE,
     World,
     a_pod,
@@ -15,14 +23,6 @@ from operator_world import (
     settings,
     template_object,
 )
-from sandpod_api import names
-from sandpod_api.conditions import Condition, ConditionType, Reason, find
-from sandpod_kube.resources import PODS, SANDBOXES, TEMPLATES, Key
-from sandpod_operator.manifests.pod import build_pod, find_profile
-from sandpod_operator.manifests.probes import METADATA
-from sandpod_operator.model.observed import ObservedSandbox
-from sandpod_operator.model.pod import Pod
-from sandpod_operator.status.network import network_applied, probed, to_relabel
 
 WEB = {"name": "web", "egress": [{"cidr": "192.0.2.0/24", "ports": [443]}]}
 NAMED = {"name": "named", "dns": True}

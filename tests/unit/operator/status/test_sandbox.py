@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from operator_cases import CASES, LIVED, observed
-from operator_world import NOW, a_pod, a_sandbox, ago, condition, running, waiting
 from sandpod_api.conditions import Condition, ConditionType, Reason, find
 from sandpod_api.types import SandboxStatus
 from sandpod_operator.model.observed import ObservedSandbox
 from sandpod_operator.planning.sandbox import whole_status
 from sandpod_operator.status.failures import FINAL
 from sandpod_operator.status.sandbox import compute_status
+from support.operator.cases import CASES, LIVED, observed
+from support.operator.world import NOW, a_pod, a_sandbox, ago, condition, running, waiting
 
 
 def words(conditions: list[Condition]) -> set[str]:

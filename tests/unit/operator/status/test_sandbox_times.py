@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from operator_world import NOW, ago, sandbox_object
 from sandpod_api.base import rfc3339
 from sandpod_api.types import Sandbox
 from sandpod_operator.model.observed import ObservedSandbox
 from sandpod_operator.status.sandbox import compute_status
+from support.operator.world import NOW, ago, sandbox_object
 
 
 def noted(seconds_ago: float, status: Any) -> Sandbox:

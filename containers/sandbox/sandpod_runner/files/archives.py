@@ -1,0 +1,156 @@
+"""The whole workspace as one tar.gz, made part by part as it is asked for.
+
+Nothing is kept but the part that is being made. Links are stored as links, and files of other kinds are left out; one
+that changes meanwhile is stored with the size that it had when its turn came.
+"""
+
+import os
+import stat
+import tarfile
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sandpod_runner.files.operations import PARTIAL, Reply
+from sandpod_runner.files.workspace import Workspace
+from sandpod_runner.protocol.errors import Refusal
+from sandpod_runner.protocol.fields import whole
+from sandpod_runner.protocol.messages import FILE_PART, HIDDEN
+
+MAX_AT_ONCE: Final = 4
+"""Archives of one stream: each holds a part of up to 1 MiB and an open folder for each level."""
+GIVEN_UP: Final = 60.0
+"""Seconds without a request after which an archive makes room for another one."""
+_PIECE: Final = 64 * 1024
+_LEVEL: Final = 1
+"""The fastest compression: what it gains over the next ones in time it hardly loses in size."""
+_GZIP: Final = 31
+_BLOCK: Final = tarfile.BLOCKSIZE
+
+
+@dataclass(slots=True)
+class _Archive:
+    parts: Iterator[bytes]
+    number: int = 0
+    asked: float = 0.0
+
+
+class Archives:
+    """The archives of one stream that are being made, by their request's name for them.
+
+    Args:
+        workspace: What they hold.
+        clock: The time, seconds.
+    """
+
+    def __init__(self, workspace: Workspace, clock: Callable[[], float] = time.monotonic) -> None:
+        self._workspace = workspace
+        self._clock = clock
+        self._going: dict[str, _Archive] = {}
+
+    def part(self, fields: dict[str, Any]) -> Reply:
+        """Return a part of an archive, beginning with number 0; `last` says that it was whole before.
+
+        Raises:
+            Refusal: invalid_argument; session_busy, too many are being made; not_found, it was given up, or it is not
+                the next part: what was sent before is of no use then.
+        """
+        name, number = fields.get("archive"), whole(fields, "part")
+        if not isinstance(name, str) or not name:
+            raise Refusal("invalid_argument", "An archive has a name of its own.")
+        archive = self._going.pop(name, None)
+        if archive is None and number == 0:
+            self._make_room()
+            archive = _Archive(_in_parts(_compressed(_tar(self._workspace.root))))
+        if archive is None or archive.number != number:
+            raise Refusal("not_found", "That archive was given up: begin a new one.")
+        try:
+            data = next(archive.parts)
+        except StopIteration:
+            return {"last": True}, b""
+        archive.number += 1
+        archive.asked = self._clock()
+        self._going[name] = archive
+        return {"last": False}, data
+
+    def _make_room(self) -> None:
+        if len(self._going) < MAX_AT_ONCE:
+            return
+        oldest = next(iter(self._going))  # each moves to the end when a part is asked for
+        if self._clock() - self._going[oldest].asked < GIVEN_UP:
+            raise Refusal("session_busy", f"{MAX_AT_ONCE} archives are being made, which is the most: try again later.")
+        del self._going[oldest]
+
+
+def _in_parts(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    buffer = bytearray()
+    for piece in pieces:
+        buffer += piece
+        if len(buffer) >= FILE_PART - 2 * _PIECE:
+            yield bytes(buffer)
+            buffer.clear()
+    yield bytes(buffer)
+
+
+def _compressed(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP)
+    for piece in pieces:
+        if data := packer.compress(piece):
+            yield data
+    yield packer.flush()
+
+
+def _tar(root: str) -> Iterator[bytes]:
+    for folder, folders, names, fd in os.fwalk(root, follow_symlinks=False):
+        where = "" if folder == root else f"{os.path.relpath(folder, root)}/"
+        if not where and HIDDEN in folders:
+            folders.remove(HIDDEN)
+        folders.sort()
+        for name in sorted((*folders, *names)):
+            if not name.startswith(PARTIAL):
+                yield from _entry(f"{where}{name}", name, fd)
+    yield bytes(2 * _BLOCK)
+
+
+def _entry(path: str, name: str, folder: int) -> Iterator[bytes]:
+    try:
+        info = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if stat.S_ISREG(info.st_mode):
+            yield from _file(path, name, folder)
+        elif stat.S_ISDIR(info.st_mode):
+            yield _header(path, info, tarfile.DIRTYPE)
+        elif stat.S_ISLNK(info.st_mode):
+            yield _header(path, info, tarfile.SYMTYPE, target=os.readlink(name, dir_fd=folder))
+    except OSError:
+        return  # removed meanwhile, or not readable
+
+
+def _file(path: str, name: str, folder: int) -> Iterator[bytes]:
+    fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        info = os.fstat(fd)
+        if not stat.S_ISREG(info.st_mode):
+            return
+        yield _header(path, info, tarfile.REGTYPE, size=info.st_size)
+        left = info.st_size
+        while left:
+            data = os.read(fd, min(_PIECE, left)) or bytes(min(_PIECE, left))
+            yield data
+            left -= len(data)
+        yield bytes(-info.st_size % _BLOCK)
+    finally:
+        os.close(fd)
+
+
+def _header(path: str, info: os.stat_result, kind: bytes, *, size: int = 0, target: str = "") -> bytes:
+    entry = tarfile.TarInfo(path)
+    entry.size, entry.mtime, entry.mode, entry.type, entry.linkname = (
+        size,
+        info.st_mtime,
+        info.st_mode & 0o777,
+        kind,
+        target,
+    )
+    return entry.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")

@@ -1,0 +1,188 @@
+"""Artifacts: the files that runs create or change, found by their change times, which no program can set.
+
+The clock is the one that file systems use, whose steps are coarse: what changed in the very step in which a run begins
+is looked at before.
+"""
+
+import asyncio
+import os
+import stat
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sandpod_runner.files.operations import PARTIAL, Listing
+from sandpod_runner.files.workspace import shown
+from sandpod_runner.protocol.errors import Refusal
+from sandpod_runner.protocol.messages import HIDDEN
+
+COARSE: Final = 5
+"""CLOCK_REALTIME_COARSE of Linux, for which `time` has no name."""
+MOST: Final = 100
+"""Artifacts that a run's end names; the rest is counted."""
+_ROOM: Final = 32 * 1024
+"""Bytes of their names and sizes there."""
+MAX_KNOWN: Final = 2000
+"""Artifacts of all runs that a list can have, and runs since which it can be asked for; the oldest are forgotten."""
+_MAX_FILES: Final = 50_000
+"""Files of the workspace that are looked at."""
+_STEP: Final = 20_000_000
+"""Nanoseconds; longer than a step of the coarse clock on any kernel."""
+_QUICK: Final = 0.003
+"""Seconds that a look at the workspace may take in the event loop."""
+_CACHES: Final = frozenset({"__pycache__"})
+"""Folders that interpreters fill for themselves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A moment, and the files that had changed in that very step of the clock already."""
+
+    time: int
+    ties: frozenset[tuple[int, int]] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a run created or changed: path, size in bytes, time in seconds since 1970; and how many more there are."""
+
+    entries: list[dict[str, Any]] = field(default_factory=list)
+    more: int = 0
+
+
+class Artifacts:
+    """The artifacts of one workspace.
+
+    Args:
+        root: The workspace.
+    """
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._last_change = 0
+        self._uploads: dict[str, int] = {}
+        self._known: dict[str, int] = {}
+        self._runs: dict[str, int] = {}
+        self._count = 0
+        self._cost = 0.0
+        self._lock = threading.Lock()
+        """Uploads are noted and workspaces looked through in threads."""
+
+    def begin(self, run: str) -> Mark:
+        """Note a run that is about to begin, and return when that is."""
+        with self._lock:
+            self._count += 1
+            _put(self._runs, run, self._count)
+        now = time.clock_gettime_ns(COARSE)
+        if now - self._last_change > _STEP:
+            return Mark(now)
+        changed = ((info.st_ino, info.st_ctime_ns) for _, info in self._files() if info.st_ctime_ns >= now)
+        return Mark(now, frozenset(changed))
+
+    def uploaded(self, path: str) -> None:
+        """Note a file that a tool has put there: it is no run's."""
+        self.changed()
+        try:
+            info = os.stat(os.path.join(self._root, path), follow_symlinks=False)
+        except OSError:
+            return
+        with self._lock:
+            _put(self._uploads, path, info.st_ctime_ns)
+
+    def changed(self) -> None:
+        """Note that files may have changed just now."""
+        self._last_change = time.clock_gettime_ns(COARSE)
+
+    def end(self, run: str, mark: Mark) -> Found:
+        """Return what has been created or changed since a mark, sorted by path."""
+        begin = time.monotonic()
+        self.changed()
+        found = [
+            (path, info)
+            for path, info in self._files()
+            if info.st_ctime_ns >= mark.time
+            and (info.st_ino, info.st_ctime_ns) not in mark.ties
+            and self._uploads.get(path) != info.st_ctime_ns
+        ]
+        found.sort()
+        self._cost = time.monotonic() - begin
+        with self._lock:
+            order = self._runs.get(run, self._count)
+            for path, _ in found:
+                _put(self._known, path, order)
+        listing = Listing(MOST, [], room=_ROOM)
+        for path, info in found:
+            if not listing.add(_entry(path, info)):
+                break
+        return Found(listing.entries, len(found) - len(listing.entries))
+
+    async def found(self, run: str, mark: Mark) -> Found:
+        """Return what `end` does, without keeping the event loop from its work for long."""
+        if self._cost > _QUICK:
+            return await asyncio.to_thread(self.end, run, mark)
+        return self.end(run, mark)
+
+    def list(self, since: Any = None) -> list[dict[str, Any]]:
+        """Return the artifacts that are still there, sorted by path.
+
+        Args:
+            since: A run: only what was created or changed from its beginning on; None for all.
+
+        Raises:
+            Refusal: not_found: there is no such run, or it was forgotten.
+        """
+        with self._lock:
+            order = 0
+            if since is not None:
+                if not isinstance(since, str) or since not in self._runs:
+                    raise Refusal("not_found", "There is no run of that name, or it was forgotten.")
+                order = self._runs[since]
+            paths = sorted(path for path, known in self._known.items() if known >= order)
+        entries = []
+        for path in paths:
+            try:
+                info = os.stat(os.path.join(self._root, path), follow_symlinks=False)
+            except OSError:
+                continue
+            if stat.S_ISREG(info.st_mode):
+                entries.append(_entry(path, info))
+        return entries
+
+    def _files(self) -> Iterator[tuple[str, os.stat_result]]:
+        count = 0
+        todo = [""]
+        while todo:
+            where = todo.pop()
+            try:
+                found = os.scandir(os.path.join(self._root, where))
+            except OSError:
+                continue
+            with found:
+                for entry in found:
+                    path = f"{where}{entry.name}"
+                    if entry.is_dir(follow_symlinks=False):
+                        if path != HIDDEN and entry.name not in _CACHES:
+                            todo.append(f"{path}/")
+                        continue
+                    count += 1
+                    if count > _MAX_FILES:
+                        return
+                    if not entry.is_file(follow_symlinks=False) or entry.name.startswith(PARTIAL):
+                        continue
+                    try:
+                        yield path, entry.stat(follow_symlinks=False)
+                    except OSError:
+                        continue  # removed meanwhile
+
+
+def _put(table: dict[str, int], name: str, value: int) -> None:
+    table.pop(name, None)
+    table[name] = value
+    if len(table) > MAX_KNOWN:
+        del table[next(iter(table))]
+
+
+def _entry(path: str, info: os.stat_result) -> dict[str, Any]:
+    return {"path": shown(path), "size": info.st_size, "mtime": info.st_mtime}

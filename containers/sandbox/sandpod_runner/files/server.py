@@ -1,0 +1,146 @@
+"""File requests of one stream, done one after the other in a thread, so that no disk keeps the runner waiting.
+
+In order, since parts of a file come one by one; bounded, by not reading the stream while too much waits.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from sandpod_runner.files.artifacts import Artifacts
+from sandpod_runner.files.operations import Files, Reply
+from sandpod_runner.files.uploads import Uploads
+from sandpod_runner.files.workspace import Workspace
+from sandpod_runner.limits.disk import DiskWatch
+from sandpod_runner.protocol.errors import Refusal, refusal_of
+from sandpod_runner.protocol.fields import request_id
+from sandpod_runner.protocol.frames import Frame
+
+if TYPE_CHECKING:
+    from sandpod_runner.files.archives import Archives
+
+logger = logging.getLogger(__name__)
+
+MAX_WAITING: Final = 64
+MAX_WAITING_BYTES: Final = 8 * 1024 * 1024
+
+_threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="files")
+
+Answer = Callable[[int, Reply | Refusal], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """A sandbox's files: where they are, what watches their size where no file system does, and which are artifacts."""
+
+    workspace: Workspace
+    disk: DiskWatch | None
+    artifacts: Artifacts
+
+
+class FileServer:
+    """The file requests of one stream.
+
+    Args:
+        storage: Where the files are.
+        answer: Called with a request's number and its reply or refusal.
+        hold: Called with whether the stream must not be read for now.
+    """
+
+    def __init__(self, storage: Storage, answer: Answer, hold: Callable[[bool], None]) -> None:
+        self._storage = storage
+        self._files = Files(storage.workspace)
+        self._archives: Archives | None = None
+        self._uploads = Uploads(storage.workspace, storage.disk)
+        self._answer = answer
+        self._hold = hold
+        self._waiting: deque[tuple[int, Frame]] = deque()
+        self._bytes = 0
+        self._worker: asyncio.Task[None] | None = None
+        self._room = asyncio.Event()
+        self._room.set()
+        self._closed = False
+
+    def submit(self, frame: Frame) -> None:
+        """Take a `file` frame.
+
+        Raises:
+            Refusal: invalid_argument: it has no number to answer to.
+        """
+        self._waiting.append((request_id(frame.header), frame))
+        self._bytes += len(frame.payload)
+        if self._full():
+            self._hold(True)
+        if self._worker is None:
+            self._worker = asyncio.get_running_loop().create_task(self._work())
+
+    def sendable(self, can_send: bool) -> None:  # noqa: FBT001 - the one thing it is about
+        """Say whether replies can be sent now; the next request waits until then."""
+        if can_send:
+            self._room.set()
+        else:
+            self._room.clear()
+
+    def close(self) -> None:
+        """Forget what waits, and remove what is half written, once the request that is being done is done."""
+        self._closed = True
+        self._waiting.clear()
+        self._room.set()
+        if self._worker is None:
+            self._worker = asyncio.get_running_loop().create_task(self._work())
+
+    async def _work(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._waiting:
+            was_full = self._full()
+            number, frame = self._waiting.popleft()
+            self._bytes -= len(frame.payload)
+            answer = await loop.run_in_executor(_threads, self._do, number, frame.header, frame.payload)
+            if answer is not None and not self._closed:
+                await self._room.wait()
+                self._answer(number, answer)
+            if was_full and not self._full():
+                self._hold(False)
+        self._worker = None
+        if self._closed:
+            await loop.run_in_executor(_threads, self._uploads.close)
+
+    def _do(self, number: int, fields: dict[str, Any], payload: bytes) -> Reply | Refusal | None:
+        try:
+            return self._carry_out(number, fields, payload)
+        except Refusal as refusal:
+            return refusal
+        except OSError as error:
+            return refusal_of(error)
+        except Exception:
+            logger.exception("a file request failed")
+            return Refusal("backend_error", "The request failed inside the runner.")
+
+    def _carry_out(self, number: int, fields: dict[str, Any], payload: bytes) -> Reply | None:
+        op = fields.get("op")
+        if op == "archive":
+            return self._archive(fields)
+        reply = self._uploads.part(number, fields, payload) if op == "write" else self._files.operation(op)(fields)
+        if op in {"write", "move"} and reply is not None:
+            self._note(fields.get("path" if op == "write" else "destination"))
+        return reply
+
+    def _note(self, path: Any) -> None:
+        """Note that a file is there by a tool, and is no artifact."""
+        with contextlib.suppress(Refusal):
+            self._storage.artifacts.uploaded(self._storage.workspace.relative(path))
+
+    def _archive(self, fields: dict[str, Any]) -> Reply:
+        if self._archives is None:
+            from sandpod_runner.files.archives import Archives  # noqa: PLC0415 - hardly any stream needs it
+
+            self._archives = Archives(self._storage.workspace)
+        return self._archives.part(fields)
+
+    def _full(self) -> bool:
+        return len(self._waiting) >= MAX_WAITING or self._bytes >= MAX_WAITING_BYTES

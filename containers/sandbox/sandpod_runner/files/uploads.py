@@ -1,0 +1,143 @@
+"""Files that come in parts and appear whole: written next to their place under another name, and renamed at the end.
+
+One `Uploads` belongs to one stream; what is unfinished when that ends is removed.
+"""
+
+import contextlib
+import errno
+import os
+import stat
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sandpod_runner.files.operations import PARTIAL, Reply
+from sandpod_runner.files.workspace import Place, Workspace
+from sandpod_runner.ipc.descriptors import write_all
+from sandpod_runner.limits.disk import DiskWatch
+from sandpod_runner.protocol.errors import Refusal
+from sandpod_runner.protocol.fields import flag
+
+MAX_AT_ONCE: Final = 16
+_MAX_FAILED: Final = 1000
+_MODE: Final = 0o644
+
+
+def _sha256() -> Any:
+    import hashlib  # noqa: PLC0415 - for uploads alone: it brings all of OpenSSL
+
+    return hashlib.sha256()
+
+
+@dataclass(slots=True)
+class _Upload:
+    place: Place
+    partial: str
+    fd: int
+    overwrite: bool
+    room: int | None
+    size: int = 0
+    digest: Any = field(default_factory=_sha256)
+
+    def add(self, data: bytes) -> None:
+        if self.room is not None and self.size + len(data) > self.room:
+            raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+        write_all(self.fd, data)
+        self.size += len(data)
+        self.digest.update(data)
+
+    def finish(self) -> Reply:
+        folder, name = self.place.folder, self.place.name
+        if self.overwrite:
+            os.rename(self.partial, name, src_dir_fd=folder, dst_dir_fd=folder)
+        else:
+            # Unlike a rename, a new link never takes the place of a file that came in the meantime.
+            os.link(self.partial, name, src_dir_fd=folder, dst_dir_fd=folder)
+        return {"size": self.size, "sha256": self.digest.hexdigest()}, b""
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):  # renamed, or removed by a program
+            os.unlink(self.partial, dir_fd=self.place.folder)
+        os.close(self.fd)
+        os.close(self.place.folder)
+
+
+class Uploads:
+    """The uploads of one stream."""
+
+    def __init__(self, workspace: Workspace, disk: DiskWatch | None) -> None:
+        self._workspace = workspace
+        self._disk = disk
+        self._going: dict[int, _Upload] = {}
+        self._failed: dict[int, None] = {}
+
+    def part(self, number: int, fields: dict[str, Any], data: bytes) -> Reply | None:
+        """Take one part of the upload with that number and return the reply, which only the last part has.
+
+        Raises:
+            Refusal: It can't be written; parts of it that still come are ignored.
+            OSError: As above.
+        """
+        last = flag(fields, "last")
+        if flag(fields, "abort"):
+            self._drop(number)
+            self._failed.pop(number, None)
+            return {}, b""
+        try:
+            if number in self._failed:
+                return None  # at an earlier part, and that was told
+            if number not in self._going:
+                self._begin(number, fields)
+            upload = self._going[number]
+            upload.add(data)
+            return upload.finish() if last else None
+        except BaseException:
+            self._fail(number)
+            raise
+        finally:
+            if last:
+                self._drop(number)
+                self._failed.pop(number, None)
+
+    def close(self) -> None:
+        """Remove what is unfinished."""
+        for number in list(self._going):
+            self._drop(number)
+
+    def _begin(self, number: int, fields: dict[str, Any]) -> None:
+        while len(self._going) >= MAX_AT_ONCE:
+            # Somebody gave up on the oldest. Should its parts still come, they must not begin another file.
+            self._fail(next(iter(self._going)))
+        overwrite = flag(fields, "overwrite")
+        place = self._workspace.place(fields.get("path"), create=True)
+        try:
+            _check_target(place, overwrite=overwrite)
+            partial = f"{PARTIAL}{os.urandom(8).hex()}"
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            fd = os.open(partial, flags, _MODE, dir_fd=place.folder)
+        except BaseException:
+            os.close(place.folder)
+            raise
+        room = None if self._disk is None else max(0, self._disk.limit - self._disk.used())
+        self._going[number] = _Upload(place, partial, fd, overwrite, room)
+
+    def _fail(self, number: int) -> None:
+        self._drop(number)
+        self._failed[number] = None
+        if len(self._failed) > _MAX_FAILED:
+            del self._failed[next(iter(self._failed))]
+
+    def _drop(self, number: int) -> None:
+        upload = self._going.pop(number, None)
+        if upload is not None:
+            upload.close()
+
+
+def _check_target(place: Place, *, overwrite: bool) -> None:
+    try:
+        info = os.stat(place.name, dir_fd=place.folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return
+    if stat.S_ISDIR(info.st_mode):
+        raise Refusal("invalid_path", "There is a folder of that name.")
+    if not overwrite:
+        raise Refusal("file_exists", "There is a file of that name already.")

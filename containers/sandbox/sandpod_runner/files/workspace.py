@@ -1,0 +1,177 @@
+"""Finds files of the workspace and nothing outside it, whatever links the sandbox's programs have made.
+
+A path is opened first and looked at then: the kernel says where the open file is, and no link can be changed between
+the look and the use.
+"""
+
+import contextlib
+import os
+import stat
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sandpod_runner.protocol.errors import Refusal
+from sandpod_runner.protocol.messages import HIDDEN
+
+_OUTSIDE: Final = "The path leads out of the workspace."
+_RESERVED: Final = f"The folder {HIDDEN} is the sandbox's own: use another name."
+_MAX_PATH: Final = 4096
+_DELETED: Final = " (deleted)"
+_O_PATH: Final = os.O_PATH | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A name in a folder that was checked. `folder` is an open descriptor of it; whoever asked closes it.
+
+    Attributes:
+        folder: The descriptor.
+        name: The last part of the path, which may be a link or not exist.
+        path: The path relative to the workspace.
+    """
+
+    folder: int
+    name: str
+    path: str
+
+
+class Workspace:
+    """The folder that files are served from."""
+
+    def __init__(self, root: str) -> None:
+        self.root = os.path.realpath(root)
+
+    def relative(self, path: Any) -> str:
+        """Return a path relative to the workspace, without dots; `.` is the workspace itself.
+
+        Raises:
+            Refusal: invalid_path: it is no path, too long, or leads out.
+        """
+        if not isinstance(path, str) or not path or "\0" in path:
+            raise Refusal("invalid_path", "The path is empty or has a NUL character in it.")
+        try:
+            size = len(os.fsencode(path))
+        except UnicodeEncodeError as error:
+            raise Refusal("invalid_path", "The path has characters that no file name can have.") from error
+        if size > _MAX_PATH:
+            raise Refusal("invalid_path", "The path is too long.")
+        normal = os.path.normpath(path)
+        if os.path.isabs(normal):
+            normal = os.path.relpath(normal, self.root)
+        if normal == ".." or normal.startswith("../"):
+            raise Refusal("invalid_path", _OUTSIDE)
+        if normal == HIDDEN or normal.startswith(f"{HIDDEN}/"):
+            raise Refusal("invalid_path", _RESERVED)
+        return normal
+
+    def open(self, path: Any) -> int:
+        """Return a descriptor (O_PATH) of the file or folder at the path, which may go through links that stay inside.
+
+        Raises:
+            Refusal: invalid_path.
+            OSError: There is none, or it can't be reached.
+        """
+        fd = os.open(os.path.join(self.root, self.relative(path)), _O_PATH)
+        return self._checked(fd)
+
+    def open_folder(self, path: Any) -> int:
+        """Return a descriptor (O_PATH) of a folder.
+
+        Raises:
+            Refusal: invalid_path, also where it is no folder.
+            OSError: There is none.
+        """
+        fd = self.open(path)
+        if not stat.S_ISDIR(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise Refusal("invalid_path", "The path is not a folder.")
+        return fd
+
+    def hidden_in(self, folder: int) -> str | None:
+        """Return the name in an open folder that is not to be shown, if there can be one."""
+        return HIDDEN if _location(folder) == self.root else None
+
+    def folder_path(self, path: Any) -> str:
+        """Return the real path of a folder, to start a program in.
+
+        Raises:
+            Refusal: invalid_path, also where it is no folder.
+            OSError: There is none.
+        """
+        make_usable(self.root)
+        fd = self.open_folder(path)
+        try:
+            return _location(fd)
+        finally:
+            os.close(fd)
+
+    def place(self, path: Any, *, create: bool = False) -> Place:
+        """Return the checked folder of a path and the name in it.
+
+        Args:
+            path: The path; its last part may not exist.
+            create: Make the folders on the way that are missing.
+
+        Raises:
+            Refusal: invalid_path, also for the workspace itself.
+            OSError: A folder on the way is missing or can't be made.
+        """
+        relative = self.relative(path)
+        if relative == ".":
+            raise Refusal("invalid_path", "That is the workspace itself.")
+        parent, name = os.path.split(relative)
+        if create:
+            return Place(self._make_folders(parent), name, relative)
+        return Place(self.open_folder(parent or "."), name, relative)
+
+    def _make_folders(self, parent: str) -> int:
+        folder = self.open_folder(".")
+        for part in filter(None, parent.split("/")):
+            try:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(part, dir_fd=folder)
+                # A link to a folder inside is followed, and the folder it leads to is checked like any other.
+                deeper = self._checked(os.open(part, _O_PATH | os.O_DIRECTORY, dir_fd=folder))
+            finally:
+                os.close(folder)
+            folder = deeper
+        return folder
+
+    def _checked(self, fd: int) -> int:
+        location = _location(fd)
+        if location != self.root and not location.startswith(f"{self.root}/"):
+            os.close(fd)
+            raise Refusal("invalid_path", _OUTSIDE)
+        if location == f"{self.root}/{HIDDEN}" or location.startswith(f"{self.root}/{HIDDEN}/"):
+            os.close(fd)
+            raise Refusal("invalid_path", _RESERVED)
+        if location.endswith(_DELETED) and os.fstat(fd).st_nlink == 0:
+            os.close(fd)
+            raise Refusal("not_found", "There is no such file or folder.")
+        return fd
+
+
+def make_usable(folder: str) -> None:
+    """Give the user back the rights over a folder of its own, where a program has taken them away."""
+    with contextlib.suppress(OSError):
+        mode = stat.S_IMODE(os.stat(folder).st_mode)
+        if mode & stat.S_IRWXU != stat.S_IRWXU:
+            os.chmod(folder, mode | stat.S_IRWXU)
+
+
+def reopen(fd: int, flags: int) -> int:
+    """Return a descriptor of the same file for reading; only for regular files and folders.
+
+    Raises:
+        OSError: It may not be read.
+    """
+    return os.open(f"/proc/self/fd/{fd}", flags | os.O_CLOEXEC)
+
+
+def _location(fd: int) -> str:
+    return os.readlink(f"/proc/self/fd/{fd}")
+
+
+def shown(name: str) -> str:
+    """Return a file's name as text that any JSON reader takes: bytes that are not UTF-8 become U+FFFD."""
+    return os.fsencode(name).decode("utf-8", "replace")

@@ -1,0 +1,29 @@
+"""Small things that are done with open descriptors, on both sides."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from typing import Final
+
+_OUT_OF_THE_WAY: Final = 100
+"""Programs may count on descriptors 3 and up being free."""
+
+
+def move_away(fd: int) -> int:
+    """Return where a descriptor that has just come is now: out of the way of the program's own."""
+    try:
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _OUT_OF_THE_WAY)
+    finally:
+        os.close(fd)
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Write all of it, however little each write takes.
+
+    Raises:
+        OSError: As `os.write` does.
+    """
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]

@@ -1,0 +1,142 @@
+"""Which processes there are, whose they are, and how to end a tree of them.
+
+Reads `/proc` and sends signals. It keeps no state: what it read may be old by the time it is used, so callers look
+again until nothing is left.
+"""
+
+import os
+import signal
+from collections.abc import Iterable
+
+_FREEZE_PASSES = 20
+_MANY = 16
+_PPID_FIELD = 1
+_UTIME_FIELD = 11
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGESIZE")
+
+
+def parents() -> dict[int, int]:
+    """Return each process's parent."""
+    found: dict[int, int] = {}
+    for name in os.listdir("/proc"):
+        if name.isdecimal():
+            fields = _stat(name)
+            if fields:
+                found[int(name)] = int(fields[_PPID_FIELD])
+    return found
+
+
+def own_children() -> set[int]:
+    """Return this process's children, dead ones that were not waited for included."""
+    me = os.getpid()
+    try:
+        # One small file where the kernel has it. All children belong to the first thread: it alone starts processes,
+        # and orphans are given to it.
+        with open(f"/proc/self/task/{me}/children") as file:
+            return {int(pid) for pid in file.read().split()}
+    except OSError:
+        return {pid for pid, parent in parents().items() if parent == me}
+
+
+def trees(roots: Iterable[int], table: dict[int, int]) -> set[int]:
+    """Return the roots and all that descends from them."""
+    children: dict[int, list[int]] = {}
+    for pid, parent in table.items():
+        children.setdefault(parent, []).append(pid)
+    found: set[int] = set()
+    todo = list(roots)
+    while todo:
+        pid = todo.pop()
+        if pid not in found:
+            found.add(pid)
+            todo += children.get(pid, ())
+    return found
+
+
+def descends(pid: int, ancestor: int, table: dict[int, int]) -> bool:
+    """Tell whether a process is, or comes from, another."""
+    seen: set[int] = set()
+    while pid > 0 and pid not in seen:
+        if pid == ancestor:
+            return True
+        seen.add(pid)
+        pid = table.get(pid, 0)
+    return False
+
+
+def send(pids: Iterable[int], number: int) -> None:
+    """Send a signal to each of these that is still there."""
+    for pid in pids:
+        if pid > 1:  # 0 and less mean whole groups
+            try:
+                os.kill(pid, number)
+            except OSError:
+                continue
+
+
+def end_trees(roots: Iterable[int], *, freeze: bool = False) -> None:
+    """Kill the roots and all that descends from them.
+
+    Args:
+        roots: Where the trees begin.
+        freeze: Stop everything first, again and again until nothing new shows up: for trees that grow faster than
+            they are killed. Large trees are stopped first in any case.
+    """
+    roots = set(roots)
+    found = trees(roots, parents())
+    if freeze or len(found) > _MANY:
+        send(found, signal.SIGSTOP)
+        for _ in range(_FREEZE_PASSES):
+            fresh = trees(roots, parents()) - found
+            if not fresh:
+                break
+            send(fresh, signal.SIGSTOP)
+            found |= fresh
+    send(found, signal.SIGKILL)
+
+
+def resident(pids: Iterable[int]) -> int:
+    """Return the bytes of memory that these processes hold, shared pages counted for each."""
+    total = 0
+    for pid in pids:
+        try:
+            with open(f"/proc/{pid}/statm") as file:
+                total += int(file.read().split()[1]) * _PAGE
+        except (OSError, ValueError, IndexError):
+            continue
+    return total
+
+
+def written(pids: Iterable[int]) -> int:
+    """Return the bytes that these processes have written to disks."""
+    total = 0
+    for pid in pids:
+        try:
+            with open(f"/proc/{pid}/io") as file:
+                fields = dict(line.split(": ", 1) for line in file.read().splitlines())
+            total += int(fields["write_bytes"])
+        except (OSError, ValueError, KeyError):
+            continue  # gone, or closed to its own user
+    return total
+
+
+def processor_seconds(pid: int) -> float:
+    """Return the processor time that a process has used so far, in steps of the kernel's clock."""
+    fields = _stat(str(pid))
+    return (int(fields[_UTIME_FIELD]) + int(fields[_UTIME_FIELD + 1])) / _TICKS if fields else 0.0
+
+
+def exists(pid: int) -> bool:
+    """Tell whether the process is there, dead or alive."""
+    return os.path.exists(f"/proc/{pid}")
+
+
+def _stat(pid: str) -> list[str]:
+    try:
+        with open(f"/proc/{pid}/stat", errors="replace") as file:
+            text = file.read()
+    except OSError:
+        return []
+    # The name in brackets is the program's own choice and may hold anything, brackets too.
+    return text.rpartition(")")[2].split()

@@ -1,0 +1,143 @@
+"""A context of JavaScript: starts its Node process and gives it each cell, with the descriptors that the runner sends.
+
+Node can't receive descriptors, so they are kept open here until it has opened them for itself, by this process's
+entries under `/proc`. `context.cjs` in Node answers the runner itself. Both belong to the program: nobody trusts what
+they say.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+from collections.abc import Callable
+from typing import Final, NoReturn
+
+from sandpod_runner.ipc import process_tree, syscalls
+from sandpod_runner.ipc.descriptors import move_away
+from sandpod_runner.ipc.jobs import MAX_FDS, REQUEST, Job, read_job
+
+_HELPER: Final = 3
+_RUNNER: Final = 4
+
+
+def serve(job: Job, fd: int, become: Callable[[Job], NoReturn]) -> NoReturn:
+    """Pass cells on until the runner closes its end of the socket or Node ends, and end as that ended.
+
+    Args:
+        job: Node's job: the command and its environment.
+        fd: The socket to the runner.
+        become: Puts a job's command in the place of the process.
+    """
+    # Open to the end of this process: the runner kills what has closed it, and would not see how it ends.
+    runner = socket.socket(fileno=fd)
+    ours, theirs = socket.socketpair()
+    pid = os.fork()
+    if pid == 0:
+        syscalls.end_with_parent()
+        # Out of the way first: one may be where the other one goes.
+        here, there = move_away(os.dup(theirs.fileno())), move_away(os.dup(fd))
+        os.dup2(here, _HELPER)
+        os.dup2(there, _RUNNER)
+        become(job)
+    theirs.close()
+    os._exit(_Helper(pid, runner, ours).run())
+
+
+class _Helper:
+    def __init__(self, pid: int, runner: socket.socket, node: socket.socket) -> None:
+        self._pid = pid
+        self._runner = runner
+        self._node = node
+        self._held: list[int] = []
+        self._interrupts = 0
+
+    def run(self) -> int:
+        wake, woken = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
+        for number in (signal.SIGINT, signal.SIGCHLD):
+            signal.signal(number, lambda *_: None)
+        poll = select.poll()
+        for fd in (wake, self._runner.fileno(), self._node.fileno()):
+            poll.register(fd, select.POLLIN)
+        while True:
+            ready = dict(poll.poll())
+            # An interrupt is of the cell that runs, so it goes on before the next cell does.
+            if wake in ready and signal.SIGINT in os.read(wake, 4096):
+                self._interrupt()
+            status = self._reap()
+            if status is not None:
+                return status
+            if self._node.fileno() in ready and not self._opened():
+                poll.unregister(self._node)  # its end follows
+            if self._runner.fileno() in ready and not self._pass_on():
+                return 0  # and Node ends with this process
+
+    def _interrupt(self) -> None:
+        # One for each cell: a second one that comes at the cell's end would find Node without a handler, and end it.
+        self._interrupts += 1
+        if self._interrupts == 1:
+            os.kill(self._pid, signal.SIGINT)
+        else:
+            process_tree.send(process_tree.trees([self._pid], process_tree.parents()) - {self._pid}, signal.SIGINT)
+
+    def _pass_on(self) -> bool:
+        data, fds, _, _ = socket.recv_fds(self._runner, REQUEST.size, MAX_FDS)
+        if not data:
+            return False
+        (number,) = REQUEST.unpack(data)
+        self._let_go()
+        cell, self._held = read_job(fds[0]), fds[1:]
+        fields = {
+            "number": number,
+            "base": f"/proc/{os.getpid()}/fd/",
+            "fds": self._held,
+            "code": cell.code.decode("utf-8", "replace"),
+            "args": cell.args,
+            "env": cell.env,
+            "cwd": cell.cwd,
+            "calm": self._interrupts == 0,
+        }
+        self._interrupts = 0
+        try:
+            self._node.sendall(json.dumps(fields).encode() + b"\n")
+        except OSError:
+            self._let_go()  # Node is about to end
+        return True
+
+    def _opened(self) -> bool:
+        """Take Node's word that it has the cell's descriptors, and tell whether it is still there."""
+        try:
+            data = self._node.recv(64)
+        except OSError:
+            data = b""
+        self._let_go()
+        return bool(data)
+
+    def _let_go(self) -> None:
+        for fd in self._held:
+            os.close(fd)
+        self._held = []
+
+    def _reap(self) -> int | None:
+        """Reap what has ended, orphans of cells too, and return Node's exit code once it is among them."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return 1
+            if pid == 0:
+                return None
+            if pid == self._pid:
+                return _end_alike(status)
+
+
+def _end_alike(status: int) -> int:
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        if number not in {signal.SIGKILL, signal.SIGSTOP}:
+            signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+    return os.waitstatus_to_exitcode(status) & 0xFF

@@ -1,0 +1,96 @@
+"""Sees a workspace on a disk grow over its size, which no file system stops.
+
+A workspace in memory is full when it is full. One on the node's disk is not: the kubelet looks now and then and ends
+the whole pod, and the disk may be full by then.
+"""
+
+import contextlib
+import os
+import stat
+from collections.abc import Collection, Iterable, Iterator
+from typing import Final
+
+from sandpod_runner.limits.mounts import in_memory
+
+_BLOCK: Final = 512
+_LEAST: Final = 1024
+"""Bytes that a file counts at least: its name and its inode take room, be it empty."""
+_RATE: Final = 1024 * 1024 * 1024
+"""Bytes a second that programs may write at most: how soon the next look must be."""
+_SOONEST: Final = 0.1
+_LATEST: Final = 2.0
+_SHARE: Final = 10
+"""A look may take this part of the time: where there are many files it takes a while."""
+
+
+class DiskWatch:
+    """Adds up what a folder holds.
+
+    Args:
+        folder: The workspace.
+        limit: Its size, bytes.
+    """
+
+    def __init__(self, folder: str, limit: int) -> None:
+        self._folder = folder
+        self._device = os.stat(folder).st_dev
+        self.limit = limit
+
+    def used(self, pids: Iterable[int] = ()) -> int:
+        """Return the bytes in use.
+
+        Args:
+            pids: Processes whose open files count too: a file that has no name any more takes room until it is closed.
+        """
+        total = 0
+        seen: set[int] = set()
+        for info in self._files(pids):
+            if info.st_nlink != 1 or not stat.S_ISREG(info.st_mode):
+                if info.st_ino in seen:
+                    continue
+                seen.add(info.st_ino)
+            total += max(info.st_blocks * _BLOCK, _LEAST)
+        return total
+
+    def pause(self, used: int, cost: float) -> float:
+        """Return in how many seconds to look again.
+
+        Args:
+            used: What the last look found, bytes.
+            cost: How long that took, seconds.
+        """
+        return max(min(max((self.limit - used) / _RATE, _SOONEST), _LATEST), _SHARE * cost)
+
+    def _files(self, pids: Iterable[int]) -> Iterator[os.stat_result]:
+        folders = [self._folder]
+        while folders:
+            with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:
+                for entry in entries:
+                    with contextlib.suppress(OSError):
+                        info = entry.stat(follow_symlinks=False)
+                        if info.st_dev != self._device:
+                            continue
+                        if stat.S_ISDIR(info.st_mode):
+                            folders.append(entry.path)
+                        yield info
+        for pid in pids:
+            yield from self._nameless(pid)
+
+    def _nameless(self, pid: int) -> Iterator[os.stat_result]:
+        with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as entries:
+            for entry in entries:
+                with contextlib.suppress(OSError):
+                    info = entry.stat()
+                    if info.st_nlink == 0 and info.st_dev == self._device:
+                        yield info
+
+
+def find_disk_watch(folder: str, limit: int | None, told: Collection[str] = ()) -> DiskWatch | None:
+    """Return a watch over the workspace, or None where its file system keeps the limit or there is none.
+
+    Args:
+        folder: The workspace.
+        limit: Its size, bytes.
+        told: Folders whose files are in memory though it may not look so: gVisor shows the same file system for all.
+    """
+    return None if limit is None or folder in told or in_memory(folder) else DiskWatch(folder, limit)

@@ -1,0 +1,245 @@
+"""Sees memory running out before the kernel does, so that one run ends and says why, and not the whole sandbox.
+
+In a pod the cgroup says what is used (version 1 and 2); under the local backend, which has none, processes and files in
+memory are added up. What to do about it is decided by the caller.
+"""
+
+import os
+import time
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from sandpod_runner.ipc import process_tree
+from sandpod_runner.limits.mounts import in_memory
+
+_MIB: Final = 1024 * 1024
+_GVISOR: Final = 96 * _MIB
+"""What gVisor's own kernel takes, about 35 MiB, and what programs take there until they are ended."""
+_UNLIMITED: Final = 2**60
+_RATE: Final = 4096 * _MIB
+"""Bytes a second that programs may fill at most: how soon the next look must be."""
+_RESIDENT: Final = ("RssAnon", "RssShmem")
+_INODE: Final = 1024
+"""Bytes that the kernel keeps for a file in memory, be it empty."""
+_SOONEST: Final = 0.002
+_LATEST: Final = 0.25
+
+
+class Source(Protocol):
+    """Where the figures come from."""
+
+    @property
+    def limit(self) -> int:
+        """The limit, bytes."""
+        ...
+
+    def used(self, over: int) -> int:
+        """Return the bytes in use that can't be had back. Below `over` a rough figure that is too high will do."""
+        ...
+
+    def kills(self) -> int:
+        """Return how often the kernel has killed for want of memory."""
+        ...
+
+    @property
+    def patience(self) -> int:
+        """How many times as long as a look took the next one waits at least: looking must not be all that is done."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Cgroup:
+    """A pod's own control group. What the kernel can drop, the cache of files, is not counted as used."""
+
+    limit: int
+    usage: str
+    stat: str
+    events: str
+    cache: tuple[str, ...]
+    patience: int = 0
+
+    def used(self, over: int) -> int:
+        """See `Source`."""
+        usage = int(_read(self.usage))
+        if usage < over:
+            return usage
+        stat = _fields(self.stat)
+        return usage - sum(stat.get(name, 0) for name in self.cache)
+
+    def kills(self) -> int:
+        """See `Source`."""
+        try:
+            return _fields(self.events).get("oom_kill", 0)
+        except OSError:
+            return 0
+
+
+class Gvisor:
+    """A pod under gVisor, which counts what programs use, but calls the node's memory the limit.
+
+    What it maps of files, as of the image's, is the node's, which can drop it. Files in folders that the node keeps in
+    memory are under the pod's limit, and so is gVisor's own kernel: neither is in its figures.
+    """
+
+    patience: Final = 1
+
+    def __init__(self, limit: int, usage: str, folders: Iterable[str], meminfo: str = "/proc/meminfo") -> None:
+        self.limit = limit
+        self._usage = usage
+        self._meminfo = meminfo
+        self._overhead = max(_GVISOR, limit // 8)
+        self._folders = {os.stat(folder).st_dev: folder for folder in folders if not in_memory(folder)}
+
+    def used(self, over: int) -> int:
+        """See `Source`."""
+        files = sum(_folder_bytes(folder) for folder in self._folders.values())
+        usage = int(_read(self._usage)) + files + self._overhead
+        return usage if usage < over else usage - _sizes(self._meminfo).get("Mapped", 0)
+
+    def kills(self) -> int:
+        """See `Source`: the sandbox ends with its kernel."""
+        return 0
+
+
+class ProcessSum:
+    """The runner and all that comes from it, and the files in memory, for a limit that no cgroup keeps."""
+
+    patience: Final = 4  # where there are many processes a look takes a while
+
+    def __init__(self, limit: int, folders: Iterable[str]) -> None:
+        self.limit = limit
+        self._folders = {os.stat(folder).st_dev: folder for folder in folders if in_memory(folder)}
+
+    def used(self, over: int) -> int:
+        """See `Source`."""
+        files = sum(_folder_bytes(folder) for folder in self._folders.values())
+        rough = _added("status", _RESIDENT)
+        if rough[0] + max(rough[1], files) < over:
+            return rough[0] + max(rough[1], files)
+        # Forked processes share memory until they write to it: here each page is counted once.
+        exact = _added("smaps_rollup", ("Pss_Anon", "Pss_Shmem"))
+        return exact[0] + max(exact[1], files)
+
+    def kills(self) -> int:
+        """See `Source`: the kernel knows nothing of this limit."""
+        return 0
+
+
+class Watch:
+    """Decides when memory is running out. It looks when it is told to and says when to look again."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._threshold = source.limit - max(source.limit // 20, 24 * _MIB)
+        self._line = self._threshold
+
+    @property
+    def limit(self) -> int:
+        """The limit, bytes."""
+        return self._source.limit
+
+    def rest(self) -> None:
+        """Take what is used now, with nothing running, as given.
+
+        Files in memory may fill it almost, and the run that would delete them must not be ended for it.
+        """
+        used = self._used()
+        self._line = max(self._threshold, used + (self.limit - used) // 2)
+
+    def look(self) -> tuple[bool, float]:
+        """Return whether too much is used, and in how many seconds to look again."""
+        begin = time.monotonic()
+        room = self._line - self._used()
+        pause = min(max(room / _RATE, _SOONEST), _LATEST)
+        return room < 0, max(pause, self._source.patience * (time.monotonic() - begin))
+
+    def kills(self) -> int:
+        """Return how often the kernel has killed for want of memory."""
+        return self._source.kills()
+
+    def _used(self) -> int:
+        try:
+            return self._source.used(self._threshold)
+        except (OSError, ValueError):
+            return 0  # figures that can't be read now may be there at the next look
+
+
+def find_watch(
+    limit: int | None, folders: Iterable[str], told: Collection[str] = (), base: str = "/sys/fs/cgroup"
+) -> Watch | None:
+    """Return a watch over this sandbox's memory, or None where nothing limits it.
+
+    Args:
+        limit: Bytes that the settings say. A cgroup's own limit counts if it is no larger.
+        folders: Folders whose files may be in memory.
+        told: Folders whose files are though it may not look so.
+        base: Where the cgroup's files are.
+    """
+    version_2 = ("memory.max", "memory.current", "memory.stat", "memory.events")
+    version_1 = ("limit_in_bytes", "usage_in_bytes", "stat", "oom_control")
+    for prefix, names, cache in (
+        (f"{base}/", version_2, ("inactive_file", "active_file", "slab_reclaimable")),
+        (f"{base}/memory/memory.", version_1, ("total_inactive_file", "total_active_file")),
+    ):
+        source = _cgroup([prefix + name for name in names], cache, limit, told)
+        if source is not None:
+            return Watch(source)
+    return None if limit is None else Watch(ProcessSum(limit, folders))
+
+
+def _cgroup(
+    paths: list[str], cache: tuple[str, ...], wanted: int | None, told: Collection[str]
+) -> Cgroup | Gvisor | None:
+    try:
+        own = _read(paths[0]).strip()
+        int(_read(paths[1]))
+    except (OSError, ValueError):
+        return None  # not this version
+    if not os.path.exists(paths[2]):  # only there
+        return None if wanted is None else Gvisor(wanted, paths[1], told)
+    if not own.isdecimal() or int(own) >= _UNLIMITED or (wanted is not None and int(own) > wanted):
+        return None
+    return Cgroup(int(own), paths[1], paths[2], paths[3], cache)
+
+
+def _read(path: str) -> str:
+    with open(path) as file:
+        return file.read()
+
+
+def _fields(path: str) -> dict[str, int]:
+    pairs = (line.split() for line in _read(path).splitlines())
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) > 1 and pair[1].isdecimal()}
+
+
+def _added(file: str, names: tuple[str, str]) -> tuple[int, int]:
+    """Add two fields of a file of each own process up; bytes."""
+    first = second = 0
+    for pid in process_tree.trees([os.getpid()], process_tree.parents()):
+        one, two = _two_fields(f"/proc/{pid}/{file}", names) or _two_fields(f"/proc/{pid}/status", _RESIDENT) or (0, 0)
+        first, second = first + one, second + two
+    return first, second
+
+
+def _two_fields(path: str, names: tuple[str, str]) -> tuple[int, int] | None:
+    """Return two fields of a file, bytes, or None where it can't be looked into.
+
+    A program can close its `smaps_rollup` to its own user, but not its `status`.
+    """
+    try:
+        values = _sizes(path)
+    except OSError:
+        return None
+    return values.get(names[0], 0), values.get(names[1], 0)
+
+
+def _sizes(path: str) -> dict[str, int]:
+    """Return the fields of a file that are sizes, bytes."""
+    triples = (line.split() for line in _read(path).splitlines())
+    return {triple[0].rstrip(":"): int(triple[1]) * 1024 for triple in triples if triple[2:] == ["kB"]}
+
+
+def _folder_bytes(folder: str) -> int:
+    info = os.statvfs(folder)
+    return (info.f_blocks - info.f_bfree) * info.f_frsize + (info.f_files - info.f_ffree) * _INODE

@@ -1,0 +1,133 @@
+"""Reads what a program shows and passes on what is whole and within the limits.
+
+The program may write anything: at the first thing that is no record it is not listened to any more. At most one
+unfinished record is kept.
+"""
+
+import asyncio
+import math
+import os
+from collections.abc import Callable
+from typing import Final
+
+from sandpod_runner.ipc.display_records import DONE, LIMITS, RECORD, RecordKind
+from sandpod_runner.ipc.jobs import Exit
+from sandpod_runner.protocol.messages import MAX_DISPLAYS, MIME_TYPES
+
+_PIECE: Final = 64 * 1024
+_LAST_PIECES: Final = 16
+"""Pieces to read after the end: more than a pipe holds."""
+_MAX_RESULTS: Final = len(MIME_TYPES)
+
+
+class Shown:
+    """The reading end of one run.
+
+    Args:
+        fd: The pipe's reading end; closed here.
+        display: Called with type, number of the display and bytes of each form of a display.
+        result: Called with type and bytes of each form of a last value; None where there is none.
+        done: Called when the program says that it is over, and how; None where its word is not taken.
+    """
+
+    def __init__(
+        self,
+        fd: int,
+        display: Callable[[str, int, bytes], None],
+        result: Callable[[str, bytes], None] | None = None,
+        done: Callable[[Exit], None] | None = None,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._fd = fd
+        self._display = display
+        self._result = result
+        self._done = done
+        self._buffer = bytearray()
+        self._reading = False
+        self._index = -1
+        self.forms = 0
+        """How many forms of displays were passed on."""
+        self.results = 0
+        """How many forms of a last value were."""
+        self.dropped = 0
+        """How many were too large or too many."""
+        os.set_blocking(fd, False)
+
+    def resume(self) -> None:
+        """Read whatever comes."""
+        if not self._reading and self._fd >= 0:
+            self._reading = True
+            self._loop.add_reader(self._fd, self._read)
+
+    def pause(self) -> None:
+        """Leave what comes in the pipe: the program waits when it is full."""
+        if self._reading:
+            self._reading = False
+            self._loop.remove_reader(self._fd)
+
+    def drain(self) -> None:
+        """Read what is left in the pipe after the end, and close it."""
+        for _ in range(_LAST_PIECES):
+            if not self._read():
+                break
+        self.close()
+
+    def close(self) -> None:
+        """Read nothing more."""
+        self.pause()
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        self._buffer.clear()
+
+    def _read(self) -> bool:
+        """Read one piece and tell whether there may be more."""
+        if self._fd < 0:
+            return False
+        try:
+            data = os.read(self._fd, _PIECE)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        self._buffer += data
+        if not data or not self._take():
+            self.close()
+            return False
+        return True
+
+    def _take(self) -> bool:
+        """Pass whole records on, and tell whether all of it was records."""
+        while len(self._buffer) >= RECORD.size:
+            kind, mime, size = RECORD.unpack_from(self._buffer)
+            if kind not in LIMITS or mime >= len(MIME_TYPES) or size > LIMITS[kind]:
+                return False
+            end = RECORD.size + size
+            if len(self._buffer) < end:
+                break
+            data = bytes(self._buffer[RECORD.size : end])
+            del self._buffer[:end]
+            if not self._pass_on(kind, MIME_TYPES[mime], data):
+                return False
+        return True
+
+    def _pass_on(self, kind: int, mime: str, data: bytes) -> bool:
+        match kind:
+            case RecordKind.DISPLAY | RecordKind.FORM if self.forms < MAX_DISPLAYS:
+                if kind == RecordKind.DISPLAY:
+                    self._index += 1
+                self._display(mime, max(0, self._index), data)
+                self.forms += 1
+            case RecordKind.RESULT if self._result is not None and self.results < _MAX_RESULTS:
+                self._result(mime, data)
+                self.results += 1
+            case RecordKind.DROPPED:
+                self.dropped += 1
+            case RecordKind.DONE if self._done is not None and len(data) == DONE.size:
+                code, cpu, max_rss = DONE.unpack(data)
+                if math.isfinite(cpu):
+                    self._done(Exit(code << 8, max(0.0, cpu), max(0, max_rss)))
+                return False  # it has nothing more to say
+            case _:
+                return False
+        return True

@@ -1,0 +1,176 @@
+"""Files in the workspace that hold what a run's log has no room for in memory.
+
+They count in the workspace's quota, and a full disk is no fault: output that can't be written is dropped. Programs can
+change or remove these files, which are their own output: what is read is checked. Writing is not left to a thread: it
+goes to the system's cache, in pieces of 64 KiB.
+"""
+
+import contextlib
+import os
+from array import array
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from sandpod_runner.output.output_log import Block, Extent
+from sandpod_runner.protocol.messages import HIDDEN
+
+FILE_SIZE: Final = 16 * 1024 * 1024
+"""Bytes of one run's file."""
+TOTAL: Final = 64 * 1024 * 1024
+"""Bytes of all files together."""
+_PREFIX: Final = "log-"
+_FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class SpillFolder:
+    """The folder of these files, and what they take together."""
+
+    def __init__(self, workspace: str, *, total: int = TOTAL) -> None:
+        self._path = os.path.join(workspace, HIDDEN)
+        self._free = total
+        self.make_room: Callable[[], bool] = lambda: False
+        """Gives something back, and tells whether there was anything."""
+
+    def clear(self) -> None:
+        """Remove what another runner left here: a workspace may be older than its sandbox."""
+        with contextlib.suppress(OSError), _open_folder(self._path) as folder:
+            for name in os.listdir(folder):
+                if name.startswith(_PREFIX):
+                    self._unlink(name, folder)
+        self._leave()
+
+    def create(self) -> tuple[int, str]:
+        """Return a new file's descriptor and name.
+
+        Raises:
+            OSError: There is no room, or a program put something else in the folder's place.
+        """
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(self._path, mode=0o700)
+        name = f"{_PREFIX}{os.urandom(8).hex()}"
+        with _open_folder(self._path) as folder:
+            return os.open(name, _FLAGS, 0o600, dir_fd=folder), name
+
+    def remove(self, name: str) -> None:
+        """Remove a file, and the folder with the last one."""
+        with contextlib.suppress(OSError), _open_folder(self._path) as folder:
+            self._unlink(name, folder)
+        self._leave()
+
+    def take(self, size: int) -> bool:
+        """Take so many bytes of what all may have, and tell whether they were there."""
+        while self._free < size:
+            if not self.make_room():
+                return False
+        self._free -= size
+        return True
+
+    def give(self, size: int) -> None:
+        """Give bytes back."""
+        self._free += size
+
+    def _unlink(self, name: str, folder: int) -> None:
+        with contextlib.suppress(OSError):
+            os.unlink(name, dir_fd=folder)
+
+    def _leave(self) -> None:
+        with contextlib.suppress(OSError):
+            os.rmdir(self._path)
+
+
+class SpillFile:
+    """One run's file, written in a circle: made with its first block, as large as it may and can be."""
+
+    def __init__(self, folder: SpillFolder, *, size: int = FILE_SIZE) -> None:
+        self._folder = folder
+        self._limit = size
+        self._fd = -1
+        self._name = ""
+        self._next = 0
+        self.extents: deque[Extent] = deque()
+        self.size = 0
+        """Bytes of the file."""
+
+    def put(self, block: Block) -> None:
+        """Take a block over the oldest ones, or drop it where there is no room for it."""
+        data = b"".join((block.data, block.marks))
+        if len(data) > self._limit:
+            return
+        if self._next + len(data) > self._limit:
+            self._turn()
+        if not self._write(data):
+            # The disk or the share of it is full: from now on the circle is as large as the file could become.
+            if len(data) > self.size:
+                return
+            self._limit = self.size
+            self._turn()
+            if not self._write(data):
+                return
+        self.extents.append(Extent(block.start, block.end, block.offsets, self._next, len(data)))
+        self._next += len(data)
+
+    def load(self, extent: Extent) -> Block | None:
+        """Return a block; None, and forget it, when somebody changed what was written."""
+        length = extent.end - extent.start
+        try:
+            raw = os.pread(self._fd, extent.length, extent.position)
+        except OSError:
+            raw = b""
+        marks = array("I")
+        if len(raw) == extent.length:
+            marks.frombytes(raw[length:])
+        if sum(mark >> 1 for mark in marks) != length:
+            self.extents.remove(extent)
+            return None
+        return Block(extent.start, extent.offsets, raw[:length], marks)
+
+    def close(self) -> None:
+        """Remove the file."""
+        self.extents.clear()
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+            self._folder.remove(self._name)
+        self._folder.give(self.size)
+        self.size = self._next = 0
+
+    def _write(self, data: bytes) -> bool:
+        """Write at the next place and tell whether all of it could be."""
+        end = self._next + len(data)
+        grown = max(0, end - self.size)
+        if not self._folder.take(grown):
+            return False
+        try:
+            if self._fd < 0:
+                self._fd, self._name = self._folder.create()
+            self._forget(self._next, end)
+            whole = os.pwrite(self._fd, data, self._next) == len(data)
+        except OSError:
+            whole = False
+        if whole:
+            self.size += grown
+        else:
+            self._folder.give(grown)
+        return whole
+
+    def _turn(self) -> None:
+        """Go on at the file's beginning: what is left behind the place is the oldest."""
+        self._forget(self._next, self._limit + 1)
+        self._next = 0
+
+    def _forget(self, begin: int, end: int) -> None:
+        while self.extents:
+            oldest = self.extents[0]
+            if oldest.position >= end or oldest.position + oldest.length <= begin:
+                break
+            self.extents.popleft()
+
+
+@contextlib.contextmanager
+def _open_folder(path: str) -> Iterator[int]:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)

@@ -1,0 +1,238 @@
+"""A program's standard streams, seen from the runner: output to frames, frames to input.
+
+Nothing here grows without bound: output is read only as fast as it can be sent, so that a slow reader slows the
+program, and input that nobody reads is kept up to a limit.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final, Self
+
+from sandpod_runner.protocol.messages import OUT_PIECE
+
+MAX_WAITING_INPUT: Final = 8 * 1024 * 1024
+"""Input of one run that its program has not read yet, bytes. More of it ends the run."""
+
+
+LAST_WORDS: Final = 4096
+"""Bytes of stderr that are looked at."""
+
+
+class Output:
+    """Both output streams of one run.
+
+    Args:
+        fds: The reading ends of stdout's and stderr's pipes; they are closed here.
+        limit: Bytes of both together that are passed on.
+        send: Called with the stream's name, the offset and each piece.
+        over: Called once when there is more than the limit.
+    """
+
+    def __init__(
+        self, fds: dict[str, int], limit: int, send: Callable[[str, int, bytes], None], over: Callable[[], None]
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._open = dict(fds)
+        self._limit = limit
+        self._send = send
+        self._over = over
+        self._reading = False
+        self.counts = dict.fromkeys(fds, 0)
+        self.last_words = b""
+        """The end of stderr: what a runtime says when it gives up."""
+        self.limit_passed = False
+        for fd in fds.values():
+            os.set_blocking(fd, False)
+
+    def resume(self) -> None:
+        """Read whatever comes."""
+        if not self._reading:
+            self._reading = True
+            for name, fd in self._open.items():
+                self._loop.add_reader(fd, self._read, name)
+
+    def pause(self) -> None:
+        """Leave what comes in the pipes: the program waits when they are full."""
+        if self._reading:
+            self._reading = False
+            for fd in self._open.values():
+                self._loop.remove_reader(fd)
+
+    def drain(self) -> None:
+        """Read what is left in the pipes after the program's end, and close them."""
+        self.pause()
+        for name in list(self._open):
+            # A pipe holds no more than this many pieces, unless somebody is left who goes on writing.
+            for _ in range(16):
+                if not self._read(name):
+                    break
+        self.close()
+
+    def release(self) -> list[int]:
+        """Read what is left in the pipes, and return those that somebody may still write to: they are the caller's."""
+        self.pause()
+        for name in list(self._open):
+            for _ in range(16):
+                if not self._read(name):
+                    break
+        fds, self._open = list(self._open.values()), {}
+        return fds
+
+    def close(self) -> None:
+        """Read nothing more."""
+        self.pause()
+        for name in list(self._open):
+            os.close(self._open.pop(name))
+
+    def _read(self, name: str) -> bool:
+        """Pass one piece on and tell whether there may be more."""
+        fd = self._open.get(name)
+        if fd is None:
+            return False
+        try:
+            data = os.read(fd, OUT_PIECE)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        if not data:
+            self._loop.remove_reader(fd)
+            os.close(self._open.pop(name))
+            return False
+        self._pass_on(name, data)
+        return not self.limit_passed
+
+    def _pass_on(self, name: str, data: bytes) -> None:
+        room = self._limit - sum(self.counts.values())
+        offset = self.counts[name]
+        self.counts[name] += min(len(data), room)
+        if room > 0:
+            self._send(name, offset, data[:room])
+        if name == "stderr":
+            self.last_words = (self.last_words + data)[-LAST_WORDS:]
+        if len(data) > room:
+            self.limit_passed = True
+            self.close()
+            self._over()
+
+
+class Input:
+    """The writing end of a pipe that becomes a program's input; closed here."""
+
+    def __init__(self, fd: int) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._fd = fd
+        self._waiting = bytearray()
+        self._ending = False
+        self.taken = 0  # bytes that were given
+        os.set_blocking(fd, False)
+
+    def feed(self, data: bytes) -> bool:
+        """Take input, and tell whether it could be kept."""
+        self.taken += len(data)
+        if self._fd < 0 or self._ending:
+            return True  # a program that closed its input, or what comes after the end, is nobody's loss
+        if len(self._waiting) + len(data) > MAX_WAITING_INPUT:
+            return False
+        was_waiting = bool(self._waiting)
+        self._waiting += data
+        if not was_waiting:
+            self._write()
+        return True
+
+    def end(self) -> None:
+        """Close the input after all that was given."""
+        self._ending = True
+        if not self._waiting:
+            self.close()
+
+    def close(self) -> None:
+        """Close it now and forget what was not read."""
+        if self._fd >= 0:
+            self._loop.remove_writer(self._fd)
+            os.close(self._fd)
+            self._fd = -1
+        self._waiting.clear()
+
+    def _write(self) -> None:
+        try:
+            while self._waiting:
+                count = os.write(self._fd, memoryview(self._waiting)[:OUT_PIECE].tobytes())
+                del self._waiting[:count]
+        except BlockingIOError:
+            self._loop.add_writer(self._fd, self._write)
+            return
+        except OSError:
+            self.close()
+            return
+        self._loop.remove_writer(self._fd)
+        if self._ending:
+            self.close()
+
+
+class Pairs:
+    """Pipes that are being made for a program: what nobody keeps is closed, whatever happens meanwhile."""
+
+    def __init__(self) -> None:
+        self._open: set[int] = set()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for fd in self._open:
+            os.close(fd)
+
+    def open(self) -> tuple[int, int]:
+        """Return the reading and the writing end of a new pipe.
+
+        Raises:
+            OSError: No more descriptors can be had.
+        """
+        ends = os.pipe2(os.O_CLOEXEC)
+        self._open.update(ends)
+        return ends
+
+    def add(self, fd: int) -> int:
+        """Take an open descriptor among them, and return it."""
+        self._open.add(fd)
+        return fd
+
+    def keep(self, *fds: int) -> None:
+        """Leave these open: they are somebody else's now."""
+        self._open.difference_update(fds)
+
+
+@dataclass(slots=True)
+class Pipes:
+    """The runner's ends of a program's streams."""
+
+    stdin: Input | None
+    outputs: dict[str, int] = field(default_factory=dict)
+    shown: int | None = None
+
+    def close(self) -> None:
+        """Close what is still open."""
+        if self.stdin is not None:
+            self.stdin.close()
+        for fd in (*self.outputs.values(), *([] if self.shown is None else [self.shown])):
+            os.close(fd)
+        self.outputs, self.shown = {}, None
+
+
+def make_pipes(*, stdin: bool, shows: bool) -> tuple[Pipes, list[int]]:
+    """Return the runner's ends and the program's: input (or none at all), output, errors, and what it shows.
+
+    Raises:
+        OSError: No more descriptors can be had.
+    """
+    with Pairs() as pairs:
+        read, write = pairs.open() if stdin else (pairs.add(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)), -1)
+        out, out_write = pairs.open()
+        err, err_write = pairs.open()
+        shown, shown_write = pairs.open() if shows else (None, -1)
+        theirs = [read, out_write, err_write, *([shown_write] if shows else ())]
+        pairs.keep(*theirs, out, err, *([write] if stdin else ()), *(() if shown is None else [shown]))
+    return Pipes(Input(write) if stdin else None, {"stdout": out, "stderr": err}, shown), theirs

@@ -1,0 +1,159 @@
+"""The languages of this sandbox: Python, JavaScript, shell where the image has them, and those that its template adds.
+
+What can be run is found out once, at the start, from what is there. A language of the template is a command line with
+the code's file in it, and nothing more.
+"""
+
+import json
+import os
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sandpod_runner.processes.environment import find_program
+from sandpod_runner.protocol.messages import LANGUAGE, LANGUAGES
+
+FILE: Final = "{file}"
+"""What stands in a command line for the code's file."""
+MAX_LANGUAGES: Final = 16
+_EXTENSION: Final = re.compile(r"(\.[A-Za-z0-9_]{1,15})?", re.ASCII)
+_WRONG: Final = "a language is a name, a command with {file} in it, and an extension"
+
+PACKAGES: Final = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))
+"""The folder that the runner's own package lies in."""
+_TRY: Final = (
+    "import sys; sys.path[0] = sys.argv[1]; "
+    "from sandpod_runner.python import context; from sandpod_runner.zygote import server; "
+    "print('.'.join(map(str, sys.version_info[:3])))"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CommandLanguage:
+    """A language that a command line runs."""
+
+    name: str
+    command: tuple[str, ...]
+    extension: str = ""
+
+    def command_for(self, file: str) -> list[str]:
+        """Return the command line that runs a file."""
+        return [word.replace(FILE, file) for word in self.command]
+
+
+@dataclass(frozen=True, slots=True)
+class Python:
+    """The interpreter that starts programs. `version` is empty where it runs no Python code of anybody's."""
+
+    program: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Languages:
+    """What runs code here; None where there is none."""
+
+    python: Python
+    node: str | None
+    shell: str | None
+    commands: Mapping[str, CommandLanguage]
+    versions: Mapping[str, str]
+    """All that can be run, by name; the version is empty where it is not known."""
+
+
+def read_languages(text: str) -> tuple[CommandLanguage, ...]:
+    """Return the languages that a template adds.
+
+    Args:
+        text: A list of objects with name, command and extension, as JSON; empty for none.
+
+    Raises:
+        ValueError: It is not that; says what it should be.
+    """
+    rows = json.loads(text or "[]")
+    if not isinstance(rows, list) or len(rows) > MAX_LANGUAGES:
+        raise ValueError(f"it is a list of at most {MAX_LANGUAGES} languages")
+    return tuple(_language(row) for row in rows)
+
+
+def _language(row: Any) -> CommandLanguage:
+    if not isinstance(row, dict):
+        raise ValueError(_WRONG)  # noqa: TRY004 - the caller tells all of it in one way
+    name, command, extension = row.get("name"), row.get("command"), row.get("extension", "")
+    if not isinstance(command, list) or not command or not all(_is_word(word) for word in command):
+        raise ValueError(_WRONG)
+    if not any(FILE in word for word in command[1:]):
+        raise ValueError(_WRONG)
+    if not isinstance(name, str) or not LANGUAGE.fullmatch(name) or name in LANGUAGES:
+        raise ValueError(_WRONG)
+    if not isinstance(extension, str) or not _EXTENSION.fullmatch(extension):
+        raise ValueError(_WRONG)
+    return CommandLanguage(name, tuple(command), extension)
+
+
+def _is_word(value: Any) -> bool:
+    return isinstance(value, str) and bool(value) and "\0" not in value
+
+
+def find_python(name: str | None, env: Mapping[str, str]) -> Python:
+    """Return the interpreter of programs: the image's where it can be that, and else the runner's own for itself.
+
+    Args:
+        name: What it is called in the image; None means that the runner's own is the image's.
+        env: The environment of programs.
+    """
+    if name is None:
+        return Python(sys.executable, ".".join(map(str, sys.version_info[:3])))
+    program = find_program((name,), env["PATH"])
+    version = _ask(env, program, "-s", "-c", _TRY, PACKAGES) if program is not None else ""
+    return Python(program, version) if program is not None and version else Python(sys.executable, "")
+
+
+def find_languages(python: Python, wanted: tuple[CommandLanguage, ...], env: Mapping[str, str]) -> Languages:
+    """Return what can be run here.
+
+    Args:
+        python: The interpreter of programs.
+        wanted: What the template adds; a language whose program is not there is left out.
+        env: The environment of programs.
+    """
+    path = env["PATH"]
+    node, shell = find_program(("node",), path), find_program(("bash", "sh"), path)
+    commands = {}
+    for language in wanted:
+        program = find_program(language.command[:1], path)
+        if program is None:
+            sys.stderr.write(f"there is no {language.name}: {language.command[0]} is not in this image\n")
+        else:
+            commands[language.name] = CommandLanguage(
+                language.name, (program, *language.command[1:]), language.extension
+            )
+    versions = dict.fromkeys(commands, "")
+    if python.version:
+        versions["python"] = python.version
+    if node is not None:
+        versions["javascript"] = _ask(env, node, "--version").removeprefix("v")
+    if shell is not None:
+        versions["shell"] = _ask(env, shell, "-c", "echo $BASH_VERSION") or "POSIX"
+    return Languages(python, node, shell, commands, versions)
+
+
+def _ask(env: Mapping[str, str], program: str, *args: str) -> str:
+    read, write = os.pipe2(os.O_CLOEXEC)
+    actions = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), (os.POSIX_SPAWN_DUP2, write, 1)]
+    try:
+        pid = os.posix_spawn(program, [program, *args], env, file_actions=actions, setsigmask=())
+    except OSError:
+        os.close(read)
+        return ""
+    finally:
+        os.close(write)
+    with open(read, errors="replace") as file:
+        answer = file.read(64).strip()
+    try:
+        _, status = os.waitpid(pid, 0)
+    except ChildProcessError:
+        return answer  # the launcher was faster to reap it
+    return answer if status == 0 else ""

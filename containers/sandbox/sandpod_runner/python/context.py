@@ -1,0 +1,199 @@
+"""A context in its own process: it runs one cell after the other, and variables stay.
+
+The runner sends each cell over a socket, with the descriptors that become 0, 1, 2 and the channel for what the cell
+shows; back go one message when the cell begins and one when it has ended. Interrupts reach the code of a cell and
+nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import socket
+import sys
+import traceback
+from types import TracebackType
+from typing import TYPE_CHECKING, Final
+
+from sandpod_runner.ipc.descriptors import move_away
+from sandpod_runner.ipc.jobs import MAX_FDS, REQUEST, Job, Kind, Message, read_job
+from sandpod_runner.python import display_channel, program
+from sandpod_runner.python.interpreter import Interpreter
+
+if TYPE_CHECKING:
+    import asyncio
+
+_STREAMS: Final = (0, 1, 2)
+_NESTED: Final = "asyncio.run() cannot be called from a running event loop"
+_HINT: Final = "This cell awaits at its top level: await the coroutine there, in place of asyncio.run()."
+
+
+def serve(job: Job, fd: int) -> int:
+    """Run cells until the runner closes its end of the socket."""
+    kind = _interpreter()
+    program.set_up(job)
+    sys.path[0] = ""
+    sys.excepthook = _tell
+    _hold_interrupts()
+    context = _Context(socket.socket(fileno=fd), kind)
+    while context.take():
+        pass
+    return 0
+
+
+def _interpreter() -> type[Interpreter]:
+    """Return what evaluates cells: IPython, or plain Python where that is missing or of no use.
+
+    Called before the workspace is on the path: what lies there is not meant to be imported from here.
+    """
+    try:
+        from sandpod_runner.python.ipython import IPythonInterpreter  # noqa: PLC0415 - for contexts alone, and not everywhere
+    except Exception:  # noqa: BLE001 - somebody's library may fail in any way
+        return Interpreter
+    return IPythonInterpreter
+
+
+def _begin(kind: type[Interpreter]) -> Interpreter:
+    names = vars(program.main_module(""))
+    del names["__file__"], names["__loader__"]
+    return kind(names)
+
+
+class _Context:
+    def __init__(self, sock: socket.socket, kind: type[Interpreter]) -> None:
+        self._sock = sock
+        self._pid = os.getpid()
+        try:
+            self._interpreter = _begin(kind)
+        except Exception:  # noqa: BLE001 - IPython could not be set up: where nothing can be written, say
+            self._interpreter = _begin(Interpreter)
+
+    def take(self) -> bool:
+        """Run the next cell, and tell whether there was one."""
+        self._wait()
+        data, fds, _, _ = socket.recv_fds(self._sock, REQUEST.size, MAX_FDS)
+        if not data:
+            return False
+        (number,) = REQUEST.unpack(data)
+        cell = read_job(fds[0])
+        _place(fds[1:-1])
+        channel = display_channel.Channel(move_away(fds[-1]))
+        display_channel.use(channel)
+        before = _used()
+        status = self._interruptible(number, cell, channel)
+        channel.close()
+        cpu, max_rss = _used()
+        _place([os.open(os.devnull, os.O_RDWR)] * len(_STREAMS))
+        _flush()  # what could not be written must not come in the next cell
+        self._sock.send(Message(Kind.EXITED, number, 0, (status & 0xFF) << 8, cpu - before[0], max_rss).pack())
+        return True
+
+    def _wait(self) -> None:
+        """Wait for the next cell; what was left to the event loop goes on meanwhile."""
+        if self._interpreter.has_loop:
+            self._interpreter.wait(self._readable())
+
+    async def _readable(self) -> None:
+        import asyncio  # noqa: PLC0415 - there already, where this runs
+
+        loop = asyncio.get_running_loop()
+        ready = loop.create_future()
+        loop.add_reader(self._sock, _set, ready)
+        try:
+            await ready
+        finally:
+            loop.remove_reader(self._sock)
+
+    def _interruptible(self, number: int, cell: Job, channel: display_channel.Channel) -> int:
+        status = 1
+        try:
+            try:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+                self._sock.send(Message(Kind.READY, number).pack())
+                status = self._run(cell, channel)
+                program.show_figures()
+            finally:
+                _hold_interrupts()
+        except BaseException:  # noqa: BLE001 - an interrupt after the cell's code, or its standard error is gone
+            _hold_interrupts()
+        if os.getpid() != self._pid:
+            _flush()
+            os._exit(status & 0xFF)  # forked by the cell, and through with it
+        figures = sys.modules.get("sandpod_runner.python.figures")
+        if figures is not None:
+            figures.forget_open()
+        _flush()
+        return status
+
+    def _run(self, cell: Job, channel: display_channel.Channel) -> int:
+        file = self._interpreter.next_file()
+        try:
+            _apply(cell)
+            value = self._interpreter.run(cell.code, file)
+            if value is not None:
+                for mime, data in self._interpreter.forms(value):
+                    channel.result(mime, data)
+        except SystemExit as error:
+            return program.exit_status(error)
+        except BaseException as error:  # noqa: BLE001 - it is the cell's, and is told as the interpreter tells it
+            # Notes are there from Python 3.11 on.
+            if _NESTED in str(error) and isinstance(error, RuntimeError) and hasattr(error, "add_note"):
+                error.add_note(_HINT)
+            short = self._interpreter.explain(error)
+            if short is None:
+                return abs(program.report(error, file)) and 1
+            sys.stderr.write(short)
+            return 1
+        return 0
+
+
+def _tell(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
+    # The interpreter's own hook may look for the lines in files, and a cell is none.
+    traceback.print_exception(kind, error, where)
+
+
+def _set(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def _apply(cell: Job) -> None:
+    """Change what the cell brings: variables of the environment, arguments, working directory."""
+    os.environ.update(cell.env)
+    if cell.args:
+        sys.argv[1:] = cell.args
+    if cell.cwd:
+        os.chdir(cell.cwd)
+    sys.stdin = sys.__stdin__ = program.standard_input()  # type: ignore[misc]  # as the interpreter sets it
+
+
+def _place(fds: list[int]) -> None:
+    for number, fd in enumerate(fds):
+        os.dup2(fd, number, inheritable=True)
+    for fd in set(fds):
+        os.close(fd)
+
+
+def _hold_interrupts() -> None:
+    while True:
+        try:
+            # Not ignored, which the programs that a thread starts would inherit.
+            signal.signal(signal.SIGINT, lambda *_: None)
+        except KeyboardInterrupt:
+            continue
+        return
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except Exception:  # noqa: BLE001, S112 - any object may stand in for a stream
+            continue
+
+
+def _used() -> tuple[float, int]:
+    """Return the processor time so far, children included, in seconds, and the peak of memory in bytes."""
+    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime, own.ru_maxrss * 1024

@@ -1,0 +1,110 @@
+"""The program's end of the pipe on which it sends what its streams can't carry: what it shows, and its end.
+
+A program that shows nothing pays for one open pipe.
+"""
+
+from __future__ import annotations
+
+import _thread
+import contextlib
+import os
+from collections.abc import Mapping
+
+from sandpod_runner.ipc.display_records import DONE, RECORD, RecordKind
+from sandpod_runner.protocol.messages import MAX_DISPLAY, MAX_DISPLAYS, MAX_RESULT, MIME_TYPES
+
+
+class Channel:
+    """The writing end, in the process that it belongs to: processes forked from it show nothing."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._owner = os.getpid()
+        self._same = _identity(fd)
+        self._lock = _thread.allocate_lock()
+        self._shown = 0
+
+    @property
+    def full(self) -> bool:
+        """Whether what is shown from now on is counted and not sent."""
+        return self._shown >= MAX_DISPLAYS or os.getpid() != self._owner
+
+    def show(self, forms: Mapping[str, bytes]) -> None:
+        """Send a display in its forms, by type, and count those as dropped that are too large or too many."""
+        kind, records = RecordKind.DISPLAY, []
+        for mime, data in forms.items():
+            if self.full or len(data) > MAX_DISPLAY:
+                self.drop()
+                continue
+            self._shown += 1
+            records.append(_record(kind, mime, data))
+            kind = RecordKind.FORM
+        if records:
+            self._write(b"".join(records))
+
+    def result(self, mime: str, data: bytes) -> None:
+        """Send a form of a last value, or count it as dropped where it is too large."""
+        if len(data) > MAX_RESULT:
+            self.drop()
+        else:
+            self._write(_record(RecordKind.RESULT, mime, data))
+
+    def drop(self) -> None:
+        """Count one that is not sent."""
+        self._write(_record(RecordKind.DROPPED, MIME_TYPES[0], b""))
+
+    def done(self, code: int, cpu: float, max_rss: int) -> None:
+        """Say that the program is over, and send nothing more: its end need not be waited for.
+
+        Args:
+            code: Its exit code.
+            cpu: Seconds of processor time that it used.
+            max_rss: Its peak memory, bytes.
+        """
+        self._write(_record(RecordKind.DONE, MIME_TYPES[0], DONE.pack(code, cpu, max_rss)))
+        self.close()
+
+    def close(self) -> None:
+        """Send nothing more."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0 and _identity(fd) == self._same:
+            os.close(fd)
+
+    def _write(self, records: bytes) -> None:
+        with self._lock:
+            # A program may close descriptors that it does not know, and open others in their place.
+            if self._fd < 0 or os.getpid() != self._owner or _identity(self._fd) != self._same:
+                return
+            left = memoryview(records)
+            try:
+                while left:
+                    left = left[os.write(self._fd, left) :]
+            except OSError:
+                pass  # the runner has stopped listening
+            finally:
+                if left:  # half a record: what came after it could not be understood
+                    self.close()
+
+
+def _record(kind: RecordKind, mime: str, data: bytes) -> bytes:
+    return RECORD.pack(kind, MIME_TYPES.index(mime), len(data)) + data
+
+
+def _identity(fd: int) -> tuple[int, int] | None:
+    with contextlib.suppress(OSError):
+        info = os.fstat(fd)
+        return info.st_dev, info.st_ino
+    return None
+
+
+_current: list[Channel] = []
+
+
+def use(channel: Channel) -> None:
+    """Make this the channel of this process."""
+    _current[:] = [channel]
+
+
+def current() -> Channel | None:
+    """Return the channel of this process, or None where nothing listens."""
+    return _current[0] if _current else None

@@ -1,0 +1,154 @@
+"""Figures and images of libraries: each that a program shows, or leaves open at its end, is sent to the runner once.
+
+No library is imported from here: `adopt_*` is called when a program imports one. A figure of matplotlib that was shown
+is closed, as its window would be: the next plot begins a new one, and nothing comes twice. One that is shown without
+waiting stays open and comes when it is closed, or at the end, as it looks then.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from importlib import import_module
+from typing import Any, Final
+
+from sandpod_runner.python import display_channel
+
+_MARK: Final = "_sandpod_shown"
+_OPEN_FIGURES: Final = "matplotlib._pylab_helpers"
+
+
+def adopt_matplotlib(module: Any) -> None:
+    """Make figures come to the runner; called with `matplotlib.backend_bases` when it has just been imported.
+
+    It is the base of the backends without windows, so it makes no difference which of them a program chooses.
+    """
+    manager = module.FigureManagerBase
+    destroy = manager.destroy
+
+    def destroy_shown(self: Any) -> None:
+        if vars(self).pop(_MARK, False):
+            _send(self.canvas.figure)
+        destroy(self)
+
+    def show_all(_: Any, *, block: bool | None = None) -> None:
+        for each in _managers():
+            _mark(each)
+        if block is None:
+            block = not sys.modules["matplotlib"].is_interactive()
+        if block:
+            _close_all()
+
+    manager.show = _mark
+    manager.destroy = destroy_shown
+    # Old ways and new to say how a backend shows all figures.
+    manager.pyplot_show = classmethod(show_all)
+    module._Backend.show = classmethod(show_all)  # noqa: SLF001 - the base class of all backends, but for its name
+
+
+def adopt_pil(module: Any) -> None:
+    """Make `Image.show` show; called with `PIL.ImageShow` when it has just been imported."""
+
+    class Viewer(module.Viewer):  # type: ignore[misc]  # known at run time only
+        def show(self, image: Any, **_: Any) -> bool:
+            channel = display_channel.current()
+            if channel is None:
+                return False
+            data = io.BytesIO()
+            (image if image.mode in {"1", "L", "LA", "P", "RGB", "RGBA"} else image.convert("RGB")).save(data, "PNG")
+            channel.show({"image/png": data.getvalue()})
+            return True
+
+    module.register(Viewer, 0)
+
+
+def adopt_plotly(module: Any) -> None:
+    """Make `Figure.show` show; called with `plotly.io._renderers` when it has just been imported."""
+
+    class Renderer(module.ExternalRenderer):  # type: ignore[misc]  # known at run time only
+        def render(self, figure: Any) -> None:
+            channel = display_channel.current()
+            if channel is not None:
+                channel.show(plotly_forms(figure))
+
+    module.renderers["sandpod"] = Renderer()
+    module.renderers.default = "sandpod"
+
+
+def plotly_forms(figure: Any) -> dict[str, bytes]:
+    """Return a plotly figure as a page and as its data. A picture of it takes a browser, which no sandbox has."""
+    library = import_module("plotly.io")  # which figures themselves do not need
+    # The page fetches the library itself, which is larger than all that a result may hold.
+    html = library.to_html(figure, include_plotlyjs="cdn", validate=False)
+    data = library.to_json(figure, validate=False)
+    return {"text/html": html.encode(errors="replace"), "application/json": data.encode(errors="replace")}
+
+
+def show_open() -> None:
+    """Send the figures that are still open, and close them. What can't be drawn is told on standard error."""
+    if _OPEN_FIGURES not in sys.modules or display_channel.current() is None:
+        return
+    for manager in _managers():
+        _mark(manager)
+        try:
+            _gcf().destroy(manager)
+        except Exception as error:  # noqa: BLE001 - a figure may hold anything
+            sys.stderr.write(f"A figure could not be drawn: {type(error).__name__}: {error}\n")
+
+
+def forget_open() -> None:
+    """Close figures without sending them: the drawing of one was interrupted."""
+    if _OPEN_FIGURES in sys.modules:
+        for manager in _managers():
+            vars(manager).pop(_MARK, None)
+        _close_all()
+
+
+def show_one(figure: Any) -> bool:
+    """Send a figure now if it is an open one, close it, and tell whether it was."""
+    for manager in _managers() if _OPEN_FIGURES in sys.modules else ():
+        if manager.canvas.figure is figure:
+            _mark(manager)
+            _gcf().destroy(manager)
+            return True
+    return False
+
+
+def is_open(figure: Any) -> bool:
+    """Tell whether this is a figure that will come by itself."""
+    return _OPEN_FIGURES in sys.modules and any(manager.canvas.figure is figure for manager in _managers())
+
+
+def draw(figure: Any) -> bytes:
+    """Return a matplotlib figure as PNG."""
+    data = io.BytesIO()
+    figure.savefig(data, format="png", bbox_inches="tight")
+    return data.getvalue()
+
+
+def _mark(manager: Any) -> None:
+    setattr(manager, _MARK, True)
+
+
+def _close_all() -> None:
+    for manager in _managers():
+        _gcf().destroy(manager)
+
+
+def _managers() -> list[Any]:
+    return sorted(_gcf().get_all_fig_managers(), key=lambda manager: manager.num)
+
+
+def _gcf() -> Any:
+    return sys.modules[_OPEN_FIGURES].Gcf
+
+
+def _send(figure: Any) -> None:
+    # An empty figure is what is left when a program asks for one and draws nothing.
+    channel = display_channel.current()
+    if channel is None or not (figure.axes or figure.lines or figure.texts or figure.images or figure.patches):
+        return
+    if channel.full:
+        channel.drop()
+    else:
+        channel.show({"image/png": draw(figure)})

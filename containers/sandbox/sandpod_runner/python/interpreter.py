@@ -1,0 +1,111 @@
+"""Evaluates the cells of a context in plain Python: variables stay, and a last expression's value comes back.
+
+It is also the base of the interpreter that runs where the image has IPython: what is here is the contract of both.
+"""
+
+from __future__ import annotations
+
+import _ast
+import ast
+import linecache
+from collections.abc import Coroutine, Iterable
+from types import CodeType
+from typing import TYPE_CHECKING, Any, Final
+
+from sandpod_runner.python import rich
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from sandpod_runner.python.event_loop import OldRunner
+
+_CO_COROUTINE: Final = 0x80
+
+
+class Interpreter:
+    """One context's evaluator.
+
+    Args:
+        names: The variables, which are those of the module `__main__`.
+    """
+
+    def __init__(self, names: dict[str, Any]) -> None:
+        self.names = names
+        self._cells = 0
+        self._loop: asyncio.Runner | OldRunner | None = None
+
+    def next_file(self) -> str:
+        """Return what the next cell's code is called in tracebacks."""
+        self._cells += 1
+        return f"<cell {self._cells}>"
+
+    def run(self, source: bytes, file: str) -> Any:
+        """Run a cell and return the value of its last line, where that is an expression."""
+        tree, text = self.parse(source, file)
+        # An entry without a time is never looked up on the disk.
+        linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
+        tree = self.transform(tree)
+        last = tree.body.pop() if _has_value(tree, text) else None
+        parts = [_compile(tree, file)]
+        if last is not None:
+            parts.append(_compile(ast.Expression(last.value), file, mode="eval"))
+        if any(part.co_flags & _CO_COROUTINE for part in parts):
+            return self.wait(self._await(parts))
+        return [eval(part, self.names) for part in parts][-1]  # noqa: S307 - running it is the task
+
+    def wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Return what a coroutine returns, in the context's one event loop."""
+        if self._loop is None or self._loop.get_loop().is_closed():
+            # For contexts that await: it takes a third of the first cell's time.
+            from sandpod_runner.python.event_loop import make_runner  # noqa: PLC0415
+
+            self._loop = make_runner()
+        return self._loop.run(coroutine)
+
+    @property
+    def has_loop(self) -> bool:
+        """Whether there is an event loop, in which something may be going on."""
+        return self._loop is not None and not self._loop.get_loop().is_closed()
+
+    def parse(self, source: bytes, file: str) -> tuple[Any, str]:
+        """Return the syntax tree of a cell, and the text that its lines are of."""
+        return parse(source, file), source.decode("utf-8", "replace")
+
+    def transform(self, tree: Any) -> Any:
+        """Return the syntax tree to run."""
+        return tree
+
+    def forms(self, value: Any) -> Iterable[tuple[str, bytes]]:
+        """Return type and bytes of each form of a last value, plain text first."""
+        return rich.forms(value)
+
+    def explain(self, error: BaseException) -> str | None:
+        """Return what is told of an exception in place of its traceback, or None."""
+        del error
+        return None
+
+    async def _await(self, parts: list[CodeType]) -> Any:
+        value = None
+        for part in parts:
+            value = eval(part, self.names)  # noqa: S307 - as above
+            if part.co_flags & _CO_COROUTINE:
+                value = await value
+        return value
+
+
+def parse(source: bytes | str, file: str) -> Any:
+    """Return the syntax tree of Python code that may await at its top level."""
+    return _compile(source, file, _ast.PyCF_ONLY_AST)
+
+
+def _has_value(tree: Any, text: str) -> bool:
+    """Tell whether a cell ends with an expression, and with no semicolon after it, which says that it is not wanted."""
+    if not tree.body or not isinstance(tree.body[-1], ast.Expr):
+        return False
+    end = tree.body[-1]
+    line = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")[(end.end_lineno or 1) - 1].encode()
+    return not line[end.end_col_offset :].lstrip(b" \t)").startswith(b";")
+
+
+def _compile(source: Any, file: str, flags: int = 0, mode: str = "exec") -> Any:
+    return compile(source, file, mode, flags | _ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)

@@ -1,0 +1,240 @@
+"""Runs Python code in a forked process as `python3 file` would: the same `__main__`, tracebacks, exit codes and end.
+
+The end is done here and not by the interpreter, which would take apart all imported modules: that takes ten times as
+long as a small program does.
+"""
+
+from __future__ import annotations
+
+import _ast
+import atexit
+import contextlib
+import gc
+import io
+import itertools
+import os
+import signal
+import stat
+import sys
+import types
+from importlib.machinery import SourceFileLoader
+from typing import Any
+
+from sandpod_runner.ipc.jobs import Job
+
+_CO_COROUTINE = 0x80
+_FLUSH_FAILED = 120
+
+
+class _Through(io.BufferedWriter):
+    """Standard output that keeps nothing back, so that nothing is lost when the program is killed.
+
+    Not a raw file, as `python3 -u` has it: that loses the rest of a write which a signal cuts short.
+    """
+
+    def write(self, data: Any, /) -> int:
+        count = super().write(data)
+        self.flush()
+        return count
+
+
+def run(job: Job) -> int:
+    """Run the code and return the exit code; whatever must happen at a program's end has happened."""
+    last_module = next(reversed(sys.modules))
+    set_up(job)
+    module = main_module(job.file)
+    status = _execute(job, module)
+    try:
+        return _finish(status, module, _own_modules(last_module, job.cwd))
+    except BaseException as error:  # noqa: BLE001 - interrupted at its end, by a signal of its own
+        sys.__excepthook__(type(error), error, error.__traceback__)
+        return status or 1
+
+
+def reseed() -> None:
+    """Give a forked process random numbers of its own. `random` sees to that itself, numpy does not."""
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
+
+
+def rehearse() -> None:
+    """Touch in a forked process what every program touches.
+
+    After a fork each page of memory is copied at its first use, which takes most of the time that a small program
+    takes. A process that waits for its program has that behind it.
+    """
+    env = dict(os.environ)
+    os.environ.clear()
+    os.environ.update(env)
+    standard_input()
+    _text(_Through(io.FileIO(1, "w", closefd=False)), "<stdout>")
+    module = main_module("")
+    exec(compile(b"x = 1", "", "exec", _ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True), vars(module))  # noqa: S102
+    _release([module])
+    gc.get_objects()
+
+
+def set_up(job: Job) -> None:
+    """Give the process the program's environment, arguments and standard streams."""
+    os.environ.clear()
+    os.environ.update(job.env)
+    if "TZ" in job.env:
+        import time  # noqa: PLC0415 - hardly any run needs it
+
+        time.tzset()
+    tempfile = sys.modules.get("tempfile")
+    if tempfile is not None:
+        tempfile.tempdir = None  # type: ignore[attr-defined]  # it may have been found out for another TMPDIR
+    sys.argv = [job.file, *job.args]
+    sys.orig_argv = [sys.executable, *sys.argv]
+    sys.path.insert(0, job.cwd)
+    sys.stdin = standard_input()
+    sys.stdout = _text(_Through(io.FileIO(1, "w", closefd=False)), "<stdout>")
+    sys.stderr = _text(_Through(io.FileIO(2, "w", closefd=False)), "<stderr>", errors="backslashreplace")
+    vars(sys).update(__stdin__=sys.stdin, __stdout__=sys.stdout, __stderr__=sys.stderr)
+
+
+def standard_input() -> io.TextIOWrapper:
+    """Return text that is read from descriptor 0."""
+    return _text(io.BufferedReader(io.FileIO(0, closefd=False)), "<stdin>")
+
+
+def _text(buffer: Any, name: str, errors: str = "surrogateescape") -> io.TextIOWrapper:
+    text = io.TextIOWrapper(buffer, encoding="utf-8", errors=errors, write_through=True)
+    buffer.raw.name = name
+    text.mode = "r" if name == "<stdin>" else "w"  # type: ignore[misc]
+    return text
+
+
+def main_module(file: str) -> types.ModuleType:
+    """Return a new `__main__`, which is in its place already."""
+    module = types.ModuleType("__main__")
+    vars(module).update(
+        __file__=file,
+        __builtins__=sys.modules["builtins"],
+        __loader__=SourceFileLoader("__main__", file),
+        __annotations__={},
+        __cached__=None,
+    )
+    sys.modules["__main__"] = module
+    return module
+
+
+def _execute(job: Job, module: types.ModuleType) -> int:
+    try:
+        # Where nothing is awaited the flag changes nothing.
+        code = compile(job.code, job.file, "exec", _ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+        if code.co_flags & _CO_COROUTINE:
+            import asyncio  # noqa: PLC0415 - for programs that await
+
+            asyncio.run(eval(code, vars(module)))  # noqa: S307 - running it is the task
+        else:
+            exec(code, vars(module))  # noqa: S102 - as above
+    except SystemExit as error:
+        return exit_status(error)
+    except BaseException as error:  # noqa: BLE001 - it is the program's, and is told as the interpreter tells it
+        return report(error, job.file)
+    return 0
+
+
+def exit_status(error: SystemExit) -> int:
+    """Return the exit code that a program asked for; a text is written to standard error as the interpreter does."""
+    if error.code is None:
+        return 0
+    if isinstance(error.code, int):
+        return error.code & 0xFF
+    with contextlib.suppress(Exception):  # its own text may raise; the exit code is what is left
+        sys.stderr.write(f"{error.code}\n")
+    return 1
+
+
+def report(error: BaseException, file: str) -> int:
+    """Tell an exception as the interpreter tells it, from the first line of this file on, and return the exit code."""
+    traceback = error.__traceback__
+    # What is above the program's own first line is this module and, with `await`, the event loop.
+    while traceback is not None and traceback.tb_frame.f_code.co_filename != file:
+        traceback = traceback.tb_next
+    if isinstance(error, ValueError) and traceback is None and "null bytes" in str(error):
+        error = SyntaxError(str(error))
+    error = error.with_traceback(traceback)
+    sys.last_type, sys.last_value, sys.last_traceback = type(error), error, traceback
+    try:
+        sys.excepthook(type(error), error, traceback)
+    except SystemExit as leave:
+        return exit_status(leave)
+    except BaseException as second:  # noqa: BLE001 - a hook of the program's own
+        sys.stderr.write("Error in sys.excepthook:\n")
+        sys.__excepthook__(type(second), second, second.__traceback__)
+        sys.stderr.write("\nOriginal exception was:\n")
+        sys.__excepthook__(type(error), error, traceback)
+    return -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+
+
+def _finish(status: int, module: types.ModuleType, own: list[types.ModuleType]) -> int:
+    """Do what the interpreter does at its end, in its order, and return the exit code."""
+    threading = sys.modules.get("threading")
+    if threading is not None:
+        threading._shutdown()  # noqa: SLF001 - the interpreter calls it so too
+    show_figures()
+    atexit._run_exitfuncs()  # noqa: SLF001 - as above
+    # A daemon thread goes on until the process ends and must find its names.
+    if len(sys._current_frames()) == 1:  # noqa: SLF001 - counts threads that `threading` does not know too
+        _release([module, *own])
+    for file in gc.get_objects():
+        if issubclass(type(file), (io.BufferedWriter, io.TextIOWrapper)) and _is_regular(file):
+            _flush(file)
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None and not _flush(stream) and status == 0:
+            status = _FLUSH_FAILED
+    if status == -signal.SIGINT:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    return status
+
+
+def show_figures() -> None:
+    """Send the figures that are still open."""
+    figures = sys.modules.get("sandpod_runner.python.figures")
+    if figures is not None:  # it is there when something that draws was imported
+        figures.show_open()
+
+
+def _is_regular(file: Any) -> bool:
+    # Anything else may block, and for ever where a thread holds it.
+    try:
+        return stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+    except Exception:  # noqa: BLE001 - closed, detached, or on top of something without a descriptor
+        return False
+
+
+def _flush(file: Any) -> bool:
+    try:
+        file.flush()
+    except Exception:  # noqa: BLE001 - any object may stand in for a stream
+        return False
+    return True
+
+
+def _own_modules(last: str, cwd: str) -> list[types.ModuleType]:
+    """Return the program's own modules, the newest first: what was imported after `last`, from its working directory.
+
+    Only that is touched: a page of memory is copied for each object that is looked at, and there are thousands.
+    """
+    names = itertools.takewhile(lambda name: name != last, reversed(sys.modules))
+    found = (sys.modules[name] for name in list(names))
+    modules = [module for module in found if issubclass(type(module), types.ModuleType)]
+    return [module for module in modules if str(vars(module).get("__file__") or "").startswith(f"{cwd}/")]
+
+
+def _release(modules: list[types.ModuleType]) -> None:
+    """Drop the names of the program and of its own modules, so that open files are written and finalizers run."""
+    for each in modules:
+        names = vars(each)
+        # As the interpreter does: names with one underscore first, and the built-ins stay for finalizers.
+        for private in (True, False):
+            for name in list(names):
+                if name != "__builtins__" and private == (name.startswith("_") and not name.startswith("__")):
+                    names[name] = None
+    sys.last_value = sys.last_traceback = None
+    gc.collect()

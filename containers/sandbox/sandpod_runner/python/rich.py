@@ -1,0 +1,165 @@
+"""The forms in which a value can show itself: text always, and what else it can be. Also the `display` of programs.
+
+It runs in the program's process, where everything belongs to the program. It imports none of the libraries whose values
+it knows.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import functools
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from sandpod_runner.protocol.messages import MAX_RESULT, MIME_TYPES
+from sandpod_runner.python import display_channel
+
+_METHODS: Final = {
+    "_repr_html_": "text/html",
+    "_repr_png_": "image/png",
+    "_repr_svg_": "image/svg+xml",
+    "_repr_jpeg_": "image/jpeg",
+    "_repr_json_": "application/json",
+    "_repr_latex_": "text/latex",
+    "_repr_markdown_": "text/markdown",
+}
+BINARY: Final = ("image/png", "image/jpeg")
+_INSTEAD_OF_TEXT: Final = ("image/png", "image/jpeg", "image/svg+xml", "application/json")
+
+_SAYS_NOTHING: Final = re.compile(rb"<[\w.]+ object( at 0x[0-9a-f]+)?>")
+
+
+def display(*values: Any, raw: bool = False, **_: Any) -> None:
+    """Show values to whoever runs the program, each in the forms that it has.
+
+    Args:
+        values: What to show.
+        raw: Whether the values are dictionaries of forms by type.
+    """
+    channel = display_channel.current()
+    for value in values:
+        found = bundle(value) if raw else shown(value)
+        if channel is not None:
+            channel.show(found)
+
+
+def adopt_ipython(module: Any) -> None:
+    """Make IPython's `display` show without a shell; called with `IPython.core.display_functions` at its import."""
+    original, publish = module.display, module.publish_display_data
+
+    @functools.wraps(original)
+    def show(*objs: Any, **options: Any) -> Any:
+        return original(*objs, **options) if _has_shell() else display(*objs, **options)
+
+    @functools.wraps(publish)
+    def show_forms(data: Any, *args: Any, **options: Any) -> Any:
+        return publish(data, *args, **options) if _has_shell() else display(data, raw=True)
+
+    module.display, module.publish_display_data = show, show_forms
+    # What was shown has been sent, and there is no terminal to clear.
+    module.clear_output = lambda wait=False: None  # noqa: ARG005 - as it is called
+
+
+def shown(value: Any, registered: Mapping[str, Any] | None = None) -> dict[str, bytes]:
+    """Return the forms in which a value is displayed: text only where there is no picture or data in place of it.
+
+    There are none for a figure that is open: it is shown at once, and not again at the end.
+    """
+    figures = sys.modules.get("sandpod_runner.python.figures")
+    if figures is not None and figures.show_one(value):
+        return {}
+    found = dict(forms(value, registered))
+    says_nothing = len(found) > 1 and _SAYS_NOTHING.fullmatch(found["text/plain"])
+    if says_nothing or any(mime in found for mime in _INSTEAD_OF_TEXT):
+        del found["text/plain"]
+    return found
+
+
+def bundle(content: Any) -> dict[str, bytes]:
+    """Return what is of use in a dictionary of forms by type."""
+    items = content.items() if isinstance(content, dict) else ()
+    return {mime: data for mime, each in items if mime in MIME_TYPES for _, data in _encoded(mime, each)}
+
+
+def forms(value: Any, registered: Mapping[str, Any] | None = None) -> Iterator[tuple[str, bytes]]:
+    """Yield type and bytes of each form, plain text first. What `repr` raises is raised.
+
+    Args:
+        value: The value.
+        registered: Forms that somebody else has for it.
+    """
+    yield "text/plain", _plain(repr(value))
+    if isinstance(value, type):
+        return  # what it can do, its instances can
+    found = dict(_figure(value))
+    if not found:
+        found |= bundle({mime: data for mime, data in (registered or {}).items() if mime != "text/plain"})
+    found |= {mime: data for mime, data in _bundle(value) if mime not in found}
+    found |= {mime: data for mime, data in _methods(value) if mime not in found}
+    if "image/png" in found:
+        found.pop("image/jpeg", None)
+    yield from found.items()
+
+
+def _plain(text: str) -> bytes:
+    data = text.encode("utf-8", "backslashreplace")
+    if len(data) <= MAX_RESULT:
+        return data
+    note = f"... ({len(data)} bytes in all)".encode()
+    return data[: MAX_RESULT - len(note)].decode("utf-8", "ignore").encode() + note
+
+
+def _figure(value: Any) -> Iterator[tuple[str, bytes]]:
+    library = sys.modules.get("matplotlib.figure")
+    figures = sys.modules.get("sandpod_runner.python.figures")
+    # One that is open comes as a display of this cell.
+    if library and figures and isinstance(value, library.Figure) and not figures.is_open(value):
+        yield "image/png", figures.draw(value)
+    plotly = sys.modules.get("plotly.basedatatypes")
+    if plotly and isinstance(value, plotly.BaseFigure):
+        from sandpod_runner.python.figures import plotly_forms  # noqa: PLC0415 - for those who have such a figure
+
+        yield from plotly_forms(value).items()
+
+
+def _bundle(value: Any) -> Iterator[tuple[str, bytes]]:
+    found = bundle(_call(value, "_repr_mimebundle_"))
+    found.pop("text/plain", None)
+    yield from found.items()
+
+
+def _methods(value: Any) -> Iterator[tuple[str, bytes]]:
+    for name, mime in _METHODS.items():
+        yield from _encoded(mime, _call(value, name))
+
+
+def _call(value: Any, name: str) -> Any:
+    # Of the class: some objects have every attribute that they are asked for.
+    method = getattr(type(value), name, None)
+    if not callable(method):
+        return None
+    with contextlib.suppress(Exception):  # a form that can't be had leaves the others
+        content = method(value)
+        return content[0] if isinstance(content, tuple) and content else content
+    return None
+
+
+def _encoded(mime: str, content: Any) -> Iterator[tuple[str, bytes]]:
+    with contextlib.suppress(ValueError, TypeError, RecursionError):
+        if content is None:
+            return
+        if isinstance(content, bytes):
+            yield mime, content
+        elif mime == "application/json":
+            yield mime, json.dumps(content).encode()
+        elif isinstance(content, str):
+            yield mime, base64.b64decode(content) if mime in BINARY else content.encode("utf-8", "backslashreplace")
+
+
+def _has_shell() -> bool:
+    module = sys.modules.get("IPython.core.interactiveshell")
+    return module is not None and module.InteractiveShell.initialized()

@@ -1,0 +1,200 @@
+"""Who gets what a run writes: the stream that owns the run, as fast as it takes it, and any other from the log.
+
+A stream that comes later, in place of a lost one, gets all from the offsets that it names. The run's end goes to
+exactly one owner, after all else; without an owner it waits here.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+from sandpod_runner.output.output_log import STREAMS, OutputLog
+from sandpod_runner.protocol.errors import Refusal
+from sandpod_runner.protocol.messages import OUT_PIECE
+
+MAX_WAITING: Final = 64
+"""Displays and other frames that wait for an owner, and their bytes: what is more is dropped and counted."""
+MAX_WAITING_BYTES: Final = 8 * 1024 * 1024
+UNOWNED: Final = 128 * 1024
+"""Bytes that a program may write while nobody owns its run: half of what is kept, since the other half, which was
+sent, may not have arrived."""
+WINDOW: Final = 1280 * 1024
+"""Bytes, as the log counts them, that may be on their way to an owner that tells what has come: less than the log
+holds, by more than what is read before the program waits."""
+_PIECES: Final = 256
+
+
+Watcher = Callable[[], None]
+
+
+class Owner(Protocol):
+    """The stream that a run was started on. What is sent after its end is dropped."""
+
+    @property
+    def can_send(self) -> bool:
+        """Whether more can be sent now."""
+        ...
+
+    def send(self, header: dict[str, Any], payload: bytes = b"") -> None:
+        """Send a frame, without waiting."""
+        ...
+
+
+class Delivery:
+    """What one run has written, on its way.
+
+    Args:
+        run: The run's name.
+        log: Keeps the output.
+        owner: The stream that gets it.
+        detached: Whether the program goes on at full speed however slow the owner is.
+        acks: Whether the owner tells what has come, so that the log can keep what has not.
+    """
+
+    def __init__(self, run: str, log: OutputLog, owner: Owner, *, detached: bool, acks: bool = False) -> None:
+        self.log = log
+        self.owner: Owner | None = owner
+        self.end: dict[str, Any] | None = None
+        """The fields of the run's `end`, once it has ended."""
+        self.dropped = 0
+        """Frames beside the output that were dropped."""
+        self.watchers: set[Watcher] = set()
+        """Called whenever there is more output, and at the end."""
+        self.hold: Watcher = _nothing
+        """Called when the program has to wait from now on."""
+        self._run = run
+        self._detached = detached
+        self._cursor = 0
+        self._acked = 0 if acks else None
+        self._wanted = (0, 0)
+        self._waiting: deque[tuple[dict[str, Any], bytes]] = deque()
+        self._waiting_bytes = 0
+        self._sent = 0  # of what waits, which a detached run keeps for whoever follows it next
+
+    @property
+    def held(self) -> bool:
+        """Whether the program has to wait: for a slow owner, or for one to come in a lost one's place."""
+        if self._detached:
+            return False
+        if self._acked is not None and self.log.cost_from(self._acked) >= WINDOW:
+            return True
+        behind = self.log.end - self._cursor
+        if self.owner is None:
+            return behind + self._waiting_bytes >= UNOWNED
+        return behind > 0 or not self.owner.can_send
+
+    @property
+    def size(self) -> int:
+        """Bytes that are kept."""
+        return self.log.size + self._waiting_bytes
+
+    def put(self, stream: str, offset: int, data: bytes) -> None:
+        """Take output of the program."""
+        owner, log = self.owner, self.log
+        # To an owner that the program waits for it goes at once: what is read while it is slow is not much.
+        if owner is not None and self._cursor == log.end and (not self._detached or owner.can_send):
+            log.append(STREAMS.index(stream), data)
+            self._cursor = log.end
+            owner.send({"t": "out", "run": self._run, "stream": stream, "offset": offset}, data)
+            if self._acked is not None and self.held:
+                self.hold()
+        else:
+            log.append(STREAMS.index(stream), data)
+            if self.held:
+                self.hold()
+        if self.watchers:
+            self._tell()
+
+    def post(self, header: dict[str, Any], payload: bytes) -> None:
+        """Take another frame about the run. It waits for an owner, up to a limit; a detached run keeps it for more."""
+        if self.owner is not None and not self._detached:
+            self.owner.send(header, payload)
+        elif len(self._waiting) >= MAX_WAITING or self._waiting_bytes + len(payload) > MAX_WAITING_BYTES:
+            self.dropped += 1
+        else:
+            self._waiting.append((header, payload))
+            self._waiting_bytes += len(payload)
+            if self._detached:
+                self.pump()
+            elif self.held:
+                self.hold()
+
+    def finish(self, end: dict[str, Any]) -> None:
+        """Take the fields of the run's `end`: nothing comes after it."""
+        self.end = end
+        self.hold = _nothing  # what is remembered must not keep the run's code
+        self.pump()
+        self._tell()
+
+    def follow(self, owner: Owner, stdout: int, stderr: int, *, acks: bool = False) -> None:
+        """Send to this stream from now on, beginning at these offsets.
+
+        Raises:
+            Refusal: invalid_argument: so much was never written.
+        """
+        self._check(stdout, stderr)
+        self.owner = owner
+        self._acked = stdout + stderr if acks else None
+        self._sent = 0
+        self._wanted = (stdout, stderr)
+        self._cursor = self.log.seek(stdout, stderr)
+        self.pump()
+
+    def acknowledge(self, stdout: int, stderr: int) -> None:
+        """Take the owner's word that all has come up to these offsets: it came in order, so their sum is a cursor.
+
+        Raises:
+            Refusal: invalid_argument: so much was never written.
+        """
+        self._check(stdout, stderr)
+        if self._acked is not None:
+            self._acked = max(self._acked, stdout + stderr)
+
+    def _check(self, stdout: int, stderr: int) -> None:
+        counts = self.log.counts
+        if stdout > counts[0] or stderr > counts[1]:
+            raise Refusal("invalid_argument", "The run has not written so much.")
+
+    def leave(self) -> None:
+        """Be without an owner."""
+        self.owner = None
+
+    def pump(self) -> None:
+        """Send what the owner has not got yet, as long as it takes it."""
+        owner = self.owner
+        if owner is None:
+            return
+        while self._cursor < self.log.end and owner.can_send:
+            self._send_next(owner)
+        while self._sent < len(self._waiting) and owner.can_send:
+            owner.send(*self._waiting[self._sent])
+            if self._detached:
+                self._sent += 1
+            else:
+                self._waiting_bytes -= len(self._waiting.popleft()[1])
+        if self.end is not None and self._cursor == self.log.end and self._sent == len(self._waiting):
+            self.owner = None
+            owner.send({"t": "end", **self.end})
+
+    def clear(self) -> None:
+        """Forget all but how the run ended."""
+        self.log.clear()
+        self._waiting.clear()
+        self._waiting_bytes = self._sent = 0
+
+    def _send_next(self, owner: Owner) -> None:
+        reading = self.log.read(self._cursor, OUT_PIECE, _PIECES)
+        self._cursor = reading.cursor
+        for stream, offset, data in reading.pieces:
+            skip = max(0, self._wanted[stream] - offset)
+            if skip < len(data):
+                header = {"t": "out", "run": self._run, "stream": STREAMS[stream], "offset": offset + skip}
+                owner.send(header, data[skip:])
+
+    def _tell(self) -> None:
+        for watcher in tuple(self.watchers):
+            watcher()
+
+
+def _nothing() -> None:
+    pass

@@ -1,0 +1,120 @@
+"""Ends what takes more memory or disk than the sandbox has, before the kernel or the node ends all of it.
+
+It looks while runs go on and, since a context's threads go on between its cells, while there are contexts. What is used
+comes from `limits`; here it is decided who ends.
+"""
+
+import asyncio
+import signal
+from collections.abc import Callable, Collection
+from typing import Final
+
+from sandpod_runner.ipc import process_tree
+from sandpod_runner.limits.disk import DiskWatch
+from sandpod_runner.limits.memory import Watch
+from sandpod_runner.runs.context import Contexts
+from sandpod_runner.runs.outcome import Stop, out_of_memory
+from sandpod_runner.runs.run import Run
+
+_MIB: Final = 1024 * 1024
+
+
+class Guard:
+    """Looks again and again, from a run's begin on.
+
+    Args:
+        memory: The sandbox's memory; None where nothing limits it.
+        disk: The workspace on a disk; None where it is none, or nothing limits it.
+        contexts: The sandbox's contexts.
+        runs: Returns the live runs.
+    """
+
+    def __init__(
+        self,
+        memory: Watch | None,
+        disk: DiskWatch | None,
+        contexts: Contexts,
+        runs: Callable[[], Collection[Run]],
+    ) -> None:
+        self._memory = memory
+        self._disk = disk
+        self._contexts = contexts
+        self._runs = runs
+        self._loop = asyncio.get_running_loop()
+        self._next: asyncio.TimerHandle | None = None
+        self._disk_task: asyncio.Task[None] | None = None
+        self._used = 0
+        self._written: dict[Run, int] = {}
+
+    def begin(self) -> None:
+        """Look from now on: a run is about to begin."""
+        if self._memory is not None:
+            if not self._runs():
+                self._memory.rest()
+            if self._next is None:
+                self._look_at_memory(self._memory)
+        if self._disk is not None and self._disk_task is None:
+            self._disk_task = self._loop.create_task(self._look_at_disk(self._disk))
+
+    def _look_at_memory(self, memory: Watch) -> None:
+        over, again = memory.look()
+        if over:
+            self._end_largest(memory.limit)
+        self._next = self._loop.call_later(again, self._look_on, memory)
+
+    def _look_on(self, memory: Watch) -> None:
+        self._next = None
+        if self._runs() or self._contexts.pids():
+            self._look_at_memory(memory)
+
+    def _end_largest(self, limit: int) -> None:
+        if any(run.stopped == "out_of_memory" for run in self._runs()):
+            return  # what it gives back shows at the next look
+        alone = [run.pid for run in self._runs() if run.pid and run.request.context is None]
+        if len(alone) == len(self._runs()) == 1:
+            # It would go on taking memory while its processes are looked for.
+            process_tree.send(alone, signal.SIGSTOP)
+        sizes = {run: process_tree.resident(pids) for run, pids in self._trees().items()}
+        if sizes:
+            states = [context.state for context in self._contexts.pids()]
+            max(sizes, key=lambda run: sizes[run]).stop(out_of_memory(limit, states))
+            return
+        table = process_tree.parents()
+        idle = self._contexts.pids()
+        if idle:
+            # Nothing runs: what has grown is a thread, or something else that a cell left behind.
+            largest = max(idle, key=lambda context: process_tree.resident(process_tree.trees([idle[context]], table)))
+            largest.lose(f"The context was ended, for it used up the sandbox's {limit // _MIB} MiB while it was idle")
+
+    async def _look_at_disk(self, disk: DiskWatch) -> None:
+        while True:
+            trees = self._trees()
+            begin = self._loop.time()
+            used = await asyncio.to_thread(disk.used, set().union(*trees.values()))
+            written = {run: process_tree.written(pids) for run, pids in trees.items()}
+            if used > disk.limit:
+                self._end_writer(written, used - self._used, disk.limit)
+            self._used, self._written = used, written
+            await asyncio.sleep(disk.pause(used, self._loop.time() - begin))
+            if not self._runs():
+                self._disk_task = None
+                return
+
+    def _end_writer(self, written: dict[Run, int], growth: int, limit: int) -> None:
+        """End the run that has written most since the last look, if the workspace has grown by it.
+
+        What deletes files writes too, be it a little, and must be able to: so nothing ends while the workspace shrinks,
+        nor for what another run wrote that has ended since.
+        """
+        before = self._written
+        grown = {run: written[run] - before[run] for run in written if run in before and run.stopped is None}
+        least = 1 if before.keys() <= written.keys() else max(1, growth // 2)
+        largest = max(grown, key=lambda run: grown[run], default=None)
+        if growth > 0 and largest is not None and grown[largest] >= least:
+            text = f"It wrote more than the workspace's {limit // _MIB} MiB: delete files that are not needed any more."
+            largest.stop(Stop("error", text, gentle=False))
+
+    def _trees(self) -> dict[Run, set[int]]:
+        """Return the processes of each live run."""
+        table = process_tree.parents()
+        return {run: process_tree.trees([run.pid], table) for run in self._runs() if run.pid}

@@ -1,0 +1,137 @@
+"""What is remembered of runs: how they ended, their output, and which run an idempotency key belongs to.
+
+Runs that were detached or have a key are remembered long, since somebody may come back for them; the others only for a
+stream that is opened again. It is bounded in number, age and bytes, and neither kind of run pushes the other out. The
+time is an argument.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sandpod_runner.protocol.errors import Refusal
+from sandpod_runner.runs.delivery import Delivery
+from sandpod_runner.runs.request import RunRequest, fingerprint
+
+MOST: Final = 64
+"""Ended runs of each kind."""
+MAX_BYTES: Final = 32 * 1024 * 1024
+"""Bytes of all ended runs' output, in memory and in files. The oldest output is dropped first, its run is not."""
+SHORT: Final = 600.0
+"""Seconds that a run is remembered."""
+LONG: Final = 24 * 3600.0
+"""Seconds that one is which was detached or has a key."""
+NAMES: Final = 2048
+"""Names of runs that are known, so that none is used twice: many times what can be on its way over a lost stream."""
+
+
+@dataclass(slots=True, eq=False)
+class Record:
+    """A run, live or ended.
+
+    Attributes:
+        fields: Its name, language and context, whether it is detached, and the Unix time at which it was started.
+        delivery: Its output and end.
+        key: Its idempotency key.
+        digest: What the key stands for.
+        ended: When it ended, on the clock whose time is given.
+        size: Bytes that were kept of it then.
+    """
+
+    fields: dict[str, Any]
+    delivery: Delivery
+    key: str | None = None
+    digest: bytes = field(default=b"", repr=False)
+    ended: float = 0.0
+    size: int = 0
+
+    @property
+    def long(self) -> bool:
+        """Whether it is remembered long."""
+        return self.key is not None or self.fields["detached"] is True
+
+    def describe(self) -> dict[str, Any]:
+        """Return its row of a `list`."""
+        end = self.delivery.end
+        state = {"state": "live", "outcome": None} if end is None else {"state": "ended", "outcome": end["outcome"]}
+        return {**self.fields, **state}
+
+
+class MemoryOfRuns:
+    """Ended runs, and the keys of all."""
+
+    def __init__(self) -> None:
+        self._short: dict[str, Record] = {}
+        self._long: dict[str, Record] = {}
+        self._keys: dict[str, Record] = {}
+        self._names: OrderedDict[str, None] = OrderedDict()
+        self._bytes = 0
+
+    @property
+    def ended(self) -> list[Record]:
+        """The ended runs that are remembered."""
+        return [*self._long.values(), *self._short.values()]
+
+    def find(self, name: str) -> Record | None:
+        """Return an ended run."""
+        return self._short.get(name) or self._long.get(name)
+
+    def known(self, request: RunRequest) -> str | None:
+        """Return the name of the run that was started with this request's key or name, remembered or forgotten.
+
+        Raises:
+            Refusal: invalid_argument: it was started with other code, another language or other arguments.
+        """
+        record = self._keys.get(request.key) if request.key is not None else None
+        if record is None:
+            return request.run if request.run in self._names else None
+        if record.digest != fingerprint(request):
+            raise Refusal("invalid_argument", "That idempotency key was used for other code: use another key.")
+        name: str = record.fields["run"]
+        return name
+
+    def begin(self, record: Record) -> None:
+        """Note a run that was started."""
+        self._names[record.fields["run"]] = None
+        if len(self._names) > NAMES:
+            self._names.popitem(last=False)
+        if record.key is not None:
+            self._keys[record.key] = record
+
+    def end(self, record: Record, now: float) -> None:
+        """Note that a run has ended."""
+        record.ended, record.size = now, record.delivery.size
+        kind = self._long if record.long else self._short
+        kind[record.fields["run"]] = record
+        self._bytes += record.size
+        if len(kind) > MOST:
+            self._forget(kind.pop(next(iter(kind))))
+        while self._bytes > MAX_BYTES and self.drop_output():
+            continue
+
+    def expire(self, now: float) -> float | None:
+        """Forget what is too old, and return in how many seconds something else will be."""
+        waits = []
+        for kind, age in ((self._short, SHORT), (self._long, LONG)):
+            while kind and (oldest := next(iter(kind.values()))).ended + age <= now:
+                self._forget(kind.pop(oldest.fields["run"]))
+            waits += [record.ended + age - now for record in list(kind.values())[:1]]
+        return min(waits, default=None)
+
+    def drop_output(self) -> bool:
+        """Drop the oldest output, and tell whether there was any."""
+        for record in (*self._short.values(), *self._long.values()):
+            if record.size:
+                self._empty(record)
+                return True
+        return False
+
+    def _forget(self, record: Record) -> None:
+        self._empty(record)
+        if record.key is not None:
+            del self._keys[record.key]
+
+    def _empty(self, record: Record) -> None:
+        record.delivery.clear()
+        self._bytes -= record.size
+        record.size = 0

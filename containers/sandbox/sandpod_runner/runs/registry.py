@@ -1,0 +1,250 @@
+"""All runs of the sandbox: which there are, whose they are, and which must end."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from sandpod_runner.files.workspace import Workspace
+from sandpod_runner.output.output_log import OutputLog
+from sandpod_runner.output.spill_file import SpillFile, SpillFolder
+from sandpod_runner.protocol.errors import Refusal, refusal_of
+from sandpod_runner.protocol.fields import flag, run_name, whole
+from sandpod_runner.protocol.messages import KEPT_OUTPUT, MAX_RUNS, ORPHAN_GRACE
+from sandpod_runner.runs.cell import CellRun
+from sandpod_runner.runs.delivery import Delivery, Owner
+from sandpod_runner.runs.guard import Guard
+from sandpod_runner.runs.history import MemoryOfRuns, Record
+from sandpod_runner.runs.outcome import Stop
+from sandpod_runner.runs.request import NO_LIMITS, RunLimits, RunRequest, fingerprint, parse_run
+from sandpod_runner.runs.run import Run, Toolbox
+
+logger = logging.getLogger(__name__)
+
+SHORT_LOG: Final = KEPT_OUTPUT
+"""Bytes of output that are kept in memory for a stream that comes in the place of a lost one."""
+LONG_LOG: Final = 1024 * 1024
+"""The same of runs that are remembered long, which have a file beside it."""
+_CANCELLED: Final = Stop("cancelled", "It was cancelled.")
+_ORPHANED: Final = Stop("cancelled", "The stream that it belonged to has gone.")
+_RESTARTED: Final = Stop("cancelled", "Its context was restarted.", gentle=False)
+_CLOSING: Final = Stop("sandbox_lost", "The sandbox was stopped while the program ran, and the program with it.")
+
+
+class Runs:
+    """The live runs, by name, and what is remembered of ended ones."""
+
+    def __init__(
+        self,
+        toolbox: Toolbox,
+        workspace: Workspace,
+        *,
+        limits: RunLimits = NO_LIMITS,
+        orphan_grace: float = ORPHAN_GRACE,
+    ) -> None:
+        self._toolbox = toolbox
+        self._limits = limits
+        self._workspace = workspace
+        self._orphan_grace = orphan_grace
+        self._loop = asyncio.get_running_loop()
+        self._runs: dict[str, Run] = {}
+        self._records: dict[str, Record] = {}
+        self._memory = MemoryOfRuns()
+        self._forgetting: asyncio.TimerHandle | None = None
+        self._replays: set[Delivery] = set()
+        self._orphans: dict[str, asyncio.TimerHandle] = {}
+        self._spills = SpillFolder(workspace.root)
+        self._spills.clear()
+        self._spills.make_room = self._memory.drop_output
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._guard = Guard(toolbox.memory, toolbox.disk, toolbox.contexts, self._runs.values)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the live runs."""
+        return list(self._runs)
+
+    def start(self, header: dict[str, Any], code: bytes, owner: Owner) -> None:
+        """Start a run; what becomes of it is sent to its owner. A name or key that was used before starts nothing.
+
+        Raises:
+            Refusal: It can't be, and nothing was started.
+        """
+        request = parse_run(header, code, self._toolbox.languages.versions).within(self._limits)
+        known = self._memory.known(request)
+        if known is not None:
+            owner.send({"t": "known", "run": request.run, "as": known})
+            return
+        if len(self._runs) + len(self._replays) >= MAX_RUNS:
+            raise Refusal("session_busy", f"The sandbox runs {MAX_RUNS} programs already, which is the most.")
+        try:
+            cwd = self._workspace.folder_path(request.cwd)
+        except OSError as error:
+            raise refusal_of(error) from error
+        context = None if request.context is None else self._toolbox.contexts.place(request.context, request.language)
+        record = self._record(request, owner)
+        if context is None:
+            run = Run(request, cwd, record.delivery, self._toolbox)
+        else:
+            run = CellRun(request, cwd, record.delivery, self._toolbox, context)
+        self._guard.begin()
+        self._runs[request.run] = run
+        self._records[request.run] = record
+        self._memory.begin(record)
+        owner.send({"t": "started", "run": request.run})
+        if request.detached:
+            record.delivery.leave()  # nobody waits for it: its output would only fill the stream
+        task = self._loop.create_task(self._see_through(run))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def find(self, name: str) -> Run:
+        """Return a live run.
+
+        Raises:
+            Refusal: not_found.
+        """
+        run = self._runs.get(name)
+        if run is None:
+            raise Refusal("not_found", "There is no live run of that name.")
+        return run
+
+    def cancel(self, name: str) -> None:
+        """End a run.
+
+        Raises:
+            Refusal: not_found.
+        """
+        self.find(name).stop(_CANCELLED)
+
+    def restart(self, name: Any, done: Callable[[], None]) -> None:
+        """End a context's process, and the cell that it runs; `done` is called afterwards.
+
+        Raises:
+            Refusal: not_found.
+        """
+        context = self._toolbox.contexts.find(name)
+        for run in self._runs.values():
+            if isinstance(run, CellRun) and run.runs_in(context):
+                run.stop(_RESTARTED)
+        task = self._loop.create_task(context.end())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda _: done())
+
+    def contexts(self) -> list[dict[str, Any]]:
+        """Return a row for each context."""
+        return self._toolbox.contexts.describe()
+
+    def follow(self, header: dict[str, Any], owner: Owner) -> None:
+        """Send a run's output from some offsets on, and its end, to this stream: it is the run's owner from now on.
+
+        Raises:
+            Refusal: not_found, or the offsets make no sense.
+        """
+        name = run_name(header)
+        delivery = self.delivery(name)
+        stdout, stderr = whole(header, "stdout"), whole(header, "stderr")
+        delivery.follow(owner, stdout, stderr, acks=flag(header, "acks"))
+        run = self._runs.get(name)
+        if run is not None:
+            if name in self._orphans:
+                self._orphans.pop(name).cancel()
+            run.flow()
+        elif delivery.owner is not None:
+            self._replays.add(delivery)
+
+    def acknowledge(self, header: dict[str, Any], owner: Owner) -> None:
+        """Take a live run's owner's word of how much has come.
+
+        Raises:
+            Refusal: The offsets make no sense.
+        """
+        name = run_name(header)
+        record = self._records.get(name)
+        if record is not None and record.delivery.owner is owner:
+            record.delivery.acknowledge(whole(header, "stdout"), whole(header, "stderr"))
+            self._runs[name].flow()
+
+    def delivery(self, name: str) -> Delivery:
+        """Return the output of a run, live or remembered.
+
+        Raises:
+            Refusal: not_found.
+        """
+        record = self._records.get(name) or self._memory.find(name)
+        if record is None:
+            raise Refusal("not_found", "There is no run of that name, or it was forgotten.")
+        return record.delivery
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Return a row for each run, live or remembered, oldest first."""
+        rows = [record.describe() for record in (*self._memory.ended, *self._records.values())]
+        return sorted(rows, key=lambda row: float(row["started"]))
+
+    def flow(self, owner: Owner) -> None:
+        """Let the output of a stream's runs come, or leave it with the programs, as the stream can take it."""
+        for run in self._runs.values():
+            if run.delivery.owner is owner:
+                run.flow()
+        for delivery in [delivery for delivery in self._replays if delivery.owner is owner]:
+            delivery.pump()
+            if delivery.owner is None:
+                self._replays.discard(delivery)
+
+    def orphan(self, owner: Owner) -> None:
+        """Note that a stream has gone: its runs wait for another one, and end soon, but for the detached ones."""
+        for name, run in self._runs.items():
+            if run.delivery.owner is owner:
+                run.delivery.leave()
+                run.flow()
+                if not run.request.detached:
+                    self._orphans[name] = self._loop.call_later(self._orphan_grace, run.stop, _ORPHANED)
+        self._replays = {delivery for delivery in self._replays if delivery.owner is not owner}
+
+    async def close(self) -> None:
+        """End all runs and wait until they have."""
+        for run in self._runs.values():
+            run.stop(_CLOSING)
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        self._spills.clear()
+
+    async def _see_through(self, run: Run) -> None:
+        try:
+            await run.live()
+        finally:
+            # Before the owner can ask for another run of that name: nothing is awaited between `end` and this.
+            self._remember(run)
+
+    def _record(self, request: RunRequest, owner: Owner) -> Record:
+        long = request.detached or request.key is not None
+        log = OutputLog(LONG_LOG, SpillFile(self._spills)) if long else OutputLog(SHORT_LOG)
+        fields = {
+            "run": request.run,
+            "language": request.language,
+            "detached": request.detached,
+            "context": request.context,
+            "started": time.time(),
+        }
+        digest = fingerprint(request) if request.key is not None else b""
+        delivery = Delivery(request.run, log, owner, detached=request.detached, acks=request.acks)
+        return Record(fields, delivery, key=request.key, digest=digest)
+
+    def _remember(self, run: Run) -> None:
+        name = run.request.run
+        del self._runs[name]
+        record = self._records.pop(name)
+        orphan = self._orphans.pop(name, None)
+        if orphan is not None:
+            orphan.cancel()
+        self._memory.end(record, self._loop.time())
+        if record.delivery.owner is not None:
+            self._replays.add(record.delivery)
+        if self._forgetting is None:
+            self._forget()
+
+    def _forget(self) -> None:
+        wait = self._memory.expire(self._loop.time())
+        self._forgetting = None if wait is None else self._loop.call_later(wait, self._forget)

@@ -1,0 +1,88 @@
+"""Runs one program through the runner, for somebody at a shell: code comes on standard input, its output goes out.
+
+Started by `kubectl exec` in a sandbox, as `kubectl sandpod run` does. It is one stream like the gateway's, so the
+program has the same limits, environment and end as any other, and counts as use of the sandbox.
+"""
+
+import os
+import secrets
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+
+from sandpod_runner.ipc.descriptors import write_all
+from sandpod_runner.protocol import messages
+from sandpod_runner.protocol.frames import MAX_PAYLOAD, Decoder, Frame, FrameError, encode
+
+_REFUSED = 2
+_OUTPUT_LIMIT = 2**31
+_PIECE = 256 * 1024
+_TIMEOUT = 3600
+_STREAMS = {"stdout": 1, "stderr": 2}
+
+
+def run(language: str, args: list[str]) -> int:
+    """Run what standard input says, and return the exit code: the program's, 128 and a signal's number, or 2.
+
+    Args:
+        language: One that the sandbox has.
+        args: The program's arguments.
+    """
+    code = sys.stdin.buffer.read(MAX_PAYLOAD + 1)
+    what = {"t": "run", "run": f"run-{secrets.token_hex(8)}", "language": language, "args": args, "env": {}}
+    limits = {"cwd": ".", "stdin": False, "timeout": _TIMEOUT, "output_limit": _OUTPUT_LIMIT, "detached": False}
+    try:
+        stream = _Stream()
+        stream.send(encode({"t": "hello", "version": messages.VERSION}))
+        stream.send(encode({**what, **limits}, code))
+        for frame in stream.frames():
+            status = _take(frame)
+            if status is not None:
+                return status
+    except FrameError as error:
+        return _tell(f"The code can't be sent: {error}.")
+    except OSError as error:
+        return _tell(f"The runner can't be reached: {error.strerror}.")
+    return _tell("The runner has ended.")
+
+
+def _take(frame: Frame) -> int | None:
+    """Pass output on; return the exit code with the end."""
+    if frame.kind == "out":
+        write_all(_STREAMS[frame.header["stream"]], frame.payload)
+    if frame.kind == "error":
+        return _tell(frame.header["message"])
+    if frame.kind != "end":
+        return None
+    if frame.header["outcome"] not in {"ok", "error"}:
+        _tell(f"The run has ended: {frame.header['outcome']}. {frame.header['detail'] or ''}".rstrip())
+    if frame.header["exit_code"] is not None:
+        return int(frame.header["exit_code"])
+    return 128 + getattr(signal, frame.header["signal"] or "SIGKILL", signal.SIGKILL)
+
+
+def _tell(sentence: str) -> int:
+    sys.stderr.write(f"{sentence}\n")
+    return _REFUSED
+
+
+class _Stream:
+    """A stream to the runner: this end of the two pipes whose other ends it has."""
+
+    def __init__(self) -> None:
+        self._control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)  # the stream lasts as long as this is open
+        self._control.connect(messages.SOCKET)
+        theirs, self._write_fd = os.pipe()
+        self._read_fd, theirs_too = os.pipe()
+        socket.send_fds(self._control, [messages.HANDED_OVER], [theirs, theirs_too])
+        os.close(theirs)
+        os.close(theirs_too)
+
+    def send(self, data: bytes) -> None:
+        write_all(self._write_fd, data)
+
+    def frames(self) -> Iterator[Frame]:
+        decoder = Decoder()
+        while data := os.read(self._read_fd, _PIECE):
+            yield from decoder.feed(data)

@@ -1,0 +1,232 @@
+"""One stream to the gateway: frames in, frames out.
+
+The other end is not trusted: what is no frame ends its stream and no other, what asks for nonsense gets an `error`.
+Nothing is kept without bound: while frames out pile up, programs' output stays in their pipes.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sandpod_runner.files.artifacts import MAX_KNOWN
+from sandpod_runner.files.operations import Listing, Reply
+from sandpod_runner.files.server import FileServer, Storage
+from sandpod_runner.protocol import messages
+from sandpod_runner.protocol.errors import Refusal
+from sandpod_runner.protocol.fields import flag, request_id, run_name, whole
+from sandpod_runner.protocol.frames import Decoder, Frame, FrameError, encode
+from sandpod_runner.runs.registry import Runs
+from sandpod_runner.server.tails import Tails
+
+logger = logging.getLogger(__name__)
+
+HIGH_WATER: Final = 256 * 1024
+"""Bytes to send from which on programs have to wait."""
+LOW_WATER: Final = 64 * 1024
+_REQUESTS: Final = frozenset({"file", "ping", "tail", "list", "artifacts", "restart"})
+"""Kinds of frames that are answered by their number."""
+MAX_UNREAD: Final = 32 * 1024 * 1024
+"""Bytes to send at which a stream is given up: its reader asks and asks and does not read the answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """What all streams share."""
+
+    runs: Runs
+    storage: Storage
+    languages: dict[str, str]
+    memory_limit: int | None
+
+
+class Connection(asyncio.Protocol):
+    """One stream.
+
+    Args:
+        service: What all streams share.
+        closed: Called with the stream when it has gone.
+    """
+
+    def __init__(self, service: Service, closed: Callable[["Connection"], None]) -> None:
+        self._service = service
+        self._closed = closed
+        self._decoder = Decoder()
+        self._files = FileServer(service.storage, self._answer, self._hold)
+        self._tails = Tails(self.send)
+        self._transport: asyncio.Transport | None = None
+        self._greeted = False
+        self._flowing = True
+
+    @property
+    def can_send(self) -> bool:
+        """Whether programs' output may come."""
+        return self._flowing
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Say hello."""
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - tells the type checker what kind of stream it is
+        transport.set_write_buffer_limits(HIGH_WATER, LOW_WATER)
+        self._transport = transport
+        self.send(
+            {
+                "t": "hello",
+                "version": messages.VERSION,
+                "languages": self._service.languages,
+                "workspace": self._service.storage.workspace.root,
+                "memory_limit": self._service.memory_limit,
+                "runs": self._service.runs.names,
+            }
+        )
+
+    def data_received(self, data: bytes) -> None:
+        """Do what the frames ask for."""
+        try:
+            for frame in self._decoder.feed(data):
+                if self._transport is None or self._transport.is_closing():
+                    return
+                self._take(frame)
+        except FrameError as error:
+            self.send({"t": "error", "code": "invalid_argument", "message": f"That is no frame: {error}."})
+            self.close()
+
+    def pause_writing(self) -> None:
+        """Let programs wait."""
+        self._flow(flowing=False)
+
+    def resume_writing(self) -> None:
+        """Let output come again."""
+        self._flow(flowing=True)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Leave its runs without an owner."""
+        del exc  # why it went makes no difference
+        self._transport = None
+        self._flowing = True
+        self._files.close()
+        self._tails.close()
+        self._service.runs.orphan(self)
+        self._closed(self)
+
+    def send(self, header: dict[str, Any], payload: bytes = b"") -> None:
+        """Send a frame, unless the stream has gone."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if transport.get_write_buffer_size() > MAX_UNREAD:
+            logger.warning("a stream was given up: its reader does not read")
+            transport.abort()
+            return
+        transport.write(encode(header, payload))
+
+    def close(self) -> None:
+        """Close the stream after what is still to be sent."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def _take(self, frame: Frame) -> None:
+        try:
+            self._handle(frame)
+        except Refusal as refusal:
+            self._refuse(frame, refusal)
+        except Exception:
+            logger.exception("a frame could not be handled")
+            self._refuse(frame, Refusal("backend_error", "The request failed inside the runner."))
+
+    def _handle(self, frame: Frame) -> None:
+        if not self._greeted:
+            self._greet(frame)
+            return
+        match frame.kind:
+            case "run" | "stdin" | "cancel" | "follow" | "ack":
+                self._about_run(frame)
+            case "file":
+                self._files.submit(frame)
+            case "ping" | "tail" | "list" | "artifacts" | "restart":
+                self._ask(frame)
+            case "hello":
+                raise Refusal("invalid_argument", "That stream has been greeted already.")
+            case _:
+                raise Refusal("invalid_argument", "There is no such kind of frame.")
+
+    def _about_run(self, frame: Frame) -> None:
+        runs, header = self._service.runs, frame.header
+        match frame.kind:
+            case "run":
+                runs.start(header, frame.payload, self)
+            case "stdin":
+                self._feed(header, frame.payload)
+            case "cancel":
+                runs.cancel(run_name(header))
+            case "ack":
+                runs.acknowledge(header, self)
+            case _:
+                runs.follow(header, self)
+
+    def _ask(self, frame: Frame) -> None:
+        runs, header = self._service.runs, frame.header
+        number = request_id(header)
+        match frame.kind:
+            case "ping":
+                self.send({"t": "pong", "id": number, "runs": runs.names})
+            case "tail":
+                self._tails.ask(header, runs.delivery(run_name(header)))
+            case "restart":
+                runs.restart(header.get("context"), lambda: self.send({"t": "reply", "id": number}))
+            case "artifacts":
+                self._list_artifacts(number, header.get("since"))
+            case _:
+                self.send({"t": "reply", "id": number, "runs": runs.describe(), "contexts": runs.contexts()})
+
+    def _list_artifacts(self, number: int, since: Any) -> None:
+        listing = Listing(MAX_KNOWN, [])
+        for entry in self._service.storage.artifacts.list(since):
+            if not listing.add(entry):
+                break
+        self.send({"t": "reply", "id": number, "entries": listing.entries, "truncated": listing.truncated})
+
+    def _greet(self, frame: Frame) -> None:
+        if frame.kind != "hello" or frame.header.get("version") != messages.VERSION:
+            message = f"A stream begins with hello, version {messages.VERSION}."
+            self._refuse(frame, Refusal("invalid_argument", message))
+            self.close()
+            return
+        self._greeted = True
+
+    def _feed(self, header: dict[str, Any], data: bytes) -> None:
+        eof = flag(header, "eof")
+        try:
+            run = self._service.runs.find(run_name(header))
+        except Refusal as refusal:
+            if refusal.code == "not_found":
+                return  # it ended while its input was on the way
+            raise
+        run.feed(data, whole(header, "offset") if "offset" in header else None, last=eof)
+
+    def _refuse(self, frame: Frame, refusal: Refusal) -> None:
+        about = "id" if frame.kind in _REQUESTS else "run"
+        value = frame.header.get(about)
+        known = {about: value} if isinstance(value, int | str) and len(str(value)) <= 64 else {}  # noqa: PLR2004 - as RUN_ID
+        self.send({"t": "error", **known, "code": refusal.code, "message": refusal.message})
+
+    def _answer(self, number: int, answer: Reply | Refusal) -> None:
+        if isinstance(answer, Refusal):
+            self.send({"t": "error", "id": number, "code": answer.code, "message": answer.message})
+            return
+        fields, payload = answer
+        self.send({"t": "reply", "id": number, **fields}, payload)
+
+    def _hold(self, held: bool) -> None:  # noqa: FBT001 - the one thing it is about
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        if held:
+            transport.pause_reading()
+        else:
+            transport.resume_reading()
+
+    def _flow(self, *, flowing: bool) -> None:
+        self._flowing = flowing
+        self._files.sendable(flowing)
+        self._service.runs.flow(self)

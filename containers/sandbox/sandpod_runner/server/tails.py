@@ -1,0 +1,113 @@
+"""Answers `tail`: what a run has written since a cursor, at once or when there is something.
+
+One `Tails` belongs to one stream. It changes nothing of a run, and the run's owner does not notice it.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sandpod_runner.output.output_log import STREAMS
+from sandpod_runner.protocol.errors import Refusal
+from sandpod_runner.protocol.fields import request_id, seconds, whole
+from sandpod_runner.runs.delivery import Delivery
+
+DEFAULT_BYTES: Final = 64 * 1024
+MAX_BYTES: Final = 1024 * 1024
+MAX_WAIT: Final = 30.0
+"""Seconds."""
+MAX_WAITING: Final = 64
+"""Requests of one stream that wait at a time."""
+SETTLE = 0.02
+"""Seconds in which a request that waited gathers what comes after the first output.
+
+A line often comes in several writes, and the end of a short program right behind its last line.
+"""
+_PIECES: Final = 1024
+
+Send = Callable[[dict[str, Any], bytes], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Tail:
+    number: int
+    cursor: int
+    wait: float
+    limit: int
+
+
+class Tails:
+    """The requests of one stream that wait."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._waiting: set[Callable[[], None]] = set()
+
+    def ask(self, header: dict[str, Any], delivery: Delivery) -> None:
+        """Answer a request, now or later.
+
+        Raises:
+            Refusal: A field is malformed, or too many wait.
+        """
+        tail = _parse(header)
+        if tail.cursor > delivery.log.end:
+            raise Refusal("invalid_argument", "The run has not written so much.")
+        if tail.cursor < delivery.log.end or delivery.end is not None or not tail.wait:
+            self._answer(tail, delivery)
+        elif len(self._waiting) >= MAX_WAITING:
+            raise Refusal("session_busy", f"{MAX_WAITING} requests wait already, which is the most.")
+        else:
+            self._wait(tail, delivery)
+
+    def close(self) -> None:
+        """Answer nothing more."""
+        for leave in tuple(self._waiting):
+            leave()
+
+    def _wait(self, tail: _Tail, delivery: Delivery) -> None:
+        loop = asyncio.get_running_loop()
+
+        def leave() -> None:
+            timer.cancel()
+            delivery.watchers.discard(notice)
+            self._waiting.discard(leave)
+
+        def answer() -> None:
+            leave()
+            self._answer(tail, delivery)
+
+        timer = loop.call_later(tail.wait, answer)
+        settling = False
+
+        def notice() -> None:
+            nonlocal timer, settling
+            if delivery.end is not None:
+                answer()
+            elif not settling:
+                settling = True
+                timer.cancel()
+                timer = loop.call_later(SETTLE, answer)
+
+        delivery.watchers.add(notice)
+        self._waiting.add(leave)
+
+    def _answer(self, tail: _Tail, delivery: Delivery) -> None:
+        reading = delivery.log.read(tail.cursor, tail.limit, _PIECES)
+        header = {
+            "t": "reply",
+            "id": tail.number,
+            "state": "live" if delivery.end is None else "ended",
+            "cursor": reading.cursor,
+            "dropped": reading.dropped,
+            "pieces": [[STREAMS[stream], len(data)] for stream, _, data in reading.pieces],
+            "end": delivery.end,
+        }
+        self._send(header, b"".join(data for _, _, data in reading.pieces))
+
+
+def _parse(header: dict[str, Any]) -> _Tail:
+    limit = whole(header, "limit", DEFAULT_BYTES, MAX_BYTES)
+    if limit == 0:
+        raise Refusal("invalid_argument", "limit must be a whole number of bytes over 0.")
+    return _Tail(request_id(header), whole(header, "cursor"), seconds(header, "wait", 0.0, MAX_WAIT), limit)

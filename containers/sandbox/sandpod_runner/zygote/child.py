@@ -1,0 +1,154 @@
+"""What a freshly forked process does to become a program: its streams, limits, signals and environment.
+
+The process never leaves it: at once, or after a wait for its program. Python code runs in this very process; everything
+else is put in its place by `exec`.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+from sandpod_runner.ipc import syscalls
+from sandpod_runner.ipc.descriptors import move_away
+from sandpod_runner.ipc.jobs import CHANNEL, MAX_FDS, REQUEST, Job, read_job
+from sandpod_runner.python import display_channel, program
+
+_CANNOT_START = 126
+_NOT_FOUND = 127
+
+
+def begin(fds: list[int]) -> NoReturn:
+    """Become the program at once.
+
+    Args:
+        fds: The file in memory that holds the job, then what become the program's descriptors 0, 1, 2 and so on.
+    """
+    _guarded(lambda: _run(fds))
+
+
+def wait(sock: socket.socket) -> NoReturn:
+    """Get ready, and become the program whose descriptors come through the socket."""
+    _guarded(lambda: _wait(sock))
+
+
+def _guarded(action: Callable[[], int]) -> NoReturn:
+    status = _CANNOT_START
+    try:
+        _detach()
+        program.reseed()
+        status = action()
+    except OSError as error:
+        os.write(2, f"The program could not be started: {error.strerror}.\n".encode())
+    except BaseException as error:  # noqa: BLE001 - nothing may get back into the zygote's loop
+        os.write(2, f"The program could not be started: {type(error).__name__}: {error}.\n".encode(errors="replace"))
+    finally:
+        os._exit(status)
+
+
+def _wait(sock: socket.socket) -> int:
+    program.rehearse()
+    with sock:
+        _, fds, _, _ = socket.recv_fds(sock, REQUEST.size, MAX_FDS)
+    return _run(fds) if fds else 0  # none come when the zygote has ended
+
+
+def _run(fds: list[int]) -> int:
+    job = read_job(fds[0])
+    if job.command and not job.context:
+        _place(fds[1:])
+        _confine(job)
+        _replace(job)
+    _place(fds[1:CHANNEL])
+    channel = move_away(fds[CHANNEL])
+    _confine(job)
+    if job.context:
+        return _serve(job, channel)
+    told = display_channel.Channel(channel)
+    display_channel.use(told)
+    before = _processor_seconds()
+    status = program.run(job)
+    if status >= 0 and _is_alone():
+        # Taking a process apart takes longer than many a program does, and nothing of interest comes of it.
+        told.done(status, _processor_seconds() - before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+    return status
+
+
+def _serve(job: Job, fd: int) -> int:
+    if job.command:
+        from sandpod_runner.javascript import context_helper  # noqa: PLC0415 - for contexts alone
+
+        context_helper.serve(job, fd, _replace)
+    from sandpod_runner.python import context  # noqa: PLC0415 - as above
+
+    return context.serve(job, fd)
+
+
+def _processor_seconds() -> float:
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
+def _is_alone() -> bool:
+    """Tell whether nothing of the program goes on but this thread: no other one and, as orphans come here, no child."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return len(sys._current_frames()) == 1  # noqa: SLF001 - counts threads that `threading` does not know too
+    return False
+
+
+def _place(stream_fds: list[int]) -> None:
+    # They were received into free places above 2, so none is overwritten before it is used.
+    for number, fd in enumerate(stream_fds):
+        if fd == number:
+            os.set_inheritable(fd, True)
+            continue
+        os.dup2(fd, number, inheritable=True)
+    for fd in stream_fds:
+        if fd >= len(stream_fds):
+            os.close(fd)
+
+
+def _detach() -> None:
+    os.setsid()
+    syscalls.set_readable(True)
+    syscalls.adopt_orphans()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    try:
+        # When memory runs out the kernel takes a program and not the runner.
+        fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+        os.write(fd, b"1000")
+        os.close(fd)
+    except OSError:
+        pass  # not in every sandbox kernel; the runner watches memory itself
+
+
+def _confine(job: Job) -> None:
+    for kind, value in job.rlimits:
+        _, hard = resource.getrlimit(kind)
+        limit = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(kind, (limit, limit))
+    os.umask(0o022)
+    os.chdir(job.cwd)
+
+
+def _replace(job: Job) -> NoReturn:
+    # Python ignores this one for itself. It ignores SIGXFSZ too, and that stays: a program that writes a file over the
+    # limit is told "File too large" and is not killed without a word.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    command = job.command
+    try:
+        os.execve(command[0], command, job.env)  # noqa: S606 - no shell is between, unless the program is one
+    except FileNotFoundError:
+        sys.stderr.write(f"{command[0]}: not found\n")
+        sys.stderr.flush()
+        os._exit(_NOT_FOUND)

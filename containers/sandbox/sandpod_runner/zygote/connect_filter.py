@@ -1,0 +1,43 @@
+"""Has the kernel ask the runner about each connection that a program wants to make.
+
+What is answered is decided in the runner.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+from typing import Final
+
+from sandpod_runner.ipc import bpf, syscalls
+
+_CONNECT: Final = {"x86_64": 42, "aarch64": 203}
+_FIRST_KERNEL: Final = (5, 5)
+"""The first that can be answered with "go on" (SECCOMP_USER_NOTIF_FLAG_CONTINUE). gVisor calls itself 4.4."""
+
+
+def watch_connects() -> int | None:
+    """Return the descriptor on which the kernel asks, for this process and all that come from it.
+
+    None where it can't be had; then the kernel answers by itself, as without.
+    """
+    machine = platform.machine()
+    release = platform.release().split(".")[:2]
+    if machine not in _CONNECT or not all(part.isdecimal() for part in release):
+        return None
+    if tuple(map(int, release)) < _FIRST_KERNEL:
+        return None
+    with contextlib.suppress(OSError):
+        return syscalls.watch_calls(assemble(machine))
+    return None
+
+
+def assemble(machine: str) -> bytes:
+    """Return the filter as the kernel takes it."""
+    parts = [
+        *bpf.head(machine),
+        bpf.one(bpf.EQUAL, _CONNECT[machine], no=1),
+        bpf.one(bpf.RETURN, bpf.NOTIFY),
+        bpf.one(bpf.RETURN, bpf.ALLOW),
+    ]
+    return b"".join(parts)

@@ -1,0 +1,82 @@
+"""Keeps programs from changing the runner's limits and priority, which the kernel lets every process of its user do.
+
+All programs inherit the zygote's filter. Reading and tracing are prevented by `syscalls.set_readable`, and signals do
+nothing to a PID 1; what is left are the calls that take another process's number (`man 2 prlimit`).
+"""
+
+import contextlib
+import errno
+import os
+import platform
+import resource
+from collections.abc import Iterable
+from typing import Final
+
+from sandpod_runner.ipc import bpf, syscalls
+
+FIRST, SECOND, _ = bpf.ARGUMENTS
+_RLIMITS: Final = 16
+_WHOLE_USER: Final = {"setpriority": 2, "ioprio_set": 3}
+"""The first argument with which these mean all processes of the user."""
+
+# name: (number on x86_64, on aarch64, where the process is named)
+_CALLS: Final[dict[str, tuple[int, int, int]]] = {
+    "prlimit64": (302, 261, FIRST),
+    "sched_setaffinity": (203, 122, FIRST),
+    "sched_setattr": (314, 274, FIRST),
+    "sched_setparam": (142, 118, FIRST),
+    "sched_setscheduler": (144, 119, FIRST),
+    "migrate_pages": (256, 238, FIRST),
+    "setpriority": (141, 140, SECOND),
+    "ioprio_set": (251, 30, SECOND),
+}
+
+
+def install(pids: Iterable[int]) -> None:
+    """Refuse, for this process and all that come from it, what would change these processes.
+
+    Where the kernel has no filters, or the processor is not known here, nothing is refused.
+    """
+    machine = platform.machine()
+    if machine in bpf.AUDIT_ARCH:
+        with contextlib.suppress(OSError):
+            syscalls.filter_calls(assemble(machine, tuple(pids)))
+
+
+def assemble(machine: str, pids: tuple[int, ...]) -> bytes:
+    """Return the filter as the kernel takes it.
+
+    Args:
+        machine: The processor, as `platform.machine` names it.
+        pids: The processes to protect.
+    """
+    column = list(bpf.AUDIT_ARCH).index(machine)
+    parts = bpf.head(machine)
+    for name, call in _CALLS.items():
+        body = _body(name, call[2], pids)
+        parts += [bpf.one(bpf.EQUAL, call[column], no=len(body)), *body]
+    return b"".join([*parts, bpf.one(bpf.RETURN, bpf.ALLOW)])
+
+
+def _body(name: str, place: int, pids: tuple[int, ...]) -> list[bytes]:
+    refusal = bpf.refuse(errno.EPERM)
+    body: list[bytes] = []
+    if name in _WHOLE_USER:
+        whole = bpf.one(bpf.EQUAL, _WHOLE_USER[name], no=1)
+        body += [bpf.one(bpf.LOAD, FIRST), whole, refusal]
+    body.append(bpf.one(bpf.LOAD, place))
+    for pid in pids:
+        body += [bpf.one(bpf.EQUAL, pid, no=1), refusal]
+    return [*body, bpf.one(bpf.RETURN, bpf.ALLOW)]
+
+
+def is_changed(pid: int) -> bool:
+    """Tell whether limits, priority or processors of a process forked from this one are not what they were."""
+    with contextlib.suppress(OSError):
+        return _state(pid) != _state(0)
+    return True
+
+
+def _state(pid: int) -> tuple[object, ...]:
+    limits = [resource.prlimit(pid, kind) for kind in range(_RLIMITS)]
+    return (*limits, os.getpriority(os.PRIO_PROCESS, pid), os.sched_getscheduler(pid), os.sched_getaffinity(pid))

@@ -1,0 +1,234 @@
+"""API keys: made once, stored hashed, checked for each request. Also where a caller's identity comes from.
+
+The key file is a Secret in a cluster and a plain file elsewhere; it is read again when it changes, so that keys come
+and go without a restart. Called by `app.py` and `cli.py`. A key is never logged and never stored.
+"""
+
+import asyncio
+import hashlib
+import logging
+import secrets
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Final
+
+import yaml
+from fastmcp.server.auth import AccessToken, TokenVerifier
+from fastmcp.server.dependencies import get_access_token
+from mcp.server.auth.provider import AccessToken as SdkToken
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+
+from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.errors import StartError
+
+logger = logging.getLogger(__name__)
+
+LOCAL_OWNER: Final = "local"
+"""The one caller of a server without keys, which listens on loopback only."""
+
+KEY_ID_BYTES: Final = 8
+"""Of a key's hash: enough to find the key by, and nothing to call with."""
+LOCAL_KEY_ID: Final = bytes(KEY_ID_BYTES)
+"""Stands in links for the key that the local caller does not need."""
+
+KEY_PREFIX: Final = "sandpod_"  # so that secret scanners and people know what they see
+KEY_BYTES: Final = 32  # 256 random bits: one round of SHA-256 is enough, there is nothing to guess
+MAX_FILE: Final = 1024 * 1024  # bytes; Kubernetes bounds a Secret at the same size
+MAX_TOKEN: Final = 256  # characters; longer ones are not hashed
+POLL_SECONDS: Final = 2.0  # the kubelet itself takes up to a minute to bring a changed Secret
+
+
+class KeyEntry(BaseModel):
+    """One key as it is stored."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: Annotated[str, Field(min_length=1, max_length=128, description="What the key is for.")]
+    user: Annotated[str, Field(min_length=1, max_length=128, description="Whose it is; sandboxes belong to users.")]
+    hash: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$", description="SHA-256 of the key.")]
+    created: AwareDatetime
+    expires: AwareDatetime | None = None
+
+    def is_valid(self, now: datetime) -> bool:
+        """Return whether it may be used."""
+        return self.expires is None or now < self.expires
+
+
+class KeyFile(BaseModel):
+    """The file of keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    keys: Annotated[list[KeyEntry], Field(max_length=10_000)] = Field(default_factory=list)
+
+
+def hash_key(key: str) -> str:
+    """Return a key in the form in which it is stored."""
+    return "sha256:" + hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def key_id(stored: str) -> bytes:
+    """Return the short id of a key, from the form in which it is stored."""
+    return bytes.fromhex(stored.removeprefix("sha256:"))[:KEY_ID_BYTES]
+
+
+def make_key(*, user: str, name: str, days: int | None, now: datetime) -> tuple[str, KeyEntry]:
+    """Return a new key, which nothing keeps, and the entry that stands for it.
+
+    Args:
+        user: Whose it is.
+        name: What it is for.
+        days: Days until it expires, or None for never.
+        now: The time.
+
+    Raises:
+        pydantic.ValidationError: User or name is empty or too long.
+    """
+    key = KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
+    expires = now + timedelta(days=days) if days is not None else None
+    entry = KeyEntry(name=name, user=user, hash=hash_key(key), created=now.replace(microsecond=0), expires=expires)
+    return key, entry
+
+
+def _load(raw: bytes) -> object:
+    try:
+        return yaml.safe_load(raw)
+    except Exception as error:
+        # PyYAML raises what its constructors run into: ValueError for a day that is none, KeyError for `!!bool x`.
+        raise yaml.YAMLError from error
+
+
+def read_keys(path: Path) -> KeyFile:
+    """Return the keys of a file.
+
+    Raises:
+        StartError: The file can't be read or is not a key file; the text says nothing of its content.
+    """
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_FILE + 1)
+        if len(raw) > MAX_FILE:
+            raise StartError(
+                ErrorCode.INVALID_CONTENT, f"The key file {path} is too large.", next_step="Remove expired keys."
+            )
+        document = _load(raw)
+        return KeyFile.model_validate({} if document is None else document)
+    except OSError as error:
+        raise StartError(
+            ErrorCode.NOT_FOUND,
+            f"The key file {path} can't be read: {error.strerror}.",
+            next_step="Make it with: sandpod keys create --user NAME --file FILE",
+        ) from error
+    except (yaml.YAMLError, ValidationError) as error:
+        raise StartError(
+            ErrorCode.INVALID_CONTENT,
+            f"{path} is not a key file.",
+            next_step="Each entry is what `sandpod keys create` prints.",
+        ) from error
+
+
+class KeyVerifier(TokenVerifier):
+    """Knows the keys of a file, and reads it again when it changes.
+
+    While there is no file, there are no keys, and everyone is refused: a Secret may be made later, or taken away. A
+    file that went bad is logged, and the keys of before stay: a slip in it must lock nobody out.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+        self._stamp = self._read_stamp()
+        self._keys: dict[str, KeyEntry] = {}
+        self._by_id: dict[bytes, KeyEntry] = {}
+        if self._stamp is not None:
+            self._take(read_keys(path))
+        else:
+            logger.warning("there is no key file %s yet: every caller is refused until there is one", path)
+
+    def owner_of_key(self, wanted: bytes) -> str | None:
+        """Return whom the key of that id stands for; None when there is no such key, or not any more."""
+        entry = self._by_id.get(wanted)
+        return _owner(entry.user) if entry is not None and entry.is_valid(datetime.now(UTC)) else None
+
+    async def verify_token(self, token: str) -> AccessToken | None:
+        """Return who a key belongs to, or None."""
+        if len(token) > MAX_TOKEN:
+            return None
+        entry = self._keys.get(hash_key(token))
+        if entry is None or not entry.is_valid(datetime.now(UTC)):
+            return None
+        expires = int(entry.expires.timestamp()) if entry.expires is not None else None
+        # The token's place holds the hash: whatever logs an AccessToken must not log a key.
+        return AccessToken(token=entry.hash, client_id=entry.user, scopes=[], subject=entry.user, expires_at=expires)
+
+    async def follow(self) -> None:
+        """Read the file again if it has changed. To be called again and again; raises what `reload` does."""
+        await asyncio.to_thread(self.reload)
+
+    def reload(self) -> None:
+        """Read the file again if it has changed; a file that is gone has no keys.
+
+        Raises:
+            StartError: It can't be read or is not a key file; the keys that were loaded before stay, and the next call
+                tries again.
+        """
+        stamp = self._read_stamp()
+        if stamp == self._stamp:
+            return
+        if stamp is None:
+            self._take(KeyFile())
+            logger.warning("the key file %s is gone: every caller is refused", self._path)
+        else:
+            self._take(read_keys(self._path))
+            logger.info("read %d keys from %s", len(self._keys), self._path)
+        self._stamp = stamp
+
+    def _take(self, file: KeyFile) -> None:
+        self._keys = {entry.hash: entry for entry in file.keys}
+        self._by_id = {key_id(entry.hash): entry for entry in file.keys}
+
+    def _read_stamp(self) -> tuple[int, int, int] | None:
+        try:
+            stat = self._path.stat()
+        except FileNotFoundError:
+            return None
+        except OSError:
+            return 0, 0, 0  # it is there, and reading it says what is wrong
+        return stat.st_mtime_ns, stat.st_size, stat.st_ino
+
+
+@dataclass(frozen=True, slots=True)
+class Maker:
+    """Who makes a link: the owner, and the id of the API key that was used."""
+
+    owner: str
+    key_id: bytes
+
+
+def current_maker() -> Maker:
+    """Return the caller of the request that is being answered, with the key that it came with."""
+    token = get_access_token()
+    return Maker(owner_of(token), LOCAL_KEY_ID if token is None else key_id(token.token))
+
+
+def owner_without_keys(wanted: bytes) -> str | None:
+    """Return whom a key's id stands for on a server without keys: its local caller, who has none."""
+    return LOCAL_OWNER if wanted == LOCAL_KEY_ID else None
+
+
+def current_owner() -> str:
+    """Return the caller of the request that is being answered: the key's user, or the one local caller.
+
+    A server with keys answers 401 before any tool is reached, so no token here means a server without keys.
+    """
+    return owner_of(get_access_token())
+
+
+def owner_of(token: AccessToken | SdkToken | None) -> str:
+    """Return whom a checked token stands for."""
+    return LOCAL_OWNER if token is None else _owner(token.subject)
+
+
+def _owner(user: str | None) -> str:
+    return f"user:{user}"

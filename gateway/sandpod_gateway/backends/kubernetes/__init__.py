@@ -1,0 +1,4 @@
+"""Sandboxes as resources of a cluster: claimed by one write, looked up in a cache, reached by exec streams.
+
+Pods are the operator's work.
+"""

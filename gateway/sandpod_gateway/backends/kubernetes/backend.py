@@ -1,0 +1,289 @@
+"""The Kubernetes backend: sandboxes are Sandbox resources, their runners are reached by one exec stream each.
+
+Made by `factory.py`, used through `base.Backend`. It wires the parts together and translates their errors: claims are
+in `claimer.py`, the copy of the cluster in `store.py` and `watch.py`, streams in `exec_stream.py` and
+`warm_streams.py`. It makes no pods: that is the operator's work, asked for by resources alone.
+"""
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+import aiohttp
+
+from sandpod_api import names
+from sandpod_api.base import rfc3339
+from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.backends.base import MAX_TEMPLATES, ByteStream, ClaimRequest, SandboxRecord, TemplateInfo
+from sandpod_gateway.backends.kubernetes.cache.records import template_info, to_record
+from sandpod_gateway.backends.kubernetes.cache.sandbox_cache import SandboxStore
+from sandpod_gateway.backends.kubernetes.cache.watch import SandboxWatch
+from sandpod_gateway.backends.kubernetes.claims.claimer import Claimer
+from sandpod_gateway.backends.kubernetes.cluster import Cluster
+from sandpod_gateway.backends.kubernetes.errors import translate
+from sandpod_gateway.backends.kubernetes.preflight import check_installed, check_rights, start_error
+from sandpod_gateway.backends.kubernetes.secret_store import KubernetesSecret
+from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
+from sandpod_gateway.backends.kubernetes.streams.exec_stream import ExecStream, open_exec
+from sandpod_gateway.backends.kubernetes.streams.warm_streams import WarmStreams
+from sandpod_gateway.backends.kubernetes.tasks import Background
+from sandpod_gateway.errors import SandpodError, StartError
+from sandpod_kube.environment import has_proxy
+from sandpod_kube.errors import ClusterError, RefusedError, UnreachableError
+
+logger = logging.getLogger(__name__)
+
+START_TIMEOUT: Final = 10.0
+"""Seconds to reach the cluster at start, check the rights and read the Sandboxes."""
+CHECK_TIMEOUT: Final = 2.0
+"""Seconds that the API server gets to answer a readiness check: less than what a probe waits for."""
+
+_ATTACH: Final = (*names.SHIELDED_COMMAND, "attach")
+
+
+class KubernetesBackend:
+    """Sandboxes in one namespace of a cluster; implements `base.Backend`."""
+
+    kind = "kubernetes"
+
+    def __init__(self, settings: KubernetesSettings) -> None:
+        self._settings = settings
+        self._store = SandboxStore()
+        self._background = Background()
+        self._touched: dict[str, float] = {}
+        self._parts: _Parts | None = None
+
+    async def start(self) -> None:
+        """Connect, check the rights, read the Sandboxes.
+
+        Raises:
+            StartError: backend_unavailable; says in one sentence what to do.
+        """
+        cluster = None
+        try:
+            async with asyncio.timeout(START_TIMEOUT):
+                cluster = await Cluster.connect(self._settings)
+                await check_installed(cluster)
+                await check_rights(cluster)
+                self._parts = self._assemble(cluster)
+                await self._parts.start()
+        except BaseException as error:
+            if self._parts is not None:
+                await self.close()
+            elif cluster is not None:
+                await cluster.close()
+            if isinstance(error, ClusterError | TimeoutError | StartError):
+                raise start_error(error, cluster) from error
+            raise
+        logger.info("using namespace %s of the cluster at %s", cluster.namespace, cluster.host)
+
+    async def close(self) -> None:
+        """Close streams, watch and connections. The sandboxes stay: they live in the cluster."""
+        await self._background.close()
+        if self._parts is not None:
+            await self._parts.close()
+
+    async def check(self) -> None:
+        """Ask the API server for next to nothing.
+
+        Raises:
+            SandpodError: backend_unavailable.
+        """
+        try:
+            async with asyncio.timeout(CHECK_TIMEOUT):
+                await self._open.cluster.list_page(names.TEMPLATES, {"limit": "1"})
+        except TimeoutError as error:
+            raise translate(UnreachableError("it took too long"), "it was asked whether it works") from error
+        except ClusterError as error:
+            raise translate(error, "it was asked whether it works") from error
+
+    async def claim(self, request: ClaimRequest) -> SandboxRecord:
+        """Give the caller a sandbox that is Ready; see `base.Backend.claim`."""
+        sandbox, fresh = await self._open.claimer.claim(request)
+        if fresh:
+            # A claim counts as use and writes so: the first run right after it need not write again.
+            self._touched[sandbox.metadata.name] = time.monotonic()
+        if sandbox.spec.claim is None:
+            raise RuntimeError("a claimed sandbox lost its claim, which the API server does not allow")
+        return to_record(sandbox, sandbox.spec.claim)
+
+    async def get(self, name: str) -> SandboxRecord | None:
+        """Return the claimed sandbox of that name, whosever it is."""
+        sandbox = self._store.get(name)
+        if sandbox is None or sandbox.spec.claim is None:
+            return None
+        return to_record(sandbox, sandbox.spec.claim)
+
+    async def list(self, owner: str) -> list[SandboxRecord]:
+        """Return the owner's sandboxes, oldest first."""
+        owned = self._store.owned(owner)
+        records = [to_record(sandbox, sandbox.spec.claim) for sandbox in owned if sandbox.spec.claim is not None]
+        return sorted(records, key=lambda record: (record.created, record.name))
+
+    async def templates(self) -> tuple[TemplateInfo, ...]:
+        """Return the templates of the namespace; ones that this version does not understand are left out."""
+        try:
+            page = await self._open.cluster.list_page(names.TEMPLATES, {"limit": str(MAX_TEMPLATES)})
+        except ClusterError as error:
+            raise translate(error, "the templates were listed") from error
+        found = map(template_info, page.get("items", []))
+        return tuple(info for info in found if info is not None)
+
+    def link_store(self) -> KubernetesSecret | None:
+        """Return the Secret of the settings; None when they name none."""
+        secret = self._settings.link_secret
+        return None if secret is None else KubernetesSecret(lambda: self._open.cluster, secret)
+
+    def warm(self) -> dict[str, int]:
+        """Return how many Ready sandboxes wait for a claim, by template."""
+        return self._store.warm_counts()
+
+    async def wake(self, name: str) -> SandboxRecord | None:
+        """Return the sandbox once it is Ready; see `base.Backend.wake`."""
+        record = await self.get(name)
+        if record is None or record.status not in {"Suspended", "Pending"}:
+            return record
+        await self._open.claimer.waker.wake(name)
+        return await self.get(name)
+
+    async def delete(self, name: str) -> None:
+        """Delete a claimed sandbox; its pod goes after it."""
+        if await self.get(name) is None:
+            return
+        try:
+            await self._open.cluster.delete(names.SANDBOXES, name)
+        except RefusedError as error:
+            if not error.not_found:
+                raise translate(error, "a sandbox was deleted") from error
+        except ClusterError as error:
+            raise translate(error, "a sandbox was deleted") from error
+        self._store.deleted(name)
+        self._touched.pop(name, None)
+
+    async def touch(self, name: str) -> None:
+        """Note the sandbox's use, in the background and not more often than the settings say."""
+        record = await self.get(name)
+        if record is None:
+            return
+        now = time.monotonic()
+        # Three notes at least fit into an idle timeout: a sandbox in use must not seem idle.
+        interval = min(self._settings.touch_interval, record.idle_timeout / 3)
+        if now - self._touched.get(name, float("-inf")) < interval:
+            return
+        self._touched[name] = now
+        if len(self._touched) > 2 * self._settings.max_sandboxes:
+            self._touched = {n: t for n, t in self._touched.items() if self._store.get(n) is not None}
+        self._background.start(self._write_activity(name))
+
+    async def keep_busy(self, name: str, seconds: float) -> None:
+        """Note in the resource that a background run may go on for so many seconds."""
+        sandbox = self._store.get(name)
+        if sandbox is None:
+            return
+        until = rfc3339(datetime.now(UTC) + timedelta(seconds=seconds))
+        # Both are UTC in one form, so that their order as texts is their order in time.
+        if sandbox.metadata.annotations.get(names.ANNOTATION_BUSY_UNTIL, "") >= until:
+            return
+        try:
+            await self._annotate(name, names.ANNOTATION_BUSY_UNTIL, until)
+        except ClusterError as error:
+            raise translate(error, "a background run was noted") from error
+
+    async def open_stream(self, name: str) -> ByteStream:
+        """Open a stream to the sandbox's runner, or hand over the one that is open already."""
+        self._require_ready(await self.get(name))
+        stream = self._open.streams.take(name)
+        if stream is not None:
+            return stream
+        try:
+            return await self._open.streams.connect(name)
+        except RefusedError as error:
+            if error.not_found:
+                raise _lost("Its pod is gone.") from error
+            raise translate(error, "a stream to the sandbox was opened") from error
+        except ClusterError as error:
+            raise translate(error, "a stream to the sandbox was opened") from error
+
+    def _assemble(self, cluster: Cluster) -> "_Parts":
+        http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), trust_env=has_proxy(cluster.host))
+
+        async def connect(name: str) -> ExecStream:
+            """Open a stream to the runner in the pod of that name: a Sandbox's pod bears its name."""
+            return await open_exec(http, await cluster.exec_target(name, _ATTACH))
+
+        streams = WarmStreams(self._store, connect, self._settings.warm_streams)
+        claimer = Claimer(
+            cluster, self._store, self._settings, streams=streams, background=self._background, touch=self.touch
+        )
+        silence = self._settings.watch_silence
+        watch = SandboxWatch(cluster.client, cluster.namespace, self._store, silence=silence)
+        return _Parts(cluster, http, watch, streams, claimer)
+
+    @property
+    def _open(self) -> "_Parts":
+        if self._parts is None:
+            raise SandpodError(
+                ErrorCode.BACKEND_UNAVAILABLE,
+                "The backend is not started.",
+                next_step="Try again in a moment.",
+            )
+        return self._parts
+
+    def _require_ready(self, record: SandboxRecord | None) -> None:
+        if record is None:
+            raise SandpodError(
+                ErrorCode.SESSION_NOT_FOUND,
+                "There is no such sandbox.",
+                next_step="Call list_sandboxes, or create_sandbox for a new one.",
+            )
+        if record.status in {"Pending", "Suspended"}:
+            raise SandpodError(
+                ErrorCode.BACKEND_UNAVAILABLE,
+                "The sandbox is still starting." if record.status == "Pending" else "The sandbox was just suspended.",
+                cause=record.message or record.reason,
+                next_step="Try again in a moment.",
+            )
+        if record.status != "Ready":
+            raise _lost(record.message or record.reason or f"It is {record.status.lower()}.")
+
+    async def _write_activity(self, name: str) -> None:
+        try:
+            await self._annotate(name, names.ANNOTATION_LAST_ACTIVITY, rfc3339(datetime.now(UTC)))
+        except ClusterError as error:
+            logger.warning("the use of sandbox %s can't be noted: %s", name, error)
+
+    async def _annotate(self, name: str, key: str, value: str) -> None:
+        await self._open.cluster.merge_patch(names.SANDBOXES, name, {"metadata": {"annotations": {key: value}}})
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What exists while the backend is started."""
+
+    cluster: Cluster
+    http: aiohttp.ClientSession
+    watch: SandboxWatch
+    streams: WarmStreams
+    claimer: Claimer
+
+    async def start(self) -> None:
+        await self.watch.start()
+        self.streams.start()
+
+    async def close(self) -> None:
+        await self.streams.close()
+        await self.watch.close()
+        await self.http.close()
+        await self.cluster.close()
+
+
+def _lost(cause: str) -> SandpodError:
+    return SandpodError(
+        ErrorCode.SANDBOX_LOST,
+        "The sandbox is lost, with the files in it.",
+        cause=cause,
+        next_step="Call create_sandbox for a new one.",
+    )

@@ -1,0 +1,1 @@
+"""The gateway's copy of the namespace's Sandboxes, and the watch that feeds it."""

@@ -1,0 +1,143 @@
+"""Keeps the store of Sandboxes as the API server has them: one list, then a watch, over again when it breaks.
+
+Started and stopped by the Kubernetes backend. A watch that ends goes on where it was; one that is too old (410) or
+told an error starts anew with a list. Errors are waited out with a growing pause, for ever: what is in the store stays
+usable meanwhile, and whoever writes finds out by the answer.
+"""
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from collections.abc import AsyncGenerator
+from http import HTTPStatus
+from typing import Any, Final
+
+from sandpod_api import names
+from sandpod_api.types import Sandbox
+from sandpod_gateway.backends.kubernetes.cache.records import parse
+from sandpod_gateway.backends.kubernetes.cache.sandbox_cache import SandboxStore
+from sandpod_kube.client import PAGE, KubeClient
+from sandpod_kube.errors import RefusedError, UnreachableError
+from sandpod_kube.resources import SANDBOXES
+
+logger = logging.getLogger(__name__)
+
+SELECTOR: Final = f"{names.LABEL_MANAGED_BY}={names.MANAGED_BY}"
+BACK_OFF: Final = (0.0, 0.2, 1.0, 3.0, 10.0)
+"""Seconds from the begin of a try to the next after the first, second, ... failure in a row; the last for all that
+follow. A tenth is added at random, so that many gateways do not come back at the same moment. A watch that was dead for
+longer before that was known is no reason to wait once more."""
+
+
+class SandboxWatch:
+    """Feeds one store from one namespace."""
+
+    def __init__(self, client: KubeClient, namespace: str, store: SandboxStore, *, silence: float) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._silence = silence
+        self._store = store
+        self._tasks: list[asyncio.Task[None]] = []
+        self._version = ""  # what the store shows; empty where only a new list can tell
+        self._failures = 0
+
+    async def start(self) -> None:
+        """Fill the store, then keep it filled in the background.
+
+        Raises:
+            ClusterError: The first list failed.
+        """
+        await self._list()
+        self._tasks = [asyncio.create_task(self._follow())]
+
+    async def close(self) -> None:
+        """Stop; the store stays as it is."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _follow(self) -> None:
+        """List and watch in turns, until cancelled."""
+        while True:
+            began = time.monotonic()
+            try:
+                if not self._version:
+                    await self._list()
+                if await self._watch():
+                    continue
+            except UnreachableError as error:
+                # What was seen is seen: the next watch goes on after it.
+                logger.warning("the watch of the sandboxes was interrupted: %s", error)
+            except RefusedError as error:
+                self._version = ""
+                if not error.expired:
+                    logger.warning("the watch of the sandboxes was refused: %s", error)
+            except Exception:
+                # The outermost loop: a bug must not leave a gateway that looks alive and knows nothing new.
+                self._version = ""
+                logger.exception("watching the sandboxes failed")
+            await self._pause(began)
+
+    async def _pause(self, began: float) -> None:
+        pause = BACK_OFF[min(self._failures, len(BACK_OFF) - 1)]
+        self._failures += 1
+        pause += random.random() * pause / 10  # noqa: S311 # no secret: spreads load
+        await asyncio.sleep(max(0.0, began + pause - time.monotonic()))
+
+    async def _list(self) -> None:
+        """Replace the store's content by a whole list."""
+        query = {"labelSelector": SELECTOR, "limit": str(PAGE)}
+        with self._store.listing() as listing:
+            while True:
+                page = await self._client.list_page(SANDBOXES, self._namespace, query)
+                for body in page.get("items") or []:
+                    if (sandbox := _parse(body)) is not None:
+                        listing.add(sandbox)
+                    else:
+                        self._store.drop(str(body["metadata"]["name"]))
+                meta = page.get("metadata") or {}
+                if not meta.get("continue"):
+                    break
+                query["continue"] = meta["continue"]
+        self._version = str(meta.get("resourceVersion") or "")
+
+    async def _watch(self) -> bool:
+        """Follow one watch to its end. Return whether it told anything: one that did not is no reason to hurry."""
+        told = False
+        async with contextlib.aclosing(self._open()) as events:
+            async for event in events:
+                self._take(event)
+                self._failures, told = 0, True
+        return told
+
+    def _open(self) -> AsyncGenerator[dict[str, Any], None]:
+        return self._client.watch(SANDBOXES, self._namespace, SELECTOR, self._version, silence=self._silence)
+
+    def _take(self, event: dict[str, Any]) -> None:
+        """Take one event.
+
+        Raises:
+            RefusedError: It tells that the watch has ended for a reason.
+        """
+        kind, body = event.get("type"), event.get("object") or {}
+        if kind == "ERROR":
+            code = int(body.get("code") or HTTPStatus.INTERNAL_SERVER_ERROR)
+            raise RefusedError(code, message=str(body.get("message") or ""))
+        meta = body.get("metadata") or {}
+        sandbox = _parse(body) if kind in {"ADDED", "MODIFIED"} else None
+        if sandbox is not None:
+            self._store.put(sandbox)
+        elif kind in {"ADDED", "MODIFIED"}:
+            self._store.drop(str(meta.get("name")))
+        elif kind != "BOOKMARK":
+            self._store.remove(str(meta.get("name")), str(meta.get("uid")))
+        self._version = str(meta.get("resourceVersion") or self._version)
+
+
+def _parse(body: dict[str, Any]) -> Sandbox | None:
+    sandbox = parse(body)
+    if sandbox is None:
+        logger.warning("a Sandbox that this version does not understand is left out")
+    return sandbox

@@ -1,0 +1,51 @@
+"""Keeps a named session at one sandbox, though several gateways may claim one for it at the same moment.
+
+Called by `claimer.py` after it has written a claim. There is no lock: of two claims, at least the later one sees the
+other here, since each looks after it has written. Who sees a rival gives up its own, unless it won by the order that
+both see: then it waits for the rival to give up. A rival that does not had looked before our claim was written, and
+keeps its own; then we give up all the same. So two are never kept.
+"""
+
+import asyncio
+from typing import Final
+
+from sandpod_api import names
+from sandpod_api.types import Claim, Sandbox
+from sandpod_gateway.backends.kubernetes.cache.records import is_live, parse
+from sandpod_gateway.backends.kubernetes.cache.sandbox_cache import SandboxStore
+from sandpod_gateway.backends.kubernetes.claims import patches as claims
+from sandpod_gateway.backends.kubernetes.cluster import Cluster
+
+PAUSES: Final = (0.05, 0.1, 0.2, 0.4)
+"""Seconds to wait between looks for a rival to give up."""
+
+
+async def find_rival(cluster: Cluster, store: SandboxStore, mine: Sandbox, claim: Claim) -> str | None:
+    """Return the name of the sandbox to use instead of `mine`; None where `mine` is the session's one.
+
+    Raises:
+        ClusterError: It can't be known.
+    """
+    if not claim.session:
+        return None
+    for pause in (*PAUSES, None):
+        rivals = await _rivals(cluster, store, mine, claim)
+        if not rivals:
+            return None
+        if pause is None or claims.first_claimed([mine, *rivals]) is not mine:
+            return claims.first_claimed(rivals).metadata.name
+        await asyncio.sleep(pause)
+    return None
+
+
+async def _rivals(cluster: Cluster, store: SandboxStore, mine: Sandbox, claim: Claim) -> list[Sandbox]:
+    page = await cluster.list_page(names.SANDBOXES, {"labelSelector": claims.session_selector(claim)})
+    found = [sandbox for body in page.get("items") or [] if (sandbox := parse(body)) is not None]
+    rivals = [
+        sandbox
+        for sandbox in found
+        if sandbox.metadata.uid != mine.metadata.uid and is_live(sandbox) and claims.same_session(sandbox, claim)
+    ]
+    for rival in rivals:
+        store.put(rival)
+    return rivals

@@ -1,0 +1,238 @@
+"""What a claim decides and writes: the checked wish, candidates in order, the patch, a new Sandbox, who wins a race.
+
+Pure: no request, no clock, no randomness of its own. Called by `claimer.py`, which does what is decided here.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from pydantic import ValidationError
+
+from sandpod_api import names
+from sandpod_api.base import rfc3339
+from sandpod_api.types import Claim, Lifetime, Sandbox, SandboxSpec, SandboxTemplate, TemplateRef, Workspace
+from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.backends import cold_start as cold_starts
+from sandpod_gateway.backends.base import ClaimRequest, WorkspaceRequest
+from sandpod_gateway.backends.kubernetes.cache.records import workspace_max
+from sandpod_gateway.backends.kubernetes.claims.errors import bad_workspace, unknown_profile, unknown_template
+from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
+from sandpod_gateway.errors import SandpodError
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A claim that is checked: nothing in it can become a selector, a path or a refused object.
+
+    `lifetime` is None where none was asked for: a warm sandbox keeps its own then. `may_make` tells whether a new
+    one may be made while none is warm.
+    """
+
+    template: str
+    network: str
+    claim: Claim
+    lifetime: Lifetime | None
+    workspace: WorkspaceRequest | None = None
+    may_make: bool = True
+
+
+def check_request(request: ClaimRequest, settings: KubernetesSettings, now: datetime) -> Wanted:
+    """Return what a claim is to give.
+
+    Args:
+        request: What was asked for.
+        settings: The default template, and whether sandboxes are made on demand.
+        now: The time that the claim will carry, in whole seconds as on the wire.
+
+    Raises:
+        SandpodError: invalid_argument.
+    """
+    template = request.template if request.template is not None else settings.default_template
+    if not names.is_dns_label(template):
+        raise unknown_template(template)
+    if not names.is_dns_label(request.network):
+        raise unknown_profile(request.network, template)
+    may_make = cold_starts.may_make(request, allowed=settings.cold_start)
+    try:
+        claim = Claim(owner=request.owner, session=request.session, time=now.replace(microsecond=0))
+        return Wanted(template, request.network, claim, lifetime_of(request), request.workspace, may_make)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        field = ".".join(str(part) for part in first["loc"]).replace("idleTimeout", "idle_timeout")
+        raise SandpodError(
+            ErrorCode.INVALID_ARGUMENT,
+            f"{field} is not valid: {first['msg']}.",
+            next_step="Correct the argument and call again.",
+        ) from error
+
+
+def lifetime_of(request: ClaimRequest) -> Lifetime | None:
+    """Return the lifetime that was asked for; where only ttl is, an idle timeout that fits into it."""
+    if request.ttl is None and request.idle_timeout is None:
+        return None
+    default = Lifetime()
+    ttl = default.ttl if request.ttl is None else request.ttl
+    idle = default.idle_timeout if request.idle_timeout is None else request.idle_timeout
+    if request.ttl is None:
+        return Lifetime(ttl=max(ttl, idle), idle_timeout=idle)
+    # An idle timeout that is longer than the ttl never comes: the ttl ends the sandbox first.
+    return Lifetime(ttl=ttl, idle_timeout=min(idle, ttl))
+
+
+def choose_candidate(
+    warm: Sequence[Sandbox],
+    network: str,
+    preferred: Collection[str],
+    choose: Callable[[Sequence[Sandbox]], Sandbox],
+) -> Sandbox | None:
+    """Return the warm sandbox to try, or None where none fits.
+
+    Args:
+        warm: What can be claimed.
+        network: The profile that is needed; a pod's network can't be changed.
+        preferred: Names to try first: those with a stream open already.
+        choose: Picks one of several at random, so that gateways rarely try the same one.
+    """
+    fitting = [sandbox for sandbox in warm if sandbox.spec.network == network]
+    first = [sandbox for sandbox in fitting if sandbox.metadata.name in preferred]
+    return choose(first or fitting) if fitting else None
+
+
+def claim_patch(sandbox: Sandbox, wanted: Wanted, claim_id: str) -> list[dict[str, Any]]:
+    """Return the JSON patch that claims a warm sandbox, or changes nothing if anyone changed it meanwhile.
+
+    Args:
+        sandbox: The warm one.
+        wanted: The claim.
+        claim_id: Unique for this write: by it the claimer knows its own, should there be no answer.
+    """
+    meta, claim = sandbox.metadata, wanted.claim
+    notes = {names.ANNOTATION_LAST_ACTIVITY: rfc3339(claim.time), names.ANNOTATION_CLAIM_ID: claim_id}
+    patch: list[dict[str, Any]] = [
+        {"op": "test", "path": "/metadata/resourceVersion", "value": meta.resource_version},
+        {"op": "add", "path": "/spec/claim", "value": claim.to_wire()},
+        {"op": "replace", "path": _label(names.LABEL_STATE), "value": names.STATE_CLAIMED},
+        {"op": "add", "path": _label(names.LABEL_OWNER), "value": names.label_value(claim.owner)},
+        {"op": "add", "path": _label(names.LABEL_SESSION), "value": names.label_value(claim.session)},
+    ]
+    if meta.annotations:
+        patch += [{"op": "add", "path": _annotation(key), "value": value} for key, value in notes.items()]
+    else:
+        patch.append({"op": "add", "path": "/metadata/annotations", "value": notes})
+    if meta.owner_references:
+        # Out of its pool: what happens to the pool from here on must not take the sandbox with it.
+        patch.append({"op": "remove", "path": "/metadata/ownerReferences"})
+    if wanted.lifetime is not None:
+        patch.append({"op": "add", "path": "/spec/lifetime", "value": wanted.lifetime.to_wire()})
+    return patch
+
+
+def resume_patch(now: datetime) -> dict[str, Any]:
+    """Return the merge patch that resumes a suspended sandbox and notes its use; a second one changes nothing."""
+    return {
+        "metadata": {"annotations": {names.ANNOTATION_LAST_ACTIVITY: rfc3339(now)}},
+        "spec": {"operatingMode": "Running"},
+    }
+
+
+def workspace_for(wanted: Wanted, template: SandboxTemplate) -> Workspace | None:
+    """Return the workspace to write into a new Sandbox; None for the template's own.
+
+    A persistent one of the template is written too: should the template be gone, the Sandbox says what it has.
+
+    Raises:
+        SandpodError: invalid_argument, for one that the template does not allow.
+    """
+    request, own = wanted.workspace, template.spec.workspace
+    if request is None:
+        return own if own.persistent else None
+    most = workspace_max(template)
+    if request.size is not None and request.size > most:
+        raise bad_workspace(
+            f"A workspace of {request.size} bytes is larger than the template {wanted.template!r} allows.",
+            f"Ask for at most {most} bytes, or use another template; the capabilities tell each one's limit.",
+        )
+    if request.persistent and not (own.persistent or template.spec.workspace_limits.persistent):
+        raise bad_workspace(
+            f"The template {wanted.template!r} has no persistent workspaces.",
+            "Leave persistent out, or use a template that has them; the capabilities tell which do.",
+        )
+    size = own.size if request.size is None else str(request.size)
+    return own.model_copy(update={"size": size, "persistent": request.persistent})
+
+
+def new_sandbox(name: str, wanted: Wanted, claim_id: str, workspace: Workspace | None = None) -> dict[str, Any]:
+    """Return the Sandbox to create for a claim that no warm one can meet.
+
+    Args:
+        name: Its name.
+        wanted: The claim.
+        claim_id: Unique for this write.
+        workspace: Its own workspace, or None for the template's.
+    """
+    claim = wanted.claim
+    spec = SandboxSpec(
+        template_ref=TemplateRef(name=wanted.template),
+        claim=claim,
+        lifetime=wanted.lifetime or Lifetime(),
+        network=wanted.network,
+        workspace=workspace,
+    )
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": "Sandbox",
+        "metadata": {
+            "name": name,
+            "labels": {
+                names.LABEL_MANAGED_BY: names.MANAGED_BY,
+                names.LABEL_TEMPLATE: wanted.template,
+                names.LABEL_STATE: names.STATE_CLAIMED,
+                names.LABEL_OWNER: names.label_value(claim.owner),
+                names.LABEL_SESSION: names.label_value(claim.session),
+            },
+            "annotations": {
+                names.ANNOTATION_LAST_ACTIVITY: rfc3339(claim.time),
+                names.ANNOTATION_CLAIM_ID: claim_id,
+            },
+        },
+        "spec": spec.to_wire(),
+    }
+
+
+def is_by(sandbox: Sandbox, claim_id: str) -> bool:
+    """Tell whether it was that write which claimed the sandbox."""
+    return sandbox.spec.claim is not None and sandbox.metadata.annotations.get(names.ANNOTATION_CLAIM_ID) == claim_id
+
+
+def session_selector(claim: Claim) -> str:
+    """Return the label selector of all sandboxes that one owner has under one session's name."""
+    owner, session = names.label_value(claim.owner), names.label_value(claim.session)
+    return f"{names.LABEL_OWNER}={owner},{names.LABEL_SESSION}={session}"
+
+
+def same_session(sandbox: Sandbox, claim: Claim) -> bool:
+    """Tell whether the sandbox is claimed by the same owner under the same session's name."""
+    held = sandbox.spec.claim
+    return held is not None and held.owner == claim.owner and held.session == claim.session
+
+
+def first_claimed(sandboxes: Iterable[Sandbox]) -> Sandbox:
+    """Return the one that wins among claims of one session: the oldest, and by uid among those of one second.
+
+    Every gateway sees the same order, since it is made of what is stored.
+    """
+    return min(sandboxes, key=lambda s: (s.spec.claim.time.timestamp() if s.spec.claim else 0.0, s.metadata.uid))
+
+
+def _label(key: str) -> str:
+    return f"/metadata/labels/{_escape(key)}"
+
+
+def _annotation(key: str) -> str:
+    return f"/metadata/annotations/{_escape(key)}"
+
+
+def _escape(key: str) -> str:
+    return key.replace("~", "~0").replace("/", "~1")

@@ -1,0 +1,83 @@
+"""Whether a cluster is one that the gateway can use, and a sentence about it where it is not.
+
+Called by the Kubernetes backend at its start, once; it changes nothing.
+"""
+
+import asyncio
+from typing import Final
+
+from sandpod_api import names
+from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.backends.kubernetes.cluster import Cluster
+from sandpod_gateway.errors import StartError
+from sandpod_kube.errors import ConfigError, RefusedError
+
+RIGHTS: Final = (
+    *((verb, names.SANDBOXES, "") for verb in ("get", "list", "watch", "create", "patch", "delete")),
+    *((verb, names.TEMPLATES, "") for verb in ("get", "list")),
+    # A WebSocket exec is a GET; API servers from 1.35 on ask for `create` too, as for any other exec.
+    *((verb, "pods", "exec") for verb in ("get", "create")),
+)
+"""All that the gateway may do in the namespace: verb, resource, subresource. Its Role holds this and no more."""
+
+
+async def check_installed(cluster: Cluster) -> None:
+    """Return when the cluster answers and knows Sandpod's resources.
+
+    Raises:
+        StartError: It does not know them.
+        ClusterError: It does not answer, or refuses.
+    """
+    try:
+        await cluster.list_page(names.TEMPLATES, {"limit": "1"})
+    except RefusedError as error:
+        if error.not_found:
+            raise StartError(
+                ErrorCode.BACKEND_UNAVAILABLE,
+                f"The cluster at {cluster.host} does not have Sandpod's resources.",
+                next_step="Install them: `helm install` of charts/sandpod, or `kubectl apply -f manifests/crds.yaml`.",
+            ) from error
+        raise
+
+
+async def check_rights(cluster: Cluster) -> None:
+    """Return when the gateway has all its rights.
+
+    Raises:
+        StartError: It has not; names those that are missing.
+        ClusterError: The cluster does not answer, or refuses.
+    """
+    groups = {"pods": ""}
+    allowed = await asyncio.gather(
+        *(
+            cluster.allowed(verb, resource, group=groups.get(resource, names.GROUP), subresource=subresource)
+            for verb, resource, subresource in RIGHTS
+        )
+    )
+    missing = [
+        f"{verb} {resource}{'/' if subresource else ''}{subresource}"
+        for (verb, resource, subresource), is_allowed in zip(RIGHTS, allowed, strict=True)
+        if not is_allowed
+    ]
+    if missing:
+        raise StartError(
+            ErrorCode.BACKEND_UNAVAILABLE,
+            f"The gateway's account may not {', '.join(missing)} in namespace {cluster.namespace}.",
+            next_step="Give it the Role that the chart makes for the gateway.",
+        )
+
+
+def start_error(error: Exception, cluster: Cluster | None) -> StartError:
+    """Return what to tell the administrator, who starts the gateway, of any failure to start."""
+    if isinstance(error, StartError):
+        return error
+    if isinstance(error, ConfigError):
+        message, next_step = "There is no cluster to use.", "Set a kubeconfig, or use the local backend."
+    elif isinstance(error, RefusedError):
+        message = f"The cluster at {cluster.host if cluster else '?'} refuses the gateway."
+        next_step = "Check the kubeconfig's or the service account's credentials and the gateway's Role."
+    else:
+        message = f"The cluster at {cluster.host if cluster else '?'} can't be reached."
+        next_step = "Check that it runs and that the kubeconfig's address is right, or use the local backend."
+    cause = str(error) or "it gave no answer in time"
+    return StartError(ErrorCode.BACKEND_UNAVAILABLE, message, cause=cause, next_step=next_step)

@@ -1,0 +1,129 @@
+"""Streams to warm sandboxes, opened before anyone needs them: opening one would delay a fresh sandbox's first output.
+
+Owned by the Kubernetes backend; claims prefer the sandboxes that have one. Each stream is handed out once, and never
+one that has ended.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sandpod_gateway.backends.kubernetes.cache.sandbox_cache import SandboxStore
+from sandpod_gateway.backends.kubernetes.streams.exec_stream import ExecStream
+from sandpod_kube.errors import ClusterError
+
+logger = logging.getLogger(__name__)
+
+PROMISE: Final = 30.0
+"""Seconds that a stream is kept for a claim: the caller opens it right after."""
+LOOK_AGAIN: Final = 5.0
+"""Seconds between two looks when nothing changes: for streams that ended."""
+RETRY_AFTER: Final = 30.0
+"""Seconds after which a sandbox that refused a stream is tried again."""
+
+
+@dataclass(slots=True)
+class _Held:
+    stream: ExecStream
+    promised: float = float("-inf")
+
+
+class WarmStreams:
+    """At most `limit` streams to warm sandboxes, besides those promised to claims."""
+
+    def __init__(
+        self, store: SandboxStore, connect: Callable[[str], Coroutine[Any, Any, ExecStream]], limit: int
+    ) -> None:
+        self._store = store
+        self.connect = connect
+        self._limit = limit
+        self._held: dict[str, _Held] = {}
+        self._refused: dict[str, float] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._opening: asyncio.Task[ExecStream] | None = None
+
+    def start(self) -> None:
+        """Begin to open streams, in the background."""
+        if self._limit:
+            self._task = asyncio.create_task(self._run())
+
+    async def close(self) -> None:
+        """Close all that were not handed out. An opening under way is waited for: breaking it off leaves a socket."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        opened = await asyncio.gather(*filter(None, [self._opening]), return_exceptions=True)
+        held, self._held = self._held, {}
+        streams = {entry.stream for entry in held.values()} | {one for one in opened if isinstance(one, ExecStream)}
+        await asyncio.gather(*(stream.close() for stream in streams))
+
+    def names(self) -> set[str]:
+        """Return the sandboxes that have a stream open already."""
+        return set(self._held)
+
+    def promise(self, name: str) -> None:
+        """Keep the stream although its sandbox is no longer warm: a claim is about to use it."""
+        entry = self._held.get(name)
+        if entry is not None:
+            entry.promised = time.monotonic()
+
+    def take(self, name: str) -> ExecStream | None:
+        """Hand over the sandbox's stream if there is one that lives. It is the caller's from then on."""
+        entry = self._held.get(name)
+        if entry is None or entry.stream.ended:
+            return None
+        del self._held[name]
+        return entry.stream
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._drop()
+                await self._fill()
+            except Exception:
+                # The outermost loop: without it every first run would be slow and nobody would know why.
+                logger.exception("keeping streams to warm sandboxes failed")
+            await self._store.until(self._work, LOOK_AGAIN)
+
+    def _work(self) -> bool | None:
+        """Tell whether there is something to close or to open."""
+        return True if self._surplus() or self._next() is not None else None
+
+    def _surplus(self) -> list[str]:
+        warm = self._warm()
+        now = time.monotonic()
+        return [
+            name
+            for name, entry in self._held.items()
+            if entry.stream.ended or (name not in warm and now - entry.promised > PROMISE)
+        ]
+
+    def _next(self) -> str | None:
+        """Return a warm sandbox to open a stream to, if another one is to be kept."""
+        warm = self._warm()
+        if sum(1 for name in self._held if name in warm) >= self._limit:
+            return None
+        now = time.monotonic()
+        self._refused = {n: t for n, t in self._refused.items() if n in warm and now - t < RETRY_AFTER}
+        return next((name for name in warm if name not in self._held and name not in self._refused), None)
+
+    def _warm(self) -> set[str]:
+        return {s.metadata.name for template in self._store.warm_counts() for s in self._store.warm(template)}
+
+    async def _drop(self) -> None:
+        for name in self._surplus():
+            entry = self._held.pop(name)
+            await entry.stream.close()
+
+    async def _fill(self) -> None:
+        while (name := self._next()) is not None:
+            try:
+                self._opening = asyncio.create_task(self.connect(name))
+                self._held[name] = _Held(await asyncio.shield(self._opening))
+                self._opening = None
+            except ClusterError as error:
+                logger.info("no stream to warm sandbox %s can be opened: %s", name, error)
+                self._refused[name] = time.monotonic()

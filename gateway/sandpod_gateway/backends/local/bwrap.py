@@ -1,0 +1,160 @@
+"""The bubblewrap command line of a local sandbox: all that its programs can see, and nothing else.
+
+Called by `local_process.py`. It is pure: what the machine looks like comes from `local_host.py`, file descriptors from
+the caller. This is the file to read for what a local sandbox protects; hardening is not an option here.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from sandpod_api.names import ENV_LANGUAGES, ENV_PREIMPORT, WORKSPACE
+from sandpod_gateway.backends.local.settings import LocalSettings
+
+UID: Final = 1000
+"""User and group of all programs, inside."""
+HOME: Final = "/opt/sandpod"
+"""Where the runner and the languages' commands are, inside."""
+
+# What programs look up about users and names. The host's own files would tell who its users are.
+FILES: Final = {
+    "/etc/passwd": f"sandbox:x:{UID}:{UID}:Sandbox:{WORKSPACE}:/bin/bash\n",
+    "/etc/group": f"sandbox:x:{UID}:\n",
+    "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
+    "/etc/hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """A file or folder of the host that is shown, read-only.
+
+    Attributes:
+        source: Absolute path on the host.
+        dest: Absolute path in the sandbox.
+    """
+
+    source: str
+    dest: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class View:
+    """What of the host a sandbox sees.
+
+    Attributes:
+        binds: Shown read-only.
+        symlinks: Links made in the sandbox, as (target, path).
+        path: The sandbox's PATH.
+        node_path: The sandbox's NODE_PATH.
+    """
+
+    binds: tuple[Bind, ...]
+    symlinks: tuple[tuple[str, str], ...] = ()
+    path: str
+    node_path: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Descriptors:
+    """Open files that bubblewrap reads or writes while it starts.
+
+    Attributes:
+        seccomp: The filter program.
+        info: Gets a JSON object with the sandbox's process id.
+        files: Contents of `FILES`, by path.
+    """
+
+    seccomp: int
+    info: int
+    files: dict[str, int] = field(default_factory=dict)
+
+
+def command(
+    executable: str, view: View, settings: LocalSettings, descriptors: Descriptors, program: Sequence[str]
+) -> list[str]:
+    """Return the argument list that starts a program as PID 1 of a new sandbox.
+
+    Args:
+        executable: The bubblewrap to run.
+        view: What of the host it sees.
+        settings: Sizes and limits.
+        descriptors: Open files for bubblewrap; they must be inherited.
+        program: What to start, as seen from inside.
+    """
+    return [
+        executable,
+        *_isolation(descriptors),
+        *_file_system(view, settings, descriptors),
+        *_environment(environment(view.path, view.node_path, settings)),
+        "--chdir",
+        WORKSPACE,
+        "--",
+        *program,
+    ]
+
+
+def _isolation(descriptors: Descriptors) -> list[str]:
+    return [
+        # Not only "--unshare-all", which goes on without a user namespace where there is none.
+        "--unshare-user",
+        "--unshare-all",
+        "--disable-userns",
+        *("--uid", str(UID), "--gid", str(UID), "--hostname", "sandbox"),
+        *("--cap-drop", "ALL"),
+        *("--seccomp", str(descriptors.seccomp)),
+        # Without a terminal of the gateway's to type into.
+        "--new-session",
+        "--die-with-parent",
+        # The runner reaps, and as PID 1 it can't be killed from inside.
+        "--as-pid-1",
+        *("--info-fd", str(descriptors.info)),
+        "--clearenv",
+    ]
+
+
+def _file_system(view: View, settings: LocalSettings, descriptors: Descriptors) -> list[str]:
+    tmp, workspace = str(settings.tmp_bytes), str(settings.workspace_bytes)
+    arguments = ["--proc", "/proc", "--dev", "/dev"]
+    arguments += ["--perms", "1777", "--size", tmp, "--tmpfs", "/dev/shm"]  # noqa: S108 - a path inside
+    arguments += ["--remount-ro", "/dev"]
+    # Before the rest: the Python that sandboxes run may be installed below /tmp.
+    arguments += ["--perms", "1777", "--size", tmp, "--tmpfs", "/tmp"]  # noqa: S108 - a path inside
+    arguments += ["--symlink", "/tmp", "/var/tmp"]  # noqa: S108 - a path inside
+    arguments += ["--perms", "0755", "--size", workspace, "--tmpfs", WORKSPACE]
+    for bind in view.binds:
+        arguments += ["--ro-bind", bind.source, bind.dest]
+    for target, path in view.symlinks:
+        arguments += ["--symlink", target, path]
+    for path, descriptor in descriptors.files.items():
+        arguments += ["--perms", "0444", "--file", str(descriptor), path]
+    # Last: the root is a tmpfs of bubblewrap's own, without a size.
+    return [*arguments, "--remount-ro", "/"]
+
+
+def environment(path: str, node_path: str, settings: LocalSettings) -> dict[str, str]:
+    """Return the whole environment of the runner, which makes its programs' own: nothing of the gateway's is in it.
+
+    Args:
+        path: The value of PATH.
+        node_path: The value of NODE_PATH: folders of packages that JavaScript finds from anywhere.
+        settings: Limits, which the runner sets for every run, and modules to import beforehand.
+    """
+    return {
+        "PATH": path,
+        "LANG": "C.UTF-8",
+        **({"NODE_PATH": node_path} if node_path else {}),
+        "SANDPOD_MEMORY_LIMIT": str(settings.memory_bytes),
+        "SANDPOD_PROCESSES": str(settings.processes),
+        "SANDPOD_OPEN_FILES": str(settings.open_files),
+        **({ENV_PREIMPORT: ",".join(settings.preimport)} if settings.preimport else {}),
+        **({ENV_LANGUAGES: json.dumps([each.to_wire() for each in settings.languages])} if settings.languages else {}),
+    }
+
+
+def _environment(variables: dict[str, str]) -> list[str]:
+    arguments = []
+    for name, value in variables.items():
+        arguments += ["--setenv", name, value]
+    return arguments

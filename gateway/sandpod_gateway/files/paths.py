@@ -1,0 +1,64 @@
+"""Paths in workspaces as callers write them: what can be one, and how results name it. Pure."""
+
+import posixpath
+from typing import Final
+
+from sandpod_api.names import WORKSPACE
+from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.limits import MAX_PATH, check_text
+
+MAX_NAME: Final = 255  # bytes of one file name, as in Linux
+
+
+def told_path(path: str) -> str:
+    """Return a path as results tell it: relative to the workspace and without dots; one that leads out as it is."""
+    inside = posixpath.relpath(posixpath.join(WORKSPACE, path), WORKSPACE)
+    return path if inside == ".." or inside.startswith("../") else inside
+
+
+def inside_workspace(path: str) -> str:
+    """Return a path relative to the workspace, without dots, as links and results name it.
+
+    Raises:
+        SandpodError: invalid_path: it leads out, or is the workspace itself.
+    """
+    inside = posixpath.relpath(posixpath.join(WORKSPACE, path), WORKSPACE)
+    if inside in {".", ".."} or inside.startswith("../"):
+        raise SandpodError(
+            ErrorCode.INVALID_PATH,
+            "The path is no file inside the workspace.",
+            next_step="Use a path such as data/table.csv.",
+        )
+    return inside
+
+
+def check_path(path: str) -> None:
+    """Refuse what can't be a path.
+
+    Raises:
+        SandpodError: invalid_path.
+    """
+    check_text(path, "path")
+    parts = path.encode().split(b"/")
+    if not path or "\0" in path or len(path.encode()) > MAX_PATH or any(len(part) > MAX_NAME for part in parts):
+        raise SandpodError(
+            ErrorCode.INVALID_PATH,
+            "That is no path: it is empty, too long or has a NUL character in it.",
+            next_step="Use a path inside the workspace, such as data/table.csv.",
+        )
+
+
+def check_filename(name: str) -> None:
+    """Refuse what can't be the name of a file in a folder.
+
+    Raises:
+        SandpodError: invalid_filename.
+    """
+    check_text(name, "filename")
+    if name in {"", ".", ".."} or "/" in name or not name.isprintable() or len(name.encode()) > MAX_NAME:
+        raise SandpodError(
+            ErrorCode.INVALID_FILENAME,
+            "That is no file name: it is empty, too long, or has a slash or a control character in it.",
+            next_step="Use a name such as table.csv, and `path` for the folder.",
+        )

@@ -1,0 +1,269 @@
+"""Files of a sandbox's workspace, by way of its runner. Called by the file tools.
+
+Paths are checked by the runner, inside the sandbox, after they are opened; here only their form is. Content is
+bounded before it is sent and after it came: the runner is untrusted.
+"""
+
+import hashlib
+import mimetypes
+from collections.abc import AsyncIterator, Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from sandpod_api.base import rfc3339
+from sandpod_gateway.api.results import (
+    ErrorCode,
+    FileChanged,
+    FileContent,
+    FileEntry,
+    FileList,
+    FileMoved,
+    FileStat,
+    FileWritten,
+)
+from sandpod_gateway.content import as_text, mime_type
+from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.files.paths import check_path, told_path
+from sandpod_gateway.limits import MAX_PATH
+from sandpod_gateway.metrics import Metrics
+from sandpod_gateway.runner.connection import RunnerConnection
+from sandpod_gateway.runner.messages import checked
+from sandpod_gateway.sandboxes.requests import ask_runner
+from sandpod_gateway.sandboxes.service import Sandboxes
+from sandpod_runner.protocol import messages as protocol
+from sandpod_runner.protocol.frames import Frame
+
+MAX_READ: Final = 128 * 1024
+"""Most bytes of a file in one result: as JSON, counted twice, they stay below what clients take."""
+SMALL_BINARY: Final = 4 * 1024
+"""Bytes of a file that is not text which are returned unasked: more is a waste of a model's attention."""
+MAX_ENTRIES: Final = 2000
+
+
+class _Entry(BaseModel):
+    """One entry of a runner's listing, checked."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    path: Annotated[str, Field(max_length=MAX_PATH)]
+    kind: Literal["file", "directory", "symlink", "other"]
+    size: Annotated[int, Field(ge=0, le=2**63)] = 0
+    mtime: Annotated[float, Field(allow_inf_nan=False)] = 0
+
+    def entry(self) -> FileEntry:
+        mime = mimetypes.guess_type(self.path)[0] if self.kind == "file" else None
+        time = _time(self.mtime)
+        return FileEntry(path=self.path, kind=self.kind, size=self.size, modified_at=time, mime_type=mime)
+
+
+class _Listing(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    entries: Annotated[list[_Entry], Field(max_length=MAX_ENTRIES)]
+    truncated: bool = False
+
+
+class _Size(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    size: Annotated[int, Field(ge=0, le=2**63)]
+
+
+def _time(seconds: float) -> str | None:
+    """Return a file's time; None for one that RFC 3339 has no word for: programs set any."""
+    try:
+        return rfc3339(datetime.fromtimestamp(seconds, UTC))
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+class Files:
+    """Reads, writes and lists files in callers' sandboxes."""
+
+    def __init__(self, sandboxes: Sandboxes, metrics: Metrics, *, max_upload: int, default_read: int) -> None:
+        self._sandboxes = sandboxes
+        self._default_read = default_read
+        self._metrics = metrics
+        self._max_upload = max_upload
+
+    async def list(self, owner: str, path: str, *, sandbox: str | None, recursive: bool, limit: int) -> FileList:
+        """List a folder.
+
+        Raises:
+            SandpodError: invalid_path, not_found, or what `Sandboxes.resolve` says.
+        """
+        check_path(path)
+        fields = {"path": path, "recursive": recursive, "limit": min(limit, MAX_ENTRIES)}
+        name, reply = await self.ask(owner, sandbox, "file", {"op": "list", **fields})
+        listing = checked(_Listing, reply)
+        entries = [entry.entry() for entry in listing.entries]
+        return FileList(sandbox=name, path=told_path(path), entries=entries, truncated=listing.truncated)
+
+    async def read(
+        self, owner: str, path: str, *, sandbox: str | None, span: tuple[int, int | None], encoding: str | None
+    ) -> FileContent:
+        """Read a part of a file.
+
+        Args:
+            owner: The caller.
+            path: The file.
+            sandbox: A handle, or None for the default sandbox.
+            span: Offset and most bytes to read, or None for the server's default.
+            encoding: utf-8, base64, or None for whichever fits.
+
+        Raises:
+            SandpodError: invalid_path, not_found, invalid_content (not text, and text was asked for).
+        """
+        check_path(path)
+        offset, limit = span[0], min(span[1] or self._default_read, MAX_READ)
+        fields = {"path": path, "offset": offset, "limit": limit}
+        name, reply = await self.ask(owner, sandbox, "file", {"op": "read", **fields})
+        data = reply.payload[:limit]
+        size = checked(_Size, reply).size
+        self._metrics.file_bytes.labels("out").inc(len(data))
+        used, text = as_text(data, encoding)
+        if used == "base64" and encoding is None and span[1] is None and len(data) > SMALL_BINARY:
+            raise SandpodError(
+                ErrorCode.INVALID_CONTENT,
+                f"The file is not text: {mime_type(path)}, {size} bytes.",
+                next_step="Call read_artifact to look at an image, or read_file with encoding=base64 for the bytes.",
+            )
+        return FileContent(
+            sandbox=name,
+            path=told_path(path),
+            encoding=used,
+            content=text,
+            offset=offset,
+            bytes=len(data),
+            size=size,
+            truncated=offset + len(data) < size,
+        )
+
+    async def ask(self, owner: str, sandbox: str | None, kind: str, fields: dict[str, Any]) -> tuple[str, Frame]:
+        """Ask the runner of a caller's sandbox for what changes nothing, and return the sandbox's name and the reply.
+
+        Raises:
+            SandpodError: What `Sandboxes.resolve` or the runner says, or sandbox_lost.
+        """
+        return await self._ask(owner, sandbox, lambda connection: connection.ask(kind, fields), again=True)
+
+    async def beginning(self, owner: str, path: str, *, sandbox: str | None, limit: int) -> tuple[str, int, bytes]:
+        """Return the sandbox's name, a file's size, and at most `limit` bytes of its beginning.
+
+        Raises:
+            SandpodError: invalid_path, not_found.
+        """
+        check_path(path)
+        name, reply = await self.ask(owner, sandbox, "file", {"op": "read", "path": path, "offset": 0, "limit": limit})
+        data = reply.payload[:limit]
+        self._metrics.file_bytes.labels("out").inc(len(data))
+        return name, checked(_Size, reply).size, data
+
+    async def whole(self, owner: str, path: str, *, sandbox: str, limit: int) -> bytes:
+        """Return all bytes of a file of at most `limit`.
+
+        Raises:
+            SandpodError: invalid_path, not_found, artifact_too_large.
+        """
+        _, size, data = await self.beginning(owner, path, sandbox=sandbox, limit=limit)
+        if size > limit:
+            raise SandpodError(
+                ErrorCode.ARTIFACT_TOO_LARGE,
+                f"The file is over {limit} bytes.",
+                next_step="Read it in parts with read_file, or make a link to it with create_link.",
+            )
+        return data
+
+    def check_upload(self, data: bytes) -> None:
+        """Refuse what is too large to be written.
+
+        Raises:
+            SandpodError: upload_too_large.
+        """
+        if len(data) > self._max_upload:
+            raise SandpodError(
+                ErrorCode.UPLOAD_TOO_LARGE,
+                f"The content is over {self._max_upload} bytes.",
+                next_step="Call upload_file without content for a link that takes larger files.",
+            )
+
+    async def write(self, owner: str, path: str, data: bytes, *, sandbox: str | None, overwrite: bool) -> FileWritten:
+        """Write a whole file; it appears at once or not at all.
+
+        Raises:
+            SandpodError: invalid_path, upload_too_large, file_exists, quota_exceeded.
+        """
+        check_path(path)
+        self.check_upload(data)
+        fields = {"path": path, "overwrite": overwrite}
+        name, _ = await self._ask(
+            owner, sandbox, lambda connection: connection.upload(fields, _parts(data)), make=True, again=overwrite
+        )
+        self._metrics.file_bytes.labels("in").inc(len(data))
+        digest = hashlib.sha256(data).hexdigest()
+        return FileWritten(sandbox=name, path=told_path(path), size=len(data), sha256=digest)
+
+    async def stat(self, owner: str, path: str, *, sandbox: str | None) -> FileStat:
+        """Return what is known of a file or folder; a link is not followed.
+
+        Raises:
+            SandpodError: invalid_path, not_found.
+        """
+        check_path(path)
+        name, reply = await self.ask(owner, sandbox, "file", {"op": "stat", "path": path})
+        return FileStat(sandbox=name, **dict(checked(_Entry, reply).entry()))
+
+    async def make_directory(self, owner: str, path: str, *, sandbox: str | None) -> FileChanged:
+        """Make a folder and those on its path; one that is there stays as it is.
+
+        Raises:
+            SandpodError: invalid_path, file_exists, quota_exceeded.
+        """
+        name, _ = await self._change(owner, sandbox, "mkdir", path=path)
+        return FileChanged(sandbox=name, path=told_path(path))
+
+    async def delete(self, owner: str, path: str, *, sandbox: str | None, recursive: bool) -> FileChanged:
+        """Delete a file, a link, or a folder: an empty one, or with `recursive` all that is in it.
+
+        Raises:
+            SandpodError: invalid_path (a folder that is not empty, too), not_found.
+        """
+        name, _ = await self._change(owner, sandbox, "delete", path=path, recursive=recursive)
+        return FileChanged(sandbox=name, path=told_path(path))
+
+    async def move(
+        self, owner: str, source: str, destination: str, *, sandbox: str | None, overwrite: bool
+    ) -> FileMoved:
+        """Move or rename a file or folder.
+
+        Raises:
+            SandpodError: invalid_path, not_found (of a folder on the way, too), file_exists.
+        """
+        check_path(destination)
+        name, _ = await self._change(owner, sandbox, "move", path=source, destination=destination, overwrite=overwrite)
+        return FileMoved(sandbox=name, source=told_path(source), destination=told_path(destination))
+
+    async def _change(self, owner: str, sandbox: str | None, op: str, *, path: str, **fields: Any) -> tuple[str, Frame]:
+        check_path(path)
+        request = {"op": op, "path": path, **fields}
+        new = op == "mkdir"
+        return await self._ask(owner, sandbox, lambda connection: connection.ask("file", request), make=new, again=new)
+
+    async def _ask(
+        self,
+        owner: str,
+        sandbox: str | None,
+        ask: Callable[[RunnerConnection], Awaitable[Frame]],
+        *,
+        again: bool,
+        make: bool = False,
+    ) -> tuple[str, Frame]:
+        record = await self._sandboxes.resolve(owner, sandbox, make=make)
+        return record.name, await ask_runner(self._sandboxes, record, ask, again=again)
+
+
+async def _parts(data: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, max(1, len(data)), protocol.FILE_PART):
+        yield data[start : start + protocol.FILE_PART]

@@ -1,0 +1,145 @@
+"""Files on their way through the gateway in parts, never whole in its memory. Called by the routes that links lead to.
+
+Each part is asked for when the one before was taken, so a slow client slows the sandbox's side and nothing piles up.
+"""
+
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.backends.base import SandboxRecord
+from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.files.paths import check_path
+from sandpod_gateway.metrics import Metrics
+from sandpod_gateway.runner.messages import checked, senseless
+from sandpod_gateway.sandboxes.requests import ask_runner, talking
+from sandpod_gateway.sandboxes.service import Sandboxes
+from sandpod_runner.protocol import messages as protocol
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    size: Annotated[int, Field(ge=0, le=2**62)]
+    mtime: Annotated[float, Field(allow_inf_nan=False)] = 0
+
+
+class _ArchivePart(BaseModel):
+    model_config = ConfigDict(extra="ignore")
+
+    last: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A file as it was when it was looked at: size in bytes, time in seconds since 1970."""
+
+    size: int
+    mtime: float
+
+
+class ChangedError(Exception):
+    """A file was changed while it was sent."""
+
+
+class Transfers:
+    """Reads and writes files of sandboxes for whoever has a link; the link was checked before."""
+
+    def __init__(self, sandboxes: Sandboxes, metrics: Metrics, *, max_bytes: int) -> None:
+        self._sandboxes = sandboxes
+        self._metrics = metrics
+        self._max_bytes = max_bytes
+
+    async def look(self, owner: str, sandbox: str, path: str) -> Version:
+        """Return a file's version.
+
+        Raises:
+            SandpodError: session_not_found, not_found, invalid_path (no regular file, too).
+        """
+        version, _ = await self._read(await self._sandboxes.resolve(owner, sandbox), path, 0, 0)
+        return version
+
+    async def read(self, owner: str, sandbox: str, path: str, version: Version, span: range) -> AsyncIterator[bytes]:
+        """Yield the bytes of a file in parts.
+
+        Args:
+            owner: For whom the link acts.
+            sandbox: The sandbox.
+            path: The file.
+            version: What `look` returned.
+            span: Which bytes.
+
+        Raises:
+            ChangedError: It is not that version any more.
+            SandpodError: As for `look`.
+        """
+        record = await self._sandboxes.resolve(owner, sandbox)
+        offset = span.start
+        while offset < span.stop:
+            now, data = await self._read(record, path, offset, min(protocol.FILE_PART, span.stop - offset))
+            if now != version or not data:
+                raise ChangedError
+            self._metrics.file_bytes.labels("out").inc(len(data))
+            yield data
+            offset += len(data)
+
+    async def write(self, owner: str, sandbox: str, path: str, chunks: AsyncIterator[bytes]) -> int:
+        """Write a file from chunks of any size; it appears whole at the end or not at all. Returns its size.
+
+        Raises:
+            SandpodError: session_not_found, invalid_path, quota_exceeded, upload_too_large, sandbox_lost.
+        """
+        check_path(path)
+        size = 0
+
+        async def parts() -> AsyncIterator[bytes]:
+            nonlocal size
+            buffer = bytearray()
+            async for chunk in chunks:
+                size += len(chunk)
+                if size > self._max_bytes:
+                    raise SandpodError(
+                        ErrorCode.UPLOAD_TOO_LARGE,
+                        f"The file is over {self._max_bytes} bytes.",
+                        next_step="Send it in several files and join them with a run.",
+                    )
+                buffer += chunk
+                while len(buffer) >= protocol.FILE_PART:
+                    yield bytes(buffer[: protocol.FILE_PART])
+                    del buffer[: protocol.FILE_PART]
+            yield bytes(buffer)
+
+        async with talking(self._sandboxes, await self._sandboxes.resolve(owner, sandbox)) as connection:
+            await connection.upload({"path": path, "overwrite": True}, parts())
+        self._metrics.file_bytes.labels("in").inc(size)
+        return size
+
+    async def archive(self, owner: str, sandbox: str) -> AsyncGenerator[bytes, None]:
+        """Yield a tar.gz of the workspace in parts.
+
+        Raises:
+            SandpodError: session_not_found, sandbox_lost.
+        """
+        archive, part = secrets.token_hex(8), 0
+        # One connection for all of it: what has been told of an archive is known there alone.
+        async with talking(self._sandboxes, await self._sandboxes.resolve(owner, sandbox)) as connection:
+            while True:
+                reply = await connection.ask("file", {"op": "archive", "archive": archive, "part": part})
+                if checked(_ArchivePart, reply).last:
+                    return
+                if not reply.payload:
+                    raise senseless()
+                self._metrics.file_bytes.labels("out").inc(len(reply.payload))
+                yield reply.payload
+                part += 1
+
+    async def _read(self, record: SandboxRecord, path: str, offset: int, limit: int) -> tuple[Version, bytes]:
+        check_path(path)
+        fields = {"op": "read", "path": path, "offset": offset, "limit": limit}
+        reply = await ask_runner(self._sandboxes, record, lambda connection: connection.ask("file", fields), again=True)
+        part = checked(_Part, reply)
+        return Version(part.size, part.mtime), reply.payload[:limit]

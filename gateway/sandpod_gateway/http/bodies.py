@@ -1,0 +1,156 @@
+"""Reads the body of each MCP request over HTTP, within bounds, before anything parses it.
+
+Middleware of both of `transports.py`'s apps, behind their check of keys: who has none is refused without being read.
+"""
+
+import asyncio
+from collections import Counter
+from http import HTTPStatus
+from typing import Final
+
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from sandpod_gateway import message_bounds as messages
+from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.http.session_limits import owner_in, refused
+from sandpod_gateway.metrics import Metrics
+
+BODY_SECONDS: Final = 60.0  # for a body of 4 MiB over half a megabit a second
+MAX_BODIES: Final = 64 * 2**20  # bytes of one caller's requests that are under way; each is kept until its answer
+_RETRY_SECONDS: Final = 1
+
+
+class Requests:
+    """How many requests each caller has under way, and how much they hold.
+
+    Args:
+        per_owner: Most requests of one caller.
+        metrics: Where refusals are counted.
+    """
+
+    def __init__(self, *, per_owner: int, metrics: Metrics) -> None:
+        self._per_owner = per_owner
+        self._metrics = metrics
+        self._count: Counter[str] = Counter()
+        self._bytes: Counter[str] = Counter()
+
+    def enter(self, owner: str) -> None:
+        """Count a request.
+
+        Raises:
+            SandpodError: rate_limited: the caller has too many under way.
+        """
+        if self._count[owner] >= self._per_owner:
+            raise self._refusal(f"You have {self._per_owner} requests under way, the most for one caller.")
+        self._count[owner] += 1
+
+    def hold(self, owner: str, size: int) -> None:
+        """Count bytes of a request's body.
+
+        Raises:
+            SandpodError: rate_limited: the caller's requests hold too much.
+        """
+        if self._bytes[owner] + size > MAX_BODIES:
+            raise self._refusal(f"Your requests under way hold {MAX_BODIES} bytes, the most for one caller.")
+        self._bytes[owner] += size
+
+    def leave(self, owner: str, size: int) -> None:
+        """Take a request and its bytes off the count."""
+        self._count[owner] -= 1
+        self._bytes[owner] -= size
+        if not self._count[owner]:
+            del self._count[owner], self._bytes[owner]
+
+    def refuse(self, refusal: messages.Refusal) -> None:
+        """Count a message that is not handled."""
+        self._metrics.refusals.labels(refusal.error).inc()
+
+    def _refusal(self, message: str) -> SandpodError:
+        self._metrics.refusals.labels(ErrorCode.RATE_LIMITED).inc()
+        return SandpodError(ErrorCode.RATE_LIMITED, message, next_step="Wait for some of them to be answered.")
+
+
+class BoundedBodies:
+    """Refuses requests whose bodies are too large, too slow or hold too much, and callers with too many of them.
+
+    Args:
+        app: What serves the others.
+        requests: Who has how many under way; shared by both transports.
+        path: What the paths of messages begin with; nobody reads what comes to others.
+    """
+
+    def __init__(self, app: ASGIApp, *, requests: Requests, path: str) -> None:
+        self._app = app
+        self._requests = requests
+        self._path = path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request once its body is there."""
+        owner = owner_in(scope)
+        if owner is None or scope["method"] != "POST" or not scope["path"].startswith(self._path):
+            await self._app(scope, receive, send)
+            return
+        body = bytearray()
+        try:
+            self._requests.enter(owner)
+        except SandpodError as error:
+            await refused(error, _RETRY_SECONDS)(scope, receive, send)
+            return
+        try:
+            answer = await self._read(owner, scope, receive, body)
+            if answer is None:
+                await self._app(scope, _replay(bytes(body), receive), send)
+            else:
+                await answer(scope, receive, send)
+        except ClientDisconnect:
+            pass  # nobody reads an answer
+        finally:
+            self._requests.leave(owner, len(body))
+
+    async def _read(self, owner: str, scope: Scope, receive: Receive, body: bytearray) -> Response | None:
+        """Read the body; return the answer where the request goes no further."""
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                complete = await self._fill(owner, scope, receive, body)
+        except TimeoutError:
+            return Response(status_code=HTTPStatus.REQUEST_TIMEOUT, headers={"connection": "close"})
+        except SandpodError as error:
+            return refused(error, _RETRY_SECONDS)
+        refusal = messages.refusal(bytes(body)) if complete else messages.too_large(bytes(body))
+        if refusal is None:
+            return None
+        self._requests.refuse(refusal)
+        status = HTTPStatus.BAD_REQUEST if complete else HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+        return Response(refusal.body(), status_code=status, media_type="application/json")
+
+    async def _fill(self, owner: str, scope: Scope, receive: Receive, body: bytearray) -> bool:
+        """Return whether all of the body is there; it is not where it is too large."""
+        declared = Headers(scope=scope).get("content-length", "")
+        if declared.isdecimal() and int(declared[:20]) > messages.MAX_BYTES:
+            return False
+        more = True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ClientDisconnect
+            part = message.get("body", b"")
+            if len(body) + len(part) > messages.MAX_BYTES:
+                return False
+            self._requests.hold(owner, len(part))
+            body += part
+            more = message.get("more_body", False)
+        return True
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """Return a `receive` that gives the body first."""
+    waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replay() -> Message:
+        return waiting.pop() if waiting else await receive()
+
+    return replay

@@ -1,0 +1,195 @@
+"""The plain HTTP routes that links lead to: a file out of a sandbox, or one into it. Composed by `app.py`.
+
+No key is needed: the link is the right, to one path of one sandbox, until it expires or the key of its maker is
+revoked. What a sandbox holds is untrusted, so a browser shows only what can't run script, and that in a sandbox of its
+own.
+"""
+
+import asyncio
+import posixpath
+import re
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from typing import Final
+from urllib.parse import quote
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.auth.link_tokens import Links, Method
+from sandpod_gateway.content import mime_type
+from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.files.transfers import Transfers
+
+INLINE: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp", "text/plain"})
+"""What a browser may show: nothing in it can run script."""
+_SAFE_HEADERS: Final = {
+    "X-Content-Type-Options": "nosniff",
+    "Content-Security-Policy": "sandbox; default-src 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "private, no-store",
+    "Accept-Ranges": "bytes",
+}
+
+MAX_UPLOADS: Final = 16  # into one sandbox at a time; each holds a part of a file here
+SILENCE: Final = 60.0  # seconds without a byte, after which an upload is given up
+
+
+class FileRoutes:
+    """The routes below /files."""
+
+    def __init__(self, links: Links, transfers: Transfers) -> None:
+        self._links = links
+        self._transfers = transfers
+        self._uploads: Counter[str] = Counter()
+
+    def routes(self) -> list[Route]:
+        """Return them."""
+        return [
+            Route("/files/{sandbox}/{path:path}", self._answer, methods=["GET", "HEAD", "PUT"]),
+            Route("/archives/{sandbox}.tar.gz", self._archive, methods=["GET"]),
+        ]
+
+    async def _archive(self, request: Request) -> Response:
+        sandbox = request.path_params["sandbox"]
+        owner = self._links.owner(request.query_params.get("token", ""), "archive", sandbox, "")
+        if owner is None:
+            return _refused(_forbidden())
+        parts = self._transfers.archive(owner, sandbox)
+        try:
+            first = await anext(parts)
+        except SandpodError as error:
+            return _refused(error)
+        headers = {
+            **_SAFE_HEADERS,
+            "Content-Type": "application/gzip",
+            "Content-Disposition": f"attachment; filename*=UTF-8''{quote(sandbox, safe='')}.tar.gz",
+            "Accept-Ranges": "none",
+        }
+        return StreamingResponse(_chained(first, parts), headers=headers)
+
+    async def _answer(self, request: Request) -> Response:
+        sandbox, path = request.path_params["sandbox"], request.path_params["path"]
+        method: Method = "put" if request.method == "PUT" else "get"
+        owner = self._links.owner(request.query_params.get("token", ""), method, sandbox, path)
+        if owner is None:
+            return _refused(_forbidden())
+        try:
+            if method == "put":
+                size = await self._take(owner, sandbox, path, request.stream())
+                return JSONResponse({"sandbox": sandbox, "path": path, "size": size}, status_code=201)
+            return await self._send(request, owner)
+        except SandpodError as error:
+            return _refused(error)
+        except ClientDisconnect:
+            return Response(status_code=400)  # nobody reads it
+
+    async def _take(self, owner: str, sandbox: str, path: str, chunks: AsyncIterator[bytes]) -> int:
+        if self._uploads[sandbox] >= MAX_UPLOADS:
+            raise SandpodError(
+                ErrorCode.RATE_LIMITED,
+                f"{MAX_UPLOADS} uploads into this sandbox are under way, the most at a time.",
+                next_step="Wait for some of them to end.",
+            )
+        self._uploads[sandbox] += 1
+        try:
+            return await self._transfers.write(owner, sandbox, path, _timely(chunks))
+        finally:
+            self._uploads[sandbox] -= 1
+            if not self._uploads[sandbox]:
+                del self._uploads[sandbox]
+
+    async def _send(self, request: Request, owner: str) -> Response:
+        sandbox, path = request.path_params["sandbox"], request.path_params["path"]
+        version = await self._transfers.look(owner, sandbox, path)
+        tag = f'"{version.mtime:.6f}-{version.size}"'
+        headers = {**_SAFE_HEADERS, **_described(path), "ETag": tag}
+        wanted = request.headers.get("range") if request.headers.get("if-range", tag) == tag else None
+        span = parse_range(wanted, version.size)
+        if span is None:
+            return Response(status_code=416, headers={**headers, "Content-Range": f"bytes */{version.size}"})
+        status = 200
+        if wanted is not None and (span.start, span.stop) != (0, version.size):
+            status = 206
+            headers["Content-Range"] = f"bytes {span.start}-{span.stop - 1}/{version.size}"
+        headers["Content-Length"] = str(len(span))
+        if request.method == "HEAD":
+            return Response(status_code=status, headers=headers)
+        body = self._transfers.read(owner, sandbox, path, version, span)
+        return StreamingResponse(body, status_code=status, headers=headers)
+
+
+def _forbidden() -> SandpodError:
+    return SandpodError(
+        ErrorCode.FORBIDDEN, "This link is not valid, or not any more.", next_step="Ask for a new one with create_link."
+    )
+
+
+async def _timely(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield what comes.
+
+    Raises:
+        SandpodError: timeout: nothing came for `SILENCE` seconds.
+    """
+    while True:
+        try:
+            async with asyncio.timeout(SILENCE):
+                chunk = await anext(chunks)
+        except StopAsyncIteration:
+            return
+        except TimeoutError as error:
+            raise SandpodError(
+                ErrorCode.TIMEOUT, f"Nothing came for {SILENCE:.0f} seconds.", next_step="Send the file again."
+            ) from error
+        yield chunk
+
+
+async def _chained(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncIterator[bytes]:
+    async with aclosing(rest):
+        yield first
+        async for part in rest:
+            yield part
+
+
+def _refused(error: SandpodError) -> Response:
+    body = error.problem().model_dump(mode="json")
+    return JSONResponse(body, status_code=error.code.http_status, headers=_SAFE_HEADERS)
+
+
+_RANGE: Final = re.compile(r"\s*bytes\s*=\s*([0-9]{0,19})\s*-\s*([0-9]{0,19})\s*", re.ASCII | re.IGNORECASE)
+
+
+def parse_range(header: str | None, size: int) -> range | None:
+    """Return the bytes that a Range header (RFC 9110) asks for; all where it asks for none, or for several parts.
+
+    Args:
+        header: The header.
+        size: The file's size, bytes.
+
+    Returns:
+        The bytes, or None where the file has none of those that were asked for.
+    """
+    match = _RANGE.fullmatch(header or "")
+    first, last = match.groups() if match is not None else ("", "")
+    if not first and not last:
+        return range(size)
+    if not first:
+        return range(max(0, size - int(last)), size) if int(last) and size else None
+    start, stop = int(first), int(last) + 1 if last else size
+    if last and stop <= start:
+        return range(size)
+    return range(start, min(stop, size)) if start < size else None
+
+
+def _described(path: str) -> dict[str, str]:
+    kind = mime_type(path)
+    shown = kind in INLINE
+    name = quote(posixpath.basename(path), safe="")
+    return {
+        "Content-Type": f"{kind}; charset=utf-8" if kind.startswith("text/") else kind,
+        "Content-Disposition": f"{'inline' if shown else 'attachment'}; filename*=UTF-8''{name}",
+    }

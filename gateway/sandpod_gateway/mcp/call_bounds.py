@@ -1,0 +1,51 @@
+"""Bounds how many tool calls each caller has under way, over every transport.
+
+Called by FastMCP as middleware around each call: over SSE and standard streams a call outlives the request that brings
+it.
+"""
+
+from collections import Counter
+from typing import Any
+
+from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
+from mcp_types import CallToolRequestParams
+
+from sandpod_gateway.api.results import ErrorCode, Problem
+from sandpod_gateway.auth.api_keys import current_owner
+from sandpod_gateway.mcp.tool_results import tool_result
+from sandpod_gateway.metrics import Metrics
+
+
+class BoundedCalls(Middleware):
+    """Refuses a call too many.
+
+    Args:
+        per_owner: Most calls of one caller at a time.
+        metrics: Where refusals are counted.
+    """
+
+    def __init__(self, per_owner: int, metrics: Metrics) -> None:
+        self._per_owner = per_owner
+        self._metrics = metrics
+        self._calls: Counter[str] = Counter()
+
+    async def on_call_tool(
+        self, context: MiddlewareContext[CallToolRequestParams], call_next: CallNext[CallToolRequestParams, Any]
+    ) -> Any:
+        """Pass the call on, or answer rate_limited."""
+        owner = current_owner()
+        if self._calls[owner] >= self._per_owner:
+            self._metrics.refusals.labels(ErrorCode.RATE_LIMITED).inc()
+            problem = Problem(
+                error=ErrorCode.RATE_LIMITED,
+                message=f"You have {self._per_owner} calls under way, the most for one caller.",
+                next="Wait for some of them to end.",
+            )
+            return tool_result(problem, is_error=True)
+        self._calls[owner] += 1
+        try:
+            return await call_next(context)
+        finally:
+            self._calls[owner] -= 1
+            if not self._calls[owner]:
+                del self._calls[owner]

@@ -1,0 +1,93 @@
+"""The toolset `background`: runs that nobody waits for."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from sandpod_gateway.api.package_results import Installation
+from sandpod_gateway.api.run_results import RunList, RunOutput, RunStarted
+from sandpod_gateway.auth.api_keys import current_owner
+from sandpod_gateway.files.links import LinkMaker
+from sandpod_gateway.mcp import arguments
+from sandpod_gateway.mcp.artifact_links import linked_reading
+from sandpod_gateway.mcp.toolbox import Toolbox
+from sandpod_gateway.packages.installer import Installer
+from sandpod_gateway.runs.background import BackgroundRuns
+from sandpod_gateway.runs.request import RunRequest
+from sandpod_gateway.runs.result import Reading
+
+Code = Annotated[str, Field(description="The program, or the shell command.")]
+Cursor = Annotated[int, Field(ge=0, le=2**62, description="`cursor` of the last read_run; 0 is the beginning.")]
+Wait = Annotated[float, Field(ge=0, le=300, description="Most seconds to wait.")]
+Until = Annotated[Literal["output", "end"], Field(description="What to wait for: new output, or the run's end.")]
+InstallationName = Annotated[str, Field(description="`installation` of install_packages.")]
+
+
+def register(toolbox: Toolbox, background: BackgroundRuns, installer: Installer, links: LinkMaker) -> None:
+    """Add the tools."""
+
+    @toolbox.tool("Start a run", toolset="background", effect="run", result=RunStarted)
+    async def start_run(
+        *,
+        code: Code,
+        language: arguments.LanguageName = "python",
+        sandbox: arguments.Sandbox = None,
+        context: arguments.Context = None,
+        timeout: arguments.Timeout = None,  # noqa: ASYNC109  # the program's, enforced in its sandbox
+        stdin: arguments.Stdin = None,
+        args: arguments.Args = None,
+        env: arguments.Env = None,
+        cwd: arguments.Cwd = ".",
+        idempotency_key: arguments.Key = None,
+    ) -> RunStarted:
+        """Start a program in the background and return its run_id at once.
+
+        It goes on when this call or connection ends, until its timeout: set one that is long enough for the whole
+        program. Read it with read_run, end it with stop_run.
+        """
+        request = RunRequest(
+            language=language,
+            code=code,
+            args=args or [],
+            env=env or {},
+            cwd=cwd,
+            stdin=stdin,
+            timeout=timeout,
+            context=context,
+            key=idempotency_key,
+        )
+        return await background.start(current_owner(), request, sandbox=sandbox)
+
+    @toolbox.tool("Read a run", toolset="background", effect="read", result=RunOutput)
+    async def read_run(
+        *,
+        run_id: arguments.RunId,
+        cursor: Cursor = 0,
+        wait: Wait = 0,
+        until: Until = "output",
+        strip_ansi: arguments.StripAnsi = False,
+        max_output: arguments.MaxOutput = None,
+    ) -> Reading:
+        """Return what a run has written since `cursor`, and its result once it has ended.
+
+        With `wait` it waits for more. Output of other calls is kept for some minutes too.
+        """
+        reading = await background.read(
+            current_owner(), run_id, cursor=cursor, wait=wait, until=until, strip_ansi=strip_ansi, max_output=max_output
+        )
+        return linked_reading(links, reading)
+
+    @toolbox.tool("Stop a run", toolset="background", effect="write", result=RunOutput)
+    async def stop_run(*, run_id: arguments.RunId) -> Reading:
+        """Stop a run and everything it started; return its output and how it ended."""
+        return linked_reading(links, await background.stop(current_owner(), run_id))
+
+    @toolbox.tool("List runs", toolset="background", effect="read", result=RunList)
+    async def list_runs(*, sandbox: arguments.Sandbox = None) -> RunList:
+        """List the runs of a sandbox: live ones, and ended ones that are still kept."""
+        return await background.list_runs(current_owner(), sandbox=sandbox)
+
+    @toolbox.tool("Look at an installation", toolset="background", effect="read", result=Installation)
+    async def get_installation(*, installation: InstallationName, wait: Wait = 0) -> Installation:
+        """Return the state of an installation, its packages, or why it failed."""
+        return await installer.get(current_owner(), installation, wait=wait)

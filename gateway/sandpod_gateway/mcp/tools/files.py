@@ -1,0 +1,159 @@
+"""Files: read, written and listed with the toolset `core`, changed with `files`."""
+
+import posixpath
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from sandpod_gateway.api.results import (
+    ErrorCode,
+    FileChanged,
+    FileContent,
+    FileList,
+    FileMoved,
+    FileStat,
+    FileUploaded,
+    FileWritten,
+)
+from sandpod_gateway.auth.api_keys import current_owner
+from sandpod_gateway.content import decode_base64
+from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.files.links import LinkMaker
+from sandpod_gateway.files.paths import check_filename
+from sandpod_gateway.files.service import MAX_ENTRIES, MAX_READ, Files
+from sandpod_gateway.limits import check_text
+from sandpod_gateway.mcp import arguments
+from sandpod_gateway.mcp.toolbox import Toolbox
+
+Folder = Annotated[str, Field(description="Folder, relative to /workspace.")]
+Recursive = Annotated[bool, Field(description="Include what is in its subfolders.")]
+EntryLimit = Annotated[int, Field(ge=1, le=MAX_ENTRIES, description="Most entries to return.")]
+Offset = Annotated[int, Field(ge=0, le=2**62, description="First byte to read.")]
+ReadLimit = Annotated[
+    int | None, Field(ge=1, description=f"Most bytes to read; default $max_output, at most {MAX_READ}.")
+]
+Encoding = Annotated[
+    Literal["utf-8", "base64"] | None, Field(description="base64 returns the bytes of a file that is not text.")
+]
+Text = Annotated[str | None, Field(description="The content as text.")]
+Base64 = Annotated[str | None, Field(description="The content as base64, for binary files.")]
+Overwrite = Annotated[bool, Field(description="Replace an existing file.")]
+FileName = Annotated[str, Field(description="The file's name, without a folder.")]
+Into = Annotated[str, Field(description="Folder for it, relative to /workspace; created if missing.")]
+Source = Annotated[str, Field(description="What to move, relative to /workspace.")]
+Destination = Annotated[str, Field(description="Its new path, relative to /workspace, in an existing folder.")]
+WithContent = Annotated[bool, Field(description="Delete a folder with everything in it.")]
+
+
+def register(toolbox: Toolbox, files: Files, links: LinkMaker) -> None:
+    """Add the tools."""
+    _register_reading(toolbox, files)
+    _register_writing(toolbox, files, links)
+    _register_changes(toolbox, files)
+
+
+def _register_reading(toolbox: Toolbox, files: Files) -> None:
+    @toolbox.tool("List files", toolset="core", effect="read", result=FileList)
+    async def list_files(
+        *,
+        path: Folder = ".",
+        sandbox: arguments.Sandbox = None,
+        recursive: Recursive = False,
+        limit: EntryLimit = 1000,
+    ) -> FileList:
+        """List the files in a folder of /workspace."""
+        return await files.list(current_owner(), path, sandbox=sandbox, recursive=recursive, limit=limit)
+
+    @toolbox.tool("Read a file", toolset="core", effect="read", result=FileContent)
+    async def read_file(
+        *,
+        path: arguments.Path,
+        sandbox: arguments.Sandbox = None,
+        offset: Offset = 0,
+        limit: ReadLimit = None,
+        encoding: Encoding = None,
+    ) -> FileContent:
+        """Read a text file in /workspace, or a part of it. For images and other binary files use read_artifact."""
+        span = (offset, limit)
+        return await files.read(current_owner(), path, sandbox=sandbox, span=span, encoding=encoding)
+
+    @toolbox.tool("Look at a file", toolset="files", effect="read", result=FileStat)
+    async def stat_file(*, path: arguments.Path, sandbox: arguments.Sandbox = None) -> FileStat:
+        """Return the kind, size, time and type of a file or folder. Links are not followed."""
+        return await files.stat(current_owner(), path, sandbox=sandbox)
+
+
+def _register_writing(toolbox: Toolbox, files: Files, links: LinkMaker) -> None:
+    @toolbox.tool("Write a file", toolset="core", effect="write", result=FileWritten)
+    async def write_file(
+        *,
+        path: arguments.Path,
+        text: Text = None,
+        content_base64: Base64 = None,
+        sandbox: arguments.Sandbox = None,
+        overwrite: Overwrite = True,
+    ) -> FileWritten:
+        """Write a file in /workspace from text or base64. Missing folders are created."""
+        data = _content(text, content_base64)
+        return await files.write(current_owner(), path, data, sandbox=sandbox, overwrite=overwrite)
+
+    @toolbox.tool("Upload a file", toolset="files", effect="write", result=FileUploaded)
+    async def upload_file(
+        *,
+        filename: FileName,
+        content_base64: Base64 = None,
+        text: Text = None,
+        sandbox: arguments.Sandbox = None,
+        path: Into = ".",
+        overwrite: Overwrite = False,
+    ) -> FileUploaded:
+        """Put a file into /workspace from base64 or text; without content, return a link for HTTP PUT.
+
+        The link takes a large file past the model.
+        """
+        check_filename(filename)
+        where = posixpath.join(path, filename)
+        if text is None and content_base64 is None:
+            link = await links.make(current_owner(), where, sandbox=sandbox, method="put", expires=None)
+            return FileUploaded(sandbox=link.sandbox, path=link.path, url=link.url, expires_at=link.expires_at)
+        data = _content(text, content_base64)
+        written = await files.write(current_owner(), where, data, sandbox=sandbox, overwrite=overwrite)
+        return FileUploaded(**written.model_dump())
+
+
+def _register_changes(toolbox: Toolbox, files: Files) -> None:
+    @toolbox.tool("Make a folder", toolset="files", effect="make", result=FileChanged)
+    async def make_directory(*, path: arguments.Path, sandbox: arguments.Sandbox = None) -> FileChanged:
+        """Create a folder in /workspace, and those on its path. An existing one is kept."""
+        return await files.make_directory(current_owner(), path, sandbox=sandbox)
+
+    @toolbox.tool("Move a file", toolset="files", effect="write", result=FileMoved)
+    async def move_file(
+        *,
+        source: Source,
+        destination: Destination,
+        sandbox: arguments.Sandbox = None,
+        overwrite: Overwrite = False,
+    ) -> FileMoved:
+        """Move or rename a file or folder in /workspace."""
+        return await files.move(current_owner(), source, destination, sandbox=sandbox, overwrite=overwrite)
+
+    @toolbox.tool("Delete a file", toolset="files", effect="write", result=FileChanged)
+    async def delete_file(
+        *, path: arguments.Path, sandbox: arguments.Sandbox = None, recursive: WithContent = False
+    ) -> FileChanged:
+        """Delete a file, a link or an empty folder in /workspace."""
+        return await files.delete(current_owner(), path, sandbox=sandbox, recursive=recursive)
+
+
+def _content(text: str | None, content_base64: str | None) -> bytes:
+    if (text is None) == (content_base64 is None):
+        raise SandpodError(
+            ErrorCode.INVALID_ARGUMENT,
+            "A file's content is `text` or `content_base64`.",
+            next_step="Send exactly one of them; an empty text makes an empty file.",
+        )
+    if text is not None:
+        check_text(text, "text")
+        return text.encode()
+    return decode_base64(content_base64 or "")

@@ -1,0 +1,37 @@
+"""Packages: installed with the toolset `core`, listed with `sandboxes`."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from sandpod_gateway.api.package_results import Installation, PackageList
+from sandpod_gateway.auth.api_keys import current_owner
+from sandpod_gateway.mcp import arguments
+from sandpod_gateway.mcp.toolbox import Toolbox
+from sandpod_gateway.packages.installer import Installer
+
+PackageLanguage = Annotated[arguments.LanguageName, Field(description="python, or javascript for npm packages.")]
+Wait = Annotated[float, Field(ge=0, le=300, description="Most seconds to wait.")]
+
+
+def register(toolbox: Toolbox, installer: Installer) -> None:
+    """Add the tools."""
+
+    @toolbox.tool("Install packages", toolset="core", effect="make", result=Installation, open_world=True)
+    async def install_packages(
+        *,
+        packages: arguments.RequiredPackages,
+        language: PackageLanguage = "python",
+        sandbox: arguments.Sandbox = None,
+        wait: Wait = 30,
+    ) -> Installation:
+        """Install Python or npm packages in a sandbox. It needs no network: the server fetches them.
+
+        Use it in place of pip and npm. Only wheels are installed, and npm's install scripts are not run.
+        """
+        return await installer.install(current_owner(), packages, language=language, sandbox=sandbox, wait=wait)
+
+    @toolbox.tool("List packages", toolset="sandboxes", effect="read", result=PackageList)
+    async def list_packages(*, sandbox: arguments.Sandbox = None, language: PackageLanguage = "python") -> PackageList:
+        """List a sandbox's packages with versions: installed ones, then those of the image."""
+        return await installer.listed(current_owner(), sandbox=sandbox, language=language)

@@ -1,0 +1,123 @@
+"""The toolset `core`: running code."""
+
+from typing import Annotated, Final
+
+from fastmcp import Context
+from pydantic import Field
+
+from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.api.run_results import Language, RunResult
+from sandpod_gateway.auth.api_keys import current_owner
+from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.files.links import LinkMaker
+from sandpod_gateway.mcp import arguments
+from sandpod_gateway.mcp.artifact_links import linked_answer
+from sandpod_gateway.mcp.progress import progress_sender
+from sandpod_gateway.mcp.toolbox import Toolbox
+from sandpod_gateway.runs.recorder import RunAnswer
+from sandpod_gateway.runs.request import FreshSandbox, RunRequest
+from sandpod_gateway.runs.service import Runs
+
+Command = Annotated[str, Field(description="A command line or script; with `language`, a whole program in it.")]
+ShellLanguage = Annotated[
+    arguments.LanguageName, Field(description="A language that the sandbox's template adds, such as ruby.")
+]
+
+PYTHON: Final = """\
+Run a Python program in your sandbox and return its output.
+
+Each call is a new process: files in /workspace are kept, variables only in a `context`. Print what you want to see.
+Top-level await works; matplotlib figures come back as images.$network$libraries
+"""
+JAVASCRIPT: Final = """\
+Run a Node.js program in your sandbox and return its output.
+
+CommonJS, ES modules, top-level await and TypeScript work. Otherwise as run_python_code.
+"""
+
+
+def register(toolbox: Toolbox, runs: Runs, links: LinkMaker) -> None:
+    """Add the tools."""
+
+    async def answer(
+        ctx: Context, request: RunRequest, sandbox: str | None, fresh: FreshSandbox | None = None
+    ) -> RunAnswer:
+        send = progress_sender(ctx)
+        return linked_answer(links, await runs.run(current_owner(), request, sandbox=sandbox, fresh=fresh, send=send))
+
+    def register_program(name: str, title: str, language: Language, description: str) -> None:
+        @toolbox.tool(title, toolset="core", effect="run", result=RunResult, name=name, description=description)
+        async def run_program(
+            ctx: Context,
+            *,
+            code: Annotated[str, Field(description="The whole program.")],
+            sandbox: arguments.Sandbox = None,
+            context: arguments.Context = None,
+            fresh: arguments.Fresh = False,
+            cold_start: arguments.FreshColdStart = None,
+            timeout: arguments.Timeout = None,  # noqa: ASYNC109  # the program's, enforced in its sandbox
+            stdin: arguments.Stdin = None,
+            args: arguments.Args = None,
+            env: arguments.Env = None,
+            packages: arguments.Packages = None,
+            idempotency_key: arguments.Key = None,
+            strip_ansi: arguments.StripAnsi = False,
+            max_output: arguments.MaxOutput = None,
+        ) -> RunAnswer:
+            request = RunRequest(
+                language=language,
+                code=code,
+                args=args or [],
+                env=env or {},
+                stdin=stdin,
+                timeout=timeout,
+                context=context,
+                key=idempotency_key,
+                strip_ansi=strip_ansi,
+                max_output=max_output,
+                packages=packages or [],
+            )
+            return await answer(ctx, request, sandbox, _fresh(fresh=fresh, cold_start=cold_start))
+
+    register_program("run_python_code", "Run Python", Language.PYTHON, PYTHON)
+    register_program("run_js_code", "Run JavaScript", Language.JAVASCRIPT, JAVASCRIPT)
+
+    @toolbox.tool("Run a shell command", toolset="core", effect="run", result=RunResult)
+    async def run_shell_command(
+        ctx: Context,
+        *,
+        command: Command,
+        sandbox: arguments.Sandbox = None,
+        timeout: arguments.Timeout = None,  # noqa: ASYNC109  # as above
+        stdin: arguments.Stdin = None,
+        env: arguments.Env = None,
+        cwd: arguments.Cwd = ".",
+        strip_ansi: arguments.StripAnsi = False,
+        max_output: arguments.MaxOutput = None,
+        language: ShellLanguage = Language.SHELL,
+    ) -> RunAnswer:
+        """Run a shell command in your sandbox and return its output.
+
+        The shell is bash where the image has it. What the command leaves in the background ends with it.$network
+        """
+        request = RunRequest(
+            language=language,
+            code=command,
+            env=env or {},
+            cwd=cwd,
+            stdin=stdin,
+            timeout=timeout,
+            strip_ansi=strip_ansi,
+            max_output=max_output,
+        )
+        return await answer(ctx, request, sandbox)
+
+
+def _fresh(*, fresh: bool, cold_start: bool | None) -> FreshSandbox | None:
+    if cold_start is not None and not fresh:
+        raise SandpodError(
+            ErrorCode.INVALID_ARGUMENT,
+            "`cold_start` needs fresh=true: other runs use an existing sandbox.",
+            next_step="Leave it out, or set fresh=true.",
+        )
+    return FreshSandbox(cold_start=cold_start) if fresh else None

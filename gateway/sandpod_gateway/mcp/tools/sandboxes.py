@@ -1,0 +1,132 @@
+"""The toolset `sandboxes`: create, list, get, close."""
+
+from datetime import UTC, datetime
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
+
+from sandpod_api.base import rfc3339
+from sandpod_api.names import NETWORK_NONE, is_dns_label
+from sandpod_gateway.api.results import Closed, ErrorCode, SandboxInfo, SandboxList
+from sandpod_gateway.auth.api_keys import current_owner
+from sandpod_gateway.backends.base import ClaimRequest, SandboxRecord, WorkspaceRequest
+from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.limits import check_text
+from sandpod_gateway.mcp import arguments
+from sandpod_gateway.mcp.toolbox import Toolbox
+from sandpod_gateway.sandboxes.service import Sandboxes
+
+MAX_NAME = 128  # characters; names are hashed before they become labels
+
+Name = Annotated[
+    str | None,
+    Field(description=f"Your name for it, up to {MAX_NAME} characters; the same name returns the same sandbox."),
+]
+Template = Annotated[str | None, Field(description="Template to make it from.")]
+Lifetime = Annotated[
+    arguments.LifetimeArgument | None, BeforeValidator(arguments.parsed), Field(description="How long it lives.")
+]
+Workspace = Annotated[
+    arguments.WorkspaceArgument | None,
+    BeforeValidator(arguments.parsed),
+    Field(description="A workspace other than the template's; no warm sandbox has one, so starting takes seconds."),
+]
+Network = Annotated[str, Field(description="Network profile of the template; none is no network.")]
+Force = Annotated[bool, Field(description="End it even while something runs in it.")]
+
+
+def register(toolbox: Toolbox, sandboxes: Sandboxes) -> None:
+    """Add the tools."""
+
+    @toolbox.tool("Create a sandbox", toolset="sandboxes", effect="make", result=SandboxInfo)
+    async def create_sandbox(
+        *,
+        name: Name = None,
+        template: Template = None,
+        lifetime: Lifetime = None,
+        network: Network = NETWORK_NONE,
+        workspace: Workspace = None,
+        cold_start: arguments.ColdStart = None,
+    ) -> SandboxInfo:
+        """Create a sandbox with its own files and processes, and return its handle.
+
+        Your default sandbox needs no call. Use this for a second one, another template, a network or another lifetime:
+        sandpod://capabilities lists what there is.
+        """
+        lifetime = lifetime or arguments.LifetimeArgument()
+        request = ClaimRequest(
+            owner=current_owner(),
+            session=_session(name),
+            template=_label(template, "template") if template is not None else None,
+            network=_label(network, "network profile"),
+            ttl=lifetime.ttl,
+            idle_timeout=lifetime.idle_timeout,
+            workspace=_workspace(workspace),
+            cold_start=cold_start,
+        )
+        return _info(await sandboxes.create(request), sandboxes)
+
+    @toolbox.tool("List sandboxes", toolset="sandboxes", effect="read", result=SandboxList)
+    async def list_sandboxes() -> SandboxList:
+        """List your sandboxes with status and expiry, oldest first."""
+        records = await sandboxes.list(current_owner())
+        return SandboxList(sandboxes=[_info(record, sandboxes) for record in records])
+
+    @toolbox.tool("Get a sandbox", toolset="sandboxes", effect="read", result=SandboxInfo)
+    async def get_sandbox(sandbox: arguments.RequiredSandbox) -> SandboxInfo:
+        """Return a sandbox's status, age and expiry, and why it can't be used if so."""
+        return _info(await sandboxes.find(current_owner(), sandbox), sandboxes)
+
+    @toolbox.tool("Close a sandbox", toolset="sandboxes", effect="write", result=Closed)
+    async def close_sandbox(*, sandbox: arguments.RequiredSandbox, force: Force = False) -> Closed:
+        """End a sandbox: its processes are stopped and its files deleted."""
+        return Closed(sandbox=await sandboxes.delete(current_owner(), sandbox, force=force))
+
+
+def _session(name: str | None) -> str:
+    if not name:
+        return ""
+    check_text(name, "name")
+    if len(name) > MAX_NAME or not name.isprintable():
+        raise SandpodError(
+            ErrorCode.INVALID_SESSION_ID,
+            f"A name has at most {MAX_NAME} characters, and no control characters.",
+            next_step="Choose a shorter or simpler name.",
+        )
+    return name
+
+
+def _workspace(workspace: arguments.WorkspaceArgument | None) -> WorkspaceRequest | None:
+    if workspace is None or workspace == arguments.WorkspaceArgument():
+        return None
+    return WorkspaceRequest(size=workspace.size, persistent=workspace.persistent)
+
+
+def _label(text: str, what: str) -> str:
+    if not is_dns_label(text):
+        raise SandpodError(
+            ErrorCode.INVALID_ARGUMENT,
+            f"That is no name of a {what}: small letters, digits and hyphens, at most 63.",
+            next_step="Read sandpod://capabilities for those that exist.",
+        )
+    return text
+
+
+def _info(record: SandboxRecord, sandboxes: Sandboxes) -> SandboxInfo:
+    now = datetime.now(UTC)
+    return SandboxInfo(
+        sandbox=record.name,
+        name=record.session or None,
+        status=record.status,
+        reason=record.reason,
+        message=record.message,
+        template=record.template,
+        image=record.image,
+        network=record.network,
+        created_at=rfc3339(record.created),
+        last_activity_at=rfc3339(record.last_activity) if record.last_activity is not None else None,
+        expires_at=rfc3339(record.expires) if record.expires is not None else None,
+        age_seconds=max(0.0, round((now - record.created).total_seconds(), 3)),
+        running=sandboxes.running(record.name),
+        persistent=record.persistent,
+    )

@@ -1,0 +1,167 @@
+"""Run inside sandboxes by `sandbox.py`: says what npm packages are there, and puts those in place that come as input.
+
+Standard library alone, as `wheels.py`. Packages lie where `npm install --global` puts them for a prefix of `~/.local`,
+and beside them a record of what was asked for and what npm's lock file says. Nothing of a package is run.
+"""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import tarfile
+from typing import IO, Any
+
+from sandpod_gateway.packages.inside.stream import BASE, Source, main, receive
+
+LIB = os.path.join(BASE, "lib")
+MODULES = os.path.join(LIB, "node_modules")
+PROGRAMS = os.path.join(BASE, "bin")
+STAGE = os.path.join(LIB, ".npm-stage")
+RECORD = os.path.join(LIB, "npm.json")
+
+DESCRIBE = """
+process.report.excludeNetwork = true;
+const libc = process.report.getReport().header.glibcVersionRuntime ? "glibc" : "musl";
+console.log(JSON.stringify({ node: process.version, os: process.platform, cpu: process.arch, libc }));
+"""
+
+
+def read_json(path: str) -> dict[str, Any]:
+    """Return what is in a file, empty where that makes no sense."""
+    with contextlib.suppress(OSError, ValueError), open(path, encoding="utf-8") as file:
+        found = json.load(file)
+        return found if isinstance(found, dict) else {}
+    return {}
+
+
+def environment() -> dict[str, Any] | None:
+    """Return what packages depend on, or None where there is no Node.js."""
+    try:
+        done = subprocess.run(["node", "-e", DESCRIBE], capture_output=True, check=True, timeout=60)
+        found = json.loads(done.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def image_packages() -> dict[str, str]:
+    """Return the versions of the image's own global packages, by name."""
+    found: dict[str, str] = {}
+    for folder in os.environ.get("NODE_PATH", "").split(":"):
+        if not folder or folder == MODULES:
+            continue
+        for name in names_in(folder):
+            version = read_json(os.path.join(folder, name, "package.json")).get("version")
+            if isinstance(version, str):
+                found.setdefault(name, version)
+    return found
+
+
+def names_in(folder: str) -> list[str]:
+    """Return the names of the packages in a folder of them."""
+    names = []
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):
+            if name.startswith("@"):
+                names += [f"{name}/{each}" for each in os.listdir(os.path.join(folder, name))]
+            elif not name.startswith("."):
+                names.append(name)
+    return names
+
+
+def state() -> dict[str, Any]:
+    """Return what is there. A package whose folder a program has removed is not."""
+    record = read_json(RECORD)
+    locked = record.get("packages")
+    there = locked if isinstance(locked, dict) else {}
+    present = {path: entry for path, entry in there.items() if os.path.isfile(os.path.join(LIB, path, "package.json"))}
+    return {"environment": environment(), "record": {**record, "packages": present}, "image": image_packages()}
+
+
+def unpack(memory: IO[bytes], target: str) -> None:
+    """Write a package's files, whose one outer folder may have any name. Links are left out, as npm does it."""
+    os.makedirs(target, exist_ok=True)
+    with tarfile.open(fileobj=memory, mode="r:*") as archive:
+        for member in archive:
+            parts = [part for part in member.name.split("/") if part not in {"", "."}][1:]
+            if not member.isfile() or not parts or ".." in parts:
+                continue
+            path = os.path.join(target, *parts)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            content = archive.extractfile(member)
+            if content is None:
+                continue
+            with open(path, "wb") as file:
+                shutil.copyfileobj(content, file)
+            os.chmod(path, 0o755 if member.mode & 0o111 else 0o644)
+
+
+def remove(path: str) -> None:
+    """Remove a package that is there, or a link to the image's."""
+    if os.path.islink(path):
+        os.unlink(path)
+    else:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def put(path: str) -> None:
+    """Put an unpacked package in place, with those below the old one that stay."""
+    new, target = os.path.join(STAGE, path), os.path.join(LIB, path)
+    kept = os.path.join(target, "node_modules")
+    if os.path.isdir(kept) and not os.path.islink(target):
+        below = os.path.join(new, "node_modules")
+        for name in names_in(kept):
+            if not os.path.lexists(os.path.join(below, name)):
+                os.makedirs(os.path.dirname(os.path.join(below, name)), exist_ok=True)
+                os.rename(os.path.join(kept, name), os.path.join(below, name))
+    remove(target)
+    os.makedirs(os.path.dirname(target), exist_ok=True)
+    os.rename(new, target)
+
+
+def link_programs(name: str) -> None:
+    """Make the programs of a package that was asked for."""
+    folder = os.path.join(MODULES, name)
+    told = read_json(os.path.join(folder, "package.json")).get("bin")
+    programs = {name.rpartition("/")[2]: told} if isinstance(told, str) else told if isinstance(told, dict) else {}
+    os.makedirs(PROGRAMS, exist_ok=True)
+    for program, file in programs.items():
+        target = os.path.normpath(os.path.join(folder, str(file)))
+        if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", program) or not target.startswith(f"{folder}/"):
+            continue
+        if os.path.isfile(target):
+            os.chmod(target, 0o755)
+            link = os.path.join(PROGRAMS, program)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(link)
+            os.symlink(target, link)
+
+
+def install(order: dict[str, Any], source: Source) -> None:
+    """Install packages: all are unpacked before the first is put in place, so that there are all of them or none."""
+    shutil.rmtree(STAGE, ignore_errors=True)
+    try:
+        for number, package in enumerate(order["packages"]):
+            with receive(package, source) as memory:
+                unpack(memory, os.path.join(STAGE, "new", str(number)))
+        # The outer ones first, which the others go into.
+        for number, package in sorted(enumerate(order["packages"]), key=lambda item: str(item[1]["path"])):
+            staged = os.path.join(STAGE, package["path"])
+            os.makedirs(os.path.dirname(staged), exist_ok=True)
+            os.rename(os.path.join(STAGE, "new", str(number)), staged)
+            put(package["path"])
+        for path in order["gone"]:
+            remove(os.path.join(LIB, path))
+        for name in order["asked"]:
+            link_programs(name)
+        with open(f"{RECORD}.new", "w", encoding="utf-8") as file:
+            json.dump(order["record"], file)
+        os.replace(f"{RECORD}.new", RECORD)
+    finally:
+        shutil.rmtree(STAGE, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main(install, state)

@@ -1,0 +1,1 @@
+"""npm packages: what callers ask for, resolving, downloading, and what its failures mean."""

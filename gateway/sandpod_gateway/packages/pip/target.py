@@ -1,0 +1,85 @@
+"""The Python of a sandbox, as far as packages depend on it, in the terms of pip. Pure; called by `installer.py`."""
+
+import re
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from sandpod_gateway.packages.report import MAX_PACKAGES, Report
+
+_GLIBC_OLDEST: Final = 5  # manylinux_2_5, the first there is
+_MUSL_OLDEST: Final = 1
+_NAME: Final = re.compile(r"[a-z0-9-]{1,128}")
+
+
+_Text = Annotated[str, Field(pattern=r"^[\w.+ -]{0,64}$")]
+
+
+class InstalledEntry(BaseModel):
+    """A package that is installed in a sandbox, as that says."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    version: Annotated[str, Field(pattern=r"^[A-Za-z0-9.+!_-]{1,128}$")]
+    sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
+    added: bool = False
+
+
+class Target(BaseModel):
+    """A Python to install for, as it says itself; it is untrusted, and pip gets nothing of it but what fits here."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    markers: dict[_Text, _Text]
+    abi: Annotated[str, Field(pattern=r"^cp3\d{1,2}t?d?$")]
+    platform: Annotated[str, Field(pattern=r"^linux-[a-z0-9_]{1,16}$")]
+    libc: tuple[_Text, _Text]
+
+    def pip_options(self) -> list[str]:
+        """Return the options that make pip choose wheels for it."""
+        python = re.sub(r"\D", "", self.abi)
+        options = ["--implementation", "cp", "--python-version", f"{python[0]}.{python[1:]}"]
+        for abi in (self.abi, "abi3", "none"):
+            options += ["--abi", abi]
+        for platform in self._platforms():
+            options += ["--platform", platform]
+        return options
+
+    def _platforms(self) -> list[str]:
+        machine = self.platform.removeprefix("linux-")
+        kind, version = self.libc
+        minor = re.fullmatch(r"[12]\.(\d{1,3})", version)
+        if kind == "glibc" and minor is not None:
+            newest_first = range(int(minor[1]), _GLIBC_OLDEST - 1, -1)
+            tags = [f"manylinux_2_{number}_{machine}" for number in newest_first]
+            tags += [f"{old}_{machine}" for old in ("manylinux2014", "manylinux2010", "manylinux1")]
+        else:
+            tags = [f"musllinux_1_{number}_{machine}" for number in range(2, _MUSL_OLDEST - 1, -1)]
+        return [*tags, f"linux_{machine}"]
+
+    def key(self) -> str:
+        """Return what tells it from other ones."""
+        return self.model_dump_json()
+
+
+class State(Report):
+    """What a sandbox says of its Python and its packages, checked."""
+
+    environment: Target
+    installed: Annotated[dict[str, InstalledEntry], Field(max_length=MAX_PACKAGES)]
+
+    @field_validator("installed", mode="before")
+    @classmethod
+    def _only_names(cls, value: Any) -> Any:
+        """Leave out what can't be a package: anything may lie in a folder of packages."""
+        if not isinstance(value, dict):
+            return value
+        return {name: entry for name, entry in value.items() if _NAME.fullmatch(str(name)) and _is_entry(entry)}
+
+
+def _is_entry(value: Any) -> bool:
+    try:
+        InstalledEntry.model_validate(value)
+    except ValidationError:
+        return False
+    return True

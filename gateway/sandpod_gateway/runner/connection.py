@@ -1,0 +1,288 @@
+"""One stream to a sandbox's runner, shared by all that goes on in that sandbox: runs, files, pings.
+
+Called by `sandboxes.py`, which keeps one for each sandbox in use. The other end is untrusted: what comes is sorted by
+`inbox.py`, and nothing that comes can make this side wait or grow.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import logging
+from collections.abc import AsyncIterator
+from typing import Any, Final, TypeVar
+
+from sandpod_gateway.backends.base import ByteStream
+from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.runner.acks import Acknowledger
+from sandpod_gateway.runner.demux import BrokenProtocolError, ConnectionLostError, Inbox, RunHandle, RunSink
+from sandpod_gateway.runner.messages import Hello, refusal
+from sandpod_gateway.runner.reader import read_frames
+from sandpod_gateway.runner.writer import Writer
+from sandpod_runner.protocol import messages as protocol
+from sandpod_runner.protocol.frames import Frame
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+HELLO_TIMEOUT: Final = 10.0  # seconds; a runner answers in milliseconds once it listens
+QUIET: Final = 10.0  # seconds without a word after which the runner is asked whether it is still there
+PONG_TIMEOUT: Final = 10.0  # seconds; with every processor taken by programs an answer may take a while
+REQUEST_TIMEOUT: Final = 60.0  # seconds for one request: the disk of a busy node is behind it
+
+
+class RunnerConnection:
+    """A multiplexer over one byte stream. Make it with `open_connection`."""
+
+    def __init__(self, stream: ByteStream) -> None:
+        self._stream = stream
+        self._inbox = Inbox()
+        self._numbers = itertools.count(1)
+        self._writer = Writer(stream, self._lose)
+        self._reader = asyncio.create_task(self._read())
+        self._acks = Acknowledger(self._inbox, self._writer.send)
+
+    @property
+    def hello(self) -> Hello:
+        """What the runner said when the stream was opened."""
+        return self._inbox.hello.result()
+
+    @property
+    def closed(self) -> bool:
+        """Whether the stream has ended."""
+        return self._writer.lost is not None
+
+    @property
+    def busy(self) -> int:
+        """Runs that go on over this connection."""
+        return len(self._inbox.runs)
+
+    async def greet(self) -> None:
+        """Say hello and wait for the answer.
+
+        Raises:
+            ConnectionLostError: There was none in time, or it is not one that this gateway understands.
+        """
+        try:
+            await self._writer.send({"t": "hello", "version": protocol.VERSION})
+            async with asyncio.timeout(HELLO_TIMEOUT):
+                hello = await asyncio.shield(self._inbox.hello)
+        except TimeoutError as error:
+            raise ConnectionLostError("the runner did not say hello") from error
+        if hello.version != protocol.VERSION:
+            raise ConnectionLostError(f"the runner speaks version {hello.version}, not {protocol.VERSION}")
+
+    async def start_run(self, header: dict[str, Any], code: bytes, sink: RunSink) -> RunHandle:
+        """Ask for a run.
+
+        Args:
+            header: The fields of a `run` frame.
+            code: The program, UTF-8.
+            sink: Takes what comes of it.
+
+        Raises:
+            ConnectionLostError: The stream has ended.
+        """
+        handle = self._inbox.expect_run(header["run"], sink, acks=header.get("acks", False))
+        await self._writer.send({"t": "run", **header}, code)
+        return handle
+
+    async def follow_run(
+        self, run_id: str, received: dict[str, int], sink: RunSink, *, acks: bool = False
+    ) -> RunHandle:
+        """Take over a run that was started on another stream.
+
+        Args:
+            run_id: The run.
+            received: Bytes of stdout and stderr that came already.
+            sink: Takes the rest.
+            acks: Tell the runner what has come, so that it keeps what has not.
+
+        Raises:
+            ConnectionLostError: The stream has ended.
+        """
+        handle = self._inbox.expect_run(run_id, sink, acks=acks)
+        handle.seen.update(received)
+        await self._writer.send({"t": "follow", "run": run_id, **received, "acks": acks})
+        return handle
+
+    def waits_for(self, run_id: str) -> RunHandle | None:
+        """Return the handle of a run that somebody waits for over this connection, or None."""
+        return self._inbox.runs.get(run_id)
+
+    def forget_run(self, run_id: str) -> None:
+        """Wait no longer for what comes of a run: it goes on in the background."""
+        self._inbox.runs.pop(run_id, None)
+
+    async def send_stdin(self, run_id: str, data: bytes) -> None:
+        """Send a program all of its input, then end of input; what it has already is not given to it twice."""
+        for start in range(0, len(data), protocol.FILE_PART):
+            await self.send_input(run_id, data[start : start + protocol.FILE_PART], start, last=False)
+        await self.send_input(run_id, b"", len(data), last=True)
+
+    async def send_input(self, run_id: str, part: bytes, offset: int, *, last: bool) -> None:
+        """Send a program a part of its input, of at most FILE_PART bytes, and end of input after the last one.
+
+        `offset` is how many bytes of its input come before that part.
+
+        Raises:
+            ConnectionLostError: The stream has ended.
+        """
+        await self._writer.send({"t": "stdin", "run": run_id, "offset": offset, "eof": last}, part)
+
+    async def cancel(self, run_id: str) -> None:
+        """Ask the runner to end a run, whoever started it.
+
+        Raises:
+            ConnectionLostError: The stream has ended.
+        """
+        await self._writer.send({"t": "cancel", "run": run_id})
+
+    async def stop_run(self, run_id: str, *, wait: float) -> bool:
+        """End a run of this connection, and tell whether it has ended.
+
+        Args:
+            run_id: The run; it need not exist any more.
+            wait: Seconds to wait for its end.
+        """
+        handle = self._inbox.runs.get(run_id)
+        if handle is None:
+            return True
+        try:
+            await self.cancel(run_id)
+            async with asyncio.timeout(wait):
+                await asyncio.shield(handle.ended)
+        except (TimeoutError, ConnectionLostError):
+            return False
+        except SandpodError:
+            return True  # it was refused, so it never began
+        return True
+
+    async def ask(self, kind: str, fields: dict[str, Any] | None = None) -> Frame:
+        """Return the runner's reply to a request.
+
+        Args:
+            kind: The kind of frame, as in `sandpod_runner.protocol.messages`: ping, file, tail, list or restart.
+            fields: Its fields.
+
+        Raises:
+            SandpodError: The runner refused, with its code.
+            ConnectionLostError: The stream has ended, or the runner does not answer.
+        """
+        number = next(self._numbers)
+        future = self._inbox.expect_reply(number)
+        try:
+            await self._writer.send({"t": kind, **(fields or {}), "id": number})
+            return await self._reply(future)
+        finally:
+            self._inbox.replies.pop(number, None)
+
+    async def upload(self, fields: dict[str, Any], parts: AsyncIterator[bytes]) -> Frame:
+        """Write a file from parts as they come, and return the runner's reply to the last one.
+
+        Args:
+            fields: The request's fields, but for its op.
+            parts: The content, in parts of at most FILE_PART bytes; at least one.
+
+        Raises:
+            SandpodError: The runner refused, or what `parts` raises.
+            ConnectionLostError: The stream has ended, or the runner does not answer.
+        """
+        number = next(self._numbers)
+        future = self._inbox.expect_reply(number)
+        header = {"t": "file", "op": "write", **fields, "id": number}
+        held: bytes | None = None
+        try:
+            async for part in parts:
+                if held is not None:
+                    await self._writer.send({**header, "last": False}, held)
+                held = part
+                if future.done():
+                    break  # refused already
+            await self._writer.send({**header, "last": True}, held or b"")
+            return await self._reply(future)
+        except BaseException:
+            if not future.done():
+                self._writer.send_later({**header, "abort": True, "last": True})
+            raise
+        finally:
+            self._inbox.replies.pop(number, None)
+
+    async def _reply(self, future: "asyncio.Future[Frame]") -> Frame:
+        try:
+            async with asyncio.timeout(REQUEST_TIMEOUT):
+                reply = await self.wait_for(future)
+        except TimeoutError as error:
+            raise ConnectionLostError("the runner does not answer") from error
+        if reply.kind == "error":
+            raise refusal(reply)
+        return reply
+
+    async def wait_for(self, future: "asyncio.Future[T]") -> T:
+        """Return a future's result; a stream that has gone silent without being closed is closed meanwhile.
+
+        Raises:
+            ConnectionLostError: The stream has ended.
+            Exception: The future's own.
+        """
+        while not future.done():
+            await asyncio.wait({future}, timeout=QUIET)
+            if not future.done() and asyncio.get_running_loop().time() - self._inbox.heard >= QUIET:
+                await self._check()
+        return future.result()
+
+    async def _check(self) -> None:
+        """Ask the runner whether it is there, and close the stream where no answer comes."""
+        number = next(self._numbers)
+        pong = self._inbox.expect_reply(number)
+        try:
+            async with asyncio.timeout(PONG_TIMEOUT):
+                await self._writer.send({"t": "ping", "id": number})
+                await pong
+        except TimeoutError:
+            logger.warning("a sandbox's stream has gone silent and is closed")
+            await self.close()
+        finally:
+            self._inbox.replies.pop(number, None)
+
+    async def close(self) -> None:
+        """Close the stream; whatever goes on over it is told that it is lost."""
+        await self._stream.close()
+        self._reader.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._reader
+        self._lose(ConnectionLostError())
+
+    async def _read(self) -> None:
+        lost = ConnectionLostError()
+        try:
+            await read_frames(self._stream, self._inbox, self._acks.look)
+        except BrokenProtocolError as error:
+            logger.warning("a sandbox's stream is closed: %s", error)
+            lost = error
+        except Exception:
+            logger.exception("reading from a sandbox failed")
+        finally:
+            self._lose(lost)
+            await self._stream.close()
+
+    def _lose(self, error: ConnectionLostError) -> None:
+        if self._writer.lost is None:
+            self._writer.lost = error
+            self._acks.stop()
+            self._inbox.lose(error)
+
+
+async def open_connection(stream: ByteStream) -> RunnerConnection:
+    """Return a connection whose runner has said hello.
+
+    Raises:
+        ConnectionLostError: The runner did not; the stream is closed.
+    """
+    connection = RunnerConnection(stream)
+    try:
+        await connection.greet()
+    except BaseException:
+        await connection.close()
+        raise
+    return connection

@@ -1,0 +1,245 @@
+"""What is expected of a runner over one stream, and where each frame of its goes. No I/O; owned by `connection.py`.
+
+The runner is untrusted: a frame that nobody waits for, or that makes no sense, changes nothing. Each method that takes
+one returns whether somebody waited for it, so that `connection.py` can close a stream that sends too many others.
+"""
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from pydantic import ValidationError
+
+from sandpod_gateway.runner.messages import Ended, Hello, refusal
+from sandpod_runner.protocol import messages as protocol
+from sandpod_runner.protocol.frames import Frame
+
+logger = logging.getLogger(__name__)
+
+MAX_OFFSET: Final = 2**62  # bytes; more than any program can write
+ACK_EVERY: Final = 128 * 1024  # bytes of output after which the runner is told: a tenth of what it lets be on its way
+MAX_MIME: Final = 64  # characters
+MAX_NAME: Final = 64  # characters of a run's name
+_STREAMS: Final = ("stdout", "stderr")  # a tuple: what is compared with them may be anything
+MAX_SHOWN: Final = protocol.MAX_DISPLAYS + len(protocol.MIME_TYPES)  # a run's displays and forms of its last value
+
+
+class ConnectionLostError(Exception):
+    """The stream ended while something was going on over it."""
+
+
+class BrokenProtocolError(ConnectionLostError):
+    """The stream was closed because what the sandbox sent is nothing that a runner sends."""
+
+
+class StartedBeforeError(ConnectionLostError):
+    """A run was started before: over another stream, or by an earlier call with the same idempotency key.
+
+    Attributes:
+        run: Its name.
+    """
+
+    def __init__(self, run: str) -> None:
+        super().__init__("the run was started before")
+        self.run = run
+
+
+class RunSink(Protocol):
+    """Takes what comes of a run. Called by the connection's reader, so nothing of it may wait or grow without bound."""
+
+    def output(self, stream: str, offset: int, data: bytes) -> None:
+        """Take a piece of stdout or stderr, and how many bytes of it came before."""
+        ...
+
+    def display(self, mime: str, index: int, data: bytes) -> None:
+        """Take one form of something that the program showed; forms of one thing have the same index."""
+        ...
+
+    def result(self, mime: str, data: bytes) -> None:
+        """Take one form of the last value."""
+        ...
+
+
+def _quiet_future() -> "asyncio.Future[Any]":
+    """Return a future whose error nobody has to fetch: runs are given up on without being awaited."""
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    future.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return future
+
+
+@dataclass(slots=True)
+class RunHandle:
+    """A run that was asked for.
+
+    Attributes:
+        run_id: Its name.
+        sink: Takes what comes of it.
+        accepted: The run that goes on under this wish: itself, or an earlier one with the same idempotency key.
+        acks: Whether the runner is told what has come.
+        seen: Up to which offset each stream has come.
+        fresh: Bytes that came since the runner was told what has come.
+        shown: How many displays and forms of its last value have come.
+        ended: Its end; or StartedBeforeError, and then nothing of it comes over this stream.
+    """
+
+    run_id: str
+    sink: RunSink
+    acks: bool = False
+    seen: dict[str, int] = field(default_factory=lambda: {"stdout": 0, "stderr": 0})
+    fresh: int = 0
+    shown: int = 0
+    accepted: asyncio.Future[str] = field(default_factory=_quiet_future)
+    ended: asyncio.Future[Ended] = field(default_factory=_quiet_future)
+
+    def fail(self, error: Exception) -> None:
+        """Tell whoever waits that nothing more comes."""
+        for future in (self.accepted, self.ended):
+            if not future.done():
+                future.set_exception(error)
+
+
+class Inbox:
+    """The runs, requests and hello that are waited for over one stream.
+
+    Attributes:
+        heard: When something came over it at last, on the event loop's clock.
+    """
+
+    def __init__(self) -> None:
+        self.runs: dict[str, RunHandle] = {}
+        self.replies: dict[int, asyncio.Future[Frame]] = {}
+        self.hello: asyncio.Future[Hello] = _quiet_future()
+        self.acks_due = False
+        self.heard = asyncio.get_running_loop().time()
+        self._takers = {
+            "hello": self._greeted,
+            "out": self._output,
+            **dict.fromkeys(("display", "result"), self._shown),
+            **dict.fromkeys(("started", "known"), self._accepted),
+            **dict.fromkeys(("reply", "pong", "error"), self._answer),
+            "end": self._end,
+        }
+
+    def expect_run(self, run_id: str, sink: RunSink, *, acks: bool = False) -> RunHandle:
+        """Return the handle of a run that is about to be asked for."""
+        handle = RunHandle(run_id, sink, acks)
+        self.runs[run_id] = handle
+        return handle
+
+    def expect_reply(self, number: int) -> asyncio.Future[Frame]:
+        """Return what becomes the reply to a request that is about to be sent."""
+        self.replies[number] = _quiet_future()
+        return self.replies[number]
+
+    def take_acks(self) -> list[dict[str, Any]]:
+        """Return the `ack` frames that are due."""
+        self.acks_due = False
+        due = [run for run in self.runs.values() if run.acks and run.fresh >= ACK_EVERY]
+        for run in due:
+            run.fresh = 0
+        return [{"t": "ack", "run": run.run_id, **run.seen} for run in due]
+
+    def lose(self, error: ConnectionLostError) -> None:
+        """Give everyone who waits this error: the stream has ended."""
+        for handle in self.runs.values():
+            handle.fail(error)
+        for future in self.replies.values():
+            if not future.done():
+                future.set_exception(error)
+        self.runs.clear()
+        self.replies.clear()
+        if not self.hello.done():
+            cause = str(error) or "the stream ended before the runner said hello"
+            self.hello.set_exception(ConnectionLostError(cause))
+
+    def take(self, frame: Frame) -> bool:
+        """Give a frame to whoever waits for it, and return whether somebody did."""
+        taker = self._takers.get(frame.kind)
+        return taker is not None and taker(frame)
+
+    def _output(self, frame: Frame) -> bool:
+        run, stream, offset = self._run(frame.header), frame.header.get("stream"), frame.header.get("offset")
+        if run is None or stream not in _STREAMS or not isinstance(offset, int) or not 0 <= offset < MAX_OFFSET:
+            return False
+        run.sink.output(stream, offset, frame.payload)
+        run.seen[stream] = max(run.seen[stream], offset + len(frame.payload))
+        run.fresh += len(frame.payload)
+        self.acks_due |= run.acks and run.fresh >= ACK_EVERY
+        return True
+
+    def _shown(self, frame: Frame) -> bool:
+        run, mime = self._run(frame.header), frame.header.get("mime")
+        if run is None or not isinstance(mime, str) or len(mime) > MAX_MIME or run.shown >= MAX_SHOWN:
+            return False
+        run.shown += 1
+        if frame.kind == "result":
+            run.sink.result(mime, frame.payload)
+            return True
+        index = frame.header.get("index")
+        if isinstance(index, int) and 0 <= index < protocol.MAX_DISPLAYS:
+            run.sink.display(mime, index, frame.payload)
+            return True
+        return False
+
+    def _accepted(self, frame: Frame) -> bool:
+        run = self._run(frame.header)
+        if run is None or run.accepted.done():
+            return False
+        if frame.kind == "started":
+            run.accepted.set_result(run.run_id)
+            return True
+        # Nothing was started, so nothing ends: what becomes of the earlier run is asked for by its own name.
+        del self.runs[run.run_id]
+        earlier = frame.header.get("as")
+        if isinstance(earlier, str) and len(earlier) <= MAX_NAME:
+            run.accepted.set_result(earlier)
+            run.fail(StartedBeforeError(earlier))
+        else:
+            run.fail(ConnectionLostError())
+        return True
+
+    def _run(self, header: dict[str, Any]) -> RunHandle | None:
+        name = header.get("run")
+        return self.runs.get(name) if isinstance(name, str) else None
+
+    def _end(self, frame: Frame) -> bool:
+        run = self._run(frame.header)
+        if run is None:
+            return False
+        del self.runs[run.run_id]
+        try:
+            ended = Ended.model_validate(frame.header)
+        except ValidationError as error:
+            logger.warning("a runner told the end of a run in a way that makes no sense: %s", error.error_count())
+            run.fail(ConnectionLostError())
+            return True
+        if not run.accepted.done():
+            run.accepted.set_result(run.run_id)
+        if not run.ended.done():
+            run.ended.set_result(ended)
+        return True
+
+    def _answer(self, frame: Frame) -> bool:
+        number = frame.header.get("id")
+        future = self.replies.get(number) if isinstance(number, int) else None
+        if future is not None:
+            if future.done():
+                return False
+            future.set_result(frame)
+            return True
+        run = self._run(frame.header) if frame.kind == "error" else None
+        if run is None:
+            return False
+        del self.runs[run.run_id]
+        run.fail(refusal(frame))
+        return True
+
+    def _greeted(self, frame: Frame) -> bool:
+        if self.hello.done():
+            return False
+        try:
+            self.hello.set_result(Hello.model_validate(frame.header))
+        except ValidationError:
+            self.hello.set_exception(ConnectionLostError("the runner's hello makes no sense"))
+        return True

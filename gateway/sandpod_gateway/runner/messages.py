@@ -1,0 +1,114 @@
+"""What a runner says, checked: its hello, a run's end, a refusal, a reply. Pure; called by whoever asks a runner.
+
+The runner is untrusted: numbers and texts are bounded here, and what makes no sense is refused.
+"""
+
+from typing import Annotated, Final, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from sandpod_gateway.api.results import Artifact, ErrorCode
+from sandpod_gateway.api.run_results import Outcome
+from sandpod_gateway.content import mime_type
+from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.limits import MAX_PATH
+from sandpod_runner.protocol import messages as protocol
+from sandpod_runner.protocol.frames import Frame
+
+_Model = TypeVar("_Model", bound=BaseModel)
+_Count = Annotated[int, Field(ge=0, le=2**63)]
+_Language = Annotated[str, Field(pattern=f"^{protocol.LANGUAGE.pattern}$")]
+_Millis = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
+
+
+class ArtifactEntry(BaseModel):
+    """A file that a run created or changed, as the runner tells it, checked."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    path: Annotated[str, Field(min_length=1, max_length=MAX_PATH)]
+    size: _Count = 0
+
+    def artifact(self) -> Artifact:
+        """Return it as callers see it."""
+        kind = mime_type(self.path)
+        return Artifact(path=self.path, size=self.size, mime_type=kind)
+
+
+class Ended(BaseModel):
+    """What the runner says of a run's end, checked."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    outcome: Outcome
+    exit_code: Annotated[int | None, Field(ge=-(2**31), le=2**32)] = None
+    signal: Annotated[str | None, Field(pattern=r"^[A-Z0-9+_]{1,16}$")] = None
+    duration_ms: _Millis = 0
+    cpu_ms: _Millis = 0
+    max_rss_bytes: _Count = 0
+    stdout_bytes: _Count = 0
+    stderr_bytes: _Count = 0
+    displays: Annotated[int, Field(ge=0, le=2**31)] = 0
+    displays_dropped: Annotated[int, Field(ge=0, le=2**31)] = 0
+    context: Annotated[str | None, Field(min_length=1, max_length=128)] = None
+    context_state: Literal["kept", "lost"] | None = None
+    detail: Annotated[str | None, Field(max_length=1024)] = None
+    artifacts: Annotated[list[ArtifactEntry], Field(max_length=100)] = Field(default_factory=list)
+    artifacts_more: Annotated[int, Field(ge=0, le=2**31)] = 0
+
+
+class Hello(BaseModel):
+    """What the runner says of itself, checked."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    version: int
+    languages: Annotated[dict[_Language, Annotated[str, Field(max_length=64)]], Field(max_length=64)]
+    memory_limit: Annotated[int | None, Field(ge=0)] = None
+    runs: Annotated[list[Annotated[str, Field(max_length=64)]], Field(max_length=protocol.MAX_RUNS)] = Field(
+        default_factory=list
+    )
+
+
+def checked(model: type[_Model], frame: Frame) -> _Model:
+    """Return a reply's header as the model.
+
+    Raises:
+        SandpodError: backend_error, when it makes no sense.
+    """
+    try:
+        return model.model_validate(frame.header)
+    except ValidationError as error:
+        raise senseless() from error
+
+
+def senseless() -> SandpodError:
+    """Return the error for an answer that no runner gives."""
+    return SandpodError(
+        ErrorCode.BACKEND_ERROR, "The sandbox's answer makes no sense.", next_step="Close it and use another one."
+    )
+
+
+# The codes that a runner may give a refusal; any other is told as backend_error.
+_RUNNER_CODES: Final = {
+    ErrorCode.INVALID_PATH: "Use a path inside the workspace.",
+    ErrorCode.INVALID_FILENAME: "Use another file name.",
+    ErrorCode.INVALID_ARGUMENT: "Correct the argument and call again.",
+    ErrorCode.NOT_FOUND: "List the folder to see what is there.",
+    ErrorCode.FILE_EXISTS: "Choose another name, or allow it to be overwritten.",
+    ErrorCode.QUOTA_EXCEEDED: "Delete files in the workspace to make room.",
+    ErrorCode.UNSUPPORTED_LANGUAGE: "Use a language that this sandbox has.",
+    ErrorCode.SESSION_BUSY: "Wait until a run in this sandbox has ended.",
+    ErrorCode.CODE_TOO_LARGE: "Put the code into a file and run that.",
+}
+
+
+def refusal(frame: Frame) -> SandpodError:
+    """Return the error that a runner's `error` frame stands for."""
+    message = str(frame.header.get("message") or "The sandbox refused the request.")[:300]
+    try:
+        code = ErrorCode(str(frame.header.get("code")))
+        next_step = _RUNNER_CODES[code]
+    except (ValueError, KeyError):
+        return SandpodError(ErrorCode.BACKEND_ERROR, message, next_step="Try again with another sandbox.")
+    return SandpodError(code, message, next_step=next_step)

@@ -1,0 +1,300 @@
+"""Who holds which sandbox, and the one connection to each that is in use.
+
+Every handle that comes from outside goes through `find`, the only place where a sandbox's owner is compared with the
+caller: another's sandbox is answered exactly like one that does not exist.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+import anyio
+
+from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.backends.base import Backend, ClaimRequest, SandboxRecord, TemplateInfo
+from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.metrics import Metrics
+from sandpod_gateway.runner.connection import RunnerConnection, open_connection
+from sandpod_gateway.runner.demux import ConnectionLostError
+from sandpod_gateway.sandboxes.availability import forgotten, gone, require_usable
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_SESSION: Final = "default"
+IDLE_CONNECTION: Final = 300.0  # seconds after which an unused stream is closed: each costs the API server too
+MAX_TOLD: Final = 256  # notes of what callers were told, for one sandbox: names of contexts are the caller's
+TOUCH_EVERY: Final = 10.0  # seconds between notes that a sandbox with a run is in use; the backend bounds its writes
+
+
+@dataclass(slots=True)
+class _Slot:
+    """A sandbox's connection, and the lock under which it is opened."""
+
+    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    connection: RunnerConnection | None = None
+    users: int = 0
+    last_used: float = 0.0
+    closing: bool = False
+    told: set[str] = field(default_factory=set)  # resumes and contexts whose caller was told of them
+    replaces: str | None = None  # what to tell the first caller of the sandbox that was here before
+
+
+class Sandboxes:
+    """The sandboxes of all callers, as this gateway uses them."""
+
+    def __init__(self, backend: Backend, metrics: Metrics) -> None:
+        self._backend = backend
+        self._metrics = metrics
+        self._slots: dict[str, _Slot] = {}
+
+    async def resolve(self, owner: str, handle: str | None, *, make: bool = True) -> SandboxRecord:
+        """Return the caller's sandbox of that handle or name, or its default one; a suspended one is resumed.
+
+        Args:
+            owner: The caller.
+            handle: The handle, or None for the default sandbox.
+            make: Make the default sandbox when there is none; what only looks must not.
+
+        Raises:
+            SandpodError: session_not_found, for what is not there, has ended or is someone else's; sandbox_lost;
+                or what the backend says when none can be had.
+        """
+        if handle in {None, "", DEFAULT_SESSION}:
+            return await self._default(owner, make=make)
+        return await self._awake(await self.find(owner, handle))
+
+    async def _awake(self, record: SandboxRecord) -> SandboxRecord:
+        """Return the sandbox once it takes calls."""
+        if record.status in {"Suspended", "Pending"}:
+            await self._disconnect(record.name)  # a stream from before leads to a pod that is gone
+            record = await self._backend.wake(record.name) or record
+        require_usable(record)
+        return record
+
+    async def _default(self, owner: str, *, make: bool) -> SandboxRecord:
+        ended = None
+        for record in await self._backend.list(owner):
+            if record.session == DEFAULT_SESSION:
+                if record.status in {"Ready", "Suspended"}:
+                    return await self._awake(record)
+                ended = record
+        if not make:
+            raise SandpodError(
+                ErrorCode.SESSION_NOT_FOUND,
+                "You have no default sandbox now, so there are no files in it.",
+                cause=gone(ended),
+                next_step="Run a program or write a file to start one, or name a sandbox from list_sandboxes.",
+            )
+        made = await self.create(ClaimRequest(owner=owner, session=DEFAULT_SESSION))
+        self._slots.setdefault(made.name, _Slot()).replaces = gone(ended)
+        return made
+
+    async def create(self, request: ClaimRequest) -> SandboxRecord:
+        """Claim a sandbox.
+
+        Raises:
+            SandpodError: What the backend says when none can be had.
+        """
+        start = time.perf_counter()
+        try:
+            record = await self._backend.claim(request)
+        except BaseException:
+            self._metrics.claims.labels("failed").inc()
+            raise
+        self._metrics.claims.labels("ok").inc()
+        self._metrics.claim_seconds.observe(time.perf_counter() - start)
+        return record
+
+    async def list(self, owner: str) -> list[SandboxRecord]:
+        """Return the caller's sandboxes, oldest first."""
+        return await self._backend.list(owner)
+
+    async def templates(self) -> tuple[TemplateInfo, ...]:
+        """Return the templates that claims may name.
+
+        Raises:
+            SandpodError: backend_unavailable.
+        """
+        return await self._backend.templates()
+
+    async def find(self, owner: str, handle: str) -> SandboxRecord:
+        """Return the caller's sandbox of that handle or name, also one that has ended.
+
+        Raises:
+            SandpodError: session_not_found.
+        """
+        record = await self._backend.get(handle)
+        if record is None or record.owner != owner:
+            if not (named := [own for own in await self._backend.list(owner) if own.session == handle]):
+                raise SandpodError(
+                    ErrorCode.SESSION_NOT_FOUND,
+                    "There is no such sandbox.",
+                    next_step="Call list_sandboxes, or leave `sandbox` out to use your default one.",
+                )
+            record = next((own for own in named if own.status in {"Ready", "Suspended"}), named[-1])
+        return record
+
+    def lost_note(self, record: SandboxRecord, context: str | None) -> str | None:
+        """Return what is gone that a caller may count on, for the first run after that; None for any other.
+
+        That is the default sandbox which this one replaces, or what the last resume took from a context.
+        """
+        slot = self._slots.setdefault(record.name, _Slot())
+        (replaces, slot.replaces), lost = (slot.replaces, None), forgotten(record)
+        key = f"{record.resumed} {context}"
+        if context is None or lost is None or key in slot.told or len(slot.told) >= MAX_TOLD:
+            return replaces
+        slot.told.add(key)
+        return lost
+
+    def running(self, name: str) -> int:
+        """Return how many runs go on in a sandbox, as far as this gateway knows."""
+        slot = self._slots.get(name)
+        return slot.connection.busy if slot is not None and slot.connection is not None else 0
+
+    async def delete(self, owner: str, handle: str, *, force: bool) -> str:
+        """End a sandbox.
+
+        Args:
+            owner: The caller.
+            handle: The sandbox.
+            force: End it also while a run goes on in it.
+
+        Returns:
+            The handle.
+
+        Raises:
+            SandpodError: session_not_found, or session_busy without `force`.
+        """
+        record = await self.find(owner, handle)
+        if not force and record.status == "Ready" and await self._live_runs(record):
+            raise SandpodError(
+                ErrorCode.SESSION_BUSY,
+                "A run is going on in this sandbox.",
+                next_step="Wait for it to end, or call close_sandbox with force=true.",
+            )
+        await self.discard(record)
+        return record.name
+
+    async def discard(self, record: SandboxRecord) -> None:
+        """End a sandbox whatever goes on in it. Not stopped by the caller's cancel.
+
+        Its slot stays until the next sweep: who loses the connection sees why, whenever the backend ends the stream.
+        """
+        with anyio.CancelScope(shield=True):
+            slot = self._slots.setdefault(record.name, _Slot())
+            slot.closing = True
+            try:
+                await self._backend.delete(record.name)
+            except BaseException:
+                slot.closing = False
+                raise
+            finally:
+                await self._close(slot)
+
+    async def _live_runs(self, record: SandboxRecord) -> bool:
+        """Ask the runner: another gateway may have started a run in the same sandbox."""
+        if self.running(record.name):
+            return True
+        try:
+            async with self.connection(record) as connection:
+                pong = await connection.ask("ping")
+        except (ConnectionLostError, SandpodError):
+            return False
+        return bool(pong.header.get("runs"))
+
+    def is_closing(self, name: str) -> bool:
+        """Tell whether this gateway is ending the sandbox."""
+        slot = self._slots.get(name)
+        return slot is not None and slot.closing
+
+    @asynccontextmanager
+    async def connection(self, record: SandboxRecord) -> AsyncIterator[RunnerConnection]:
+        """Give the sandbox's connection, opened if there is none, and keep it open meanwhile.
+
+        Raises:
+            SandpodError: sandbox_lost, when the runner can't be reached.
+        """
+        slot = self._slots.setdefault(record.name, _Slot())
+        slot.users += 1
+        try:
+            async with slot.lock:
+                if slot.connection is None or slot.connection.closed:
+                    slot.connection = await self._connect(record)
+            # The sandbox is in use from here on; how often that is written down is the backend's business.
+            await self._backend.touch(record.name)
+            yield slot.connection
+        finally:
+            slot.users -= 1
+            slot.last_used = time.monotonic()
+
+    async def _connect(self, record: SandboxRecord) -> RunnerConnection:
+        start = time.perf_counter()
+        try:
+            connection = await open_connection(await self._backend.open_stream(record.name))
+        except ConnectionLostError as error:
+            raise SandpodError(
+                ErrorCode.SANDBOX_LOST,
+                "The sandbox does not answer.",
+                cause=str(error) or None,
+                next_step="Close it and use another one; its files are gone.",
+            ) from error
+        self._metrics.stream_seconds.observe(time.perf_counter() - start)
+        return connection
+
+    async def keep_alive(self, record: SandboxRecord) -> None:
+        """Note again and again that a sandbox is in use, until cancelled: a long quiet run is no idle sandbox."""
+        # Some notes have to fit into the shortest idle timeout too, also where the backend leaves every other one out.
+        pause = min(TOUCH_EVERY, record.idle_timeout / 4)
+        while True:
+            await asyncio.sleep(pause)
+            await self._backend.touch(record.name)
+
+    async def keep_busy(self, name: str, seconds: float) -> None:
+        """Note that a background run may go on in a sandbox for so many seconds.
+
+        Raises:
+            SandpodError: backend_unavailable.
+        """
+        await self._backend.keep_busy(name, seconds)
+
+    async def sweep(self) -> None:
+        """Close connections that are not used, and forget those of sandboxes that are gone; until cancelled."""
+        while True:
+            await asyncio.sleep(IDLE_CONNECTION / 10)
+            try:
+                await self._sweep_once(time.monotonic())
+            except Exception:
+                logger.exception("sweeping the connections failed")
+
+    async def _sweep_once(self, now: float) -> None:
+        for name, slot in list(self._slots.items()):
+            if slot.users or slot.lock.locked():
+                continue
+            gone = slot.connection is None or slot.connection.closed
+            if gone or now - slot.last_used > IDLE_CONNECTION or await self._backend.get(name) is None:
+                await self._disconnect(name)
+
+    async def _disconnect(self, name: str) -> None:
+        slot = self._slots.pop(name, None)
+        if slot is not None:
+            await self._close(slot)
+
+    async def _close(self, slot: _Slot) -> None:
+        if slot.connection is not None:
+            with contextlib.suppress(OSError):
+                await slot.connection.close()
+
+    def open_streams(self) -> int:
+        """Return how many connections are open."""
+        return sum(1 for slot in self._slots.values() if slot.connection is not None and not slot.connection.closed)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        for name in list(self._slots):
+            await self._disconnect(name)

@@ -1,0 +1,25 @@
+"""A gateway of this process on a port of its own, for what needs real connections: streams, cancels, disconnects."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from sandpod_gateway import cli
+from sandpod_gateway.app import Gateway
+from sandpod_gateway.settings import Settings
+from support.gateway.peers import until
+
+
+@asynccontextmanager
+async def listening(gateway: Gateway, settings: Settings) -> AsyncIterator[str]:
+    """Serve a gateway as `sandpod serve` does; gives its address."""
+    with cli._listen(settings.model_copy(update={"host": "127.0.0.1", "port": 0})) as listener:
+        server = cli._uvicorn(gateway, settings)
+        async with gateway.running():
+            task = asyncio.create_task(server.serve(sockets=[listener]))
+            await until(lambda: server.started or task.done())
+            try:
+                yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+            finally:
+                server.should_exit = True
+                await task

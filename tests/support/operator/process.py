@@ -1,0 +1,285 @@
+"""An operator of the test's own, as a process on this machine, for namespaces of the test's own.
+
+Called by `test_operator_*.py` and `test_crds.py`. The installed operator keeps other namespaces and sees none of this.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from sandpod_api.base import rfc3339
+from sandpod_api.names import API_VERSION
+from support.cluster.cluster import Cluster, ClusterError, T, until
+
+IMAGE = f"{os.environ.get('IMAGE_PREFIX', 'sandpod')}/sandbox:{os.environ.get('IMAGE_TAG', 'dev')}"
+FAST = {
+    "RETENTION": "10",
+    "REFUSED_RETRY": "1",
+    "FAILED_POD_GRACE": "2",
+    "RESYNC_INTERVAL": "20",
+    "HEARTBEAT_INTERVAL": "2",
+    "SWEEP_INTERVAL": "1",
+    "ORPHAN_GRACE": "2",
+}
+
+
+@contextlib.contextmanager
+def namespace(part: str, *, level: str = "restricted") -> Iterator[Cluster]:
+    """Give a namespace that takes pods of a Pod Security level only, and delete it afterwards without waiting."""
+    name = f"{part}-{secrets.token_hex(3)}"
+    labels = {"pod-security.kubernetes.io/enforce": level}
+    made = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+    run("apply", "-f", "-", stdin=json.dumps(made))
+    try:
+        yield Cluster(namespace=name, sandboxes=name)
+    finally:
+        run("delete", "namespace", name, "--wait=false")
+
+
+def run(*arguments: str, stdin: str | None = None) -> str:
+    """Return what kubectl prints."""
+    done = subprocess.run(
+        ["kubectl", *arguments], input=stdin, capture_output=True, text=True, check=False, timeout=120
+    )
+    if done.returncode != 0:
+        raise ClusterError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
+    return done.stdout
+
+
+class OperatorProcess:
+    """One replica."""
+
+    def __init__(self, log: Path, *namespaces: str, **changes: str) -> None:
+        self.port = _free_port()
+        self._log = log
+        kubeconfig = changes.pop("kubeconfig", "")
+        settings = {
+            "NAMESPACES": ",".join(namespaces),
+            "NAMESPACE": namespaces[0],
+            "HTTP_HOST": "127.0.0.1",
+            "HTTP_PORT": str(self.port),
+            "API_SERVER": _api_server(),
+            **FAST,
+            **changes,
+        }
+        clean = {k: v for k, v in os.environ.items() if not k.startswith("SANDPOD_")}
+        environment = {**clean, **({"KUBECONFIG": kubeconfig} if kubeconfig else {})}
+        environment |= {f"SANDPOD_OPERATOR_{k}": v for k, v in settings.items()}
+        with log.open("ab") as out:
+            self._process = subprocess.Popen([sys.executable, "-m", "sandpod_operator"], env=environment, stderr=out)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it is not there any more."""
+        return self.exit_code() is not None
+
+    def get(self, path: str) -> str:
+        """Return what the operator's HTTP server answers, or nothing while it does not."""
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
+                text: str = answer.read().decode()
+                return text
+        except OSError:
+            return ""
+
+    async def is_active(self, *, within: float = 60) -> None:
+        """Wait until this replica is the active one."""
+
+        async def look() -> bool:
+            if self.has_ended:
+                raise ClusterError(f"the operator ended: {self._log.read_text()[-2000:]}")
+            return await asyncio.to_thread(self.get, "/readyz") == "active\n"
+
+        await until("an active operator", look, within=within)
+
+    def writes(self) -> dict[tuple[str, str], int]:
+        """Return how many writes the API server took, by verb and kind, but for Leases and Events."""
+        found: dict[tuple[str, str], int] = {}
+        for line in self.get("/metrics").splitlines():
+            name, _, rest = line.partition("{")
+            if name == "sandpod_operator_api_writes_total":
+                labels, _, value = rest.partition("} ")
+                fields = dict(part.split("=") for part in labels.replace('"', "").split(","))
+                if fields["result"] == "ok" and fields["kind"] not in {"Lease", "Event"}:
+                    found[fields["verb"], fields["kind"]] = int(float(value))
+        return found
+
+    def memory(self) -> int:
+        """Return what it holds in memory, bytes."""
+        lines = Path(f"/proc/{self._process.pid}/status").read_text(encoding="utf-8").splitlines()
+        return next(int(text.split()[1]) * 1024 for text in lines if text.startswith("VmRSS:"))
+
+    def work(self) -> tuple[float, float]:
+        """Return the processor seconds that it has used in its whole life, and the reconciles that it has done."""
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()
+        used = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        done = 0.0
+        for text in self.get("/metrics").splitlines():
+            if text.startswith("sandpod_operator_reconcile_seconds_count"):
+                done += float(text.rpartition(" ")[2])
+        return used, done
+
+    def exit_code(self) -> int | None:
+        """Return what it ended with, or None while it runs."""
+        return self._process.poll()
+
+    def kill(self) -> None:
+        """End it as a lost node does: at once, with no word to anybody."""
+        self._process.kill()
+        self._process.wait(30)
+
+    def stop(self) -> int:
+        """End it as Kubernetes does, and return its exit code."""
+        self._process.terminate()
+        return self._process.wait(30)
+
+    def wait(self) -> int:
+        """Wait until it ends by itself, and return its exit code."""
+        return self._process.wait(60)
+
+
+@contextlib.contextmanager
+def running(log: Path, *namespaces: str, **changes: str) -> Iterator[OperatorProcess]:
+    """Give an active operator and end it afterwards."""
+    operator = OperatorProcess(log, *namespaces, **changes)
+    try:
+        asyncio.run(operator.is_active())
+        yield operator
+        # It ends by itself when it loses its Lease: what was not done after that is no fault of the tests that waited.
+        code = operator.exit_code()
+        # Some tests end it themselves: by SIGKILL, or as Kubernetes does.
+        assert code in {None, 0, -signal.SIGKILL}, f"The operator ended with {code}: {log.read_text()[-2000:]}"
+    finally:
+        operator.kill()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _api_server() -> str:
+    return run("get", "service", "kubernetes", "-n", "default", "-o", "jsonpath={.spec.clusterIP}:443")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objects:
+    """Makes and reads objects in one namespace."""
+
+    cluster: Cluster
+
+    @property
+    def namespace(self) -> str:
+        return self.cluster.sandboxes
+
+    async def apply(self, kind: str, name: str, **spec: Any) -> None:
+        """Make or change an object of Sandpod's."""
+        metadata = {"name": name, "namespace": self.namespace}
+        await self.put({"apiVersion": API_VERSION, "kind": kind, "metadata": metadata, "spec": spec})
+
+    async def put(self, manifest: dict[str, Any]) -> None:
+        """Make or change any object."""
+        await self.cluster.kubectl("apply", "-n", self.namespace, "-f", "-", stdin=json.dumps(manifest))
+
+    async def template(self, name: str = "python", **spec: Any) -> None:
+        """Make a template of the image under test."""
+        await self.apply("SandboxTemplate", name, **{"image": IMAGE, "hostUsers": False, **spec})
+
+    async def sandbox(self, name: str, **spec: Any) -> None:
+        """Make a Sandbox that alice holds from now on."""
+        claim = {"owner": "alice", "time": now()}
+        await self.apply("Sandbox", name, **{"templateRef": {"name": "python"}, "claim": claim, **spec})
+
+    async def claim(self, name: str) -> None:
+        """Take a warm sandbox as a gateway does."""
+        made = await self.cluster.sandbox(name)
+        patch = [
+            {"op": "test", "path": "/metadata/resourceVersion", "value": made["metadata"]["resourceVersion"]},
+            {"op": "remove", "path": "/metadata/ownerReferences"},
+            {"op": "replace", "path": "/metadata/labels/sandpod.dev~1state", "value": "claimed"},
+            {"op": "add", "path": "/spec/claim", "value": {"owner": "alice", "time": now()}},
+        ]
+        await self.cluster.kubectl("patch", "sbx", name, "-n", self.namespace, "--type=json", "-p", json.dumps(patch))
+
+    async def status(self, name: str, kind: str = "sandbox") -> dict[str, Any]:
+        """Return an object's status; empty while it or its status is not there."""
+        out = await self.cluster.kubectl(
+            "get", f"{kind}.v1alpha1.sandpod.dev", name, "-n", self.namespace, "-o", "json", check=False
+        )
+        found: dict[str, Any] = json.loads(out).get("status", {}) if out else {}
+        return found
+
+    async def condition(self, pool: str, kind: str) -> dict[str, Any]:
+        """Return a pool's condition; without reason and words while it is not there."""
+        conditions = (await self.status(pool, "sandboxpool")).get("conditions", [])
+        return next((c for c in conditions if c["type"] == kind), {"reason": "", "message": ""})
+
+    async def pause_image(self) -> str:
+        """Return an image that every node has, of what holds a pod's namespaces: no Python and no runner in it."""
+        nodes = json.loads(await self.cluster.kubectl("get", "nodes", "-o", "json"))["items"]
+        return next(str(name) for i in nodes[0]["status"]["images"] for name in i["names"] or () if "/pause:" in name)
+
+    async def phase(self, name: str, phase: str, *, within: float = 60) -> dict[str, Any]:
+        """Wait until a Sandbox has a phase, and return its status."""
+
+        async def look() -> dict[str, Any]:
+            status = await self.status(name)
+            return status if status.get("phase") == phase else {}
+
+        return await self._until(f"{name} is {phase}", name, look, within)
+
+    async def reason(self, name: str, reason: str, *, within: float = 60) -> str:
+        """Wait until a Sandbox is not ready for that reason, and return the sentence."""
+
+        async def look() -> str:
+            conditions = (await self.status(name)).get("conditions", [])
+            found = [c for c in conditions if c["type"] == "Ready" and c["reason"] == reason]
+            return str(found[0]["message"]) if found else ""
+
+        return await self._until(f"{name} says {reason}", name, look, within)
+
+    async def _until(self, what: str, name: str, look: Callable[[], Awaitable[T]], within: float) -> T:
+        """Wait as `until`, and tell what became of the Sandbox where that does not come."""
+        try:
+            return await until(what, look, within=within)
+        except ClusterError as error:
+            raise ClusterError(f"{error}; its status {await self.status(name)}") from None
+
+    async def gone(self, kind: str, name: str, *, within: float = 60) -> None:
+        """Wait until an object is not there any more."""
+
+        async def look() -> bool:
+            out = await self.cluster.kubectl(
+                "get", kind, name, "-n", self.namespace, "-o", "name", "--ignore-not-found"
+            )
+            return not out.strip()
+
+        await until(f"{kind} {name} is gone", look, within=within)
+
+    async def pool_has(self, pool: str, ready: int, *, within: float = 90) -> None:
+        """Wait until a pool has that many warm sandboxes, all ready."""
+
+        async def look() -> bool:
+            status = await self.status(pool, "sandboxpool")
+            return (status.get("readyReplicas"), status.get("replicas")) == (ready, ready)
+
+        await until(f"pool {pool} has {ready} ready", look, within=within)
+
+
+def now() -> str:
+    """Return the time as Kubernetes writes it."""
+    return rfc3339(datetime.now(UTC))

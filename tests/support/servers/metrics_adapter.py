@@ -1,0 +1,157 @@
+"""What serves metrics to autoscalers, in the place of Prometheus and its adapter: one metric, as the chart asks for it.
+
+Called by `test_operator_autoscaling.py`. It answers `external.metrics.k8s.io` through the API server's aggregation,
+with what an operator's own /metrics says at that moment. Prometheus tells how much was claimed in its last two minutes;
+here it is since a moment that the test chooses, so that nothing depends on time.
+"""
+
+import base64
+import contextlib
+import json
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import parse_qs, urlsplit
+
+from cryptography import x509
+from prometheus_client.parser import text_string_to_metric_families
+
+from support.operator.process import now, run
+from support.servers.certificates import make_certificate
+
+GROUP: Final = "external.metrics.k8s.io"
+VERSION: Final = "v1beta1"
+METRIC: Final = "sandpod_pool_claims_per_second"
+NAME: Final = "metrics-adapter"
+
+
+class Adapter:
+    """Tells autoscalers how many claims there were of a pool since the last word of `quiet`."""
+
+    def __init__(self, scrape: Callable[[], str]) -> None:
+        self._scrape = scrape
+        self._before: dict[tuple[str, str], float] = {}
+        self.asked: list[str] = []
+
+    def quiet(self) -> None:
+        """Let all that was claimed up to now be long ago."""
+        self._before = self._claims()
+
+    def answer(self, path: str) -> dict[str, Any] | None:
+        """Return what the API says at a path; None where there is nothing."""
+        address = urlsplit(path)
+        if address.path == f"/apis/{GROUP}/{VERSION}":
+            kind = {"name": METRIC, "namespaced": True, "kind": "ExternalMetricValueList", "verbs": ["get"]}
+            return {**_typed("v1", "APIResourceList"), "groupVersion": f"{GROUP}/{VERSION}", "resources": [kind]}
+        place, _, metric = address.path.rpartition("/")
+        if metric != METRIC:
+            return None
+        (selector,) = parse_qs(address.query)["labelSelector"]
+        self.asked.append(selector)
+        key = (place.rpartition("/")[2], selector.removeprefix("pool="))
+        claims = self._claims().get(key)
+        if claims is None:
+            return None
+        value = {
+            "metricName": METRIC,
+            "metricLabels": {"pool": key[1]},
+            "timestamp": now(),
+            "value": f"{claims - self._before.get(key, 0):g}",
+        }
+        return {**_typed(f"{GROUP}/{VERSION}", "ExternalMetricValueList"), "metadata": {}, "items": [value]}
+
+    def _claims(self) -> dict[tuple[str, str], float]:
+        """Return the claims by namespace and pool, whatever their origin."""
+        found: dict[tuple[str, str], float] = {}
+        for family in text_string_to_metric_families(self._scrape()):
+            for sample in family.samples:
+                if sample.name == "sandpod_pool_claims_total":
+                    key = (sample.labels["namespace"], sample.labels["pool"])
+                    found[key] = found.get(key, 0) + sample.value
+        return found
+
+
+def _typed(version: str, kind: str) -> dict[str, Any]:
+    return {"apiVersion": version, "kind": kind}
+
+
+@contextlib.contextmanager
+def serving(adapter: Adapter, namespace: str, folder: Path) -> Iterator[None]:
+    """Let the API server ask the adapter. Whatever happens, it knows nothing of it afterwards.
+
+    An API that does not answer holds up the deletion of every namespace, so it is there before the API server is told
+    of it, and goes after that.
+
+    Args:
+        adapter: Who answers.
+        namespace: Where the Service is made that stands for it.
+        folder: Where its certificate is written.
+    """
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            """Answer one request."""
+            found = adapter.answer(self.path)
+            body = json.dumps(found or {}).encode()
+            self.send_response(200 if found else 404)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing of the API server's looks."""
+
+    host = _address_for_the_cluster()
+    certificate, key = make_certificate(folder, x509.DNSName(f"{NAME}.{namespace}.svc"))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    with ThreadingHTTPServer((host, 0), Handler) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
+        # As a daemon: should the API server not be there to forget it, the tests end all the same.
+        threading.Thread(target=server.serve_forever, name=NAME, daemon=True).start()
+        try:
+            objects = _objects(namespace, host, server.server_port, certificate.read_bytes())
+            run("apply", "-f", "-", stdin=json.dumps({**_typed("v1", "List"), "items": objects}))
+            run("wait", f"apiservice/{VERSION}.{GROUP}", "--for=condition=Available", "--timeout=60s")
+            yield
+        finally:
+            run("delete", "apiservice", f"{VERSION}.{GROUP}", "--ignore-not-found")
+            server.shutdown()
+
+
+def _address_for_the_cluster() -> str:
+    """Return the address of this machine that the nodes reach: the one that it reaches them from."""
+    node = run("get", "nodes", "-o", "jsonpath={.items[0].status.addresses[?(@.type=='InternalIP')].address}")
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((node, 9))
+        address: str = probe.getsockname()[0]
+        return address
+
+
+def _objects(namespace: str, host: str, port: int, certificate: bytes) -> list[dict[str, Any]]:
+    """Return what leads the API server to a port of this machine.
+
+    By an address and not by endpoints: those take a while to be known to the node, and until then what is sent to the
+    Service goes to wherever the machine's network sends it, on a connection that the API server keeps.
+    """
+    place = {"name": NAME, "namespace": namespace}
+    leads = {"type": "ExternalName", "externalName": host}
+    service = {**_typed("v1", "Service"), "metadata": place, "spec": leads}
+    api = {
+        **_typed("apiregistration.k8s.io/v1", "APIService"),
+        "metadata": {"name": f"{VERSION}.{GROUP}"},
+        "spec": {
+            "group": GROUP,
+            "version": VERSION,
+            "groupPriorityMinimum": 100,
+            "versionPriority": 100,
+            "service": {**place, "port": port},
+            "caBundle": base64.b64encode(certificate).decode(),
+        },
+    }
+    return [service, api]

@@ -1,0 +1,256 @@
+"""The Kubernetes backend over HTTP and WebSockets, against a small API server of the tests."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+from aiohttp.test_utils import unused_port
+
+from sandpod_api import names
+from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.backends.base import ClaimRequest
+from sandpod_gateway.backends.kubernetes import backend as kubernetes_module
+from sandpod_gateway.backends.kubernetes.backend import KubernetesBackend
+from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
+from sandpod_gateway.backends.kubernetes.streams import warm_streams
+from sandpod_gateway.errors import SandpodError, StartError
+from support.gateway.kube_objects import body, held_by, not_ready
+from support.servers.kube_server import KubeServer, serve, write_kubeconfig
+
+LIMIT = 60.0
+
+
+@pytest.fixture
+def kube() -> KubeServer:
+    return KubeServer()
+
+
+@pytest.fixture
+async def kubeconfig(kube: KubeServer, tmp_path: Path) -> AsyncIterator[Path]:
+    async with serve(kube, tmp_path) as path:
+        yield path
+
+
+@pytest.fixture
+async def backend(kubeconfig: Path) -> AsyncIterator[KubernetesBackend]:
+    backend = KubernetesBackend(KubernetesSettings(kubeconfig=kubeconfig, warm_streams=1))
+    await backend.start()
+    yield backend
+    await backend.close()
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(LIMIT):
+        while not true():  # noqa: ASYNC110 # what is waited for has no event of its own
+            await asyncio.sleep(0.001)
+
+
+async def seen(backend: KubernetesBackend, name: str) -> None:
+    await until(lambda: backend._store.get(name) is not None)
+
+
+async def refusal(kubeconfig: Path) -> StartError:
+    backend = KubernetesBackend(KubernetesSettings(kubeconfig=kubeconfig))
+    with pytest.raises(StartError) as refused:
+        await asyncio.wait_for(backend.start(), LIMIT)
+    assert refused.value.code == ErrorCode.BACKEND_UNAVAILABLE
+    assert refused.value.next_step
+    return refused.value
+
+
+async def test_a_claim_takes_no_thread(
+    kube: KubeServer, backend: KubernetesBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each would wait its turn on a busy machine."""
+
+    async def refused(*_: object) -> None:
+        raise AssertionError("a thread was asked for")
+
+    kube.show("ADDED", body("w"))
+    await until(lambda: backend.warm() == {"default": 1})
+    monkeypatch.setattr(asyncio, "to_thread", refused)
+    assert (await backend.claim(ClaimRequest(owner="alice"))).name == "w"
+
+
+async def test_a_start_without_a_kubeconfig_says_so(tmp_path: Path) -> None:
+    assert "no cluster to use" in (await refusal(tmp_path / "none")).message
+
+
+async def test_a_start_without_a_cluster_says_so(tmp_path: Path) -> None:
+    address = f"127.0.0.1:{unused_port()}"
+    error = await refusal(write_kubeconfig(tmp_path / "kubeconfig", f"http://{address}"))
+    assert "can't be reached" in error.message
+    assert error.cause == f"no answer from http://{address}: can't connect"
+
+
+async def test_a_start_that_gets_no_answer_ends_in_time(
+    kube: KubeServer, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kubernetes_module, "START_TIMEOUT", 0.05)
+    kube.api.answer_after["list"] = asyncio.Event()
+    assert "no answer" in ((await refusal(kubeconfig)).cause or "")
+
+
+async def test_a_start_without_the_resources_says_how_to_install_them(kube: KubeServer, kubeconfig: Path) -> None:
+    kube.broken["sandboxtemplates"] = 404
+    assert "crds.yaml" in (await refusal(kubeconfig)).next_step
+
+
+async def test_a_start_without_rights_names_each_that_is_missing(kube: KubeServer, kubeconfig: Path) -> None:
+    kube.denied = {"patch sandboxes", "create pods"}
+    error = await refusal(kubeconfig)
+    assert "may not patch sandboxes, create pods/exec in namespace tests" in error.message
+
+
+async def test_a_start_with_bad_credentials_says_so(kube: KubeServer, kubeconfig: Path) -> None:
+    kube.broken["sandboxtemplates"] = 401
+    assert "credentials" in (await refusal(kubeconfig)).next_step
+
+
+async def test_the_kubeconfigs_token_goes_with_every_request(kube: KubeServer, backend: KubernetesBackend) -> None:
+    kube.show("ADDED", body("w"))
+    await until(lambda: kube.execs == ["w"])
+    await backend.check()
+    assert kube.tokens == {"Bearer a-token"}
+
+
+async def test_a_check_fails_while_the_cluster_does(kube: KubeServer, backend: KubernetesBackend) -> None:
+    kube.broken["sandboxtemplates"] = 500
+    with pytest.raises(SandpodError) as refused:
+        await backend.check()
+    assert refused.value.code == ErrorCode.BACKEND_UNAVAILABLE
+
+
+async def test_a_claim_gets_the_stream_that_is_open_already_and_a_second_one_is_new(
+    kube: KubeServer, backend: KubernetesBackend
+) -> None:
+    kube.show("ADDED", body("without"))
+    await until(lambda: kube.execs == ["without"])
+    kube.show("ADDED", body("later"))
+    await seen(backend, "later")
+    record = await backend.claim(ClaimRequest(owner="alice"))
+    assert record.name == "without"
+    first = await backend.open_stream(record.name)
+    await until(lambda: kube.execs == ["without", "later"])
+    await first.write(b"hello")
+    assert await first.read() == b"hello"
+    second = await backend.open_stream(record.name)
+    assert kube.execs == ["without", "later", "without"]
+    await asyncio.gather(first.close(), second.close())
+
+
+async def test_a_warm_stream_that_died_is_not_handed_out(kube: KubeServer, backend: KubernetesBackend) -> None:
+    kube.show("ADDED", body("w"))
+    await until(lambda: backend._parts is not None and backend._parts.streams.names() == {"w"})
+    assert backend._parts is not None
+    held = backend._parts.streams._held["w"].stream
+    await backend.claim(ClaimRequest(owner="alice"))
+    await kube.cut_execs()
+    await until(lambda: held.ended)
+    stream = await backend.open_stream("w")
+    await stream.write(b"x")
+    assert await stream.read() == b"x"
+    await stream.close()
+
+
+async def test_the_stream_of_a_sandbox_that_others_took_is_closed(kube: KubeServer, backend: KubernetesBackend) -> None:
+    kube.show("ADDED", body("w"))
+    await until(lambda: backend._parts is not None and backend._parts.streams.names() == {"w"})
+    assert backend._parts is not None
+    held = backend._parts.streams._held["w"].stream
+    kube.show("MODIFIED", body("w", claim=held_by("bob")))
+    await until(lambda: held.ended)
+    assert backend._parts.streams.names() == set()
+
+
+async def test_a_stream_nobody_fetched_is_closed(
+    kube: KubeServer, backend: KubernetesBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(warm_streams, "PROMISE", 0.0)
+    monkeypatch.setattr(warm_streams, "LOOK_AGAIN", 0.01)
+    kube.show("ADDED", body("w"))
+    await until(lambda: backend._parts is not None and backend._parts.streams.names() == {"w"})
+    await backend.claim(ClaimRequest(owner="alice"))
+    await until(lambda: backend._parts is not None and backend._parts.streams.names() == set())
+
+
+async def test_a_sandbox_whose_pod_is_gone_is_lost(kube: KubeServer, backend: KubernetesBackend) -> None:
+    kube.show("ADDED", body("s", claim=held_by("alice")))
+    await seen(backend, "s")
+    del kube.api.objects["s"]
+    with pytest.raises(SandpodError) as refused:
+        await backend.open_stream("s")
+    assert refused.value.code == ErrorCode.SANDBOX_LOST
+
+
+@pytest.mark.parametrize(
+    ("conditions", "phase", "code"),
+    [
+        ([not_ready("PodFailed", "exit code 1")], "Failed", ErrorCode.SANDBOX_LOST),
+        ([not_ready("Starting")], "Pending", ErrorCode.BACKEND_UNAVAILABLE),
+    ],
+)
+async def test_a_sandbox_that_is_not_ready_gets_no_stream(
+    kube: KubeServer, backend: KubernetesBackend, conditions: list[dict[str, str]], phase: str, code: ErrorCode
+) -> None:
+    held = body("s", claim=held_by("alice"))
+    held["status"] = {"phase": phase, "conditions": conditions}
+    kube.show("ADDED", held)
+    await seen(backend, "s")
+    with pytest.raises(SandpodError) as refused:
+        await backend.open_stream("s")
+    assert refused.value.code == code
+    assert kube.execs == []
+
+
+@pytest.mark.parametrize("status", [403, 500])
+async def test_an_exec_that_is_refused_is_told_as_the_clusters_fault(
+    kube: KubeServer, backend: KubernetesBackend, status: int
+) -> None:
+    kube.show("ADDED", body("s", claim=held_by("alice")))
+    await seen(backend, "s")
+    kube.broken["/exec"] = status
+    with pytest.raises(SandpodError) as refused:
+        await backend.open_stream("s")
+    assert refused.value.code == ErrorCode.BACKEND_UNAVAILABLE
+
+
+async def test_warm_sandboxes_and_strange_names_are_nobodys(kube: KubeServer, backend: KubernetesBackend) -> None:
+    kube.show("ADDED", body("w"))
+    await seen(backend, "w")
+    for name in ("w", "", "../w", "w?x=y", "W", "ü"):
+        assert await backend.get(name) is None
+        await backend.delete(name)
+        await backend.touch(name)
+        with pytest.raises(SandpodError) as refused:
+            await backend.open_stream(name)
+        assert refused.value.code == ErrorCode.SESSION_NOT_FOUND
+    assert backend.warm() == {"default": 1}
+    assert set(kube.api.objects) == {"w"}
+
+
+async def test_a_deleted_sandbox_is_gone_at_once_and_can_be_deleted_again(
+    kube: KubeServer, backend: KubernetesBackend
+) -> None:
+    kube.show("ADDED", body("s", claim=held_by("alice")))
+    await seen(backend, "s")
+    await backend.delete("s")
+    assert await backend.get("s") is None
+    assert await backend.list("alice") == []
+    await backend.delete("s")
+    assert kube.api.requests.count("delete") == 1
+
+
+async def test_use_is_noted_once_in_an_interval_and_not_right_after_a_claim(
+    kube: KubeServer, backend: KubernetesBackend
+) -> None:
+    kube.show("ADDED", body("s", claim=held_by("alice")))
+    kube.show("ADDED", body("w"))
+    await seen(backend, "w")
+    record = await backend.claim(ClaimRequest(owner="alice"))
+    for _ in range(5):
+        await backend.touch("s")
+        await backend.touch(record.name)
+    await backend._background.close()
+    assert [list(touch["metadata"]["annotations"]) for touch in kube.touches] == [[names.ANNOTATION_LAST_ACTIVITY]]

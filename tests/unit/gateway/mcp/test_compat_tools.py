@@ -1,0 +1,77 @@
+"""Which tools of other systems there are, and what arguments they take."""
+
+from typing import Any
+
+import pytest
+from fastmcp import Client
+from pydantic import ValidationError
+
+from fakes.backend import FakeBackend
+from sandpod_gateway.app import Gateway
+from sandpod_gateway.settings import Settings
+
+
+async def told(*systems: str, tools: list[str] | None = None) -> dict[str, tuple[Any, ...]]:
+    settings = Settings.model_validate({"tools": tools, "compat": {"systems": list(systems)}})
+    async with Client(Gateway(settings, FakeBackend()).mcp) as client:
+        return {tool.name: (tool.description, tool.input_schema) for tool in await client.list_tools()}
+
+
+async def test_tools_of_other_systems_are_there_alone_or_take_the_place_of_ours() -> None:
+    theirs = {
+        "philschmid": {"run_python_code", "run_javascript_code", "run_js_code"},
+        "johanli233": {
+            *("list_sandboxes", "create_sandbox", "execute_python_code", "execute_terminal_command"),
+            *("install_package_in_sandbox", "check_package_installation_status", "upload_file_to_sandbox"),
+        },
+        "chrishayuk": {
+            *("create_sandbox", "close_sandbox", "get_sandbox_status", "execute_code", "install_package"),
+            *("create_run_close", "list_files", "read_file", "write_file", "upload_file", "delete_file"),
+            *("get_file_metadata", "generate_line_chart", "generate_bar_chart", "generate_scatter_plot"),
+            *("generate_heatmap", "generate_interactive_chart"),
+            *("connect", "send_command", "disconnect", "list_connections"),
+        },
+        "gaiar": {
+            *("sandbox_run_python", "sandbox_upload_file", "sandbox_read_artifact", "sandbox_list_artifacts"),
+            "sandbox_close_session",
+        },
+    }
+    own = await told()
+    assert not {name for names in theirs.values() for name in names if name.startswith(("sandbox_", "execute_"))} & set(
+        own
+    )
+    for system, names in theirs.items():
+        assert set(await told(system)) == names
+        found = await told(system, tools=["all"])
+        assert set(found) == set(own) | names
+        assert {name for name in found if found[name] != own.get(name)} == names
+
+
+async def test_arguments_are_theirs() -> None:
+    found = await told("philschmid", "johanli233", "chrishayuk", "gaiar", tools=["all"])
+
+    def arguments(tool: str) -> tuple[list[str], list[str]]:
+        schema = found[tool][1]
+        return list(schema["properties"]), schema.get("required", [])
+
+    assert arguments("run_python_code") == (["code"], ["code"])
+    assert arguments("sandbox_run_python") == (["code", "session_id"], ["code"])
+    upload = ["filename", "content_base64", "session_id", "overwrite"]
+    assert arguments("sandbox_upload_file") == (upload, upload[:2])
+    assert arguments("sandbox_read_artifact") == (["session_id", "path"], ["session_id", "path"])
+    assert arguments("execute_python_code") == (["sandbox_id", "code"], ["sandbox_id", "code"])
+    assert arguments("install_package_in_sandbox")[1] == ["sandbox_id", "package_name"]
+    assert arguments("upload_file_to_sandbox")[0] == ["sandbox_id", "local_file_path", "dest_path"]
+    assert arguments("execute_code") == (["session_id", "code"], ["session_id", "code"])
+    assert arguments("connect") == (["host", "port", "timeout"], ["host", "port"])
+    assert arguments("send_command") == (["session_id", "command", "timeout"], ["session_id", "command"])
+    assert arguments("disconnect") == (["session_id"], ["session_id"])
+    assert arguments("list_connections") == ([], [])
+    # A name that several have is the last one's.
+    assert arguments("create_sandbox") == (["session_id"], ["session_id"])
+    assert arguments("upload_file")[0] == ["session_id", "file_name", "file_content", "destination_path"]
+
+
+def test_system_that_is_not_known_is_refused() -> None:
+    with pytest.raises(ValidationError, match="systems"):
+        Settings.model_validate({"compat": {"systems": ["nobody"]}})

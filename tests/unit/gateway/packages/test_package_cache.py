@@ -1,0 +1,105 @@
+"""The cache of packages, and what counts as a hash."""
+
+import base64
+import hashlib
+import io
+from pathlib import Path
+
+import pytest
+
+from sandpod_gateway.errors import StartError
+from sandpod_gateway.packages.cache import DamagedError, FileCache
+from sandpod_gateway.packages.digests import Digest
+
+SHA512 = base64.b64encode(hashlib.sha512(b"a").digest()).decode()
+SHA1 = base64.b64encode(hashlib.sha1(b"a").digest()).decode()  # noqa: S324 - as old packages have it
+
+
+def opened(folder: Path, most: int = 25) -> FileCache:
+    cache = FileCache(folder, most)
+    cache.open()
+    return cache
+
+
+def written(folder: Path, data: bytes) -> tuple[Path, Digest]:
+    path = folder / "source"
+    path.write_bytes(data)
+    return path, Digest.of(io.BytesIO(data), "sha512")
+
+
+async def content(cache: FileCache, digest: Digest) -> bytes | None:
+    file = await cache.get(digest)
+    if file is None:
+        return None
+    with file:
+        return file.read()
+
+
+async def test_cache_keeps_what_was_used_last(tmp_path: Path) -> None:
+    cache = opened(tmp_path / "cache")
+    digests = []
+    for number in range(3):
+        path, digest = written(tmp_path, bytes([number]) * 10)
+        digests.append(digest)
+        with await cache.add(path, digest) as file:
+            assert file.read() == bytes([number]) * 10
+        assert await content(cache, digests[0]) == bytes(10)
+    assert [await content(cache, each) is not None for each in digests] == [True, False, True]
+    assert await content(opened(tmp_path / "cache"), digests[2]) == b"\2" * 10
+
+
+async def test_bytes_are_never_kept_under_the_hash_of_others(tmp_path: Path) -> None:
+    cache = opened(tmp_path / "cache")
+    _, good = written(tmp_path, b"good")
+    path, _ = written(tmp_path, b"evil")
+    with pytest.raises(DamagedError):
+        await cache.add(path, good)
+    assert await cache.get(good) is None
+
+
+async def test_file_that_was_changed_in_the_folder_is_not_handed_out(tmp_path: Path) -> None:
+    cache = opened(tmp_path / "cache")
+    path, good = written(tmp_path, b"good")
+    (await cache.add(path, good)).close()
+    [kept] = (tmp_path / "cache").iterdir()
+    kept.write_bytes(b"evil")
+    assert await cache.get(good) is None
+    assert not kept.exists()
+
+
+async def test_package_with_a_weak_hash_is_not_kept(tmp_path: Path) -> None:
+    cache = opened(tmp_path / "cache")
+    path, _ = written(tmp_path, b"a")
+    weak = Digest.announced(f"sha1-{SHA1}")
+    (await cache.add(path, weak)).close()
+    assert await cache.get(weak) is None
+
+
+def test_cache_that_can_not_be_made_is_told_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StartError, match="can't be used"):
+        opened(tmp_path / "file" / "cache")
+
+
+def test_strongest_announced_hash_counts() -> None:
+    expected = Digest("sha512", hashlib.sha512(b"a").hexdigest())
+    for text in (f"sha512-{SHA512}", f"sha1-{SHA1} sha512-{SHA512}", f"sha512-{SHA512} sha512-{SHA512}"):
+        assert Digest.announced(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "md5-1B2M2Y8AsgTpgAmY7PhCfg==",
+        f"sha512-{SHA1}",
+        f"sha512-{SHA512[:-2]}",
+        f"sha512-{SHA512}?option",
+        f"sha512-../../{SHA512}",
+        f"sha512-{SHA512} sha512-{SHA512.swapcase()}",
+        f"sha512-nonsense sha256-{SHA512}",
+    ],
+)
+def test_anything_but_one_sound_hash_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"hash|base64"):
+        Digest.announced(text)

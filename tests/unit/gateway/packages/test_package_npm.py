@@ -1,0 +1,44 @@
+"""npm as the gateway runs it, against a registry on this machine."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.packages.npm.resolver import Npm
+from sandpod_gateway.packages.npm.state import NpmRecord, NpmTarget
+from sandpod_gateway.packages.settings import PackageSettings
+from support.servers.http_server import web_server
+from support.servers.npm_registry import Registry, npm_registry
+
+MACHINE = NpmTarget(node="v24.1.0", os="linux", cpu="arm64", libc="glibc")
+
+
+@pytest.fixture
+def registry() -> Iterator[Registry]:
+    with npm_registry() as registry:
+        yield registry
+
+
+def npm(registry: Registry) -> Npm:
+    return Npm(PackageSettings.model_validate({"npm": {"registry_url": registry.url}}))
+
+
+@pytest.mark.parametrize("name", ["127.0.0.1", "localhost", "[::ffff:127.0.0.1]"])
+async def test_package_at_an_address_of_this_machine_is_not_fetched(registry: Registry, name: str) -> None:
+    data = registry.add("greet", "1.0.0")
+    asked: list[str] = []
+
+    def answer(path: str) -> tuple[str, bytes]:
+        asked.append(path)
+        return "application/octet-stream", data
+
+    with web_server(answer) as address:
+        dist = registry.versions["greet"]["1.0.0"]["dist"]
+        dist["tarball"] = f"{address.replace('127.0.0.1', name)}/greet.tgz"
+        found = await npm(registry).resolve({"greet": "greet"}, MACHINE, NpmRecord(), keep=True)
+        with pytest.raises(SandpodError) as caught:
+            async with npm(registry).download(found.packages, MACHINE):
+                pass
+    assert (caught.value.code, asked) == (ErrorCode.PACKAGE_BLOCKED, [])

@@ -1,0 +1,158 @@
+"""pip as the gateway runs it, against an index on this machine."""
+
+import io
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.packages.pip.resolver import Pip
+from sandpod_gateway.packages.pip.target import State, Target
+from sandpod_gateway.packages.resolution import ConflictError
+from sandpod_gateway.packages.settings import PackageSettings
+from support.servers.http_server import web_server
+from support.servers.package_index import Index, package_index, wheel
+
+MACHINE = Target(
+    markers={"python_version": "3.13", "python_full_version": "3.13.1", "platform_machine": "aarch64"},
+    abi="cp313",
+    platform="linux-aarch64",
+    libc=("glibc", "2.31"),
+)
+
+
+@pytest.fixture
+def index() -> Iterator[Index]:
+    with package_index() as index:
+        yield index
+
+
+def pip(index: Index, **settings: object) -> Pip:
+    return Pip(PackageSettings.model_validate({"index_url": index.url, **settings}))
+
+
+async def test_wheels_are_those_for_the_sandboxes_python_and_not_for_this_one(index: Index) -> None:
+    for tag in ("cp313-cp313-manylinux_2_28_aarch64", "cp313-cp313-manylinux_2_35_aarch64", "cp311-cp311-linux_x86_64"):
+        index.add("native", "1.0", tag=tag)
+    needs = ('old; python_version < "3.13"', 'new; python_version >= "3.13" and platform_machine == "aarch64"')
+    index.add("main", "1.0", content=wheel("main", "1.0", needs=("native", *needs)))
+    index.add("old", "1.0")
+    index.add("new", "1.0")
+    found = await pip(index).resolve(["main"], MACHINE, [])
+    assert {each.filename for each in found} == {
+        "main-1.0-py3-none-any.whl",
+        "new-1.0-py3-none-any.whl",
+        "native-1.0-cp313-cp313-manylinux_2_28_aarch64.whl",
+    }
+
+
+async def test_source_packages_are_never_taken(index: Index) -> None:
+    index.files["source-1.0.tar.gz"] = b""
+    with pytest.raises(SandpodError) as caught:
+        await pip(index).resolve(["source"], MACHINE, [])
+    assert caught.value.code == ErrorCode.NOT_FOUND
+    assert "source packages are not built" in caught.value.message
+    assert index.downloads() == []
+
+
+def source_package(marker: Path) -> bytes:
+    """Return a source package that makes a file when it is prepared."""
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w:gz") as archive:
+        for name, text in {
+            "pyproject.toml": "[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n",
+            "backend.py": f"open({str(marker)!r}, 'w')\n",
+        }.items():
+            member = tarfile.TarInfo(f"evil-1.0/{name}")
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text.encode()))
+    return data.getvalue()
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+async def test_requirement_by_an_address_is_refused_before_anything_is_fetched_or_run(
+    index: Index, tmp_path: Path, depth: int
+) -> None:
+    marker = tmp_path / "ran"
+    index.files["evil-1.0.tar.gz"] = source_package(marker)
+    address = f"{index.url.removesuffix('simple')}files/evil-1.0.tar.gz"
+    index.add("main2", "1.0", content=wheel("main2", "1.0", needs=("main1",)))
+    index.add("main1", "1.0", content=wheel("main1", "1.0", needs=(f"evil @ {address}",)))
+    with pytest.raises(SandpodError) as caught:
+        await pip(index).resolve([f"main{depth}"], MACHINE, [])
+    assert not marker.exists()
+    assert "/files/evil-1.0.tar.gz" not in index.asked
+    assert caught.value.code == ErrorCode.PACKAGE_BLOCKED
+    assert caught.value.message.startswith("evil is required by an address")
+
+
+async def test_address_that_is_not_required_does_no_harm(index: Index) -> None:
+    needs = ('evil @ http://127.0.0.1:9/evil.tar.gz ; extra == "more" or python_version < "3"',)
+    index.add("main", "1.0", content=wheel("main", "1.0", needs=needs))
+    assert [each.name for each in await pip(index).resolve(["main"], MACHINE, [])] == ["main"]
+
+
+async def test_file_at_an_address_of_this_machine_is_not_fetched(index: Index) -> None:
+    data = index.add("greet", "1.0")
+    asked: list[str] = []
+
+    def answer(path: str) -> tuple[str, bytes]:
+        asked.append(path)
+        return "application/octet-stream", data
+
+    with web_server(answer) as address:
+        for name in ("127.0.0.1", "localhost", "[::ffff:127.0.0.1]"):
+            place = address.replace("127.0.0.1", name)
+            index.pages["greet"] = f'<a href="{place}/greet-1.0-py3-none-any.whl">greet</a>'
+            with pytest.raises(SandpodError) as caught:
+                await pip(index).resolve(["greet"], MACHINE, [])
+            assert (caught.value.code, asked) == (ErrorCode.PACKAGE_BLOCKED, [])
+
+
+async def test_configuration_of_the_machine_is_not_followed(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("PIP_NO_BINARY", ":all:")
+    index.add("greet", "1.0")
+    assert [each.name for each in await pip(index).resolve(["greet"], MACHINE, [])] == ["greet"]
+
+
+async def test_versions_that_exclude_each_other_are_a_conflict(index: Index) -> None:
+    index.add("greet", "1.0")
+    with pytest.raises(ConflictError):
+        await pip(index).resolve(["greet"], MACHINE, ["greet==2.0"])
+
+
+async def test_download_that_is_not_what_was_announced_is_refused(index: Index) -> None:
+    index.add("greet", "1.0")
+    [found] = await pip(index).resolve(["greet"], MACHINE, [])
+    index.add("greet", "1.0", content=wheel("greet", "1.0", files={"greet/more.py": ""}))
+    with pytest.raises(SandpodError) as caught:
+        async with pip(index).download([found], MACHINE):
+            pass
+    assert caught.value.code == ErrorCode.BACKEND_ERROR
+
+
+async def test_index_that_does_not_answer_is_given_up(index: Index) -> None:
+    index.add("greet", "1.0")
+    index.hold.clear()
+    with pytest.raises(SandpodError) as caught:
+        await pip(index, timeout=0.5).resolve(["greet"], MACHINE, [])
+    assert caught.value.code == ErrorCode.TIMEOUT
+
+
+def test_what_a_sandbox_says_of_itself_is_checked() -> None:
+    installed = {"good": {"version": "1.0"}, "../bad": {"version": "1"}, "worse": {"version": "1 --pre"}, "x": 3}
+    state = State.model_validate({"environment": MACHINE.model_dump(), "installed": installed})
+    assert list(state.installed) == ["good"]
+    for field, value in (("abi", "--pre"), ("platform", "linux-x; y"), ("libc", ["glibc", "$(x)"])):
+        with pytest.raises(ValueError, match=field):
+            Target.model_validate({**MACHINE.model_dump(), field: value})
+
+
+def test_musl_has_wheels_of_its_own() -> None:
+    options = MACHINE.model_copy(update={"libc": ("", "")}).pip_options()
+    assert "musllinux_1_2_aarch64" in options
+    assert not any("manylinux" in option for option in options)

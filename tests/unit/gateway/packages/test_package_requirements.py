@@ -1,0 +1,82 @@
+import pytest
+
+from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.packages.lists import MAX_REQUESTED
+from sandpod_gateway.packages.pip.requirements import check_allowed, check_denied, parse, satisfied
+from sandpod_gateway.packages.settings import PackageSettings
+
+
+def names(*packages: str) -> list[str]:
+    return [str(requirement) for requirement in parse(list(packages))]
+
+
+# T24
+def test_names_with_versions_and_extras_are_taken_and_sorted() -> None:
+    assert names("numpy>=1.26,<3", "uvicorn[standard]", "A_b.C == 1.0") == [
+        "a-b-c==1.0",
+        "numpy<3,>=1.26",
+        "uvicorn[standard]",
+    ]
+    assert names("x", "X", "x ") == ["x"]
+
+
+# T24
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " ",
+        "requests; touch /tmp/pwn",
+        "--index-url=http://evil/simple",
+        "-r/etc/passwd",
+        "-e .",
+        "git+https://example.com/x",
+        "x @ http://example.com/x.whl",
+        "x@file:///etc/passwd",
+        "/etc/passwd",
+        "../x",
+        ".",
+        "./x.whl",
+        "http://example.com/x.whl",
+        "x; python_version > '3'",
+        "x --pre",
+        "x\n--pre",
+        "x\0",
+        "x>=",
+        "naïve",
+        "x" * 300,
+    ],
+)
+def test_anything_else_is_refused(text: str) -> None:
+    with pytest.raises(SandpodError) as caught:
+        parse([text])
+    assert caught.value.code == ErrorCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("count", [0, MAX_REQUESTED + 1])
+def test_number_of_packages_is_bounded(count: int) -> None:
+    with pytest.raises(SandpodError) as caught:
+        parse([f"x{number}" for number in range(count)])
+    assert caught.value.code == ErrorCode.INVALID_ARGUMENT
+
+
+def test_allowed_and_blocked_names_are_compared_as_python_does() -> None:
+    settings = PackageSettings(allow=["Good_*", "fine"], deny=["good-but-bad"])
+    check_allowed(parse(["good.one", "FINE>=1"]), settings)
+    for text in ("other", "Good.But_Bad"):
+        with pytest.raises(SandpodError) as caught:
+            check_allowed(parse([text]), settings)
+        assert caught.value.code == ErrorCode.PACKAGE_BLOCKED
+    check_denied(["anything"], settings)
+    with pytest.raises(SandpodError):
+        check_denied(["anything", "Good_But_Bad"], settings)
+
+
+def test_what_is_there_satisfies_what_it_fits() -> None:
+    installed = {"a": "1.5", "b": "2.0rc1"}
+    assert satisfied(parse(["a>=1", "B"]), installed)
+    assert not satisfied(parse(["a>=2"]), installed)
+    assert not satisfied(parse(["a", "c"]), installed)
+    # What an extra needs can't be seen from that.
+    assert not satisfied(parse(["a[x]"]), installed)

@@ -1,0 +1,71 @@
+"""What counts as used of a workspace on a disk, and how soon the next look is."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from sandpod_runner.limits.disk import DiskWatch, find_disk_watch
+from sandpod_runner.limits.mounts import in_memory
+
+MIB = 1024 * 1024
+
+
+@pytest.fixture
+def watch(tmp_path: Path) -> DiskWatch:
+    return DiskWatch(str(tmp_path), 10 * MIB)
+
+
+def test_files_in_all_folders_count(watch: DiskWatch, tmp_path: Path) -> None:
+    empty = watch.used()
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "one").write_bytes(bytes(MIB))
+    (tmp_path / "a" / "b" / "two").write_bytes(bytes(2 * MIB))
+    assert 3 * MIB <= watch.used() - empty < 3 * MIB + 64 * 1024
+
+
+def test_file_with_two_names_counts_once(watch: DiskWatch, tmp_path: Path) -> None:
+    (tmp_path / "one").write_bytes(bytes(MIB))
+    before = watch.used()
+    os.link(tmp_path / "one", tmp_path / "two")
+    assert watch.used() - before < MIB
+
+
+def test_holes_take_no_room_and_empty_files_take_some(watch: DiskWatch, tmp_path: Path) -> None:
+    before = watch.used()
+    with (tmp_path / "sparse").open("wb") as file:
+        file.truncate(100 * MIB)
+    for number in range(10):
+        (tmp_path / f"empty-{number}").touch()
+    assert 11 * 1024 <= watch.used() - before < MIB
+
+
+def test_links_lead_nowhere(watch: DiskWatch, tmp_path: Path) -> None:
+    (tmp_path / "up").symlink_to("/usr")
+    (tmp_path / "round").symlink_to(tmp_path)
+    assert watch.used() < MIB
+
+
+def test_open_file_without_a_name_counts(watch: DiskWatch, tmp_path: Path) -> None:
+    with (tmp_path / "gone").open("wb") as file:
+        file.write(bytes(2 * MIB))
+        file.flush()
+        (tmp_path / "gone").unlink()
+        assert watch.used() < MIB
+        assert watch.used([os.getpid(), 2**22 + 1]) >= 2 * MIB
+
+
+def test_looks_come_sooner_the_less_is_left_and_never_fill_the_time(watch: DiskWatch) -> None:
+    large = DiskWatch(watch._folder, 4096 * MIB)
+    pauses = [large.pause(used * MIB, 0.0) for used in (0, 3000, 4000, 4095, 5000)]
+    assert pauses == sorted(pauses, reverse=True)
+    assert (pauses[0], pauses[-1]) == (2.0, 0.1)
+    assert large.pause(0, 1.0) == 10.0
+
+
+def test_nothing_is_watched_where_nothing_limits_it_or_the_file_system_does(tmp_path: Path) -> None:
+    assert find_disk_watch(str(tmp_path), None) is None
+    assert find_disk_watch("/dev/shm", MIB) is None
+    assert find_disk_watch(str(tmp_path), MIB) is not None
+    assert find_disk_watch(str(tmp_path), MIB, [str(tmp_path)]) is None
+    assert in_memory(str(tmp_path / "missing")) is False

@@ -1,0 +1,114 @@
+"""The launcher against a real zygote that is stopped or killed at the worst moment."""
+
+import asyncio
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from sandpod_runner.ipc import process_tree
+from sandpod_runner.ipc.jobs import Job
+from sandpod_runner.output.stdio_pipes import make_pipes
+from sandpod_runner.processes.launcher import Launcher
+from sandpod_runner.processes.node_pool import NodePool
+from sandpod_runner.processes.program import LostError, Program
+
+PATIENCE = 30.0
+
+
+@pytest.fixture
+async def launcher() -> AsyncIterator[Launcher]:
+    launcher = Launcher({"PATH": os.environ["PATH"], "HOME": "/nonexistent"}, (), sys.executable)
+    await asyncio.wait_for(launcher.ready(), PATIENCE)
+    yield launcher
+    await launcher.close()
+
+
+def start(launcher: Launcher, *command: str) -> Program:
+    null = os.open(os.devnull, os.O_RDWR)
+    try:
+        return launcher.start(Job({}, [], command=list(command)), [null] * 3)
+    finally:
+        os.close(null)
+
+
+def until(right: Callable[[], bool]) -> None:
+    """Wait without letting the launcher read anything."""
+    deadline = time.monotonic() + PATIENCE
+    while not right():
+        assert time.monotonic() < deadline
+
+
+def command_line(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+async def test_stopped_zygote_goes_on(launcher: Launcher) -> None:
+    os.kill(launcher._link.pid, signal.SIGSTOP)
+    program = start(launcher, "/bin/sh", "-c", "exit 3")
+    assert (await asyncio.wait_for(program.ended, PATIENCE)).status == 3 << 8
+
+
+async def test_program_whose_start_was_not_read_yet_is_not_called_failed_when_the_zygote_is_killed(
+    launcher: Launcher,
+) -> None:
+    zygote = launcher._link.pid
+    first = start(launcher, "/bin/sleep", "3041")
+    until(lambda: any(b"3041" in command_line(pid) for pid in process_tree.trees([zygote], process_tree.parents())))
+    os.kill(zygote, signal.SIGSTOP)
+    until(lambda: Path(f"/proc/{zygote}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "T")
+    second = start(launcher, "/bin/sh", "-c", "exit 4")  # which the first zygote never reads
+    os.kill(zygote, signal.SIGKILL)
+    pid = await asyncio.wait_for(first.pid, PATIENCE)
+    assert (await asyncio.wait_for(second.ended, PATIENCE)).status == 4 << 8
+    assert not first.ended.done()
+    os.kill(pid, signal.SIGKILL)
+
+
+async def test_zygote_that_does_not_answer_is_replaced(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "WUNTRACED", 0)  # that it was stopped is not noticed
+    zygote = launcher._link.pid
+    os.kill(zygote, signal.SIGSTOP)
+    program = start(launcher, "/bin/sh", "-c", "exit 5")
+    launcher.renew()
+    assert (await asyncio.wait_for(program.ended, PATIENCE)).status == 5 << 8
+    assert launcher._link.pid not in {0, zygote}
+
+
+async def test_no_descriptor_is_lost_where_no_more_can_be_had(launcher: Launcher) -> None:
+    pool = NodePool(launcher, "/bin/true", Job({}, []))
+    before = descriptors()
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        for room in range(12):
+            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (first_free(room), limits[1]))
+            with pytest.raises((OSError, LostError)):
+                make_pipes(stdin=True, shows=True) if room < 8 else pool._make()
+            with pytest.raises((OSError, LostError)):
+                start(launcher, "/bin/true") if room < 5 else pool._make()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert descriptors() == before
+
+
+def first_free(room: int) -> int:
+    """Return a limit with which so many more descriptors can be opened."""
+    used = descriptors()
+    limit = 0
+    while room >= 0:
+        room -= limit not in used
+        limit += 1
+    return limit - 1
+
+
+def descriptors() -> set[int]:
+    return {int(entry.name) for entry in list(Path("/proc/self/fd").iterdir()) if entry.exists()}
