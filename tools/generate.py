@@ -163,20 +163,20 @@ def install_manifest(chart: Path) -> str:
 SHORT_OF_ROOM = """\
 ## While the quota or the nodes are full
 
-Pools of one namespace share what there is, and need no settings for it:
+The pools of a namespace share what is available, without any setting:
 
-- A place in the ResourceQuota that comes free goes to claimed sandboxes first, the one that has waited longest before
-  the others, then to the pool that has the least of its `replicas`. Who does not fit is passed over, and asked again at
-  the next place.
-- A claim that finds no place gets that of a warm sandbox: the pool that has most of its `replicas` gives one up. A
-  pool that has none at all gets one in the same way, of a pool that has several. Where that did not help, because the
-  place is too small, the next one is given up a minute later, then after two, four, up to 64 minutes. None is for a
-  sandbox that asks for more than the whole quota.
-- The scheduler knows nothing of pools. So a pool that shares full nodes with others has one pod waiting there, and none
-  for the first ten seconds that a claim waits. A pool alone has as many as it lacks, since autoscalers go by them.
-- A pool makes four sandboxes of a template that it has not seen work, and twice as many for each that gets ready. When
-  one fails it goes on with one at a time, and what has failed is replaced after a wait that doubles: `PoolBlocked` on
-  the pool says why.
+- A place that becomes free in the ResourceQuota goes to claimed sandboxes first, in the order in which they began to
+  wait, then to the pool with the smallest share of its `replicas`. Whatever does not fit is passed over, and tried
+  again at the next place.
+- A claim that finds no place gets that of a warm sandbox: the pool with the largest share of its `replicas` gives one
+  up. A pool that has none at all gets one in the same way, from a pool that has several. If that did not help, because
+  the place is too small, the next one is given up a minute later, then after two, four, up to 64 minutes. None is
+  given up for a sandbox that asks for more than the whole quota.
+- The scheduler knows nothing about pools. So a pool that shares full nodes with others has one pod waiting there, and
+  none for the first ten seconds that a claim waits. A pool alone has as many as it lacks, since autoscalers count them.
+- A pool starts four sandboxes from a template that has not worked before, and doubles that for each that becomes ready.
+  When one fails it goes on with one at a time, and what has failed is replaced after a wait that doubles: the pool's
+  condition says why (`PoolBlocked`).
 
 All of it is in `operator/sandpod_operator/quota` and `model/pool_backoff.py`. To give one pool more than others, give
 it more `replicas`; to keep places for claims, give the quota more than the pools' `replicas` together.

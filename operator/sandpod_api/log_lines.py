@@ -43,7 +43,7 @@ def configure(style: Literal["console", "json"], level: str) -> None:
     """Send all logs of the process to standard error.
 
     Args:
-        style: Lines for people or for machines.
+        style: Log lines for people or for machines.
         level: The lowest level that is logged.
     """
     handler = logging.StreamHandler(sys.stderr)

@@ -132,7 +132,7 @@ class Listing(Generic[T]):
     def __enter__(self) -> Self:
         known = self._cache.uids(self._kind)
         self._before = {key: uid for key, uid in known.items() if key.namespace == self._namespace}
-        self._cache._listings.append(self)  # noqa: SLF001 - a part of the cache, which is told what goes meanwhile
+        self._cache._listings.append(self)  # noqa: SLF001 - a part of the cache, which hears what goes meanwhile
         return self
 
     def put(self, key: Key, metadata: Mapping[str, Any], parse: Callable[[], T]) -> None:

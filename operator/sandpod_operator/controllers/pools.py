@@ -9,7 +9,7 @@ from sandpod_kube.resources import Key
 from sandpod_operator.controllers.context import Context
 from sandpod_operator.model.actions import PatchStatus
 from sandpod_operator.model.observed import ObservedPool
-from sandpod_operator.model.pool_backoff import Pace
+from sandpod_operator.model.pool_backoff import PoolBackoff
 from sandpod_operator.planning.pool import PoolPlan, plan_pool
 from sandpod_operator.status.pool import is_warm
 
@@ -40,7 +40,7 @@ class PoolController:
             failures=state.failures.get(uid, 0),
             suffixes=tuple(_suffix() for _ in range(self._context.settings.pool_burst)),
             status_written=state.status_written.get(uid),
-            pace=state.paces.get(uid, Pace()),
+            backoff=state.backoffs.get(uid, PoolBackoff()),
             neighbours=self._context.admission.neighbours(key),
         )
 
@@ -51,7 +51,7 @@ class PoolController:
     def record(self, observed: ObservedPool, plan: PoolPlan, now: datetime) -> None:
         """Remember how the pool's sandboxes did, what it has, and what it gave up."""
         state, admission, metadata = self._context.state, self._context.admission, observed.pool.metadata
-        state.failures[metadata.uid], state.paces[metadata.uid] = plan.failures, plan.pace
+        state.failures[metadata.uid], state.backoffs[metadata.uid] = plan.failures, plan.backoff
         if any(isinstance(action, PatchStatus) for action in plan.actions):
             state.status_written[metadata.uid] = now
         ready = sum(is_warm(m) for m in observed.members)

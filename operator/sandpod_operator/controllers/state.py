@@ -8,7 +8,7 @@ from typing import Any, Final
 from sandpod_api.conditions import Reason
 from sandpod_kube.errors import DeniedError
 from sandpod_operator.model.observed import Kernel, Refusal
-from sandpod_operator.model.pool_backoff import Pace
+from sandpod_operator.model.pool_backoff import PoolBackoff
 from sandpod_operator.settings import OperatorSettings
 from sandpod_operator.status.failures import clean
 
@@ -24,14 +24,14 @@ class State:
         refusals: By the Sandbox's uid.
         kernels: Of the node of a pod, by the pod's uid.
         failures: By the pool's uid.
-        paces: By the pool's uid.
+        backoffs: By the pool's uid.
         status_written: By the pool's uid.
     """
 
     refusals: dict[str, Refusal] = field(default_factory=dict)
     kernels: dict[str, Kernel] = field(default_factory=dict)
     failures: dict[str, int] = field(default_factory=dict)
-    paces: dict[str, Pace] = field(default_factory=dict)
+    backoffs: dict[str, PoolBackoff] = field(default_factory=dict)
     status_written: dict[str, datetime] = field(default_factory=dict)
 
     def refused(self, uid: str, error: DeniedError, now: datetime, settings: OperatorSettings) -> None:
@@ -55,7 +55,7 @@ class State:
             pools: The same.
         """
         kept: list[tuple[dict[str, Any], AbstractSet[str]]] = [(self.refusals, sandboxes), (self.kernels, pods)]
-        kept += [(known, pools) for known in (self.failures, self.paces, self.status_written)]
+        kept += [(known, pools) for known in (self.failures, self.backoffs, self.status_written)]
         for known, uids in kept:
             for uid in known.keys() - uids:
                 del known[uid]

@@ -90,9 +90,11 @@ async def find_trouble(cluster: KubeClient, settings: OperatorSettings) -> str |
             try:
                 await cluster.list_page(resource, namespace, {"limit": "1"})
             except NotFoundError:
-                return f"the cluster has no {resource.plural}; install the CRDs of the chart first"
+                return f"the cluster does not have the resource {resource.plural}; install the chart's CRDs first"
             except DeniedError as error:
-                return f"no right to read {resource.plural} in {namespace}: {error.message}; install the chart's Role"
+                return (
+                    f"not allowed to read {resource.plural} in {namespace}: {error.message}; install the chart's Role"
+                )
             except ClusterError as error:
                 return f"{error}; check that the cluster runs and that KUBECONFIG is right"
     return None

@@ -261,7 +261,7 @@ async def test_pod_that_an_earlier_sandbox_left_is_not_taken_over() -> None:
     await world.given(SANDBOXES, again)
     assert world.sandbox().status.phase is None
     await world.after(5)
-    assert "made for something else" in world.sandbox().status.conditions[0].message
+    assert "created earlier or for something else" in world.sandbox().status.conditions[0].message
     await world.gone(POD)
     assert world.api.objects[POD]["metadata"]["ownerReferences"][0]["uid"] == "uid-again"
 

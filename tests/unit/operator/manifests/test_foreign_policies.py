@@ -114,7 +114,9 @@ async def test_policy_is_told_of_and_measured_until_it_is_deleted(caplog: pytest
     world.close_namespace()
     await world.given(POLICIES, policy())
     assert set(told(world)) == {("theirs", "NetworkWidened", "Warning")}
-    assert world.events[0].message.startswith("It is none of Sandpod's and opens egress to sandbox pods; delete it")
+    assert world.events[0].message.startswith(
+        "It is not one of Sandpod's and opens egress to sandbox pods. Policies are additive: delete it"
+    )
     assert measured(world) == {"theirs"}
     assert "NetworkPolicy boxes/theirs is none of Sandpod's" in caplog.text
     # Nothing is done about it but that.

@@ -232,7 +232,7 @@ async def test_pool_that_can_not_start_pods_asks_rarely_and_says_why() -> None:
     for pool in ("a", "b"):
         assert world.said(pool).startswith("QuotaExceeded: ")
         assert "exceeded quota" in world.said(pool)
-        assert world.said(pool).endswith("then to the pool that has the least of its replicas.")
+        assert world.said(pool).endswith("then to the pool with the smallest share of its replicas.")
     world.api.writes.clear()
     for _ in range(3600):
         await world.after(1)
@@ -297,7 +297,7 @@ async def test_pools_leave_the_schedulers_queue_to_a_claim() -> None:
     await world.cold_start("urgent")
     await no_node_takes(world)
     assert world.named("Pod") == ["urgent"]
-    assert "Claimed sandboxes wait for a node" in world.said("a")
+    assert "Claimed sandboxes are waiting for a node" in world.said("a")
     await world.gone(Key("Sandbox", SPACE, "urgent"))
     await no_node_takes(world)
     assert world.warm() == {"a": 4}

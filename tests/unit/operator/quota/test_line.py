@@ -21,7 +21,7 @@ def sandbox(name: str) -> Key:
 
 def shares(**pools: tuple[int, int]) -> Mapping[Key, Share]:
     """What pools have, all of it ready, and what they want."""
-    return {pool(n): Share(key=pool(n), wish=wish, placed=has, ready=has) for n, (has, wish) in pools.items()}
+    return {pool(n): Share(key=pool(n), wanted=wish, placed=has, ready=has) for n, (has, wish) in pools.items()}
 
 
 LEAST_LAST = shares(a=(3, 4), b=(1, 4))

@@ -76,11 +76,11 @@ def test_no_network_is_always_to_be_had_even_with_the_template_gone() -> None:
     ("state", "reason", "words"),
     [
         (wish("other", WEB), Reason.PROFILE_NOT_FOUND, "no network profile 'other'. 'none' stays in force."),
-        (wish("named", NAMED), Reason.PROFILE_REFUSED, "has DNS, which a pod has from its start or never"),
+        (wish("named", NAMED), Reason.PROFILE_REFUSED, "has DNS, which a pod can get only at its start"),
         (
             ObservedSandbox(sandbox=a_sandbox(claimed=30, network="web"), pod=pod_under("none")),
             Reason.TEMPLATE_NOT_FOUND,
-            "no SandboxTemplate 'python'",
+            "SandboxTemplate 'python'",
         ),
         (
             wish("web", pod=pod_under("web", networkProfiles=[WEB])),
@@ -164,8 +164,8 @@ async def test_live_sandbox_gets_another_profile_and_back_and_tells_it() -> None
         assert {"NetworkApplied", "NetworkIsolated"} <= {c.type for c in status.conditions if c.status == "True"}
     assert world.api.objects[POD]["metadata"]["uid"] == uid
     assert [e.message for e in world.events if e.reason == "NetworkChanged"] == [
-        "Network profile 'web' is in force, after 'none'.",
-        "Network profile 'none' is in force, after 'web'.",
+        "Network profile 'web' has replaced 'none'.",
+        "Network profile 'none' has replaced 'web'.",
     ]
 
 
