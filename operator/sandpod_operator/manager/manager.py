@@ -7,7 +7,9 @@ import asyncio
 import logging
 import signal
 import sys
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
@@ -176,12 +178,14 @@ class Operator:
         )
         parts: dict[str, Coroutine[Any, Any, None]] = {
             "watch": watches.watch(registry, self._settings, ready=ready, stop=end_watch),
-            "heartbeat": self._beat(),
             "dates": self._release_dates(),
-            "sweep": self._sweep(),
-            "resync": self._resync(),
+            "sweep": _every(self._settings.sweep_interval, "sweep", self._orphans.sweep),
+            "resync": _every(self._settings.resync_interval, "resync", self._dispatcher.resync),
             "events": self._events.run(),
         }
+        for namespace in self._settings.namespaces:
+            name = f"heartbeat in {namespace}"
+            parts[name] = _every(self._settings.heartbeat_interval, name, partial(self._beat, namespace), at_once=True)
         for number in range(self._settings.workers):
             parts[f"worker {number}"] = self._queue.run_worker(self._reconciler.reconcile)
         tasks = {lease, *(asyncio.create_task(part, name=name) for name, part in parts.items())}
@@ -197,35 +201,25 @@ class Operator:
         await ready.wait()
         _install_signals(self._stop)
 
-    async def _beat(self) -> None:
-        while True:
-            for namespace in self._settings.namespaces:
-                try:
-                    await self._cluster.apply(LEASES, build_heartbeat(namespace, self._settings.identity, utc_now()))
-                except ClusterError as error:
-                    _log.warning("no heartbeat in %s: %s", namespace, error)
-            await asyncio.sleep(self._settings.heartbeat_interval)
+    async def _beat(self, namespace: str) -> None:
+        await self._cluster.apply(LEASES, build_heartbeat(namespace, self._settings.identity, utc_now()))
 
     async def _release_dates(self) -> None:
         while True:
             self._queue.release_due()
             await asyncio.sleep(_TICK)
 
-    async def _sweep(self) -> None:
-        while True:
-            await asyncio.sleep(self._settings.sweep_interval)
-            try:
-                await self._orphans.sweep()
-            except ClusterError as error:
-                _log.warning("the sweep was not finished: %s", error)
 
-    async def _resync(self) -> None:
-        while True:
-            await asyncio.sleep(self._settings.resync_interval)
-            try:
-                await self._dispatcher.resync()
-            except ClusterError as error:
-                _log.warning("the full list was not finished: %s", error)
+async def _every(seconds: float, name: str, work: Callable[[], Awaitable[None]], *, at_once: bool = False) -> None:
+    """Do some work again and again; that the API server does not answer is no reason to end."""
+    if not at_once:
+        await asyncio.sleep(seconds)
+    while True:
+        try:
+            await work()
+        except ClusterError as error:
+            _log.warning("the %s was not finished: %s", name, error)
+        await asyncio.sleep(seconds)
 
 
 def _explain(done: set[asyncio.Task[Any]]) -> int:
