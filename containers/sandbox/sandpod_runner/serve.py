@@ -35,6 +35,7 @@ from sandpod_runner.runs import commands
 from sandpod_runner.runs.code_folder import CodeFolder
 from sandpod_runner.runs.context import Contexts
 from sandpod_runner.runs.registry import Runs
+from sandpod_runner.runs.request import MAX_TIMEOUT, RunLimits
 from sandpod_runner.runs.run import Toolbox
 from sandpod_runner.server.connection import Connection, Service
 from sandpod_runner.server.stdio import join
@@ -143,9 +144,10 @@ def _compose(settings: Settings, launcher: Launcher, languages: Languages, tmp: 
     artifacts = Artifacts(workspace.root)
     contexts = Contexts(launcher, base, commands.context_commands(languages))
     code = CodeFolder(tmp, languages.commands)
+    limits = RunLimits(settings.run_timeout or MAX_TIMEOUT, settings.output_bytes or sys.maxsize)
     toolbox = Toolbox(launcher, languages, node, contexts, code, base, memory, disk, artifacts)
     return Service(
-        runs=Runs(toolbox, workspace),
+        runs=Runs(toolbox, workspace, limits=limits),
         storage=Storage(workspace, disk, artifacts),
         languages=dict(languages.versions),
         memory_limit=memory.limit if memory else None,

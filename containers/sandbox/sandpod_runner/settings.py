@@ -23,6 +23,8 @@ class Settings:
         memory_limit: SANDPOD_MEMORY_LIMIT, where no cgroup says it: the local backend.
         processes: SANDPOD_PROCESSES, of the user in all.
         open_files: SANDPOD_OPEN_FILES, of one process.
+        run_timeout: SANDPOD_RUN_TIMEOUT, seconds that a run takes at most, whatever it asks for.
+        output_bytes: SANDPOD_OUTPUT_BYTES, what a run may write at most, whatever it asks for.
         workspace_bytes: SANDPOD_WORKSPACE_BYTES, what the folder holds at most; on a disk no file may be larger.
         in_memory: SANDPOD_IN_MEMORY, folders by comma whose files take the sandbox's memory; mounts may not show it.
         preimport: SANDPOD_PREIMPORT, Python modules by comma, imported once so that runs need not.
@@ -41,6 +43,8 @@ class Settings:
     memory_limit: int | None = None
     processes: int | None = None
     open_files: int | None = None
+    run_timeout: int | None = None
+    output_bytes: int | None = None
     workspace_bytes: int | None = None
     in_memory: tuple[str, ...] = ()
     preimport: tuple[str, ...] = ()
@@ -79,6 +83,8 @@ def read_settings(env: Mapping[str, str]) -> Settings:
         memory_limit=_number(env, "SANDPOD_MEMORY_LIMIT"),
         processes=_number(env, "SANDPOD_PROCESSES"),
         open_files=_number(env, "SANDPOD_OPEN_FILES"),
+        run_timeout=_number(env, "SANDPOD_RUN_TIMEOUT"),
+        output_bytes=_number(env, "SANDPOD_OUTPUT_BYTES"),
         workspace_bytes=_number(env, "SANDPOD_WORKSPACE_BYTES"),
         in_memory=_words(env, "SANDPOD_IN_MEMORY"),
         preimport=_words(env, "SANDPOD_PREIMPORT"),

@@ -3,8 +3,10 @@
 The runner that is started directly has tight limits, and what must not be seen in its own environment.
 """
 
+import asyncio
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -191,3 +193,14 @@ async def test_programs_can_not_read_the_runner_or_the_process_they_come_from(ru
 @pytest.mark.usefixtures("runner")
 async def test_memory_limit_is_told(client: Client) -> None:
     assert client.hello["memory_limit"] == 300 * MIB
+
+
+async def test_run_gets_no_more_than_its_template_allows_whatever_it_asks_for(tmp_path: Path) -> None:
+    with running(tmp_path, SANDPOD_RUN_TIMEOUT="1", SANDPOD_OUTPUT_BYTES="4096") as short:
+        client = await short.connect()
+        async with asyncio.timeout(60):
+            loud = await client.run("print('x' * 10_000)", output_limit=1_000_000)
+            late = await client.run("while True: pass", timeout=3600)
+            modest = await client.run("print(1)", timeout=0.9, output_limit=1024)
+        assert [loud.outcome, late.outcome, modest.outcome] == ["output_limit", "timeout", "ok"]
+        await client.close()

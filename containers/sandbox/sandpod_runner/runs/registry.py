@@ -17,7 +17,7 @@ from sandpod_runner.runs.delivery import Delivery, Owner
 from sandpod_runner.runs.guard import Guard
 from sandpod_runner.runs.history import MemoryOfRuns, Record
 from sandpod_runner.runs.outcome import Stop
-from sandpod_runner.runs.request import RunRequest, fingerprint, parse_run
+from sandpod_runner.runs.request import NO_LIMITS, RunLimits, RunRequest, fingerprint, parse_run
 from sandpod_runner.runs.run import Run, Toolbox
 
 logger = logging.getLogger(__name__)
@@ -35,8 +35,16 @@ _CLOSING: Final = Stop("sandbox_lost", "The sandbox was stopped while the progra
 class Runs:
     """The live runs, by name, and what is remembered of ended ones."""
 
-    def __init__(self, toolbox: Toolbox, workspace: Workspace, *, orphan_grace: float = ORPHAN_GRACE) -> None:
+    def __init__(
+        self,
+        toolbox: Toolbox,
+        workspace: Workspace,
+        *,
+        limits: RunLimits = NO_LIMITS,
+        orphan_grace: float = ORPHAN_GRACE,
+    ) -> None:
         self._toolbox = toolbox
+        self._limits = limits
         self._workspace = workspace
         self._orphan_grace = orphan_grace
         self._loop = asyncio.get_running_loop()
@@ -63,7 +71,7 @@ class Runs:
         Raises:
             Refusal: It can't be, and nothing was started.
         """
-        request = parse_run(header, code, self._toolbox.languages.versions)
+        request = parse_run(header, code, self._toolbox.languages.versions).within(self._limits)
         known = self._memory.known(request)
         if known is not None:
             owner.send({"t": "known", "run": request.run, "as": known})
