@@ -20,7 +20,7 @@ from typing import Any
 from sandpod_runner.protocol import messages as protocol
 from sandpod_runner.protocol.frames import Decoder, Frame, encode
 
-PACKAGE = Path(protocol.__file__).parents[1]
+PACKAGE = Path(protocol.__file__).parents[2]
 MAIN = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); {}; from sandpod_runner.__main__ import main; "
     "sys.exit(main(sys.argv[1:]))"

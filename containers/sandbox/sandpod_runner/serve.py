@@ -14,18 +14,20 @@ import struct
 import sys
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from sandpod_runner import sigterm
 from sandpod_runner.files.artifacts import Artifacts
+from sandpod_runner.files.disk import find_disk_watch
 from sandpod_runner.files.server import Storage
 from sandpod_runner.files.workspace import Workspace
 from sandpod_runner.ipc import process_tree, syscalls
 from sandpod_runner.ipc.jobs import Job
 from sandpod_runner.limits import network_probe
 from sandpod_runner.limits.connect_broker import Connects
-from sandpod_runner.limits.disk import find_disk_watch
 from sandpod_runner.limits.memory import find_watch
+from sandpod_runner.limits.threads import in_thread, start_threads
 from sandpod_runner.processes import environment
 from sandpod_runner.processes.languages import Languages, find_languages, find_python
 from sandpod_runner.processes.launcher import Launcher
@@ -90,6 +92,7 @@ async def _serve(settings: Settings, entrance: Entrance) -> int:
     loop = asyncio.get_running_loop()
     ending = asyncio.Event()
     sigterm.watch_term(loop, ending.set)
+    start_threads()
     tmp = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - the sandbox's own
     env = environment.build_environment(os.environ, tmp=tmp, cpus=environment.count_cpus())
     environment.prepare_home(env, settings.skeleton)
@@ -101,7 +104,7 @@ async def _serve(settings: Settings, entrance: Entrance) -> int:
         if entrance == Entrance():
             # One that may serve with an open network need not wait until it is closed.
             patience = 0.0 if settings.allow_open_network else network_probe.PATIENCE
-            reached = await asyncio.to_thread(network_probe.find_lasting_open, settings.probes, patience)
+            reached = await in_thread(partial(network_probe.find_lasting_open, settings.probes, patience))
             if reached is not None and not _tolerate(reached, settings):
                 return NOT_ISOLATED
             if settings.probe_interval is not None and settings.probes and not settings.allow_open_network:

@@ -22,7 +22,7 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
         "SANDPOD_MEMORY_LIMIT": str(300 * MIB),
         "SANDPOD_WORKSPACE_BYTES": str(64 * MIB),
     }
-    on_a_disk = "from sandpod_runner.limits import disk; disk.in_memory = lambda folder: False"
+    on_a_disk = "from sandpod_runner.files import disk; disk.in_memory = lambda folder: False"
     with running(tmp_path_factory.mktemp("guard"), prelude=on_a_disk, **limits) as started:
         yield started
 

@@ -270,3 +270,37 @@ async def test_full_disk_is_told_as_such_and_nothing_is_left(tmp_path: Path) -> 
         assert list(runner.workspace.iterdir()) == []
         await client.file("write", bytes(50_000), path="small.bin", last=True)
         await client.close()
+
+
+async def test_listing_is_whole_however_many_folders_there_are(tmp_path: Path) -> None:
+    few = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (160, 160))"
+    with running(tmp_path, prelude=few) as runner:
+        client = await runner.connect()
+        for number in range(300):
+            (runner.workspace / f"{number:03}" / "below").mkdir(parents=True)
+        reply = await client.file("list", recursive=True)
+        assert (len(reply.header["entries"]), reply.header["truncated"]) == (600, False)
+        assert (await client.run("print(1)")).outcome == "ok"
+        await client.close()
+
+
+async def test_folders_that_are_closed_to_their_own_user_can_be_deleted(client: Client) -> None:
+    code = "mkdir -p ro/a/b no; touch ro/a/b/f no/f; chmod 555 ro/a/b ro/a ro; chmod 000 no"
+    assert (await client.run(code, "shell")).outcome == "ok"
+    for path in ("ro", "no"):
+        await client.file("delete", path=path, recursive=True)
+        assert await client.refused("stat", path=path) == "not_found"
+
+
+async def test_files_and_runs_work_when_no_more_threads_can_be_had(tmp_path: Path) -> None:
+    flag = tmp_path / "no more"
+    start = f"[][1] if os.path.exists('{flag}') else start(self)"
+    code = f"import os, threading; start = threading.Thread.start; threading.Thread.start = lambda self: {start}"
+    with running(tmp_path, prelude=code) as runner:
+        client = await runner.connect()
+        flag.touch()
+        for number in range(10):
+            await client.file("write", b"x", path=f"{number}", last=True)
+        result = await client.run("for i in range(3000): open(f'f{i}', 'w')")
+        assert (result.outcome, len(result.end["artifacts"])) == ("ok", 100)
+        await client.close()

@@ -87,9 +87,9 @@ class Workspace:
             raise Refusal("invalid_path", "The path is not a folder.")
         return fd
 
-    def hidden_in(self, folder: int) -> str | None:
-        """Return the name in an open folder that is not to be shown, if there can be one."""
-        return HIDDEN if _location(folder) == self.root else None
+    def location(self, folder: int, name: str = "") -> str:
+        """Return the path of an open folder of the workspace, or of a name in it: relative, without links."""
+        return os.path.join(_location(folder), name).removeprefix(self.root).strip("/")
 
     def folder_path(self, path: Any) -> str:
         """Return the real path of a folder, to start a program in.

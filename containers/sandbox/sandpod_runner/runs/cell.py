@@ -32,8 +32,8 @@ class CellRun(Run):
     def __init__(self, request: RunRequest, cwd: str, delivery: Delivery, toolbox: Toolbox, context: Context) -> None:
         self._context = context
         self._theirs: list[int] = []
-        context.waiting += 1
         super().__init__(request, cwd, delivery, toolbox)
+        context.waiting += 1
 
     def runs_in(self, context: Context) -> bool:
         """Tell whether it is this context's cell at the moment."""

@@ -7,11 +7,13 @@ comes from `limits`; here it is decided who ends.
 import asyncio
 import signal
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Final
 
+from sandpod_runner.files.disk import DiskWatch
 from sandpod_runner.ipc import process_tree
-from sandpod_runner.limits.disk import DiskWatch
 from sandpod_runner.limits.memory import Watch
+from sandpod_runner.limits.threads import in_thread
 from sandpod_runner.runs.context import Contexts
 from sandpod_runner.runs.outcome import Stop, out_of_memory
 from sandpod_runner.runs.run import Run
@@ -90,7 +92,7 @@ class Guard:
         while True:
             trees = self._trees()
             begin = self._loop.time()
-            used = await asyncio.to_thread(disk.used, set().union(*trees.values()))
+            used = await in_thread(partial(disk.used, set().union(*trees.values())))
             written = {run: process_tree.written(pids) for run, pids in trees.items()}
             if used > disk.limit:
                 self._end_writer(written, used - self._used, disk.limit)

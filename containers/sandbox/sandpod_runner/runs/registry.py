@@ -76,11 +76,11 @@ class Runs:
             raise refusal_of(error) from error
         context = None if request.context is None else self._toolbox.contexts.place(request.context, request.language)
         record = self._record(request, owner)
+        self._guard.begin()
         if context is None:
             run = Run(request, cwd, record.delivery, self._toolbox)
         else:
             run = CellRun(request, cwd, record.delivery, self._toolbox, context)
-        self._guard.begin()
         self._runs[request.run] = run
         self._records[request.run] = record
         self._memory.begin(record)

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from sandpod_runner.files.artifacts import Artifacts, Found, Mark
+from sandpod_runner.files.disk import DiskWatch
 from sandpod_runner.ipc import process_tree
 from sandpod_runner.ipc.jobs import Exit, Job
-from sandpod_runner.limits.disk import DiskWatch
 from sandpod_runner.limits.memory import Watch
 from sandpod_runner.output.display_reader import Shown
 from sandpod_runner.output.stdio_pipes import Input, Output, Pipes, make_pipes
@@ -102,7 +102,7 @@ class Run:
         if by_kernel or ran_out(self.request.language, how, words):
             states = [context.state for context in self._toolbox.contexts.pids()]
             self.stop(out_of_memory(memory.limit if memory is not None else None, states))
-        self._found = await self._toolbox.artifacts.found(self.request.run, self._mark)
+        self._found = await self._toolbox.artifacts.end(self.request.run, self._mark)
         self._send_end(how)
 
     @property
