@@ -358,7 +358,7 @@ def without(library: str, folder: Path) -> str:
     """Return a PYTHONPATH on which a library can't be imported, made in this folder."""
     package = folder / "missing" / library
     package.mkdir(parents=True)
-    (package / "__init__.py").write_text(f"raise ImportError('no {library} here')", encoding="utf-8")
+    (package / "__init__.py").write_text(f"raise ModuleNotFoundError(name='{library}')", encoding="utf-8")
     return str(package.parent)
 
 

@@ -51,6 +51,22 @@ async def test_program_that_fills_the_disk_is_ended_alone(client: Client, code: 
     assert (await client.finish(bystander)).out == b"still here\n"
 
 
+async def test_idle_context_whose_thread_fills_the_disk_is_ended_and_says_so(client: Client) -> None:
+    fill = NAMED.replace("\n", "\n    ")
+    code = f"import threading\ndef fill():\n    {fill}\nthreading.Thread(target=fill).start()"
+    assert (await client.run(code, context="filling", timeout=60)).outcome == "ok"
+
+    async def ended() -> bool:
+        [context] = [each for each in (await client.ask("list")).header["contexts"] if each["name"] == "filling"]
+        return bool(context["state"] == "lost")
+
+    async with asyncio.timeout(PATIENCE):
+        while not await ended():
+            pass
+    result = await client.run("1", context="filling")
+    assert "filled the workspace's 64 MiB while it was idle" in result.end["detail"]
+
+
 async def test_full_disk_can_be_cleared_by_a_program_that_writes_too(client: Client) -> None:
     assert (await client.run(NAMED, timeout=60)).outcome == "error"
     clear = (

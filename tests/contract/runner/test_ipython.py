@@ -145,3 +145,15 @@ async def test_ipython_that_is_of_no_use_leaves_plain_python(tmp_path: Path, nam
 async def test_runs_without_a_context_import_nothing_of_it(client: Client) -> None:
     code = "import sys\nprint([name for name in sys.modules if name.partition('.')[0] in ('IPython', 'traitlets')])"
     assert (await client.run(code)).out == b"[]\n"
+
+
+async def test_first_cell_says_why_ipython_is_not_used(tmp_path: Path) -> None:
+    package = tmp_path / "other" / "IPython"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("raise RuntimeError('broken')", encoding="utf-8")
+    with running(tmp_path, PYTHONPATH=str(package.parent)) as runner:
+        client = await runner.connect()
+        first = await client.run("x = 1; x", context="c")
+        assert first.err == b"IPython can't be used here, so cells are plain Python: RuntimeError: broken\n"
+        assert (await client.run("x", context="c")).err == b""
+        await client.close()

@@ -5,6 +5,7 @@ The runner that is started directly has tight limits, and what must not be seen 
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -191,3 +192,22 @@ async def test_programs_can_not_read_the_runner_or_the_process_they_come_from(ru
 @pytest.mark.usefixtures("runner")
 async def test_memory_limit_is_told(client: Client) -> None:
     assert client.hello["memory_limit"] == 300 * MIB
+
+
+async def test_what_the_kernel_killed_for_memory_is_said_though_the_program_went_on(tmp_path: Path) -> None:
+    group = tmp_path / "cgroup"
+    group.mkdir()
+    files = {"max": str(512 * 2**20), "current": "1000", "stat": "", "events": "oom 1\noom_kill 1\n"}
+    for name, content in files.items():
+        (group / f"memory.{name}").write_text(content)
+    prelude = f"from sandpod_runner.limits import memory; memory.find_watch.__defaults__ = ((), {str(group)!r})"
+    with running(tmp_path, prelude=prelude) as runner:
+        client = await runner.connect()
+        assert (await client.run("true", "shell")).end["detail"] is None
+        killed = f"echo 'oom_kill 2' > {group}/memory.events"
+        result = await client.run(killed, "shell")
+        assert (result.outcome, result.exit_code) == ("ok", 0)
+        assert "512 MiB of memory had run out" in result.end["detail"]
+        last = await client.run(killed.replace("2", "3", 1) + "; exit 137", "shell")
+        assert last.outcome == "out_of_memory"
+        await client.close()

@@ -4,6 +4,7 @@ In a pod the cgroup says what is used (version 1 and 2); under the local backend
 memory are added up. What to do about it is decided by the caller.
 """
 
+import logging
 import os
 import time
 from collections.abc import Collection, Iterable
@@ -12,6 +13,8 @@ from typing import Final, Protocol
 
 from sandpod_runner.ipc import process_tree
 from sandpod_runner.limits.mounts import in_memory
+
+logger = logging.getLogger(__name__)
 
 _MIB: Final = 1024 * 1024
 _GVISOR: Final = 96 * _MIB
@@ -133,6 +136,7 @@ class Watch:
         self._source = source
         self._threshold = source.limit - max(source.limit // 20, 24 * _MIB)
         self._line = self._threshold
+        self._blind = False
 
     @property
     def limit(self) -> int:
@@ -161,8 +165,11 @@ class Watch:
     def _used(self) -> int:
         try:
             return self._source.used(self._threshold)
-        except (OSError, ValueError):
-            return 0  # figures that can't be read now may be there at the next look
+        except (OSError, ValueError) as error:
+            if not self._blind:
+                logger.warning("the memory in use can't be read: %s", error)
+            self._blind = True
+            return 0  # the figures may be there at the next look
 
 
 def find_watch(

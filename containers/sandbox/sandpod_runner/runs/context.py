@@ -76,6 +76,11 @@ class Context:
         return "busy" if self.turn.locked() else "lost" if self.lost else "idle"
 
     @property
+    def stopped(self) -> bool:
+        """Whether its process is being ended."""
+        return self._process is not None and not self._process.wanted
+
+    @property
     def empty(self) -> bool:
         """Whether nothing would be missed if it were forgotten."""
         return self._process is None and not self.turn.locked() and not self.waiting

@@ -26,7 +26,7 @@ from sandpod_runner.runs.code_folder import CodeFolder
 from sandpod_runner.runs.commands import build_job, needs_file
 from sandpod_runner.runs.context import Contexts
 from sandpod_runner.runs.delivery import Delivery
-from sandpod_runner.runs.outcome import Stop, describe_end, killed, out_of_memory, ran_out
+from sandpod_runner.runs.outcome import Stop, describe_end, killed, killed_for_memory, out_of_memory, ran_out
 from sandpod_runner.runs.request import RunRequest
 
 logger = logging.getLogger(__name__)
@@ -97,9 +97,11 @@ class Run:
         finally:
             self._clean_up()
         memory = self._toolbox.memory
-        by_kernel = memory is not None and killed(how) and memory.kills() > self._kills
+        by_kernel = memory is not None and memory.kills() > self._kills
         words = self._output.last_words if self._output is not None else b""
-        if by_kernel or ran_out(self.request.language, how, words):
+        if memory is not None and by_kernel and not killed(how):
+            self._note = " ".join(filter(None, (self._note, killed_for_memory(memory.limit))))
+        if (by_kernel and killed(how)) or ran_out(self.request.language, how, words):
             states = [context.state for context in self._toolbox.contexts.pids()]
             self.stop(out_of_memory(memory.limit if memory is not None else None, states))
         self._found = await self._toolbox.artifacts.end(self.request.run, self._mark)

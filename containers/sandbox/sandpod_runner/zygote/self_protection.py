@@ -9,6 +9,7 @@ import errno
 import os
 import platform
 import resource
+import sys
 from collections.abc import Iterable
 from typing import Final
 
@@ -39,8 +40,10 @@ def install(pids: Iterable[int]) -> None:
     """
     machine = platform.machine()
     if machine in bpf.AUDIT_ARCH:
-        with contextlib.suppress(OSError):
+        try:
             syscalls.filter_calls(assemble(machine, tuple(pids)))
+        except OSError as error:
+            sys.stderr.write(f"programs may change the runner's limits: this kernel refuses the filter: {error}\n")
 
 
 def assemble(machine: str, pids: tuple[int, ...]) -> bytes:
