@@ -398,3 +398,22 @@ async def test_stream_that_goes_away_takes_no_context_with_it(sandbox: Sandbox, 
     await other.close()
     assert value(result) == {"text/plain": b"5"}
     assert (await notebook.cell("print(x)")).out == b"5\n"
+
+
+async def test_what_an_interrupted_cell_has_started_ends_with_it_and_what_an_earlier_one_left_stays(
+    notebook: Notebook,
+) -> None:
+    server = "import subprocess\nserver = subprocess.Popen(['sleep', '3061'])"
+    assert (await notebook.cell(server)).outcome == "ok"
+    code = "subprocess.run(['bash', '-c', 'sleep 3062 & setsid sleep 3062 & trap \"\" INT; sleep 3062'])"
+    result = await notebook.cell(code, timeout=1)
+    assert (result.outcome, result.end["context_state"]) == ("timeout", "kept")
+    assert await notebook.client.processes_with("sleep 3062") == []
+    assert len(await notebook.client.processes_with("sleep 3061")) == 1
+    assert (await notebook.cell("server.poll() is None")).outcome == "ok"
+
+
+async def test_first_cell_of_a_context_ends_with_what_it_has_started(notebook: Notebook) -> None:
+    result = await notebook.cell("import subprocess\nsubprocess.run(['sleep', '3063'])", timeout=1)
+    assert (result.outcome, result.end["context_state"]) == ("timeout", "kept")
+    assert await notebook.client.processes_with("sleep 3063") == []

@@ -405,3 +405,16 @@ async def test_contexts_are_listed_with_their_language_and_restart_ends_them(not
     await notebook.restart()
     assert await notebook.client.processes_with("sleep 3033") == []
     assert await notebook.text("typeof x") == "'undefined'"
+
+
+async def test_what_an_interrupted_cell_has_started_ends_with_it_and_what_an_earlier_one_left_stays(
+    notebook: Notebook,
+) -> None:
+    server = "const { spawn } = require('child_process'); const server = spawn('sleep', ['3064']); 1"
+    assert (await notebook.cell(server)).outcome == "ok"
+    code = "await new Promise((done) => spawn('bash', ['-c', 'sleep 3065 & sleep 3065']).on('exit', done))"
+    result = await notebook.cell(code, timeout=1)
+    assert (result.outcome, result.end["context_state"]) == ("timeout", "kept")
+    assert await notebook.client.processes_with("sleep 3065") == []
+    assert len(await notebook.client.processes_with("sleep 3064")) == 1
+    assert (await notebook.cell("server.exitCode")).outcome == "ok"

@@ -124,7 +124,7 @@ class Launcher:
         await self._sweeper.sweep()
 
     def _strays(self) -> set[int]:
-        children = process_tree.own_children()
+        children = process_tree.children(os.getpid())
         self.catch_up()  # a program whose zygote has just been killed is known as one
         strays = children - {self._link.pid} - self._programs.keys()
         # gVisor lists the threads of children among them, and a signal to a thread's number ends its whole process.

@@ -21,6 +21,8 @@ _SECOND: Final = STOP_GRACE
 _PATIENCE: Final = 3.0
 """Seconds from that to the end of a context that does not listen: on a busy machine it takes a while to put a traceback
 together, and the state of all cells before is at stake."""
+_GONE: Final = 0.02
+"""Seconds in which a killed process has ended."""
 _TRIES: Final = 2
 """Processes that a cell is given to: one may end before the cell's code has begun, and nothing was done then."""
 _LOST: Final = "The context's process has ended: its variables are lost, and its next cell begins anew."
@@ -68,6 +70,7 @@ class CellRun(Run):
         how, lost, used = Exit(None), True, 0.0
         for _ in range(_TRIES):
             begin = self._loop.time()
+            before, since = self._context.left_behind(), process_tree.now()
             try:
                 program, cell = context.send(job, self._theirs, cwd=self._cwd)
                 self._context_state, self._note, context.lost = ("lost" if context.lost else "kept"), context.lost, None
@@ -87,6 +90,7 @@ class CellRun(Run):
             self._context_state, self._note, context.lost = "lost", _LOST, None
             return replace(how, cpu=max(0.0, how.cpu - used))
         if self._stop.done() and self._context_state == "kept":
+            await self._end_started(before, since)
             self._note = "The context keeps its variables."
         return how
 
@@ -113,6 +117,15 @@ class CellRun(Run):
             await asyncio.wait(over, timeout=KILL_WAIT)
         self._times = (begin, self._loop.time())
         return cell.ended.result() if cell.ended.done() else (Exit(None), True)
+
+    async def _end_started(self, before: set[int], since: int) -> None:
+        """End what the interrupted cell has started; what earlier ones left goes on."""
+        for attempt in range(KILL_ROUNDS):
+            started = self._context.new_processes(before, since)
+            if not started:
+                return
+            process_tree.end_trees(started, freeze=attempt > 0)
+            await asyncio.sleep(_GONE)
 
     def _read_rest(self) -> None:
         if self._output is not None:

@@ -142,6 +142,34 @@ class Context:
         known = process is not None and process.program.pid.done() and not process.program.pid.exception()
         return process.program.pid.result() if process is not None and known else None
 
+    def left_behind(self) -> set[int]:
+        """Return the processes that its cells have left, without those below them."""
+        if self.pid is None:
+            return set()
+        children = process_tree.children(self.pid)
+        node = self._node(children)
+        return children if node is None else (children | process_tree.children(node)) - {node}
+
+    def new_processes(self, before: set[int], since: int) -> set[int]:
+        """Return the processes that a cell has started.
+
+        Args:
+            before: What cells had left before it.
+            since: When it began, as `process_tree` counts it.
+        """
+        if self.pid is None:
+            return set()
+        table = process_tree.parents()
+        own = {self.pid, self._node({pid for pid, parent in table.items() if parent == self.pid})}
+        candidates = process_tree.trees([self.pid], table) - own - process_tree.trees(before, table)
+        return {pid for pid in candidates if process_tree.alive_since(pid) >= since}
+
+    def _node(self, children: set[int]) -> int | None:
+        """Return the Node process of a context of JavaScript: the first that its helper started."""
+        return (
+            min(children, key=lambda pid: (process_tree.alive_since(pid), pid), default=None) if self.relays else None
+        )
+
     def lose(self, why: str) -> None:
         """End the process at once; the next cell tells why its variables are gone."""
         process = self._process
