@@ -417,3 +417,10 @@ async def test_first_cell_of_a_context_ends_with_what_it_has_started(notebook: N
     result = await notebook.cell("import subprocess\nsubprocess.run(['sleep', '3063'])", timeout=1)
     assert (result.outcome, result.end["context_state"]) == ("timeout", "kept")
     assert await notebook.client.processes_with("sleep 3063") == []
+
+
+@pytest.mark.parametrize("name", ["stdout", "stderr"])
+async def test_stream_that_a_cell_has_closed_is_there_again_in_the_next_one(notebook: Notebook, name: str) -> None:
+    await notebook.cell(f"import sys\nsys.{name} = open('o.txt', 'w')\nsys.{name}.close()")
+    result = await notebook.cell("import sys\nprint('out')\nprint('err', file=sys.stderr)")
+    assert (result.out, result.err) == (b"out\n", b"err\n")

@@ -418,3 +418,11 @@ async def test_what_an_interrupted_cell_has_started_ends_with_it_and_what_an_ear
     assert await notebook.client.processes_with("sleep 3065") == []
     assert len(await notebook.client.processes_with("sleep 3064")) == 1
     assert (await notebook.cell("server.exitCode")).outcome == "ok"
+
+
+async def test_context_whose_folder_was_removed_goes_on_and_can_go_elsewhere(notebook: Notebook) -> None:
+    code = "const fs = require('fs'); const home = process.cwd(); fs.mkdirSync('d/e', { recursive: true })"
+    assert (await notebook.cell(f"{code}; process.chdir('d/e')")).outcome == "ok"
+    assert (await notebook.cell("fs.rmSync(`${home}/d`, { recursive: true })")).outcome == "ok"
+    assert (await notebook.cell("console.log(1)")).out == b"1\n"
+    assert (await notebook.cell("process.chdir(home); console.log(process.cwd() === home)")).out == b"true\n"

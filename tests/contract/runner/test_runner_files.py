@@ -304,3 +304,16 @@ async def test_files_and_runs_work_when_no_more_threads_can_be_had(tmp_path: Pat
         result = await client.run("for i in range(3000): open(f'f{i}', 'w')")
         assert (result.outcome, len(result.end["artifacts"])) == ("ok", 100)
         await client.close()
+
+
+@pytest.mark.parametrize("code", ["rm -r {0}", "chmod 000 {0}", "mv {0} {0}2"])
+async def test_workspace_that_a_program_has_removed_or_closed_is_there_again(tmp_path: Path, code: str) -> None:
+    with running(tmp_path) as runner:
+        client = await runner.connect()
+        for _ in range(2):
+            assert (await client.run(code.format(runner.workspace), "shell")).outcome == "ok"
+            await client.upload("f.txt", b"x")
+            assert (await client.run(code.format(runner.workspace), "shell")).outcome == "ok"
+            assert (await client.run("pwd", "shell")).out.decode() == f"{runner.workspace}\n"
+            await client.run(f"rm -rf {runner.workspace}2", "shell")
+        await client.close()

@@ -121,6 +121,7 @@ class FileServer:
 
     def _carry_out(self, number: int, fields: dict[str, Any], payload: bytes) -> Reply | None:
         op = fields.get("op")
+        self._storage.workspace.restore()
         if op == "archive":
             return self._archive(fields)
         reply = self._uploads.part(number, fields, payload) if op == "write" else self._files.operation(op)(fields)

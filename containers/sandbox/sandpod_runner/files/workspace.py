@@ -98,12 +98,18 @@ class Workspace:
             Refusal: invalid_path, also where it is no folder.
             OSError: There is none.
         """
-        make_usable(self.root)
+        self.restore()
         fd = self.open_folder(path)
         try:
             return _location(fd)
         finally:
             os.close(fd)
+
+    def restore(self) -> None:
+        """Make the workspace anew where a program has removed it, or closed it to its own user."""
+        with contextlib.suppress(OSError):
+            os.makedirs(self.root, exist_ok=True)
+        make_usable(self.root)
 
     def place(self, path: Any, *, create: bool = False) -> Place:
         """Return the checked folder of a path and the name in it.

@@ -171,6 +171,10 @@ def _apply(cell: Job) -> None:
         sys.argv[1:] = cell.args
     if cell.cwd:
         os.chdir(cell.cwd)
+    for name in ("stdout", "stderr"):
+        # What an earlier cell put in its place may be closed: all later ones would fail.
+        if getattr(getattr(sys, name), "closed", False):
+            setattr(sys, name, getattr(sys, f"__{name}__"))
     sys.stdin = sys.__stdin__ = program.standard_input()  # type: ignore[misc]  # as the interpreter sets it
 
 
