@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import sysconfig
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -311,22 +311,6 @@ def running(folder: Path, *, prelude: str = "", **env: str) -> Iterator[Runner]:
     finally:
         process.terminate()
         process.wait(PATIENCE)
-
-
-@contextlib.asynccontextmanager
-async def single_stream(folder: Path) -> AsyncIterator[tuple[Client, "subprocess.Popen[bytes]"]]:
-    """Start a runner that has one stream and ends with it; it has ended afterwards."""
-    ours, theirs = socket.socketpair()
-    with theirs:
-        options = ["serve", "--stream-fd", str(theirs.fileno())]
-        process = start(options, workspace=folder, tmp=folder, fd=theirs.fileno(), env={})
-    client = Client(ours)
-    try:
-        await client.greet()
-        yield client, process
-    finally:
-        await client.close()
-        await asyncio.to_thread(process.wait, PATIENCE)
 
 
 def start(

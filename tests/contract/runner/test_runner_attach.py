@@ -256,7 +256,7 @@ async def test_runner_that_may_have_a_network_serves_and_says_so(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    "arguments", [["nosuch"], ["serve", "--stream-fd", "x"], ["serve", "more"], ["attach", "x"], ["run"]]
+    "arguments", [["nosuch"], ["serve", "--listen-fd", "x"], ["serve", "more"], ["attach", "x"], ["run"]]
 )
 async def test_wrong_use_is_told(arguments: list[str]) -> None:
     result = await asyncio.to_thread(subprocess.run, command(*arguments), check=False, capture_output=True)

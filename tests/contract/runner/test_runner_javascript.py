@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from contract.runner_harness import Client, Runner, running
+from contract.runner_harness import Client, Runner
 from gateway_peers import until
 from sandpod_runner.ipc import process_tree
 
@@ -151,11 +151,6 @@ async def test_a_spare_process_is_ready_and_one_that_died_is_replaced(runner: Ru
     await until(lambda: not process_tree.exists(pid))
     assert (await client.run("console.log(1)", "javascript")).out == b"1\n"
     await until(lambda: len(spares(runner)) == 1)
-
-
-async def test_a_spare_can_be_there_before_the_first_run(tmp_path: Path) -> None:
-    with running(tmp_path, SANDPOD_PRENODE="1") as runner:
-        await until(lambda: len(spares(runner)) == 1)
 
 
 async def spare(runner: Runner, *, besides: int) -> int:

@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 import pytest
 
-from contract.runner_harness import Client, RefusedError, Runner, running, single_stream
+from contract.runner_harness import Client, RefusedError, Runner, running
 from sandpod_api.results import ErrorCode
 from sandpod_api.run_results import Outcome
 from sandpod_runner.output.stdio_pipes import MAX_WAITING_INPUT
@@ -289,12 +289,6 @@ async def test_replies_wait_for_a_slow_reader_and_hold_up_nobody_else(runner: Ru
         assert reply is not None
         assert (reply.header["id"], len(reply.payload)) == (number, 1024 * 1024)
     await greedy.close()
-
-
-async def test_one_stream_runner_ends_with_its_stream(tmp_path: Path) -> None:
-    async with single_stream(tmp_path) as (client, process):
-        assert (await client.run("print(1)")).out == b"1\n"
-    assert process.returncode == 0
 
 
 async def test_malformed_setting_is_told_in_one_sentence(tmp_path: Path) -> None:

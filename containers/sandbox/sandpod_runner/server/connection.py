@@ -6,7 +6,6 @@ Nothing is kept without bound: while frames out pile up, programs' output stays 
 
 import asyncio
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -46,12 +45,10 @@ class Connection(asyncio.Protocol):
 
     Args:
         service: What all streams share.
-        closed: Called with the stream when it has gone.
     """
 
-    def __init__(self, service: Service, closed: Callable[["Connection"], None]) -> None:
+    def __init__(self, service: Service) -> None:
         self._service = service
-        self._closed = closed
         self._decoder = Decoder()
         self._files = FileServer(service.storage, self._answer, self._hold)
         self._tails = Tails(self.send)
@@ -107,7 +104,6 @@ class Connection(asyncio.Protocol):
         self._files.close()
         self._tails.close()
         self._service.runs.orphan(self)
-        self._closed(self)
 
     def send(self, header: dict[str, Any], payload: bytes = b"") -> None:
         """Send a frame, unless the stream has gone."""
