@@ -45,7 +45,7 @@ logger = logging.getLogger(__name__)
 
 NOT_ISOLATED: Final = 78
 TERMINATED: Final = 128 + signal.SIGTERM
-"""As a shell tells it. After a 0 the kubelet calls the pod Succeeded, and drops that it evicted it, and for what."""
+"""As a shell reports it. After a 0 the kubelet calls the pod Succeeded, and drops that it evicted it, and for what."""
 _CONFIG: Final = 2
 _TERMINATION_LOG: Final = "/dev/termination-log"
 _PEER: Final = struct.Struct("=iII")
@@ -190,7 +190,7 @@ async def _accept(listener: socket.socket, welcome: Callable[[socket.socket], Co
 
 
 def is_own_program(sock: socket.socket) -> bool:
-    """Tell whether a program of the sandbox is at the other end.
+    """Return whether a program of the sandbox is at the other end.
 
     It could start runs that outlive its own. The gateway's `attach` comes from outside, so it does not descend from
     the runner, which everything inside does.

@@ -21,6 +21,7 @@ async def contexts(client: Client) -> dict[str, str]:
     return {row["name"]: row["state"] for row in rows}
 
 
+@pytest.mark.everywhere
 async def test_variables_stay_and_the_last_value_comes_back(notebook: Notebook) -> None:
     first = await notebook.cell("x = 20\ndef f(): return x * 2")
     second = await notebook.cell("print('text')\nf() + 2")
@@ -52,7 +53,6 @@ async def test_contexts_share_nothing_and_a_run_without_one_is_fresh(notebook: N
         "for _ in range(2): 5",
     ],
 )
-@pytest.mark.usefixtures("runner")
 async def test_cell_without_a_last_value_has_no_result(notebook: Notebook, code: str) -> None:
     result = await notebook.cell(code)
     assert (result.outcome, value(result)) == ("ok", {})
@@ -269,6 +269,7 @@ async def test_contexts_run_side_by_side_and_are_listed(notebook: Notebook) -> N
     assert "other" not in await contexts(notebook.client), "nothing of it is left"
 
 
+@pytest.mark.everywhere
 async def test_restart_ends_the_process_all_that_came_from_it_and_the_cell_that_it_runs(notebook: Notebook) -> None:
     # The daemon is there once its parent has ended.
     daemon = "import subprocess\nsubprocess.Popen(['sleep', '3023'], start_new_session=True)"
@@ -285,7 +286,6 @@ async def test_restart_ends_the_process_all_that_came_from_it_and_the_cell_that_
 
 
 @pytest.mark.parametrize("context", ["nobody", 5, None])
-@pytest.mark.usefixtures("runner")
 async def test_restart_of_an_unknown_context_is_not_found(client: Client, context: object) -> None:
     await client.send({"t": "restart", "id": 8, "context": context})
     answer = await client.next()
@@ -302,7 +302,6 @@ async def test_restart_of_an_unknown_context_is_not_found(client: Client, contex
         {"context": "c", "language": "shell"},
     ],
 )
-@pytest.mark.usefixtures("runner")
 async def test_context_that_cannot_be_is_refused(client: Client, fields: dict[str, Any]) -> None:
     with pytest.raises(RefusedError) as refused:
         await client.run("1", **fields)
@@ -400,6 +399,7 @@ async def test_stream_that_goes_away_takes_no_context_with_it(sandbox: Sandbox, 
     assert (await notebook.cell("print(x)")).out == b"5\n"
 
 
+@pytest.mark.everywhere
 async def test_what_an_interrupted_cell_has_started_ends_with_it_and_what_an_earlier_one_left_stays(
     notebook: Notebook,
 ) -> None:

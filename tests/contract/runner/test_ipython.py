@@ -30,7 +30,6 @@ async def test_cells_are_evaluated_by_ipython(notebook: Notebook) -> None:
         ("    indented = 1", b"", b""),
     ],
 )
-@pytest.mark.usefixtures("runner")
 async def test_what_is_no_python_is_translated(notebook: Notebook, code: str, out: bytes, err: bytes) -> None:
     result = await notebook.cell(code)
     assert (result.outcome, result.err, shown(result)) == ("ok", err, [])
@@ -74,7 +73,6 @@ async def test_syntax_error_beside_a_magic_is_told_in_its_line(notebook: Noteboo
 
 
 @pytest.mark.parametrize("code", ["!echo started; sleep 3024", "%%bash\necho started; sleep 3024"])
-@pytest.mark.usefixtures("runner")
 async def test_timeout_interrupts_a_command_and_keeps_the_state(notebook: Notebook, code: str) -> None:
     await notebook.cell("x = 5")
     result = await notebook.cell(code, timeout=1)

@@ -185,6 +185,7 @@ async def test_program_that_took_the_channels_descriptor_gets_no_picture_into_it
     assert (drawing.workspace / "own.txt").read_bytes() == b""
 
 
+@pytest.mark.everywhere
 async def test_large_displays_come_whole(client: Client) -> None:
     size = 1024 * 1024
     code = f"{FIND_CHANNEL}for _ in range(8):\n    os.write(channel, {RECORD.pack(0, 2, size)!r} + bytes({size}))"

@@ -30,6 +30,7 @@ def workspace(runner: Runner) -> Path:
 
 
 @pytest.mark.parametrize("size", [0, 1, 17_000, 19_000, FILE_PART, FILE_PART + 1, 5_000_000])
+@pytest.mark.everywhere
 async def test_file_written_in_parts_is_read_back_whole(client: Client, size: int) -> None:
     data = os.urandom(size)
     reply = await client.upload("s.bin", data)
@@ -55,6 +56,7 @@ async def test_range_of_a_file_is_read(client: Client, workspace: Path) -> None:
 # T23
 @pytest.mark.parametrize("path", OUTSIDE)
 @pytest.mark.parametrize("op", ["read", "list", "write", "delete", "mkdir", "stat", "move"])
+@pytest.mark.everywhere
 async def test_path_that_leads_out_of_the_workspace_is_refused(
     client: Client, workspace: Path, op: str, path: str
 ) -> None:
@@ -74,7 +76,6 @@ async def test_path_that_leads_out_of_the_workspace_is_refused(
     "path", ["", "a\0b", "x" * 5000, "/".join(["y" * 200] * 30), "x" * 300, None, 5, ["a"], "\ud800"]
 )
 @pytest.mark.parametrize("op", ["read", "list", "write", "delete", "mkdir", "stat", "move"])
-@pytest.mark.usefixtures("runner")
 async def test_path_that_is_none_is_refused(client: Client, op: str, path: object) -> None:
     code = await client.refused(op, b"x", path=path, destination="inside", last=True)
     assert code in {"invalid_path", "not_found"}
@@ -231,6 +232,7 @@ async def test_mkdir_move_and_stat(client: Client) -> None:
 
 
 # T23
+@pytest.mark.everywhere
 async def test_link_that_changes_all_the_time_never_leads_out(client: Client, workspace: Path) -> None:
     (workspace / "real").mkdir(exist_ok=True)
     (workspace / "real" / "passwd").write_text("inside")
@@ -252,6 +254,7 @@ async def test_link_that_changes_all_the_time_never_leads_out(client: Client, wo
     await client.finish(name)
 
 
+@pytest.mark.everywhere
 async def test_files_belong_to_the_user_that_runs_code(client: Client) -> None:
     await client.file("write", b"1", path="own.txt", last=True)
     code = (
@@ -284,6 +287,7 @@ async def test_listing_is_whole_however_many_folders_there_are(tmp_path: Path) -
         await client.close()
 
 
+@pytest.mark.everywhere
 async def test_folders_that_are_closed_to_their_own_user_can_be_deleted(client: Client) -> None:
     code = "mkdir -p ro/a/b no; touch ro/a/b/f no/f; chmod 555 ro/a/b ro/a ro; chmod 000 no"
     assert (await client.run(code, "shell")).outcome == "ok"

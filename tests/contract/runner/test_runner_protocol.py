@@ -67,7 +67,6 @@ def test_codes_and_outcomes_are_those_of_the_api() -> None:
         ({"cwd": 5}, "invalid_argument"),
     ],
 )
-@pytest.mark.usefixtures("runner")
 async def test_malformed_run_is_refused_and_the_stream_goes_on(
     client: Client, fields: dict[str, Any], code: str
 ) -> None:
@@ -108,7 +107,6 @@ async def test_malformed_run_is_refused_and_the_stream_goes_on(
         {"t": "hello", "version": protocol.VERSION},
     ],
 )
-@pytest.mark.usefixtures("runner")
 async def test_frame_that_makes_no_sense_gets_an_error_and_the_stream_goes_on(
     client: Client, header: dict[str, Any]
 ) -> None:

@@ -81,7 +81,9 @@ class Archives:
             return
         oldest = next(iter(self._going))  # each moves to the end when a part is asked for
         if self._clock() - self._going[oldest].asked < GIVEN_UP:
-            raise Refusal("session_busy", f"{MAX_AT_ONCE} archives are being made, which is the most: try again later.")
+            raise Refusal(
+                "session_busy", f"{MAX_AT_ONCE} archives are being made, which is the maximum: try again later."
+            )
         del self._going[oldest]
 
 

@@ -99,12 +99,12 @@ class DiskWatch:
                         yield info
 
 
-def find_disk_watch(folder: str, limit: int | None, told: Collection[str] = ()) -> DiskWatch | None:
+def find_disk_watch(folder: str, limit: int | None, in_memory_anyway: Collection[str] = ()) -> DiskWatch | None:
     """Return a watch over the workspace, or None where its file system keeps the limit or there is none.
 
     Args:
         folder: The workspace.
         limit: Its size, bytes.
-        told: Folders whose files are in memory though it may not look so: gVisor shows the same file system for all.
+        in_memory_anyway: Folders whose files are in memory though it may not look so, as under gVisor.
     """
-    return None if limit is None or folder in told or in_memory(folder) else DiskWatch(folder, limit)
+    return None if limit is None or folder in in_memory_anyway or in_memory(folder) else DiskWatch(folder, limit)

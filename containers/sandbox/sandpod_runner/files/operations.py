@@ -38,7 +38,7 @@ class Listing:
     truncated: bool = False
 
     def add(self, entry: dict[str, Any]) -> bool:
-        """Take an entry and tell whether there is room for another."""
+        """Take an entry and return whether there is room for another."""
         self.room -= len(json.dumps(entry)) + 2
         if len(self.entries) >= self.limit or self.room < 0:
             self.truncated = True

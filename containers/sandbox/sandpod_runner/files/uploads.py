@@ -83,7 +83,7 @@ class Uploads:
             return {}, b""
         try:
             if number in self._failed:
-                return None  # at an earlier part, and that was told
+                return None  # at an earlier part, and that was reported
             if number not in self._going:
                 self._begin(number, fields)
             upload = self._going[number]

@@ -70,7 +70,7 @@ def trees(roots: Iterable[int], table: dict[int, int]) -> set[int]:
 
 
 def descends(pid: int, ancestor: int, table: dict[int, int]) -> bool:
-    """Tell whether a process is, or comes from, another."""
+    """Return whether a process is, or comes from, another."""
     seen: set[int] = set()
     while pid > 0 and pid not in seen:
         if pid == ancestor:
@@ -143,7 +143,7 @@ def processor_seconds(pid: int) -> float:
 
 
 def exists(pid: int) -> bool:
-    """Tell whether the process is there, dead or alive."""
+    """Return whether the process is there, dead or alive."""
     return os.path.exists(f"/proc/{pid}")
 
 

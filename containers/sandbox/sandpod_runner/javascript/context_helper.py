@@ -125,7 +125,7 @@ class _Helper:
             self._poll.modify(self._node, select.POLLIN | (select.POLLOUT if self._unsent else 0))
 
     def _opened(self) -> bool:
-        """Take Node's word that it has the cell's descriptors, and tell whether it is still there."""
+        """Take Node's word that it has the cell's descriptors, and return whether it is still there."""
         try:
             data = self._node.recv(64)
         except BlockingIOError:

@@ -87,7 +87,7 @@ def read_languages(text: str) -> tuple[CommandLanguage, ...]:
 
 def _language(row: Any) -> CommandLanguage:
     if not isinstance(row, dict):
-        raise ValueError(_WRONG)  # noqa: TRY004 - the caller tells all of it in one way
+        raise ValueError(_WRONG)  # noqa: TRY004 - the caller reports all of it in one way
     name, command, extension = row.get("name"), row.get("command"), row.get("extension", "")
     if not isinstance(command, list) or not command or not all(_is_word(word) for word in command):
         raise ValueError(_WRONG)

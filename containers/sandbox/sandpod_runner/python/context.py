@@ -74,7 +74,7 @@ class _Context:
         self._said = said
 
     def take(self) -> bool:
-        """Run the next cell, and tell whether there was one."""
+        """Run the next cell, and return whether there was one."""
         self._wait()
         data, fds, _, _ = socket.recv_fds(self._sock, REQUEST.size, MAX_FDS)
         if not data:
@@ -142,7 +142,7 @@ class _Context:
                     channel.result(mime, data)
         except SystemExit as error:
             return program.exit_status(error)
-        except BaseException as error:  # noqa: BLE001 - it is the cell's, and is told as the interpreter tells it
+        except BaseException as error:  # noqa: BLE001 - it is the cell's, and is reported as the interpreter does
             # Notes are there from Python 3.11 on.
             if _NESTED in str(error) and isinstance(error, RuntimeError) and hasattr(error, "add_note"):
                 error.add_note(_HINT)

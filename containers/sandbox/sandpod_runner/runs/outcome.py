@@ -60,7 +60,7 @@ def killed_for_memory(limit: int) -> str:
 
 
 def ran_out(language: str, how: Exit, last_words: bytes) -> bool:
-    """Tell whether a language's own runtime gave up for want of memory.
+    """Return whether a language's own runtime gave up for want of memory.
 
     Args:
         language: The program's language.
@@ -76,7 +76,7 @@ def ran_out(language: str, how: Exit, last_words: bytes) -> bool:
 
 
 def killed(how: Exit) -> bool:
-    """Tell whether the program, or the last one that a shell ran, was killed outright."""
+    """Return whether the program, or the last one that a shell ran, was killed outright."""
     if how.status is None:
         return False
     if os.WIFSIGNALED(how.status):

@@ -12,11 +12,12 @@ from sandpod_runner.output.spill_file import SpillFile, SpillFolder
 from sandpod_runner.protocol.errors import Refusal, refusal_of
 from sandpod_runner.protocol.fields import flag, run_name, whole
 from sandpod_runner.protocol.messages import MAX_RUNS, ORPHAN_GRACE
-from sandpod_runner.runs.cell import CellRun
+from sandpod_runner.runs.cell import ContextCell
 from sandpod_runner.runs.delivery import Delivery, Owner
 from sandpod_runner.runs.guard import Guard
 from sandpod_runner.runs.history import MemoryOfRuns, Record
 from sandpod_runner.runs.outcome import Stop
+from sandpod_runner.runs.process import FreshProcess
 from sandpod_runner.runs.request import RunRequest, fingerprint, parse_run
 from sandpod_runner.runs.run import Run, Toolbox
 
@@ -25,7 +26,7 @@ logger = logging.getLogger(__name__)
 SHORT_LOG: Final = 1536 * 1024
 """Bytes of output that are kept in memory for a stream that comes in the place of a lost one."""
 LONG_LOG: Final = 1024 * 1024
-"""The same of runs that are remembered long, which have a file beside it."""
+"""The same of runs that are remembered long, which have a file in addition."""
 _CANCELLED: Final = Stop("cancelled", "It was cancelled.")
 _ORPHANED: Final = Stop("cancelled", "The stream that it belonged to has gone.")
 _RESTARTED: Final = Stop("cancelled", "Its context was restarted.", gentle=False)
@@ -69,7 +70,7 @@ class Runs:
             owner.send({"t": "known", "run": request.run, "as": known})
             return
         if len(self._runs) + len(self._replays) >= MAX_RUNS:
-            raise Refusal("session_busy", f"The sandbox runs {MAX_RUNS} programs already, which is the most.")
+            raise Refusal("session_busy", f"The sandbox already runs {MAX_RUNS} programs, which is the maximum.")
         try:
             cwd = self._workspace.folder_path(request.cwd)
         except OSError as error:
@@ -77,10 +78,8 @@ class Runs:
         context = None if request.context is None else self._toolbox.contexts.place(request.context, request.language)
         record = self._record(request, owner)
         self._guard.begin()
-        if context is None:
-            run = Run(request, cwd, record.delivery, self._toolbox)
-        else:
-            run = CellRun(request, cwd, record.delivery, self._toolbox, context)
+        run = Run(request, record.delivery, self._toolbox)
+        run.way = FreshProcess(run, cwd) if context is None else ContextCell(run, cwd, context)
         self._runs[request.run] = run
         self._records[request.run] = record
         self._memory.begin(record)
@@ -118,7 +117,7 @@ class Runs:
         """
         context = self._toolbox.contexts.find(name)
         for run in self._runs.values():
-            if isinstance(run, CellRun) and run.runs_in(context):
+            if isinstance(run.way, ContextCell) and run.way.runs_in(context):
                 run.stop(_RESTARTED)
         task = self._loop.create_task(context.end())
         self._tasks.add(task)
@@ -143,7 +142,7 @@ class Runs:
         if run is not None:
             if name in self._orphans:
                 self._orphans.pop(name).cancel()
-            run.flow()
+            run.streams.flow()
         elif delivery.owner is not None:
             self._replays.add(delivery)
 
@@ -157,7 +156,7 @@ class Runs:
         record = self._records.get(name)
         if record is not None and record.delivery.owner is owner:
             record.delivery.acknowledge(whole(header, "stdout"), whole(header, "stderr"))
-            self._runs[name].flow()
+            self._runs[name].streams.flow()
 
     def delivery(self, name: str) -> Delivery:
         """Return the output of a run, live or remembered.
@@ -179,7 +178,7 @@ class Runs:
         """Let the output of a stream's runs come, or leave it with the programs, as the stream can take it."""
         for run in self._runs.values():
             if run.delivery.owner is owner:
-                run.flow()
+                run.streams.flow()
         for delivery in [delivery for delivery in self._replays if delivery.owner is owner]:
             delivery.pump()
             if delivery.owner is None:
@@ -190,7 +189,7 @@ class Runs:
         for name, run in self._runs.items():
             if run.delivery.owner is owner:
                 run.delivery.leave()
-                run.flow()
+                run.streams.flow()
                 if not run.request.detached:
                     self._orphans[name] = self._loop.call_later(self._orphan_grace, run.stop, _ORPHANED)
         self._replays = {delivery for delivery in self._replays if delivery.owner is not owner}

@@ -39,7 +39,7 @@ def attach() -> int:
 
 
 def ready() -> int:
-    """Tell whether the runner answers: 0 if it does.
+    """Return whether the runner answers: 0 if it does.
 
     It waits for one that is starting: the next probe comes a second later, the answer as soon as there is one.
     """

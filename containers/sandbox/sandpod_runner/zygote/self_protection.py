@@ -74,7 +74,7 @@ def _body(name: str, place: int, pids: tuple[int, ...]) -> list[bytes]:
 
 
 def is_changed(pid: int) -> bool:
-    """Tell whether limits, priority or processors of a process forked from this one are not what they were."""
+    """Return whether limits, priority or processors of a process forked from this one are not what they were."""
     with contextlib.suppress(OSError):
         return _state(pid) != _state(0)
     return True

@@ -33,7 +33,7 @@ def main(fd: int, closed: bool, modules: list[str]) -> NoReturn:  # noqa: FBT001
     Args:
         fd: This end of the socket.
         closed: Whether programs have no network, so that the runner answers for it.
-        modules: What to import; one that can't be is told on standard error and left out.
+        modules: What to import; one that can't be is reported on standard error and left out.
     """
     syscalls.set_readable(False)
     syscalls.end_with_parent()
