@@ -208,6 +208,7 @@ class Runs:
         finally:
             # Before the owner can ask for another run of that name: nothing is awaited between `end` and this.
             self._remember(run)
+            del run.way, run.streams  # which know the run: its code would stay in memory until they are found
 
     def _record(self, request: RunRequest, owner: Owner) -> Record:
         long = request.detached or request.key is not None

@@ -1,6 +1,7 @@
 """Which files count as a run's: all that it created or changed, none that was there, none of a tool's."""
 
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -140,3 +141,28 @@ def test_what_is_known_is_bounded(artifacts: Artifacts, tmp_path: Path) -> None:
         artifacts.list("run-4")
     assert artifacts.list("run-5") == []
     assert tmp_path.exists()
+
+
+async def test_large_workspace_is_looked_through_in_a_thread(
+    artifacts: Artifacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = artifacts.begin("run")
+    for index in range(50):
+        (tmp_path / f"{index:02}").touch()
+    looked: list[threading.Thread] = []
+    monkeypatch.setattr("sandpod_runner.files.artifacts._QUICK", -1.0)
+    monkeypatch.setattr(artifacts, "_uploads", Noting(looked))
+    assert len((await artifacts.end("run", mark)).entries) == 50
+    assert looked.count(threading.main_thread()) == 1
+
+
+class Noting(dict[str, int]):
+    """Notes in which thread each file is looked up."""
+
+    def __init__(self, looked: list[threading.Thread]) -> None:
+        super().__init__()
+        self._looked = looked
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self._looked.append(threading.current_thread())
+        return super().get(key, default)
