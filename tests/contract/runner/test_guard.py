@@ -65,6 +65,7 @@ async def test_idle_context_whose_thread_fills_the_disk_is_ended_and_says_so(cli
             pass
     result = await client.run("1", context="filling")
     assert "filled the workspace's 64 MiB while it was idle" in result.end["detail"]
+    await client.ask("restart", context="filling")
 
 
 async def test_full_disk_can_be_cleared_by_a_program_that_writes_too(client: Client) -> None:

@@ -186,7 +186,7 @@ async def test_ready_tells_whether_the_runner_answers_and_waits_for_one_that_sta
     with serving(tmp_path) as process:
         await heard(process, b"ready")
         assert await asyncio.to_thread(early.wait, PATIENCE) == 0
-        assert await asyncio.to_thread(ready(0.0).wait, PATIENCE) == 0
+        assert await asyncio.to_thread(ready(PATIENCE).wait, PATIENCE) == 0
 
 
 @pytest.mark.parametrize(
