@@ -32,8 +32,6 @@ class Settings:
         probe_interval: SANDPOD_PROBE_INTERVAL, seconds between two later looks whether they are; None is never.
         allow_open_network: SANDPOD_ALLOW_OPEN_NETWORK=1, serve even where they are.
         closed_network: SANDPOD_CLOSED_NETWORK=1, programs have no network: what they want of one is refused at once.
-        prenode: SANDPOD_PRENODE=1, keep a Node process ready before the first JavaScript run. Without it one is
-            kept from that run on: it takes about 40 MB, more than the whole idle runner.
         python: SANDPOD_PYTHON, what the image's own Python is called, where the runner has one for itself.
         languages: SANDPOD_LANGUAGES, the template's languages as JSON.
         skeleton: SANDPOD_SKELETON, a folder whose files are linked into the programs' home at the start.
@@ -52,7 +50,6 @@ class Settings:
     probe_interval: int | None = None
     allow_open_network: bool = False
     closed_network: bool = False
-    prenode: bool = False
     python: str | None = None
     languages: tuple[CommandLanguage, ...] = ()
     skeleton: str | None = None
@@ -92,7 +89,6 @@ def read_settings(env: Mapping[str, str]) -> Settings:
         probe_interval=_number(env, "SANDPOD_PROBE_INTERVAL"),
         allow_open_network=env.get("SANDPOD_ALLOW_OPEN_NETWORK") == "1",
         closed_network=env.get("SANDPOD_CLOSED_NETWORK") == "1",
-        prenode=env.get("SANDPOD_PRENODE") == "1",
         python=env.get("SANDPOD_PYTHON") or None,
         languages=_languages(env.get("SANDPOD_LANGUAGES", "")),
         skeleton=env.get("SANDPOD_SKELETON") or None,
