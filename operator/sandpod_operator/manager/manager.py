@@ -153,7 +153,8 @@ class Operator:
         try:
             # Everything is known before anything is decided; the Lease is renewed meanwhile.
             await self._dispatcher.resync()
-            return await self._work(lease)
+            # A long list may have outlived the Lease: then no worker may begin.
+            return _explain({lease}) if lease.done() else await self._work(lease)
         except ClusterError as error:
             _log.error("the first list failed: %s", error)
             return FAILED
