@@ -32,7 +32,7 @@ class Resources(ApiModel):
 
 
 class AppArmorProfile(ApiModel):
-    """An AppArmor profile, as in Kubernetes but for Unconfined. Pods start only on nodes that have it."""
+    """An AppArmor profile, as in Kubernetes, except for Unconfined. Pods start only on nodes that have it."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(

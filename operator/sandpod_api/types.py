@@ -97,7 +97,7 @@ class Lifetime(ApiModel):
 
 
 class SandboxSpec(ApiModel):
-    """What is wished of one sandbox."""
+    """What is wanted of one sandbox."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -141,7 +141,7 @@ Phase = Literal["Pending", "Warm", "Ready", "Failed", "Expired", "Suspended"]
 
 
 class SandboxStatus(ObservedModel):
-    """What the operator saw. `phase` is derived from the conditions, for people."""
+    """What the operator observed. `phase` summarises the conditions for people."""
 
     phase: Annotated[Phase | None, Field(description="The conditions in one word.")] = None
     reason: Annotated[str | None, Field(description="Reason of the condition that keeps it from being ready.")] = None
@@ -187,7 +187,7 @@ class UpdateStrategy(ApiModel):
 
 
 class SandboxPoolSpec(ApiModel):
-    """How many sandboxes wait, started, for a claim."""
+    """How many started sandboxes wait for a claim."""
 
     template_ref: Annotated[TemplateRef, Field(description="The template that they are created from.")]
     replicas: Annotated[int, Field(ge=0, le=10_000, description="Warm sandboxes to keep.")] = 1
@@ -200,7 +200,7 @@ class SandboxPoolSpec(ApiModel):
 
 
 class SandboxPoolStatus(ObservedModel):
-    """What the operator saw of a pool."""
+    """What the operator observed of a pool."""
 
     replicas: Annotated[int, Field(description="Warm sandboxes that exist.")] = 0
     ready_replicas: Annotated[int, Field(description="Warm sandboxes that can be claimed.")] = 0

@@ -6,7 +6,7 @@ from typing import Final
 
 from sandpod_api.types import Sandbox, SandboxPool
 from sandpod_kube.resources import Key
-from sandpod_operator.controllers.context import Context
+from sandpod_operator.controllers.controller import Controller
 from sandpod_operator.model.actions import PatchStatus
 from sandpod_operator.model.observed import ObservedPool
 from sandpod_operator.model.pool_backoff import PoolBackoff
@@ -18,19 +18,16 @@ _ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
 _SUFFIX: Final = 8
 
 
-class PoolController:
+class PoolController(Controller[ObservedPool, PoolPlan]):
     """Observes, plans and records pools."""
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
 
     async def observe(self, key: Key, now: datetime) -> ObservedPool | None:  # noqa: ARG002 - others depend on it
         """Return what there is of a pool."""
-        store, state = self._context.store, self._context.state
+        store, state = self.context.store, self.context.state
         pool = store.pool(key.namespace, key.name)
         if pool is None:
-            self._context.metrics.forget_pool(key.namespace, key.name)
-            self._context.admission.forget_pool(key)
+            self.context.metrics.forget_pool(key.namespace, key.name)
+            self.context.admission.forget_pool(key)
             return None
         uid = pool.metadata.uid
         return ObservedPool(
@@ -38,24 +35,24 @@ class PoolController:
             members=tuple(s for s in store.members(key.namespace, key.name) if is_member(s, pool)),
             template=store.template(key.namespace, pool.spec.template_ref.name),
             failures=state.failures.get(uid, 0),
-            suffixes=tuple(_suffix() for _ in range(self._context.settings.pool_burst)),
+            suffixes=tuple(_suffix() for _ in range(self.context.settings.pool_burst)),
             status_written=state.status_written.get(uid),
             backoff=state.backoffs.get(uid, PoolBackoff()),
-            neighbours=self._context.admission.neighbours(key),
+            neighbours=self.context.admission.neighbours(key),
         )
 
     def plan(self, observed: ObservedPool, now: datetime) -> PoolPlan:
         """Return what is to be done about a pool."""
-        return plan_pool(observed, self._context.settings, now)
+        return plan_pool(observed, self.context.settings, now)
 
     def record(self, observed: ObservedPool, plan: PoolPlan, now: datetime) -> None:
         """Remember how the pool's sandboxes did, what it has, and what it gave up."""
-        state, admission, metadata = self._context.state, self._context.admission, observed.pool.metadata
+        state, admission, metadata = self.context.state, self.context.admission, observed.pool.metadata
         state.failures[metadata.uid], state.backoffs[metadata.uid] = plan.failures, plan.backoff
         if any(isinstance(action, PatchStatus) for action in plan.actions):
             state.status_written[metadata.uid] = now
         ready = sum(is_warm(m) for m in observed.members)
-        self._context.metrics.set_pool(
+        self.context.metrics.set_pool(
             metadata.namespace, metadata.name, wanted=observed.pool.spec.replicas, ready=ready
         )
         if plan.gives_to is not None:

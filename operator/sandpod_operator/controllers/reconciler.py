@@ -2,7 +2,7 @@
 
 import time
 from datetime import datetime
-from typing import Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from sandpod_kube import resources
 from sandpod_kube.errors import ClusterError
@@ -13,29 +13,13 @@ from sandpod_operator.controllers.dispatcher import Dispatcher
 from sandpod_operator.controllers.policies import NamespaceController, TemplateController
 from sandpod_operator.controllers.pools import PoolController
 from sandpod_operator.controllers.sandboxes import SandboxController
-from sandpod_operator.model.actions import Plan
+
+if TYPE_CHECKING:
+    from sandpod_operator.controllers.controller import Controller
+    from sandpod_operator.model.actions import Plan
 
 # A refusal or a conflict changes what is seen; after the second of them in a row the queue's back-off takes over.
 _PASSES: Final = 3
-
-_Observed = TypeVar("_Observed")
-_Plan = TypeVar("_Plan", bound=Plan)
-
-
-class Controller(Protocol[_Observed, _Plan]):
-    """What is done for one kind of object."""
-
-    async def observe(self, key: Key, now: datetime) -> _Observed | None:
-        """Return what there is, or None, and forget the object, when it is gone."""
-        ...
-
-    def plan(self, observed: _Observed, now: datetime) -> _Plan:
-        """Return what is to be done about it."""
-        ...
-
-    def record(self, observed: _Observed, plan: _Plan, now: datetime) -> None:
-        """Remember what was done: the whole plan was carried out."""
-        ...
 
 
 class Reconciler:

@@ -7,6 +7,7 @@ from sandpod_api import names
 from sandpod_api.conditions import ConditionType, find
 from sandpod_kube.resources import Key
 from sandpod_operator.controllers.context import Context
+from sandpod_operator.controllers.controller import Controller
 from sandpod_operator.controllers.nodes import Nodes
 from sandpod_operator.manifests.network_policies import build_deny_all, in_force
 from sandpod_operator.manifests.pod import find_profile
@@ -17,11 +18,11 @@ from sandpod_operator.model.observed import ObservedSandbox
 from sandpod_operator.planning.sandbox import plan_sandbox, wants_pod
 
 
-class SandboxController:
+class SandboxController(Controller[ObservedSandbox, Plan]):
     """Observes, plans and records Sandboxes."""
 
     def __init__(self, context: Context) -> None:
-        self._context = context
+        super().__init__(context)
         self._nodes = Nodes(context.cluster)
 
     async def observe(self, key: Key, now: datetime) -> ObservedSandbox | None:
@@ -33,16 +34,16 @@ class SandboxController:
         if node is not None and observed.pod is not None:
             # Once for each pod, and not for each node: nodes restart.
             kernel = await self._nodes.kernel(node)
-            self._context.state.kernels[observed.pod.metadata.uid] = kernel
+            self.context.state.kernels[observed.pod.metadata.uid] = kernel
             observed = replace(observed, kernel=kernel)
         spec = observed.template.spec if observed.template is not None and observed.pod is None else None
-        if spec and said_of_user_namespaces(spec, default=self._context.settings.host_users) is None:
+        if spec and said_of_user_namespaces(spec, default=self.context.settings.host_users) is None:
             observed = replace(observed, user_namespaces=await self._nodes.give_user_namespaces(spec))
-        held = self._context.admission.held(observed.sandbox, wants=wants_pod(observed, now))
+        held = self.context.admission.held(observed.sandbox, wants=wants_pod(observed, now))
         return observed if held is None else replace(observed, refusal=held)
 
     def _read(self, key: Key) -> ObservedSandbox | None:
-        store, settings = self._context.store, self._context.settings
+        store, settings = self.context.store, self.context.settings
         sandbox = store.sandbox(key.namespace, key.name)
         if sandbox is None:
             return None
@@ -56,19 +57,16 @@ class SandboxController:
             pod=pod if own else None,
             name_taken=pod is not None and not own,
             template=template,
-            refusal=self._context.state.refusals.get(sandbox.metadata.uid),
+            refusal=self.context.state.refusals.get(sandbox.metadata.uid),
             closed=in_force(build_deny_all(key.namespace), deny_all),
-            kernel=self._context.state.kernels.get(pod.metadata.uid) if own and pod is not None else None,
+            kernel=self.context.state.kernels.get(pod.metadata.uid) if own and pod is not None else None,
             open_allowed=settings.allow_open_network,
             opened=opened_by(profile, template, settings) if template is not None and profile is not None else None,
         )
 
     def plan(self, observed: ObservedSandbox, now: datetime) -> Plan:
         """Return what is to be done about a Sandbox."""
-        return plan_sandbox(observed, self._context.settings, now)
-
-    def record(self, observed: ObservedSandbox, plan: Plan, now: datetime) -> None:
-        """Remember nothing: the answers have said all."""
+        return plan_sandbox(observed, self.context.settings, now)
 
 
 def node_to_look_at(observed: ObservedSandbox) -> str | None:

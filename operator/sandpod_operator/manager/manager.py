@@ -1,4 +1,4 @@
-"""Composes the operator and keeps its parts running; when one ends, the process ends and is started anew.
+"""Composes the operator and keeps its parts running; when one ends, the process ends and Kubernetes restarts it.
 
 The only place where parts are joined. A standby only waits for the Lease.
 """
@@ -153,7 +153,8 @@ class Operator:
         try:
             # Everything is known before anything is decided; the Lease is renewed meanwhile.
             await self._dispatcher.resync()
-            return await self._work(lease)
+            # A long list may have outlived the Lease: then no worker may begin.
+            return _explain({lease}) if lease.done() else await self._work(lease)
         except ClusterError as error:
             _log.error("the first list failed: %s", error)
             return FAILED
@@ -211,7 +212,7 @@ class Operator:
 
 
 async def _every(seconds: float, name: str, work: Callable[[], Awaitable[None]], *, at_once: bool = False) -> None:
-    """Do some work again and again; that the API server does not answer is no reason to end."""
+    """Repeat some work at an interval, even if the API server does not answer."""
     if not at_once:
         await asyncio.sleep(seconds)
     while True:

@@ -268,7 +268,7 @@ def _toleration(toleration: Toleration) -> dict[str, str]:
 
 
 def _active_deadline(sandbox: Sandbox) -> int:
-    """The last net, in seconds. It can't be raised later, so it covers whatever a claim may ask for.
+    """Return the last safety net, in seconds. It can't be raised later, so it covers whatever a claim may ask for.
 
     A warm pod may wait as long as a pool's maxAge can be, and the claim may then set any lifetime.
     """

@@ -31,7 +31,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """The kernel of a node. Both are empty where the operator may not look at nodes.
+    """The kernel of a node. Both fields are empty if the operator may not read nodes.
 
     Attributes:
         boot_id: Its boot id.
@@ -79,7 +79,7 @@ class Share:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Neighbours:
-    """What a pool has to know of the others in its namespace.
+    """What a pool has to know about the others in its namespace.
 
     Attributes:
         wait_for_node: Whether other pools have sandboxes that no node takes.
@@ -94,7 +94,7 @@ class Neighbours:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Widening:
-    """A policy that opens something to sandbox pods, and is none of Sandpod's.
+    """A policy that opens something to sandbox pods and is not one of Sandpod's.
 
     Attributes:
         name: Its name.
@@ -139,7 +139,7 @@ class ObservedSandbox:
 
     @property
     def was_ready(self) -> bool:
-        """Whether it has been ready since it last began to run: a resume begins anew, with another pod."""
+        """Whether it has been ready since it last began to run: a resume begins again, with another pod."""
         return self.sandbox.status.start_time is not None and self.sandbox.spec.operating_mode == "Running"
 
     @property
@@ -150,7 +150,7 @@ class ObservedSandbox:
 
     @property
     def suspends(self) -> bool:
-        """Whether it is suspended when idle, where others end."""
+        """Whether it is suspended when idle instead of ended."""
         return self.persistent and (self.template is None or self.template.spec.when_idle == "Suspend")
 
 
@@ -181,7 +181,7 @@ class ObservedPool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ObservedTemplate:
-    """A template and the network policies that were made for it, by name."""
+    """A template and its network policies, by name."""
 
     template: SandboxTemplate
     policies: Mapping[str, dict[str, Any]] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""How many sandboxes of a pool may be starting at once, by how its last ones did.
+"""How many sandboxes of a pool may be starting at once, judging by how its last ones did.
 
 A pool begins with a few. Each that gets ready doubles what may be under way, so a pool that works is filled at once.
 One that fails, or that no node takes, brings it down to one, and one that the quota refuses to a few: what is wrong
@@ -34,7 +34,7 @@ class PoolBackoff:
     def after(
         self, template: str | None, *, good: Collection[str], bad: Collection[str], refused: bool
     ) -> "PoolBackoff":
-        """Return it as what is seen now leaves it.
+        """Return the back-off after what is observed now.
 
         Args:
             template: The hash of the template as it is now; another one begins anew. None while there is none.

@@ -37,7 +37,7 @@ def sandbox_events(sandbox: Sandbox, new: SandboxStatus) -> Iterator[Emit]:
 
 
 def _network_events(sandbox: Sandbox, new: SandboxStatus) -> Iterator[Emit]:
-    """Return the Events of a profile that another took the place of, or that was refused."""
+    """Return the Events of a network profile that was replaced or refused."""
     old = sandbox.status
     if None not in {old.network, new.network} and old.network != new.network:
         yield _emit(sandbox, "NetworkChanged", f"Network profile {new.network!r} has replaced {old.network!r}.")
@@ -48,7 +48,7 @@ def _network_events(sandbox: Sandbox, new: SandboxStatus) -> Iterator[Emit]:
 
 
 def pod_created(sandbox: Sandbox, pod: str) -> Emit:
-    """Return the Event of a pod that was made."""
+    """Return the Event of a pod that was created."""
     return _emit(sandbox, "PodCreated", f"Created pod {pod}.")
 
 
@@ -60,7 +60,7 @@ def idle_suspended(sandbox: Sandbox, end: datetime | None) -> Emit:
 
 
 def network_widened(namespace: str, policy: Widening) -> Emit:
-    """Return the Event of a policy of somebody else's that opens something to sandboxes.
+    """Return the Event of a foreign policy that opens something to sandboxes.
 
     It is posted at every look and exists once: its name comes from its words, and the API server forgets it after an
     hour while the policy may stay.

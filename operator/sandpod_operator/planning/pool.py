@@ -123,13 +123,13 @@ def plan_pool(observed: ObservedPool, settings: OperatorSettings, now: datetime)
 
 
 def _without(members: Sequence[Sandbox], gone: Sequence[Sandbox]) -> list[Sandbox]:
-    """Return those that are not among the others. By name: comparing whole objects would cost more than the rest."""
+    """Return the members that are not in the other list. By name: comparing whole objects would cost too much."""
     names_gone = {m.metadata.name for m in gone}
     return [m for m in members if m.metadata.name not in names_gone]
 
 
 def _stale(observed: ObservedPool, template: str | None, now: datetime) -> frozenset[str]:
-    """Return the names of those that are out of date: made from another state of the template, or too old."""
+    """Return the names of those that are out of date: created from another state of the template, or too old."""
     if template is None:
         return frozenset()
     max_age = timedelta(seconds=observed.pool.spec.max_age)
@@ -170,7 +170,7 @@ def _given_up(
 def _unneeded(
     members: Sequence[Sandbox], observed: ObservedPool, stale: Collection[str], now: datetime
 ) -> list[Sandbox]:
-    """Return the sandboxes that have to go: out of date, or more than wanted, the least useful first."""
+    """Return the sandboxes to delete: out of date, or more than wanted, the least useful first."""
     spec = observed.pool.spec
     old = [m for m in members if m.metadata.name in stale]
     gone = [m for m in old if not is_warm(m)]
@@ -194,7 +194,7 @@ def _allowed(members: Sequence[Sandbox], observed: ObservedPool, stale: Collecti
 
 
 def _may_begin(state: _State, observed: ObservedPool, backoff: PoolBackoff, now: datetime) -> int:
-    """Return how many sandboxes the pool may make now, as far as it is up to how its others do."""
+    """Return how many sandboxes the pool may create now, judging by how its others do."""
     waiting, under_way = state.unscheduled, state.starting + state.refused
     if not backoff.proven:
         under_way += len(state.bad) - waiting
@@ -208,7 +208,7 @@ def _may_begin(state: _State, observed: ObservedPool, backoff: PoolBackoff, now:
 
 
 def _may_wait(observed: ObservedPool, now: datetime) -> int | None:
-    """Return how many sandboxes may wait for a node at once: the scheduler knows no pools and no claims.
+    """Return how many sandboxes may wait for a node at once: the scheduler knows nothing of pools and claims.
 
     A pool that shares the nodes with no other has all wait, since autoscalers of nodes go by them.
     """

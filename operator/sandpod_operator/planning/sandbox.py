@@ -87,7 +87,7 @@ def _end_pod(
 
 
 def wants_pod(observed: ObservedSandbox, now: datetime) -> bool:
-    """Return whether the plan would make a pod; whether there is a place for it is asked where it would."""
+    """Return whether the plan would create a pod, if there is a place for it."""
     return observed.pod is None and _may_make_pod(observed, compute_status(observed, now), now)
 
 
@@ -122,7 +122,7 @@ def _make_pod(
 def _pod_delete_at(
     observed: ObservedSandbox, status: SandboxStatus, settings: OperatorSettings, now: datetime
 ) -> datetime | None:
-    """Return when an existing pod has to go, or None while it may stay."""
+    """Return when an existing pod is to be deleted, or None while it may stay."""
     if is_final(status.conditions):
         unreachable = status.reason == Reason.NODE_LOST and observed.pod is not None and not observed.pod.ended
         # Whether an unreachable node's pods are lost is for Kubernetes to decide; it deletes them after five minutes.
@@ -138,7 +138,7 @@ def _since(status: SandboxStatus, kind: ConditionType, seconds: float) -> dateti
 
 
 def _delete_at(status: SandboxStatus, settings: OperatorSettings) -> datetime | None:
-    """Return when the Sandbox itself has to go: its callers have had long enough to read why."""
+    """Return when the Sandbox itself is to be deleted: its callers have had long enough to read why."""
     times = []
     if is_final(status.conditions):
         times.append(_since(status, ConditionType.READY, settings.retention))

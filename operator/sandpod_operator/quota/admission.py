@@ -1,6 +1,6 @@
-"""Keeps the line of each namespace: what is seen of sandboxes, pods and pools goes in, and whoever is next is woken.
+"""Keeps the waiting line of each namespace: sandboxes, pods and pools are reported to it, and it wakes whoever is next.
 
-Losing it costs one refusal of each who waits.
+Losing it costs one refusal for each that waits.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ class Wakes(Protocol):
 
 
 class Admission:
-    """The lines of all namespaces."""
+    """The waiting lines of all namespaces."""
 
     def __init__(
         self, *, store: Store, queue: Wakes, settings: OperatorSettings, clock: Callable[[], datetime]
@@ -46,7 +46,7 @@ class Admission:
         return self._lines[namespace]
 
     def shares(self, namespace: str) -> dict[Key, Share]:
-        """Return what each pool has: of places now, of all else when it was last looked at."""
+        """Return each pool's share: its places as of now, the rest as of its last plan."""
         waiters = self.line(namespace).waiters
         return {
             key: replace(
@@ -109,12 +109,12 @@ class Admission:
         self.offer(namespace)
 
     def failed(self, key: Key) -> None:
-        """Note that work on a sandbox failed, whatever it was: it must not hold up who waits behind it."""
+        """Note that work on a sandbox failed, whatever it was: it must not hold up those behind it."""
         self.line(key.namespace).pass_on(self._store.uid_of(key), self._clock())
         self.offer(key.namespace)
 
     def pod_left(self, namespace: str) -> None:
-        """Note that a pod is gone, or has ended, which the quota counts no more."""
+        """Note that a pod is gone or has ended: the quota no longer counts it."""
         self.line(namespace).pod_left(self._clock())
         self.offer(namespace)
 
@@ -128,7 +128,7 @@ class Admission:
         self.offer(namespace)
 
     def neighbours(self, pool: Key) -> Neighbours:
-        """Return what a pool has to know of the others."""
+        """Return what a pool has to know about the others."""
         line, shares = self.line(pool.namespace), self.shares(pool.namespace)
         giver = line.giver(shares, self._clock())
         return Neighbours(
@@ -175,7 +175,7 @@ class Admission:
 
 
 def _who(sandbox: Sandbox) -> Key:
-    """Return who waits when a sandbox does: its pool, or itself once it is claimed."""
+    """Return who waits when a sandbox waits: its pool, or itself once it is claimed."""
     pool = sandbox.metadata.labels.get(names.LABEL_POOL)
     if pool and sandbox.spec.claim is None:
         return Key(POOLS.kind, sandbox.metadata.namespace, pool)

@@ -1,4 +1,4 @@
-"""Who gets a place while a namespace's quota is full: claims first, then the pool that has the least of what it wants.
+"""Who gets a place while a namespace's quota is full: claims first, then the pool with the smallest share.
 
 Only the API server knows what fits, so it is asked, by creating a pod. Nobody waits while it refuses nothing. As soon
 as it has refused a pod, whoever wants one waits in the line, and one at a time has the turn:
@@ -67,7 +67,7 @@ class Waiter:
         return self.key.kind != POOLS.kind
 
     def order(self, shares: Mapping[Key, Share]) -> tuple[int, float, Key]:
-        """Return its place among the others: the least is the first."""
+        """Return its sort key among the waiters."""
         if self.is_claim:
             return 0, self.since.timestamp(), self.key
         return 1, shares[self.key].level if self.key in shares else 1.0, self.key
@@ -105,7 +105,7 @@ class Line:
         return [waiter for waiter in self.waiters.values() if not waiter.for_node]
 
     def join(self, key: Key, uid: str, sandbox: Key, now: datetime, *, for_node: bool = False) -> None:
-        """Have a sandbox wait, behind the others of its pool; it waits for one thing only.
+        """Add a sandbox, behind the others of its pool; it waits for one thing only.
 
         Args:
             key: Who waits: the claimed Sandbox's key, or its pool's.
@@ -122,7 +122,7 @@ class Line:
             self.whose[uid] = waiter
 
     def leave(self, uid: str) -> None:
-        """Take out a sandbox that does not wait any more, whatever for."""
+        """Remove a sandbox that no longer waits, whatever it waited for."""
         waiter = self.whose.pop(uid, None)
         if waiter is not None:
             del waiter.sandboxes[uid]
@@ -211,7 +211,7 @@ class Line:
             self.rests_until = now + LEAVES
 
     def nodes_yield_until(self) -> datetime:
-        """Return until when claims go before pools in the scheduler's queue."""
+        """Return until when claims go first in the scheduler's queue."""
         return max((w.since for w in self.waiters.values() if w.for_node), default=_LONG_AGO) + NODES_YIELD
 
 

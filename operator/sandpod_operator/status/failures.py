@@ -58,7 +58,7 @@ _QUOTA: Final = re.compile(r"requested: (?P<requested>\S+), used: \S+, limited: 
 
 
 class Cause(NamedTuple):
-    """A reason, and a sentence that says more."""
+    """A reason and a sentence that explains it."""
 
     reason: Reason
     message: str
@@ -71,7 +71,7 @@ def clean(text: str) -> str:
 
 
 def cause(reason: Reason, detail: str = "") -> Cause:
-    """Return a cause with the reason's sentence, and the detail behind it where there is one."""
+    """Return a cause with the reason's sentence, followed by the detail if there is one."""
     sentence, more = SENTENCES[reason], clean(detail)
     return Cause(reason, clean(f"{sentence[:-1]}: {more}") if more else sentence)
 
@@ -97,7 +97,7 @@ def end_of(pod: Pod, *, was_ready: bool) -> Cause | None:
 
 
 def taken(pod: Pod) -> Cause | None:
-    """Return who took the pod away, where it did not end by itself."""
+    """Return what removed the pod, if it did not end by itself."""
     status = pod.status
     disrupted = pod.condition("DisruptionTarget")
     if status.reason == "Evicted":
@@ -128,7 +128,7 @@ def is_network_open(ended: Terminated) -> bool:
 
 
 def runtime_fault(pod: Pod) -> str | None:
-    """Return what the container runtime says of a container that it could not start, where a fresh pod may start.
+    """Return the container runtime's message about a container that it could not start, if a new pod may start.
 
     None where nothing failed, where something of the pod ran and ended, and where the next pod would fail as this one.
     """
@@ -141,7 +141,7 @@ def runtime_fault(pod: Pod) -> str | None:
 
 
 def obstacle(pod: Pod) -> Cause | None:
-    """Return what keeps a pod from starting though Kubernetes still tries, or None."""
+    """Return what prevents a pod from starting while Kubernetes still tries, or None."""
     scheduled = pod.condition("PodScheduled")
     if scheduled is not None and scheduled.status == "False" and scheduled.reason in _UNSCHEDULED:
         return cause(Reason.UNSCHEDULABLE, scheduled.message)
@@ -156,14 +156,14 @@ def obstacle(pod: Pod) -> Cause | None:
 
 
 def start_failed(detail: str) -> Cause:
-    """Return why a container never ran; an image without the runner is the likeliest, and is said in plain words."""
+    """Return why a container never ran; the most likely cause, an image without the runner, is named plainly."""
     if RUNNER_HOME in detail:
         return cause(Reason.START_FAILED, "its image has no Sandpod runner; set `runner: Injected` in the template.")
     return cause(Reason.START_FAILED, detail)
 
 
 def exceeds_whole_quota(message: str) -> bool:
-    """Return whether a quota refuses a pod that would not fit with nothing else there; False if that is not known.
+    """Return whether a quota refuses a pod that would not even fit alone; False if that is not known.
 
     Args:
         message: The API server's sentence.

@@ -1,4 +1,4 @@
-"""Whether a sandbox has a kernel of its own: what it says of the one that it sees, against the node's.
+"""Whether a sandbox has its own kernel: what it reports of the one that it sees, compared with the node's.
 
 A boot id is made anew at each start of a kernel, so two that are the same are one kernel. Where a sandbox reports none
 (some versions of gVisor show none of their own) the kernel's release decides.
@@ -23,7 +23,7 @@ class _Seen(BaseModel):
 
 
 def compare(reported: str, node: Kernel | None) -> tuple[bool | None, Cause]:
-    """Return whether the sandbox has a kernel of its own, None where that is not known, and why.
+    """Return whether the sandbox has its own kernel, None if that is not known, and why.
 
     Args:
         reported: What the sandbox reported; empty so far if it has not.

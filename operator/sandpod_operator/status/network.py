@@ -45,7 +45,7 @@ def network_applied(observed: ObservedSandbox, *, over: bool = False) -> Conditi
 
 
 def to_relabel(observed: ObservedSandbox) -> str | None:
-    """Return the profile that the pod has to be put under now, or None where it stays as it is."""
+    """Return the profile that the pod has to get now, or None if it keeps its own."""
     pod, wanted = observed.pod, observed.sandbox.spec.network
     if pod is None or pod.deleting or pod.ended or pod.network == wanted or _refusal(observed, pod) is not None:
         return None
@@ -80,7 +80,7 @@ def _refusal(observed: ObservedSandbox, pod: Pod) -> Cause | None:
 
 
 def _hindrance(profile: NetworkProfile, pod: Pod) -> str | None:
-    """Return what keeps a profile of the template from being in force in a pod that began with another."""
+    """Return what prevents a profile of the template from being in force in a pod that started with another."""
     if profile.dns and not pod.resolves_names:
         return f"{profile.name!r} has DNS, which a pod can get only at its start: create another Sandbox."
     opened = next((address for address in probed(pod) if opens(profile, address)), None)
@@ -119,12 +119,12 @@ def network_isolated(observed: ObservedSandbox, *, over: bool = False) -> Condit
 
 
 def serves_open(pod: Pod) -> bool:
-    """Return whether the pod was made to serve though its network is open."""
+    """Return whether the pod was created to serve despite an open network."""
     return pod.variable(names.ENV_ALLOW_OPEN_NETWORK) == "1"
 
 
 def found_open(sandbox: Sandbox) -> bool:
-    """Return whether the last thing that is known of the sandbox's network is that it is open."""
+    """Return whether the sandbox's network was last known to be open."""
     return says(sandbox.status.conditions, ConditionType.NETWORK_ISOLATED, Reason.NETWORK_OPEN)
 
 

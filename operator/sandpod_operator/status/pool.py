@@ -1,4 +1,4 @@
-"""What a pool's status says: how many are ready, and in words why it is not full."""
+"""What a pool's status says: how many sandboxes are ready, and why it is not full."""
 
 from collections import Counter
 from datetime import datetime
@@ -20,18 +20,18 @@ def is_warm(sandbox: Sandbox) -> bool:
 
 
 def is_stuck(sandbox: Sandbox) -> bool:
-    """Return whether something keeps it from starting, by its status."""
+    """Return whether its status says that something prevents it from starting."""
     ready = find(sandbox.status.conditions, ConditionType.READY)
     return ready is not None and ready.status != "True" and ready.reason not in _PASSING
 
 
 def lacks_quota(sandbox: Sandbox) -> bool:
-    """Return whether it waits for a place in the quota."""
+    """Return whether it is waiting for a place in the quota."""
     return sandbox.status.reason == Reason.QUOTA_EXCEEDED
 
 
 def lacks_node(sandbox: Sandbox) -> bool:
-    """Return whether no node takes it."""
+    """Return whether no node can run it."""
     return sandbox.status.reason == Reason.UNSCHEDULABLE
 
 
@@ -82,7 +82,7 @@ def _condition(pool: SandboxPool, kind: ConditionType, status: ConditionStatus, 
 
 
 def _blocked(observed: ObservedPool, now: datetime) -> Cause | None:
-    """Return what keeps warm sandboxes from starting: the reason that most of them have, in its own words."""
+    """Return what prevents warm sandboxes from starting: the most common reason among them, with its message."""
     if observed.template is None:
         text = f"SandboxTemplate {observed.pool.spec.template_ref.name!r} does not exist in this namespace."
         return Cause(Reason.POOL_BLOCKED, text)

@@ -53,7 +53,7 @@ def compute_status(observed: ObservedSandbox, now: datetime) -> SandboxStatus:
 
 
 def _current(observed: ObservedSandbox) -> ObservedSandbox:
-    """Return what is seen without a pod that was deleted before it was ready: it ends for nobody's loss.
+    """Return what is observed, without a pod that was deleted before it was ready: nobody has lost anything.
 
     After a resume that is the pod from before; how it ends, and what its runner once probed, says nothing of the next.
     """
@@ -98,7 +98,7 @@ def _condition(kind: ConditionType, status: ConditionStatus, why: Cause) -> Cond
 
 
 def pod_scheduled(observed: ObservedSandbox, ended: Cause | None = None) -> Condition:
-    """Return whether the pod has a node; with `ended`, that it has none any more and why."""
+    """Return whether the pod has a node; with `ended`, why it no longer has one."""
     kind = ConditionType.POD_SCHEDULED
     if ended is not None:
         return _condition(kind, "False", ended)
@@ -139,7 +139,7 @@ def _why_suspended(observed: ObservedSandbox) -> Cause:
 
 
 def kernel_isolated(observed: ObservedSandbox, *, over: bool = False) -> Condition | None:
-    """Return whether the sandbox has a kernel of its own; reported only where a RuntimeClass promises one.
+    """Return whether the sandbox has its own kernel; reported only where a RuntimeClass promises one.
 
     Args:
         observed: What there is.
@@ -158,7 +158,7 @@ def kernel_isolated(observed: ObservedSandbox, *, over: bool = False) -> Conditi
 
 
 def ready_condition(observed: ObservedSandbox, now: datetime) -> Condition:
-    """Return whether the sandbox takes runs, and if not why."""
+    """Return whether the sandbox accepts runs, and if not, why."""
     why = _not_ready(observed, now)
     if why is None:
         return _condition(ConditionType.READY, "True", cause(Reason.READY))
@@ -170,7 +170,7 @@ def _not_ready(observed: ObservedSandbox, now: datetime) -> Cause | None:
 
 
 def _over(observed: ObservedSandbox, now: datetime) -> Cause | None:
-    """Return why it takes no runs whatever its pod says: as the spec says, by an earlier end, by its age."""
+    """Return why it accepts no runs whatever its pod says: as the spec says, by an earlier end, by its age."""
     sandbox, pod = observed.sandbox, observed.pod
     is_suspended = sandbox.spec.operating_mode == "Suspended"
     before = find(sandbox.status.conditions, ConditionType.READY)
@@ -183,7 +183,7 @@ def _over(observed: ObservedSandbox, now: datetime) -> Cause | None:
 
 
 def _again(observed: ObservedSandbox) -> Cause | None:
-    """Return why a fresh pod is to be tried, which is once, as the status remembers. Nothing of the sandbox has run."""
+    """Return why a new pod is tried: once, as the status remembers, and only if nothing has run in the sandbox."""
     pod, old = observed.pod, observed.sandbox.status
     if (allowed := allowed_anew(observed)) is not None and not is_final(old.conditions):
         return allowed
@@ -194,7 +194,7 @@ def _again(observed: ObservedSandbox) -> Cause | None:
 
 
 def _lost(observed: ObservedSandbox) -> Cause | None:
-    """Return how its pod ended or went, if it did."""
+    """Return how its pod ended or disappeared, if it did."""
     pod = observed.pod
     was_ready = observed.was_ready
     end = end_of(pod, was_ready=was_ready) if pod is not None else None

@@ -6,7 +6,8 @@ import pytest
 
 from sandpod_api import names
 from sandpod_api.conditions import Reason
-from sandpod_kube.resources import POOLS, SANDBOXES, TEMPLATES, Key
+from sandpod_kube.errors import ConflictError
+from sandpod_kube.resources import POOLS, SANDBOXES, TEMPLATES, Key, Resource
 from sandpod_operator.status.failures import runtime_fault
 from support.operator.world import (
     SPACE,
@@ -153,3 +154,27 @@ async def test_pool_is_not_blocked_by_a_sandbox_that_is_tried_anew() -> None:
     await world.start_all()
     await world.after(1)
     assert world.pool().status.ready_replicas == 1
+
+
+async def test_warm_sandbox_that_failed_counts_once_though_its_deletion_is_tried_twice() -> None:
+    world = World()
+    world.close_namespace()
+    await world.given(TEMPLATES, template_object())
+    await world.given(POOLS, {"metadata": metadata("warm"), "spec": {"templateRef": {"name": "python"}, "replicas": 1}})
+    [name] = world.named("Pod")
+    delete, tries = world.api.delete, 0
+
+    async def changed_meanwhile(
+        resource: Resource, namespace: str, key: str, preconditions: dict[str, str]
+    ) -> dict[str, Any]:
+        nonlocal tries
+        tries += resource is SANDBOXES
+        if resource is SANDBOXES and tries == 1:
+            raise ConflictError(409, "Conflict", "the object has been modified")
+        return await delete(resource, namespace, key, preconditions)
+
+    world.api.delete = changed_meanwhile  # type: ignore[method-assign,assignment]  # an API server with other writers
+    await world.pod_becomes(name, ended(1))
+    await world.after(6)
+    assert tries == 2
+    assert list(world.state.failures.values()) == [1]
