@@ -1,6 +1,5 @@
 """What callers get of a run: made of what was recorded of it and of how it ended, within what clients accept. Pure."""
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
@@ -8,7 +7,7 @@ from typing import Final, TypeVar
 from pydantic import BaseModel
 
 from sandpod_gateway.api.run_results import Rich, RunOutput, RunResult
-from sandpod_gateway.content import PICTURES, Picture
+from sandpod_gateway.content import PICTURES, Picture, json_size
 from sandpod_gateway.runner.messages import Ended
 from sandpod_gateway.runner.run_ids import run_id
 from sandpod_gateway.runs.hints import about_dropped, about_rest
@@ -94,12 +93,9 @@ def build_reading(output: RunOutput, recent: Recorder, end: RunEnd | None, most:
 
 
 def answer_size(model: BaseModel, pictures: list[Picture]) -> int:
-    """Return the bytes of an answer on the wire: as JSON, as text beside it, and its pictures.
-
-    Some servers and libraries on the way escape what is not ASCII: 12 bytes for a character outside the BMP.
-    """
+    """Return the most bytes that an answer takes on the wire: as JSON, as text beside it, and its pictures."""
     encoded = sum(4 * -(-len(picture.data) // 3) for picture in pictures)
-    return encoded + 2 * len(json.dumps(model.model_dump(mode="json")))
+    return encoded + 2 * json_size(model.model_dump(mode="json"))
 
 
 def _fit(end: RunEnd, most: int, wrap: Callable[[RunResult, int], _Model]) -> tuple[_Model, list[Picture]]:

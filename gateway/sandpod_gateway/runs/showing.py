@@ -1,11 +1,10 @@
 """What a run showed, and the forms of a cell's last value: as much of both as an answer takes. No I/O."""
 
-import json
 from dataclasses import dataclass, field
 from typing import Final
 
 from sandpod_gateway.api.run_results import Rich
-from sandpod_gateway.content import MAX_PICTURES, PICTURES, Picture
+from sandpod_gateway.content import MAX_PICTURES, PICTURES, Picture, json_size
 from sandpod_runner.protocol import messages as protocol
 
 MAX_SHOWN: Final = 160 * 1024
@@ -66,7 +65,7 @@ class Showing:
 
 def sent_size(text: str) -> int:
     """Return the bytes that a text takes in an answer: in its structured form, and in its text."""
-    return 2 * len(json.dumps(text))
+    return 2 * json_size(text)
 
 
 def _fitting(mime: str, data: bytes, room: int) -> tuple[str | None, int]:

@@ -10,13 +10,14 @@ from pydantic import BaseModel
 
 from sandpod_gateway.api.run_results import Language, Outcome, RunOutput
 from sandpod_gateway.backends.base import SandboxRecord
-from sandpod_gateway.content import MAX_PICTURES, Picture
+from sandpod_gateway.content import MAX_PICTURES, Picture, json_size
 from sandpod_gateway.mcp.text import text_of
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.runner.messages import ArtifactEntry, Ended
+from sandpod_gateway.runs.progress import MAX_MESSAGE
 from sandpod_gateway.runs.recorder import Recorder
 from sandpod_gateway.runs.request import RunRequest
-from sandpod_gateway.runs.result import Reading, RunAnswer, RunEnd, build_answer, build_reading
+from sandpod_gateway.runs.result import Reading, RunAnswer, RunEnd, answer_size, build_answer, build_reading
 from sandpod_gateway.runs.service import Runs
 from sandpod_gateway.runs.showing import MAX_SHOWN, MAX_TEXT, MAX_VALUE
 from sandpod_gateway.runs.start import ActiveRun
@@ -103,6 +104,29 @@ def sent_as(model: BaseModel, pictures: list[Picture]) -> int:
     """Return the bytes of structured content, text and pictures, with all that is not ASCII escaped."""
     content = [text_of(model), *(base64.b64encode(picture.data).decode() for picture in pictures)]
     return len(json.dumps([model.model_dump(mode="json"), *content]))
+
+
+@settings(deadline=None)
+@given(st.text(), st.text(), st.text(min_size=1), st.text())
+def test_size_of_an_answer_is_not_below_what_is_sent(out: str, err: str, path: str, value: str) -> None:
+    run = running()
+    run.output("stdout", 0, out.encode("utf-8", "replace"))
+    run.output("stderr", 0, err.encode("utf-8", "replace"))
+    run.result("text/plain", value.encode("utf-8", "replace"))
+    run.display("text/html", 0, value.encode("utf-8", "replace"))
+    run.display("image/png", 1, out.encode("utf-8", "replace"))
+    ended = OK.model_copy(update={"artifacts": [ArtifactEntry(path=path)] * 3})
+    for model, pictures in (
+        (run.answer(ended).result, run.answer(ended).pictures),
+        (run.reading(ended).result, run.reading(ended).pictures),
+    ):
+        assert answer_size(model, pictures) >= sent_as(model, pictures) - 100, "but for brackets and commas"
+
+
+@given(st.text(min_size=1))
+def test_progress_message_of_any_text_is_below_what_clients_take(text: str) -> None:
+    message = (text * (MAX_MESSAGE // len(text) + 1))[:MAX_MESSAGE]
+    assert json_size(message) + 4096 < 2**20
 
 
 def pictures_size(answer: RunAnswer) -> int:
