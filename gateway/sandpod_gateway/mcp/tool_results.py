@@ -8,8 +8,7 @@ from pydantic import BaseModel
 
 from sandpod_gateway.files.artifacts import ArtifactAnswer
 from sandpod_gateway.mcp.text import text_of
-from sandpod_gateway.runs.recorder import RunAnswer
-from sandpod_gateway.runs.result import Reading
+from sandpod_gateway.runs.result import Reading, RunAnswer
 
 Result = BaseModel | RunAnswer | Reading | ArtifactAnswer
 """What a tool's function returns: a model, or one with the pictures that go beside it."""
