@@ -103,6 +103,10 @@ wheel: setup ## Builds the wheel that the images install, into dist/
 bench-local: setup ## Measures the local gateway against the budgets
 	PYTHONPATH=tests $(BIN)/python -m bench.bench local $(BENCH_ARGS)
 
+.PHONY: bench-packages
+bench-packages: setup ## Installs the most used packages of PyPI, and compares each file with what pip makes of them
+	PYTHONPATH=tests $(BIN)/python -m bench.packages $(BENCH_ARGS)
+
 ##### With Docker, kind, kubectl and helm
 
 .PHONY: test-cluster
