@@ -21,6 +21,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     places = getattr(metafunc.module, "RUNNERS", {"direct": "runner"})
     if metafunc.definition.get_closest_marker("everywhere") is not None:
+        assert "runner" not in metafunc.fixturenames, "what needs its own runner runs there alone"
         places = places | {kind: f"{kind}_sandbox" for kind in cases() if kind != "fake"}
     metafunc.parametrize("sandbox", places.values(), ids=places, indirect=True, scope="module")
 

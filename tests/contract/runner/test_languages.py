@@ -25,7 +25,6 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
         yield started
 
 
-@pytest.mark.everywhere
 async def test_hello_names_those_whose_program_is_there(client: Client) -> None:
     assert {"strict", "built", "python", "shell"} <= client.hello["languages"].keys()
     assert "nowhere" not in client.hello["languages"]

@@ -194,10 +194,8 @@ class Launcher:
             case Kind.FORKED:
                 wish = link.pending.pop(message.number)
                 wish.close()
-                program = wish.program
-                self._programs[message.pid] = program
-                if not program.pid.done():
-                    program.pid.set_result(message.pid)
+                self._programs[message.pid] = wish.program
+                wish.program.begin(message.pid)
             case Kind.FAILED:
                 self._give_up(link.pending.pop(message.number), os.strerror(message.status))
             case Kind.EXITED:
@@ -208,9 +206,7 @@ class Launcher:
         if program is None:
             return
         self._ends += 1
-        if not program.ended.done():
-            program.ended.set_result(how)
-        elif self._strays():
+        if program.end(how) and self._strays():
             self._late_sweep = self._loop.create_task(self.sweep())  # it said that it was over, and had left something
 
     def _reap(self) -> None:
@@ -276,7 +272,8 @@ class Launcher:
                 self._ask(number, wish)
             except OSError as error:
                 self._give_up(wish, error.strerror or "")
-        for pid in list(self._programs):
-            # Reaped by a zygote that died before it reported that.
-            if not process_tree.exists(pid):
+        for pid, program in list(self._programs.items()):
+            # Reaped by a zygote that died before it reported that. Others are the runner's children now.
+            gone = not program.alive or not process_tree.exists(pid)
+            if gone and pid not in process_tree.children(os.getpid()):
                 self._ended(pid, Exit(None))

@@ -1,7 +1,9 @@
 """What passes between the launcher and those who have programs started. It does nothing by itself."""
 
 import asyncio
+import contextlib
 import os
+import select
 import socket
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -24,6 +26,7 @@ class Program:
 
     pid: "asyncio.Future[int]"
     ended: "asyncio.Future[Exit]"
+    _handle: int = -1
 
     def abandon(self) -> None:
         """Kill it as soon as it is there: nobody waits for it any more."""
@@ -31,7 +34,7 @@ class Program:
 
     def signal(self, number: int, *, tree: bool = True) -> None:
         """Send a signal to it and, in a tree, to all that came from it."""
-        if self._alive:
+        if self.alive:
             pid = self.pid.result()
             process_tree.send(process_tree.trees([pid], process_tree.parents()) if tree else [pid], number)
 
@@ -49,13 +52,36 @@ class Program:
             await asyncio.wait({over}, timeout=_KILL_WAIT)
         return over.done()
 
+    def begin(self, pid: int) -> None:
+        """Note the process that it became."""
+        with contextlib.suppress(OSError):  # it has been reaped already, or this kernel has no such handles
+            self._handle = os.pidfd_open(pid)
+        if not self.pid.done():
+            self.pid.set_result(pid)
+
+    def end(self, how: Exit) -> bool:
+        """Note that the process has ended, and return whether that was known: it may have said so itself before."""
+        handle, self._handle = self._handle, -1
+        if handle >= 0:
+            os.close(handle)
+        known = self.ended.done()
+        if not known:
+            self.ended.set_result(how)
+        return known
+
     @property
-    def _alive(self) -> bool:
-        """Whether its number is still its own: it may be another's after its end."""
-        return self.pid.done() and not self.pid.exception() and not self.ended.done()
+    def alive(self) -> bool:
+        """Whether its number is still its own: it may be another's after its end, also before that is reported."""
+        if not self.pid.done() or self.pid.exception():
+            return False
+        if self._handle < 0:
+            return not self.ended.done()
+        poll = select.poll()
+        poll.register(self._handle, select.POLLIN)
+        return not poll.poll(0)
 
     def _end(self, *, freeze: bool) -> None:
-        if self._alive:
+        if self.alive:
             process_tree.end_trees([self.pid.result()], freeze=freeze)
 
 
