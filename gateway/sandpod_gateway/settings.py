@@ -247,6 +247,7 @@ def load(arguments: list[str] | None, *, config: Path | None, program: str) -> S
 # Nested flags that users are told to type, or know from another system.
 _SHORT_FLAGS: Final = {
     "--unsafe-no-isolation": "--local.unsafe-no-isolation",
+    "--no-libraries": "--no-local.libraries",
     "--python-image": "--compat.python-image",
     "--js-image": "--compat.js-image",
     "--pass-through-env": "--compat.pass-through-env",

