@@ -79,7 +79,7 @@ def _serve(command: str, config: Path | None, flags: list[str]) -> None:
 
 
 async def _serve_stdio(gateway: Gateway) -> None:
-    async with gateway.running():
+    async with gateway.running(), gateway.links_on_loopback():
         await stdio.serve(gateway.mcp)
 
 

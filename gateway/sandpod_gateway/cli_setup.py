@@ -7,6 +7,7 @@ from what pip's cache has kept. An environment that nobody needs any more is rem
 import contextlib
 import fcntl
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
+
+import pip
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.local import environments
@@ -83,7 +86,7 @@ def _make(environment: Environment, settings: Settings, lock: int) -> None:
     shutil.rmtree(environment.folder, ignore_errors=True)
     python = environments.own_python()
     made = subprocess.run(
-        [python, "-I", "-m", "venv", str(environment.folder)],
+        [python, "-I", "-m", "venv", "--without-pip", str(environment.folder)],
         pass_fds=[lock],
         capture_output=True,
         check=False,
@@ -96,6 +99,7 @@ def _make(environment: Environment, settings: Settings, lock: int) -> None:
             cause=(made.stderr or made.stdout).strip().rpartition("\n")[2] or None,
             next_step="On Debian and Ubuntu install the package python3-venv.",
         )
+    _add_pip(environment)
     _install(environment, settings, lock)
     config = environment.home / ".config/matplotlib"
     config.mkdir(parents=True)
@@ -106,17 +110,28 @@ def _make(environment: Environment, settings: Settings, lock: int) -> None:
     environment.complete.touch()
 
 
+def _add_pip(environment: Environment) -> None:
+    """Copy the gateway's pip: the image has one too, and Debian's Python makes an environment with one in vain."""
+    source = Path(pip.__file__).parent
+    target = next(environment.folder.glob("lib/python3*/site-packages"))
+    for folder in (source, *source.parent.glob("pip-*.dist-info")):
+        shutil.copytree(folder, target / folder.name)
+    program = environment.folder / "bin/pip"
+    program.write_text(f'#!/bin/sh\nexec {shlex.quote(str(environment.python))} -m pip "$@"\n', encoding="utf-8")
+    program.chmod(0o755)
+
+
 def _install(environment: Environment, settings: Settings, lock: int) -> None:
     # The list is whole, for a Python of the image's version; a dependency that another version has not is no reason to
     # fail. The user's own settings of pip hold: a mirror, a proxy, a cache.
     options = ["--require-hashes", "--no-deps", "--only-binary", ":all:", "--retries", "1", "--progress-bar", "off"]
-    command = [sys.executable, "-m", "pip", "--python", str(environment.python), "install", "--no-input", *options]
+    command = [str(environment.python), "-I", "-m", "pip", "install", "--no-input", *options]
     variables = dict(os.environ)
     if "index_url" in settings.packages.model_fields_set:
         variables["PIP_INDEX_URL"] = settings.packages.index_url
     if settings.packages.ca_file is not None:
         variables["PIP_CERT"] = str(settings.packages.ca_file)
-    pip = subprocess.Popen(
+    process = subprocess.Popen(
         [*command, "--disable-pip-version-check", "--requirement", str(environment.requirements)],
         env=variables,
         pass_fds=[lock],
@@ -127,12 +142,12 @@ def _install(environment: Environment, settings: Settings, lock: int) -> None:
         errors="replace",
     )
     kept: deque[str] = deque(maxlen=_KEPT_LINES)
-    with pip:
-        for line in pip.stdout or ():
+    with process:
+        for line in process.stdout or ():
             kept.append(line)
             if line.strip().startswith(_SHOWN):
                 _say(line.strip()[:200])
-    if pip.returncode != 0:
+    if process.returncode != 0:
         raise _failed("".join(kept))
 
 

@@ -17,6 +17,7 @@ from sandpod_gateway.backends.local import environments
 from sandpod_gateway.backends.local.backend import LocalBackend
 from sandpod_gateway.backends.local.settings import LocalSettings
 from sandpod_gateway.capabilities import facts
+from sandpod_gateway.errors import StartError
 from sandpod_gateway.settings import Settings, load
 from support.gateway.peer import BOUND, talk, until
 from support.servers.package_index import Index, package_index, wheel
@@ -39,7 +40,6 @@ class Laptop:
         index.add("matplotlib", "1.0", content=wheel("matplotlib", "1.0", files={"matplotlib/font_manager.py": FONTS}))
         self.ask_for("tables", "matplotlib")
         self.flags = ("--local.requirements", str(self.list), "--packages.index-url", index.url)
-        self.environment = {**os.environ, "XDG_DATA_HOME": str(self.data), "PIP_NO_CACHE_DIR": "1"}
 
     def ask_for(self, *names: str) -> None:
         files = {name.split("-")[0]: (name.split("-")[1], data) for name, data in self.index.files.items()}
@@ -48,14 +48,12 @@ class Laptop:
         ]
         self.list.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
-    def begin(self, *flags: str) -> subprocess.Popen[str]:
-        command = [PROGRAM, "setup", *self.flags, *flags]
-        return subprocess.Popen(command, env=self.environment, stderr=subprocess.PIPE, text=True, umask=0o077)
+    def begin(self) -> subprocess.Popen[str]:
+        command = [PROGRAM, "setup", *self.flags]
+        return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, umask=0o077)
 
-    def setup(self, *flags: str) -> tuple[int, str]:
-        process = self.begin(*flags)
-        _, said = process.communicate(timeout=BOUND)
-        return process.returncode, said
+    def setup(self, *flags: str) -> None:
+        cli_setup.run(load([*self.flags, *flags], config=None, program="sandpod setup"))
 
     def folders(self) -> list[Path]:
         return sorted(path for path in (self.data / "sandpod/environments").iterdir() if path.is_dir())
@@ -64,8 +62,11 @@ class Laptop:
 @pytest.fixture
 def laptop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Laptop]:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("PIP_NO_CACHE_DIR", "1")
+    mask = os.umask(0o077)
     with package_index() as index:
         yield Laptop(index, tmp_path)
+    os.umask(mask)
 
 
 def settings_of(laptop: Laptop) -> LocalSettings:
@@ -87,18 +88,20 @@ async def output_of(settings: LocalSettings, code: str) -> str:
 
 WHICH = (
     "import importlib.util, os\n"
-    "print([name for name in ('tables', 'matplotlib', 'fastmcp') if importlib.util.find_spec(name)],"
+    "print([name for name in ('tables', 'matplotlib', 'pip', 'fastmcp') if importlib.util.find_spec(name)],"
     " os.path.exists(os.environ['MPLCONFIGDIR'] + '/fontlist.json'))\n"
 )
 
 
-async def test_programs_import_the_libraries_and_a_second_setup_installs_nothing(laptop: Laptop) -> None:
-    code, said = laptop.setup()
-    assert (code, "Downloading tables" in said) == (0, True), said
+async def test_programs_import_the_libraries_and_a_second_setup_installs_nothing(
+    laptop: Laptop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    laptop.setup()
+    assert "sandpod: Downloading tables-2.1-py3-none-any.whl" in capsys.readouterr().err
     [folder] = laptop.folders()
-    assert await output_of(settings_of(laptop), WHICH) == "['tables', 'matplotlib'] True\n"
+    assert await output_of(settings_of(laptop), WHICH) == "['tables', 'matplotlib', 'pip'] True\n"
     asked = len(laptop.index.asked)
-    assert laptop.setup()[0] == 0
+    laptop.setup()
     assert (len(laptop.index.asked), laptop.folders()) == (asked, [folder])
     wanted = settings_of(laptop)
     assert facts(Settings(local=wanted))["libraries"] == " Installed: tables, matplotlib."
@@ -109,7 +112,7 @@ async def test_programs_import_the_libraries_and_a_second_setup_installs_nothing
 async def test_a_server_without_libraries_starts_and_says_in_one_line_how_to_have_them(
     laptop: Laptop, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert await output_of(settings_of(laptop), WHICH) == "[] False\n"
+    assert "tables" not in await output_of(settings_of(laptop), WHICH)
     assert [record.message for record in caplog.records if "sandpod setup" in record.message] == [
         "sandboxes have no libraries (numpy, matplotlib, ...); to install them: sandpod setup"
     ]
@@ -125,26 +128,27 @@ async def test_a_server_without_libraries_starts_and_says_in_one_line_how_to_hav
 def test_those_that_ask_for_none_get_none(
     laptop: Laptop, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...]
 ) -> None:
-    cli_setup.run(load([*laptop.flags, *flags], config=None, program="sandpod setup"))
+    laptop.setup(*flags)
     assert capsys.readouterr().err == "sandpod: These settings ask for no libraries: nothing to do.\n"
     assert laptop.index.asked == []
 
 
 def test_without_an_index_one_sentence_says_so_and_nothing_counts_as_made(laptop: Laptop) -> None:
-    code, said = laptop.setup("--packages.index-url", "http://127.0.0.1:9/simple")
-    assert code == 2
-    sentence = (
-        "sandpod: The libraries of sandboxes were not installed. The package index can't be reached, or does not let "
-        "this server in. Sandboxes work without them; run `sandpod setup` again to have them."
+    with pytest.raises(StartError) as caught:
+        laptop.setup("--packages.index-url", "http://127.0.0.1:9/simple")
+    assert caught.value.message == (
+        "The libraries of sandboxes were not installed. "
+        "The package index can't be reached, or does not let this server in."
     )
-    assert said.splitlines()[1:] == [sentence]
+    assert (caught.value.cause, "sandpod setup" in caught.value.next_step) == (None, True)
     assert environments.ready(settings_of(laptop)) is None
 
 
 def test_a_file_that_is_not_the_one_on_the_list_is_refused(laptop: Laptop) -> None:
     laptop.index.add("tables", "2.1", content=wheel("tables", "2.1", files={"tables/evil.py": "1"}))
-    code, said = laptop.setup()
-    assert (code, "DO NOT MATCH THE HASHES" in said) == (2, True), said
+    with pytest.raises(StartError) as caught:
+        laptop.setup()
+    assert "DO NOT MATCH THE HASHES" in str(caught.value.cause)
     assert environments.ready(settings_of(laptop)) is None
 
 
@@ -175,22 +179,22 @@ async def test_one_that_was_killed_half_way_is_made_anew_once_its_pip_has_ended(
     laptop.index.hold.set()
     await asyncio.to_thread(again.communicate, timeout=BOUND)
     assert again.returncode == 0
-    assert await output_of(settings_of(laptop), WHICH) == "['tables', 'matplotlib'] True\n"
+    assert await output_of(settings_of(laptop), WHICH) == "['tables', 'matplotlib', 'pip'] True\n"
 
 
 async def test_an_old_environment_is_removed_unless_a_server_uses_it(laptop: Laptop) -> None:
-    assert laptop.setup()[0] == 0
+    laptop.setup()
     [old] = laptop.folders()
     backend = LocalBackend(settings_of(laptop))
     await backend.start()
     try:
         laptop.ask_for("tables")
-        assert laptop.setup()[0] == 0
+        laptop.setup()
         assert old in laptop.folders()
         assert len(laptop.folders()) == 2
     finally:
         await backend.close()
-    assert laptop.setup()[0] == 0
+    laptop.setup()
     assert len(laptop.folders()) == 1
     assert old not in laptop.folders()
 
