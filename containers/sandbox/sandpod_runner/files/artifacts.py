@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sandpod_runner.files.operations import PARTIAL, Listing
-from sandpod_runner.files.workspace import shown
 from sandpod_runner.protocol.errors import Refusal
 from sandpod_runner.protocol.messages import HIDDEN
+from sandpod_runner.protocol.paths import spell
 
 COARSE: Final = 5
 """CLOCK_REALTIME_COARSE of Linux, for which `time` has no name."""
@@ -185,4 +185,4 @@ def _put(table: dict[str, int], name: str, value: int) -> None:
 
 
 def _entry(path: str, info: os.stat_result) -> dict[str, Any]:
-    return {"path": shown(path), "size": info.st_size, "mtime": info.st_mtime}
+    return {"path": spell(path), "size": info.st_size, "mtime": info.st_mtime}
