@@ -76,5 +76,5 @@ def _add_tools(toolbox: Toolbox, parts: Parts) -> None:
     artifacts.register(toolbox, Artifacts(parts.files), parts.links)
     background.register(toolbox, parts.background, parts.installer, parts.links)
     contexts.register(toolbox, parts.background)
-    sandboxes.register(toolbox, parts.sandboxes)
+    sandboxes.register(toolbox, parts.sandboxes, parts.installer)
     links.register(toolbox, parts.links)

@@ -108,6 +108,11 @@ class LocalLauncher:
         self._pool = WarmPool(self._start, settings.warm)
         self._held = contextlib.ExitStack()
 
+    @property
+    def image(self) -> str | None:
+        """The Python that sandboxes have, once the backend was started."""
+        return f"local, Python {self._host.version}" if self._host is not None else None
+
     async def start(self) -> None:
         """Look at the machine, prove that it can isolate, and start the sandboxes that wait.
 

@@ -55,6 +55,7 @@ class Host:
     Attributes:
         bwrap: The bubblewrap program, or None where there is none.
         python: The Python that sandboxes run.
+        version: That Python's version.
         node: The Node.js that sandboxes run, if there is one.
         modules: Folders of the JavaScript packages that the machine has for all programs.
         runner: The runner's package folder.
@@ -64,6 +65,7 @@ class Host:
 
     bwrap: str | None
     python: str
+    version: str
     node: str | None
     modules: tuple[Bind, ...]
     runner: str
@@ -79,7 +81,7 @@ def inspect(settings: LocalSettings) -> Host:
     """
     environment = environments.ready(settings)
     python = _python(settings, environment)
-    prefixes = _prefixes(python)
+    prefixes, version = _installation(python)
     node = _node(settings.node, environment)
     runner = str(Path(sandpod_runner.__file__).parent)
     binds = [Bind(path, path) for path in (*_SYSTEM, *_ETC) if Path(path).exists() and not _is_link(path)]
@@ -100,6 +102,7 @@ def inspect(settings: LocalSettings) -> Host:
     return Host(
         bwrap=_bwrap(),
         python=python,
+        version=version,
         node=node,
         modules=modules,
         runner=runner,
@@ -126,8 +129,8 @@ def _below(path: str, folder: str) -> bool:
     return Path(path).is_relative_to(folder)
 
 
-def _prefixes(python: str) -> list[str]:
-    """Return the folders that a Python is installed in, and check that it can run the runner."""
+def _installation(python: str) -> tuple[list[str], str]:
+    """Return the folders that a Python is installed in and its version, and check that it can run the runner."""
     try:
         result = subprocess.run(
             [python, "-I", "-c", _DESCRIBE], capture_output=True, check=True, timeout=_PROBE_SECONDS, text=True
@@ -153,7 +156,7 @@ def _prefixes(python: str) -> list[str]:
                 f"The Python at {python} is installed in {folder}, so that sandboxes would see all that is there.",
                 next_step="Set the local backend's python to one in a folder of its own.",
             )
-    return list(dict.fromkeys([base, prefix]))
+    return list(dict.fromkeys([base, prefix])), ".".join(map(str, version))
 
 
 def _node(wanted: str | None, environment: Environment | None) -> str | None:
