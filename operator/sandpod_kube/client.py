@@ -196,7 +196,8 @@ class KubeClient:
     async def _write(
         self, verb: str, method: str, resource: Resource, path: str, body: Any, *, kind: str = _JSON, **query: str
     ) -> dict[str, Any]:
-        query |= {"fieldManager": self._manager}
+        if method != "DELETE":
+            query["fieldManager"] = self._manager
         try:
             answer = await self._request(method, path, body, query=query, content_type=kind)
         except ClusterError:

@@ -163,7 +163,7 @@ class Elector:
             raise LeadershipLostError("another replica has taken the Lease")
 
     async def _is_ours(self) -> bool:
-        """Tell whether this replica still holds the Lease, which a write of its own without an answer has changed."""
+        """Return whether this replica still holds the Lease, which a write of its own without an answer has changed."""
         lease = await self._read()
         return lease is not None and (lease.get("spec") or {}).get("holderIdentity") == self._settings.identity
 

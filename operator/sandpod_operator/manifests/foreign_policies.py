@@ -36,7 +36,7 @@ def find_widening(policy: dict[str, Any], templates: Container[str]) -> Widening
 
 
 def _is_own(metadata: ObjectMeta, templates: Container[str]) -> bool:
-    """Tell whether it is kept as it must be elsewhere, or goes with the template that it was made for."""
+    """Return whether it is kept as it must be elsewhere, or goes with the template that it was made for."""
     template = metadata.labels.get(names.LABEL_TEMPLATE)
     if metadata.name == names.POLICY_DENY_ALL:
         return True
@@ -53,7 +53,7 @@ def _opened(spec: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _may_select(selector: dict[str, Any]) -> bool:
-    """Tell whether there can be a sandbox pod that a label selector selects."""
+    """Return whether there can be a sandbox pod that a label selector selects."""
     needs = [(key, "In", {value}) for key, value in (selector.get("matchLabels") or {}).items()]
     needs += [
         (each["key"], each["operator"], set(each.get("values") or ()))
@@ -63,7 +63,7 @@ def _may_select(selector: dict[str, Any]) -> bool:
 
 
 def _can_hold(key: str, needs: list[tuple[str, set[str]]]) -> bool:
-    """Tell whether a sandbox pod's label can be as all the needs of one key say."""
+    """Return whether a sandbox pod's label can be as all the needs of one key say."""
     if key not in _LABELS:
         return all(kind in {"NotIn", "DoesNotExist"} for kind, _ in needs)
     if any(kind == "DoesNotExist" for kind, _ in needs):

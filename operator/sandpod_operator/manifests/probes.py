@@ -52,7 +52,7 @@ def opened_by(profile: NetworkProfile, template: SandboxTemplate, settings: Oper
 
 
 def opens(profile: NetworkProfile, address: str) -> bool:
-    """Tell whether a profile's rules open an address; one by a name is not told from what they say."""
+    """Return whether a profile's rules open an address; for a host name that is not known."""
     host, _, port = address.rpartition(":")
     try:
         found = ip_address(host.strip("[]"))

@@ -72,7 +72,7 @@ class RuntimeClass:
 
 
 def possible(spec: SandboxTemplateSpec, runtime: RuntimeClass, nodes: tuple[NodeRuntimes, ...]) -> bool:
-    """Tell whether every node that may run the template's pods can give each a user namespace of its own.
+    """Return whether every node that may run the template's pods can give each a user namespace of its own.
 
     One that can't would never start a pod that asks, and the scheduler does not know of it.
     """

@@ -84,10 +84,6 @@ class Plan:
     actions: tuple[Action, ...] = ()
     due: datetime | None = None
 
-    def makes(self, resource: Resource) -> bool:
-        """Tell whether an object of a kind would be made."""
-        return any(isinstance(action, Create) and action.resource is resource for action in self.actions)
-
     def batches(self) -> Iterator[Sequence[Action]]:
         """Return the actions in order; new Sandboxes some at a time, since none of them needs another."""
         for many, group in groupby(self.actions, lambda a: isinstance(a, Create) and a.resource is SANDBOXES):

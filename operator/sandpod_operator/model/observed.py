@@ -9,7 +9,7 @@ from sandpod_api.conditions import Reason
 from sandpod_api.types import Sandbox, SandboxPool, SandboxTemplate
 from sandpod_kube.resources import Key
 from sandpod_operator.model.pod import Pod
-from sandpod_operator.model.pool_backoff import Pace
+from sandpod_operator.model.pool_backoff import PoolBackoff
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,14 +59,14 @@ class Share:
 
     Attributes:
         key: The pool's.
-        wish: Warm sandboxes that it should have.
+        wanted: Warm sandboxes that it should have.
         placed: Those that have a place, working or not.
         ready: Those that can be claimed.
         unscheduled: Those that no node takes.
     """
 
     key: Key
-    wish: int
+    wanted: int
     placed: int = 0
     ready: int = 0
     unscheduled: int = 0
@@ -74,7 +74,7 @@ class Share:
     @property
     def level(self) -> float:
         """How much it has of what it wants."""
-        return self.placed / self.wish if self.wish else 1.0
+        return self.placed / self.wanted if self.wanted else 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -165,7 +165,7 @@ class ObservedPool:
         failures: Warm sandboxes that failed since one was last ready.
         suffixes: Unused name endings, one for each sandbox that may be made now.
         status_written: When the pool's status was last written.
-        pace: How its sandboxes have done.
+        backoff: How its sandboxes have done.
         neighbours: What the others in the namespace wait for.
     """
 
@@ -175,7 +175,7 @@ class ObservedPool:
     failures: int = 0
     suffixes: tuple[str, ...] = ()
     status_written: datetime | None = None
-    pace: Pace = field(default_factory=Pace)
+    backoff: PoolBackoff = field(default_factory=PoolBackoff)
     neighbours: Neighbours = field(default_factory=Neighbours)
 
 

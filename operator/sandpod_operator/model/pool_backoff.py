@@ -14,7 +14,7 @@ _MOST: Final = 1024
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Pace:
+class PoolBackoff:
     """How a pool's sandboxes have done.
 
     Attributes:
@@ -31,7 +31,9 @@ class Pace:
     good: frozenset[str] = frozenset()
     bad: frozenset[str] = frozenset()
 
-    def after(self, template: str | None, *, good: Collection[str], bad: Collection[str], refused: bool) -> "Pace":
+    def after(
+        self, template: str | None, *, good: Collection[str], bad: Collection[str], refused: bool
+    ) -> "PoolBackoff":
         """Return it as what is seen now leaves it.
 
         Args:
@@ -42,7 +44,7 @@ class Pace:
         """
         if template is None:
             return self
-        before = self if self.template == template else Pace(template=template)
+        before = self if self.template == template else PoolBackoff(template=template)
         news = frozenset(good) - before.good
         window = min(_MOST, before.window * 2 ** min(len(news), 10))
         if refused:

@@ -15,7 +15,7 @@ from sandpod_operator.model.pod import Pod, Terminated
 MAX_MESSAGE: Final = 1024
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
 
-# A sandbox with one of these has ended: its files are gone, and it is not made anew.
+# A sandbox with one of these has ended: its files are gone, and it gets no other pod.
 FINAL: Final = frozenset(
     {
         Reason.POD_FAILED,
@@ -90,7 +90,7 @@ def end_of(pod: Pod, *, was_ready: bool) -> Cause | None:
         return found
     if pod.terminated is None and pod.not_prepared is not None:
         failed = pod.not_prepared
-        return start_failed(failed.message or f"the runner could not be brought, exit code {failed.exit_code}.")
+        return start_failed(failed.message or f"the runner could not be copied, exit code {failed.exit_code}.")
     if pod.terminated is None:
         return cause(Reason.POD_FAILED if was_ready else Reason.START_FAILED, pod.status.message or pod.status.reason)
     return _end_of_container(pod.terminated, was_ready=was_ready)
@@ -123,7 +123,7 @@ def _end_of_container(ended: Terminated, *, was_ready: bool) -> Cause:
 
 
 def is_network_open(ended: Terminated) -> bool:
-    """Tell whether the runner ended itself because it reached an address that it must not reach."""
+    """Return whether the runner ended itself because it reached an address that it must not reach."""
     return ended.exit_code == EXIT_NOT_ISOLATED and ended.message.startswith(f"{Reason.NETWORK_OPEN}:")
 
 
@@ -163,7 +163,7 @@ def start_failed(detail: str) -> Cause:
 
 
 def exceeds_whole_quota(message: str) -> bool:
-    """Tell whether a quota refuses a pod that would not fit with nothing else there; False where that can't be told.
+    """Return whether a quota refuses a pod that would not fit with nothing else there; False if that is not known.
 
     Args:
         message: The API server's sentence.

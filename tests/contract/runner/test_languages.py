@@ -25,6 +25,7 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
         yield started
 
 
+@pytest.mark.everywhere
 async def test_hello_names_those_whose_program_is_there(client: Client) -> None:
     assert {"strict", "built", "python", "shell"} <= client.hello["languages"].keys()
     assert "nowhere" not in client.hello["languages"]
@@ -68,5 +69,5 @@ async def test_another_language_is_refused_with_those_that_there_are(client: Cli
 
 
 async def test_context_is_for_python_alone(client: Client) -> None:
-    with pytest.raises(RefusedError, match="Contexts are for Python"):
+    with pytest.raises(RefusedError, match="Only Python and JavaScript have contexts"):
         await client.run("1", "strict", context="c")

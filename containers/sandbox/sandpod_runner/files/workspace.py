@@ -88,9 +88,9 @@ class Workspace:
             raise Refusal("invalid_path", "The path is not a folder.")
         return fd
 
-    def hidden_in(self, folder: int) -> str | None:
-        """Return the name in an open folder that is not to be shown, if there can be one."""
-        return HIDDEN if _location(folder) == self.root else None
+    def location(self, folder: int, name: str = "") -> str:
+        """Return the path of an open folder of the workspace, or of a name in it: relative, without links."""
+        return os.path.join(_location(folder), name).removeprefix(self.root).strip("/")
 
     def folder_path(self, path: Any) -> str:
         """Return the real path of a folder, to start a program in.
@@ -102,12 +102,18 @@ class Workspace:
             Refusal: invalid_path, also where it is no folder.
             OSError: There is none.
         """
-        make_usable(self.root)
+        self.restore()
         fd = self.open_folder(unspell(path) if isinstance(path, str) else path)
         try:
             return _location(fd)
         finally:
             os.close(fd)
+
+    def restore(self) -> None:
+        """Make the workspace anew where a program has removed it, or closed it to its own user."""
+        with contextlib.suppress(OSError):
+            os.makedirs(self.root, exist_ok=True)
+        make_usable(self.root)
 
     def place(self, path: Any, *, create: bool = False) -> Place:
         """Return the checked folder of a path and the name in it.

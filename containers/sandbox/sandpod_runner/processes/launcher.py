@@ -116,7 +116,7 @@ class Launcher:
             process_tree.send([self._link.pid], signal.SIGKILL)
 
     def catch_up(self) -> None:
-        """Take note of the ends that have been told and were not read yet."""
+        """Take note of the ends that have been reported and were not read yet."""
         self._receive(self._link)
 
     async def sweep(self) -> None:
@@ -124,7 +124,7 @@ class Launcher:
         await self._sweeper.sweep()
 
     def _strays(self) -> set[int]:
-        children = process_tree.own_children()
+        children = process_tree.children(os.getpid())
         self.catch_up()  # a program whose zygote has just been killed is known as one
         strays = children - {self._link.pid} - self._programs.keys()
         # gVisor lists the threads of children among them, and a signal to a thread's number ends its whole process.
@@ -239,7 +239,7 @@ class Launcher:
     def _lose(self, link: Link) -> None:
         """Start another zygote in the place of one that was killed.
 
-        It read its requests in order and told of each before the next, so all but the first that it did not tell of
+        It read its requests in order and reported each before the next, so all but the first that it did not report
         were never read, and are asked for again; the first one is if it can't have been read either.
         """
         if link is not self._link or self._closing or link.pid == 0:
@@ -277,6 +277,6 @@ class Launcher:
             except OSError as error:
                 self._give_up(wish, error.strerror or "")
         for pid in list(self._programs):
-            # Reaped by a zygote that died before it told.
+            # Reaped by a zygote that died before it reported that.
             if not process_tree.exists(pid):
                 self._ended(pid, Exit(None))

@@ -4,9 +4,14 @@ import asyncio
 import os
 import socket
 from dataclasses import dataclass, field
+from typing import Any, Final
 
 from sandpod_runner.ipc import process_tree
 from sandpod_runner.ipc.jobs import Exit
+
+KILL_ROUNDS: Final = 10
+_KILL_WAIT: Final = 0.5
+"""Seconds from one round of killing to the next."""
 
 
 class LostError(Exception):
@@ -22,12 +27,41 @@ class Program:
 
     def abandon(self) -> None:
         """Kill it as soon as it is there: nobody waits for it any more."""
-        self.pid.add_done_callback(_kill)
+        self.pid.add_done_callback(lambda pid: None if pid.exception() else self._end(freeze=False))
+
+    def signal(self, number: int, *, tree: bool = True) -> None:
+        """Send a signal to it and, in a tree, to all that came from it."""
+        if self._alive:
+            pid = self.pid.result()
+            process_tree.send(process_tree.trees([pid], process_tree.parents()) if tree else [pid], number)
+
+    async def kill(self, over: "asyncio.Future[Any] | None" = None) -> bool:
+        """Kill it with all that came from it, and return whether it has ended.
+
+        Args:
+            over: What is waited for, if that is something else than its end.
+        """
+        over = over or self.ended
+        for attempt in range(KILL_ROUNDS):
+            if over.done():
+                break
+            self._end(freeze=attempt > 0)
+            await asyncio.wait({over}, timeout=_KILL_WAIT)
+        return over.done()
+
+    @property
+    def _alive(self) -> bool:
+        """Whether its number is still its own: it may be another's after its end."""
+        return self.pid.done() and not self.pid.exception() and not self.ended.done()
+
+    def _end(self, *, freeze: bool) -> None:
+        if self._alive:
+            process_tree.end_trees([self.pid.result()], freeze=freeze)
 
 
 @dataclass(slots=True)
 class Wish:
-    """A program that was asked for and is not told of yet; its descriptors are kept to ask again."""
+    """A program that was asked for and has not been reported yet; its descriptors are kept to ask again."""
 
     program: Program
     fds: list[int]
@@ -48,8 +82,3 @@ class Link:
     ready: bool = False
     unread: bool = False
     """Whether it ended before it had read all that it was asked for."""
-
-
-def _kill(pid: "asyncio.Future[int]") -> None:
-    if pid.exception() is None:
-        process_tree.end_trees([pid.result()])

@@ -102,7 +102,7 @@ async def test_fresh_pod_is_tried_and_the_sandbox_becomes_ready() -> None:
     assert uid(world) != first
     status = world.sandbox().status
     assert (status.phase, status.retried_pod) == ("Pending", first)
-    assert [(e.reason, e.kind) for e in world.told][1:] == [("StartRetried", "Warning"), ("PodCreated", "Normal")]
+    assert [(e.reason, e.kind) for e in world.events][1:] == [("StartRetried", "Warning"), ("PodCreated", "Normal")]
     await world.pod_becomes("box", running())
     status = world.sandbox().status
     assert (status.phase, status.retried_pod) == ("Ready", None)
@@ -125,7 +125,7 @@ async def test_operator_that_restarts_between_the_two_still_tries_only_once() ->
     world = await new_world()
     await world.pod_becomes("box", failed(FAULTS[0]))
     world.start()
-    await world.controller.resync()
+    await world.dispatcher.resync()
     await world.settle()
     await world.pod_becomes("box", failed(FAULTS[0]))
     assert world.sandbox().status.phase == "Failed"
@@ -149,7 +149,7 @@ async def test_pool_is_not_blocked_by_a_sandbox_that_is_tried_anew() -> None:
     await world.pod_becomes(name, failed(FAULTS[0]))
     await world.after(1)
     assert world.named("Sandbox") == [name]
-    assert "PoolBlocked" not in [e.reason for e in world.told]
+    assert "PoolBlocked" not in [e.reason for e in world.events]
     await world.start_all()
     await world.after(1)
     assert world.pool().status.ready_replicas == 1
