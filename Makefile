@@ -31,6 +31,7 @@ help: ## Lists these commands
 .PHONY: run
 run: ## Starts the gateway on this machine: local sandboxes, no cluster, http://127.0.0.1:8000/mcp
 	@tools/setup.sh run
+	@$(BIN)/sandpod setup $(RUN_ARGS) || true
 	@exec $(BIN)/sandpod serve --backend local $(RUN_ARGS)
 
 .PHONY: test

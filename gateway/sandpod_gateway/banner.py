@@ -1,5 +1,11 @@
 """What a server says of itself when it has started: where it is, how to try it, what it does not protect from."""
 
+import os
+import shlex
+import shutil
+import sys
+from pathlib import Path
+
 from sandpod_gateway.settings import Settings
 
 _LOCAL = """\
@@ -19,10 +25,18 @@ def text(settings: Settings) -> str:
     """
     lines = [f"Sandpod is ready: {settings.url}\n"]
     if settings.auth.keys_file is None:
-        lines.append(f"  Try it: fastmcp call {settings.url} run_python_code code='print(\"hello\")'\n")
+        lines.append(f"  Try it: {_program('fastmcp')} call {settings.url} run_python_code code='print(\"hello\")'\n")
         lines.append("  No key is needed, and only this machine can connect: every program on it can.\n")
     else:
         lines.append("  Callers need an API key, sent as `Authorization: Bearer KEY`.\n")
     if settings.backend == "local":
         lines.append(_UNSAFE if settings.local.unsafe_no_isolation else _LOCAL)
     return "".join(lines)
+
+
+def _program(name: str) -> str:
+    """Return the command that starts a program of this environment, which need not be on the PATH."""
+    own = Path(sys.executable).with_name(name)
+    if shutil.which(name) == str(own) or not os.access(own, os.X_OK):
+        return name
+    return shlex.quote(str(own))

@@ -125,6 +125,20 @@ class LinkSettings(BaseModel):
     ] = None
     expires: Annotated[int, Field(ge=1, le=DAY, description="Time of a link that names none.")] = 3600
     upload_bytes: Annotated[int, Field(ge=1, description="Largest file that a link takes.")] = 2**30
+    loopback: Annotated[
+        bool,
+        Field(
+            description="Whether `sandpod stdio` serves links on a free port of 127.0.0.1, which programs of this "
+            "machine alone reach; off, there are none unless public_url leads to a server of the same sandboxes."
+        ),
+    ] = True
+    in_content: Annotated[
+        bool,
+        Field(
+            description="Whether a run's answer has a `resource_link` block for each file that the run left; some "
+            "clients refuse an answer that has one."
+        ),
+    ] = False
 
 
 class Settings(BaseSettings):
@@ -247,6 +261,7 @@ def load(arguments: list[str] | None, *, config: Path | None, program: str) -> S
 # Nested flags that users are told to type, or know from another system.
 _SHORT_FLAGS: Final = {
     "--unsafe-no-isolation": "--local.unsafe-no-isolation",
+    "--no-libraries": "--no-local.libraries",
     "--python-image": "--compat.python-image",
     "--js-image": "--compat.js-image",
     "--pass-through-env": "--compat.pass-through-env",

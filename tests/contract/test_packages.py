@@ -50,6 +50,7 @@ async def place(*flags: str, server: tuple[str, ...] = FLAGS) -> AsyncIterator[P
     "install_packages.packages.sha256",
     "list_packages",
     "list_packages.packages.source",
+    "get_sandbox.packages",
 )
 async def test_package_with_what_it_depends_on_is_there_for_runs_contexts_and_the_shell(
     server_flags: tuple[str, ...],
@@ -80,6 +81,8 @@ async def test_package_with_what_it_depends_on_is_there_for_runs_contexts_and_th
         # Compiled once, and not for each run.
         compiled = "ls ~/.local/lib/python3*/site-packages/greet/__pycache__"
         assert "__init__.cpython" in (await here.call("run_shell_command", command=compiled))["stdout"]
+        seen = await here.call("get_sandbox", sandbox=done["sandbox"])
+        assert (seen["packages"], bool(seen["image"])) == (["greet 1.2", "helper 1.0"], True)
         listed = {package["name"]: package for package in (await here.call("list_packages"))["packages"]}
         assert (listed["greet"]["source"], listed["greet"]["sha256"]) == ("installed", found["greet"]["sha256"])
         assert {package["sha256"] for package in listed.values() if package["source"] == "image"} == {None}

@@ -3,12 +3,14 @@
 import asyncio
 import hashlib
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 from sandpod_runner.files.operations import PARTIAL
 from sandpod_runner.protocol.messages import FILE_PART
+from sandpod_runner.protocol.paths import spell
 from support.runner.harness import Client, RefusedError, Runner, running
 
 PASSWD = Path("/etc/passwd")
@@ -159,18 +161,43 @@ async def test_special_files_are_refused_without_waiting_for_them(client: Client
 async def test_odd_names_are_one_name_everywhere(client: Client, name: str) -> None:
     await client.file("write", b"odd", path=f"odd/{name}", last=True)
     listed = [entry["path"] for entry in (await client.file("list", path="odd")).header["entries"]]
-    assert f"odd/{name}" in listed
-    assert (await client.file("read", path=f"odd/{name}")).payload == b"odd"
+    assert spell(f"odd/{name}") in listed
+    for said in {f"odd/{name}", spell(f"odd/{name}")}:
+        assert (await client.file("read", path=said)).payload == b"odd"
     result = await client.run("import sys; print(open(sys.argv[1]).read(), end='')", args=[f"odd/{name}"])
     assert result.out == b"odd"
 
 
-async def test_name_that_is_not_utf8_does_not_break_the_list(client: Client, workspace: Path) -> None:
-    (workspace / "raw").mkdir(exist_ok=True)
-    (workspace / "raw" / os.fsdecode(b"\xff.txt")).write_text("1")
-    entries = (await client.file("list", path="raw")).header["entries"]
-    assert [entry["path"] for entry in entries] == ["raw/\ufffd.txt"]
-    assert (await client.file("read", path="raw/\udcff.txt")).payload == b"1"
+@pytest.mark.parametrize(
+    ("name", "spelled"),
+    [
+        (b"caf\xe9.csv", r"caf\xe9.csv"),
+        (b"line\nbreak.txt", r"line\x0abreak.txt"),
+        (rb"caf\xe9.csv", r"caf\x5cxe9.csv"),
+        (b"\xff/\x7f", r"\xff/\x7f"),
+    ],
+)
+async def test_what_a_list_names_can_be_read_moved_and_deleted_by_that_name(
+    client: Client, workspace: Path, name: bytes, spelled: str
+) -> None:
+    folder = workspace / "raw"
+    file = folder / os.fsdecode(name)
+    file.parent.mkdir(parents=True)
+    file.write_text("1")
+    entries = (await client.file("list", path="raw", recursive=True)).header["entries"]
+    [listed] = [entry["path"] for entry in entries if entry["kind"] == "file"]
+    assert listed == f"raw/{spelled}"
+    run = await client.run(f"open({os.fsencode(file)!r}, 'a').write('2')")
+    assert [artifact["path"] for artifact in run.end["artifacts"]] == [listed]
+    assert (await client.file("read", path=listed)).payload == b"12"
+    assert (await client.file("stat", path=listed)).header["path"] == listed
+    await client.file("move", path=listed, destination=f"{listed}2")
+    assert file.with_name(f"{file.name}2").read_text() == "12"
+    await client.file("write", b"3", path=listed, last=True)
+    assert file.read_text() == "3"
+    for path in (listed, f"{listed}2"):
+        await client.file("delete", path=path)
+    shutil.rmtree(folder)
 
 
 @pytest.mark.claim("list_files")

@@ -15,10 +15,10 @@ from typing import Any, Final
 
 from sandpod_runner.files.operations import PARTIAL, Listing
 from sandpod_runner.files.walk import Walk
-from sandpod_runner.files.workspace import shown
 from sandpod_runner.limits.threads import in_thread
 from sandpod_runner.protocol.errors import Refusal
 from sandpod_runner.protocol.messages import HIDDEN
+from sandpod_runner.protocol.paths import spell
 
 COARSE: Final = 5
 """CLOCK_REALTIME_COARSE of Linux, for which `time` has no name."""
@@ -163,4 +163,4 @@ def _put(table: dict[str, int], name: str, value: int) -> None:
 
 
 def _entry(path: str, info: os.stat_result) -> dict[str, Any]:
-    return {"path": shown(path), "size": info.st_size, "mtime": info.st_mtime}
+    return {"path": spell(path), "size": info.st_size, "mtime": info.st_mtime}

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sandpod_runner.files.walk import Walk
-from sandpod_runner.files.workspace import Workspace, reopen, shown
+from sandpod_runner.files.workspace import Workspace, reopen
 from sandpod_runner.protocol.errors import Refusal
 from sandpod_runner.protocol.fields import flag, whole
 from sandpod_runner.protocol.messages import FILE_PART, HIDDEN
+from sandpod_runner.protocol.paths import spell
 
 DEFAULT_ENTRIES: Final = 1000
 MAX_ENTRIES: Final = 10_000
@@ -169,7 +170,7 @@ class Files:
 def _entry(path: str, info: os.stat_result) -> dict[str, Any]:
     kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
     kind = kinds.get(stat.S_IFMT(info.st_mode), "other")
-    return {"path": shown(path), "kind": kind, "size": info.st_size, "mtime": info.st_mtime}
+    return {"path": spell(path), "kind": kind, "size": info.st_size, "mtime": info.st_mtime}
 
 
 def _there(name: str, folder: int) -> bool:

@@ -21,6 +21,7 @@ from sandpod_runner.limits.threads import in_thread
 from sandpod_runner.protocol.errors import Refusal, refusal_of
 from sandpod_runner.protocol.fields import request_id
 from sandpod_runner.protocol.frames import Frame
+from sandpod_runner.protocol.paths import unspell
 
 if TYPE_CHECKING:
     from sandpod_runner.files.archives import Archives
@@ -110,7 +111,7 @@ class FileServer:
 
     def _do(self, number: int, fields: dict[str, Any], payload: bytes) -> Reply | Refusal | None:
         try:
-            return self._carry_out(number, fields, payload)
+            return self._carry_out(number, fields | _unspelled(fields), payload)
         except Refusal as refusal:
             return refusal
         except OSError as error:
@@ -143,3 +144,8 @@ class FileServer:
 
     def _full(self) -> bool:
         return len(self._waiting) >= MAX_WAITING or self._bytes >= MAX_WAITING_BYTES
+
+
+def _unspelled(fields: dict[str, Any]) -> dict[str, str]:
+    paths = {name: fields.get(name) for name in ("path", "destination")}
+    return {name: unspell(path) for name, path in paths.items() if isinstance(path, str)}

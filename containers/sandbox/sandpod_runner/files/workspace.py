@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from sandpod_runner.protocol.errors import Refusal
 from sandpod_runner.protocol.messages import HIDDEN
+from sandpod_runner.protocol.paths import unspell
 
 _OUTSIDE: Final = "The path leads out of the workspace."
 _RESERVED: Final = f"The folder {HIDDEN} is the sandbox's own: use another name."
@@ -94,12 +95,15 @@ class Workspace:
     def folder_path(self, path: Any) -> str:
         """Return the real path of a folder, to start a program in.
 
+        Args:
+            path: The folder, as it is spelled in a frame.
+
         Raises:
             Refusal: invalid_path, also where it is no folder.
             OSError: There is none.
         """
         self.restore()
-        fd = self.open_folder(path)
+        fd = self.open_folder(unspell(path) if isinstance(path, str) else path)
         try:
             return _location(fd)
         finally:
@@ -176,8 +180,3 @@ def reopen(fd: int, flags: int) -> int:
 
 def _location(fd: int) -> str:
     return os.readlink(f"/proc/self/fd/{fd}")
-
-
-def shown(name: str) -> str:
-    """Return a file's name as text that any JSON reader takes: bytes that are not UTF-8 become U+FFFD."""
-    return os.fsencode(name).decode("utf-8", "replace")

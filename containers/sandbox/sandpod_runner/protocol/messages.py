@@ -66,7 +66,7 @@ variables. Processes that a cell starts and leaves live until the context ends, 
 after the cell's end is read and forgotten, while threads' output goes to the current cell. `restart` ends the process,
 with the cell that it runs; the next cell begins a new one. max_rss_bytes of a cell is the peak of its context so far.
 
-File operations (paths relative to the workspace, or absolute inside it):
+File operations (paths relative to the workspace, or absolute inside it, spelled as `paths` says, here and in `artifacts`):
 
 | op | fields | reply |
 |---|---|---|

@@ -59,6 +59,11 @@ class Cell(Protocol):
 class Launcher(Protocol):
     """What makes sandboxes. Its errors are `SandpodError`s."""
 
+    @property
+    def image(self) -> str | None:
+        """What stands for an image: what sandboxes run on, in words."""
+        ...
+
     async def start(self) -> None:
         """Open what it needs, and prove that sandboxes can be had."""
         ...
@@ -147,7 +152,7 @@ class InProcessBackend:
 
     async def templates(self) -> tuple[TemplateInfo, ...]:
         """Return the one template."""
-        return (TemplateInfo(name=self._terms.template, languages=self._terms.languages),)
+        return (TemplateInfo(name=self._terms.template, languages=self._terms.languages, image=self._launcher.image),)
 
     async def claim(self, request: ClaimRequest) -> SandboxRecord:
         """Give the caller a sandbox that is Ready; see `base.Backend.claim`."""
@@ -241,7 +246,8 @@ class InProcessBackend:
             cell = await self._launcher.launch(may_make=may_make)
             if cell is None:
                 raise cold_starts.pool_exhausted(self._terms.template, request.network, chosen=self._terms.cold_start)
-            record = self._ledger.add(request, self._terms.template, lifetime, self._clock())
+            source = (self._terms.template, self._launcher.image)
+            record = self._ledger.add(request, source, lifetime, self._clock())
         self._cells[record.name] = cell
         self._watchers[record.name] = asyncio.create_task(self._watch(record.name, cell))
         self._changed.set()
