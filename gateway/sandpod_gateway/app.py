@@ -35,6 +35,7 @@ from sandpod_gateway.http.session_limits import Places
 from sandpod_gateway.http.transports import Transports
 from sandpod_gateway.mcp.server import create_mcp
 from sandpod_gateway.mcp.services import Parts
+from sandpod_gateway.mcp.toolsets import chosen_toolsets
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.packages.installer import Installer
 from sandpod_gateway.periodic import every
@@ -107,7 +108,8 @@ class Gateway:
         except SandpodError as error:
             logger.warning("the templates can't be listed: %s", error)
             templates = ()  # the rest of it is still worth knowing
-        return capabilities(self._settings, self._backend.kind, templates)
+        toolsets = chosen_toolsets(self._settings.toolsets)
+        return capabilities(self._settings, self._backend.kind, templates, toolsets=toolsets)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -167,7 +169,12 @@ class Gateway:
         places = Places(per_owner=limits.max_sessions_per_owner, in_all=limits.max_sessions, metrics=self.metrics)
         requests = Requests(per_owner=limits.max_requests_per_owner, metrics=self.metrics)
         transports = Transports(
-            self.mcp, hosts=hosts, origins=settings.allowed_origins or None, places=places, requests=requests
+            self.mcp,
+            hosts=hosts,
+            origins=settings.allowed_origins or None,
+            places=places,
+            requests=requests,
+            allow_query_key=settings.auth.allow_query_key,
         )
         return Starlette(
             routes=[

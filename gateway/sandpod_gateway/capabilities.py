@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from sandpod_gateway.api.run_results import Language
+from sandpod_gateway.api.toolsets import ALL
 from sandpod_gateway.backends.base import TemplateInfo
 from sandpod_gateway.files.service import MAX_ENTRIES, MAX_READ
-from sandpod_gateway.mcp.toolsets import ALL
 from sandpod_gateway.settings import Settings
 from sandpod_runner.protocol import messages as protocol
 
@@ -30,13 +30,14 @@ def facts(settings: Settings) -> dict[str, str]:
     }
 
 
-def capabilities(settings: Settings, kind: str, templates: Iterable[TemplateInfo]) -> str:
+def capabilities(settings: Settings, kind: str, templates: Iterable[TemplateInfo], *, toolsets: frozenset[str]) -> str:
     """Return limits, languages, templates and network profiles as JSON. Sizes in bytes, times in seconds.
 
     Args:
         settings: The settings.
         kind: The backend's kind.
         templates: The templates that there are.
+        toolsets: The toolsets that the caller may use.
     """
     limits = settings.limits
     backend = settings.kubernetes if kind == "kubernetes" else settings.local
@@ -44,7 +45,7 @@ def capabilities(settings: Settings, kind: str, templates: Iterable[TemplateInfo
     return json.dumps(
         {
             "backend": kind,
-            "toolsets": {"on": sorted(settings.toolsets), "off": sorted(ALL - settings.toolsets)},
+            "toolsets": {"on": sorted(toolsets), "off": sorted(ALL - toolsets)},
             "languages": list(Language),
             "contexts": {"languages": [Language.PYTHON, Language.JAVASCRIPT], "max_per_sandbox": protocol.MAX_CONTEXTS},
             "templates": {"default": template, "available": [_template(each) for each in templates]},

@@ -1,4 +1,4 @@
-"""`sandpod keys create`: makes an API key and the entry that a server knows it by. Called by `cli.py`."""
+"""`sandpod keys create`: makes an API key, and the entry by which a server recognizes it."""
 
 import argparse
 import json
@@ -7,12 +7,13 @@ import sys
 import tempfile
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import yaml
 from pydantic import ValidationError
 
 from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.api.toolsets import ToolsetName, expanded
 from sandpod_gateway.auth.api_keys import KeyEntry, KeyFile, make_key, read_keys
 from sandpod_gateway.errors import StartError
 
@@ -26,6 +27,7 @@ def add_parser(commands: Any) -> None:
     create.add_argument("--user", required=True, help="whose key it is; sandboxes belong to users")
     create.add_argument("--name", default="default", help="what it is for")
     create.add_argument("--days", type=int, default=None, help="days until it expires; without it, never")
+    create.add_argument("--tools", default=None, help="toolsets that it may use, as core,files; without it, all")
     create.add_argument("--file", type=Path, default=None, help="key file to add it to; without it, it is printed")
     create.add_argument("--output", choices=("text", "json"), default="text", help="form of what is printed")
 
@@ -38,12 +40,18 @@ def run(arguments: argparse.Namespace, now: datetime) -> None:
     """
     if arguments.days is not None and arguments.days < 1:
         raise StartError(ErrorCode.INVALID_ARGUMENT, "--days is at least 1.", next_step="Correct it.")
+    tools = None if arguments.tools is None else [name.strip() for name in arguments.tools.split(",")]
     try:
-        key, entry = make_key(user=arguments.user, name=arguments.name, days=arguments.days, now=now)
+        if tools is not None:
+            expanded(tools)
+        key, entry = make_key(user=arguments.user, name=arguments.name, days=arguments.days, now=now, tools=tools)
     except ValidationError as error:
         raise StartError(
             ErrorCode.INVALID_ARGUMENT, "User and name have 1 to 128 characters.", next_step="Correct them."
         ) from error
+    except ValueError as error:
+        names = ", ".join(get_args(ToolsetName))
+        raise StartError(ErrorCode.INVALID_ARGUMENT, str(error), next_step=f"Toolsets are: {names}.") from error
     if arguments.file is not None:
         _add(arguments.file, entry)
     sys.stdout.write(_told(key, entry, arguments))

@@ -22,13 +22,13 @@ from pydantic_settings import (
 
 from sandpod_api.fields import DAY
 from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.api.toolsets import ALL, ToolsetName, expanded
 from sandpod_gateway.backends.factory import BackendKind
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from sandpod_gateway.backends.local.settings import LocalSettings
 from sandpod_gateway.errors import StartError
 from sandpod_gateway.limits import RunLimits
 from sandpod_gateway.mcp.compat.settings import CompatSettings, from_environment
-from sandpod_gateway.mcp.toolsets import ALL, ToolsetName, expanded
 from sandpod_gateway.packages.settings import PackageSettings
 
 
@@ -41,6 +41,13 @@ class AuthSettings(BaseModel):
         Path | None,
         Field(description="File of hashed API keys; read again when it changes. Needed unless host is loopback."),
     ] = None
+    allow_query_key: Annotated[
+        bool,
+        Field(
+            description="Whether a key may stand in the address (?api_key=KEY), for clients that can send no header. "
+            "Proxies log addresses."
+        ),
+    ] = False
 
 
 class TlsSettings(BaseModel):

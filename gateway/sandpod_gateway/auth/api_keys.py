@@ -20,6 +20,7 @@ from mcp.server.auth.provider import AccessToken as SdkToken
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.api.toolsets import ToolsetName
 from sandpod_gateway.errors import StartError
 
 logger = logging.getLogger(__name__)
@@ -49,6 +50,9 @@ class KeyEntry(BaseModel):
     hash: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$", description="SHA-256 of the key.")]
     created: AwareDatetime
     expires: AwareDatetime | None = None
+    tools: Annotated[
+        list[ToolsetName] | None, Field(min_length=1, description="Toolsets that the key may use; default: all.")
+    ] = None
 
     def is_valid(self, now: datetime) -> bool:
         """Return whether it may be used."""
@@ -73,7 +77,9 @@ def key_id(stored: str) -> bytes:
     return bytes.fromhex(stored.removeprefix("sha256:"))[:KEY_ID_BYTES]
 
 
-def make_key(*, user: str, name: str, days: int | None, now: datetime) -> tuple[str, KeyEntry]:
+def make_key(
+    *, user: str, name: str, days: int | None, now: datetime, tools: list[str] | None = None
+) -> tuple[str, KeyEntry]:
     """Return a new key, which nothing keeps, and the entry that stands for it.
 
     Args:
@@ -81,13 +87,23 @@ def make_key(*, user: str, name: str, days: int | None, now: datetime) -> tuple[
         name: What it is for.
         days: Days until it expires, or None for never.
         now: The time.
+        tools: Toolsets that it may use, or None for all.
 
     Raises:
-        pydantic.ValidationError: User or name is empty or too long.
+        pydantic.ValidationError: User or name is empty or too long, or a toolset is unknown.
     """
     key = KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
     expires = now + timedelta(days=days) if days is not None else None
-    entry = KeyEntry(name=name, user=user, hash=hash_key(key), created=now.replace(microsecond=0), expires=expires)
+    entry = KeyEntry.model_validate(
+        {
+            "name": name,
+            "user": user,
+            "hash": hash_key(key),
+            "created": now.replace(microsecond=0),
+            "expires": expires,
+            "tools": tools,
+        }
+    )
     return key, entry
 
 
@@ -160,7 +176,14 @@ class KeyVerifier(TokenVerifier):
             return None
         expires = int(entry.expires.timestamp()) if entry.expires is not None else None
         # The token's place holds the hash: whatever logs an AccessToken must not log a key.
-        return AccessToken(token=entry.hash, client_id=entry.user, scopes=[], subject=entry.user, expires_at=expires)
+        return AccessToken(
+            token=entry.hash,
+            client_id=entry.user,
+            scopes=[],
+            subject=entry.user,
+            expires_at=expires,
+            claims={"tools": entry.tools},
+        )
 
     async def follow(self) -> None:
         """Read the file again if it has changed. To be called again and again; raises what `reload` does."""

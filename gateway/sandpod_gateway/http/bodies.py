@@ -1,6 +1,6 @@
 """Reads the body of each MCP request over HTTP, within bounds, before anything parses it.
 
-Middleware of both of `transports.py`'s apps, behind their check of keys: who has none is refused without being read.
+A caller without a valid key is refused unread.
 """
 
 import asyncio
@@ -16,12 +16,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from sandpod_gateway import message_bounds as messages
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.http.session_limits import owner_in, refused
+from sandpod_gateway.http.callers import owner_in
+from sandpod_gateway.http.refusals import refused
 from sandpod_gateway.metrics import Metrics
 
 BODY_SECONDS: Final = 60.0  # for a body of 4 MiB over half a megabit a second
 MAX_BODIES: Final = 64 * 2**20  # bytes of one caller's requests that are under way; each is kept until its answer
-_RETRY_SECONDS: Final = 1
+_RETRY: Final = {"retry-after": "1"}
 
 
 class Requests:
@@ -98,7 +99,7 @@ class BoundedBodies:
         try:
             self._requests.enter(owner)
         except SandpodError as error:
-            await refused(error, _RETRY_SECONDS)(scope, receive, send)
+            await refused(error, headers=_RETRY)(scope, receive, send)
             return
         try:
             answer = await self._read(owner, scope, receive, body)
@@ -119,7 +120,7 @@ class BoundedBodies:
         except TimeoutError:
             return Response(status_code=HTTPStatus.REQUEST_TIMEOUT, headers={"connection": "close"})
         except SandpodError as error:
-            return refused(error, _RETRY_SECONDS)
+            return refused(error, headers=_RETRY)
         refusal = messages.refusal(bytes(body)) if complete else messages.too_large(bytes(body))
         if refusal is None:
             return None

@@ -1,6 +1,6 @@
 """What clients can read without a tool call: the files of a sandbox. And the prompt that explains the tools to a model.
 
-Registered by `server.py`. A refusal is the protocol's error, with the same sentence as a tool's.
+A refusal is the protocol's error, with the same sentence as a tool's.
 """
 
 import mimetypes
@@ -10,6 +10,7 @@ from fastmcp import FastMCP
 from fastmcp.exceptions import ResourceError
 from fastmcp.resources import ResourceContent, ResourceResult
 
+from sandpod_gateway.api.toolsets import Toolset
 from sandpod_gateway.auth.api_keys import current_owner
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.service import Files
@@ -19,6 +20,8 @@ MAX_BYTES: Final = 512 * 1024
 """Largest file that is read as a resource: as base64, once, it stays below the 1 MiB that clients take."""
 
 FILES_URI: Final = "sandpod://sandboxes/{sandbox}/files/{path*}"
+FILES_TOOLSET: Final[Toolset] = "core"
+"""The toolset of read_file, with which the resource is on and off."""
 
 _GUIDE: Final = """\
 Work with Sandpod like this.

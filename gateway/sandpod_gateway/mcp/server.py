@@ -6,6 +6,7 @@ from typing import Final
 from fastmcp import FastMCP
 from fastmcp.server.auth import TokenVerifier
 
+from sandpod_gateway.api.toolsets import ALL
 from sandpod_gateway.files.artifacts import Artifacts
 from sandpod_gateway.mcp import resources
 from sandpod_gateway.mcp.call_bounds import BoundedCalls
@@ -59,8 +60,8 @@ def create_mcp(
     )
     mcp.add_middleware(BoundedCalls(max_calls, parts.metrics))
     mcp.add_middleware(BadArguments(parts.metrics))
+    mcp.add_middleware(ToolSelection(toolsets or ALL, parts.metrics))
     if toolsets:
-        mcp.add_middleware(ToolSelection(toolsets, parts.metrics))
         _add_tools(Toolbox(mcp, parts.metrics, facts), parts)
     resources.register(mcp, parts.files, parts.metrics)
     registry.register(mcp, parts, compat)

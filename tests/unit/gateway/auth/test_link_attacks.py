@@ -69,7 +69,7 @@ async def attacked(folder: Path, *users: str) -> AsyncIterator[Victim]:
     entries = [entry for _, entry in made]
     write_keys(path, *entries)
     auth = AuthSettings(keys_file=path if users else None)
-    gateway = Gateway(Settings(backend="fake", auth=auth), FakeBackend())
+    gateway = Gateway(Settings(auth=auth), FakeBackend())
     app = gateway.http_app()
     async with (
         gateway.running(),

@@ -40,7 +40,7 @@ class Peer:
 @asynccontextmanager
 async def serving() -> AsyncIterator[tuple[httpx2.AsyncClient, Callable[[bytes], Any]]]:
     """Serve; gives a client, and what opens a connection and sends bytes over it."""
-    settings = Settings(backend="fake")
+    settings = Settings()
     async with (
         AsyncExitStack() as stack,
         listening(Gateway(settings, FakeBackend()), settings) as address,

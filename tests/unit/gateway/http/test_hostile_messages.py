@@ -56,7 +56,7 @@ class Place:
 
 @asynccontextmanager
 async def serving(**limits: int) -> AsyncIterator[Place]:
-    settings = Settings(backend="fake", limits=LimitSettings(**limits))
+    settings = Settings(limits=LimitSettings(**limits))
     gateway = Gateway(settings, FakeBackend())
     async with (
         listening(gateway, settings) as address,
@@ -196,7 +196,7 @@ async def test_a_call_too_many_is_refused_where_calls_outlive_their_requests() -
         begun.set()
 
     forever = "import time\nprint('begun', flush=True)\nfor i in range(1000000):\n    time.sleep(0.01)"
-    gateway = Gateway(Settings(backend="fake", limits=LimitSettings(max_requests_per_owner=1)), FakeBackend())
+    gateway = Gateway(Settings(limits=LimitSettings(max_requests_per_owner=1)), FakeBackend())
     async with gateway.running(), Client(gateway.mcp) as client:
         call = asyncio.create_task(client.call_tool("run_python_code", {"code": forever}, progress_handler=note))
         await asyncio.wait_for(begun.wait(), PATIENCE)
