@@ -49,24 +49,42 @@ test-contract: setup ## Runs the tests of the gateway with real sandboxes on thi
 test-runner: setup ## Runs the tests of the runner, by itself and in real sandboxes on this machine
 	@$(BIN)/pytest tests/contract/runner
 
+.PHONY: test-clients
+test-clients: setup .build/clients/.done ## Runs the examples of other libraries, with a stand-in for the model
+	@$(BIN)/pytest tests/clients
+
+# An environment of their own, since these libraries bring an MCP client that is not this project's.
+.build/clients/.done: requirements/clients.lock
+	@$(PYTHON) -m venv --clear .build/clients
+	@.build/clients/bin/python -m pip install --quiet --require-hashes --requirement $<
+	@touch $@
+
 .PHONY: setup
 setup: ## Makes .venv with all that development needs, pinned by requirements/dev.lock
 	@tools/setup.sh dev
 
 .PHONY: check
-check: setup ## Checks style, types, layers and the length of modules
+check: setup ## Checks style, types, layers, the length of modules and the documentation
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python tools/line_limits.py
+	$(BIN)/python tools/pages.py --check
+	$(BIN)/zensical build --strict
+
+.PHONY: docs
+docs: setup ## Writes the generated parts of README and docs/, and builds the site into .build/site
+	$(BIN)/python tools/pages.py
+	$(BIN)/zensical build --strict
 
 .PHONY: lint
 lint: check ## The same as check
 
 .PHONY: generate
-generate: setup ## Writes the generated files anew: CRDs, manifests, the values' schema
+generate: setup ## Writes the generated files anew: CRDs, manifests, the values' schema, parts of README and docs/
 	$(BIN)/python tools/generate.py
+	$(BIN)/python tools/pages.py
 
 .PHONY: verify
 verify: setup ## Fails when a generated file is not what `make generate` writes
@@ -159,5 +177,5 @@ cluster-down: ## Deletes the kind cluster KIND_CLUSTER
 
 .PHONY: clean
 clean: ## Removes all that these commands made here: environment, builds, caches (not the cluster)
-	rm -rf .venv .build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv .build .cache dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find operator gateway containers tests tools -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -86,14 +86,14 @@ contract() {
 # Tests that bring an operator or namespaces of their own, or none: the installed parts may come and go beside them.
 apart=(tests/e2e/test_{admission,claim_storm,claims,crds,rbac,runtime_faults,stalled_watches}.py tests/e2e/test_operator_*.py)
 # What it does is felt in the whole cluster.
-alone=(tests/e2e/test_policies_ignored.py)
+alone=(tests/e2e/test_{policies_ignored,upgrade}.py)
 
 e2e-apart() {
   SANDPOD_TEST_KUBERNETES=1 .venv/bin/pytest tests/chart "${apart[@]}" "$@"
 }
 
 e2e-together() {
-  helm test sandpod --namespace $NAMESPACE --timeout 3m --logs
+  helm test sandpod --namespace $NAMESPACE --timeout 3m
   SANDPOD_TEST_KUBERNETES=1 .venv/bin/pytest tests/e2e "${apart[@]/#/--ignore=}" "${alone[@]/#/--ignore=}" "$@"
 }
 

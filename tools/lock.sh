@@ -22,6 +22,11 @@ compile run --extra node --group build --constraints requirements/dev.lock
 compile gateway --extra kubernetes --extra node --constraints requirements/dev.lock
 compile operator --extra operator --constraints requirements/dev.lock
 
+# Libraries that agents are written with, which examples are tried with: their MCP client is not the project's.
+"$tool/bin/uv" pip compile requirements/clients.in --quiet --universal --python-version 3.11 --generate-hashes \
+  --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" ${UPGRADE:+--upgrade} \
+  --output-file requirements/clients.lock
+
 # The sandbox image's own libraries: for its one Python version, and known to nothing of this project. Those that tests
 # use are the same there.
 "$tool/bin/uv" pip compile containers/sandbox/requirements.in --quiet --python-version 3.11 --generate-hashes \

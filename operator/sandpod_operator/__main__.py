@@ -1,18 +1,27 @@
 """`python -m sandpod_operator`: read the settings, set up logging, run. Nothing is decided here."""
 
+import argparse
 import asyncio
 import sys
+from pathlib import Path
 
 from pydantic import ValidationError
 
 from sandpod_operator.logs import configure
-from sandpod_operator.settings import OperatorSettings
+from sandpod_operator.settings import OperatorSettings, SettingsFileError, load
 
 
-def read_settings() -> OperatorSettings | None:
-    """Return the settings of the environment, or None after saying on standard error what is wrong with them."""
+def read_settings(config: Path | None = None) -> OperatorSettings | None:
+    """Return the settings, or None after saying on standard error what is wrong with them.
+
+    Args:
+        config: The settings file, if there is one.
+    """
     try:
-        return OperatorSettings()
+        return load(config)
+    except SettingsFileError as error:
+        sys.stderr.write(f"sandpod-operator: {error}\n")
+        return None
     except ValidationError as error:
         for problem in error.errors():
             name = "_".join(["SANDPOD_OPERATOR", *(str(part).upper() for part in problem["loc"])])
@@ -22,7 +31,9 @@ def read_settings() -> OperatorSettings | None:
 
 def main() -> None:
     """Run the operator and end the process with its exit code."""
-    settings = read_settings()
+    parser = argparse.ArgumentParser(prog="sandpod-operator", description="Keep sandboxes as their resources say.")
+    parser.add_argument("--config", type=Path, help="settings file (YAML); SANDPOD_OPERATOR_... takes precedence")
+    settings = read_settings(parser.parse_args().config)
     if settings is None:
         sys.exit(2)
     configure(settings.log_format, settings.log_level)

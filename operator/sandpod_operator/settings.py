@@ -1,16 +1,26 @@
-"""The operator's settings: one frozen model, read once in `__main__` from the environment, passed by keyword.
+"""The operator's settings: one frozen model, read once in `__main__`, passed by keyword.
 
-Every field is `SANDPOD_OPERATOR_<NAME>` in the environment. No other module reads the environment.
+Every field is `SANDPOD_OPERATOR_<NAME>` in the environment, which takes precedence over the settings file. No other
+module reads the environment.
 """
 
 import importlib.metadata
 import os
 import secrets
 import socket
-from typing import Annotated, Literal, Self
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
 
+import yaml
 from pydantic import Field, field_validator, model_validator
-from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    InitSettingsSource,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
 
 from sandpod_api.names import is_dns_label
 
@@ -179,3 +189,39 @@ class OperatorSettings(BaseSettings):
         if self.heartbeat_timeout <= self.heartbeat_interval:
             raise ValueError("heartbeat_timeout must be longer than heartbeat_interval")
         return self
+
+
+class SettingsFileError(Exception):
+    """The settings file can't be read."""
+
+
+def load(config: Path | None) -> OperatorSettings:
+    """Return the settings of the environment and of a file.
+
+    Args:
+        config: The file (YAML), if there is one.
+
+    Raises:
+        pydantic.ValidationError: They contradict the schema.
+        SettingsFileError: The file can't be read.
+    """
+    values = {} if config is None else _read(config)
+
+    class _Sources(OperatorSettings):
+        @classmethod
+        def settings_customise_sources(
+            cls, settings_cls: type[BaseSettings], *_: PydanticBaseSettingsSource, **__: PydanticBaseSettingsSource
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            return EnvSettingsSource(settings_cls), InitSettingsSource(settings_cls, values)
+
+    return _Sources()
+
+
+def _read(config: Path) -> dict[str, Any]:
+    try:
+        values = yaml.safe_load(config.read_bytes())
+    except (OSError, yaml.YAMLError) as error:
+        raise SettingsFileError(f"{config} can't be read: {error}") from error
+    if not isinstance(values, dict):
+        raise SettingsFileError(f"{config} must be a YAML mapping of settings")
+    return values

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from sandpod_gateway.auth.api_keys import KeyFile
@@ -11,6 +10,7 @@ from sandpod_gateway.settings import Settings, load
 from support.chart.render import Manifest, only, render
 
 HASH = f"sha256:{'a' * 64}"
+TEST = "sandpod-gateway-test"
 ONE_KEY = (
     "auth.keys[0].name=laptop",
     "auth.keys[0].user=alice",
@@ -19,9 +19,9 @@ ONE_KEY = (
 )
 
 
-def settings(tmp_path: Path, *values: str) -> Settings:
+def settings(tmp_path: Path, *values: str, files: tuple[Path, ...] = ()) -> Settings:
     """Return the settings that the gateway reads out of the ConfigMap."""
-    config = only(render(*values), "ConfigMap", "sandpod-gateway-config")
+    config = only(render(*values, files=files), "ConfigMap", "sandpod-gateway-config")
     file = tmp_path / "config.yaml"
     file.write_text(config["data"]["config.yaml"], encoding="utf-8")
     return load(None, config=file, program="sandpod serve")
@@ -47,8 +47,11 @@ def test_gateway_takes_the_settings_that_the_chart_writes(tmp_path: Path) -> Non
 
 
 def test_config_values_reach_the_gateway_beside_those_of_the_chart(tmp_path: Path) -> None:
-    found = settings(tmp_path, "gateway.config.limits.code_bytes=2000000", "gateway.config.kubernetes.warm_streams=0")
-    assert found.limits.code_bytes == 2_000_000
+    values = tmp_path / "values.yaml"
+    # As a file, since `--set` gives helm another type of number.
+    values.write_text("gateway: {config: {limits: {code_bytes: 2000000, output_bytes: 2147483648}}}", encoding="utf-8")
+    found = settings(tmp_path, "gateway.config.kubernetes.warm_streams=0", files=(values,))
+    assert (found.limits.code_bytes, found.limits.output_bytes) == (2_000_000, 2_147_483_648)
     assert found.kubernetes.warm_streams == 0
     assert found.kubernetes.namespace == "sandpod-sandboxes"
 
@@ -111,39 +114,13 @@ def test_certificate_turns_gateway_and_probes_to_https(tmp_path: Path) -> None:
     assert found.tls.key == Path(mounts["tls"], "tls.key")
     schemes = {container[f"{probe}Probe"]["httpGet"]["scheme"] for probe in ("startup", "readiness", "liveness")}
     assert schemes == {"HTTPS"}
+    assert only(render(*values), "Service", "sandpod-gateway")["spec"]["ports"][0]["appProtocol"] == "https"
 
 
 def test_probes_ask_for_the_process_or_for_the_cluster_by_what_follows() -> None:
     container = pod()["spec"]["containers"][0]
     assert container["livenessProbe"]["httpGet"]["path"] == "/healthz"
     assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
-
-
-def test_there_is_no_ingress_unless_it_is_asked_for() -> None:
-    assert not [m for m in render() if m["kind"] == "Ingress"]
-
-
-@pytest.mark.parametrize(("secret", "scheme"), [("cert", "https"), ("", "http")])
-def test_links_lead_to_the_ingress(tmp_path: Path, secret: str, scheme: str) -> None:
-    values = ("ingress.enabled=true", "ingress.host=run.example.com", f"ingress.tls.secretName={secret}")
-    assert settings(tmp_path, *values).links.public_url == f"{scheme}://run.example.com"
-    (rule,) = only(render(*values), "Ingress", "sandpod-gateway")["spec"]["rules"]
-    assert "/files" in [path["path"] for path in rule["http"]["paths"]]
-
-
-# T27
-def test_ingress_has_tls_and_lets_long_silent_streams_through() -> None:
-    values = ("ingress.enabled=true", "ingress.host=run.example.com", "ingress.tls.secretName=cert")
-    ingress = only(render(*values), "Ingress", "sandpod-gateway")
-    annotations = ingress["metadata"]["annotations"]
-    assert int(annotations["nginx.ingress.kubernetes.io/proxy-read-timeout"]) >= 3600
-    assert annotations["nginx.ingress.kubernetes.io/proxy-buffering"] == "off"
-    assert ingress["spec"]["tls"] == [{"hosts": ["run.example.com"], "secretName": "cert"}]
-    (rule,) = ingress["spec"]["rules"]
-    assert rule["host"] == "run.example.com"
-    backend = {"service": {"name": "sandpod-gateway", "port": {"name": "http"}}}
-    assert [path["path"] for path in rule["http"]["paths"]] == ["/mcp", "/files", "/archives", "/healthz"]
-    assert all(path["backend"] == backend for path in rule["http"]["paths"])
 
 
 def test_service_leads_to_the_port_that_the_gateway_listens_on() -> None:
@@ -157,10 +134,16 @@ def test_service_leads_to_the_port_that_the_gateway_listens_on() -> None:
 
 def test_helm_test_gets_a_key_only_if_one_is_named() -> None:
     def environment(*values: str) -> dict[str, Any]:
-        container = only(render(*values), "Pod", "sandpod-gateway-test")["spec"]["containers"][0]
+        container = only(render(*values), "Pod", TEST)["spec"]["containers"][0]
         return {variable["name"]: variable for variable in container["env"]}
 
     assert environment()["SANDPOD_TEST_URL"]["value"] == "http://sandpod-gateway.sandpod.svc:8000"
     assert "SANDPOD_TEST_KEY" not in environment()
     named = environment("tests.keySecret=probe")["SANDPOD_TEST_KEY"]
     assert named["valueFrom"] == {"secretKeyRef": {"name": "probe", "key": "key"}}
+
+
+def test_helm_test_runs_where_the_gateway_may_and_leaves_nothing_when_it_passed() -> None:
+    made = only(render("gateway.tolerations[0].operator=Exists", "gateway.nodeSelector.pool=a"), "Pod", TEST)
+    assert (made["spec"]["tolerations"], made["spec"]["nodeSelector"]) == ([{"operator": "Exists"}], {"pool": "a"})
+    assert made["metadata"]["annotations"]["helm.sh/hook-delete-policy"] == "before-hook-creation,hook-succeeded"

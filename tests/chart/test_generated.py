@@ -1,36 +1,22 @@
 """Generated files are what the types and the chart say now, and a change of either is noticed."""
 
-import importlib.util
 import shutil
 from pathlib import Path
-from types import ModuleType
 
-import pytest
 import yaml
 
+import chart_readme
+import generate
 from support.chart.render import CHART, ROOT
 
 
-@pytest.fixture(scope="module")
-def generate() -> ModuleType:
-    """tools/ is a folder of programs, no package: the program is loaded by its path."""
-    spec = importlib.util.spec_from_file_location("generate", ROOT / "tools" / "generate.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_generated_files_are_up_to_date(generate: ModuleType) -> None:
+def test_generated_files_are_up_to_date() -> None:
     assert generate.differences(ROOT) == []
 
 
-def test_edited_file_is_noticed(generate: ModuleType, tmp_path: Path) -> None:
+def test_edited_file_is_noticed(tmp_path: Path) -> None:
     for folder in ("charts", "manifests"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
-    (tmp_path / "operator").mkdir()
-    shutil.copy(ROOT / "operator" / "reasons.md", tmp_path / "operator")
     with (tmp_path / "manifests" / "install.yaml").open("a", encoding="utf-8") as file:
         file.write("# edited\n")
     (diff,) = generate.differences(tmp_path)
@@ -54,3 +40,35 @@ def test_chart_and_manifests_have_the_same_crds() -> None:
     in_chart = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in (CHART / "crds").glob("*.yaml")]
     alone = list(yaml.safe_load_all((ROOT / "manifests" / "crds.yaml").read_text(encoding="utf-8")))
     assert sorted(c["metadata"]["name"] for c in in_chart) == sorted(c["metadata"]["name"] for c in alone)
+
+
+def test_changed_crd_has_another_digest() -> None:
+    digests = [
+        each["metadata"]["annotations"]["sandpod.dev/spec-digest"] for each in generate.definitions_of_resources()
+    ]
+    assert len(set(digests)) == len(digests)
+    in_chart = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in (CHART / "crds").glob("*.yaml")]
+    assert sorted(c["metadata"]["annotations"]["sandpod.dev/spec-digest"] for c in in_chart) == sorted(digests)
+
+
+def test_readme_of_the_chart_has_every_value_with_a_comment() -> None:
+    text = """# Head.
+
+# One.
+one: 1
+# A map.
+map:
+  # Two.
+  two: {"a": "b|c"}
+  list: []
+other: {x: 1}
+"""
+    page = chart_readme.page(text)
+    assert page.partition("|---|---|---|\n")[2].splitlines() == [
+        "| `one` | `1` | One. |",
+        "| `map` |  | A map. |",
+        r'| `map.two` | `{"a": "b\|c"}` | Two. |',
+        "| `map.list` | `[]` |  |",
+        '| `other` | `{"x": 1}` |  |',
+    ]
+    assert "\nHead.\n" in page

@@ -1,11 +1,14 @@
 """The operator as the chart installs it, and what it finds in the sandboxes' namespace."""
 
 import json
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+import yaml
 
 from sandpod_api.types import SandboxPool, SandboxTemplate, parse_quantity
-from sandpod_operator.settings import OperatorSettings
+from sandpod_operator.settings import OperatorSettings, load
 from support.chart.render import Manifest, only, render
 
 
@@ -15,37 +18,65 @@ def container(*values: str) -> Manifest:
     return found
 
 
-def settings(monkeypatch: pytest.MonkeyPatch, *values: str) -> OperatorSettings:
-    for variable in container(*values)["env"]:
-        # The pod's address is put in by Kubernetes.
-        monkeypatch.setenv(variable["name"], variable.get("value", "10.244.0.9").replace("$(POD_IP)", "10.244.0.9"))
-    return OperatorSettings()
+def config(*values: str, files: tuple[Path, ...] = ()) -> str:
+    text: str = only(render(*values, files=files), "ConfigMap", "sandpod-operator-config")["data"]["config.yaml"]
+    return text
 
 
-def test_operator_takes_the_environment_that_the_chart_gives_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = settings(monkeypatch)
+@pytest.fixture
+def settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., OperatorSettings]:
+    """Reads what the operator reads in its pod: the ConfigMap, and the environment."""
+
+    def read(*values: str, files: tuple[Path, ...] = ()) -> OperatorSettings:
+        for variable in container(*values)["env"]:
+            # The pod's address is put in by Kubernetes.
+            given = variable.get("value", "10.244.0.9").replace("$(POD_IP)", "10.244.0.9")
+            monkeypatch.setenv(variable["name"], given)
+        file = tmp_path / "config.yaml"
+        file.write_text(config(*values, files=files), encoding="utf-8")
+        return load(file)
+
+    return read
+
+
+def test_operator_takes_the_settings_that_the_chart_gives_it(settings: Callable[..., OperatorSettings]) -> None:
+    found = settings()
     assert found.namespaces == ("sandpod-sandboxes",)
     assert found.namespace == "sandpod"
     assert found.log_format == "json"
     assert found.peer == f"10.244.0.9:{found.http_port}"
     assert found.http_port == container()["ports"][0]["containerPort"] == 8081
+    mounts = {mount["mountPath"] for mount in container()["volumeMounts"]}
+    assert container()["command"] == ["sandpod-operator", "--config", "/etc/sandpod/config.yaml"]
+    assert "/etc/sandpod/config.yaml" in mounts
 
 
-def test_config_values_reach_the_operator(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = settings(monkeypatch, "operator.config.cluster_dns=10.0.0.10:53", "operator.config.resync_interval=60")
+def test_config_values_reach_the_operator(settings: Callable[..., OperatorSettings], tmp_path: Path) -> None:
+    values = tmp_path / "values.yaml"
+    # As a file, since `--set` gives helm another type of number.
+    values.write_text("operator: {config: {retention: 1000000, probe_interval: 2147483648}}", encoding="utf-8")
+    found = settings("operator.config.cluster_dns=10.0.0.10:53", "operator.config.resync_interval=60", files=(values,))
     assert (found.cluster_dns, found.resync_interval) == ("10.0.0.10:53", 60)
+    assert (found.retention, found.probe_interval) == (1_000_000, 2_147_483_648)
+
+
+def test_peer_of_the_values_takes_the_place_of_the_operators_own_pod() -> None:
+    assert not [v for v in container("operator.config.peer=10.0.0.1:80")["env"] if v["name"] == "SANDPOD_OPERATOR_PEER"]
+    assert "peer: 10.0.0.1:80" in config("operator.config.peer=10.0.0.1:80")
+
+
+def test_changed_setting_makes_new_pods() -> None:
+    def checksum(*values: str) -> str:
+        template = only(render(*values), "Deployment", "sandpod-operator")["spec"]["template"]
+        text: str = template["metadata"]["annotations"]["checksum/config"]
+        return text
+
+    assert checksum("operator.config.log_level=DEBUG") != checksum()
 
 
 def test_runner_of_foreign_images_comes_from_the_sandboxes_image() -> None:
-    values = ("sandboxes.image.registry=r.example", "sandboxes.image.tag=v7")
-    given = {v["name"]: v.get("value") for v in container(*values)["env"]}
-    assert given["SANDPOD_OPERATOR_RUNNER_IMAGE"] == "r.example/sandpod/sandbox:v7"
-
-
-def test_every_environment_variable_of_the_operator_is_one_that_it_reads() -> None:
-    known = {f"SANDPOD_OPERATOR_{name.upper()}" for name in OperatorSettings.model_fields}
-    given = {v["name"] for v in container()["env"] if v["name"].startswith("SANDPOD_")}
-    assert given <= known
+    given = yaml.safe_load(config("sandboxes.image.registry=r.example", "sandboxes.image.tag=v7"))
+    assert given["runner_image"] == "r.example/sandpod/sandbox:v7"
 
 
 def test_probes_and_metrics_are_on_the_health_port() -> None:
@@ -142,8 +173,7 @@ def test_each_more_namespace_has_all_that_the_first_one_has_but_the_gateway() ->
         *("Namespace", "ResourceQuota", "LimitRange", "NetworkPolicy", "Role", "RoleBinding")
     }
     assert of("team-a", more) == of("team-b", more) == kept
-    told = next(e["value"] for e in container(more)["env"] if e["name"] == "SANDPOD_OPERATOR_NAMESPACES")
-    assert told == "sandpod-sandboxes,team-a,team-b"
+    assert yaml.safe_load(config(more))["namespaces"] == ["sandpod-sandboxes", "team-a", "team-b"]
     [binding] = [m for m in render(more) if m["kind"] == "ValidatingAdmissionPolicyBinding"]
     [matched] = binding["spec"]["matchResources"]["namespaceSelector"]["matchExpressions"]
     assert matched["values"] == ["sandpod-sandboxes", "team-a", "team-b"]

@@ -1,5 +1,7 @@
 """What the chart allows: pods that a restricted namespace takes, and roles with nothing more than is used."""
 
+import re
+
 import pytest
 import yaml
 
@@ -7,18 +9,18 @@ from sandpod_api import names
 from sandpod_api.types import NetworkProfile
 from sandpod_gateway.backends.kubernetes.preflight import RIGHTS
 from sandpod_operator.manifests.pod import build_pod
-from support.chart.render import CHART, KUBERNETES, Manifest, helm, only, pod_specs, render
+from support.chart.render import CHART, KUBERNETES, Manifest, helm, only, pod_specs, render, template
 from support.operator.world import a_sandbox, a_template, settings
 
 SANDBOXES = "sandpod-sandboxes"
-WITH_ALL = ("ingress.enabled=true", "ingress.host=x.example", "tls.secretName=t", "tests.keySecret=k")
+WITH_ALL = ("ingress.enabled=true", "ingress.hosts={x.example}", "tls.secretName=t", "tests.keySecret=k")
 
 
 def roles() -> list[Manifest]:
     return [m for m in render() if m["kind"] == "Role"]
 
 
-# T38
+@pytest.mark.promise("pod-security")
 @pytest.mark.parametrize("values", [(), WITH_ALL], ids=["defaults", "all"])
 def test_every_pod_meets_pod_security_restricted_and_has_a_read_only_root(values: tuple[str, ...]) -> None:
     specs = dict(pod_specs(render(*values)))
@@ -86,7 +88,14 @@ def test_gateway_may_read_and_patch_the_secret_of_links_and_create_none() -> Non
 
 def test_two_renders_are_the_same() -> None:
     first, second = (
-        helm("template", "sandpod", str(CHART), *KUBERNETES, "--set", "ingress.enabled=true,ingress.host=x")
+        helm(
+            "template",
+            "sandpod",
+            str(CHART),
+            *KUBERNETES,
+            "--set",
+            "ingress.enabled=true,ingress.hosts={x.example.com}",
+        )
         for _ in range(2)
     )
     assert first.returncode == 0
@@ -120,7 +129,7 @@ def test_each_role_is_bound_to_the_one_account_of_its_name() -> None:
         assert binding["subjects"] == [{"kind": "ServiceAccount", "name": account, "namespace": "sandpod"}]
 
 
-# T38
+@pytest.mark.promise("pod-security")
 def test_sandbox_namespace_is_restricted_and_closed_for_every_pod() -> None:
     namespace = only(render(), "Namespace", SANDBOXES)
     assert {
@@ -131,6 +140,33 @@ def test_sandbox_namespace_is_restricted_and_closed_for_every_pod() -> None:
     assert [policy["spec"] for policy in policies] == [{"podSelector": {}, "policyTypes": ["Ingress", "Egress"]}]
     # The operator keeps a policy of its own by server-side apply; one name for both would make them fight.
     assert policies[0]["metadata"]["name"] != names.POLICY_DENY_ALL
+
+
+def test_namespaces_and_the_policy_that_closes_them_outlive_the_release_unless_asked_for() -> None:
+    def kept(*values: str) -> set[str]:
+        policy = {"helm.sh/resource-policy": "keep"}
+        return {m["kind"] for m in render(*values) if policy.items() <= m["metadata"].get("annotations", {}).items()}
+
+    assert kept() == {"Namespace", "NetworkPolicy"}
+    assert kept("sandboxes.keepNamespaces=false") == set()
+    policies = [m for m in render() if m["kind"] == "NetworkPolicy" and "annotations" in m["metadata"]]
+    assert [policy["metadata"]["namespace"] for policy in policies] == [SANDBOXES]
+
+
+def test_injectors_are_kept_out_of_the_sandboxes_and_no_label_weakens_pod_security() -> None:
+    metadata = only(render(), "Namespace", SANDBOXES)["metadata"]
+    assert (metadata["labels"]["istio-injection"], metadata["annotations"]["linkerd.io/inject"]) == (
+        "disabled",
+        "disabled",
+    )
+    place = "sandboxes.namespaceLabels"
+    changed = only(
+        render(f"{place}.team=a", f"{place}.istio-injection=null", rf"{place}.pod-security\.kubernetes\.io/enforce=b"),
+        "Namespace",
+        SANDBOXES,
+    )["metadata"]["labels"]
+    assert (changed["team"], changed["pod-security.kubernetes.io/enforce"]) == ("a", "restricted")
+    assert "istio-injection" not in changed
 
 
 def test_policies_open_the_gateway_for_clients_and_both_for_dns_and_the_api_server_only() -> None:
@@ -205,6 +241,29 @@ def test_each_rule_says_what_is_wrong_and_what_must_be() -> None:
         assert "exceeded quota" not in rule["message"]
 
 
+def test_runtime_classes_of_the_templates_and_those_of_the_values_are_allowed() -> None:
+    def rule(field: str, *values: str) -> str:
+        rules = only(render(*values), "ValidatingAdmissionPolicy", POLICY)["spec"]["validations"]
+        [found] = [rule["expression"] for rule in rules if field in rule["expression"]]
+        return str(found)
+
+    assert rule("runtimeClassName").endswith(" in ['gvisor','kata']")
+    values = ("sandboxes.templates.vm.runtimeClassName=kata-qemu", "sandboxes.admissionPolicy.runtimeClassNames={own}")
+    assert rule("runtimeClassName", *values).endswith(" in ['own','kata-qemu']")
+    assert rule("priorityClassName").endswith(" in []")
+    allowed = "sandboxes.admissionPolicy.priorityClassNames={batch}"
+    assert rule("priorityClassName", allowed).endswith(" in ['batch']")
+
+
+def test_containers_of_a_pod_are_those_of_the_operators_and_no_other() -> None:
+    made = a_template(runner="Injected", image="ruby:3.3", runtimeClassName="gvisor")
+    spec = build_pod(a_sandbox(), made, NetworkProfile(name="none"), settings())["spec"]
+    rules = only(render(), "ValidatingAdmissionPolicy", POLICY)["spec"]["validations"]
+    [rule] = [rule for rule in rules if "c.name in [" in rule["expression"]]
+    named = re.findall(r"'(\w+)'", rule["expression"])
+    assert sorted(named) == sorted(each["name"] for each in (*spec["containers"], *spec["initContainers"]))
+
+
 def test_labels_that_must_stay_are_those_of_the_operators_pods() -> None:
     pod = build_pod(a_sandbox(), a_template(), NetworkProfile(name="none"), settings())
     rules = only(render(), "ValidatingAdmissionPolicy", POLICY)["spec"]["validations"]
@@ -229,8 +288,8 @@ def test_policy_can_be_left_out() -> None:
 
 def test_cluster_scoped_objects_of_two_releases_have_different_names() -> None:
     def names_of(release: str, namespace: str) -> set[str]:
-        done = helm("template", release, str(CHART), "--namespace", namespace, *KUBERNETES)
-        objects = [m for m in yaml.safe_load_all(done.stdout) if m and m["kind"].startswith("ValidatingAdmission")]
+        printed = template(release=release, namespace=namespace)
+        objects = [m for m in yaml.safe_load_all(printed) if m and m["kind"].startswith("ValidatingAdmission")]
         return {m["metadata"]["name"] for m in objects}
 
     found = [

@@ -38,6 +38,7 @@ def codes(results: list[SandboxRecord | BaseException]) -> list[ErrorCode]:
     return [result.code for result in results if isinstance(result, SandpodError)]
 
 
+@pytest.mark.claim("create_sandbox")
 @keeps("claim:ready")
 async def test_a_claim_returns_a_ready_record_with_all_that_was_asked_for(backend: Backend, owner: str) -> None:
     record = await backend.claim(ClaimRequest(owner=owner, session="one", ttl=600, idle_timeout=60))
@@ -89,6 +90,7 @@ async def test_a_claim_of_what_there_is_not_is_refused_and_leaves_nothing(
     assert await backend.list(owner) == []
 
 
+@pytest.mark.claim("run_python_code(cold_start)", "create_sandbox(cold_start)")
 @keeps("claim:warm-only")
 async def test_a_claim_may_rule_a_cold_start_out(backend: Backend, owner: str) -> None:
     request = ClaimRequest(owner=owner, cold_start=False)
@@ -116,7 +118,7 @@ async def test_a_cold_start_that_the_server_does_not_make_is_refused(warm_only: 
     assert await warm_only.list(owner) == []
 
 
-# T26
+@pytest.mark.promise("sessions-bounded")
 @keeps("claim:limit")
 async def test_a_claim_over_the_limit_is_refused_until_a_sandbox_is_closed(narrow: Backend, owner: str) -> None:
     first = await narrow.claim(ClaimRequest(owner=owner))
@@ -181,6 +183,7 @@ async def test_a_session_can_be_claimed_anew_after_a_delete(backend: Backend, ow
     assert second.name != first.name
 
 
+@pytest.mark.claim("close_sandbox")
 @keeps("delete:stream")
 async def test_deleting_a_sandbox_ends_its_streams_and_runs(backend: Backend, owner: str) -> None:
     record = await backend.claim(ClaimRequest(owner=owner))
@@ -191,6 +194,7 @@ async def test_deleting_a_sandbox_ends_its_streams_and_runs(backend: Backend, ow
         await peer.ended()
 
 
+@pytest.mark.claim("create_sandbox(lifetime)", "create_sandbox(lifetime.ttl)", "create_sandbox.expires_at")
 @keeps("expiry:ttl")
 async def test_a_sandbox_ends_after_its_ttl_and_says_so(backend: Backend, owner: str, case: Case) -> None:
     request = ClaimRequest(owner=owner, session="one", ttl=case.short, idle_timeout=case.short)
@@ -203,7 +207,8 @@ async def test_a_sandbox_ends_after_its_ttl_and_says_so(backend: Backend, owner:
     assert (await backend.claim(ClaimRequest(owner=owner, session="one"))).name != record.name
 
 
-# T26
+@pytest.mark.promise("sessions-bounded")
+@pytest.mark.claim("create_sandbox(lifetime.idle_timeout)")
 @keeps("expiry:idle")
 async def test_a_sandbox_that_is_not_used_ends_after_its_idle_timeout(backend: Backend, owner: str, case: Case) -> None:
     record = await backend.claim(ClaimRequest(owner=owner, ttl=600, idle_timeout=case.short))
@@ -214,6 +219,7 @@ async def test_a_sandbox_that_is_not_used_ends_after_its_idle_timeout(backend: B
         await peer.ended()
 
 
+@pytest.mark.claim("create_sandbox(lifetime.idle_timeout)", "create_sandbox.expires_at")
 @keeps("expiry:touch")
 async def test_a_sandbox_that_is_used_outlives_its_idle_timeout(backend: Backend, owner: str, case: Case) -> None:
     record = await backend.claim(ClaimRequest(owner=owner, ttl=600, idle_timeout=2 * case.short))
@@ -228,7 +234,7 @@ async def test_a_sandbox_that_is_used_outlives_its_idle_timeout(backend: Backend
     assert still.status == "Ready"
 
 
-# T20
+@pytest.mark.promise("idle")
 @keeps("expiry:busy")
 async def test_a_sandbox_with_a_background_run_is_not_idle_until_the_runs_timeout(
     backend: Backend, owner: str, case: Case
@@ -247,6 +253,7 @@ async def test_a_sandbox_with_a_background_run_is_not_idle_until_the_runs_timeou
     assert still.status == "Ready"
 
 
+@pytest.mark.claim("create_sandbox.status")
 @keeps("lost:record")
 async def test_a_sandbox_whose_runner_ends_is_failed_and_can_be_replaced(
     backend: Backend, owner: str, case: Case
@@ -350,6 +357,7 @@ async def test_closing_a_stream_wakes_its_reader_and_refuses_writes(backend: Bac
     await stream.close()
 
 
+@pytest.mark.claim("create_sandbox")
 @keeps("files:apart")
 async def test_a_sandbox_does_not_see_anothers_files(backend: Backend, owner: str) -> None:
     first = await backend.claim(ClaimRequest(owner=owner))
@@ -367,6 +375,7 @@ async def test_a_started_backend_says_that_it_works(backend: Backend, case: Case
     assert all(count >= 0 for count in backend.warm().values())
 
 
+@pytest.mark.claim("create_sandbox(template)")
 @keeps("state:templates")
 async def test_a_started_backend_tells_the_templates_that_claims_may_name(backend: Backend, owner: str) -> None:
     templates = {template.name: template for template in await backend.templates()}

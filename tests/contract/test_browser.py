@@ -103,7 +103,7 @@ async def link(served: Served, name: str) -> str:
     return url
 
 
-# T40
+@pytest.mark.promise("links", "no-script")
 @pytest.mark.parametrize("name", [*PAGES, *DISGUISED])
 async def test_file_that_a_sandbox_made_runs_no_script_in_a_browser(
     chromium: str, tmp_path: Path, elsewhere: Elsewhere, served: Served, name: str

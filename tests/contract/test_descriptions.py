@@ -1,7 +1,4 @@
-"""What descriptions of tools and arguments say, tried by a client in local sandboxes: one test for what goes together.
-
-`tests/claims.md` says which sentence is tried where.
-"""
+"""What descriptions of tools and arguments say, tried by a client in local sandboxes: one test for each topic."""
 
 import base64
 from collections.abc import AsyncIterator
@@ -39,6 +36,17 @@ async def caller() -> AsyncIterator[Caller]:
         yield Caller(client)
 
 
+@pytest.mark.claim(
+    "instructions",
+    "run_python_code",
+    "run_python_code(sandbox)",
+    "run_python_code(context)",
+    "run_js_code",
+    "run_shell_command",
+    "restart_context",
+    "create_sandbox",
+    "work_with_sandpod.text",
+)
 async def test_the_three_languages_share_files_and_keep_variables_in_contexts_alone(caller: Caller) -> None:
     first = await caller.call("run_python_code", code="open('/workspace/shared', 'w').write('p'); x = 1")
     again = await caller.call("run_python_code", code="print(x)")
@@ -55,6 +63,17 @@ async def test_the_three_languages_share_files_and_keep_variables_in_contexts_al
     assert (gone["stdout"], gone["context_state"]) == ("pjs False\n", "kept")
 
 
+@pytest.mark.claim(
+    "instructions",
+    "run_python_code",
+    "run_python_code(code)",
+    "run_python_code.result",
+    "run_js_code",
+    "run_js_code(code)",
+    "run_shell_command",
+    "run_shell_command(command)",
+    "work_with_sandpod.text",
+)
 @pytest.mark.parametrize(
     ("tool", "argument", "code"),
     [
@@ -71,6 +90,7 @@ async def test_failed_run_is_a_normal_result_and_only_what_is_printed_is_seen(
     assert told["result"] is None
 
 
+@pytest.mark.claim("run_shell_command", "run_shell_command(cwd)")
 async def test_shell_is_bash_where_there_is_one_and_begins_in_the_folder_that_is_named(caller: Caller) -> None:
     await caller.call("make_directory", path="deep/er")
     code = 'echo "${BASH_VERSION:+bash} $PWD $GIVEN"'
@@ -78,6 +98,15 @@ async def test_shell_is_bash_where_there_is_one_and_begins_in_the_folder_that_is
     assert told["stdout"] == "bash /workspace/deep/er 1\n"
 
 
+@pytest.mark.claim(
+    "run_shell_command(cwd)",
+    "start_run",
+    "start_run(code)",
+    "start_run(language)",
+    "read_run(run_id)",
+    "stop_run",
+    "work_with_sandpod.text",
+)
 async def test_background_run_of_each_language_ends_at_its_timeout_or_when_it_is_stopped(caller: Caller) -> None:
     for language, code in (
         ("python", "import os, sys; print(os.getcwd(), *sys.argv[1:], os.environ['E'], input())"),
@@ -107,6 +136,15 @@ async def test_background_run_of_each_language_ends_at_its_timeout_or_when_it_is
     assert (await caller.call("read_run", run_id=ordinary["run_id"]))["stdout"] == "by its name\n"
 
 
+@pytest.mark.claim(
+    "run_python_code(sandbox)",
+    "create_sandbox",
+    "create_sandbox.sandbox",
+    "list_sandboxes",
+    "get_sandbox",
+    "get_sandbox(sandbox)",
+    "close_sandbox",
+)
 async def test_sandbox_of_its_own_is_told_of_and_ended(caller: Caller) -> None:
     await caller.call("write_file", path="mine", text="1", overwrite=True)
     made = await caller.call("create_sandbox", lifetime={"ttl": 500, "idle_timeout": 400})
@@ -128,6 +166,26 @@ async def test_sandbox_of_its_own_is_told_of_and_ended(caller: Caller) -> None:
     assert (await caller.call("read_file", path="mine"))["content"] == "1"
 
 
+@pytest.mark.claim(
+    "list_files",
+    "list_files(path)",
+    "list_files(recursive)",
+    "list_files(limit)",
+    "list_files.truncated",
+    "read_file",
+    "read_file(path)",
+    "read_file(offset)",
+    "read_file(limit)",
+    "read_file(encoding)",
+    "read_file.encoding",
+    "read_file.truncated",
+    "stat_file",
+    "write_file",
+    "write_file(text)",
+    "write_file(content_base64)",
+    "read_artifact",
+    "read_artifact.encoding",
+)
 async def test_files_are_listed_read_and_looked_at_as_described(caller: Caller) -> None:
     await caller.call("write_file", path="f/text.txt", text="h\u00e9llo")
     await caller.call("write_file", path="f/sub/bytes.bin", content_base64="/wD+")
@@ -167,6 +225,18 @@ async def test_files_are_listed_read_and_looked_at_as_described(caller: Caller) 
     assert (left["encoding"], left["content"]) == ("base64", "/wA=")
 
 
+@pytest.mark.claim(
+    "write_file(overwrite)",
+    "upload_file",
+    "upload_file(path)",
+    "make_directory",
+    "move_file",
+    "move_file(source)",
+    "move_file(destination)",
+    "delete_file",
+    "delete_file(recursive)",
+    "work_with_sandpod.text",
+)
 async def test_files_are_put_moved_and_deleted_as_described(caller: Caller) -> None:
     assert (await caller.call("upload_file", filename="u.txt", text="1", path="up/here"))["path"] == "up/here/u.txt"
     again = {"filename": "u.txt", "content_base64": "Mg==", "path": "up/here"}
@@ -192,6 +262,7 @@ async def test_files_are_put_moved_and_deleted_as_described(caller: Caller) -> N
     assert (await caller.call("delete_file", path="up", recursive=True))["path"] == "up"
 
 
+@pytest.mark.claim("list_packages.packages.source", "work_with_sandpod", "work_with_sandpod.text")
 async def test_work_is_done_as_the_prompt_says(caller: Caller) -> None:
     await caller.call("write_file", path="data.csv", text="a\n1\n2\n", overwrite=True)
     failed = await caller.call("run_python_code", code="print(rows)")

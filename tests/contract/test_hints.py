@@ -77,6 +77,7 @@ async def place() -> AsyncIterator[Place]:
             yield Place(client, index, registry)
 
 
+@pytest.mark.claim("instructions", "run_python_code.hint", "install_packages(language)", "work_with_sandpod.text")
 async def test_missing_module_is_there_after_the_call_that_the_hint_names(place: Place) -> None:
     place.index.add("greet-me", "1.0")
     code = "import greet_me\nprint(greet_me.VERSION)"
@@ -102,6 +103,7 @@ async def test_missing_module_of_a_fresh_sandbox_comes_with_the_run_as_the_hint_
         assert (await run(code, packages=packages, fresh=True))["outcome"] == "ok"
 
 
+@pytest.mark.claim("list_packages")
 async def test_module_that_has_another_name_is_there_by_its_packages_name(place: Place) -> None:
     place.index.add("pymupdf", "1.0")
     failed = await place.python("import fitz")
@@ -112,6 +114,7 @@ async def test_module_that_has_another_name_is_there_by_its_packages_name(place:
     assert sources == sorted(sources, key=["installed", "image"].index), "those that were installed come first"
 
 
+@pytest.mark.claim("install_packages(language)")
 @pytest.mark.parametrize("how", ["run", "shell", "background"])
 async def test_missing_npm_package_is_there_after_the_call_that_the_hint_names(place: Place, how: str) -> None:
     name = f"@made/{how}"
@@ -211,6 +214,7 @@ async def test_full_folder_takes_files_again_when_some_are_deleted(place: Place)
     await place.call("delete_file", path="more.bin")
 
 
+@pytest.mark.claim("run_python_code.outcome", "run_python_code.hint")
 async def test_program_that_took_too_much_memory_works_in_parts(place: Place) -> None:
     failed = await place.python("data = bytearray(400 << 20)")
     assert failed["outcome"] == "out_of_memory"
@@ -218,6 +222,7 @@ async def test_program_that_took_too_much_memory_works_in_parts(place: Place) ->
     assert (await place.python("for _ in range(8):\n    data = bytearray(50 << 20)"))["outcome"] == "ok"
 
 
+@pytest.mark.claim("run_python_code(timeout)", "run_python_code.outcome")
 async def test_program_that_was_too_slow_ends_with_a_longer_timeout(place: Place) -> None:
     code = "import time; time.sleep(1.5); print('done')"
     failed = await place.python(code, timeout=0.5)

@@ -30,7 +30,7 @@ def peak(pid: int) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 
 
-# T21
+@pytest.mark.promise("uploads")
 async def test_large_file_passes_both_ways_and_costs_the_gateway_no_memory() -> None:
     sizes = ("--local.workspace-size", f"{SIZE + 50}Mi", "--local.memory", "2Gi")
     async with serving("--backend", "local", *sizes) as (url, pid), Client(url) as mcp, httpx2.AsyncClient() as http:
@@ -95,6 +95,7 @@ async def test_file_that_changes_while_it_is_sent_is_not_passed_off_as_whole() -
                 [piece async for piece in pieces]
 
 
+@pytest.mark.claim("fetch_workspace", "fetch_workspace.url")
 async def test_workspace_comes_as_one_archive() -> None:
     async with serving("--backend", "local") as (url, _), Client(url) as mcp, httpx2.AsyncClient() as http:
         command = "mkdir d; head -c 30M /dev/urandom > d/big; echo 1 > a; sha256sum < d/big"

@@ -13,6 +13,7 @@ from support.gateway.probes import Box
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.needs_userns]
 
 
+@pytest.mark.promise("local-apart")
 @pytest.mark.parametrize("attack", ATTACKS)
 async def test_program_that_attacks_the_runner_hurts_nobody(box: Box, victim: Box, attack: str) -> None:
     async with victim.talk() as peer:

@@ -26,12 +26,14 @@ SYSTEM = [
 ]
 
 
+@pytest.mark.promise("local-not-root")
 async def test_code_is_not_root_and_in_no_group_of_roots(box: Box) -> None:
     users, main_groups, groups = await box.look("tell([os.getresuid(), os.getresgid(), os.getgroups()])")
     assert (users, main_groups) == ([1000] * 3, [1000] * 3)
     assert 0 not in groups
 
 
+@pytest.mark.promise("local-not-root")
 async def test_code_has_no_capability_and_can_gain_none(box: Box) -> None:
     status = await box.look(
         "tell(dict(line.split(':\\t', 1) for line in open('/proc/self/status').read().splitlines()))"
@@ -40,6 +42,7 @@ async def test_code_has_no_capability_and_can_gain_none(box: Box) -> None:
     assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
 
 
+@pytest.mark.promise("local-files")
 @pytest.mark.parametrize("path", SYSTEM)
 async def test_nothing_of_the_system_can_be_written(box: Box, path: str) -> None:
     code = f"""
@@ -52,6 +55,7 @@ tell([trial(open, target, "w"), trial(os.chmod, path, 0o777)])
     assert changed in {"EROFS", "EPERM", "ENOENT"}
 
 
+@pytest.mark.promise("local-files")
 async def test_no_file_of_the_host_is_there(box: Box) -> None:
     with tempfile.NamedTemporaryFile(prefix="sandpod-host-") as file:
         paths = [file.name, "/etc/shadow", "/etc/ssh", "/etc/hostname", "/etc/resolv.conf", "/sys", "/run", "/boot"]
@@ -60,6 +64,7 @@ async def test_no_file_of_the_host_is_there(box: Box) -> None:
         assert await box.look(f"tell([path for path in {paths!r} if os.path.lexists(path)])") == []
 
 
+@pytest.mark.promise("local-files")
 async def test_a_home_shows_only_the_way_to_python(box: Box) -> None:
     code = f"""
 found = [os.path.join(folder, name) for home in ("/home", "/root") for folder, _, names in os.walk(home)
@@ -69,6 +74,7 @@ tell([path for path in found if not path.startswith({sys.base_prefix!r} + "/")][
     assert await box.look(code) == []
 
 
+@pytest.mark.promise("local-processes")
 async def test_nothing_of_the_gateways_environment_is_there(box: Box, secret: str) -> None:
     assert secret not in json.dumps(await box.look("tell(dict(os.environ))"))
     code = """
@@ -83,6 +89,7 @@ tell(seen)
     assert secret not in json.dumps(await box.look(code))
 
 
+@pytest.mark.promise("local-processes")
 async def test_code_inherits_no_open_file_but_its_own(box: Box) -> None:
     code = """
 links = {fd: os.readlink(f"/proc/self/fd/{fd}") for fd in "012"}
@@ -94,10 +101,21 @@ tell(links | {"all": sorted(int(fd) for fd in os.listdir("/proc/self/fd"))})
     assert all(links[fd].startswith(("pipe:", "/dev/null", "socket:")) for fd in "012")
 
 
+@pytest.mark.promise("local-network")
 async def test_there_is_no_interface_but_loopback(box: Box) -> None:
     assert set(await box.look("tell([name for _, name in socket.if_nameindex()])")) <= {"lo"}
 
 
+@pytest.mark.promise("local-network")
+@pytest.mark.claim(
+    "instructions",
+    "run_python_code",
+    "run_js_code",
+    "run_shell_command",
+    "create_sandbox(network)",
+    "create_sandbox.network",
+    "work_with_sandpod.text",
+)
 async def test_no_address_can_be_reached(box: Box) -> None:
     with closing(socket.create_server(("0.0.0.0", 0))) as server:
         port = server.getsockname()[1]
@@ -132,6 +150,7 @@ def _own_address() -> str:
         return str(probe.getsockname()[0])
 
 
+@pytest.mark.promise("local-network")
 async def test_abstract_sockets_of_the_host_do_not_exist(box: Box) -> None:
     name = f"\0sandpod-test-{os.getpid()}"
     with closing(socket.socket(socket.AF_UNIX)) as server:
@@ -141,6 +160,7 @@ async def test_abstract_sockets_of_the_host_do_not_exist(box: Box) -> None:
         assert await box.look(code) == "ECONNREFUSED"
 
 
+@pytest.mark.promise("local-syscalls")
 @pytest.mark.parametrize(
     ("attempt", "errors"),
     [
@@ -177,6 +197,7 @@ async def test_what_programs_do_not_need_is_refused(box: Box, attempt: str, erro
     assert await box.look(f"tell({attempt})") in errors
 
 
+@pytest.mark.promise("local-not-root")
 async def test_set_user_id_programs_give_no_rights(box: Box) -> None:
     code = """
 import shutil, subprocess
@@ -193,6 +214,7 @@ async def test_killing_process_one_does_nothing(box: Box) -> None:
     await box.answers()
 
 
+@pytest.mark.promise("local-processes")
 async def test_processes_of_the_host_are_invisible(box: Box) -> None:
     code = """
 tell([open(f"/proc/{pid}/cmdline").read() for pid in filter(str.isdecimal, os.listdir("/proc"))])
@@ -203,6 +225,7 @@ tell([open(f"/proc/{pid}/cmdline").read() for pid in filter(str.isdecimal, os.li
     assert await box.look(f"tell(trial(os.kill, {os.getpid()}, 0))") == "ESRCH"
 
 
+@pytest.mark.promise("local-files")
 async def test_no_other_folder_can_be_written(box: Box) -> None:
     code = """
 found = []
@@ -215,13 +238,14 @@ tell(found)
     assert await box.look(code) == ["/dev/shm"]
 
 
+@pytest.mark.promise("local-apart")
 async def test_another_sandboxs_files_are_invisible(box: Box, victim: Box) -> None:
     folders = ("/tmp", "/workspace", "/dev/shm")
     await victim.look(f"tell([trial(open, f + '/mine', 'w') for f in {folders!r}])")
     assert await box.look(f"tell([f for f in {folders!r} if os.path.exists(f + '/mine')])") == []
 
 
-# T23
+@pytest.mark.promise("no-escape")
 @pytest.mark.parametrize(
     "target", ["/etc/shadow", "/etc/passwd", "../../../etc/passwd", "/proc/1/environ", "/proc/self/root/etc/passwd"]
 )

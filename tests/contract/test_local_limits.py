@@ -15,6 +15,7 @@ pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.needs_userns
 MIB = 2**20
 
 
+@pytest.mark.promise("local-limits")
 async def test_a_fork_bomb_is_bounded_and_hurts_only_its_own_sandbox(box: Box, victim: Box) -> None:
     code = """
 import time
@@ -62,6 +63,7 @@ bomb()
     await victim.answers()
 
 
+@pytest.mark.promise("local-limits")
 async def test_a_memory_bomb_ends_its_own_run_only(box: Box, victim: Box) -> None:
     async with victim.talk() as peer:
         _, end = await peer.output("kept = []\nwhile True:\n    kept.append(b'x' * (4 << 20))")
@@ -113,6 +115,7 @@ for folder in range(10_000):
     await victim.answers()
 
 
+@pytest.mark.promise("local-limits")
 @pytest.mark.parametrize(
     ("folder", "limit"), [("/workspace", 32 * MIB), ("/tmp", 16 * MIB), ("/dev/shm", 16 * MIB), ("/var/tmp", 16 * MIB)]
 )
@@ -132,6 +135,7 @@ except OSError as error:
     await victim.answers()
 
 
+@pytest.mark.promise("local-limits")
 async def test_open_files_and_core_dumps_are_bounded(box: Box) -> None:
     code = """
 import resource

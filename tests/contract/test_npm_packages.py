@@ -51,6 +51,15 @@ async def place(*flags: str, server: tuple[str, ...] = FLAGS) -> AsyncIterator[P
                 await made.close()
 
 
+@pytest.mark.claim(
+    "install_packages",
+    "install_packages(packages)",
+    "install_packages.packages",
+    "install_packages.packages.name",
+    "install_packages.packages.version",
+    "install_packages.packages.sha256",
+    "install_packages.note",
+)
 async def test_package_with_what_it_depends_on_is_found_by_require_and_import_from_anywhere(
     server_flags: tuple[str, ...],
 ) -> None:
@@ -90,6 +99,7 @@ async def test_package_with_what_it_depends_on_is_found_by_require_and_import_fr
         assert (await here.call("list_files"))["entries"] == []
 
 
+@pytest.mark.claim("run_python_code(packages)")
 async def test_run_installs_what_it_names_and_second_sandbox_gets_it_from_the_cache(
     server_flags: tuple[str, ...],
 ) -> None:
@@ -145,6 +155,7 @@ async def test_same_installation_is_joined() -> None:
         assert (await waiting)["status"] == "success"
 
 
+@pytest.mark.promise("npm-packages")
 async def test_what_is_no_name_is_refused_before_anything_is_asked_or_made() -> None:
     names = (
         "git+ssh://x/y",
@@ -164,6 +175,7 @@ async def test_what_is_no_name_is_refused_before_anything_is_asked_or_made() -> 
         assert (await here.call("list_sandboxes"))["sandboxes"] == []
 
 
+@pytest.mark.promise("npm-packages")
 async def test_failures_are_told_apart() -> None:
     lists = ("--packages.npm.deny", '["bad*"]', "--packages.max-bytes", "300000", "--packages.npm.max-packages", "3")
     async with place(*lists) as here:
@@ -252,6 +264,8 @@ async def test_record_that_a_program_has_changed_does_not_widen_what_is_allowed(
         assert (await here.js("console.log(require('other').VERSION)"))["stdout"] == "1.0.0\n"
 
 
+@pytest.mark.promise("npm-packages")
+@pytest.mark.claim("install_packages", "install_packages.note")
 async def test_scripts_of_packages_are_not_run_which_is_told_and_files_stay_where_they_belong() -> None:
     async with place() as here:
         files = {f"package/../../../../../../../workspace/out{number}.txt": "1" for number in range(2)}

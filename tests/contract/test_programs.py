@@ -86,6 +86,16 @@ async def caller() -> AsyncIterator[Caller]:
         yield Caller(gateway, client)
 
 
+@pytest.mark.claim(
+    "instructions",
+    "start_run",
+    "start_run.run_id",
+    "start_run.state",
+    "read_run",
+    "read_run(cursor)",
+    "list_runs",
+    "work_with_sandpod.text",
+)
 async def test_a_background_run_is_begun_read_on_and_stopped(caller: Caller) -> None:
     run = await caller.call("start_run", code=LINES)
     first = await read_until(caller.call, run["run_id"], "line 0\n")
@@ -132,6 +142,13 @@ async def test_a_run_that_is_not_there_is_told(caller: Caller, run_id: str) -> N
         assert (await caller.call(tool, run_id=run_id))["error"] == ErrorCode.NOT_FOUND
 
 
+@pytest.mark.claim(
+    "run_shell_command",
+    "run_shell_command(command)",
+    "run_shell_command(language)",
+    "start_run(language)",
+    "work_with_sandpod.text",
+)
 async def test_a_language_of_the_settings_runs_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     strict = (
         '[{"name": "strict", "command": ["sh", "-eu", "{file}"]}, {"name": "no", "command": ["no-such", "{file}"]}]'
@@ -202,6 +219,7 @@ async def test_a_call_whose_stream_is_lost_with_its_first_frame_is_served_once(c
     assert "not known" in deleted["message"]
 
 
+@pytest.mark.claim("run_python_code(idempotency_key)")
 async def test_the_same_key_runs_once_and_tells_the_same_end(caller: Caller) -> None:
     code = "open('n', 'a').write('x')\nimport time\ntime.sleep(0.5)\nprint(len(open('n').read()))"
     await caller.python("1")
@@ -224,6 +242,9 @@ async def test_a_cancelled_call_with_a_key_ends_the_program(caller: Caller) -> N
     assert again["outcome"] == "cancelled"
 
 
+@pytest.mark.claim(
+    "run_python_code(context)", "run_python_code.result", "list_contexts", "restart_context", "restart_context(context)"
+)
 async def test_variables_stay_in_a_context_and_the_last_value_comes_back(caller: Caller) -> None:
     await caller.python("x = 20\ndef f(): return x * 2", context="c")
     result = await caller.python("f() + 2", context="c")
@@ -240,6 +261,7 @@ async def test_variables_stay_in_a_context_and_the_last_value_comes_back(caller:
     assert (await caller.call("restart_context", context="no-such"))["error"] == ErrorCode.NOT_FOUND
 
 
+@pytest.mark.claim("run_python_code.context_state")
 async def test_exit_timeout_and_await_keep_a_contexts_state(caller: Caller) -> None:
     await caller.python("x = 5\nimport asyncio, sys, time\nawait asyncio.sleep(0)", context="c")
     left = await caller.python("sys.exit(3)", context="c")
@@ -249,6 +271,7 @@ async def test_exit_timeout_and_await_keep_a_contexts_state(caller: Caller) -> N
     assert (await caller.python("print(x)", context="c"))["stdout"] == "5\n"
 
 
+@pytest.mark.claim("run_python_code(context)", "run_js_code")
 async def test_contexts_of_javascript_keep_variables_beside_those_of_python(caller: Caller) -> None:
     await caller.call("run_js_code", code="const x = { a: 20 }", context="js")
     result = await caller.call("run_js_code", code="const y: number = await x.a; ({ y })", context="js")
@@ -280,7 +303,8 @@ async def test_a_context_goes_with_no_fresh_sandbox(caller: Caller) -> None:
     assert (await caller.python("1", context="c", fresh=True))["error"] == ErrorCode.INVALID_ARGUMENT
 
 
-# T14
+@pytest.mark.promise("figures")
+@pytest.mark.claim("run_python_code")
 async def test_each_figure_comes_back_once_as_an_image(caller: Caller) -> None:
     first = await caller.python("import matplotlib.pyplot as plt; plt.plot([1, 2]); plt.show()")
     one = caller.pictures
@@ -299,6 +323,14 @@ async def test_a_table_comes_back_in_a_rich_form(caller: Caller) -> None:
     assert "<table" in json.dumps((await caller.python(code, context="c"))["result"])
 
 
+@pytest.mark.claim(
+    "run_python_code.displays",
+    "run_python_code.displays.mime_type",
+    "run_python_code.displays.text",
+    "run_python_code.displays_dropped",
+    "run_python_code.hint",
+    "read_run",
+)
 async def test_what_a_background_run_shows_comes_with_its_result_each_time_that_is_read(caller: Caller) -> None:
     code = (
         "import matplotlib.pyplot as plt\nplt.plot([1, 2]); plt.show()\nprint('drawn', flush=True)\n"
@@ -329,6 +361,7 @@ async def test_last_value_of_a_background_run_in_a_context_comes_with_its_result
     assert reading["result"]["displays_dropped"] == 0
 
 
+@pytest.mark.claim("run_python_code", "run_python_code.result")
 async def test_what_is_shown_in_a_context_and_its_value_come_back(caller: Caller) -> None:
     code = (
         "from PIL import Image\nimport pandas as pd\nfrom IPython.display import Markdown\n"
@@ -344,6 +377,7 @@ async def test_what_is_shown_in_a_context_and_its_value_come_back(caller: Caller
     assert (result["stderr"], result["hint"], result["displays_dropped"]) == ("", None, 0)
 
 
+@pytest.mark.claim("run_python_code(strip_ansi)")
 async def test_colours_are_stripped_on_request_also_from_a_background_run(caller: Caller) -> None:
     code = "print('\\x1b[1;31mred\\x1b[0m', '\\x1b]0;title\\x07plain')"
     assert (await caller.python(code))["stdout"] == "\x1b[1;31mred\x1b[0m \x1b]0;title\x07plain\n"
@@ -353,6 +387,7 @@ async def test_colours_are_stripped_on_request_also_from_a_background_run(caller
     assert read["stdout"] == "red plain\n"
 
 
+@pytest.mark.claim("start_run.sandbox")
 async def test_background_run_in_a_context_leaves_its_variables_there(caller: Caller) -> None:
     run = await caller.call("start_run", code="import os\nx = 41\nos.write(1, b'set\\n');", context="shared")
     read = await read_until(caller.call, run["run_id"])

@@ -1,6 +1,6 @@
 """What descriptions of the fields of results say, tried by a client in local sandboxes.
 
-`tests/claims.md` says which sentence is tried where; what other tests see by the way is not tried again here.
+What other tests see by the way is not tried again here.
 """
 
 import asyncio
@@ -59,6 +59,7 @@ def lines(start: int, size: int) -> str:
     return text[start - first * LINE :][:size]
 
 
+@pytest.mark.claim("run_python_code.duration_ms", "run_python_code.cpu_ms", "run_python_code.max_rss_bytes")
 async def test_time_processor_time_and_memory_are_those_of_the_program_and_its_children(caller: Caller) -> None:
     code = "import time\nstart = time.monotonic()\ntime.sleep(1)\nprint(time.monotonic() - start)"
     slept = await caller.python(code)
@@ -71,6 +72,14 @@ async def test_time_processor_time_and_memory_are_those_of_the_program_and_its_c
     assert 60 * MB <= busy["max_rss_bytes"] < 110 * MB, "the largest process, not all together"
 
 
+@pytest.mark.claim(
+    "run_python_code.sandbox",
+    "run_python_code.run_id",
+    "run_python_code.outcome",
+    "run_python_code.exit_code",
+    "run_python_code.signal",
+    "run_python_code.context",
+)
 async def test_end_of_a_run_is_told_by_outcome_exit_code_and_signal(caller: Caller) -> None:
     handle = (await caller.call("create_sandbox"))["sandbox"]
     seen = set()
@@ -90,6 +99,13 @@ async def test_end_of_a_run_is_told_by_outcome_exit_code_and_signal(caller: Call
     await caller.call("close_sandbox", sandbox=handle)
 
 
+@pytest.mark.claim(
+    "run_python_code.stdout",
+    "run_python_code.stdout_bytes",
+    "run_python_code.stdout_truncated",
+    "run_python_code.stderr",
+    "run_python_code.stderr_truncated",
+)
 @pytest.mark.parametrize(("stream", "other"), [("stdout", "stderr"), ("stderr", "stdout")])
 async def test_long_output_is_told_with_head_tail_and_size_of_its_own(caller: Caller, stream: str, other: str) -> None:
     code = f"import sys\nsys.{stream}.write('head' + 'x' * 300_000 + 'tail')\nsys.{other}.write('short')"
@@ -99,6 +115,18 @@ async def test_long_output_is_told_with_head_tail_and_size_of_its_own(caller: Ca
     assert (told[other], told[f"{other}_bytes"], told[f"{other}_truncated"]) == ("short", 5, False)
 
 
+@pytest.mark.claim(
+    "start_run.sandbox",
+    "start_run.state",
+    "read_run.stdout",
+    "read_run.stderr",
+    "read_run.cursor",
+    "read_run.result",
+    "list_runs.runs.background",
+    "list_runs.runs.context",
+    "list_runs.runs.outcome",
+    "list_contexts.contexts.state",
+)
 async def test_reading_goes_on_at_its_cursor_and_its_result_tells_what_it_leaves_out(caller: Caller) -> None:
     code = f"import sys\nsys.stderr.write('e')\nsys.stderr.flush()\n{WAIT_FOR.format('go')}print('late')"
     begun = await caller.call("start_run", code=code, context="told")
@@ -121,6 +149,7 @@ async def test_reading_goes_on_at_its_cursor_and_its_result_tells_what_it_leaves
     assert (listed["state"], listed["outcome"]) == ("ended", "ok")
 
 
+@pytest.mark.claim("read_run.dropped_bytes")
 async def test_output_that_is_no_longer_kept_is_counted_and_the_end_of_a_stopped_run_is_told(caller: Caller) -> None:
     size = 24 * 2**20
     own = (await caller.call("create_sandbox"))["sandbox"]  # what is kept of so much takes room in the workspace
@@ -141,6 +170,13 @@ async def test_output_that_is_no_longer_kept_is_counted_and_the_end_of_a_stopped
     await caller.call("close_sandbox", sandbox=own)
 
 
+@pytest.mark.claim(
+    "run_python_code.result",
+    "run_python_code.context_state",
+    "list_runs.runs.started_at",
+    "list_contexts.contexts.name",
+    "list_contexts.contexts.started_at",
+)
 async def test_context_tells_when_it_was_made_and_what_became_of_it(caller: Caller) -> None:
     before = datetime.now(UTC)
     assert (await caller.python("x = 1", context="own"))["context"] == "own"
@@ -163,6 +199,13 @@ async def test_context_tells_when_it_was_made_and_what_became_of_it(caller: Call
     assert (anew["outcome"], anew["context_state"], await context_state(caller, "own")) == ("ok", "lost", "idle")
 
 
+@pytest.mark.claim(
+    "run_python_code.displays",
+    "run_python_code.displays.index",
+    "run_python_code.displays.mime_type",
+    "run_python_code.displays.size",
+    "run_python_code.displays.text",
+)
 async def test_what_is_shown_is_told_in_order_with_its_size(caller: Caller) -> None:
     told = await caller.python(
         "display('h\u00e9', raw=False)\ndisplay({'text/html': '<b>'}, raw=True)", context="shows"
@@ -173,6 +216,7 @@ async def test_what_is_shown_is_told_in_order_with_its_size(caller: Caller) -> N
     ]
 
 
+@pytest.mark.claim("run_python_code.progress_dropped_bytes")
 async def test_output_that_a_client_did_not_take_is_counted_and_still_in_the_result(caller: Caller) -> None:
     taken: list[str] = []
     over = asyncio.Event()
@@ -195,6 +239,20 @@ async def test_output_that_a_client_did_not_take_is_counted_and_still_in_the_res
     assert sum(map(len, taken)) + told["progress_dropped_bytes"] == told["stdout_bytes"] == 4 * MB + 7
 
 
+@pytest.mark.claim(
+    "create_sandbox.sandbox",
+    "create_sandbox.name",
+    "create_sandbox.status",
+    "create_sandbox.reason",
+    "create_sandbox.message",
+    "create_sandbox.template",
+    "create_sandbox.image",
+    "create_sandbox.network",
+    "create_sandbox.created_at",
+    "create_sandbox.last_activity_at",
+    "create_sandbox.expires_at",
+    "create_sandbox.age_seconds",
+)
 async def test_sandbox_tells_what_it_is_and_how_long_it_has_been_used(caller: Caller) -> None:
     before, begun = datetime.now(UTC), time.monotonic()
     made = await caller.call("create_sandbox", name="mine", lifetime={"ttl": 3000, "idle_timeout": 500})
@@ -220,6 +278,7 @@ async def test_sandbox_tells_what_it_is_and_how_long_it_has_been_used(caller: Ca
         await caller.call("close_sandbox", sandbox=name)
 
 
+@pytest.mark.claim("run_python_code.error", "run_python_code.message")
 async def test_sandbox_that_has_ended_tells_why(caller: Caller) -> None:
     told = await caller.call("create_sandbox", lifetime={"ttl": 1})
     while told["status"] == "Ready":
@@ -230,6 +289,7 @@ async def test_sandbox_that_has_ended_tells_why(caller: Caller) -> None:
     assert (refused["message"][-1], refused["next"][-1]) == (".", ".")
 
 
+@pytest.mark.claim("create_sandbox.running")
 async def test_runs_that_calls_wait_for_are_counted_and_the_others_are_listed(caller: Caller) -> None:
     handle = (await caller.call("create_sandbox"))["sandbox"]
 
@@ -249,6 +309,13 @@ async def test_runs_that_calls_wait_for_are_counted_and_the_others_are_listed(ca
     await caller.call("close_sandbox", sandbox=handle, force=True)
 
 
+@pytest.mark.claim(
+    "run_python_code.artifacts.path",
+    "run_python_code.artifacts.mime_type",
+    "list_files.entries.kind",
+    "list_files.entries.modified_at",
+    "list_files.truncated",
+)
 async def test_files_are_told_by_what_they_are(caller: Caller) -> None:
     code = "import os\nos.makedirs('kinds/d')\nos.mkfifo('kinds/o')\nos.symlink('d', 'kinds/s')\n"
     await caller.python(f"{code}open('kinds/t.csv', 'w').write('a,b')\nos.utime('kinds/t.csv', (0, 1_000_000_000))")
@@ -269,6 +336,18 @@ async def test_files_are_told_by_what_they_are(caller: Caller) -> None:
     await caller.call("delete_file", path="kinds", recursive=True)
 
 
+@pytest.mark.claim(
+    "read_file.encoding",
+    "read_file.offset",
+    "read_file.bytes",
+    "read_file.size",
+    "read_file.truncated",
+    "write_file.sha256",
+    "upload_file.size",
+    "upload_file.sha256",
+    "upload_file.url",
+    "upload_file.expires_at",
+)
 async def test_content_is_told_with_its_place_sizes_and_hash(caller: Caller) -> None:
     data = "h\u00e9llo".encode()
     written = await caller.call("write_file", path="content.txt", text="h\u00e9llo")
@@ -282,6 +361,7 @@ async def test_content_is_told_with_its_place_sizes_and_hash(caller: Caller) -> 
         assert (read["size"], read["truncated"], read["encoding"]) == (6, truncated, "utf-8")
 
 
+@pytest.mark.claim("move_file.source", "move_file.destination")
 @pytest.mark.parametrize("root", ["", "/workspace/", "./x/../"])
 async def test_paths_are_told_relative_to_the_workspace_however_they_are_given(caller: Caller, root: str) -> None:
     assert (await caller.call("make_directory", path=f"{root}rel"))["path"] == "rel"
@@ -299,6 +379,7 @@ async def test_paths_are_told_relative_to_the_workspace_however_they_are_given(c
     assert (await caller.call("delete_file", path=f"{root}rel", recursive=True))["path"] == "rel"
 
 
+@pytest.mark.claim("create_link.method", "create_link.url", "create_link.expires_at", "fetch_workspace.url")
 async def test_links_tell_what_they_allow_and_until_when(caller: Caller) -> None:
     before = datetime.now(UTC)
     get = await caller.call("create_link", path="l.txt", expires=600)
@@ -317,6 +398,7 @@ async def test_links_tell_what_they_allow_and_until_when(caller: Caller) -> None
         assert (await http.get(whole["url"])).content.startswith(b"\x1f\x8b")
 
 
+@pytest.mark.claim("run_python_code.artifacts.url", "read_artifact.content", "read_artifact.truncated")
 async def test_artifact_tells_whether_it_goes_on_and_how_the_rest_is_had(caller: Caller) -> None:
     text = lines(0, 200_000)
     code = f"open('long.txt', 'w').write(''.join(f'{{i:0{LINE - 1}}}\\n' for i in range({200_000 // LINE})))"

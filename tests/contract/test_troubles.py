@@ -1,7 +1,4 @@
-"""What went wrong for users of other tools, tried as a caller of this one would meet it: over HTTP, in a local sandbox.
-
-`tests/troubles.md` lists all of them with the tests that try them.
-"""
+"""What goes wrong in tools of this kind, tried as a caller of this one would meet it: over HTTP, in a local sandbox."""
 
 import asyncio
 import base64
@@ -46,7 +43,7 @@ def session(place: Place) -> Session:
     return place.session
 
 
-# T01
+@pytest.mark.promise("utf8-pieces")
 @pytest.mark.parametrize("lead", range(4092, 4097))
 async def test_text_is_exact_in_pieces_and_result_wherever_characters_are_cut(session: Session, lead: int) -> None:
     code = f'import sys, time; sys.stdout.write("a"*{lead} + "é漢🙂"*5000); sys.stdout.flush(); time.sleep(0.2)'
@@ -55,14 +52,14 @@ async def test_text_is_exact_in_pieces_and_result_wherever_characters_are_cut(se
     assert "".join(reply.progress) == reply["stdout"]
 
 
-# T02
+@pytest.mark.promise("not-utf8")
 async def test_bytes_that_are_no_text_are_shown_as_replaced_and_the_call_is_an_ordinary_one(session: Session) -> None:
     reply = await session.call("run_shell_command", command=r"printf 'ok \324\377 end\n'; exit 3")
     assert (reply["exit_code"], reply["stdout"]) == (3, "ok \ufffd\ufffd end\n")
     assert (await session.python("print(1)"))["stdout"] == "1\n"
 
 
-# T03
+@pytest.mark.promise("long-lines")
 async def test_very_long_line_is_cut_in_the_middle_and_what_follows_is_seen(session: Session) -> None:
     reply = await session.python('print("x"*5_000_000); print("tail")')
     assert (reply["outcome"], reply["stdout_truncated"], reply["stdout_bytes"]) == ("ok", True, 5_000_006)
@@ -70,7 +67,7 @@ async def test_very_long_line_is_cut_in_the_middle_and_what_follows_is_seen(sess
     assert reply["stdout"].endswith("x\ntail\n")
 
 
-# T05
+@pytest.mark.promise("head-and-tail")
 async def test_error_after_much_output_is_seen_and_so_is_that_output_was_cut(session: Session) -> None:
     code = 'for i in range(20000): print("noise", i, "." * 20)\nraise ValueError("needle-42")'
     reply = await session.python(code)
@@ -81,7 +78,7 @@ async def test_error_after_much_output_is_seen_and_so_is_that_output_was_cut(ses
     assert "ValueError: needle-42" in reply["stderr"]
 
 
-# T07
+@pytest.mark.promise("streaming")
 async def test_caller_that_asked_for_no_progress_gets_none_and_the_whole_result(place: Place) -> None:
     code = "import time\nfor i in range(5): print(i, flush=True); time.sleep(0.2)"
     params = {"name": "run_python_code", "arguments": {"code": code}, "_meta": ENVELOPE}
@@ -92,7 +89,7 @@ async def test_caller_that_asked_for_no_progress_gets_none_and_the_whole_result(
     assert r"0\n1\n2\n3\n4\n" in answer.text
 
 
-# T18
+@pytest.mark.promise("concurrent-runs")
 async def test_calls_at_once_in_one_sandbox_do_not_mix(session: Session) -> None:
     code = "import time\nfor i in range(50): print('{}', flush=True); time.sleep(0.01)\nraise SystemExit({})"
     shell = "for i in $(seq 50); do echo C; sleep 0.01; done; exit 4"
@@ -106,7 +103,7 @@ async def test_calls_at_once_in_one_sandbox_do_not_mix(session: Session) -> None
     assert ["".join(reply.progress) for reply in (a, b, c)] == [reply["stdout"] for reply in (a, b, c)]
 
 
-# T19
+@pytest.mark.promise("after-timeout")
 async def test_call_after_a_timeout_is_served_and_told_what_was_kept(session: Session) -> None:
     late = await session.python("x = 5\nimport time; time.sleep(60)", context="late", timeout=1)
     assert (late["outcome"], late["context_state"]) == ("timeout", "kept")
@@ -114,7 +111,7 @@ async def test_call_after_a_timeout_is_served_and_told_what_was_kept(session: Se
     assert (await session.python("print(x)", context="late"))["stdout"] == "5\n"
 
 
-# T20
+@pytest.mark.promise("idle")
 async def test_quiet_run_outlives_the_idle_timeout_and_the_sandbox_then_says_that_it_expired(session: Session) -> None:
     handle = await session.create(lifetime={"ttl": 600, "idle_timeout": 5})
     reply = await session.call("run_shell_command", command="sleep 8; echo done", sandbox=handle)
@@ -127,7 +124,7 @@ async def test_quiet_run_outlives_the_idle_timeout_and_the_sandbox_then_says_tha
     assert gone["message"] == "The sandbox has expired: it was not used for its idle timeout."
 
 
-# T21
+@pytest.mark.promise("uploads")
 @pytest.mark.parametrize("size", [17_000, 19_000, 2**20, 2 * 2**20])
 async def test_file_that_a_call_takes_is_the_same_inside(session: Session, size: int) -> None:
     data = os.urandom(size)
@@ -136,7 +133,7 @@ async def test_file_that_a_call_takes_is_the_same_inside(session: Session, size:
     assert seen["stdout"].split()[0] == hashlib.sha256(data).hexdigest()
 
 
-# T21
+@pytest.mark.promise("uploads")
 async def test_file_that_is_too_large_for_a_call_is_refused_with_the_limit_and_the_other_way(session: Session) -> None:
     text = base64.b64encode(bytes(2 * 2**20 + 1)).decode()
     refused = await session.call("write_file", path="over.bin", content_base64=text)
@@ -146,7 +143,8 @@ async def test_file_that_is_too_large_for_a_call_is_refused_with_the_limit_and_t
     assert (await session.call("run_shell_command", command="ls over.bin"))["exit_code"] == 2
 
 
-# T21
+@pytest.mark.promise("uploads")
+@pytest.mark.claim("upload_file")
 async def test_file_of_20_mib_comes_in_past_the_model(place: Place) -> None:
     data = os.urandom(20 * 2**20)
     put = await place.session.call("upload_file", filename="large.bin")
@@ -155,7 +153,7 @@ async def test_file_of_20_mib_comes_in_past_the_model(place: Place) -> None:
     assert seen["stdout"].split()[0] == hashlib.sha256(data).hexdigest()
 
 
-# T22
+@pytest.mark.promise("file-names")
 @pytest.mark.parametrize("name", ["Q3 ventes \u2013 été (1).csv", "数据 表.csv", "-rf.txt", 'it\'s "q".txt', ".hidden"])
 async def test_odd_name_is_one_name_for_tools_code_and_links(place: Place, name: str) -> None:
     session = place.session
@@ -173,7 +171,7 @@ async def test_odd_name_is_one_name_for_tools_code_and_links(place: Place, name:
     assert name in unquote(answer.headers["content-disposition"]).replace("\\", "")
 
 
-# T23
+@pytest.mark.promise("no-escape")
 async def test_links_of_the_file_system_lead_no_tool_out_of_the_workspace(place: Place) -> None:
     session = place.session
     code = 'import os; os.symlink("/etc/passwd","leak.txt"); os.symlink("/","up")'
@@ -190,7 +188,7 @@ async def test_links_of_the_file_system_lead_no_tool_out_of_the_workspace(place:
     await session.call("run_shell_command", command="rm leak.txt up")
 
 
-# T30
+@pytest.mark.promise("clean-environment")
 async def test_nothing_of_the_gateways_environment_is_seen_by_any_language(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,7 +205,7 @@ async def test_nothing_of_the_gateways_environment_is_seen_by_any_language(
     await session.close(own["sandbox"])
 
 
-# T31
+@pytest.mark.promise("stream-client")
 async def test_many_calls_at_once_over_several_sandboxes_while_they_are_listed(session: Session) -> None:
     handles = [await session.create() for _ in range(4)]
     listing = asyncio.create_task(_list_for_ever(session))

@@ -105,6 +105,13 @@ def filterless(made: Pod) -> None:
     del made["spec"]["containers"][0]["securityContext"]["seccompProfile"]
 
 
+ADMITTED, REFUSED = "sandpod-test-admitted", "sandpod-test-refused"  # RuntimeClasses; the first is in values.yaml
+
+
+def injected(made: Pod) -> None:
+    made["spec"]["containers"].insert(0, {**deepcopy(made["spec"]["containers"][0]), "name": "proxy"})
+
+
 UNCONFINED: Final = {"type": "Unconfined"}
 TOKEN: Final = {"serviceAccountToken": {"path": "token"}}
 
@@ -114,6 +121,11 @@ BAD: Final[dict[str, tuple[str, Change]]] = {
     "host-pid": ("The pod sees the node's processes", pod(hostPID=True)),
     "host-ipc": ("The pod shares memory and semaphores", pod(hostIPC=True)),
     "host-users": ("The pod asks for the node's user namespace", pod(hostUsers=True)),
+    "node-name": ("The pod names its node", pod(nodeName="a-node")),
+    "resource-claims": ("The pod claims devices", pod(resourceClaims=[{"name": "gpu", "resourceClaimName": "gpu"}])),
+    "runtime-class": ("The pod's RuntimeClass is none of those", pod(runtimeClassName=REFUSED)),
+    "priority": ("The pod's priority is above 0", pod(priorityClassName="system-node-critical")),
+    "injected": ("The pod has a container that is none of a sandbox's", injected),
     "host-path": ("A volume is of a kind", volume(hostPath={"path": "/"})),
     "secret": ("A volume is of a kind", volume(secret={"secretName": "x"})),
     "config-map": ("A volume is of a kind", volume(configMap={"name": "x"})),
@@ -297,7 +309,7 @@ def chart_policy() -> dict[str, Any]:
 
 
 def objects(namespace: str, policy: dict[str, Any]) -> dict[str, Any]:
-    """Return what the pods need: a binding of the policy, service accounts, and the runtime that one of them names."""
+    """Return what the pods need: a binding of the policy, a service account, and the RuntimeClasses that two name."""
     label = {"kubernetes.io/metadata.name": namespace}
     binding = {
         "apiVersion": policy["apiVersion"],
@@ -310,8 +322,11 @@ def objects(namespace: str, policy: dict[str, Any]) -> dict[str, Any]:
         },
     }
     account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "other", "namespace": namespace}}
-    runtime = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": namespace}}
-    return {"apiVersion": "v1", "kind": "List", "items": [binding, account, {**runtime, "handler": "runsc"}]}
+    runtimes = [
+        {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": name}, "handler": "runsc"}
+        for name in (ADMITTED, REFUSED)
+    ]
+    return {"apiVersion": "v1", "kind": "List", "items": [binding, account, *runtimes]}
 
 
 @pytest.fixture(scope="module")
@@ -324,7 +339,7 @@ def space(cluster: Cluster) -> Iterator[Space]:
         run("apply", "-f", "-", stdin=made)
         try:
             asyncio.run(in_force(own))
-            runtime = {"own-runtime-class": build(runtimeClassName=name)}
+            runtime = {"own-runtime-class": build(runtimeClassName=ADMITTED)}
             waiting = build(nodeSelector={"sandpod.dev/no": "node"}, hostUsers=False)
             # Its Sandbox does not exist, so that it would be deleted as its orphan.
             del waiting["metadata"]["ownerReferences"]
@@ -354,11 +369,13 @@ async def in_force(own: Cluster) -> None:
     await until("the policy is in force", look, within=60)
 
 
+@pytest.mark.promise("every-rule")
 @pytest.mark.parametrize("name", [*OWN, "own-runtime-class", *EQUAL])
 def test_pod_of_the_operators_or_an_equal_one_is_taken(space: Space, name: str) -> None:
     assert not space.answers[name]
 
 
+@pytest.mark.promise("weaker-pod")
 @pytest.mark.parametrize("name", WEAK)
 def test_weaker_pod_is_refused_with_its_sentence(space: Space, name: str) -> None:
     assert space.answers[name].startswith(WEAK[name][0])
@@ -386,6 +403,7 @@ def changed(space: Space) -> dict[str, str]:
     return {name: answer(change) for name, change in CHANGES.items()}
 
 
+@pytest.mark.promise("pod-immutable")
 @pytest.mark.parametrize("name", CHANGES)
 def test_pod_that_is_there_may_get_another_network_profile_and_nothing_else(changed: dict[str, str], name: str) -> None:
     start = CHANGES[name][0]
@@ -393,6 +411,7 @@ def test_pod_that_is_there_may_get_another_network_profile_and_nothing_else(chan
     assert bool(changed[name]) == bool(start)
 
 
+@pytest.mark.promise("every-rule")
 def test_every_rule_of_the_policy_has_a_pod_that_breaks_it(space: Space, changed: dict[str, str]) -> None:
     broken = {answer for answer in (*space.answers.values(), *changed.values()) if answer}
     assert {rule["message"] for rule in space.policy["spec"]["validations"]} == broken
@@ -402,6 +421,7 @@ def test_api_server_finds_no_fault_in_the_policy(space: Space) -> None:
     assert space.policy["status"]["typeChecking"] == {}
 
 
+@pytest.mark.promise("debug-container")
 def test_weaker_container_can_not_be_added_to_debug_a_pod_and_an_equal_one_can(space: Space) -> None:
     path = f"/api/v1/namespaces/{space.cluster.sandboxes}/pods/waiting/ephemeralcontainers?dryRun=All"
 
@@ -427,6 +447,7 @@ async def test_pod_that_was_taken_can_be_changed_and_deleted(space: Space) -> No
     await space.cluster.kubectl("delete", "pod", *where)
 
 
+@pytest.mark.promise("weaker-pod")
 def test_policy_holds_among_the_sandboxes(cluster: Cluster) -> None:
     pods = {"good": build(), "bad": build()}
     pods["bad"]["spec"]["restartPolicy"] = "Always"

@@ -7,6 +7,7 @@ from support.cluster.callers import Session
 from support.cluster.cluster import Cluster
 
 
+@pytest.mark.promise("runner-attacked")
 @pytest.mark.parametrize("attack", ATTACKS)
 async def test_program_that_attacks_the_runner_hurts_nobody(
     session: Session, sandbox: str, cluster: Cluster, attack: str

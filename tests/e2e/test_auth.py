@@ -23,6 +23,7 @@ def sandbox(shared: str) -> str:
     return shared
 
 
+@pytest.mark.promise("key-required")
 @pytest.mark.parametrize("key", [None, "sandpod_wrong", "x" * 5000], ids=["none", "wrong", "long"])
 async def test_without_a_valid_key_the_answer_is_401_and_nothing_is_made(
     gateway_url: str, cluster: Cluster, key: str | None
@@ -57,7 +58,7 @@ USES: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-# T29
+@pytest.mark.promise("owners-apart", "foreign-ids")
 @pytest.mark.parametrize(("tool", "arguments"), USES, ids=str)
 async def test_someone_elses_sandbox_answers_as_one_that_does_not_exist(
     session: Session, sandbox: str, bob: Caller, tool: str, arguments: dict[str, Any]

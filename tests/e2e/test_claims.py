@@ -47,7 +47,7 @@ async def check_all_claimed_once(namespace: Namespace, claimed: list[SandboxReco
     assert holders == {record.name: record.owner for record in claimed}
 
 
-# T31
+@pytest.mark.promise("stream-client")
 async def test_a_thousand_claims_of_two_gateways_never_give_a_sandbox_twice(namespace: Namespace) -> None:
     await namespace.make_warm(1000)
     async with gateways(namespace, 2, cold_start=False) as backends:
@@ -111,7 +111,7 @@ async def test_an_empty_pool_is_told_or_a_sandbox_is_made(namespace: Namespace) 
         await backend.delete(name)
 
 
-# T35
+@pytest.mark.promise("start-failures")
 async def test_a_sandbox_that_can_not_start_is_told_at_once_and_nothing_is_left(namespace: Namespace) -> None:
     async with gateways(namespace, 1) as [backend]:
         claiming = asyncio.create_task(backend.claim(ClaimRequest(owner="alice")))

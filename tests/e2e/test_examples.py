@@ -7,11 +7,16 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+import yaml
 
+from support.chart.render import render
 from support.cluster.cluster import Cluster
 
 MANIFESTS: Final = Path(__file__).resolve().parents[2] / "manifests"
 EXAMPLES: Final = sorted((MANIFESTS / "examples").glob("*.yaml"))
+VALUES: Final = sorted((MANIFESTS / "examples" / "values").glob("*.yaml"))
+TRY: Final = ("apply", "--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict", "-f", "-")
+ELSEWHERE: Final = {"gateway.networking.k8s.io", "monitoring.coreos.com"}
 # Beside the sandboxes' own namespace, where no operator looks: nothing is started by what is applied.
 NAMESPACE: Final = "sandpod-examples"
 
@@ -49,3 +54,44 @@ async def test_manifest_without_helm_is_what_the_cluster_takes(cluster: Cluster)
             "apply", "--dry-run=server", "--validate=strict", "-o", "json", "-f", str(MANIFESTS / name)
         )
         assert json.loads(out)["items"]
+
+
+def rendered(file: Path) -> str:
+    """Return the chart's objects, but for the kinds that come with other people's CRDs, and the Helm test.
+
+    They have other names than those of the installed release, with which they would be merged.
+    """
+    objects = render("fullnameOverride=try", files=(file,))
+    known = [m for m in objects if m["apiVersion"].split("/")[0] not in ELSEWHERE and m["kind"] != "Pod"]
+    return yaml.safe_dump_all(known)
+
+
+@pytest.mark.parametrize("file", VALUES, ids=lambda path: path.stem)
+async def test_chart_with_example_values_is_what_the_cluster_takes(cluster: Cluster, file: Path) -> None:
+    await cluster.kubectl(*TRY, stdin=rendered(file))
+
+
+async def test_values_that_are_as_in_a_pod_are_what_the_cluster_takes(cluster: Cluster, tmp_path: Path) -> None:
+    component = {
+        "extraEnv": [{"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}],
+        "envFrom": [{"secretRef": {"name": "s", "optional": True}}],
+        "extraVolumes": [{"name": "ca", "configMap": {"name": "ca"}}],
+        "extraVolumeMounts": [{"name": "ca", "mountPath": "/ca", "readOnly": True}],
+        "livenessProbe": {"initialDelaySeconds": 3},
+        "strategy": {"type": "Recreate", "rollingUpdate": None},
+        "podDisruptionBudget": {"minAvailable": "50%"},
+        "topologySpreadConstraints": [
+            {"maxSkew": 2, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule", "minDomains": 2}
+        ],
+    }
+    values = {
+        "gateway": {**component, "autoscaling": {"enabled": True}, "extraArgs": ["--log-level", "debug"]},
+        "operator": component,
+        "ingress": {"enabled": True, "hosts": ["a.example", "*.b.example"], "tls": [{"secretName": "t"}]},
+        "commonLabels": {"team": "a"},
+        "extraObjects": [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x", "namespace": "sandpod"}}],
+        "sandboxes": {"quota": {"hard": {"requests.memory": 2147483648}}},
+    }
+    file = tmp_path / "values.yaml"
+    file.write_text(yaml.safe_dump(values), encoding="utf-8")
+    await cluster.kubectl(*TRY, stdin=rendered(file))

@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 from typing import Any
 
+import pytest
+
 from support.cluster.callers import Caller, Reply, Session
 from support.cluster.cluster import Cluster, until
 
@@ -40,7 +42,7 @@ async def no_orphans(cluster: Cluster) -> None:
     await until("no pod without its Sandbox", look, within=90)
 
 
-# T32
+@pytest.mark.promise("end-known")
 async def test_killed_sandbox_pod_ends_the_run_as_sandbox_lost(
     session: Session, sandbox: str, cluster: Cluster
 ) -> None:
@@ -113,6 +115,7 @@ async def test_killed_operator_disturbs_no_run_and_its_work_is_taken_over(
     await no_orphans(cluster)
 
 
+@pytest.mark.promise("lifetime")
 async def test_sandbox_past_its_lifetime_ends_and_says_so(session: Session, cluster: Cluster) -> None:
     # From the pool, since a pod's start counts as well.
     await cluster.pool_is_full()

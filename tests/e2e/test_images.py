@@ -39,6 +39,7 @@ def busybox(alice: Caller) -> Iterator[str]:
     asyncio.run(close(alice, handle))
 
 
+@pytest.mark.promise("injected-runner")
 async def test_runner_is_brought_locked_down_and_finds_the_network_closed(cluster: Cluster, busybox: str) -> None:
     pod = await cluster.pod_of(busybox)
     [brings], [container] = pod["spec"]["initContainers"], pod["spec"]["containers"]
@@ -95,6 +96,7 @@ async def test_python_of_the_image_streams(session: Session, ruby: str) -> None:
     assert (await run)["stdout"] == "first\nlast\n"
 
 
+@pytest.mark.claim("run_shell_command(language)", "start_run(language)")
 async def test_language_of_the_template_runs_in_a_call_and_in_the_background(session: Session, ruby: str) -> None:
     code = 'puts "hi #{RUBY_VERSION} #{ENV["GEM_HOME"]} #{__FILE__[-3..]} #{STDIN.read}"\nexit 3'
     reply = await session.call("run_shell_command", command=code, language="ruby", sandbox=ruby, stdin="in")
@@ -120,6 +122,8 @@ async def test_language_that_is_not_there_is_refused_with_those_that_are(
     assert "It has: bash, python, ruby, shell." in reply["next"], reply
 
 
+@pytest.mark.promise("injected-runner")
+@pytest.mark.claim("run_shell_command")
 async def test_image_with_next_to_nothing_runs_commands(session: Session, busybox: str) -> None:
     async def shell(command: str, **arguments: Any) -> Any:
         return await session.call("run_shell_command", command=command, sandbox=busybox, **arguments)

@@ -1,4 +1,4 @@
-"""What code in a sandbox can't do, each shown by trying it from inside. README.md's table names these tests."""
+"""What code in a sandbox can't do, each shown by trying it from inside."""
 
 import asyncio
 import json
@@ -82,26 +82,29 @@ async def facts(session: Session, sandbox: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.promise("not-root")
 async def test_code_does_not_run_as_root(facts: dict[str, Any]) -> None:
     assert 0 not in facts["uids"] + facts["gids"] + facts["groups"]
 
 
+@pytest.mark.promise("no-capabilities")
 async def test_code_has_no_capability_and_can_gain_none(facts: dict[str, Any]) -> None:
     assert facts["capabilities"] == [0, 0, 0, 0, 0]
     assert facts["no_new_privileges"] == "1"
 
 
+@pytest.mark.promise("syscalls-filtered")
 async def test_system_calls_are_filtered(facts: dict[str, Any]) -> None:
     assert facts["seccomp"] == "2"
 
 
-# T15
+@pytest.mark.promise("read-only-root", "writable-places")
 async def test_root_file_system_is_read_only(facts: dict[str, Any]) -> None:
     assert facts["workspace"] == "/workspace"
     assert [place for place, answer in facts["writable"].items() if answer is True] == []
 
 
-# T30
+@pytest.mark.promise("no-token", "clean-environment")
 async def test_there_is_no_service_account_token(facts: dict[str, Any]) -> None:
     assert facts["token"] is False
     assert facts["services"] == []
@@ -132,7 +135,7 @@ async def addresses(cluster: Cluster) -> list[str]:
     ]
 
 
-# T37
+@pytest.mark.promise("no-network", "network-enforced")
 async def test_no_way_to_the_api_server_the_node_dns_the_gateway_or_the_internet(
     session: Session, sandbox: str, cluster: Cluster
 ) -> None:
@@ -161,7 +164,7 @@ async def test_no_name_is_resolved(session: Session, sandbox: str, facts: dict[s
     assert (await session.python(ASK_DNS, sandbox=sandbox, args=[dns]))["stdout"].startswith("nothing:")
 
 
-# T37
+@pytest.mark.promise("sandboxes-apart", "network-enforced")
 async def test_no_way_to_another_sandbox(session: Session, sandbox: str, cluster: Cluster) -> None:
     other = await session.create(name="listener")
     listening = asyncio.Event()
@@ -183,6 +186,7 @@ async def test_no_way_to_another_sandbox(session: Session, sandbox: str, cluster
     assert answers == {place: "TimeoutError"}
 
 
+@pytest.mark.promise("sandboxes-apart")
 async def test_sandboxes_share_no_files(session: Session, sandbox: str) -> None:
     other = await session.create(name="apart")
     for place in ("/workspace", "/tmp", "/dev/shm"):

@@ -106,6 +106,7 @@ async def test_memory_under_gvisor_is_counted_as_the_pods_limit_counts_it(cluste
         assert still["stdout"] == "100\n"
 
 
+@pytest.mark.promise("own-kernel")
 async def test_sandbox_that_sees_the_nodes_kernel_is_never_handed_out_and_its_status_says_why(objects: Objects) -> None:
     await objects.apply("SandboxTemplate", "shared", image=IMAGE, runtimeClassName="sandpod-test-shared")
     await objects.sandbox("shared", templateRef={"name": "shared"})

@@ -58,7 +58,7 @@ async def test_describe_says_that_the_image_does_not_exist(cluster: Cluster, can
     assert "ImagePullFailed" in wide
 
 
-# T35
+@pytest.mark.promise("start-failures")
 @pytest.mark.parametrize(("template", "code"), [("missing-image", "image_pull_failed"), ("too-large", "unschedulable")])
 async def test_caller_is_told_why_a_sandbox_cannot_start_and_nothing_stays(
     session: Session, cluster: Cluster, template: str, code: str

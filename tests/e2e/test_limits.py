@@ -57,7 +57,7 @@ async def unharmed(session: Session, neighbour: str) -> bool:
     return bool(reply["stdout"] == "45\n")
 
 
-# T11
+@pytest.mark.promise("memory-bomb", "out-of-memory")
 async def test_memory_bomb_ends_its_own_run_and_says_out_of_memory(
     session: Session, sandbox: str, neighbour: str, cluster: Cluster
 ) -> None:
@@ -69,6 +69,7 @@ async def test_memory_bomb_ends_its_own_run_and_says_out_of_memory(
     assert await cluster.restarts() == before
 
 
+@pytest.mark.promise("fork-bomb")
 async def test_fork_bomb_stops_at_the_limit_and_leaves_nothing(
     session: Session, sandbox: str, neighbour: str, cluster: Cluster
 ) -> None:
@@ -83,6 +84,7 @@ async def test_fork_bomb_stops_at_the_limit_and_leaves_nothing(
     assert await cluster.restarts() == before
 
 
+@pytest.mark.promise("disk-full")
 async def test_disk_bomb_stops_at_the_workspace_size(session: Session, sandbox: str, neighbour: str) -> None:
     reply = await session.python(DISK_BOMB, sandbox=sandbox, timeout=60)
     assert reply["outcome"] in {"error", "out_of_memory"}, reply
@@ -92,6 +94,7 @@ async def test_disk_bomb_stops_at_the_workspace_size(session: Session, sandbox: 
     assert await unharmed(session, neighbour)
 
 
+@pytest.mark.promise("disk-full")
 async def test_disk_bomb_on_the_nodes_disk_ends_its_own_run_and_the_pod_stays(session: Session) -> None:
     sandbox = await session.create(name="disk", template="disk")
     bomb = "n = 0\nwhile True:\n    n += 1\n    open(f'part-{n}', 'wb').write(bytes(1 << 20))\n"
@@ -103,6 +106,7 @@ async def test_disk_bomb_on_the_nodes_disk_ends_its_own_run_and_the_pod_stays(se
     await session.close(sandbox)
 
 
+@pytest.mark.promise("cpu-bounded")
 async def test_processor_time_is_bounded_by_the_template(session: Session, sandbox: str) -> None:
     reply = await session.python(TWO_BUSY_PROCESSES, sandbox=sandbox, timeout=60)
     # One core is the limit. What the two took can't be more than that, however idle the machine is.

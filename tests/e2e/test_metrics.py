@@ -1,5 +1,7 @@
 """What Prometheus scrapes: the numbers of gateways and operators, read through the API server."""
 
+import pytest
+
 from support.cluster.callers import Session
 from support.cluster.cluster import Cluster, until
 from support.cluster.scraping import Series, scrape
@@ -52,7 +54,7 @@ async def test_operator_tells_of_its_work(cluster: Cluster) -> None:
     assert value(series, "sandpod_operator_watch_age_seconds", namespace=cluster.sandboxes) < 120
 
 
-# T39
+@pytest.mark.promise("fixed-labels")
 async def test_no_series_names_a_sandbox_or_a_caller(session: Session, sandbox: str, cluster: Cluster) -> None:
     await session.python("print(1)", sandbox=sandbox)
     for component, port in (("gateway", 8000), ("operator", 8081)):

@@ -95,7 +95,7 @@ async def test_heartbeat_comes_back_through_the_watch(operator: OperatorProcess)
     await until("a heartbeat's event arrives", fell, within=60)
 
 
-# T33
+@pytest.mark.promise("no-finalizers")
 async def test_everything_can_be_deleted_while_no_operator_runs(objects: Objects, operator: OperatorProcess) -> None:
     await objects.template()
     await objects.sandbox("one")

@@ -82,14 +82,14 @@ async def test_namespace_is_closed_and_stays_closed(objects: Objects) -> None:
     await until("deny-all is as it must be", closed, within=60)
 
 
-# T35
+@pytest.mark.promise("start-failures")
 async def test_image_that_does_not_exist_is_told_within_seconds(objects: Objects) -> None:
     await objects.template("missing", image="nosuch.invalid/x:1")
     await objects.sandbox("no-image", templateRef={"name": "missing"})
     assert "nosuch.invalid/x:1" in await objects.reason("no-image", "ImagePullFailed", within=60)
 
 
-# T35
+@pytest.mark.promise("start-failures")
 async def test_sandbox_that_fits_no_node_is_told(objects: Objects) -> None:
     await objects.template("huge", resources={"cpu": "1000", "cpuRequest": "1000"})
     await objects.sandbox("too-big", templateRef={"name": "huge"})
@@ -115,7 +115,7 @@ async def test_image_without_a_runner_is_told(objects: Objects) -> None:
     assert "set `runner: Injected` in the template" in await objects.reason("no-runner", "StartFailed")
 
 
-# T37
+@pytest.mark.promise("network-enforced")
 async def test_profile_that_opens_what_no_sandbox_may_reach_is_told_and_no_pod_made(objects: Objects) -> None:
     await objects.template("open", networkProfiles=[{"name": "all", "egress": [{"cidr": "0.0.0.0/0"}]}])
     await objects.sandbox("leaky", templateRef={"name": "open"}, network="all")
@@ -167,7 +167,7 @@ async def change(objects: Objects, name: str, **spec: object) -> None:
     await objects.cluster.kubectl("patch", "sbx", name, "-n", objects.namespace, "--type=merge", "-p", patch)
 
 
-# T34, T35
+@pytest.mark.promise("status-kept", "start-failures")
 async def test_quota_is_told_and_exactly_one_pod_is_made_once_there_is_room(
     cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -127,7 +127,7 @@ async def test_bad_call_gets_a_code_a_sentence_and_a_next_step(
     assert (await session.python("print(1)", sandbox=sandbox))["stdout"] == "1\n"
 
 
-# T02
+@pytest.mark.promise("not-utf8")
 async def test_broken_utf8_is_replaced_and_counted_in_bytes(session: Session, sandbox: str) -> None:
     reply = await session.python(r"import os; os.write(1, b'a\xff\xc3\xa9b')", sandbox=sandbox)
     assert (reply["stdout"], reply["stdout_bytes"]) == ("a\ufffdéb", 5)

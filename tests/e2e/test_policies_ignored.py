@@ -122,7 +122,7 @@ async def warm(objects: Objects) -> str:
     return next((s["metadata"]["name"] for s in found if s.get("status", {}).get("phase") == "Warm"), "")
 
 
-# T37
+@pytest.mark.promise("network-open", "network-enforced")
 async def test_policies_that_are_not_enforced_any_more_are_found_out_and_nothing_is_handed_out(
     objects: Objects, generous: Objects, operator: OperatorProcess, allowing: OperatorProcess, agent: Agent
 ) -> None:

@@ -17,6 +17,7 @@ def sandbox(shared: str) -> str:
     return shared
 
 
+@pytest.mark.claim("instructions", "start_run")
 async def test_background_run_outlives_its_gateway_and_is_found_again(alice: Caller, cluster: Cluster) -> None:
     async with alice.connect() as before:
         sandbox = await before.create(name="lasting")

@@ -176,6 +176,7 @@ async def allowed(cluster: Cluster, user: str, namespace: str, wanted: list[Righ
     return {right for right, answer in zip(wanted, answers, strict=True) if answer == "true"}
 
 
+@pytest.mark.promise("least-rights")
 @pytest.mark.parametrize(("component", "scope"), CASES)
 async def test_each_needed_verb_is_allowed_and_each_extra_verb_is_refused(
     cluster: Cluster, component: str, scope: str

@@ -43,7 +43,7 @@ def sandbox(shared: str) -> str:
     return shared
 
 
-# T15
+@pytest.mark.promise("writable-places")
 @pytest.mark.parametrize("code", LIBRARIES.values(), ids=LIBRARIES)
 async def test_library_works_without_a_warning(session: Session, sandbox: str, code: str) -> None:
     reply = await session.python(code, sandbox=sandbox)

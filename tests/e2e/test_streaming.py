@@ -48,7 +48,7 @@ def sandbox(shared: str) -> str:
     return shared
 
 
-# T07
+@pytest.mark.promise("streaming")
 async def test_loop_that_prints_once_a_second_arrives_as_five_notifications(session: Session, sandbox: str) -> None:
     reply = await session.python(FIVE, sandbox=sandbox)
     spoken = [text for text in reply.progress if text.strip()]
@@ -76,7 +76,7 @@ async def test_both_streams_are_streamed_and_kept_apart(session: Session, sandbo
     assert sorted("".join(reply.progress).split()) == ["err", "out"]
 
 
-# T25
+@pytest.mark.promise("client-gone")
 async def test_cancel_after_the_second_line_ends_the_process_in_the_pod(
     session: Session, sandbox: str, cluster: Cluster
 ) -> None:
@@ -102,7 +102,7 @@ async def test_cancel_after_the_second_line_ends_the_process_in_the_pod(
     assert (await session.python("print('still here')", sandbox=sandbox))["stdout"] == "still here\n"
 
 
-# T25
+@pytest.mark.promise("client-gone")
 async def test_client_that_goes_away_ends_its_run(alice: Caller, sandbox: str, cluster: Cluster) -> None:
     pod = (await cluster.pod_of(sandbox))["metadata"]["name"]
     started = asyncio.Event()
@@ -125,7 +125,7 @@ async def test_client_that_goes_away_ends_its_run(alice: Caller, sandbox: str, c
     await until("the run of the client that left has ended", ended, within=60)
 
 
-# T04
+@pytest.mark.promise("endless-output")
 async def test_a_gigabyte_of_output_costs_gateway_and_runner_no_memory(
     session: Session, sandbox: str, cluster: Cluster
 ) -> None:

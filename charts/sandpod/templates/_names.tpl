@@ -2,8 +2,9 @@
 The name of every object of this chart. No template spells a name itself.
 */}}
 
+{{/* Leaves room for the longest suffix of an object whose name may have 63 characters. */}}
 {{- define "sandpod.fullname" -}}
-{{- .Values.fullnameOverride | default .Release.Name -}}
+{{- .Values.fullnameOverride | default .Release.Name | trunc 53 | trimSuffix "-" -}}
 {{- end -}}
 
 {{- define "sandpod.gateway" -}}
@@ -27,15 +28,27 @@ The name of every object of this chart. No template spells a name itself.
 {{ include "sandpod.gateway" . }}-test
 {{- end -}}
 
+{{- define "sandpod.gateway.account" -}}
+{{- .Values.gateway.serviceAccount.name | default (include "sandpod.gateway" .) -}}
+{{- end -}}
+
 {{- define "sandpod.operator" -}}
 {{ include "sandpod.fullname" . }}-operator
+{{- end -}}
+
+{{- define "sandpod.operator.config" -}}
+{{ include "sandpod.operator" . }}-config
+{{- end -}}
+
+{{- define "sandpod.operator.account" -}}
+{{- .Values.operator.serviceAccount.name | default (include "sandpod.operator" .) -}}
 {{- end -}}
 
 {{- define "sandpod.sandboxes.namespace" -}}
 {{- .Values.sandboxes.namespace -}}
 {{- end -}}
 
-{{/* All namespaces that the operator keeps, as a JSON list; the gateway's comes first. */}}
+{{/* All namespaces that the operator reconciles, as a JSON list; the gateway's comes first. */}}
 {{- define "sandpod.sandboxes.namespaces" -}}
 {{- prepend .Values.sandboxes.moreNamespaces (include "sandpod.sandboxes.namespace" .) | toJson -}}
 {{- end -}}

@@ -81,7 +81,8 @@ def build_pod(
         "tolerations": [_toleration(t) for t in spec.tolerations] or None,
         "imagePullSecrets": [{"name": name} for name in spec.image_pull_secrets] or None,
     }
-    environment = _environment(sandbox, template, profile, settings, own_users=host_users is False)
+    own_users = host_users is False
+    environment = _environment(sandbox, template, profile, settings, own_users=own_users)
     return {
         "apiVersion": resources.PODS.api_version,
         "kind": resources.PODS.kind,
@@ -100,7 +101,7 @@ def build_pod(
             **security.pod_isolation(),
             **({"dnsPolicy": "ClusterFirst"} if profile.dns else security.closed_dns()),
             **{key: value for key, value in optional.items() if value is not None},
-            "securityContext": security.pod_security_context(spec.app_armor_profile),
+            "securityContext": security.pod_security_context(spec.app_armor_profile, own_users=own_users),
             "terminationGracePeriodSeconds": 2,
             "activeDeadlineSeconds": _active_deadline(sandbox),
             **({"initContainers": first} if (first := _first_containers(sandbox, template, settings)) else {}),

@@ -12,14 +12,17 @@ UID: Final = 1000
 """The uid, gid and fsGroup of everything in a sandbox: numeric, so that the kubelet can check it is not root."""
 
 
-def pod_security_context(app_armor: AppArmorProfile | None = None) -> dict[str, Any]:
+def pod_security_context(app_armor: AppArmorProfile | None = None, *, own_users: bool = False) -> dict[str, Any]:
     """Return the pod's security context.
 
     Args:
         app_armor: The template's; not every node has AppArmor, so without one nothing is said.
+        own_users: Whether the pod has a user namespace of its own. The runtimes that give one also keep the groups of
+            the image's /etc/group out; a node with an older runtime would refuse a pod that asks for it.
     """
     return {
         **({"appArmorProfile": app_armor.to_wire()} if app_armor is not None else {}),
+        **({"supplementalGroupsPolicy": "Strict"} if own_users else {}),
         "runAsNonRoot": True,
         "runAsUser": UID,
         "runAsGroup": UID,

@@ -58,6 +58,7 @@ async def test_detached_run_survives_its_stream_and_is_read_with_a_cursor(sandbo
     assert (again.header["pieces"], again.header["cursor"], again.header["end"]) == ([], 14, end)
 
 
+@pytest.mark.claim("read_run", "read_run.cursor")
 async def test_tail_takes_no_more_than_its_limit_and_goes_on_at_its_cursor(client: Client) -> None:
     name = (await client.run("echo 0123456789")).end["run"]
     await client.run("printf 0123456789; printf abc >&2", "shell", run="both")
@@ -71,6 +72,7 @@ async def test_tail_takes_no_more_than_its_limit_and_goes_on_at_its_cursor(clien
     assert (await client.ask("tail", run=name, cursor=0)).header["state"] == "ended"
 
 
+@pytest.mark.claim("read_run(wait)")
 async def test_tail_waits_for_output_and_for_the_end(client: Client, other: Client) -> None:
     name = await client.start("read x; echo heard; read x", "shell", stdin=True, detached=True)
     await client.frame_of(name)
@@ -93,6 +95,7 @@ async def test_tail_that_waited_gathers_the_pieces_of_a_line_and_the_end_behind_
         await client.close()
 
 
+@pytest.mark.claim("read_run(wait)")
 async def test_tail_whose_wait_is_over_says_that_there_is_nothing_new(client: Client) -> None:
     name = await client.start("read x", "shell", stdin=True)
     for wait in (0, 0.05):
@@ -237,6 +240,7 @@ async def test_live_detached_runs_are_named_to_each_stream(sandbox: Sandbox, cli
     assert (await client.until_ended(name))["outcome"] == "cancelled"
 
 
+@pytest.mark.claim("list_runs")
 async def test_list_tells_live_and_ended_runs_apart(sandbox: Sandbox, client: Client) -> None:
     name = await begun(sandbox, "read x", stdin=True)
     ended = (await client.run("raise SystemExit(1)")).end["run"]

@@ -142,7 +142,7 @@ async def test_top_level_await_has_one_event_loop_that_stays(notebook: Notebook)
     assert value(second) == {"text/plain": b"True"}
 
 
-# T13
+@pytest.mark.promise("top-level-await")
 async def test_asyncio_run_works_before_and_after_an_await(notebook: Notebook) -> None:
     run = "import asyncio; asyncio.run(asyncio.sleep(0)); print('hi')"
     results = [await notebook.cell(code) for code in (run, "await asyncio.sleep(0)", run, "await asyncio.sleep(0)")]
@@ -202,6 +202,7 @@ async def test_code_that_ends_the_process_loses_the_state(notebook: Notebook) ->
     assert (crash.end["signal"], crash.end["context_state"]) == ("SIGSEGV", "lost")
 
 
+@pytest.mark.claim("run_python_code.context_state")
 async def test_process_that_died_between_cells_is_told_by_the_next(notebook: Notebook) -> None:
     pid = int((await notebook.cell("import os\nprint(os.getpid())")).out)
     await notebook.client.run(f"kill -KILL {pid}", "shell")
@@ -210,7 +211,7 @@ async def test_process_that_died_between_cells_is_told_by_the_next(notebook: Not
     assert (await notebook.cell("1")).end["context_state"] == "kept"
 
 
-# T18
+@pytest.mark.promise("concurrent-runs")
 async def test_cells_of_one_context_run_in_order_and_each_has_its_own_output(notebook: Notebook) -> None:
     names = [await notebook.start(f"import time\nprint({i})\ntime.sleep(0.05)\nprint({i})") for i in range(5)]
     results = [await notebook.client.finish(name) for name in names]
@@ -256,6 +257,7 @@ async def test_contexts_are_bounded_and_one_that_was_restarted_makes_room(client
         await book.restart()
 
 
+@pytest.mark.claim("list_contexts")
 async def test_contexts_run_side_by_side_and_are_listed(notebook: Notebook) -> None:
     name = await notebook.start("print('started')\ninput()", stdin=True)
     await notebook.client.until_output(name, b"started")

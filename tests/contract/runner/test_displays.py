@@ -35,6 +35,7 @@ async def run(client: Client, request: pytest.FixtureRequest) -> AsyncIterator[R
         await notebook.restart()
 
 
+@pytest.mark.claim("run_python_code")
 async def test_value_is_displayed_in_all_its_forms(run: Run) -> None:
     result = await run(f"{THING}display(Thing(), 5)\ndisplay('text')")
     assert (result.outcome, result.out, result.err) == ("ok", b"", b"")
@@ -69,6 +70,7 @@ async def test_open_figure_that_is_displayed_comes_once_and_later_as_it_is_then(
     assert first != second
 
 
+@pytest.mark.claim("run_python_code")
 async def test_figure_of_plotly_comes_as_a_page_and_as_its_data(run: Run) -> None:
     result = await run(f"{PLOTLY}fig.show()\nimport plotly.io\nplotly.io.show(fig)\ndisplay(fig)")
     assert (result.outcome, result.out, result.err) == ("ok", b"", b"")
@@ -90,6 +92,7 @@ async def test_tables_come_as_html(run: Run) -> None:
     assert b"background-color" in styled["text/html"]
 
 
+@pytest.mark.claim("run_python_code.displays_dropped")
 async def test_displays_are_bounded_and_the_rest_is_counted(run: Run) -> None:
     result = await run(f"{THING}for _ in range(12): display(Thing())")
     assert sum(len(forms) for forms in shown(result)) == protocol.MAX_DISPLAYS

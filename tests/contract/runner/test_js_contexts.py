@@ -46,6 +46,7 @@ async def test_variables_stay_and_the_last_value_comes_back(notebook: Notebook) 
     assert (second.out, value(second)) == (b"text\n", {"text/plain": b"42", "application/json": b"42"})
 
 
+@pytest.mark.claim("run_js_code")
 @pytest.mark.parametrize(
     ("first", "second"),
     [
@@ -78,6 +79,7 @@ async def test_a_cells_own_name_for_what_is_built_in_hides_it_from_cells_alone(n
     assert await notebook.text("[Map, typeof crypto.createHash, globalThis.Map.name]") == "[ 5, 'function', 'Map' ]"
 
 
+@pytest.mark.claim("run_js_code")
 @pytest.mark.parametrize(
     ("code", "text", "data"),
     [
@@ -246,7 +248,7 @@ async def test_exit_ends_the_cell_and_not_the_context(notebook: Notebook, code: 
     assert await notebook.text("x") == "5"
 
 
-# T16
+@pytest.mark.promise("process-exit")
 async def test_process_exit_loses_no_output(notebook: Notebook) -> None:
     result = await notebook.cell('console.log("x".repeat(3 << 20)); console.error("err"); process.exit(0)')
     assert (len(result.out), result.err, result.exit_code) == ((3 << 20) + 1, b"err\n", 0)

@@ -39,7 +39,7 @@ def width(png: bytes) -> int:
     return int(struct.unpack(">I", png[16:20])[0])
 
 
-# T14
+@pytest.mark.promise("figures")
 @pytest.mark.parametrize(
     ("ending", "count"),
     [
@@ -84,7 +84,7 @@ async def test_figures_come_in_the_order_of_their_numbers(artist: Client) -> Non
     assert width(first) < width(second) < width(third)
 
 
-# T14
+@pytest.mark.promise("figures")
 async def test_nothing_of_the_last_run_comes_again(artist: Client) -> None:
     first = pictures(await artist.run(PLOT))
     second = pictures(await artist.run(f"{PLOT}plt.title('two')"))

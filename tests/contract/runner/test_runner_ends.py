@@ -33,14 +33,16 @@ DAEMON = (
 )
 
 
-# T08
+@pytest.mark.promise("whole-tree")
+@pytest.mark.claim("run_python_code")
 async def test_grandchild_that_holds_the_pipe_does_not_outlive_the_timeout(client: Client) -> None:
     result = await client.run("sh -c 'sleep 3011 & echo started; wait'", "shell", timeout=2)
     assert (result.outcome, result.out) == ("timeout", b"started\n")
     assert await client.processes_with("sleep 3011") == []
 
 
-# T08
+@pytest.mark.promise("whole-tree")
+@pytest.mark.claim("run_python_code")
 @pytest.mark.parametrize("ending", ["", "import time; time.sleep(99)"])
 async def test_daemon_that_left_its_session_is_gone_when_the_run_ends(client: Client, ending: str) -> None:
     result = await client.run(DAEMON.format(seconds=3012) + ending, timeout=3)
@@ -49,6 +51,7 @@ async def test_daemon_that_left_its_session_is_gone_when_the_run_ends(client: Cl
     assert await client.processes_with("sleep 3012") == []
 
 
+@pytest.mark.claim("run_shell_command")
 async def test_background_process_of_a_shell_ends_with_the_run(client: Client) -> None:
     result = await client.run("sleep 3013 & nohup setsid sleep 3013 >/dev/null 2>&1 & echo started", "shell")
     assert (result.outcome, result.out) == ("ok", b"started\n")
@@ -87,6 +90,7 @@ async def test_program_may_clean_up_at_the_timeout(client: Client) -> None:
     assert "1 seconds" in result.end["detail"]
 
 
+@pytest.mark.claim("stop_run")
 async def test_cancel_ends_the_program_and_its_children(client: Client) -> None:
     name = await client.start("echo started; sleep 3015 & sleep 3015", "shell")
     await client.until_output(name, b"started")
@@ -109,7 +113,7 @@ async def test_stopped_program_is_ended_too(client: Client) -> None:
     assert result.outcome == "timeout"
 
 
-# T10
+@pytest.mark.promise("exit-codes")
 @pytest.mark.parametrize(
     ("code", "exit_code"), [("true", 0), ("exit 2", 2), ("nosuchcmd", 127), ("exit 256", 0), ("(exit 3)", 3)]
 )
@@ -118,6 +122,7 @@ async def test_exit_codes_of_the_shell(client: Client, code: str, exit_code: int
     assert (result.exit_code, result.outcome) == (exit_code, "ok" if exit_code == 0 else "error")
 
 
+@pytest.mark.claim("run_python_code.signal")
 async def test_signal_that_ended_a_program_is_named(client: Client) -> None:
     result = await client.run("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
     assert (result.outcome, result.exit_code, result.end["signal"]) == ("error", None, "SIGSEGV")
@@ -125,13 +130,13 @@ async def test_signal_that_ended_a_program_is_named(client: Client) -> None:
     assert (again.outcome, again.end["signal"]) == ("error", "SIGKILL")
 
 
-# T19
+@pytest.mark.promise("after-timeout")
 async def test_next_run_starts_at_once_after_a_timeout(client: Client) -> None:
     assert (await client.run("import time; x=5; time.sleep(60)", timeout=0.5)).outcome == "timeout"
     assert (await client.run("print(1+1)")).out == b"2\n"
 
 
-# T12
+@pytest.mark.promise("orphans")
 async def test_orphans_are_reaped(runner: Runner, client: Client) -> None:
     for _ in range(60):
         assert (await client.run("( sh -c 'sleep 0.001' & ) ; true", "shell")).outcome == "ok"
@@ -149,7 +154,7 @@ async def test_every_end_comes_after_all_output_and_once(client: Client) -> None
         assert (result.out, result.err) == (b"a\n", b"b\n")
 
 
-# T32
+@pytest.mark.promise("end-known")
 async def test_exit_codes_are_right_every_time(client: Client) -> None:
     for _ in range(50):
         assert (await client.run("true", "shell")).exit_code == 0

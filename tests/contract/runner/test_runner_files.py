@@ -52,7 +52,7 @@ async def test_range_of_a_file_is_read(client: Client, workspace: Path) -> None:
     assert (await client.file("read", path="r.bin", offset=10**9, limit=20)).payload == b""
 
 
-# T23
+@pytest.mark.promise("no-escape")
 @pytest.mark.parametrize("path", OUTSIDE)
 @pytest.mark.parametrize("op", ["read", "list", "write", "delete", "mkdir", "stat", "move"])
 async def test_path_that_leads_out_of_the_workspace_is_refused(
@@ -80,6 +80,7 @@ async def test_path_that_is_none_is_refused(client: Client, op: str, path: objec
     assert code in {"invalid_path", "not_found"}
 
 
+@pytest.mark.claim("read_file(path)")
 async def test_absolute_path_inside_the_workspace_is_taken(client: Client, workspace: Path) -> None:
     await client.file("write", b"abc", path=f"{workspace}/abs.txt", last=True)
     assert (await client.file("read", path="abs.txt")).payload == b"abc"
@@ -106,6 +107,7 @@ async def test_existing_file_stays_unless_it_may_be_overwritten(client: Client, 
     assert await client.refused("write", b"new", path="folder", last=True, overwrite=True) == "invalid_path"
 
 
+@pytest.mark.claim("write_file")
 async def test_folders_on_the_way_to_a_new_file_are_made(client: Client, workspace: Path) -> None:
     await client.file("write", b"1", path="w/x/y.txt", last=True)
     assert (workspace / "w" / "x" / "y.txt").read_text() == "1"
@@ -149,7 +151,7 @@ async def test_special_files_are_refused_without_waiting_for_them(client: Client
     assert await client.refused("read", path="loop") == "invalid_path"
 
 
-# T22
+@pytest.mark.promise("file-names")
 @pytest.mark.parametrize(
     "name",
     ["Q3 ventes \u2013 été (1).csv", "数据 表.csv", "-rf.txt", 'it\'s "q".txt', ".hidden", "a\nb", "$(id)", "%2e%2e"],
@@ -171,6 +173,7 @@ async def test_name_that_is_not_utf8_does_not_break_the_list(client: Client, wor
     assert (await client.file("read", path="raw/\udcff.txt")).payload == b"1"
 
 
+@pytest.mark.claim("list_files")
 async def test_list_is_sorted_bounded_and_follows_no_links(client: Client, workspace: Path) -> None:
     tree = workspace / "tree"
     (tree / "b" / "c").mkdir(parents=True, exist_ok=True)
@@ -230,7 +233,7 @@ async def test_mkdir_move_and_stat(client: Client) -> None:
     assert await client.content("m/n/g.txt") == b"3"
 
 
-# T23
+@pytest.mark.promise("no-escape")
 async def test_link_that_changes_all_the_time_never_leads_out(client: Client, workspace: Path) -> None:
     (workspace / "real").mkdir(exist_ok=True)
     (workspace / "real" / "passwd").write_text("inside")

@@ -13,7 +13,8 @@ from support.gateway.peers import until
 from support.runner.harness import Client, Runner, running
 
 
-# T17
+@pytest.mark.promise("module-kinds")
+@pytest.mark.claim("run_js_code(code)")
 @pytest.mark.parametrize(
     ("code", "out"),
     [
@@ -38,7 +39,8 @@ async def test_commonjs_modules_and_await_all_work_without_flags(client: Client,
     assert (result.out, result.err, result.exit_code) == (out, b"", 0)
 
 
-# T10
+@pytest.mark.promise("exit-codes")
+@pytest.mark.claim("run_js_code")
 @pytest.mark.parametrize(
     ("code", "exit_code", "err"),
     [
@@ -72,7 +74,7 @@ async def test_exit_codes_and_errors_are_those_of_node(client: Client, code: str
     assert b"bootstrap.cjs" not in result.err
 
 
-# T16
+@pytest.mark.promise("process-exit")
 @pytest.mark.parametrize("end", ["process.exit(1)", "throw 1", "process.exitCode = 1", "Promise.reject(1)"])
 @pytest.mark.parametrize("stream", ["out", "err"])
 async def test_no_end_loses_output(client: Client, stream: str, end: str) -> None:
@@ -81,6 +83,7 @@ async def test_no_end_loses_output(client: Client, stream: str, end: str) -> Non
     assert ((result.out or result.err).count(b"x" * (3 << 20)), result.exit_code) == (1, 1)
 
 
+@pytest.mark.claim("run_js_code(code)")
 @pytest.mark.parametrize(
     ("code", "out"),
     [
@@ -181,6 +184,7 @@ def spares(runner: Runner) -> list[int]:
     return found
 
 
+@pytest.mark.claim("run_python_code(args)", "run_python_code(env)")
 async def test_arguments_environment_and_input_reach_the_program(client: Client) -> None:
     code = (
         "console.log(JSON.stringify(process.argv.slice(2)), process.env.MY_VAR, process.env.SANDPOD_WORKSPACE, "
@@ -190,7 +194,8 @@ async def test_arguments_environment_and_input_reach_the_program(client: Client)
     assert result.out.decode() == '["q","é"] v undefined in\n'
 
 
-# T09
+@pytest.mark.promise("input")
+@pytest.mark.claim("run_python_code(stdin)")
 async def test_input_without_any_given_is_at_its_end(client: Client) -> None:
     result = await client.run("process.stdin.on('data', () => {}).on('end', () => console.log('end'))", "javascript")
     assert result.out == b"end\n"

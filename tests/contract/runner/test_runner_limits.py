@@ -32,7 +32,7 @@ def limit_of(client: Client) -> str:
     return f"{client.hello['memory_limit'] // MIB} MiB"
 
 
-# T30
+@pytest.mark.promise("clean-environment")
 @pytest.mark.parametrize(
     ("code", "language"),
     [
@@ -60,7 +60,7 @@ async def test_runs_own_environment_comes_on_top(client: Client) -> None:
     assert (await client.run("echo $LANG $MINE", "shell")).out == b"C.UTF-8\n"
 
 
-# T15
+@pytest.mark.promise("writable-places")
 async def test_home_and_caches_can_be_written(client: Client) -> None:
     code = (
         "import tempfile, pathlib, os\ntempfile.mkdtemp()\n(pathlib.Path.home() / 'x').write_text('1')\n"
@@ -69,7 +69,7 @@ async def test_home_and_caches_can_be_written(client: Client) -> None:
     assert (await client.run(code)).outcome == "ok"
 
 
-# T11
+@pytest.mark.promise("out-of-memory")
 async def test_memory_that_runs_out_is_named_with_its_limit_and_the_next_run_works(client: Client) -> None:
     result = await client.run("print('start')\na = []\nwhile True: a.append(bytearray(4_000_000))")
     assert (result.outcome, result.out) == ("out_of_memory", b"start\n")
@@ -108,7 +108,7 @@ async def test_largest_run_is_ended_and_others_go_on(client: Client) -> None:
     assert (await client.finish(calm)).out == b"calm\n"
 
 
-# T11
+@pytest.mark.promise("out-of-memory")
 async def test_cell_that_takes_too_much_memory_loses_its_context_and_no_other(client: Client) -> None:
     for name in ("large", "other"):
         await client.run("x = 5", context=name)

@@ -10,7 +10,7 @@ from support.runner.harness import Client, Sandbox
 TEXT = "é漢🙂" * 5000
 
 
-# T01
+@pytest.mark.promise("utf8-pieces")
 @pytest.mark.parametrize("lead", range(4092, 4097))
 async def test_characters_that_straddle_pieces_come_back_exactly(client: Client, lead: int) -> None:
     result = await client.run(f'import sys; sys.stdout.write("a"*{lead} + "é漢🙂"*5000)')
@@ -23,7 +23,7 @@ async def test_bytes_that_are_not_utf8_are_passed_on_as_they_are(client: Client)
     assert (result.exit_code, result.out) == (3, b"ok \xd4\xff end\n")
 
 
-# T03
+@pytest.mark.promise("long-lines")
 async def test_one_very_long_line_arrives_whole(client: Client) -> None:
     result = await client.run('print("x"*5_000_000); print("tail")')
     assert result.out == b"x" * 5_000_000 + b"\ntail\n"
@@ -43,7 +43,7 @@ async def test_pieces_are_numbered_without_gaps_and_small(client: Client) -> Non
     assert b"needle-42" in result.err
 
 
-# T04
+@pytest.mark.promise("endless-output")
 async def test_endless_output_ends_at_the_limit_and_is_counted(client: Client) -> None:
     result = await client.run('while True: print("y"*200)', output_limit=300_000)
     assert result.outcome == "output_limit"
@@ -60,7 +60,7 @@ async def test_output_limit_counts_both_streams_and_a_run_at_the_limit_is_ok(cli
     assert over.end["stdout_bytes"] + over.end["stderr_bytes"] == 99
 
 
-# T06
+@pytest.mark.promise("output-at-timeout")
 async def test_what_was_printed_before_the_timeout_is_kept(client: Client) -> None:
     programs = [
         ('print("before"); import time; time.sleep(999)', "python"),
@@ -73,7 +73,7 @@ async def test_what_was_printed_before_the_timeout_is_kept(client: Client) -> No
     assert [(result.outcome, result.out.strip()) for result in results] == [("timeout", b"before")] * len(programs)
 
 
-# T07
+@pytest.mark.promise("streaming")
 @pytest.mark.parametrize(
     ("code", "language"),
     [
@@ -118,7 +118,7 @@ async def test_cancel_reaches_a_run_whose_output_nobody_reads(sandbox: Sandbox, 
     await slow.close()
 
 
-# T18
+@pytest.mark.promise("concurrent-runs")
 async def test_runs_at_the_same_time_do_not_mix(client: Client) -> None:
     code = "import time\nfor i in range(20):\n    print('{}')\n    time.sleep(0.01)"
     a, b, c = await asyncio.gather(

@@ -198,7 +198,7 @@ async def test_frames_of_a_run_go_to_the_stream_that_started_it(runner: Runner, 
     await other.close()
 
 
-# T13
+@pytest.mark.promise("top-level-await")
 async def test_ping_is_answered_while_programs_use_all_processors(client: Client) -> None:
     names = [await client.start("while :; do :; done", "shell", timeout=999) for _ in range(8)]
     await client.send({"t": "ping", "id": 5})
@@ -211,7 +211,7 @@ async def test_ping_is_answered_while_programs_use_all_processors(client: Client
     assert {(await client.finish(name)).outcome for name in names} == {"cancelled"}
 
 
-# T09
+@pytest.mark.promise("input")
 async def test_input_arrives_whole_and_then_ends(client: Client) -> None:
     data = bytes(range(256)) * 8000
     result = await client.run(
@@ -220,13 +220,14 @@ async def test_input_arrives_whole_and_then_ends(client: Client) -> None:
     assert result.out.decode().strip() == hashlib.sha256(data).hexdigest()
 
 
-# T09
+@pytest.mark.promise("input")
+@pytest.mark.claim("run_python_code(stdin)")
 @pytest.mark.parametrize(("code", "out"), [("cat", b""), ('read x; echo "got:$x"', b"got:\n")])
 async def test_shell_without_input_finds_its_end_at_once(client: Client, code: str, out: bytes) -> None:
     assert (await client.run(code, "shell")).out == out
 
 
-# T09
+@pytest.mark.promise("input")
 async def test_shell_gets_the_input_it_was_given(client: Client) -> None:
     assert (await client.run("cat", "shell", input=b"a\nb")).out == b"a\nb"
 

@@ -5,7 +5,8 @@ import pytest
 from support.runner.harness import Client
 
 
-# T10
+@pytest.mark.promise("exit-codes")
+@pytest.mark.claim("run_python_code(code)")
 @pytest.mark.parametrize(
     ("code", "exit_code", "err"),
     [
@@ -64,13 +65,15 @@ async def test_silent_success_is_exit_0_without_output(client: Client, code: str
     assert (result.outcome, result.exit_code, result.out, result.err) == ("ok", 0, b"", b"")
 
 
-# T13
+@pytest.mark.promise("top-level-await")
+@pytest.mark.claim("run_python_code(code)")
 async def test_top_level_await_and_asyncio_run_both_work(client: Client) -> None:
     awaits = await client.run('import asyncio; await asyncio.sleep(0.01); print("ok")')
     runs = await client.run('import asyncio; asyncio.run(asyncio.sleep(0)); print("hi")')
     assert (awaits.out, runs.out) == (b"ok\n", b"hi\n")
 
 
+@pytest.mark.claim("run_python_code(stdin)", "run_python_code(args)", "run_python_code(env)")
 async def test_arguments_environment_and_input_reach_the_program(client: Client) -> None:
     code = "import sys, os\nprint(sys.argv[1:], os.environ['MY_VAR'], sys.stdin.read())"
     result = await client.run(code, args=["a b", "--c", "é"], env={"MY_VAR": "v w"}, input="ünï\n2".encode())
@@ -146,7 +149,8 @@ async def test_runs_share_no_variables_and_no_random_numbers(client: Client) -> 
     assert second.out.endswith(b"False\n")
 
 
-# T09
+@pytest.mark.promise("input")
+@pytest.mark.claim("run_python_code(stdin)")
 async def test_input_without_any_given_is_at_its_end(client: Client) -> None:
     result = await client.run('input("name? ")')
     assert result.exit_code == 1

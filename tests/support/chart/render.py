@@ -1,10 +1,11 @@
 """Renders the chart with helm, as tests want to look at it: plain objects, or the sentence of a refusal.
 
-Called by the tests of this folder only. It needs helm on the PATH and no cluster.
+It needs helm on the PATH and no cluster. Each set of values is rendered once for all tests of a process.
 """
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
@@ -19,20 +20,21 @@ KUBERNETES: Final = ("--kube-version", "1.34.0")
 Manifest = dict[str, Any]
 
 
+@cache
 def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run helm and return what it said."""
     return subprocess.run(["helm", *arguments], capture_output=True, text=True, check=False, timeout=60)
 
 
-def _template(arguments: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
-    return helm("template", "sandpod", str(CHART), "--namespace", "sandpod", *KUBERNETES, *arguments)
-
-
-@cache
-def _rendered(arguments: tuple[str, ...]) -> str:
-    done = _template(arguments)
+def template(*arguments: str, release: str = "sandpod", namespace: str = "sandpod") -> str:
+    """Return what helm renders of a release."""
+    done = helm("template", release, str(CHART), "--namespace", namespace, *KUBERNETES, *arguments)
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def _sets(values: Sequence[str]) -> list[str]:
+    return [part for value in values for part in ("--set", value)]
 
 
 def render(*values: str, files: tuple[Path, ...] = ()) -> list[Manifest]:
@@ -42,14 +44,18 @@ def render(*values: str, files: tuple[Path, ...] = ()) -> list[Manifest]:
         values: As `--set` takes them: "gateway.replicas=3".
         files: Files of values.
     """
-    sets = [part for value in values for part in ("--set", value)]
-    arguments = (*sets, *(part for file in files for part in ("--values", str(file))))
-    return [manifest for manifest in yaml.safe_load_all(_rendered(arguments)) if manifest]
+    printed = template(*_sets(values), *(part for file in files for part in ("--values", str(file))))
+    return deepcopy(_parsed(printed))
+
+
+@cache
+def _parsed(printed: str) -> list[Manifest]:
+    return [manifest for manifest in yaml.load_all(printed, yaml.CSafeLoader) if manifest]
 
 
 def refusal(*values: str) -> str:
     """Return what helm says of values that it must not take."""
-    done = _template(tuple(part for value in values for part in ("--set", value)))
+    done = helm("template", "sandpod", str(CHART), "--namespace", "sandpod", *KUBERNETES, *_sets(values))
     assert done.returncode != 0, "helm took the values"
     return done.stderr
 

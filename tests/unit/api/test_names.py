@@ -17,7 +17,7 @@ def test_any_text_has_a_label_value_that_says_nothing_of_it(text: str) -> None:
     assert label_value(text) == value
 
 
-# T36
+@pytest.mark.promise("object-names")
 def test_owners_that_differ_only_in_case_or_look_have_different_labels() -> None:
     texts = ["alice", "Alice", "alice ", "аlice", "alice\0", ""]  # noqa: RUF001 - a Cyrillic look-alike is the point
     assert len({label_value(text) for text in texts}) == len(texts)

@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+import pytest
+
 from sandpod_api.names import API_VERSION
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.toolsets import ALL
@@ -23,6 +25,13 @@ def template(**spec: Any) -> dict[str, Any]:
     return {"apiVersion": API_VERSION, "kind": "SandboxTemplate", "metadata": {"name": "ruby"}, "spec": body}
 
 
+@pytest.mark.claim(
+    "run_shell_command(language)",
+    "create_sandbox(template)",
+    "create_sandbox(network)",
+    "create_sandbox(workspace)",
+    "sandpod://capabilities",
+)
 def test_template_tells_its_image_languages_and_networks() -> None:
     ruby = {"name": "ruby", "command": ["ruby", "{file}"]}
     info = template_info(template(runner="Injected", languages=[ruby], networkProfiles=[{"name": "web"}]))

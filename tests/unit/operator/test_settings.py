@@ -1,6 +1,7 @@
 import json
 import logging
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
@@ -8,7 +9,7 @@ from pydantic import ValidationError
 from sandpod_operator.__main__ import read_settings
 from sandpod_operator.controllers.watches import create_settings
 from sandpod_operator.logs import JsonFormatter
-from sandpod_operator.settings import OperatorSettings
+from sandpod_operator.settings import OperatorSettings, load
 
 
 def read(monkeypatch: pytest.MonkeyPatch, **values: str) -> OperatorSettings:
@@ -64,6 +65,40 @@ def test_wrong_setting_is_said_by_its_name(monkeypatch: pytest.MonkeyPatch, caps
     monkeypatch.setenv("SANDPOD_OPERATOR_WORKERS", "many")
     assert read_settings() is None
     assert capsys.readouterr().err.startswith("sandpod-operator: SANDPOD_OPERATOR_WORKERS: ")
+
+
+def test_settings_file_is_read_and_the_environment_takes_precedence(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("namespaces: [a, b]\nretention: 1000000\nresync_interval: 60\n", encoding="utf-8")
+    monkeypatch.setenv("SANDPOD_OPERATOR_RESYNC_INTERVAL", "90")
+    found = load(file)
+    assert (found.namespaces, found.retention, found.resync_interval) == (("a", "b"), 1_000_000, 90)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "can't be read: [Errno 2]"),
+        ("[a", "can't be read: while parsing a flow sequence"),
+        (b"\xff\xfe\xff", "can't be read: "),
+        ("[a]", "must be a YAML mapping of settings"),
+        ("", "must be a YAML mapping of settings"),
+        ("namespaces: [a]\nretentoin: 5\n", "SANDPOD_OPERATOR_RETENTOIN: Extra inputs are not permitted"),
+        ("namespaces: [A]\n", "SANDPOD_OPERATOR_NAMESPACES: "),
+    ],
+)
+def test_wrong_settings_file_is_refused_with_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str | bytes | None, said: str
+) -> None:
+    file = tmp_path / "config.yaml"
+    if text is not None:
+        file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    assert read_settings(file) is None
+    printed = capsys.readouterr().err
+    assert printed.startswith("sandpod-operator: ")
+    assert said in printed
 
 
 def test_every_field_says_what_it_is() -> None:

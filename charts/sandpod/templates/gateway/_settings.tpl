@@ -16,9 +16,8 @@ The gateway's settings file: `gateway.config` and what follows from other values
 {{- if .Values.tls.secretName -}}
 {{- $_ := set $settings "tls" (dict "cert" "/etc/sandpod/tls/tls.crt" "key" "/etc/sandpod/tls/tls.key") -}}
 {{- end -}}
-{{- if .Values.ingress.enabled -}}
-{{- $scheme := ternary "https" "http" (not (empty .Values.ingress.tls.secretName)) -}}
-{{- $_ := set $settings "links" (dict "public_url" (printf "%s://%s" $scheme .Values.ingress.host)) -}}
+{{- with include "sandpod.gateway.publicUrl" . -}}
+{{- $_ := set $settings "links" (dict "public_url" .) -}}
 {{- end -}}
 {{- toYaml (mergeOverwrite $settings (deepCopy .Values.gateway.config)) -}}
 {{- end -}}

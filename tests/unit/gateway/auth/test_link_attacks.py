@@ -144,6 +144,7 @@ async def test_json_web_token_signed_with_what_is_known_opens_nothing(
             assert await victim.try_all(forged) == [403] * 4
 
 
+@pytest.mark.promise("links")
 @EACH
 async def test_token_of_todays_form_signed_with_what_is_known_opens_nothing(
     tmp_path: Path, users: tuple[str, ...]
@@ -168,6 +169,7 @@ async def test_link_made_by_one_caller_to_anothers_sandbox_opens_nothing(tmp_pat
         assert (await victim.http.get(f"/files/{victim.sandbox}/{PATH}", params={"token": own})).text == "mine"
 
 
+@pytest.mark.claim("create_link")
 async def test_link_ends_with_its_makers_key_and_not_with_another_key_that_comes_or_goes(tmp_path: Path) -> None:
     async with attacked(tmp_path, "alice", "bob", "alice") as victim:
         first, bob, other = victim.entries

@@ -98,7 +98,10 @@ async def links_at(now: list[float], makers: dict[bytes, str]) -> Links:
     return Links(keys, makers.get, lambda: now[0])
 
 
-# T29
+@pytest.mark.promise("foreign-ids")
+@pytest.mark.claim(
+    "run_python_code.artifacts.url", "upload_file.expires_at", "create_link.method", "create_link.expires_at"
+)
 async def test_token_is_for_one_method_sandbox_and_path_and_ends() -> None:
     now, makers = [1000.0], {ALICE.key_id: ALICE.owner, BOB.key_id: BOB.owner}
     links = await links_at(now, makers)
@@ -140,6 +143,7 @@ async def test_token_ends_with_the_key_of_its_maker_and_no_other_maker_has_it() 
     assert links.owner(token, "get", "a", "b") is None
 
 
+@pytest.mark.claim("create_link", "create_link.url")
 async def test_file_comes_by_its_link_alone(place: Place) -> None:
     await place.call("write_file", path="out/t é.csv", text="a,b\n1,2\n")
     url = await place.link("./out/../out/t é.csv")
@@ -151,7 +155,7 @@ async def test_file_comes_by_its_link_alone(place: Place) -> None:
     assert (head.status_code, head.content, head.headers["content-length"]) == (200, b"", "8")
 
 
-# T40
+@pytest.mark.promise("links", "no-script")
 @pytest.mark.parametrize(
     ("name", "shown"),
     [
@@ -186,6 +190,7 @@ async def test_part_of_a_file_comes_on_request(place: Place) -> None:
     assert (await place.http.get(url, headers={"range": "bytes=0-0", "if-range": '"old"'})).text == "0123456789"
 
 
+@pytest.mark.claim("upload_file.size", "create_link", "create_link(method)")
 async def test_file_goes_in_by_a_link_of_its_own(place: Place) -> None:
     asked = await place.call("upload_file", filename="big.bin", path="in")
     assert (asked["path"], asked["size"]) == ("in/big.bin", None)
@@ -197,6 +202,8 @@ async def test_file_goes_in_by_a_link_of_its_own(place: Place) -> None:
     assert (again.status_code, (await place.call("stat_file", path="in/big.bin"))["size"]) == (201, 0)
 
 
+@pytest.mark.promise("links")
+@pytest.mark.claim("create_link", "create_link(method)")
 async def test_spoilt_link_gives_nothing(place: Place) -> None:
     await place.call("write_file", path="l.txt", text="mine")
     await place.call("write_file", path="m.txt", text="mine too")
@@ -210,7 +217,7 @@ async def test_spoilt_link_gives_nothing(place: Place) -> None:
     assert (await place.call("read_file", path="l.txt"))["content"] == "mine"
 
 
-# T21
+@pytest.mark.promise("uploads")
 async def test_file_over_the_limit_is_refused_and_leaves_nothing() -> None:
     async with serving(upload_bytes=1000) as place:
         url = await place.link("over.bin", method="put")
@@ -220,6 +227,7 @@ async def test_file_over_the_limit_is_refused_and_leaves_nothing() -> None:
         assert (await place.http.put(url, content=bytes(1000))).status_code == 201
 
 
+@pytest.mark.claim("create_link")
 async def test_what_is_not_there_is_not_found(place: Place) -> None:
     await place.call("write_file", path="first.txt", text="1")
     url = await place.link("later.txt")
@@ -236,6 +244,7 @@ async def test_link_to_nothing_inside_is_refused(place: Place, path: str) -> Non
     assert (await place.call("create_link", path=path))["error"] == ErrorCode.INVALID_PATH
 
 
+@pytest.mark.claim("create_link", "create_link(expires)")
 async def test_link_ends_when_it_was_told_to(place: Place) -> None:
     await place.call("write_file", path="a.txt", text="1")
     link = await place.call("create_link", path="a.txt", expires=60)

@@ -49,7 +49,7 @@ def keyed(tmp_path: Path) -> tuple[Settings, str]:
     return Settings(host="0.0.0.0", auth=AuthSettings(keys_file=path)), key
 
 
-# T28
+@pytest.mark.promise("urls-and-hosts")
 @pytest.mark.parametrize("path", ["/mcp", "/mcp/"])
 async def test_both_spellings_of_the_endpoint_answer_without_a_redirect(path: str) -> None:
     async with serving(Settings(), FakeBackend()) as client:
@@ -72,7 +72,7 @@ async def test_without_a_key_nothing_is_answered_and_nothing_is_made(keyed: tupl
         assert len(await backend.list("user:alice")) == 1
 
 
-# T28
+@pytest.mark.promise("urls-and-hosts")
 async def test_another_web_page_can_not_call_a_server_without_keys() -> None:
     async with serving(Settings(), FakeBackend()) as client:
         foreign = await client.post("/mcp", json=CALL, headers={**HEADERS, "origin": "https://evil.example"})
@@ -80,7 +80,7 @@ async def test_another_web_page_can_not_call_a_server_without_keys() -> None:
     assert (foreign.status_code, rebound.status_code) == (403, 421)
 
 
-# T28
+@pytest.mark.promise("urls-and-hosts")
 async def test_a_server_with_keys_takes_any_host_and_only_known_origins(keyed: tuple[Settings, str]) -> None:
     settings, key = keyed
     settings = settings.model_copy(update={"allowed_origins": ["https://console.example"]})
@@ -91,7 +91,7 @@ async def test_a_server_with_keys_takes_any_host_and_only_known_origins(keyed: t
     assert (foreign.status_code, known.status_code) == (403, 200)
 
 
-# T28
+@pytest.mark.promise("urls-and-hosts")
 async def test_health_and_metrics_of_a_server_with_keys_answer_whatever_the_host(keyed: tuple[Settings, str]) -> None:
     async with serving(keyed[0], FakeBackend()) as client:
         for path in ("/healthz", "/readyz", "/metrics"):

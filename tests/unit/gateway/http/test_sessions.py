@@ -52,7 +52,7 @@ async def begin(http: httpx2.AsyncClient, call: dict[str, Any] = CALL, headers: 
                 return
 
 
-# T25
+@pytest.mark.promise("client-gone")
 async def test_a_lost_connection_leaves_the_program_and_the_end_of_the_session_ends_it(
     http: httpx2.AsyncClient, backend: FakeBackend
 ) -> None:
@@ -73,7 +73,7 @@ async def test_a_sandbox_is_its_callers_and_outlives_the_session(
     assert len(await backend.list("local")) == 1
 
 
-# T25
+@pytest.mark.promise("client-gone")
 async def test_without_a_session_a_lost_connection_ends_the_program(
     http: httpx2.AsyncClient, backend: FakeBackend
 ) -> None:

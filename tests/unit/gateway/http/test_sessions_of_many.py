@@ -51,7 +51,7 @@ async def begin(http: httpx2.AsyncClient, **headers: str) -> dict[str, str]:
     return {**headers, **session}
 
 
-# T27
+@pytest.mark.promise("heartbeat")
 @pytest.mark.parametrize("era", ["old", "new"])
 async def test_a_silent_call_is_not_silent_on_the_wire(era: str, monkeypatch: pytest.MonkeyPatch) -> None:
     # A proxy's patience is a minute, often; the test has less.
@@ -77,7 +77,7 @@ async def test_a_silent_call_is_not_silent_on_the_wire(era: str, monkeypatch: py
             await http.delete("/mcp", headers=headers)
 
 
-# T29
+@pytest.mark.promise("foreign-ids")
 async def test_a_session_can_be_used_with_its_own_key_alone(tmp_path: Path) -> None:
     path, [alice, bob] = keys_file(tmp_path, "alice", "bob")
     settings = Settings(auth=AuthSettings(keys_file=path))
@@ -97,7 +97,7 @@ async def test_a_session_can_be_used_with_its_own_key_alone(tmp_path: Path) -> N
         await http.delete("/mcp", headers=own)
 
 
-# T21
+@pytest.mark.promise("uploads")
 @pytest.mark.parametrize("era", ["legacy", "auto"])
 async def test_a_call_that_is_too_large_is_refused_with_the_limit_and_the_other_way(
     era: Literal["legacy", "auto"],
@@ -113,7 +113,7 @@ async def test_a_call_that_is_too_large_is_refused_with_the_limit_and_the_other_
         assert (await client.call_tool("list_files", {}, raise_on_error=False)).structured_content is not None
 
 
-# T26
+@pytest.mark.promise("sessions-bounded")
 @pytest.mark.parametrize("ended_by", ["DELETE", "nobody"])
 async def test_sessions_without_number_leave_nothing(ended_by: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fastmcp.settings, "http_session_idle_timeout", 0.5 if ended_by == "nobody" else 3600)
@@ -136,7 +136,7 @@ async def test_sessions_without_number_leave_nothing(ended_by: str, monkeypatch:
         assert len(await backend.list("local")) == 1
 
 
-# T39
+@pytest.mark.promise("fixed-labels")
 async def test_number_of_metrics_does_not_depend_on_that_of_sandboxes() -> None:
     settings = Settings()
     gateway = Gateway(settings, FakeBackend())

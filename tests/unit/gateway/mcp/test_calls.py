@@ -30,6 +30,7 @@ async def test_calls_without_a_sandbox_share_the_default_one(alice: Caller) -> N
     assert len((await alice.call("list_sandboxes"))["sandboxes"]) == 1
 
 
+@pytest.mark.claim("run_python_code(fresh)")
 async def test_a_fresh_sandbox_is_gone_after_the_run(alice: Caller, place: Place) -> None:
     result = await alice.python("print(1)", fresh=True)
     assert await place.backend.get(result.sandbox) is None
@@ -89,6 +90,7 @@ def live(runner: FakeRunner) -> int:
     return len(runner.runs)
 
 
+@pytest.mark.claim("close_sandbox(force)")
 async def test_closing_a_sandbox_with_a_run_needs_force(alice: Caller, place: Place) -> None:
     sandbox = (await alice.python("print(1)")).sandbox
     task = asyncio.create_task(alice.python(FOREVER))
@@ -141,6 +143,7 @@ async def test_a_handle_that_names_nothing_is_refused_alike_by_all_tools(alice: 
         assert (await alice.call(tool, sandbox=handle, **arguments))["error"] == ErrorCode.SESSION_NOT_FOUND
 
 
+@pytest.mark.claim("instructions")
 async def test_someone_elses_sandbox_can_not_be_told_from_none(alice: Caller, place: Place) -> None:
     sandbox = (await alice.python("print(1)")).sandbox
     await alice.call("write_file", path="private.txt", text="mine")
@@ -165,7 +168,8 @@ async def test_someone_elses_sandbox_can_not_be_told_from_none(alice: Caller, pl
     assert (await alice.call("read_file", path="private.txt"))["content"] == "mine"
 
 
-# T36
+@pytest.mark.promise("object-names")
+@pytest.mark.claim("create_sandbox(name)")
 async def test_a_name_gives_the_same_sandbox_again_and_others_another(alice: Caller) -> None:
     first = await alice.call("create_sandbox", name="Case")
     assert (await alice.call("create_sandbox", name="Case"))["sandbox"] == first["sandbox"]
@@ -175,7 +179,8 @@ async def test_a_name_gives_the_same_sandbox_again_and_others_another(alice: Cal
     assert len({first["sandbox"], *others, *unnamed}) == 8
 
 
-# T36
+@pytest.mark.promise("object-names")
+@pytest.mark.claim("instructions", "create_sandbox(name)")
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [

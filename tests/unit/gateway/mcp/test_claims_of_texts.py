@@ -1,66 +1,45 @@
-"""What a model is told: each sentence of it is in `tests/claims.md`, with the tests that fail where it is not so."""
+"""Every text that a model gets is proved: a test is marked `claim` with the text's place.
 
-import re
-from collections.abc import Iterator
+Places are the tool (`read_file`), an argument (`read_file(path)`), a field of the result (`read_file.content`), the URI
+of a resource, the name of a prompt (`work_with_sandpod`, `work_with_sandpod.text`), and `instructions`. Of a text that
+stands in several places one is enough.
+"""
+
+from collections import defaultdict
 from typing import Any
 
 from fastmcp import Client
 
 from fakes.backend import FakeBackend
+from pages import fields, marked
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.settings import Settings
-from unit.gateway.mcp.test_descriptions import described
-from unit.test_project import NAMED_TEST, ROOT, ids_above_tests
-
-ROW = re.compile(r"^\| (.+) \| ([^|]+) \|$", re.MULTILINE)
 
 
-def sentences(text: str) -> Iterator[str]:
-    """Give the sentences of a text, without line breaks and the numbers of a list."""
-    for part in re.split(r"\n\n|\n(?=\d+\. )", text.strip()):
-        words = re.sub(r"^\d+\. ", "", " ".join(part.split()))
-        yield from re.split(r"(?<=[.!?]) (?=\S)", words)
-
-
-async def texts(client: Client[Any]) -> list[str]:
-    """Return all that a client is told in words before it calls anything, what fields of results mean included."""
-    found = [client.instructions or ""]
+async def texts(client: Client[Any]) -> dict[str, str]:
+    """Return all descriptions that a client gets before it calls anything, by their place."""
+    found = {"instructions": client.instructions}
     for tool in await client.list_tools():
-        schemas = [tool.input_schema, tool.output_schema]
-        found += [tool.description or "", *(text for _, text in described(schemas))]
+        found[tool.name] = tool.description
+        found |= {f"{tool.name}({path})": field.get("description") for path, field in fields(tool.input_schema)}
+        found |= {f"{tool.name}.{path}": field.get("description") for path, field in fields(tool.output_schema or {})}
     for prompt in await client.list_prompts():
-        got = (await client.get_prompt(prompt.name)).messages[0].content
-        found += [prompt.description or "", getattr(got, "text", "")]
-        found += [argument.description or "" for argument in prompt.arguments or []]
-    found += [each.description or "" for each in await client.list_resources()]
-    found += [each.description or "" for each in await client.list_resource_templates()]
-    return found
+        found[prompt.name] = prompt.description
+        found[f"{prompt.name}.text"] = getattr((await client.get_prompt(prompt.name)).messages[0].content, "text", "")
+        found |= {f"{prompt.name}({each.name})": each.description for each in prompt.arguments or []}
+    found |= {str(each.uri): each.description for each in await client.list_resources()}
+    found |= {each.uri_template: each.description for each in await client.list_resource_templates()}
+    return {place: text for place, text in found.items() if text}
 
 
-def claims() -> dict[str, set[tuple[str, str]]]:
-    """Return the tests of each sentence in the table."""
-    rows = ROW.findall((ROOT / "tests/claims.md").read_text(encoding="utf-8"))
-    said = [sentence for sentence, tests in rows if "::" in tests]
-    assert len(said) == len(set(said)), "a sentence stands there twice"
-    return {sentence: set(NAMED_TEST.findall(tests)) for sentence, tests in rows if "::" in tests}
-
-
-async def test_every_sentence_that_a_model_is_told_is_in_the_table_and_no_other() -> None:
+async def test_every_text_has_a_test_that_proves_it() -> None:
     gateway = Gateway(Settings(), FakeBackend())
     async with gateway.running(), Client(gateway.mcp) as client:
-        told = {sentence for text in await texts(client) for sentence in sentences(text)} - {""}
-    assert sorted(told - claims().keys()) == [], "these are in no row"
-    assert sorted(claims().keys() - told) == [], "nobody says these any more"
-
-
-def test_every_claim_names_tests_that_exist() -> None:
-    known = {file: ids_above_tests(file) for file in {file for tests in claims().values() for file, _ in tests}}
-    missing = {test for tests in claims().values() for test in tests if test[1] not in known[test[0]]}
-    assert missing == set()
-    assert all(claims().values()), "a sentence has no test"
-
-
-def test_text_is_taken_apart_into_its_sentences() -> None:
-    text = "One thing. Another\nline: `it` is so. `code` begins it.\n\n1. A list's. 2.5 is a number."
-    told = ["One thing.", "Another line: `it` is so.", "`code` begins it.", "A list's.", "2.5 is a number."]
-    assert list(sentences(text)) == told
+        found = await texts(client)
+    places = defaultdict(list)
+    for place, text in found.items():
+        places[text].append(place)
+    claimed = marked("claim").keys()
+    assert len(places) > 80
+    assert [names[0] for names in places.values() if claimed.isdisjoint(names)] == [], "no test claims these"
+    assert sorted(claimed - found.keys()) == [], "tests claim these, and they are gone"

@@ -112,6 +112,7 @@ async def test_everything_that_a_text_names_exists(caller: Caller) -> None:
     assert named_in(texts["prompt"]) >= {"run_python_code", "read_run", "exit_code"}
 
 
+@pytest.mark.claim("instructions", "run_python_code.next")
 async def test_what_a_refusal_tells_to_call_exists(caller: Caller) -> None:
     known = await names_of(caller, await caller.client.list_tools())
     told: dict[str, set[str]] = {}
@@ -139,6 +140,7 @@ async def test_refusal_has_a_code_a_sentence_and_what_to_do_next(caller: Caller)
         assert (refused["error"], refused["message"][-1], refused["next"][-1]) == (code, ".", "."), name
 
 
+@pytest.mark.claim("read_file(limit)")
 async def test_every_number_in_a_description_is_the_one_that_holds(caller: Caller) -> None:
     found: dict[str, list[int]] = {}
     for tool in await caller.client.list_tools():
@@ -151,6 +153,7 @@ async def test_every_number_in_a_description_is_the_one_that_holds(caller: Calle
     assert found == NUMBERS
 
 
+@pytest.mark.claim("run_python_code(timeout)", "work_with_sandpod.text", "sandpod://capabilities")
 async def test_capabilities_tell_the_limits_and_defaults_that_are_set(caller: Caller) -> None:
     limits = Settings().limits
     told = (await capabilities(caller))["limits"]
@@ -176,6 +179,7 @@ async def test_every_tool_has_a_title_a_description_and_both_schemas(caller: Cal
         assert "required" not in tool.output_schema, "a coded error may take the result's place"
 
 
+@pytest.mark.claim("run_python_code(sandbox)")
 async def test_a_tool_that_says_it_only_reads_changes_nothing(caller: Caller, place: Place) -> None:
     reading = {t.name for t in await caller.client.list_tools() if t.annotations and t.annotations.read_only_hint}
     assert reading == READING.keys()
@@ -207,6 +211,7 @@ async def everything(caller: Caller) -> list[Any]:
     return seen
 
 
+@pytest.mark.claim("list_sandboxes")
 async def test_sandboxes_are_listed_oldest_first(caller: Caller) -> None:
     made = [(await caller.call("create_sandbox", name=name))["sandbox"] for name in ("b", "c", "a")]
     assert [each["sandbox"] for each in (await caller.call("list_sandboxes"))["sandboxes"]] == made

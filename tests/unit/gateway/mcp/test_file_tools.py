@@ -9,6 +9,7 @@ from sandpod_gateway.api.results import ErrorCode
 from support.gateway.fake_gateway import Caller
 
 
+@pytest.mark.claim("make_directory")
 async def test_file_is_made_looked_at_moved_and_deleted(alice: Caller) -> None:
     made = await alice.call("make_directory", path="d/e")
     assert (made["path"], made["sandbox"]) == ("d/e", (await alice.call("stat_file", path="d/e"))["sandbox"])
@@ -29,6 +30,7 @@ async def test_folder_with_something_in_it_is_deleted_on_request_only(alice: Cal
     assert (await alice.call("list_files"))["entries"] == []
 
 
+@pytest.mark.claim("write_file(overwrite)")
 async def test_move_takes_no_other_files_place_unless_told(alice: Caller) -> None:
     for name in ("a", "b"):
         await alice.call("write_file", path=name, text=name)
@@ -49,6 +51,7 @@ async def test_upload_tells_size_and_hash_and_keeps_what_is_there(alice: Caller)
     assert (await alice.call("read_file", path="in/u.bin"))["content"] == "other"
 
 
+@pytest.mark.claim("upload_file(filename)")
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../x", "/etc/x", "a\0b", "a\nb", "x" * 256, "\u00e9" * 128])
 async def test_name_that_is_none_is_refused(alice: Caller, name: str) -> None:
     refused = await alice.call("upload_file", filename=name, text="1")
@@ -56,6 +59,7 @@ async def test_name_that_is_none_is_refused(alice: Caller, name: str) -> None:
     assert (await alice.call("list_sandboxes"))["sandboxes"] == []
 
 
+@pytest.mark.claim("read_file(path)")
 @pytest.mark.parametrize("path", ["", "../x", "/etc/passwd", "a/../../x", "a\0b", "x" * 5000, "a/" + "x" * 256])
 @pytest.mark.parametrize(
     ("tool", "arguments"),

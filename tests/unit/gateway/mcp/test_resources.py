@@ -30,6 +30,7 @@ async def put(client: Client[Any], path: str, data: bytes) -> str:
     return sandbox
 
 
+@pytest.mark.claim("sandpod://sandboxes/{sandbox}/files/{path*}")
 @pytest.mark.parametrize(
     ("path", "asked", "mime"),
     [
@@ -70,6 +71,7 @@ async def test_what_can_not_be_read_is_refused_with_its_code(
         await client.read_resource(f"sandpod://sandboxes/{sandbox or own}/files/{path}")
 
 
+@pytest.mark.claim("work_with_sandpod")
 async def test_template_and_prompt_are_listed_with_words(client: Client[Any]) -> None:
     (template,) = await client.list_resource_templates()
     assert template.uri_template == "sandpod://sandboxes/{sandbox}/files/{path*}"

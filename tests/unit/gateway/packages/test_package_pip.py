@@ -49,6 +49,8 @@ async def test_wheels_are_those_for_the_sandboxes_python_and_not_for_this_one(in
     }
 
 
+@pytest.mark.promise("python-packages")
+@pytest.mark.claim("install_packages")
 async def test_source_packages_are_never_taken(index: Index) -> None:
     index.files["source-1.0.tar.gz"] = b""
     with pytest.raises(SandpodError) as caught:

@@ -11,7 +11,8 @@ def names(*packages: str) -> list[str]:
     return [str(requirement) for requirement in parse(list(packages))]
 
 
-# T24
+@pytest.mark.promise("package-names")
+@pytest.mark.claim("install_packages(packages)")
 def test_names_with_versions_and_extras_are_taken_and_sorted() -> None:
     assert names("numpy>=1.26,<3", "uvicorn[standard]", "A_b.C == 1.0") == [
         "a-b-c==1.0",
@@ -21,7 +22,7 @@ def test_names_with_versions_and_extras_are_taken_and_sorted() -> None:
     assert names("x", "X", "x ") == ["x"]
 
 
-# T24
+@pytest.mark.promise("python-packages", "package-names")
 @pytest.mark.parametrize(
     "text",
     [

@@ -47,7 +47,7 @@ async def backend(kind: str, folder: Path) -> AsyncIterator[Backend]:
 async def test_run_in_a_sandbox_that_is_closed_by_force_is_cancelled_and_not_lost(kind: str, tmp_path: Path) -> None:
     code = "import time\nfor i in range(1000000):\n    time.sleep(0.01)"
     async with backend(kind, tmp_path) as made:
-        gateway = Gateway(Settings(backend="fake"), made)
+        gateway = Gateway(Settings(), made)
         async with gateway.running(), Client(gateway.mcp) as client:
             sandbox = (await client.call_tool("create_sandbox", {})).structured_content["sandbox"]
             run = asyncio.create_task(client.call_tool("run_python_code", {"code": code, "sandbox": sandbox}))

@@ -1,3 +1,4 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,7 +28,7 @@ def test_kept_bytes_are_bounded_and_all_are_counted(data: bytes, cap: int, piece
     assert len(capture._head) + len(capture._tail) <= cap // 2 + 2 * (cap - cap // 2) + piece
 
 
-# T05
+@pytest.mark.promise("head-and-tail")
 def test_cut_text_keeps_head_and_tail_and_says_how_much_is_left_out() -> None:
     result = captured(10, b"0123456789" * 10).read()
     assert result.text == "01234\n[... 90 bytes left out ...]\n56789"

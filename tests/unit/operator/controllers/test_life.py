@@ -104,7 +104,7 @@ async def test_claimed_sandbox_leaves_its_pool_and_is_replaced() -> None:
     assert (world.pool().status.replicas, world.pool().status.ready_replicas) == (2, 2)
 
 
-# T34
+@pytest.mark.promise("status-kept")
 async def test_pool_makes_nothing_twice_though_no_event_has_come() -> None:
     world = await world_with()
     spec = {"templateRef": {"name": "python"}, "replicas": 3}

@@ -196,6 +196,12 @@ def test_user_namespace_is_the_templates_word_then_the_operators_then_what_nodes
     assert pod["spec"].get("hostUsers") is host_users
 
 
+@pytest.mark.parametrize(("own", "policy"), [(True, "Strict"), (False, None)])
+def test_groups_of_an_image_are_kept_out_where_the_runtime_is_known_to_do_it(*, own: bool, policy: str | None) -> None:
+    pod = build_pod(a_sandbox(), a_template(), CLOSED, settings(), user_namespaces=own)
+    assert pod["spec"]["securityContext"].get("supplementalGroupsPolicy") == policy
+
+
 def env_of(pod: dict[str, Any]) -> dict[str, str]:
     return {e["name"]: e["value"] for e in pod["spec"]["containers"][0]["env"] if "value" in e}
 

@@ -215,6 +215,7 @@ async def test_a_sandbox_is_made_and_waited_for_where_none_is_warm(place: Place)
     assert place.api.requests == ["get", "create"]
 
 
+@pytest.mark.claim("run_python_code.cause")
 @pytest.mark.parametrize(
     ("reason", "code"),
     [
@@ -397,6 +398,7 @@ async def test_a_network_profile_of_the_template_gets_a_sandbox_of_its_own(place
     assert (sandbox.spec.network, fresh) == ("web", True)
 
 
+@pytest.mark.claim("create_sandbox(workspace)")
 async def test_a_workspace_of_the_callers_own_is_never_a_warm_sandboxs(place: Place) -> None:
     place.warm("w")
     request = ClaimRequest(owner="alice", workspace=WorkspaceRequest(size=2**20))

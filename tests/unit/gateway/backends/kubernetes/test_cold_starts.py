@@ -61,12 +61,14 @@ def test_a_server_that_could_never_give_a_sandbox_does_not_start() -> None:
         LocalSettings(warm=0, cold_start=False)
 
 
+@pytest.mark.claim("run_python_code(cold_start)")
 @pytest.mark.parametrize("cold_start", [True, False])
 def test_capabilities_tell_what_is_done_by_default(*, cold_start: bool) -> None:
     settings = Settings(kubernetes=KubernetesSettings(cold_start=cold_start))
     assert json.loads(capabilities(settings, "kubernetes", [], toolsets=ALL))["cold_start"] is cold_start
 
 
+@pytest.mark.claim("run_python_code(cold_start)", "create_sandbox(cold_start)")
 async def test_tools_pass_the_choice_on_and_leave_nothing(alice: Caller, place: Place) -> None:
     for tool, arguments in (
         ("create_sandbox", {}),

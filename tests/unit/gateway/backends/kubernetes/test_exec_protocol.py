@@ -30,7 +30,7 @@ def test_a_status_tells_the_exit_code(raw: bytes, end: ExecEnd) -> None:
     assert parse_status(raw) == end
 
 
-# T32
+@pytest.mark.promise("end-known")
 @pytest.mark.parametrize(
     "raw",
     [b"", b"0", b"[]", b"null", b'"Success"', b"{}", b"\xff", failure(details={"causes": ["x"]}), failure(details=7)],

@@ -81,7 +81,7 @@ async def test_the_exit_code_comes_after_all_output() -> None:
         assert stream.end.exit_code == 42
 
 
-# T32
+@pytest.mark.promise("end-known")
 @pytest.mark.parametrize("abort", [False, True])
 async def test_a_connection_lost_before_the_status_has_no_exit_code(abort: bool) -> None:  # noqa: FBT001
     async def handler(socket: web.WebSocketResponse) -> None:

@@ -44,6 +44,7 @@ async def suspended(alice: Caller, place: Place) -> str:
     return name
 
 
+@pytest.mark.claim("create_sandbox.status", "create_sandbox.reason")
 async def test_list_and_get_tell_of_a_suspended_sandbox_and_do_not_wake_it(alice: Caller, place: Place) -> None:
     name = await suspended(alice, place)
     [listed] = (await alice.call("list_sandboxes"))["sandboxes"]
@@ -84,6 +85,7 @@ async def test_suspended_sandbox_is_closed_without_being_woken(alice: Caller, pl
     assert place.backend.wakes == 0
 
 
+@pytest.mark.claim("get_sandbox")
 async def test_what_keeps_a_sandbox_from_coming_back_is_told_and_it_can_be_tried_again(
     alice: Caller, place: Place
 ) -> None:
@@ -106,6 +108,7 @@ async def test_first_run_in_a_context_after_a_resume_is_told_what_is_gone(alice:
     assert (await alice.python("print(1)", sandbox=name, context="b")).hint is not None
 
 
+@pytest.mark.claim("run_python_code.cause", "create_sandbox(workspace.persistent)")
 async def test_run_and_context_from_before_a_suspension_are_told_to_be_gone_with_the_reason(
     alice: Caller, place: Place
 ) -> None:
@@ -138,6 +141,7 @@ def wanted(workspace: WorkspaceRequest | None) -> claims.Wanted:
     )
 
 
+@pytest.mark.claim("create_sandbox(workspace)", "create_sandbox(workspace.size)")
 def test_workspace_is_written_as_asked_for_within_the_templates_bounds() -> None:
     bounds = template(workspaceLimits={"maxSize": "2Gi", "persistent": True})
     made = claims.workspace_for(wanted(WorkspaceRequest(size=2**30, persistent=True)), bounds)
@@ -152,6 +156,7 @@ def test_workspace_is_written_as_asked_for_within_the_templates_bounds() -> None
     assert (info.workspace_max, info.persistent) == (2 * 2**30, True)
 
 
+@pytest.mark.claim("create_sandbox(workspace)")
 @pytest.mark.parametrize(
     ("request_", "said"),
     [
@@ -289,6 +294,13 @@ def test_record_tells_when_the_sandbox_was_resumed_and_what_stays() -> None:
     assert (record.persistent, record.resumed) == (True, datetime(2026, 1, 1, tzinfo=UTC))
 
 
+@pytest.mark.claim(
+    "create_sandbox.name",
+    "create_sandbox.template",
+    "create_sandbox.image",
+    "create_sandbox.network",
+    "create_sandbox.persistent",
+)
 async def test_sandbox_tells_its_template_image_network_and_whether_its_files_stay(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:

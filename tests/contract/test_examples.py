@@ -1,0 +1,36 @@
+"""The programs in examples/, as the documentation shows them, against a server with local sandboxes."""
+
+import asyncio
+import runpy
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from support.gateway.served import local_gateway
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+OUTPUT = {
+    "hello.py": "while it runs: line 2\nresult: ok 'line 0\\nline 1\\nline 2\\n'\n",
+    "contexts.py": "average: 5.333333333333333\n",
+    "background.py": "epoch 0\nepoch 1\nepoch 2\nended: ok\n",
+    "files.py": "rows: 3\n",
+}
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.needs_userns]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def address() -> AsyncIterator[str]:
+    async with local_gateway("64Mi") as address:
+        yield address
+
+
+@pytest.mark.parametrize("program", sorted(path.name for path in EXAMPLES.glob("*.py")))
+async def test_program_prints_what_it_should(
+    program: str, address: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SANDPOD_URL", f"{address}/mcp")
+    await asyncio.to_thread(runpy.run_path, str(EXAMPLES / program), run_name="__main__")
+    assert capsys.readouterr().out.endswith(OUTPUT[program])

@@ -1,0 +1,239 @@
+"""`helm upgrade` from the first version of the chart, back and forth, with a sandbox in use; then `helm uninstall`.
+
+charts/sandpod-0.1.0.tgz is that version as it was packaged. The images are this checkout's. The release is the test's
+own, in namespaces of its own; the CRDs are the cluster's, so nothing else may run meanwhile.
+"""
+
+import asyncio
+import json
+import os
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from support.cluster.callers import Caller
+from support.cluster.cluster import Cluster, node_url
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+FIRST: Final = str(Path(__file__).parent / "charts" / "sandpod-0.1.0.tgz")
+CHART: Final = str(ROOT / "charts" / "sandpod")
+NAMESPACE: Final = "sandpod-upgrade"
+SANDBOXES: Final = "sandpod-upgrade-sandboxes"
+APPLY: Final = ("apply", "--server-side", "--force-conflicts", "-f", "-")
+BEATS: Final = """
+import time
+with open("beats", "w") as file:
+    while file.write("x"):
+        file.flush()
+        time.sleep(0.1)
+"""
+
+
+def run(*command: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, input=stdin, capture_output=True, text=True, check=False, timeout=400)
+
+
+def done(*command: str, stdin: str | None = None) -> str:
+    """Return what a command prints.
+
+    Raises:
+        AssertionError: It failed; has what it said.
+    """
+    ended = run(*command, stdin=stdin)
+    assert ended.returncode == 0, f"{' '.join(command)}: {ended.stderr}"
+    return ended.stdout
+
+
+def helm(action: str, *arguments: str) -> str:
+    return done("helm", action, "sandpod", *arguments, "--namespace", NAMESPACE, "--wait", "--timeout", "5m")
+
+
+def kubectl(*arguments: str, stdin: str | None = None) -> str:
+    return done("kubectl", *arguments, stdin=stdin)
+
+
+def apply_crds(chart: str) -> None:
+    kubectl(*APPLY, stdin=done("helm", "show", "crds", chart))
+
+
+def digests() -> set[str]:
+    """Return the digests of the CRDs in the cluster."""
+    found = json.loads(kubectl("get", "crds", "-o", "json"))["items"]
+    ours = [each["metadata"] for each in found if each["spec"]["group"] == "sandpod.dev"]
+    return {each.get("annotations", {}).get("sandpod.dev/spec-digest", "none") for each in ours}
+
+
+def values(keys: dict[str, Any]) -> dict[str, Any]:
+    prefix, tag = os.environ.get("IMAGE_PREFIX", "sandpod"), os.environ.get("IMAGE_TAG", "dev")
+    small = {"cpu": "1", "cpuRequest": "20m", "memory": "512Mi", "memoryRequest": "64Mi"}
+    return {
+        "auth": {"keys": [keys["alice"]["entry"]]},
+        "gateway": {
+            "image": {"repository": f"{prefix}/gateway", "tag": tag},
+            "replicas": 1,
+            "service": {"type": "NodePort"},
+        },
+        "operator": {"image": {"repository": f"{prefix}/operator", "tag": tag}, "replicas": 1},
+        "sandboxes": {
+            "namespace": SANDBOXES,
+            "image": {"repository": f"{prefix}/sandbox", "tag": tag},
+            "templates": {"default": {"resources": small, "preimport": []}},
+            "pools": {"default": {"replicas": 1}},
+        },
+    }
+
+
+@dataclass(frozen=True)
+class Release:
+    """The release, and the sandbox of alice that is in use all the time."""
+
+    key: str
+    sandbox: str
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What there is after a step.
+
+    Attributes:
+        pod: The uid of the sandbox's pod, and how often its container was restarted.
+        context: The value of a variable of a context, which the gateway reads.
+        beats: What the program in the background has written so far.
+        replicas: Of the pool, which was scaled by hand.
+        digests: Of the CRDs.
+    """
+
+    pod: tuple[str, int]
+    context: str
+    beats: int
+    replicas: int
+    digests: set[str]
+
+
+def look(release: Release) -> Seen:
+    pod = asyncio.run(Cluster(namespace=NAMESPACE, sandboxes=SANDBOXES).pod_of(release.sandbox))
+
+    async def ask() -> tuple[str, int]:
+        async with Caller(f"{node_url(NAMESPACE)}/mcp", release.key).connect() as session:
+            kept = await session.python("print(kept)", sandbox=release.sandbox, context="c")
+            beats = await session.python("print(len(open('beats').read()))", sandbox=release.sandbox)
+            return kept["stdout"].strip(), int(beats["stdout"])
+
+    context, beats = asyncio.run(ask())
+    pool = json.loads(kubectl("get", "sandboxpools.sandpod.dev", "default", "-n", SANDBOXES, "-o", "json"))
+    restarts = sum(status["restartCount"] for status in pod["status"]["containerStatuses"])
+    return Seen((pod["metadata"]["uid"], restarts), context, beats, pool["spec"]["replicas"], digests())
+
+
+@pytest.fixture(scope="module")
+def release(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Release]:
+    assert cluster.namespace != NAMESPACE
+    keys = json.loads(Path(os.environ.get("SANDPOD_KEYS", ".build/keys.json")).read_text(encoding="utf-8"))
+    file = tmp_path_factory.mktemp("upgrade") / "values.yaml"
+    file.write_text(yaml.safe_dump(values(keys)), encoding="utf-8")
+    apply_crds(FIRST)
+    try:
+        helm("install", FIRST, "--create-namespace", "--values", str(file))
+        ready = ("--for=jsonpath={.status.readyReplicas}=1", "--timeout=180s")
+        kubectl("wait", "sandboxpools.sandpod.dev/default", "-n", SANDBOXES, *ready)
+        yield Release(keys["alice"]["key"], asyncio.run(claim(keys["alice"]["key"])))
+    finally:
+        run("helm", "uninstall", "sandpod", "--namespace", NAMESPACE)
+        run("kubectl", "delete", "namespace", NAMESPACE, SANDBOXES, "--wait=false")
+        apply_crds(CHART)
+
+
+async def claim(key: str) -> str:
+    """Return the handle of a sandbox in which a program runs and a context has a variable."""
+    async with Caller(f"{node_url(NAMESPACE)}/mcp", key).connect() as session:
+        sandbox = await session.create(name="in-use")
+        assert not (await session.call("start_run", code=BEATS, sandbox=sandbox, timeout=900)).is_error
+        assert not (await session.python("kept = 41", sandbox=sandbox, context="c")).is_error
+    return sandbox
+
+
+@pytest.fixture(scope="module")
+def first(release: Release) -> Seen:
+    kubectl("scale", "sandboxpools.sandpod.dev/default", "-n", SANDBOXES, "--replicas=2")
+    return look(release)
+
+
+@pytest.fixture(scope="module")
+def refused(first: Seen) -> dict[str, str]:
+    """What helm says of upgrades that must not be, by their flag."""
+    assert first.replicas == 2
+    flags = ("--reuse-values", "--reset-then-reuse-values")
+    return {flag: run("helm", "upgrade", "sandpod", CHART, "--namespace", NAMESPACE, flag).stderr for flag in flags}
+
+
+@pytest.fixture(scope="module")
+def upgraded(release: Release, refused: dict[str, str]) -> Seen:
+    assert all(refused.values())
+    apply_crds(CHART)
+    helm("upgrade", CHART, "--reset-then-reuse-values")
+    return look(release)
+
+
+@pytest.fixture(scope="module")
+def rolled_back(release: Release, upgraded: Seen) -> Seen:
+    assert upgraded.digests
+    helm("rollback")
+    return look(release)
+
+
+@pytest.fixture(scope="module")
+def uninstalled(rolled_back: Seen) -> dict[str, list[str]]:
+    """What is left in the sandboxes' namespace after the next upgrade and an uninstall, by kind."""
+    assert rolled_back.replicas
+    helm("upgrade", CHART, "--reset-then-reuse-values")
+    helm("uninstall")
+    kinds = ("namespaces", "networkpolicies", "sandboxes.sandpod.dev", "pods")
+
+    def names(kind: str) -> list[str]:
+        out = json.loads(kubectl("get", kind, "-n", SANDBOXES, "-o", "json"))["items"]
+        return [each["metadata"]["name"] for each in out]
+
+    return {kind: names(kind) for kind in kinds}
+
+
+def test_upgrade_that_would_leave_out_values_or_has_other_crds_is_refused_with_the_way_on(
+    refused: dict[str, str],
+) -> None:
+    assert "at '/sandboxes': missing properties 'keepNamespaces'" in refused["--reuse-values"]
+    said = refused["--reset-then-reuse-values"]
+    assert "in the cluster is not the one of chart version" in said
+    assert "helm show crds CHART | kubectl apply --server-side --force-conflicts -f -" in said
+
+
+def test_first_chart_has_crds_of_another_version(first: Seen) -> None:
+    assert first.digests == {"none"}
+
+
+def test_upgrade_and_rollback_keep_sandbox_program_context_and_scaled_pool(
+    first: Seen, upgraded: Seen, rolled_back: Seen
+) -> None:
+    assert first.pod == upgraded.pod == rolled_back.pod
+    assert first.pod[1] == 0
+    assert first.context == upgraded.context == rolled_back.context == "41"
+    assert 0 < first.beats < upgraded.beats < rolled_back.beats
+    assert (first.replicas, upgraded.replicas, rolled_back.replicas) == (2, 2, 2)
+
+
+def test_crds_are_those_of_the_chart_after_the_upgrade_and_the_rollback(upgraded: Seen, rolled_back: Seen) -> None:
+    crds = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in Path(CHART, "crds").glob("*.yaml")]
+    wanted = {each["metadata"]["annotations"]["sandpod.dev/spec-digest"] for each in crds}
+    assert upgraded.digests == rolled_back.digests == wanted
+
+
+def test_uninstall_keeps_the_sandboxes_namespace_closed_and_the_sandbox_in_it(
+    release: Release, uninstalled: dict[str, list[str]]
+) -> None:
+    assert SANDBOXES in uninstalled["namespaces"]
+    assert "sandpod-namespace" in uninstalled["networkpolicies"]
+    assert release.sandbox in uninstalled["sandboxes.sandpod.dev"]
+    assert release.sandbox in uninstalled["pods"]
