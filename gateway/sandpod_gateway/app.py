@@ -1,6 +1,6 @@
 """Composes the server: backend, sandboxes, runs, MCP, and the plain routes around it.
 
-Called by `cli.py` and by tests. `Gateway.running` owns all that opens and closes; importing it starts nothing.
+`Gateway.running` owns all that opens and closes; importing it starts nothing.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from sandpod_gateway.files.service import Files
 from sandpod_gateway.files.transfers import Transfers
 from sandpod_gateway.http.bodies import Requests
 from sandpod_gateway.http.file_routes import FileRoutes
-from sandpod_gateway.http.health import Health
+from sandpod_gateway.http.health import Health, metrics_route
 from sandpod_gateway.http.session_limits import Places
 from sandpod_gateway.http.transports import Transports
 from sandpod_gateway.mcp.server import create_mcp
@@ -160,7 +160,7 @@ class Gateway:
             self.metrics.background_failures.labels("link_keys").inc()
 
     def http_app(self) -> Starlette:
-        """Return the ASGI app: MCP; health, metrics and linked files, which need no key."""
+        """Return the ASGI app: MCP; health and linked files, which need no key; on loopback, metrics."""
         settings = self._settings
         hosts = settings.allowed_hosts
         if hosts is None:
@@ -176,14 +176,20 @@ class Gateway:
             requests=requests,
             allow_query_key=settings.auth.allow_query_key,
         )
+        # With keys, others reach this port: metrics are for the operators of the server.
+        registry = self.metrics.registry if self._keys is None and settings.metrics_port is None else None
         return Starlette(
             routes=[
-                *Health(self._backend.check, self.metrics.registry, hosts=None if self._keys else hosts).routes(),
+                *Health(self._backend.check, registry, hosts=None if self._keys else hosts).routes(),
                 *self._file_routes.routes(),
                 Mount("/", _for_browsers(transports, settings.allowed_origins)),
             ],
             lifespan=transports.lifespan,
         )
+
+    def metrics_app(self) -> Starlette:
+        """Return the ASGI app for the port of metrics."""
+        return Starlette(routes=[metrics_route(self.metrics.registry)])
 
 
 def _for_browsers(app: ASGIApp, origins: list[str]) -> ASGIApp:

@@ -142,6 +142,15 @@ class Settings(BaseSettings):
     backend: Annotated[BackendKind, Field(description="Where sandboxes come from.")] = "local"
     host: Annotated[str, Field(description="Address to listen on.")] = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535, description="Port to listen on; 0 takes a free one.")] = 8000
+    metrics_port: Annotated[
+        int | None,
+        Field(
+            ge=0,
+            le=65535,
+            description="Port for /metrics, apart from the one that callers reach; default: none, and /metrics is on "
+            "`port` only where no keys are needed.",
+        ),
+    ] = None
     allowed_hosts: Annotated[
         list[str] | None,
         Field(description="Host names that requests may be for; default: loopback only without keys, any with keys."),
