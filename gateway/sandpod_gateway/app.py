@@ -54,7 +54,7 @@ class Gateway:
 
     Args:
         settings: The settings.
-        backend: Where sandboxes come from; it is started and closed by `running`.
+        backend: Where sandboxes come from; `running` starts and closes it.
 
     Raises:
         StartError: The settings would leave it open to all, or the key file is wrong.
@@ -98,6 +98,7 @@ class Gateway:
             max_calls=settings.limits.max_requests_per_owner,
             toolsets=settings.toolsets,
             facts=facts(settings),
+            libraries=settings.libraries,
         )
         self.mcp.resource("sandpod://capabilities", mime_type="application/json")(self._capabilities)
 
@@ -107,13 +108,13 @@ class Gateway:
             templates = await self._backend.templates()
         except SandpodError as error:
             logger.warning("the templates can't be listed: %s", error)
-            templates = ()  # the rest of it is still worth knowing
+            templates = ()  # the rest is still useful
         toolsets = chosen_toolsets(self._settings.toolsets)
         return capabilities(self._settings, self._backend.kind, templates, toolsets=toolsets)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Start the backend and what runs beside the requests; end both.
+        """Start the backend and the background tasks; stop both at the end.
 
         Raises:
             SandpodError: backend_unavailable.
@@ -143,7 +144,7 @@ class Gateway:
                 await self._backend.close()
 
     def _address(self) -> str | None:
-        """Return the address that the caller knows this server by, or None over standard input and output."""
+        """Return the address by which the caller knows this server, or None over stdio."""
         if self._settings.links.public_url is not None:
             return self._settings.links.public_url
         try:
@@ -155,8 +156,8 @@ class Gateway:
         try:
             await self._link_keys.refresh()
         except SandpodError as error:
-            # The rest of the server works without links, and the next look may find what is missing.
-            logger.error("there are no links yet: %s %s", error.message, error.next_step)  # noqa: TRY400
+            # The rest of the server works without links, and the next refresh may succeed.
+            logger.error("links are not available yet: %s %s", error.message, error.next_step)  # noqa: TRY400
             self.metrics.background_failures.labels("link_keys").inc()
 
     def http_app(self) -> Starlette:

@@ -1,4 +1,4 @@
-"""What this server offers and bounds, in one JSON text for the model. Pure; the resource is made in `app.py`."""
+"""What this server offers and bounds, in one JSON text for the model."""
 
 import json
 from collections.abc import Iterable

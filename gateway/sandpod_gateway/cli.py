@@ -30,9 +30,9 @@ from sandpod_gateway.settings import Settings, load
 logger = logging.getLogger(__name__)
 
 EXIT_REFUSED: Final = 2
-SHUTDOWN_SECONDS: Final = 10  # for answers that are under way when the server is told to end
+SHUTDOWN_SECONDS: Final = 10  # for answers in progress when the server is asked to stop
 METRICS_CONNECTIONS: Final = 64  # a few Prometheus servers
-KEEP_ALIVE_SECONDS: Final = 75  # longer than proxies keep an idle connection, so that they are the ones to close it
+KEEP_ALIVE_SECONDS: Final = 75  # longer than proxies keep an idle connection, so that they close it first
 
 
 def main() -> None:
@@ -48,11 +48,11 @@ def main() -> None:
     if arguments.command == "keys":
         if rest:
             parser.error(f"unrecognized arguments: {' '.join(rest)}")
-        sys.exit(_told(lambda: key_commands.run(arguments, datetime.now(UTC))))
-    sys.exit(_told(lambda: _serve(arguments.command, arguments.config, rest)))
+        sys.exit(_reported(lambda: key_commands.run(arguments, datetime.now(UTC))))
+    sys.exit(_reported(lambda: _serve(arguments.command, arguments.config, rest)))
 
 
-def _told(command: Callable[[], None]) -> int:
+def _reported(command: Callable[[], None]) -> int:
     """Run a command; a refusal becomes one line on standard error."""
     try:
         command()

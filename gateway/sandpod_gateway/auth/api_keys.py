@@ -1,7 +1,7 @@
-"""API keys: made once, stored hashed, checked for each request. Also where a caller's identity comes from.
+"""API keys: created once, stored hashed, checked for each request. They say who a caller is.
 
-The key file is a Secret in a cluster and a plain file elsewhere; it is read again when it changes, so that keys come
-and go without a restart. Called by `app.py` and `cli.py`. A key is never logged and never stored.
+The key file is a Secret in a cluster and a plain file elsewhere; it is read again when it changes, so keys can be
+added and removed without a restart. A key is never logged and never stored.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ KEY_ID_BYTES: Final = 8
 LOCAL_KEY_ID: Final = bytes(KEY_ID_BYTES)
 """Stands in links for the key that the local caller does not need."""
 
-KEY_PREFIX: Final = "sandpod_"  # so that secret scanners and people know what they see
+KEY_PREFIX: Final = "sandpod_"  # secret scanners and people recognize it
 KEY_BYTES: Final = 32  # 256 random bits: one round of SHA-256 is enough, there is nothing to guess
 MAX_FILE: Final = 1024 * 1024  # bytes; Kubernetes bounds a Secret at the same size
 MAX_TOKEN: Final = 256  # characters; longer ones are not hashed
@@ -145,10 +145,10 @@ def read_keys(path: Path) -> KeyFile:
 
 
 class KeyVerifier(TokenVerifier):
-    """Knows the keys of a file, and reads it again when it changes.
+    """Verifies keys against a file, and reads the file again when it changes.
 
-    While there is no file, there are no keys, and everyone is refused: a Secret may be made later, or taken away. A
-    file that went bad is logged, and the keys of before stay: a slip in it must lock nobody out.
+    While there is no file, every caller is refused: a Secret may be created later, or removed. If the file becomes
+    invalid, that is logged and the previously loaded keys stay: a mistake in it must lock nobody out.
     """
 
     def __init__(self, path: Path) -> None:
@@ -160,7 +160,7 @@ class KeyVerifier(TokenVerifier):
         if self._stamp is not None:
             self._take(read_keys(path))
         else:
-            logger.warning("there is no key file %s yet: every caller is refused until there is one", path)
+            logger.warning("key file %s does not exist yet: every caller is refused until it does", path)
 
     def owner_of_key(self, wanted: bytes) -> str | None:
         """Return whom the key of that id stands for; None when there is no such key, or not any more."""
@@ -186,15 +186,19 @@ class KeyVerifier(TokenVerifier):
         )
 
     async def follow(self) -> None:
-        """Read the file again if it has changed. To be called again and again; raises what `reload` does."""
+        """Read the file again if it has changed, off the event loop.
+
+        Raises:
+            StartError: As `reload`.
+        """
         await asyncio.to_thread(self.reload)
 
     def reload(self) -> None:
         """Read the file again if it has changed; a file that is gone has no keys.
 
         Raises:
-            StartError: It can't be read or is not a key file; the keys that were loaded before stay, and the next call
-                tries again.
+            StartError: It can't be read or is not a key file. The previously loaded keys stay, and the next call tries
+                again.
         """
         stamp = self._read_stamp()
         if stamp == self._stamp:
@@ -217,7 +221,7 @@ class KeyVerifier(TokenVerifier):
         except FileNotFoundError:
             return None
         except OSError:
-            return 0, 0, 0  # it is there, and reading it says what is wrong
+            return 0, 0, 0  # it exists; reading it will say what is wrong
         return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
 
@@ -249,7 +253,7 @@ def current_owner() -> str:
 
 
 def owner_of(token: AccessToken | SdkToken | None) -> str:
-    """Return whom a checked token stands for."""
+    """Return the owner that a checked token stands for."""
     return LOCAL_OWNER if token is None else _owner(token.subject)
 
 

@@ -65,7 +65,7 @@ class Health:
         return PlainTextResponse("ready\n")
 
     async def _last_check(self) -> SandpodError | None:
-        """Return what is wrong with the backend; anybody may ask, so it is asked once for all who do."""
+        """Return what is wrong with the backend. Anybody may ask, so one check answers all for a second."""
         async with self._lock:
             if time.monotonic() - self._checked_at >= CHECK_SECONDS:
                 try:

@@ -46,7 +46,7 @@ class _Session:
 
 
 class Places:
-    """Who has how many sessions open.
+    """Counts the sessions that each caller has open.
 
     Args:
         per_owner: Most sessions of one caller.
@@ -115,7 +115,7 @@ class Places:
         """Count a request in a session: it is not idle meanwhile."""
         known = self._sessions.get(session)
         if known is None or known.owner != owner:
-            yield  # nobody's, or another's: it will be refused
+            yield  # unknown, or another caller's: it will be refused
             return
         known.requests += 1
         try:
@@ -151,11 +151,11 @@ class Places:
 
 
 class SessionLimit:
-    """Refuses a request that would open a session too many.
+    """Refuses a request that would open a session above the limits.
 
     Args:
         app: What serves it.
-        places: Who has how many; shared by both transports.
+        places: The open sessions; shared by both transports.
         always: Whether each request is a session, as an SSE connection is.
         path: The path of such requests.
     """

@@ -1,4 +1,4 @@
-"""What clients can read without a tool call: the files of a sandbox. And the prompt that explains the tools to a model.
+"""Resources, which clients read without a tool call, and the prompt that explains the tools to a model.
 
 A refusal is the protocol's error, with the same sentence as a tool's.
 """

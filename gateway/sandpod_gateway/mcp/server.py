@@ -1,6 +1,6 @@
 """The MCP server: its tools, resources and prompt, and what it says of itself to a model."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from fastmcp import FastMCP
@@ -36,6 +36,7 @@ def create_mcp(
     max_calls: int,
     toolsets: frozenset[str],
     facts: Mapping[str, str],
+    libraries: Sequence[str],
 ) -> FastMCP[None]:
     """Return the server with its tools.
 
@@ -47,6 +48,7 @@ def create_mcp(
         max_calls: Most calls of one caller at a time.
         toolsets: Which of its own tools it has.
         facts: What stands for `$name` in descriptions.
+        libraries: Python libraries that the default sandbox has.
     """
     # Unknown errors are ours to log and to mask: their texts may hold anything. Tools of other systems may take the
     # names of ours.
@@ -64,7 +66,7 @@ def create_mcp(
     if toolsets:
         _add_tools(Toolbox(mcp, parts.metrics, facts), parts)
     resources.register(mcp, parts.files, parts.metrics)
-    registry.register(mcp, parts, compat)
+    registry.register(mcp, parts, compat, libraries)
     return mcp
 
 
