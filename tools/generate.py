@@ -41,7 +41,7 @@ KUBE_VERSION: Final = "1.34.0"
 _OPTIONAL: Final = {"template": "image", "pool": "templateRef"}
 # Settings that the chart writes itself or that mean nothing in a cluster, so its values can't; by group of settings.
 _GATEWAY_OWN: Final[dict[str, set[str]]] = {
-    "": {"backend", "host", "port", "tls", "local"},
+    "": {"backend", "host", "port", "metrics_port", "tls", "local"},
     "auth": {"keys_file"},
     "kubernetes": {"namespace", "kubeconfig", "context", "default_template", "link_secret"},
 }

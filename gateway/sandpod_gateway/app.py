@@ -1,6 +1,6 @@
 """Composes the server: backend, sandboxes, runs, MCP, and the plain routes around it.
 
-Called by `cli.py` and by tests. `Gateway.running` owns all that opens and closes; importing it starts nothing.
+`Gateway.running` owns all that opens and closes; importing it starts nothing.
 """
 
 import asyncio
@@ -31,11 +31,12 @@ from sandpod_gateway.files.transfers import Transfers
 from sandpod_gateway.http import loopback
 from sandpod_gateway.http.bodies import Requests
 from sandpod_gateway.http.file_routes import FileRoutes
-from sandpod_gateway.http.health import Health
+from sandpod_gateway.http.health import Health, metrics_route
 from sandpod_gateway.http.session_limits import Places
 from sandpod_gateway.http.transports import Transports
 from sandpod_gateway.mcp.server import create_mcp
 from sandpod_gateway.mcp.services import Parts
+from sandpod_gateway.mcp.toolsets import chosen_toolsets
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.packages.installer import Installer
 from sandpod_gateway.periodic import every
@@ -54,7 +55,7 @@ class Gateway:
 
     Args:
         settings: The settings.
-        backend: Where sandboxes come from; it is started and closed by `running`.
+        backend: Where sandboxes come from; `running` starts and closes it.
 
     Raises:
         StartError: The settings would leave it open to all, or the key file is wrong.
@@ -100,6 +101,7 @@ class Gateway:
             toolsets=settings.toolsets,
             facts=facts(settings),
             link_files=settings.links.in_content,
+            libraries=settings.libraries,
         )
         self.mcp.resource("sandpod://capabilities", mime_type="application/json")(self._capabilities)
 
@@ -109,12 +111,13 @@ class Gateway:
             templates = await self._backend.templates()
         except SandpodError as error:
             logger.warning("the templates can't be listed: %s", error)
-            templates = ()  # the rest of it is still worth knowing
-        return capabilities(self._settings, self._backend.kind, templates)
+            templates = ()  # the rest is still useful
+        toolsets = chosen_toolsets(self._settings.toolsets)
+        return capabilities(self._settings, self._backend.kind, templates, toolsets=toolsets)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Start the backend and what runs beside the requests; end both.
+        """Start the backend and the background tasks; stop both at the end.
 
         Raises:
             SandpodError: backend_unavailable.
@@ -144,7 +147,7 @@ class Gateway:
                 await self._backend.close()
 
     def _address(self) -> str | None:
-        """Return the address that the caller knows this server by, or None where links lead nowhere."""
+        """Return the address by which the caller knows this server, or None over stdio."""
         if self._settings.links.public_url is not None:
             return self._settings.links.public_url
         try:
@@ -168,12 +171,12 @@ class Gateway:
         try:
             await self._link_keys.refresh()
         except SandpodError as error:
-            # The rest of the server works without links, and the next look may find what is missing.
-            logger.error("there are no links yet: %s %s", error.message, error.next_step)  # noqa: TRY400
+            # The rest of the server works without links, and the next refresh may succeed.
+            logger.error("links are not available yet: %s %s", error.message, error.next_step)  # noqa: TRY400
             self.metrics.background_failures.labels("link_keys").inc()
 
     def http_app(self) -> Starlette:
-        """Return the ASGI app: MCP; health, metrics and linked files, which need no key."""
+        """Return the ASGI app: MCP; health and linked files, which need no key; on loopback, metrics."""
         settings = self._settings
         hosts = settings.allowed_hosts
         if hosts is None:
@@ -182,16 +185,27 @@ class Gateway:
         places = Places(per_owner=limits.max_sessions_per_owner, in_all=limits.max_sessions, metrics=self.metrics)
         requests = Requests(per_owner=limits.max_requests_per_owner, metrics=self.metrics)
         transports = Transports(
-            self.mcp, hosts=hosts, origins=settings.allowed_origins or None, places=places, requests=requests
+            self.mcp,
+            hosts=hosts,
+            origins=settings.allowed_origins or None,
+            places=places,
+            requests=requests,
+            allow_query_key=settings.auth.allow_query_key,
         )
+        # With keys, others reach this port: metrics are for the operators of the server.
+        registry = self.metrics.registry if self._keys is None and settings.metrics_port is None else None
         return Starlette(
             routes=[
-                *Health(self._backend.check, self.metrics.registry, hosts=None if self._keys else hosts).routes(),
+                *Health(self._backend.check, registry, hosts=None if self._keys else hosts).routes(),
                 *self._file_routes.routes(),
                 Mount("/", _for_browsers(transports, settings.allowed_origins)),
             ],
             lifespan=transports.lifespan,
         )
+
+    def metrics_app(self) -> Starlette:
+        """Return the ASGI app for the port of metrics."""
+        return Starlette(routes=[metrics_route(self.metrics.registry)])
 
 
 def _for_browsers(app: ASGIApp, origins: list[str]) -> ASGIApp:

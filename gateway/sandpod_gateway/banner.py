@@ -1,4 +1,4 @@
-"""What a server says of itself when it has started: where it is, how to try it, what it does not protect from."""
+"""What a server prints when it has started: its address, how to try it, and what it does not protect against."""
 
 import os
 import shlex
@@ -9,11 +9,11 @@ from pathlib import Path
 from sandpod_gateway.settings import Settings
 
 _LOCAL = """\
-  Not protected here: code shares your machine's kernel; its memory is watched, not walled off; its share of the
-  processor is not limited. For other people's code use the Kubernetes backend.
+  Not isolated here: code shares your machine's kernel, its memory is watched rather than limited by the kernel, and
+  its processor time is not limited. For other people's code use the Kubernetes backend.
 """
 _UNSAFE = """\
-  WARNING: --unsafe-no-isolation is on. Code that runs here can do all that you can: read your files, use your network.
+  WARNING: --unsafe-no-isolation is on. Code that runs here can do whatever you can: read your files, use your network.
 """
 
 
@@ -21,14 +21,14 @@ def text(settings: Settings) -> str:
     """Return the lines to print on standard error.
 
     Args:
-        settings: The settings, with the port that was really taken.
+        settings: The settings, with the port that is in use.
     """
     lines = [f"Sandpod is ready: {settings.url}\n"]
     if settings.auth.keys_file is None:
         lines.append(f"  Try it: {_program('fastmcp')} call {settings.url} run_python_code code='print(\"hello\")'\n")
-        lines.append("  No key is needed, and only this machine can connect: every program on it can.\n")
+        lines.append("  No key is needed: every program on this machine can connect, and nothing else.\n")
     else:
-        lines.append("  Callers need an API key, sent as `Authorization: Bearer KEY`.\n")
+        lines.append("  Callers need an API key, sent as `Authorization: Bearer KEY` or `X-API-Key: KEY`.\n")
     if settings.backend == "local":
         lines.append(_UNSAFE if settings.local.unsafe_no_isolation else _LOCAL)
     return "".join(lines)

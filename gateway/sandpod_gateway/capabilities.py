@@ -1,14 +1,14 @@
-"""What this server offers and bounds, in one JSON text for the model. Pure; the resource is made in `app.py`."""
+"""What this server offers and bounds, in one JSON text for the model."""
 
 import json
 from collections.abc import Iterable
 from typing import Any, Final
 
 from sandpod_gateway.api.run_results import Language
+from sandpod_gateway.api.toolsets import ALL
 from sandpod_gateway.backends.base import TemplateInfo
 from sandpod_gateway.backends.local import environments
 from sandpod_gateway.files.service import MAX_ENTRIES, MAX_READ
-from sandpod_gateway.mcp.toolsets import ALL
 from sandpod_gateway.settings import Settings
 from sandpod_runner.protocol import messages as protocol
 
@@ -37,13 +37,14 @@ def local_libraries(settings: Settings) -> list[str]:
     return environment.libraries() if environment is not None else []
 
 
-def capabilities(settings: Settings, kind: str, templates: Iterable[TemplateInfo]) -> str:
+def capabilities(settings: Settings, kind: str, templates: Iterable[TemplateInfo], *, toolsets: frozenset[str]) -> str:
     """Return limits, languages, templates and network profiles as JSON. Sizes in bytes, times in seconds.
 
     Args:
         settings: The settings.
         kind: The backend's kind.
         templates: The templates that there are.
+        toolsets: The toolsets that the caller may use.
     """
     limits = settings.limits
     backend = settings.kubernetes if kind == "kubernetes" else settings.local
@@ -51,7 +52,7 @@ def capabilities(settings: Settings, kind: str, templates: Iterable[TemplateInfo
     return json.dumps(
         {
             "backend": kind,
-            "toolsets": {"on": sorted(settings.toolsets), "off": sorted(ALL - settings.toolsets)},
+            "toolsets": {"on": sorted(toolsets), "off": sorted(ALL - toolsets)},
             "languages": list(Language),
             "contexts": {"languages": [Language.PYTHON, Language.JAVASCRIPT], "max_per_sandbox": protocol.MAX_CONTEXTS},
             "templates": {"default": template, "available": [_template(each) for each in templates]},

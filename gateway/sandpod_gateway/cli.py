@@ -5,11 +5,12 @@ The outermost layer: reads settings, configures logging, and turns an error at s
 
 import argparse
 import asyncio
+import contextlib
 import importlib.metadata
 import logging
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -29,8 +30,9 @@ from sandpod_gateway.settings import Settings, load
 logger = logging.getLogger(__name__)
 
 EXIT_REFUSED: Final = 2
-SHUTDOWN_SECONDS: Final = 10  # for answers that are under way when the server is told to end
-KEEP_ALIVE_SECONDS: Final = 75  # longer than proxies keep an idle connection, so that they are the ones to close it
+SHUTDOWN_SECONDS: Final = 10  # for answers in progress when the server is asked to stop
+METRICS_CONNECTIONS: Final = 64  # a few Prometheus servers
+KEEP_ALIVE_SECONDS: Final = 75  # longer than proxies keep an idle connection, so that they close it first
 
 
 def main() -> None:
@@ -50,11 +52,11 @@ def main() -> None:
     if arguments.command == "keys":
         if rest:
             parser.error(f"unrecognized arguments: {' '.join(rest)}")
-        sys.exit(_told(lambda: key_commands.run(arguments, datetime.now(UTC))))
-    sys.exit(_told(lambda: _serve(arguments.command, arguments.config, rest)))
+        sys.exit(_reported(lambda: key_commands.run(arguments, datetime.now(UTC))))
+    sys.exit(_reported(lambda: _serve(arguments.command, arguments.config, rest)))
 
 
-def _told(command: Callable[[], None]) -> int:
+def _reported(command: Callable[[], None]) -> int:
     """Run a command; a refusal becomes one line on standard error."""
     try:
         command()
@@ -84,18 +86,52 @@ async def _serve_stdio(gateway: Gateway) -> None:
 
 
 async def _serve_http(gateway: Gateway, settings: Settings) -> None:
-    listener = _listen(settings)
-    with listener:
-        async with gateway.running():
-            port = listener.getsockname()[1]
-            sys.stderr.write(banner.text(settings.model_copy(update={"port": port})))
-            await _uvicorn(gateway, settings).serve(sockets=[listener])
+    async with contextlib.AsyncExitStack() as stack:
+        listener = stack.enter_context(_listen(settings.host, settings.port, flag="--port"))
+        metrics: socket.socket | None = None
+        if settings.metrics_port is not None:
+            metrics = stack.enter_context(_listen(settings.host, settings.metrics_port, flag="--metrics-port"))
+        await stack.enter_async_context(gateway.running())
+        if metrics is not None:
+            await stack.enter_async_context(_serving_metrics(gateway, metrics))
+        port = listener.getsockname()[1]
+        sys.stderr.write(banner.text(settings.model_copy(update={"port": port})))
+        await _uvicorn(gateway, settings).serve(sockets=[listener])
 
 
-def _listen(settings: Settings) -> socket.socket:
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+class _MetricsServer(uvicorn.Server):
+    """A server beside the main one, which takes the signals."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@contextlib.asynccontextmanager
+async def _serving_metrics(gateway: Gateway, listener: socket.socket) -> AsyncIterator[None]:
+    server = _MetricsServer(
+        uvicorn.Config(
+            gateway.metrics_app(),
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            http=connections.bounded(METRICS_CONNECTIONS),
+            ws="none",
+            lifespan="off",
+        )
+    )
+    task = asyncio.create_task(server.serve(sockets=[listener]))
     try:
-        listener = socket.create_server((settings.host, settings.port), family=family, backlog=1024)
+        yield
+    finally:
+        server.should_exit = True
+        await task
+
+
+def _listen(host: str, port: int, *, flag: str) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listener = socket.create_server((host, port), family=family, backlog=1024)
         # Connections inherit it. Without it a short answer waits 40 ms for the client's delayed acknowledgement, and
         # asyncio sets it only where a socket names its protocol, which this one does not.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -103,8 +139,8 @@ def _listen(settings: Settings) -> socket.socket:
     except OSError as error:
         raise StartError(
             ErrorCode.BACKEND_UNAVAILABLE,
-            f"Can't listen on {settings.host}:{settings.port}: {error.strerror}.",
-            next_step="Choose another address with --host and --port.",
+            f"Can't listen on {host}:{port}: {error.strerror}.",
+            next_step=f"Choose another address with --host and {flag}.",
         ) from error
 
 

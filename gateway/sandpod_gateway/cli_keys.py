@@ -1,4 +1,4 @@
-"""`sandpod keys create`: makes an API key and the entry that a server knows it by. Called by `cli.py`."""
+"""`sandpod keys create`: makes an API key, and the entry by which a server recognizes it."""
 
 import argparse
 import json
@@ -7,49 +7,57 @@ import sys
 import tempfile
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import yaml
 from pydantic import ValidationError
 
 from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.api.toolsets import ToolsetName, expanded
 from sandpod_gateway.auth.api_keys import KeyEntry, KeyFile, make_key, read_keys
 from sandpod_gateway.errors import StartError
 
 
 def add_parser(commands: Any) -> None:
     """Add the commands to the command line."""
-    keys = commands.add_parser("keys", help="make API keys").add_subparsers(
+    keys = commands.add_parser("keys", help="create API keys").add_subparsers(
         dest="keys_command", required=True, metavar="COMMAND"
     )
-    create = keys.add_parser("create", help="make a key; it is shown once and stored only as its hash")
-    create.add_argument("--user", required=True, help="whose key it is; sandboxes belong to users")
+    create = keys.add_parser("create", help="create a key; it is shown once, and only its hash is stored")
+    create.add_argument("--user", required=True, help="who the key is for; sandboxes belong to users")
     create.add_argument("--name", default="default", help="what it is for")
-    create.add_argument("--days", type=int, default=None, help="days until it expires; without it, never")
-    create.add_argument("--file", type=Path, default=None, help="key file to add it to; without it, it is printed")
-    create.add_argument("--output", choices=("text", "json"), default="text", help="form of what is printed")
+    create.add_argument("--days", type=int, default=None, help="days until it expires; default: never")
+    create.add_argument("--tools", default=None, help="toolsets that it may use, such as core,files; default: all")
+    create.add_argument("--file", type=Path, default=None, help="key file to add it to; default: print the entry")
+    create.add_argument("--output", choices=("text", "json"), default="text", help="output format")
 
 
 def run(arguments: argparse.Namespace, now: datetime) -> None:
-    """Make a key as the arguments say, and print it.
+    """Create a key from the arguments, and print it.
 
     Raises:
         StartError: An argument or the key file is wrong.
     """
     if arguments.days is not None and arguments.days < 1:
         raise StartError(ErrorCode.INVALID_ARGUMENT, "--days is at least 1.", next_step="Correct it.")
+    tools = None if arguments.tools is None else [name.strip() for name in arguments.tools.split(",")]
     try:
-        key, entry = make_key(user=arguments.user, name=arguments.name, days=arguments.days, now=now)
+        if tools is not None:
+            expanded(tools)
+        key, entry = make_key(user=arguments.user, name=arguments.name, days=arguments.days, now=now, tools=tools)
     except ValidationError as error:
         raise StartError(
             ErrorCode.INVALID_ARGUMENT, "User and name have 1 to 128 characters.", next_step="Correct them."
         ) from error
+    except ValueError as error:
+        names = ", ".join(get_args(ToolsetName))
+        raise StartError(ErrorCode.INVALID_ARGUMENT, str(error), next_step=f"Toolsets are: {names}.") from error
     if arguments.file is not None:
         _add(arguments.file, entry)
-    sys.stdout.write(_told(key, entry, arguments))
+    sys.stdout.write(_report(key, entry, arguments))
 
 
-def _told(key: str, entry: KeyEntry, arguments: argparse.Namespace) -> str:
+def _report(key: str, entry: KeyEntry, arguments: argparse.Namespace) -> str:
     plain = entry.model_dump(mode="json", exclude_none=True)
     if arguments.output == "json":
         return json.dumps({"key": key, "entry": plain}) + "\n"
@@ -59,7 +67,7 @@ def _told(key: str, entry: KeyEntry, arguments: argparse.Namespace) -> str:
 
 
 def _add(path: Path, entry: KeyEntry) -> None:
-    """Put an entry into the file, which is whole at any time and readable by its owner only."""
+    """Add an entry to the file. The file is replaced as a whole, and readable by its owner only."""
     keys = read_keys(path).keys if path.exists() else []
     file = KeyFile(keys=[*keys, entry])
     text = yaml.safe_dump(file.model_dump(mode="json", exclude_none=True), sort_keys=False)

@@ -18,6 +18,6 @@ def configure(level: str, style: Literal["console", "json"]) -> None:
     library = logging.getLogger("fastmcp")
     library.handlers.clear()
     library.propagate = True
-    # These log each request or frame at info; their warnings are wanted, their chatter is not.
+    # These log each request or frame at info level.
     for noisy in ("uvicorn.access", "httpx", "mcp", "fastmcp", "asyncio"):
         logging.getLogger(noisy).setLevel(max(logging.getLevelNamesMapping()[level.upper()], logging.WARNING))

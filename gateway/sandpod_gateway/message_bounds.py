@@ -1,4 +1,4 @@
-"""Bounds on a message of a caller before any library looks at it. Pure; called by each transport.
+"""Bounds on a message of a caller before any library looks at it. Pure.
 
 Validation reports every wrong value of a list, and JSON libraries disagree on what too deep and too long mean: so what
 no honest client sends is refused here, at a cost that does not grow with what it holds.
@@ -81,15 +81,26 @@ def refusal(body: bytes) -> Refusal | None:
         return Refusal(
             _readable_id(body),
             PARSE_ERROR,
-            f"The message is not JSON that can be read: {error}."[:256],
+            f"The message is not readable JSON: {error}."[:256],
             next_step=_RESEND,
         )
     if (fault := _fault(message)) is not None:
         return Refusal(_id_of(message), INVALID_PARAMS, fault)
+    return _unlike_json_rpc(message)
+
+
+def _unlike_json_rpc(message: Any) -> Refusal | None:
+    if isinstance(message, list):
+        return Refusal(None, INVALID_REQUEST, "Batches are not supported.", next_step="Send one message in a request.")
     try:
         jsonrpc_message_adapter.validate_python(message, by_name=False)
     except ValidationError:
-        return Refusal(_id_of(message), INVALID_REQUEST, "The message is no JSON-RPC 2.0 message.", next_step=_RESEND)
+        return Refusal(_id_of(message), INVALID_REQUEST, "The message is not JSON-RPC 2.0.", next_step=_RESEND)
+    # As a notification, which it would be taken for, it would never be answered.
+    if "method" in message and "id" in message and not _is_id(message["id"]):
+        return Refusal(
+            None, INVALID_REQUEST, "The request's id is neither a string nor an integer.", next_step="Send such an id."
+        )
     return None
 
 
@@ -111,7 +122,7 @@ _RESEND: Final = "Send one JSON-RPC message as UTF-8 JSON, nested and with numbe
 
 
 def _crowded(body: bytes) -> bool:
-    """Whether a text has more values than a message may have, found without parsing it."""
+    """Return whether a text has more values than a message may have, found without parsing it."""
     if _separators(body) <= MAX_VALUES:  # a comma inside a string only adds to them
         return False
     values = position = 0
@@ -148,7 +159,7 @@ def _is_id(value: object) -> TypeGuard[str | int]:
 
 
 def _fault(message: Any) -> str | None:
-    """The first bound that a parsed message breaks, in a sentence."""
+    """Return the first bound that a parsed message breaks, in a sentence."""
     params = message.get("params") if isinstance(message, dict) else None
     arguments = params.get("arguments") if isinstance(params, dict) else None
     if isinstance(arguments, dict) and len(arguments) > MAX_ARGUMENTS:

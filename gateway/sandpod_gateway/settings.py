@@ -1,15 +1,15 @@
 """All settings of the gateway: one schema for flags, environment and file.
 
-Read once by `cli.py`; parts are passed on by keyword, nothing here is global. Order: flags, then environment
-(`SANDPOD_...`, nested with two underscores), then the file, then the defaults below.
+They are read once and passed on by keyword; nothing here is global. Precedence, highest first: flags, environment
+(`SANDPOD_...`, nested with two underscores), file, the defaults below.
 """
 
 import ipaddress
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal
 
 from mcp.server.streamable_http_manager import DEFAULT_MAX_SESSIONS
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_settings import (
     BaseSettings,
     CliSettingsSource,
@@ -20,42 +20,16 @@ from pydantic_settings import (
     YamlConfigSettingsSource,
 )
 
-from sandpod_api.fields import DAY
 from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.api.toolsets import ALL, ToolsetName, expanded
+from sandpod_gateway.auth.settings import AuthSettings, LinkSettings, TlsSettings
 from sandpod_gateway.backends.factory import BackendKind
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from sandpod_gateway.backends.local.settings import LocalSettings
 from sandpod_gateway.errors import StartError
 from sandpod_gateway.limits import RunLimits
 from sandpod_gateway.mcp.compat.settings import CompatSettings, from_environment
-from sandpod_gateway.mcp.toolsets import ALL, ToolsetName, expanded
 from sandpod_gateway.packages.settings import PackageSettings
-
-
-class AuthSettings(BaseModel):
-    """Who may call."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    keys_file: Annotated[
-        Path | None,
-        Field(description="File of hashed API keys; read again when it changes. Needed unless host is loopback."),
-    ] = None
-
-
-class TlsSettings(BaseModel):
-    """TLS in the gateway itself; behind an Ingress with TLS leave it out."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    cert: Annotated[Path | None, Field(description="PEM file with the certificate chain.")] = None
-    key: Annotated[Path | None, Field(description="PEM file with its private key.")] = None
-
-    @model_validator(mode="after")
-    def _both_or_none(self) -> Self:
-        if (self.cert is None) != (self.key is None):
-            raise ValueError("tls.cert and tls.key go together")
-        return self
 
 
 class LimitSettings(BaseModel):
@@ -98,7 +72,7 @@ class LimitSettings(BaseModel):
     ] = 1000
 
     def for_runs(self) -> RunLimits:
-        """Return the part that `runs.py` checks."""
+        """Return the bounds of runs."""
         return RunLimits(
             code_bytes=self.code_bytes,
             stdin_bytes=self.stdin_bytes,
@@ -110,37 +84,6 @@ class LimitSettings(BaseModel):
         )
 
 
-class LinkSettings(BaseModel):
-    """Links to files. Sizes in bytes, times in seconds."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    public_url: Annotated[
-        str | None,
-        Field(
-            pattern=r"^https?://[^/?#]+$",
-            description="Address that callers know this server by, as https://sandpod.example.com; default: the one "
-            "that the request came to.",
-        ),
-    ] = None
-    expires: Annotated[int, Field(ge=1, le=DAY, description="Time of a link that names none.")] = 3600
-    upload_bytes: Annotated[int, Field(ge=1, description="Largest file that a link takes.")] = 2**30
-    loopback: Annotated[
-        bool,
-        Field(
-            description="Whether `sandpod stdio` serves links on a free port of 127.0.0.1, which programs of this "
-            "machine alone reach; off, there are none unless public_url leads to a server of the same sandboxes."
-        ),
-    ] = True
-    in_content: Annotated[
-        bool,
-        Field(
-            description="Whether a run's answer has a `resource_link` block for each file that the run left; some "
-            "clients refuse an answer that has one."
-        ),
-    ] = False
-
-
 class Settings(BaseSettings):
     """The gateway's settings."""
 
@@ -149,6 +92,15 @@ class Settings(BaseSettings):
     backend: Annotated[BackendKind, Field(description="Where sandboxes come from.")] = "local"
     host: Annotated[str, Field(description="Address to listen on.")] = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65535, description="Port to listen on; 0 takes a free one.")] = 8000
+    metrics_port: Annotated[
+        int | None,
+        Field(
+            ge=0,
+            le=65535,
+            description="Port for /metrics, apart from the one that callers reach; default: none, and /metrics is on "
+            "`port` only where no keys are needed.",
+        ),
+    ] = None
     allowed_hosts: Annotated[
         list[str] | None,
         Field(description="Host names that requests may be for; default: loopback only without keys, any with keys."),
@@ -171,7 +123,9 @@ class Settings(BaseSettings):
         list[ToolsetName] | None,
         Field(
             description="Toolsets that are offered: core, background, sandboxes, files, links, contexts, or all; a key "
-            "and the address (/mcp?tools=core) can choose fewer. Default: all, or none beside tools of other systems."
+            "and the address (/mcp?tools=core) can choose fewer. Tools of other systems are in none, and always "
+            "offered. "
+            "Default: all, or none if `compat.systems` is set."
         ),
     ] = None
     libraries: Annotated[
@@ -191,7 +145,7 @@ class Settings(BaseSettings):
 
     @property
     def loopback_only(self) -> bool:
-        """Whether nobody but this machine can connect."""
+        """Whether only this machine can connect."""
         if self.host == "localhost":
             return True
         try:
@@ -207,7 +161,7 @@ class Settings(BaseSettings):
         return f"{scheme}://{host}:{self.port}/mcp"
 
     def require_keys_or_loopback(self) -> None:
-        """Refuse to be open to all.
+        """Refuse to listen to others without keys.
 
         Raises:
             StartError: It would listen on more than loopback without keys.
@@ -229,7 +183,7 @@ def load(arguments: list[str] | None, *, config: Path | None, program: str) -> S
         program: What the help text calls the program.
 
     Raises:
-        StartError: They contradict the schema; says which and why.
+        StartError: They do not fit the schema; the message names the setting and the reason.
     """
     if config is not None and not config.is_file():
         raise StartError(ErrorCode.NOT_FOUND, f"There is no settings file {config}.", next_step="Correct --config.")
@@ -258,7 +212,7 @@ def load(arguments: list[str] | None, *, config: Path | None, program: str) -> S
         ) from error
 
 
-# Nested flags that users are told to type, or know from another system.
+# Nested flags with a short form: those that errors name, and those of another system.
 _SHORT_FLAGS: Final = {
     "--unsafe-no-isolation": "--local.unsafe-no-isolation",
     "--no-libraries": "--no-local.libraries",
@@ -286,7 +240,7 @@ def _flags(settings_cls: type[BaseSettings], arguments: list[str], program: str)
 
 
 def _first(error: ValidationError) -> str:
-    """The first complaint, without the value: it might be a secret."""
+    """Return the first error, without the value: it might be a secret."""
     first = error.errors(include_url=False, include_input=False)[0]
     place = ".".join(str(part) for part in first["loc"]) or "they"
     return f"{place}: {first['msg']}"

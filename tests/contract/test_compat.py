@@ -16,7 +16,7 @@ from mcp_types import TextContent
 from support.cluster.server import serving
 from support.servers.package_index import package_index
 
-FLAGS = ("--backend", "local", "--local.warm", "1")
+FLAGS = ("--backend", "local", "--local.warm", "1", "--tools", "sandboxes", "--libraries", "numpy")
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
@@ -88,7 +88,7 @@ async def test_gaiars_session_from_upload_to_close() -> None:
         up = await here.call("sandbox_upload_file", filename="in.csv", content_base64=coded("a,b\n1,2\n"))
         session = up["session_id"]
         assert (up["path"], session[:5], len(session)) == ("/workspace/in.csv", "sess_", 17)
-        code = f"open('pic.png', 'wb').write({PNG!r})\nprint(open('in.csv').read(), end='')"
+        code = f"open('/mnt/data/pic.png', 'wb').write({PNG!r})\nprint(open('in.csv').read(), end='')"
         ran = await here.call("sandbox_run_python", code=code, session_id=session)
         assert (ran["exit_code"], ran["stdout"], ran["stderr"]) == (0, "a,b\n1,2\n", "")
         assert (ran["stdout_truncated"], ran["stderr_truncated"], ran["run_id"][:6]) == (False, False, "run_20")
@@ -186,7 +186,7 @@ async def test_johanlis_sandbox_runs_code_commands_and_installations(tmp_path: A
                 {"sandbox_id", "user_id", "name", "status"},
             )
             where = {"sandbox_id": made["sandbox_id"]}
-            heredoc = "open('out.txt', 'w').write('1')\ntext = '''\nEOL\n'''\nprint('ran')"
+            heredoc = "open('/app/results/out.txt', 'w').write('1')\ntext = '''\nEOL\n'''\nprint('ran')"
             ran = await here.call("execute_python_code", **where, code=heredoc)
             assert (ran["stdout"], ran["stderr"], ran["exit_code"]) == ("ran\n", "", 0)
             assert ran["files"] == ["/workspace/out.txt"]

@@ -14,11 +14,11 @@ def value(series: Series, name: str, **labels: str) -> float:
 async def test_runs_are_counted_and_timed_by_language_and_outcome(
     session: Session, sandbox: str, cluster: Cluster
 ) -> None:
-    before = await scrape(cluster, "gateway", 8000)
+    before = await scrape(cluster, "gateway", 8081)
     await session.python("print('x' * 999)", sandbox=sandbox)
     await session.python("raise SystemExit(1)", sandbox=sandbox)
     await session.call("run_js_code", code="console.log(1)", sandbox=sandbox)
-    after = await scrape(cluster, "gateway", 8000)
+    after = await scrape(cluster, "gateway", 8081)
 
     def grown(name: str, **labels: str) -> float:
         return value(after, name, **labels) - value(before, name, **labels)
@@ -32,10 +32,10 @@ async def test_runs_are_counted_and_timed_by_language_and_outcome(
 
 async def test_claims_open_streams_and_pool_depth_are_told(session: Session, cluster: Cluster) -> None:
     await cluster.pool_is_full()
-    before = await scrape(cluster, "gateway", 8000)
+    before = await scrape(cluster, "gateway", 8081)
     sandbox = await session.create(name="measured")
     await session.python("print(1)", sandbox=sandbox)
-    after = await scrape(cluster, "gateway", 8000)
+    after = await scrape(cluster, "gateway", 8081)
     await session.close(sandbox)
     assert value(after, "sandpod_claims_total", result="ok") - value(before, "sandpod_claims_total", result="ok") == 1
     assert value(after, "sandpod_open_streams") >= 1

@@ -24,6 +24,10 @@ The name of every object of this chart. No template spells a name itself.
 {{ include "sandpod.gateway" . }}-links
 {{- end -}}
 
+{{- define "sandpod.gateway.metrics" -}}
+{{ include "sandpod.fullname" . }}-metrics
+{{- end -}}
+
 {{- define "sandpod.gateway.test" -}}
 {{ include "sandpod.gateway" . }}-test
 {{- end -}}

@@ -1,7 +1,7 @@
-"""API keys: made once, stored hashed, checked for each request. Also where a caller's identity comes from.
+"""API keys: created once, stored hashed, checked for each request. They say who a caller is.
 
-The key file is a Secret in a cluster and a plain file elsewhere; it is read again when it changes, so that keys come
-and go without a restart. Called by `app.py` and `cli.py`. A key is never logged and never stored.
+The key file is a Secret in a cluster and a plain file elsewhere; it is read again when it changes, so keys can be
+added and removed without a restart. A key is never logged and never stored.
 """
 
 import asyncio
@@ -20,6 +20,7 @@ from mcp.server.auth.provider import AccessToken as SdkToken
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
 
 from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.api.toolsets import ToolsetName
 from sandpod_gateway.errors import StartError
 
 logger = logging.getLogger(__name__)
@@ -32,7 +33,7 @@ KEY_ID_BYTES: Final = 8
 LOCAL_KEY_ID: Final = bytes(KEY_ID_BYTES)
 """Stands in links for the key that the local caller does not need."""
 
-KEY_PREFIX: Final = "sandpod_"  # so that secret scanners and people know what they see
+KEY_PREFIX: Final = "sandpod_"  # secret scanners and people recognize it
 KEY_BYTES: Final = 32  # 256 random bits: one round of SHA-256 is enough, there is nothing to guess
 MAX_FILE: Final = 1024 * 1024  # bytes; Kubernetes bounds a Secret at the same size
 MAX_TOKEN: Final = 256  # characters; longer ones are not hashed
@@ -49,6 +50,9 @@ class KeyEntry(BaseModel):
     hash: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$", description="SHA-256 of the key.")]
     created: AwareDatetime
     expires: AwareDatetime | None = None
+    tools: Annotated[
+        list[ToolsetName] | None, Field(min_length=1, description="Toolsets that the key may use; default: all.")
+    ] = None
 
     def is_valid(self, now: datetime) -> bool:
         """Return whether it may be used."""
@@ -73,7 +77,9 @@ def key_id(stored: str) -> bytes:
     return bytes.fromhex(stored.removeprefix("sha256:"))[:KEY_ID_BYTES]
 
 
-def make_key(*, user: str, name: str, days: int | None, now: datetime) -> tuple[str, KeyEntry]:
+def make_key(
+    *, user: str, name: str, days: int | None, now: datetime, tools: list[str] | None = None
+) -> tuple[str, KeyEntry]:
     """Return a new key, which nothing keeps, and the entry that stands for it.
 
     Args:
@@ -81,13 +87,23 @@ def make_key(*, user: str, name: str, days: int | None, now: datetime) -> tuple[
         name: What it is for.
         days: Days until it expires, or None for never.
         now: The time.
+        tools: Toolsets that it may use, or None for all.
 
     Raises:
-        pydantic.ValidationError: User or name is empty or too long.
+        pydantic.ValidationError: User or name is empty or too long, or a toolset is unknown.
     """
     key = KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
     expires = now + timedelta(days=days) if days is not None else None
-    entry = KeyEntry(name=name, user=user, hash=hash_key(key), created=now.replace(microsecond=0), expires=expires)
+    entry = KeyEntry.model_validate(
+        {
+            "name": name,
+            "user": user,
+            "hash": hash_key(key),
+            "created": now.replace(microsecond=0),
+            "expires": expires,
+            "tools": tools,
+        }
+    )
     return key, entry
 
 
@@ -129,10 +145,10 @@ def read_keys(path: Path) -> KeyFile:
 
 
 class KeyVerifier(TokenVerifier):
-    """Knows the keys of a file, and reads it again when it changes.
+    """Verifies keys against a file, and reads the file again when it changes.
 
-    While there is no file, there are no keys, and everyone is refused: a Secret may be made later, or taken away. A
-    file that went bad is logged, and the keys of before stay: a slip in it must lock nobody out.
+    While there is no file, every caller is refused: a Secret may be created later, or removed. If the file becomes
+    invalid, that is logged and the previously loaded keys stay: a mistake in it must lock nobody out.
     """
 
     def __init__(self, path: Path) -> None:
@@ -144,7 +160,7 @@ class KeyVerifier(TokenVerifier):
         if self._stamp is not None:
             self._take(read_keys(path))
         else:
-            logger.warning("there is no key file %s yet: every caller is refused until there is one", path)
+            logger.warning("key file %s does not exist yet: every caller is refused until it does", path)
 
     def owner_of_key(self, wanted: bytes) -> str | None:
         """Return whom the key of that id stands for; None when there is no such key, or not any more."""
@@ -160,18 +176,29 @@ class KeyVerifier(TokenVerifier):
             return None
         expires = int(entry.expires.timestamp()) if entry.expires is not None else None
         # The token's place holds the hash: whatever logs an AccessToken must not log a key.
-        return AccessToken(token=entry.hash, client_id=entry.user, scopes=[], subject=entry.user, expires_at=expires)
+        return AccessToken(
+            token=entry.hash,
+            client_id=entry.user,
+            scopes=[],
+            subject=entry.user,
+            expires_at=expires,
+            claims={"tools": entry.tools},
+        )
 
     async def follow(self) -> None:
-        """Read the file again if it has changed. To be called again and again; raises what `reload` does."""
+        """Read the file again if it has changed, off the event loop.
+
+        Raises:
+            StartError: As `reload`.
+        """
         await asyncio.to_thread(self.reload)
 
     def reload(self) -> None:
         """Read the file again if it has changed; a file that is gone has no keys.
 
         Raises:
-            StartError: It can't be read or is not a key file; the keys that were loaded before stay, and the next call
-                tries again.
+            StartError: It can't be read or is not a key file. The previously loaded keys stay, and the next call tries
+                again.
         """
         stamp = self._read_stamp()
         if stamp == self._stamp:
@@ -194,7 +221,7 @@ class KeyVerifier(TokenVerifier):
         except FileNotFoundError:
             return None
         except OSError:
-            return 0, 0, 0  # it is there, and reading it says what is wrong
+            return 0, 0, 0  # it exists; reading it will say what is wrong
         return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
 
@@ -226,7 +253,7 @@ def current_owner() -> str:
 
 
 def owner_of(token: AccessToken | SdkToken | None) -> str:
-    """Return whom a checked token stands for."""
+    """Return the owner that a checked token stands for."""
     return LOCAL_OWNER if token is None else _owner(token.subject)
 
 

@@ -86,7 +86,7 @@ class Files:
         self._sandboxes = sandboxes
         self._default_read = default_read
         self._metrics = metrics
-        self._max_upload = max_upload
+        self.max_upload = max_upload
 
     async def list(self, owner: str, path: str, *, sandbox: str | None, recursive: bool, limit: int) -> FileList:
         """List a folder.
@@ -182,10 +182,10 @@ class Files:
         Raises:
             SandpodError: upload_too_large.
         """
-        if len(data) > self._max_upload:
+        if len(data) > self.max_upload:
             raise SandpodError(
                 ErrorCode.UPLOAD_TOO_LARGE,
-                f"The content is over {self._max_upload} bytes.",
+                f"The content is over {self.max_upload} bytes.",
                 next_step="Call upload_file without content for a link that takes larger files.",
             )
 

@@ -1,6 +1,6 @@
-"""Reads the body of each MCP request over HTTP, within bounds, before anything parses it.
+"""Reads the body of each MCP request over HTTP within bounds, before anything parses it.
 
-Middleware of both of `transports.py`'s apps, behind their check of keys: who has none is refused without being read.
+A caller without a valid key is refused unread.
 """
 
 import asyncio
@@ -16,16 +16,17 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from sandpod_gateway import message_bounds as messages
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.http.session_limits import owner_in, refused
+from sandpod_gateway.http.callers import owner_in
+from sandpod_gateway.http.refusals import refused
 from sandpod_gateway.metrics import Metrics
 
 BODY_SECONDS: Final = 60.0  # for a body of 4 MiB over half a megabit a second
-MAX_BODIES: Final = 64 * 2**20  # bytes of one caller's requests that are under way; each is kept until its answer
-_RETRY_SECONDS: Final = 1
+MAX_BODIES: Final = 64 * 2**20  # bytes of one caller's requests in progress; each is kept until its answer
+_RETRY: Final = {"retry-after": "1"}
 
 
 class Requests:
-    """How many requests each caller has under way, and how much they hold.
+    """Counts the requests that each caller has in progress, and their bytes.
 
     Args:
         per_owner: Most requests of one caller.
@@ -45,7 +46,7 @@ class Requests:
             SandpodError: rate_limited: the caller has too many under way.
         """
         if self._count[owner] >= self._per_owner:
-            raise self._refusal(f"You have {self._per_owner} requests under way, the most for one caller.")
+            raise self._refusal(f"You have {self._per_owner} requests in progress, the most for one caller.")
         self._count[owner] += 1
 
     def hold(self, owner: str, size: int) -> None:
@@ -55,7 +56,7 @@ class Requests:
             SandpodError: rate_limited: the caller's requests hold too much.
         """
         if self._bytes[owner] + size > MAX_BODIES:
-            raise self._refusal(f"Your requests under way hold {MAX_BODIES} bytes, the most for one caller.")
+            raise self._refusal(f"Your requests in progress hold {MAX_BODIES} bytes, the most for one caller.")
         self._bytes[owner] += size
 
     def leave(self, owner: str, size: int) -> None:
@@ -79,7 +80,7 @@ class BoundedBodies:
 
     Args:
         app: What serves the others.
-        requests: Who has how many under way; shared by both transports.
+        requests: The requests in progress; shared by both transports.
         path: What the paths of messages begin with; nobody reads what comes to others.
     """
 
@@ -98,7 +99,7 @@ class BoundedBodies:
         try:
             self._requests.enter(owner)
         except SandpodError as error:
-            await refused(error, _RETRY_SECONDS)(scope, receive, send)
+            await refused(error, headers=_RETRY)(scope, receive, send)
             return
         try:
             answer = await self._read(owner, scope, receive, body)
@@ -119,7 +120,7 @@ class BoundedBodies:
         except TimeoutError:
             return Response(status_code=HTTPStatus.REQUEST_TIMEOUT, headers={"connection": "close"})
         except SandpodError as error:
-            return refused(error, _RETRY_SECONDS)
+            return refused(error, headers=_RETRY)
         refusal = messages.refusal(bytes(body)) if complete else messages.too_large(bytes(body))
         if refusal is None:
             return None

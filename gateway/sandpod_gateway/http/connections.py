@@ -1,7 +1,7 @@
-"""Connections to the HTTP server: how many there are, and how long one may go without a whole request.
+"""Connections to the HTTP server: how many there may be, and how long one may go without a whole request.
 
-uvicorn's protocol with what it leaves out. A connection costs a file descriptor before any key is seen, so who opens
-many and says nothing must not keep others out.
+uvicorn has no such limits. A connection costs a file descriptor before any key is checked, so someone who opens many
+and sends nothing must not keep others out.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from typing import ClassVar, Final
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 REQUEST_SECONDS: Final = 20.0  # from the first byte of a request, or the connection, to the end of its headers
-_DESCRIPTORS: Final = 65_536  # as many as are of use: more memory than that is not there
+_DESCRIPTORS: Final = 65_536  # more than that, memory would not serve
 
 
 def most_connections() -> int:

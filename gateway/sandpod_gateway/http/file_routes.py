@@ -1,4 +1,4 @@
-"""The plain HTTP routes that links lead to: a file out of a sandbox, or one into it. Composed by `app.py`.
+"""The plain HTTP routes that links lead to: a file out of a sandbox, or one into it.
 
 No key is needed: the link is the right, to one path of one sandbox, until it expires or the key of its maker is
 revoked. What a sandbox holds is untrusted, so a browser shows only what can't run script, and that in a sandbox of its

@@ -1,8 +1,8 @@
-"""What probes and scrapers ask for: /healthz, /readyz and /metrics, without a key. Composed by `app.py`."""
+"""What probes and scrapers ask for without a key: /healthz, /readyz and /metrics."""
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from fastmcp.server.http import HostOriginGuardMiddleware
@@ -17,17 +17,26 @@ from sandpod_gateway.errors import SandpodError
 CHECK_SECONDS: Final = 1.0  # that one look at the backend answers for; probes ask every few seconds
 
 
+def metrics_route(registry: CollectorRegistry, middleware: Sequence[Middleware] = ()) -> Route:
+    """Return the route of Prometheus metrics."""
+
+    async def answer(_: Request) -> Response:
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+    return Route("/metrics", answer, middleware=middleware)
+
+
 class Health:
     """The routes.
 
     Args:
         check: Asks the backend for next to nothing; raises SandpodError where that fails.
-        registry: The metrics.
+        registry: The metrics, or None where they are not served here.
         hosts: Host names that requests may be for, or None for any: kubelet and Prometheus ask by address.
     """
 
     def __init__(
-        self, check: Callable[[], Awaitable[None]], registry: CollectorRegistry, *, hosts: list[str] | None
+        self, check: Callable[[], Awaitable[None]], registry: CollectorRegistry | None, *, hosts: list[str] | None
     ) -> None:
         self._check = check
         self._registry = registry
@@ -40,8 +49,11 @@ class Health:
         """Return them."""
         guard = Middleware(HostOriginGuardMiddleware, allowed_hosts=self._hosts, mode="strict")
         middleware = [guard] if self._hosts is not None else []
-        answers = {"/healthz": self._healthz, "/readyz": self._readyz, "/metrics": self._metrics}
-        return [Route(path, answer, middleware=middleware) for path, answer in answers.items()]
+        routes = [
+            Route("/healthz", self._healthz, middleware=middleware),
+            Route("/readyz", self._readyz, middleware=middleware),
+        ]
+        return routes if self._registry is None else [*routes, metrics_route(self._registry, middleware)]
 
     async def _healthz(self, _: Request) -> Response:
         return PlainTextResponse("ok\n")
@@ -52,11 +64,8 @@ class Health:
             return JSONResponse(trouble.problem().model_dump(mode="json"), status_code=503)
         return PlainTextResponse("ready\n")
 
-    async def _metrics(self, _: Request) -> Response:
-        return Response(generate_latest(self._registry), media_type=CONTENT_TYPE_LATEST)
-
     async def _last_check(self) -> SandpodError | None:
-        """Return what is wrong with the backend; anybody may ask, so it is asked once for all who do."""
+        """Return what is wrong with the backend. Anybody may ask, so one check answers all for a second."""
         async with self._lock:
             if time.monotonic() - self._checked_at >= CHECK_SECONDS:
                 try:

@@ -1,55 +1,78 @@
 """Bounds how many MCP sessions each caller has open, and all of them together.
 
-Middleware of both of `transports.py`'s apps, behind their check of keys: a session of the older protocol era costs
-memory until it ends, and who opens them without end would fill the gateway for everybody. The newer era has none.
+A session of the older protocol era costs memory until it ends, and a caller who keeps opening them would fill the
+gateway for everybody. The newer era has none. The SDK does not report the end of a session, but only three things end
+one: its DELETE, an answer that its id is unknown, and idleness, which is measured here as the SDK measures it.
 """
 
-from collections import Counter, defaultdict
-from collections.abc import Callable, Collection
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 
-from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.streamable_http import MCP_SESSION_ID_HEADER
 from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
-from mcp_types import INVALID_REQUEST
 from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 from starlette.datastructures import Headers
-from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.auth.api_keys import LOCAL_OWNER, owner_of
 from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.http.callers import owner_in
+from sandpod_gateway.http.refusals import refused
 from sandpod_gateway.metrics import Metrics
 
-_RETRY_SECONDS: Final = 60
+IDLE_SECONDS: Final = 1800.0
+"""Time without a request after which a session over streamable HTTP ends."""
+_RETRY: Final = {"retry-after": "60"}
+
+
+@dataclass(slots=True)
+class _Session:
+    """A session over streamable HTTP.
+
+    Attributes:
+        owner: Whose it is.
+        requests: How many are under way.
+        used: When the last one ended.
+    """
+
+    owner: str
+    requests: int
+    used: float
 
 
 class Places:
-    """Who has how many sessions open.
+    """Counts the sessions that each caller has open.
 
     Args:
         per_owner: Most sessions of one caller.
         in_all: Most sessions of all callers.
         metrics: Where refusals are counted.
+        idle: Seconds without a request after which a session ends.
+        clock: Gives the time, in seconds.
     """
 
-    def __init__(self, *, per_owner: int, in_all: int, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        *,
+        per_owner: int,
+        in_all: int,
+        metrics: Metrics,
+        idle: float = IDLE_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.idle = idle
         self._per_owner = per_owner
         self._in_all = in_all
-        self._live: Callable[[], Collection[str]] = tuple
         self._metrics = metrics
-        self._sessions: defaultdict[str, set[str]] = defaultdict(set)
+        self._clock = clock
+        self._sessions: dict[str, _Session] = {}
+        self._owned: Counter[str] = Counter()
         self._connected: Counter[str] = Counter()
-
-    def ask(self, live: Callable[[], Collection[str]]) -> None:
-        """Set what gives the ids of the sessions over streamable HTTP that have not ended.
-
-        There is no word of an end, so they are asked for whenever no place seems to be left, and what is remembered
-        stays as bounded as what is open.
-        """
-        self._live = live
 
     def enter(self, owner: str) -> None:
         """Take a place for a connection that is a session, or that may open one.
@@ -58,7 +81,7 @@ class Places:
             SandpodError: max_sessions of the caller, backend_unavailable for those of all.
         """
         if self._full(owner):
-            self._forget_ended()
+            self._forget_idle()
         if self._of(owner) >= self._per_owner:
             error = SandpodError(
                 ErrorCode.MAX_SESSIONS,
@@ -84,31 +107,55 @@ class Places:
         if not self._connected[owner]:
             del self._connected[owner]
         if session is not None:
-            self._sessions[owner].add(session)
+            self._sessions[session] = _Session(owner, requests=0, used=self._clock())
+            self._owned[owner] += 1
+
+    @contextmanager
+    def using(self, owner: str, session: str) -> Iterator[None]:
+        """Count a request in a session: it is not idle meanwhile."""
+        known = self._sessions.get(session)
+        if known is None or known.owner != owner:
+            yield  # unknown, or another caller's: it will be refused
+            return
+        known.requests += 1
+        try:
+            yield
+        finally:
+            known.requests -= 1
+            known.used = self._clock()
+
+    def ended(self, owner: str, session: str) -> None:
+        """Give back the place of a session."""
+        known = self._sessions.get(session)
+        if known is None or known.owner != owner:
+            return
+        del self._sessions[session]
+        self._owned[owner] -= 1
+        if not self._owned[owner]:
+            del self._owned[owner]
 
     def _full(self, owner: str) -> bool:
         return self._of(owner) >= self._per_owner or self._all() >= self._in_all
 
     def _of(self, owner: str) -> int:
-        return len(self._sessions.get(owner, ())) + self._connected[owner]
+        return self._owned[owner] + self._connected[owner]
 
     def _all(self) -> int:
-        return sum(map(len, self._sessions.values())) + self._connected.total()
+        return len(self._sessions) + self._connected.total()
 
-    def _forget_ended(self) -> None:
-        live = self._live()
-        for owner in list(self._sessions):
-            self._sessions[owner].intersection_update(live)
-            if not self._sessions[owner]:
-                del self._sessions[owner]
+    def _forget_idle(self) -> None:
+        since = self._clock() - self.idle
+        idle = [(each.owner, name) for name, each in self._sessions.items() if not each.requests and each.used <= since]
+        for owner, session in idle:
+            self.ended(owner, session)
 
 
 class SessionLimit:
-    """Refuses a request that would open a session too many.
+    """Refuses a request that would open a session above the limits.
 
     Args:
         app: What serves it.
-        places: Who has how many; shared by both transports.
+        places: The open sessions; shared by both transports.
         always: Whether each request is a session, as an SSE connection is.
         path: The path of such requests.
     """
@@ -120,15 +167,37 @@ class SessionLimit:
         self._path = path
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request, holding a place while it may open a session."""
+        """Serve a request."""
         owner = owner_in(scope)
-        if owner is None or scope["path"] != self._path or not (self._always or _may_open(scope)):
+        session = Headers(scope=scope).get(MCP_SESSION_ID_HEADER) if owner is not None else None
+        if owner is None or scope["path"] != self._path:
             await self._app(scope, receive, send)
-            return
+        elif self._always or _may_open(scope):
+            await self._open(owner, scope, receive, send)
+        elif session is not None:
+            await self._use(owner, session, scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    async def _use(self, owner: str, session: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request in a session; one that ends it, or finds it ended, gives its place back."""
+
+        async def watch(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                ends = scope["method"] == "DELETE" and message["status"] < HTTPStatus.BAD_REQUEST
+                if ends or message["status"] == HTTPStatus.NOT_FOUND:
+                    self._places.ended(owner, session)
+            await send(message)
+
+        with self._places.using(owner, session):
+            await self._app(scope, receive, watch)
+
+    async def _open(self, owner: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request that may open a session, or hold one, in a place of its own."""
         try:
             self._places.enter(owner)
         except SandpodError as error:
-            await refused(error, _RETRY_SECONDS)(scope, receive, send)
+            await refused(error, headers=_RETRY)(scope, receive, send)
             return
         opened: str | None = None
 
@@ -144,38 +213,8 @@ class SessionLimit:
             self._places.leave(owner, opened)
 
 
-def owner_in(scope: Scope) -> str | None:
-    """The caller, or None for one who will be refused for his key."""
-    if scope["type"] != "http":
-        return None
-    user = scope.get("user")
-    if user is None:
-        return LOCAL_OWNER
-    return owner_of(user.access_token) if isinstance(user, AuthenticatedUser) else None
-
-
 def _may_open(scope: Scope) -> bool:
-    """Whether the SDK's session manager would make a session for a request."""
+    """Return whether the SDK's session manager would make a session for a request."""
     headers = Headers(scope=scope)
     version = headers.get(MCP_PROTOCOL_VERSION_HEADER)
     return MCP_SESSION_ID_HEADER not in headers and (version is None or version in HANDSHAKE_PROTOCOL_VERSIONS)
-
-
-def refused(error: SandpodError, retry_after: int) -> JSONResponse:
-    """Return the answer to a request that is refused before it is read.
-
-    Args:
-        error: Why.
-        retry_after: Seconds after which to try again.
-    """
-    busy = error.code == ErrorCode.BACKEND_UNAVAILABLE
-    told: dict[str, Any] = {
-        "code": INVALID_REQUEST,
-        "message": f"{error.message} {error.next_step}",
-        "data": error.problem().model_dump(mode="json"),
-    }
-    return JSONResponse(
-        {"jsonrpc": "2.0", "id": None, "error": told},  # the id stands in what was not read
-        status_code=HTTPStatus.SERVICE_UNAVAILABLE if busy else HTTPStatus.TOO_MANY_REQUESTS,
-        headers={"retry-after": str(retry_after)},
-    )

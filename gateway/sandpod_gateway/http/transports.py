@@ -1,28 +1,27 @@
-"""The ways into the MCP server over HTTP: streamable HTTP at /mcp, and SSE at /sse for clients that know only that.
+"""MCP over HTTP: streamable HTTP at /mcp, and SSE at /sse for clients that know only that.
 
-Called by `app.py`. Both have the same keys, the same Host and Origin checks and the same bounds; what a tool does it
-does not know which one the call came by.
+Both have the same keys, the same Host and Origin checks and the same bounds. A tool does not know by which one its call
+came.
 """
 
 import contextlib
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any
 
 import anyio
 from fastmcp import FastMCP
-from fastmcp.server.auth.middleware import RequireAuthMiddleware
-from fastmcp.server.http import StreamableHTTPASGIApp, create_sse_app
+from fastmcp.server.http import create_sse_app
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from sandpod_gateway.http.addresses import MCP_PATH, MESSAGES_PATH, SSE_PATH, keeping, resolved
 from sandpod_gateway.http.bodies import BoundedBodies, Requests
+from sandpod_gateway.http.negotiation import Negotiation
+from sandpod_gateway.http.refusals import JsonRefusals
 from sandpod_gateway.http.session_limits import Places, SessionLimit
-
-MCP_PATH: Final = "/mcp"
-SSE_PATH: Final = "/sse"
-MESSAGES_PATH: Final = "/messages/"
 
 
 class Transports:
@@ -34,20 +33,31 @@ class Transports:
         origins: Web origins, besides the server's own, whose pages may call it; None for none.
         places: How many sessions each caller has, and may have.
         requests: How many requests each caller has under way, and may have.
+        allow_query_key: Whether a key may stand in the address.
     """
 
     def __init__(
-        self, mcp: FastMCP[Any], *, hosts: list[str], origins: list[str] | None, places: Places, requests: Requests
+        self,
+        mcp: FastMCP[Any],
+        *,
+        hosts: list[str],
+        origins: list[str] | None,
+        places: Places,
+        requests: Requests,
+        allow_query_key: bool,
     ) -> None:
+        self._allow_query_key = allow_query_key
         self._streamable = mcp.http_app(
             path=MCP_PATH,
             middleware=[
                 Middleware(BoundedBodies, requests=requests, path=MCP_PATH),
+                Middleware(Negotiation),
                 Middleware(SessionLimit, places=places, always=False, path=MCP_PATH),
             ],
             host_origin_protection=True,
             allowed_hosts=hosts,
             allowed_origins=origins,
+            session_idle_timeout=places.idle,
         )
         self._sse = create_sse_app(
             mcp,
@@ -62,7 +72,6 @@ class Transports:
             allowed_hosts=hosts,
             allowed_origins=origins,
         )
-        places.ask(self._live)
 
     @asynccontextmanager
     async def lifespan(self, _: Starlette) -> AsyncIterator[None]:
@@ -71,24 +80,18 @@ class Transports:
             yield
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request. A slash at the end is taken off: a redirect would cost some clients their key."""
-        if scope["type"] == "http" and scope["path"] in {f"{MCP_PATH}/", f"{SSE_PATH}/"}:
-            path = scope["path"].rstrip("/")
-            scope = {**scope, "path": path, "raw_path": path.encode()}
-        if scope["path"].startswith(MESSAGES_PATH):
+        """Answer a request."""
+        served = resolved(scope, allow_query_key=self._allow_query_key)
+        if isinstance(served, Response):
+            await served(scope, receive, send)
+            return
+        send = JsonRefusals(scope, receive, send).send
+        if served["path"] == MCP_PATH:
+            await self._streamable(served, receive, send)
+        elif served["path"] == SSE_PATH:  # an endless answer, and a session
+            send = keeping(scope, served, send, allow_query_key=self._allow_query_key)
+            await self._sse(served, receive, send)
+        else:
             # A message to a session that ends at this moment was accepted and is dropped, as any later one would be.
             with contextlib.suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
-                await self._sse(scope, receive, send)
-        elif scope["path"] == SSE_PATH:  # an endless answer, and a session
-            await self._sse(scope, receive, send)
-        else:
-            await self._streamable(scope, receive, send)
-
-    def _live(self) -> Collection[str]:
-        """The ids of the sessions over streamable HTTP: what FastMCP looks at too when it ends them."""
-        for route in self._streamable.routes:
-            app = getattr(route, "endpoint", None)
-            app = app.app if isinstance(app, RequireAuthMiddleware) else app
-            if isinstance(app, StreamableHTTPASGIApp) and app.session_manager is not None:
-                return app.session_manager._server_instances.keys()  # noqa: SLF001 - there is no other word of an end
-        return ()
+                await self._sse(served, receive, send)

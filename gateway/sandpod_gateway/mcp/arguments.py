@@ -11,11 +11,16 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from sandpod_api.types import MAX_LIFETIME
 from sandpod_gateway.api.run_results import Language
 
+DEFAULT: Final = "default"
+"""What clients that must fill in every argument call the default sandbox; no other sandbox has this name."""
+
 _LANGUAGES: Final = {
     "bash": Language.SHELL,
     "sh": Language.SHELL,
+    "zsh": Language.SHELL,
     "js": Language.JAVASCRIPT,
     "node": Language.JAVASCRIPT,
+    "node.js": Language.JAVASCRIPT,
     "nodejs": Language.JAVASCRIPT,
     "npm": Language.JAVASCRIPT,
     "ts": Language.JAVASCRIPT,
@@ -42,11 +47,25 @@ def _as_list(value: Any) -> Any:
     return [value] if isinstance(value, str) and value else value
 
 
+def named(value: Any) -> Any:
+    """Return a name, or None for one that is empty: clients that must fill in every argument send that."""
+    return None if isinstance(value, str) and not value.strip() else value
+
+
+def _sandbox(value: Any) -> Any:
+    value = named(value)
+    return None if isinstance(value, str) and value.strip().lower() == DEFAULT else value
+
+
 def _language(value: Any) -> Any:
     return _LANGUAGES.get(value.strip().lower(), value.strip().lower()) if isinstance(value, str) else value
 
 
-Sandbox = Annotated[str | None, Field(description="A sandbox's handle or name; default: your default sandbox.")]
+Sandbox = Annotated[
+    str | None,
+    BeforeValidator(_sandbox),
+    Field(description="A sandbox's handle or name; default: your default sandbox."),
+]
 RequiredSandbox = Annotated[str, Field(description="The sandbox's handle or name.")]
 Fresh = Annotated[bool, Field(description="Use a new sandbox, deleted afterwards.")]
 ColdStart = Annotated[
@@ -68,6 +87,7 @@ Env = Annotated[dict[str, str] | None, BeforeValidator(parsed)]
 Cwd = Annotated[str, Field(description="Working directory, relative to /workspace.")]
 Context = Annotated[
     str | None,
+    BeforeValidator(named),
     Field(
         description="Name of a process that keeps variables between calls and returns the last expression's value. "
         "Default: a new process."
@@ -75,6 +95,7 @@ Context = Annotated[
 ]
 Key = Annotated[
     str | None,
+    BeforeValidator(named),
     Field(description="A call repeated with the same key and code returns the first one's outcome."),
 ]
 RequiredPackages = Annotated[

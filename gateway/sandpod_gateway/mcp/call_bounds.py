@@ -1,7 +1,6 @@
 """Bounds how many tool calls each caller has under way, over every transport.
 
-Called by FastMCP as middleware around each call: over SSE and standard streams a call outlives the request that brings
-it.
+Requests are not counted instead: over SSE and stdio a call outlives the request that brings it.
 """
 
 from collections import Counter
@@ -17,7 +16,7 @@ from sandpod_gateway.metrics import Metrics
 
 
 class BoundedCalls(Middleware):
-    """Refuses a call too many.
+    """Refuses calls above a caller's limit.
 
     Args:
         per_owner: Most calls of one caller at a time.
@@ -38,7 +37,7 @@ class BoundedCalls(Middleware):
             self._metrics.refusals.labels(ErrorCode.RATE_LIMITED).inc()
             problem = Problem(
                 error=ErrorCode.RATE_LIMITED,
-                message=f"You have {self._per_owner} calls under way, the most for one caller.",
+                message=f"You have {self._per_owner} calls in progress, the most for one caller.",
                 next="Wait for some of them to end.",
             )
             return tool_result(problem, is_error=True)

@@ -1,4 +1,4 @@
-"""What clients can read without a tool call: the files of a sandbox. And the prompt that explains the tools to a model.
+"""Resources, which clients read without a tool call, and the prompt that explains the tools to a model.
 
 A refusal is the protocol's error, with the same sentence as a tool's.
 """
@@ -10,6 +10,7 @@ from fastmcp import FastMCP
 from fastmcp.exceptions import ResourceError
 from fastmcp.resources import ResourceContent, ResourceResult
 
+from sandpod_gateway.api.toolsets import Toolset
 from sandpod_gateway.auth.api_keys import current_owner
 from sandpod_gateway.content import json_size
 from sandpod_gateway.errors import SandpodError
@@ -23,6 +24,8 @@ _MAX_TEXT: Final = 900 * 1024
 """Bytes of JSON of a text that is sent as text."""
 
 FILES_URI: Final = "sandpod://sandboxes/{sandbox}/files/{path*}"
+FILES_TOOLSET: Final[Toolset] = "core"
+"""The toolset of read_file, with which the resource is on and off."""
 
 _GUIDE: Final = """\
 Work with Sandpod like this.

@@ -1,11 +1,12 @@
 """The MCP server: its tools, resources and prompt, and what it says of itself to a model."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from fastmcp import FastMCP
 from fastmcp.server.auth import TokenVerifier
 
+from sandpod_gateway.api.toolsets import ALL
 from sandpod_gateway.files.artifacts import Artifacts
 from sandpod_gateway.mcp import resources
 from sandpod_gateway.mcp.call_bounds import BoundedCalls
@@ -35,7 +36,8 @@ def create_mcp(
     max_calls: int,
     toolsets: frozenset[str],
     facts: Mapping[str, str],
-    link_files: bool = False,
+    link_files: bool,
+    libraries: Sequence[str],
 ) -> FastMCP[None]:
     """Return the server with its tools.
 
@@ -48,6 +50,7 @@ def create_mcp(
         toolsets: Which of its own tools it has.
         facts: What stands for `$name` in descriptions.
         link_files: Whether files that an answer names are linked in its content.
+        libraries: Python libraries that the default sandbox has.
     """
     # Unknown errors are ours to log and to mask: their texts may hold anything. Tools of other systems may take the
     # names of ours.
@@ -61,11 +64,11 @@ def create_mcp(
     )
     mcp.add_middleware(BoundedCalls(max_calls, parts.metrics))
     mcp.add_middleware(BadArguments(parts.metrics))
+    mcp.add_middleware(ToolSelection(toolsets or ALL, parts.metrics))
     if toolsets:
-        mcp.add_middleware(ToolSelection(toolsets, parts.metrics))
         _add_tools(Toolbox(mcp, parts.metrics, facts, link_files=link_files), parts)
     resources.register(mcp, parts.files, parts.metrics)
-    registry.register(mcp, parts, compat)
+    registry.register(mcp, parts, compat, libraries)
     return mcp
 
 

@@ -1,7 +1,7 @@
-"""MCP over standard input and output, with the bounds that requests over HTTP have. Called by `cli.py`.
+"""MCP over standard input and output, with the bounds that requests over HTTP have.
 
 The SDK's own transport reads lines of any length and drops those that it can't read without an answer, for which a
-client then waits for ever. So the lines are read and judged here, and only those that can be handled reach it.
+client then waits forever. So the lines are read and judged here, and only those that can be handled reach it.
 """
 
 import contextlib

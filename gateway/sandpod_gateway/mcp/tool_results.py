@@ -10,7 +10,6 @@ from sandpod_gateway.api.results import Artifact, ArtifactList
 from sandpod_gateway.api.run_results import RunOutput, RunResult
 from sandpod_gateway.files.artifacts import ArtifactAnswer
 from sandpod_gateway.mcp.text import SHOWN_FILES, text_of
-from sandpod_gateway.runs.recorder import RunAnswer
 from sandpod_gateway.runs.result import Reading, RunAnswer
 
 Result = BaseModel | RunAnswer | Reading | ArtifactAnswer

@@ -17,10 +17,11 @@ from mcp_types import ToolAnnotations
 from pydantic import BaseModel
 
 from sandpod_gateway.api.results import ErrorCode, Problem
+from sandpod_gateway.api.toolsets import Toolset
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.mcp.schemas import input_schema, output_schema
 from sandpod_gateway.mcp.tool_results import Result, tool_result
-from sandpod_gateway.mcp.toolsets import SetTool, Toolset
+from sandpod_gateway.mcp.toolsets import SetTool
 from sandpod_gateway.metrics import Metrics
 
 logger = logging.getLogger(__name__)

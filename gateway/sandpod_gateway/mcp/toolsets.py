@@ -1,41 +1,37 @@
-"""Toolsets: which tools a caller sees. A model pays for each tool in every conversation, so few are better.
+"""Lists and calls the tools of the chosen toolsets alone. A model pays for each tool in every conversation.
 
-A server's settings, a caller's key and the address that the client connects to (`/mcp?tools=core`) each choose sets;
-a tool is listed and works where all of them have it.
+A server's settings, a caller's key and the address that a client connects to (`/mcp?tools=core`) each choose sets. A
+tool is listed and works where all of them have it.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Final, Literal, get_args
+from collections.abc import Sequence
+from typing import Any, Final
 
+from fastmcp.exceptions import ResourceError
+from fastmcp.resources.template import ResourceTemplate
 from fastmcp.server.dependencies import get_access_token, get_http_request
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
 from fastmcp.tools.base import Tool
 from fastmcp.tools.function_tool import FunctionTool
-from mcp_types import CallToolRequestParams, ListToolsRequest
+from mcp_types import (
+    CallToolRequestParams,
+    ListResourceTemplatesRequest,
+    ListToolsRequest,
+    ReadResourceRequestParams,
+)
 
 from sandpod_gateway.api.results import ErrorCode, Problem
+from sandpod_gateway.api.toolsets import ALL, Toolset, expanded
+from sandpod_gateway.mcp.resources import FILES_TOOLSET, FILES_URI
 from sandpod_gateway.mcp.tool_results import tool_result
 from sandpod_gateway.metrics import Metrics
 
-Toolset = Literal["core", "background", "sandboxes", "files", "links", "contexts"]
-ToolsetName = Literal["core", "background", "sandboxes", "files", "links", "contexts", "all"]
-
-ALL: Final[frozenset[str]] = frozenset(get_args(Toolset))
-
 QUERY: Final = "tools"
 """Name of the endpoint's query parameter: set names, separated by commas."""
+CLAIM: Final = "tools"
+"""Name of the access token's claim: the set names of the caller's key, or None for all."""
 
-
-def expanded(names: Iterable[str]) -> frozenset[str]:
-    """Return the sets that the names stand for.
-
-    Raises:
-        ValueError: A name is no toolset.
-    """
-    chosen = {name.strip() for name in names if name.strip()}
-    if unknown := chosen - set(get_args(ToolsetName)):
-        raise ValueError(f"Unknown toolset: {', '.join(sorted(unknown))[:100]}.")
-    return ALL if "all" in chosen else frozenset(chosen)
+_FILES: Final = FILES_URI.partition("{")[0]
 
 
 class SetTool(FunctionTool):
@@ -44,12 +40,12 @@ class SetTool(FunctionTool):
     toolset: Toolset
 
     def get_meta(self) -> dict[str, Any]:
-        """Return what clients are told beside the schema: nothing, since a model pays for it."""
+        """Return what clients get beside the schema: nothing, since a model pays for it."""
         return {}
 
 
 class ToolSelection(Middleware):
-    """Lists and calls the tools of the chosen sets alone.
+    """Lists and calls the tools, and reads the resources, of the chosen sets alone.
 
     Args:
         server: The sets that the server's settings choose.
@@ -64,24 +60,54 @@ class ToolSelection(Middleware):
         self, context: MiddlewareContext[ListToolsRequest], call_next: CallNext[ListToolsRequest, Sequence[Tool]]
     ) -> Sequence[Tool]:
         """Leave out the tools of other sets."""
-        chosen = self.chosen()
+        chosen = chosen_toolsets(self._server)
         return [tool for tool in await call_next(context) if _toolset(tool) in {None, *chosen}]
 
     async def on_call_tool(
         self, context: MiddlewareContext[CallToolRequestParams], call_next: CallNext[CallToolRequestParams, Any]
     ) -> Any:
         """Refuse the tools of other sets."""
-        if (chosen := self.chosen()) != ALL and context.fastmcp_context is not None:
-            tool = await context.fastmcp_context.fastmcp.get_tool(context.message.name)
-            toolset = _toolset(tool)
+        chosen = chosen_toolsets(self._server)
+        if chosen != ALL and context.fastmcp_context is not None:
+            name = context.message.name
+            toolset = _toolset(await context.fastmcp_context.fastmcp.get_tool(name))
             if toolset is not None and toolset not in chosen:
                 self._metrics.refusals.labels(ErrorCode.FORBIDDEN).inc()
-                return tool_result(_off(context.message.name, toolset), is_error=True)
+                return tool_result(self._off(name, toolset), is_error=True)
         return await call_next(context)
 
-    def chosen(self) -> frozenset[str]:
-        """Return the sets that this request may use: those that server, key and address all choose."""
-        return self._server & _of_key() & _of_address()
+    async def on_list_resource_templates(
+        self,
+        context: MiddlewareContext[ListResourceTemplatesRequest],
+        call_next: CallNext[ListResourceTemplatesRequest, Sequence[ResourceTemplate]],
+    ) -> Sequence[ResourceTemplate]:
+        """Leave out the files of sandboxes where their tools are off."""
+        allowed = FILES_TOOLSET in chosen_toolsets(self._server)
+        return [each for each in await call_next(context) if allowed or each.uri_template != FILES_URI]
+
+    async def check_resource_access(self, context: MiddlewareContext[ReadResourceRequestParams]) -> None:
+        """Refuse the files of sandboxes where their tools are off.
+
+        Raises:
+            ResourceError: They are off.
+        """
+        if str(context.message.uri).startswith(_FILES) and FILES_TOOLSET not in chosen_toolsets(self._server):
+            self._metrics.refusals.labels(ErrorCode.FORBIDDEN).inc()
+            problem = self._off("resource", FILES_TOOLSET)
+            raise ResourceError(f"{problem.error}: {problem.message} {problem.next}")
+
+    def _off(self, name: str, toolset: str) -> Problem:
+        if toolset in self._server & _of_key():
+            next_step = f"Use what is listed, or connect to an address that has {QUERY}=core,{toolset}."
+        else:
+            next_step = "Use what is listed, or ask the administrator for it."
+        what = "The file resource" if name == "resource" else f"The tool {name}"
+        return Problem(error=ErrorCode.FORBIDDEN, message=f"{what} is off: its toolset is {toolset!r}.", next=next_step)
+
+
+def chosen_toolsets(server: frozenset[str]) -> frozenset[str]:
+    """Return the sets that this request may use: those that server, key and address all choose."""
+    return server & _of_key() & _of_address()
 
 
 def _toolset(tool: Tool | None) -> str | None:
@@ -90,21 +116,13 @@ def _toolset(tool: Tool | None) -> str | None:
 
 def _of_key() -> frozenset[str]:
     token = get_access_token()
-    names = token.claims.get("tools") if token is not None else None
+    names = token.claims.get(CLAIM) if token is not None else None
     return ALL if names is None else expanded(names)
 
 
 def _of_address() -> frozenset[str]:
     try:
-        text = get_http_request().query_params.get(QUERY)
+        texts = get_http_request().query_params.getlist(QUERY)
     except RuntimeError:  # standard input and output
         return ALL
-    return ALL if not text else expanded(text.split(","))
-
-
-def _off(name: str, toolset: str) -> Problem:
-    return Problem(
-        error=ErrorCode.FORBIDDEN,
-        message=f"The tool {name} is off here: its toolset is {toolset!r}.",
-        next=f"Use the tools that are listed, or connect to an address with ?{QUERY}=core,{toolset}.",
-    )
+    return ALL.intersection(*(expanded(text.split(",")) for text in texts if text))

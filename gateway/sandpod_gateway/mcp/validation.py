@@ -1,6 +1,6 @@
-"""Turns arguments that do not fit a tool's schema into a coded answer, like any other refusal.
+"""Accepts arguments whose meaning is clear, and answers those that do not fit a tool's schema with a coded refusal.
 
-Called by FastMCP as middleware around each tool call. The values are not repeated: they may be long or secret.
+The values are not repeated: they may be long or secret.
 """
 
 import difflib
@@ -16,13 +16,46 @@ from sandpod_gateway.api.results import ErrorCode, Problem
 from sandpod_gateway.mcp.tool_results import tool_result
 from sandpod_gateway.metrics import Metrics
 
-# Other names that models give arguments, where it is clear what they mean.
-_ALIASES: Final = {"content": "text", "cmd": "command", "script": "code", "source_code": "code", "file_path": "path"}
+_ALIASES: Final = (
+    ("argv", "args"),
+    ("code", "command"),
+    ("cmd", "command"),
+    ("command", "code"),
+    ("content", "text"),
+    ("cwd", "path"),
+    ("dest", "destination"),
+    ("directory", "path"),
+    ("dst", "destination"),
+    ("env_vars", "env"),
+    ("environment", "env"),
+    ("file_name", "filename"),
+    ("file_path", "path"),
+    ("filename", "path"),
+    ("filepath", "path"),
+    ("folder", "path"),
+    ("input", "stdin"),
+    ("lang", "language"),
+    ("package", "packages"),
+    ("requirements", "packages"),
+    ("sandbox_id", "sandbox"),
+    ("script", "code"),
+    ("script", "command"),
+    ("session_id", "sandbox"),
+    ("source_code", "code"),
+    ("src", "source"),
+    ("timeout_seconds", "timeout"),
+    ("workdir", "cwd"),
+    ("working_directory", "cwd"),
+)
+"""Other names that models give arguments, with what they mean where a tool has that and not the other."""
 
-_WORDS = {
+_UNKNOWN: Final = {"unexpected_keyword_argument", "extra_forbidden"}
+_WORDS: Final = {
+    "missing": "it is missing",
     "missing_argument": "it is missing",
     "missing_keyword_only_argument": "it is missing",
-    "unexpected_keyword_argument": "the tool has no such argument",
+    "unexpected_keyword_argument": "there is no such argument",
+    "extra_forbidden": "there is no such argument",
     "model_type": "it should be an object",
 }
 
@@ -39,29 +72,51 @@ class BadArguments(Middleware):
         """Pass the call on; a refusal of its arguments becomes a result."""
         server = context.fastmcp_context
         tool = await server.fastmcp.get_tool(context.message.name) if server is not None else None
-        takes = list(tool.parameters.get("properties", {})) if tool is not None else []
-        given = context.message.arguments
-        for alias, name in _ALIASES.items():
-            if given and alias in given and alias not in takes and name in takes and name not in given:
-                given[name] = given.pop(alias)
+        schema = tool.parameters if tool is not None else {}
+        if context.message.arguments:
+            _clarify(context.message.arguments, schema.get("properties", {}))
         try:
             return await call_next(context)
         except ValidationError as error:
             if not isinstance(error.__cause__, PydanticError):
                 raise
             self._metrics.refusals.labels(ErrorCode.INVALID_ARGUMENT).inc()
-            return _refusal(error.__cause__, takes)
+            return _refusal(error.__cause__, schema)
 
 
-def _refusal(error: PydanticError, takes: list[str]) -> ToolResult:
+def _clarify(given: dict[str, Any], takes: dict[str, Any]) -> None:
+    """Rename arguments that have another's name, and take away those that are null: they are left out."""
+    for alias, name in _ALIASES:
+        if alias in given and alias not in takes and name in takes and name not in given:
+            given[name] = given.pop(alias)
+    for name in [name for name, value in given.items() if value is None]:
+        del given[name]
+
+
+def _refusal(error: PydanticError, schema: dict[str, Any]) -> ToolResult:
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    name = ".".join(str(part) for part in first["loc"])[:100] or "arguments"
+    parts = [str(part) for part in first["loc"]]
+    parent, schema = _parent(parts, schema)
+    takes = list(schema.get("properties", {}))
+    name = ".".join(parts)[:100] or "arguments"
     words = _WORDS.get(first["type"], first["msg"][:1].lower() + first["msg"][1:])
-    close = difflib.get_close_matches(name, takes, n=1)
-    meant = f"Did you mean {close[0]}? " if close and first["type"] == "unexpected_keyword_argument" else ""
+    close = difflib.get_close_matches(parts[-1], takes, n=1) if first["type"] in _UNKNOWN else []
+    meant = f"Did you mean {close[0]}? " if close else ""
     problem = Problem(
         error=ErrorCode.INVALID_ARGUMENT,
         message=f"The argument {name} is wrong: {words}.",
-        next=f"{meant}The tool takes: {', '.join(takes)}." if takes else "Correct it and call again.",
+        next=f"{meant}{parent or 'The tool'} takes: {', '.join(takes)}." if takes else "Correct it and call again.",
     )
     return tool_result(problem, is_error=True)
+
+
+def _parent(parts: list[str], schema: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return the argument that an argument is part of, and its schema; the whole tool's where it is part of none."""
+    path: list[str] = []
+    for part in parts[:-1]:
+        inner = schema.get("properties", {}).get(part, {})
+        if "properties" not in inner:
+            break
+        path.append(part)
+        schema = inner
+    return ".".join(path), schema

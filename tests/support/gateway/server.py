@@ -13,7 +13,7 @@ from support.gateway.peers import until
 @asynccontextmanager
 async def listening(gateway: Gateway, settings: Settings) -> AsyncIterator[str]:
     """Serve a gateway as `sandpod serve` does; gives its address."""
-    with cli._listen(settings.model_copy(update={"host": "127.0.0.1", "port": 0})) as listener:
+    with cli._listen("127.0.0.1", 0, flag="--port") as listener:
         server = cli._uvicorn(gateway, settings)
         async with gateway.running():
             task = asyncio.create_task(server.serve(sockets=[listener]))

@@ -7,6 +7,7 @@ import pytest
 
 from sandpod_api.names import API_VERSION
 from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.api.toolsets import ALL
 from sandpod_gateway.backends.base import TemplateInfo
 from sandpod_gateway.backends.kubernetes.cache.records import template_info
 from sandpod_gateway.capabilities import capabilities
@@ -37,7 +38,7 @@ def test_template_tells_its_image_languages_and_networks() -> None:
     assert info == TemplateInfo(
         name="ruby", image="ruby:3.3", languages=("ruby",), networks=("none", "web"), foreign=True, workspace_max=2**28
     )
-    [told] = json.loads(capabilities(Settings(), "kubernetes", [info]))["templates"]["available"]
+    [told] = json.loads(capabilities(Settings(), "kubernetes", [info], toolsets=ALL))["templates"]["available"]
     assert (told["image"], told["languages"], told["networks"]) == ("ruby:3.3", [*BUILT_IN, "ruby"], ["none", "web"])
     assert "python3" in told["note"]
     assert told["workspace"] == {"max_bytes": 2**28, "persistent": False}
@@ -46,7 +47,7 @@ def test_template_tells_its_image_languages_and_networks() -> None:
 def test_template_of_ours_has_no_note_and_one_of_a_later_version_is_left_out() -> None:
     info = template_info(template())
     assert info is not None
-    [told] = json.loads(capabilities(Settings(), "kubernetes", [info]))["templates"]["available"]
+    [told] = json.loads(capabilities(Settings(), "kubernetes", [info], toolsets=ALL))["templates"]["available"]
     assert (told["languages"], "note" in told) == (BUILT_IN, False)
     assert template_info(template(languages="all of them")) is None
 
@@ -86,6 +87,6 @@ def test_callers_words_are_no_labels() -> None:
 
 def test_capabilities_tell_for_which_languages_there_are_packages_and_which_ones() -> None:
     settings = Settings(packages=PackageSettings(npm=NpmSettings(allow=["@made/*"])))
-    told = json.loads(capabilities(settings, "local", []))["packages"]
+    told = json.loads(capabilities(settings, "local", [], toolsets=ALL))["packages"]
     assert told["languages"] == ["python", "javascript"]
     assert told["npm"] == {"allow": ["@made/*"], "deny": [], "max_packages": 500}

@@ -6,6 +6,7 @@ The gateway's settings file: `gateway.config` and what follows from other values
   "backend" "kubernetes"
   "host" "0.0.0.0"
   "port" 8000
+  "metrics_port" 8081
   "kubernetes" (dict
     "namespace" (include "sandpod.sandboxes.namespace" .)
     "link_secret" (printf "%s/%s" .Release.Namespace (include "sandpod.gateway.links" .))

@@ -39,6 +39,10 @@ class Bind:
     dest: str
 
 
+WORKSPACE_LINKS: Final = ("/app/results", "/mnt/data")
+"""Where programs for other sandboxes look for their files. The sandbox image has the same links."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class View:
     """What of the host a sandbox sees.
@@ -129,10 +133,18 @@ def _file_system(view: View, settings: LocalSettings, descriptors: Descriptors) 
         arguments += ["--ro-bind", bind.source, bind.dest]
     for target, path in view.symlinks:
         arguments += ["--symlink", target, path]
+    for path in WORKSPACE_LINKS:
+        if not any(_overlap(path, bind.dest) for bind in view.binds):
+            arguments += ["--symlink", WORKSPACE, path]
     for path, descriptor in descriptors.files.items():
         arguments += ["--perms", "0444", "--file", str(descriptor), path]
     # Last: the root is a tmpfs of bubblewrap's own, without a size.
     return [*arguments, "--remount-ro", "/"]
+
+
+def _overlap(path: str, other: str) -> bool:
+    """Return whether one of two paths is the other or lies below it."""
+    return f"{path}/".startswith(f"{other}/") or f"{other}/".startswith(f"{path}/")
 
 
 def environment(view: View, settings: LocalSettings) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""How compatibility tools answer, and the sandboxes that they name by themselves. Called by the systems' modules."""
+"""How compatibility tools answer, and the sandboxes that their callers name."""
 
 import base64
 import functools
@@ -31,7 +31,7 @@ CHANGE: Final = {"readOnlyHint": False, "destructiveHint": True, "idempotentHint
 
 
 def spoken(said: Spoken, pictures: Iterable[Picture] = ()) -> ToolResult:
-    """Return what a tool says: as text, as structured content unless it is text alone, and pictures."""
+    """Return a tool's result: as text, as structured content, and pictures."""
     text = said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)
     content: list[TextContent | ImageContent] = [TextContent(type="text", text=text)]
     for picture in pictures:
@@ -44,7 +44,7 @@ def spoken(said: Spoken, pictures: Iterable[Picture] = ()) -> ToolResult:
 def speaking(
     metrics: Metrics, refused: Callable[[SandpodError], Spoken]
 ) -> Callable[[Callable[P, Awaitable[Spoken | ToolResult]]], Callable[P, Awaitable[ToolResult]]]:
-    """Return a decorator that makes a tool of a function; `refused` tells errors as the system does."""
+    """Return a decorator that makes a tool of a function; `refused` words errors as the system does."""
 
     def decorate(function: Callable[P, Awaitable[Spoken | ToolResult]]) -> Callable[P, Awaitable[ToolResult]]:
         @functools.wraps(function)
@@ -61,8 +61,8 @@ def speaking(
                     refused(
                         SandpodError(
                             ErrorCode.BACKEND_ERROR,
-                            "Something went wrong in the server; its log says what.",
-                            next_step="Try again; tell the administrator if it stays.",
+                            "The server failed; its log says how.",
+                            next_step="Try again. Report it to the administrator if it happens again.",
                         )
                     )
                 )

@@ -1,6 +1,7 @@
-"""The tools of gaiar/mcp-code-sandbox. Registered by `systems.py`.
+"""The tools of gaiar/mcp-code-sandbox.
 
-Files lie in /workspace, where programs start; paths below /mnt/data are understood as below it.
+Files are in /workspace, where programs start; paths below /mnt/data mean files in it. In the
+default image and the local backend that folder is a link to /workspace.
 """
 
 import base64

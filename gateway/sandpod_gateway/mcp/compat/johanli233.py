@@ -1,8 +1,10 @@
-"""The tools of JohanLi233/mcp-sandbox. Registered by `systems.py`.
+"""The tools of JohanLi233/mcp-sandbox.
 
-Files lie in /workspace, where programs start; paths below /app/results are understood as below it.
+Files are in /workspace, where programs start; paths below /app/results mean files in it. In the
+default image and the local backend that folder is a link to /workspace.
 """
 
+import asyncio
 import posixpath
 from collections import OrderedDict
 from pathlib import Path
@@ -86,12 +88,17 @@ class _Johanli:
     async def upload(self, sandbox_id: str, local_file_path: str, dest_path: str) -> dict[str, Any]:
         owner = current_owner()
         record = await self._sessions.need(owner, sandbox_id)
-        source = self._readable(local_file_path)
-        data = source.read_bytes()
+        name, data = await asyncio.to_thread(self._read, local_file_path)
         self._parts.files.check_upload(data)
-        where = posixpath.join(in_workspace(dest_path, _HOME), source.name)
+        where = posixpath.join(in_workspace(dest_path, _HOME), name)
         await self._parts.files.write(owner, where, data, sandbox=record.name, overwrite=True)
-        return {"success": True, "message": f"Uploaded {source.name} to {posixpath.join(WORKSPACE, where)}."}
+        return {"success": True, "message": f"Uploaded {name} to {posixpath.join(WORKSPACE, where)}."}
+
+    def _read(self, path: str) -> tuple[str, bytes]:
+        """Return a file's name and content, or of one that is too large just enough for that to be seen."""
+        source = self._readable(path)
+        with source.open("rb") as file:
+            return source.name, file.read(self._parts.files.max_upload + 1)
 
     def _readable(self, path: str) -> Path:
         """Return a file of the server that callers may have: their own system let them have any."""
@@ -103,7 +110,7 @@ class _Johanli:
                 if found.is_relative_to(folder.resolve(strict=True)) and found.is_file():
                     return found
         except (OSError, ValueError):
-            pass  # whether there is such a file elsewhere is not told
+            pass  # whether such a file exists elsewhere is not disclosed
         raise SandpodError(
             ErrorCode.FORBIDDEN,
             "This server does not read that file for a sandbox.",
@@ -229,5 +236,5 @@ def _register_packages(mcp: FastMCP[None], parts: Parts, tools: _Johanli) -> Non
     @mcp.tool(annotations={"title": "Look at an installation", **READ}, output_schema=None)
     @speak
     async def check_package_installation_status(sandbox_id: str, package_name: str) -> Any:
-        """Tell how far the installation of a package is."""
+        """Return the status of a package's installation."""
         return await tools.status(sandbox_id, package_name)

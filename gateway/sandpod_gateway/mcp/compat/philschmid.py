@@ -1,8 +1,9 @@
-"""The tools of philschmid/code-sandbox-mcp: one sandbox for each call, thrown away after it. Called by `systems.py`."""
+"""The tools of philschmid/code-sandbox-mcp: one sandbox for each call, deleted after it."""
 
 import json
 import logging
 import os
+from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 from fastmcp import FastMCP
@@ -24,11 +25,6 @@ Code = Annotated[str, Field(description="The program. Print what you want to see
 
 _SHORTEST: Final = 4  # characters of a value that is masked: a shorter one would be found in all kinds of output
 _MASK: Final = "****"
-_LIBRARIES: Final = {
-    "python": "numpy pandas matplotlib seaborn scipy scikit-learn scikit-image pillow plotly openpyxl reportlab "
-    "pyarrow requests google-genai",
-    "javascript": "@google/genai",
-}
 
 
 def _refused(error: SandpodError) -> str:
@@ -36,8 +32,9 @@ def _refused(error: SandpodError) -> str:
 
 
 class _Philschmid:
-    def __init__(self, parts: Parts, settings: CompatSettings) -> None:
+    def __init__(self, parts: Parts, settings: CompatSettings, libraries: Sequence[str]) -> None:
         self._parts = parts
+        self._libraries = libraries
         self._settings = settings
         self._env = {name: os.environ[name] for name in settings.pass_through_env if name in os.environ}
         for name in settings.pass_through_env:
@@ -81,20 +78,18 @@ class _Philschmid:
         return text
 
     def environments(self) -> str:
-        """Return what the languages have."""
-        told = {
-            language: {
-                "image": self._settings.place(language)[1] or "default",
-                "installed_libraries": libraries.split(),
-            }
-            for language, libraries in _LIBRARIES.items()
-        }
-        return json.dumps(told)
+        """Return the languages with their images, and the libraries that are known: those of the default image."""
+        found = {}
+        for language in (Language.PYTHON, Language.JAVASCRIPT):
+            image = self._settings.place(language)[1]
+            known = list(self._libraries) if image is None and language == Language.PYTHON else []
+            found[language.value] = {"image": image or "default", "installed_libraries": known}
+        return json.dumps(found)
 
 
-def register(mcp: FastMCP[None], parts: Parts, settings: CompatSettings) -> None:
+def register(mcp: FastMCP[None], parts: Parts, settings: CompatSettings, libraries: Sequence[str]) -> None:
     """Add the tools to a server."""
-    tools = _Philschmid(parts, settings)
+    tools = _Philschmid(parts, settings, libraries)
     speak = speaking(parts.metrics, _refused)
 
     @mcp.tool(annotations={"title": "Run Python", **CHANGE}, output_schema=None)

@@ -1,4 +1,4 @@
-"""Settings of the compatibility tools. Read once by the gateway's settings and passed on by keyword."""
+"""Settings of the compatibility tools."""
 
 import os
 from collections.abc import Mapping

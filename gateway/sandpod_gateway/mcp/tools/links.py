@@ -1,4 +1,4 @@
-"""The tools for links to files, for data that should not pass through a model. Registered by `server.py`."""
+"""The tools for links to files, for data that should not pass through a model."""
 
 from typing import Annotated, Literal
 

@@ -114,7 +114,7 @@ def register(toolbox: Toolbox, runs: Runs, links: LinkMaker) -> None:
 
 
 def _fresh(*, fresh: bool, cold_start: bool | None) -> FreshSandbox | None:
-    if cold_start is not None and not fresh:
+    if cold_start and not fresh:
         raise SandpodError(
             ErrorCode.INVALID_ARGUMENT,
             "`cold_start` needs fresh=true: other runs use an existing sandbox.",

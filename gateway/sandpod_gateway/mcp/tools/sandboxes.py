@@ -23,7 +23,7 @@ Name = Annotated[
     str | None,
     Field(description=f"Your name for it, up to {MAX_NAME} characters; the same name returns the same sandbox."),
 ]
-Template = Annotated[str | None, Field(description="Template to make it from.")]
+Template = Annotated[str | None, BeforeValidator(arguments.named), Field(description="Template to make it from.")]
 Lifetime = Annotated[
     arguments.LifetimeArgument | None, BeforeValidator(arguments.parsed), Field(description="How long it lives.")
 ]
@@ -89,6 +89,12 @@ def _session(name: str | None) -> str:
     if not name:
         return ""
     check_text(name, "name")
+    if name.strip().lower() == arguments.DEFAULT:
+        raise SandpodError(
+            ErrorCode.INVALID_SESSION_ID,
+            f"The name {arguments.DEFAULT!r} is your default sandbox's, which needs no call.",
+            next_step="Choose another name.",
+        )
     if len(name) > MAX_NAME or not name.isprintable():
         raise SandpodError(
             ErrorCode.INVALID_SESSION_ID,

@@ -10,11 +10,13 @@ import httpx2
 import pytest
 
 from fakes.backend import FakeBackend
+from sandpod_gateway import cli
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.app import Gateway
+from sandpod_gateway.auth.settings import AuthSettings
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.http import health
-from sandpod_gateway.settings import AuthSettings, Settings
+from sandpod_gateway.settings import Settings
 from support.gateway.fake_gateway import keys_file
 from support.gateway.peers import ENVELOPE, HEADERS, until
 
@@ -62,7 +64,7 @@ async def test_without_a_key_nothing_is_answered_and_nothing_is_made(keyed: tupl
     backend = FakeBackend()
     settings, key = keyed
     async with serving(settings, backend) as client:
-        for header in ({}, {"authorization": "Bearer wrong"}, {"authorization": f"Basic {key}"}, {"x-api-key": key}):
+        for header in ({}, {"authorization": "Bearer wrong"}, {"authorization": f"Basic {key}"}):
             answer = await client.post("/mcp", json=CALL, headers={**HEADERS, **header})
             assert answer.status_code == 401
             assert answer.headers["www-authenticate"].startswith("Bearer")
@@ -92,12 +94,29 @@ async def test_a_server_with_keys_takes_any_host_and_only_known_origins(keyed: t
 
 
 @pytest.mark.promise("urls-and-hosts")
-async def test_health_and_metrics_of_a_server_with_keys_answer_whatever_the_host(keyed: tuple[Settings, str]) -> None:
+async def test_health_of_a_server_with_keys_answers_whatever_the_host(keyed: tuple[Settings, str]) -> None:
     async with serving(keyed[0], FakeBackend()) as client:
-        for path in ("/healthz", "/readyz", "/metrics"):
+        for path in ("/healthz", "/readyz"):
             answer = await client.get(path, headers={"host": "10.244.0.5:8000"})
             assert answer.status_code == 200
-        assert 'sandpod_runs_total{language="python",outcome="ok"} 0.0' in answer.text
+
+
+async def test_metrics_of_a_server_with_keys_are_on_a_port_of_their_own(keyed: tuple[Settings, str]) -> None:
+    gateway = Gateway(keyed[0], FakeBackend())
+    with cli._listen("127.0.0.1", 0, flag="--metrics-port") as listener:
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        async with gateway.running(), cli._serving_metrics(gateway, listener), httpx2.AsyncClient() as client:
+            answer = await client.get(f"{address}/metrics")
+            assert 'sandpod_runs_total{language="python",outcome="ok"} 0.0' in answer.text
+            assert (await client.post(f"{address}/mcp", json=CALL)).status_code == 404
+    async with serving(keyed[0], FakeBackend()) as client:
+        assert (await client.get("/metrics")).status_code == 404
+
+
+async def test_metrics_leave_the_main_port_for_one_that_is_set() -> None:
+    for port, status in ((None, 200), (0, 404)):
+        async with serving(Settings(metrics_port=port), FakeBackend()) as client:
+            assert (await client.get("/metrics")).status_code == status
 
 
 async def test_another_web_page_can_not_read_health_and_metrics_of_a_server_without_keys() -> None:

@@ -3,11 +3,10 @@
 import socket
 
 from sandpod_gateway import cli
-from sandpod_gateway.settings import Settings
 
 
 def test_connections_do_not_hold_short_answers_back() -> None:
-    with cli._listen(Settings(port=0)) as listener, socket.create_connection(listener.getsockname()):
+    with cli._listen("127.0.0.1", 0, flag="--port") as listener, socket.create_connection(listener.getsockname()):
         connection, _ = listener.accept()
         with connection:
             assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) != 0

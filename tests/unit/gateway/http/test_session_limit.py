@@ -13,7 +13,11 @@ from mcp.shared.exceptions import MCPError
 
 from fakes.backend import FakeBackend
 from sandpod_gateway.app import Gateway
-from sandpod_gateway.settings import AuthSettings, LimitSettings, Settings
+from sandpod_gateway.auth.settings import AuthSettings
+from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.http.session_limits import IDLE_SECONDS, Places
+from sandpod_gateway.metrics import Metrics
+from sandpod_gateway.settings import LimitSettings, Settings
 from support.gateway.fake_gateway import keys_file
 from support.gateway.peers import ACCEPT, INITIALIZE, PATIENCE, PING
 from support.gateway.server import listening
@@ -89,13 +93,50 @@ async def test_the_end_of_a_session_frees_its_place(tmp_path: Path) -> None:
             await local.end(session)
 
 
-async def test_an_idle_session_frees_its_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fastmcp.settings, "http_session_idle_timeout", 0.3)
-    async with callers(tmp_path, max_sessions_per_owner=1) as [local]:
-        await local.begin()
-        async with asyncio.timeout(PATIENCE):
-            while (await local.post(INITIALIZE)).status_code != 200:
-                pass
+def test_only_a_session_that_was_idle_long_enough_frees_its_place() -> None:
+    now = 0.0
+    places = Places(per_owner=2, in_all=9, metrics=Metrics(), idle=30, clock=lambda: now)
+    for name in ("idle", "busy"):
+        places.enter("alice")
+        places.leave("alice", name)
+    with places.using("alice", "busy"):
+        now = 29.0
+        with places.using("bob", "idle"), pytest.raises(SandpodError):
+            places.enter("alice")
+        now = 30.0
+        places.enter("alice")
+        with pytest.raises(SandpodError):
+            places.enter("alice")
+        now = 59.0
+    now = 88.0
+    with pytest.raises(SandpodError):
+        places.enter("alice")
+    now = 89.0
+    places.enter("alice")
+
+
+def test_nobody_ends_the_session_of_another() -> None:
+    places = Places(per_owner=1, in_all=9, metrics=Metrics())
+    places.enter("alice")
+    places.leave("alice", "session")
+    places.ended("bob", "session")
+    with pytest.raises(SandpodError):
+        places.enter("alice")
+    places.ended("alice", "session")
+    places.enter("alice")
+
+
+async def test_the_server_ends_idle_sessions_when_their_places_are_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: dict[str, Any] = {}
+    http_app = fastmcp.FastMCP.http_app
+
+    def watched(self: Any, **options: Any) -> Any:
+        given.update(options)
+        return http_app(self, **options)
+
+    monkeypatch.setattr(fastmcp.FastMCP, "http_app", watched)
+    Gateway(Settings(), FakeBackend()).http_app()
+    assert given["session_idle_timeout"] == IDLE_SECONDS
 
 
 async def test_requests_that_open_nothing_take_no_place(tmp_path: Path) -> None:

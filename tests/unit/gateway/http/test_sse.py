@@ -14,7 +14,8 @@ from fastmcp.client.transports import SSETransport
 
 from fakes.backend import FakeBackend
 from sandpod_gateway.app import Gateway
-from sandpod_gateway.settings import AuthSettings, Settings
+from sandpod_gateway.auth.settings import AuthSettings
+from sandpod_gateway.settings import Settings
 from support.gateway.fake_gateway import keys_file
 from support.gateway.peers import PATIENCE, until
 from support.gateway.server import listening
@@ -149,9 +150,9 @@ async def test_without_a_key_it_answers_401_and_with_one_it_serves_that_caller(t
 
 async def test_another_web_page_can_not_use_it(server: Server) -> None:
     async with httpx2.AsyncClient() as http, session(server) as url:
-        for target in (f"{server.address}/sse", url):
-            foreign = await http.post(target, json=PING, headers={"origin": "https://evil.example"})
-            rebound = await http.post(target, json=PING, headers={"host": "evil.example:8000"})
+        for method, target in (("GET", f"{server.address}/sse"), ("POST", url)):
+            foreign = await http.request(method, target, json=PING, headers={"origin": "https://evil.example"})
+            rebound = await http.request(method, target, json=PING, headers={"host": "evil.example:8000"})
             assert (foreign.status_code, rebound.status_code) == (403, 421)
 
 

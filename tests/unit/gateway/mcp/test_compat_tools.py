@@ -1,5 +1,8 @@
 """Which tools of other systems there are, and what arguments they take."""
 
+import json
+import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +11,8 @@ from pydantic import ValidationError
 
 from fakes.backend import FakeBackend
 from sandpod_gateway.app import Gateway
+from sandpod_gateway.backends.local.bwrap import WORKSPACE_LINKS
+from sandpod_gateway.mcp.compat import gaiar, johanli233
 from sandpod_gateway.settings import Settings
 
 
@@ -75,3 +80,49 @@ async def test_arguments_are_theirs() -> None:
 def test_system_that_is_not_known_is_refused() -> None:
     with pytest.raises(ValidationError, match="systems"):
         Settings.model_validate({"compat": {"systems": ["nobody"]}})
+
+
+async def test_environments_name_the_libraries_that_the_settings_do() -> None:
+    settings = Settings.model_validate(
+        {"libraries": ["numpy", "pandas"], "compat": {"systems": ["philschmid"], "js_image": "other"}}
+    )
+    async with Client(Gateway(settings, FakeBackend()).mcp) as client:
+        (content,) = await client.read_resource("sandbox://environments")
+    assert json.loads(getattr(content, "text", "")) == {
+        "python": {"image": "default", "installed_libraries": ["numpy", "pandas"]},
+        "javascript": {"image": "other", "installed_libraries": []},
+    }
+
+
+async def test_upload_reads_no_more_than_may_be_uploaded_and_not_on_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "uploads"
+    folder.mkdir()
+    with (folder / "large").open("wb") as file:
+        file.truncate(2**40)  # sparse: nobody can read it whole
+    settings = Settings.model_validate({"compat": {"systems": ["johanli233"], "upload_dir": folder}})
+    threads: list[int] = []
+    read = johanli233._Johanli._read
+
+    def watched(self: Any, path: str) -> Any:
+        threads.append(threading.get_ident())
+        return read(self, path)
+
+    monkeypatch.setattr(johanli233._Johanli, "_read", watched)
+    gateway = Gateway(settings, FakeBackend())
+    async with gateway.running(), Client(gateway.mcp) as client:
+        made = await client.call_tool("create_sandbox", {"name": "a"})
+        assert made.structured_content is not None
+        arguments = {"sandbox_id": made.structured_content["sandbox_id"], "local_file_path": "large"}
+        answer = await client.call_tool("upload_file_to_sandbox", arguments)
+    assert answer.structured_content is not None
+    assert "The content is over" in answer.structured_content["message"]
+    assert threads != [threading.get_ident()]
+
+
+def test_folders_of_other_systems_are_links_to_the_workspace_everywhere() -> None:
+    assert {johanli233._HOME, gaiar._HOME} == set(WORKSPACE_LINKS)
+    dockerfile = (Path(__file__).parents[4] / "containers/sandbox/Dockerfile").read_text(encoding="utf-8")
+    for path in WORKSPACE_LINKS:
+        assert f"ln -s /workspace {path} " in dockerfile

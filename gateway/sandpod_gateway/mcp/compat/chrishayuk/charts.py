@@ -1,4 +1,4 @@
-"""The chart tools of chrishayuk/mcp-code-sandbox. Registered by `systems.py`."""
+"""The chart tools of chrishayuk/mcp-code-sandbox."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""The tools of chrishayuk/mcp-code-sandbox. Registered by `systems.py`. A session's variables stay between its runs."""
+"""The tools of chrishayuk/mcp-code-sandbox. A session's variables stay between its runs."""
 
 import posixpath
 from typing import Any, Final
@@ -155,7 +155,7 @@ def _register_sessions(mcp: FastMCP[None], parts: Parts, tools: _Chrishayuk) -> 
     @mcp.tool(annotations={"title": "Look at sandboxes", **READ}, output_schema=None)
     @speak
     async def get_sandbox_status(session_id: str | None = None) -> Any:
-        """Tell about the sandbox of a session, or which sessions there are."""
+        """Return the status of a session's sandbox, or list the sessions."""
         return await tools.status(session_id)
 
     @mcp.tool(annotations={"title": "Run Python in a session", **CHANGE}, output_schema=None)
@@ -213,5 +213,5 @@ def _register_files(mcp: FastMCP[None], parts: Parts, tools: _Chrishayuk) -> Non
     @mcp.tool(annotations={"title": "Look at a file", **READ}, output_schema=None)
     @speak
     async def get_file_metadata(session_id: str, file_path: str) -> Any:
-        """Tell size, time and type of a file of a session."""
+        """Return size, time and type of a session's file."""
         return await tools.metadata(session_id, file_path)

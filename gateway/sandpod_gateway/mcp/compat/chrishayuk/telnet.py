@@ -1,4 +1,4 @@
-"""The telnet tools of chrishayuk/mcp-code-sandbox. Registered by `systems.py`.
+"""The telnet tools of chrishayuk/mcp-code-sandbox.
 
 A connection is made by a context of the caller's sandbox for them, under its network profile, and never from here: so
 it reaches what the caller's programs reach. Nothing is kept here either; a context's name says which connection it is.

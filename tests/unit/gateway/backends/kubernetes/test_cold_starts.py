@@ -7,6 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.api.toolsets import ALL
 from sandpod_gateway.backends.base import ClaimRequest, WorkspaceRequest
 from sandpod_gateway.backends.cold_start import may_make, pool_exhausted
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
@@ -64,7 +65,7 @@ def test_a_server_that_could_never_give_a_sandbox_does_not_start() -> None:
 @pytest.mark.parametrize("cold_start", [True, False])
 def test_capabilities_tell_what_is_done_by_default(*, cold_start: bool) -> None:
     settings = Settings(kubernetes=KubernetesSettings(cold_start=cold_start))
-    assert json.loads(capabilities(settings, "kubernetes", []))["cold_start"] is cold_start
+    assert json.loads(capabilities(settings, "kubernetes", [], toolsets=ALL))["cold_start"] is cold_start
 
 
 @pytest.mark.claim("run_python_code(cold_start)", "create_sandbox(cold_start)")

@@ -1,6 +1,9 @@
 """The bubblewrap command line of a local sandbox, whole, and what must never be missing from it."""
 
+import dataclasses
 from dataclasses import replace
+
+import pytest
 
 from sandpod_gateway.backends.local import bwrap
 from sandpod_gateway.backends.local.bwrap import Bind, Descriptors, View
@@ -28,12 +31,21 @@ def test_command_line_is_this() -> None:
         --perms 1777 --size 2097152 --tmpfs /tmp --symlink /tmp /var/tmp
         --perms 0755 --size 1048576 --tmpfs /workspace
         --ro-bind /usr /usr --ro-bind /root/.pyenv/3.11 /root/.pyenv/3.11 --symlink usr/bin /bin
+        --symlink /workspace /app/results --symlink /workspace /mnt/data
         --perms 0444 --file 9 /etc/passwd --remount-ro /
         --setenv PATH /usr/bin --setenv LANG C.UTF-8
         --setenv SANDPOD_MEMORY_LIMIT 67108864 --setenv SANDPOD_PROCESSES 32 --setenv SANDPOD_OPEN_FILES 128
         --chdir /workspace -- /usr/bin/python3 x.py
     """
     assert command() == expected.split()
+
+
+@pytest.mark.parametrize("dest", ["/app", "/app/results", "/app/results/venv"])
+def test_folder_of_the_host_is_not_covered_by_a_link(dest: str) -> None:
+    view = dataclasses.replace(VIEW, binds=(*VIEW.binds, bwrap.Bind("/x", dest)))
+    arguments = bwrap.command("/bwrap", view, SETTINGS, DESCRIPTORS, ["x"])
+    assert arguments.count("/app/results") == (dest == "/app/results")
+    assert arguments[arguments.index("/mnt/data") - 2 :][:2] == ["--symlink", "/workspace"]
 
 
 def test_nothing_of_the_host_is_writable() -> None:

@@ -1,0 +1,176 @@
+"""Takes requests to /mcp in the forms in which clients really send them.
+
+Clients differ from the specification: they send the id of an ended session with `initialize`, a version of the
+protocol that is newer than the server, or accept JSON alone. What is clear is served, and what is not is refused in a
+sentence. The MCP SDK behind it gets what the specification asks for.
+"""
+
+from http import HTTPStatus
+from typing import Any, Final
+
+import pydantic_core
+from mcp.server.streamable_http import MCP_SESSION_ID_HEADER, check_accept_headers
+from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
+from mcp_types import PROTOCOL_VERSION_META_KEY, UNSUPPORTED_PROTOCOL_VERSION
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS, SUPPORTED_PROTOCOL_VERSIONS
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.http.callers import owner_in
+from sandpod_gateway.http.refusals import JSON, refused
+
+_EVENTS: Final = "text/event-stream"
+# In the body of a request that negotiates the version itself, and of one whose answer is a stream without end.
+_ENVELOPE: Final = PROTOCOL_VERSION_META_KEY.encode()
+_LISTEN: Final = b'"subscriptions/listen"'
+_LOST: Final = SandpodError(
+    ErrorCode.BACKEND_ERROR, "The session ended before its answer.", next_step="Initialize a new session."
+)
+
+
+class Negotiation:
+    """Adapts requests and answers.
+
+    Args:
+        app: What serves them; gets each body in one piece.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request."""
+        if owner_in(scope) is None or scope["method"] != "POST":
+            await self._app(scope, receive, send)
+            return
+        first = await receive()
+
+        async def replay() -> Message:
+            nonlocal first
+            if first:
+                message, first = first, {}
+                return message
+            return await receive()
+
+        headers = MutableHeaders(raw=list(scope["headers"]))
+        answer = _adapted(headers, first.get("body", b""))
+        if isinstance(answer, Response):
+            await answer(scope, receive, send)
+            return
+        adapter = _OneAnswer(scope, receive, send) if answer == JSON else None
+        await self._app({**scope, "headers": headers.raw}, replay, adapter.send if adapter else send)
+        if adapter is not None:
+            await adapter.finish()
+
+
+def _adapted(headers: MutableHeaders, body: bytes) -> str | Response:
+    """Change a request's headers; return the answer's media type, or the refusal."""
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != JSON:
+        return refused(
+            SandpodError(
+                ErrorCode.INVALID_ARGUMENT, "The Content-Type is not JSON.", next_step=f"Send Content-Type: {JSON}."
+            ),
+            status=HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+        )
+    headers["content-type"] = JSON
+    version = headers.get(MCP_PROTOCOL_VERSION_HEADER)
+    if (MCP_SESSION_ID_HEADER in headers or version not in {None, *HANDSHAKE_PROTOCOL_VERSIONS}) and _initializes(body):
+        # A new session: it has no id yet, and its version stands in the body.
+        del headers[MCP_SESSION_ID_HEADER]
+        del headers[MCP_PROTOCOL_VERSION_HEADER]
+    elif version not in {None, *SUPPORTED_PROTOCOL_VERSIONS} and _ENVELOPE not in body:
+        return _unknown_version(version or "")
+    return _answer_type(headers, listens=_LISTEN in body)
+
+
+def _initializes(body: bytes) -> bool:
+    if b'"initialize"' not in body:
+        return False
+    message = pydantic_core.from_json(body)
+    return isinstance(message, dict) and message.get("method") == "initialize"
+
+
+def _answer_type(headers: MutableHeaders, *, listens: bool) -> str | Response:
+    """Return the answer's media type: a stream where the client names it, JSON where it takes that or anything."""
+    headers["accept"] = headers.get("accept") or "*/*"
+    wants_json, wants_events = check_accept_headers(Request({"type": "http", "headers": headers.raw}))
+    names_events = _EVENTS in headers["accept"].lower()
+    streams = wants_events and names_events
+    if not wants_json or (listens and not streams):
+        return refused(
+            SandpodError(
+                ErrorCode.INVALID_ARGUMENT,
+                "The Accept header leaves no type to answer with.",
+                next_step=f"Send Accept: {JSON}, {_EVENTS}; or {JSON} alone, which gets no progress.",
+            ),
+            status=HTTPStatus.NOT_ACCEPTABLE,
+        )
+    headers["accept"] = f"{JSON}, {_EVENTS}"
+    return _EVENTS if streams else JSON
+
+
+def _unknown_version(version: str) -> Response:
+    supported = ", ".join(SUPPORTED_PROTOCOL_VERSIONS)
+    error = {
+        "code": UNSUPPORTED_PROTOCOL_VERSION,
+        "message": f"The version in the header MCP-Protocol-Version is not supported. Send one of {supported}.",
+        "data": {"supported": list(SUPPORTED_PROTOCOL_VERSIONS), "requested": version[:64]},
+    }
+    return JSONResponse({"jsonrpc": "2.0", "id": None, "error": error}, status_code=HTTPStatus.BAD_REQUEST)
+
+
+class _OneAnswer:
+    """Makes one JSON answer of a stream of events; what is no stream is sent on as it is.
+
+    Args:
+        scope: The request.
+        receive: Its body.
+        send: Where the answer goes.
+    """
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._scope = scope
+        self._receive = receive
+        self._send = send
+        self._start: Message | None = None
+        self._event = bytearray()
+        self._answer: bytes | None = None
+
+    async def send(self, message: Message) -> None:
+        """Take a part of the answer."""
+        if message["type"] == "http.response.start":
+            if Headers(raw=message["headers"]).get("content-type", "").startswith(_EVENTS):
+                self._start = message
+                return
+        elif self._start is not None:
+            self._feed(message.get("body", b""))
+            return
+        await self._send(message)
+
+    def _feed(self, data: bytes) -> None:
+        self._event += data
+        *whole, rest = bytes(self._event).split(b"\r\n\r\n")
+        self._event = bytearray(rest)
+        for event in whole:
+            text = b"".join(line[6:] for line in event.split(b"\r\n") if line.startswith(b"data: "))
+            message: Any = pydantic_core.from_json(text) if text else None
+            if isinstance(message, dict) and "method" not in message:
+                self._answer = text
+
+    async def finish(self) -> None:
+        """Send the answer once the stream has ended."""
+        if self._start is None:
+            return
+        if self._answer is None:
+            await refused(_LOST)(self._scope, self._receive, self._send)
+            return
+        headers = MutableHeaders(raw=list(self._start["headers"]))
+        headers["content-type"] = JSON
+        headers["content-length"] = str(len(self._answer))
+        await self._send({**self._start, "headers": headers.raw})
+        await self._send({"type": "http.response.body", "body": self._answer})
