@@ -80,10 +80,10 @@ Timeout = Annotated[
     float | None,
     Field(description="Seconds until it is stopped; default $timeout, at most $max_timeout."),
 ]
-# What these are every model knows from their names.
-Stdin = str | None
-Args = Annotated[list[str] | None, BeforeValidator(_as_list)]
-Env = Annotated[dict[str, str] | None, BeforeValidator(parsed)]
+# What these are every model knows from their names, and pays for each word: some clients want one all the same.
+Stdin = Annotated[str | None, Field(description="Input.")]
+Args = Annotated[list[str] | None, BeforeValidator(_as_list), Field(description="Arguments.")]
+Env = Annotated[dict[str, str] | None, BeforeValidator(parsed), Field(description="Variables.")]
 Cwd = Annotated[str, Field(description="Working directory, relative to /workspace.")]
 Context = Annotated[
     str | None,

@@ -138,7 +138,8 @@ async def test_ipython_that_is_of_no_use_leaves_plain_python(tmp_path: Path, nam
         result = await client.run("x = 5\n'get_ipython' in globals(), x", context="c")
         await client.close()
     assert value(result) == {"text/plain": b"(False, 5)"}
-    assert result.err.startswith(b"IPython can't be used here, so cells are plain Python: ")
+    said = b"IPython can't be used here, so cells are plain Python: "
+    assert result.err == b"" if name == "IPython.py" else result.err.startswith(said), "an older one is as good as none"
 
 
 async def test_runs_without_a_context_import_nothing_of_it(client: Client) -> None:

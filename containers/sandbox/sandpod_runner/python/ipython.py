@@ -24,7 +24,8 @@ from traitlets.config import Config
 from sandpod_runner.python import display_channel, interpreter, rich
 
 if IPython.version_info < (9, 0):
-    raise ImportError("IPython 9 or later is needed")
+    # As if it were missing: an older one is no fault that somebody who runs a cell could mend.
+    raise ModuleNotFoundError("IPython 9 or later is needed", name="IPython")
 
 _INSIDE: Final = os.path.dirname(IPython.__file__) + os.sep
 _OWN_NAMES: Final = ("open", "exit", "quit")
