@@ -25,6 +25,7 @@ from sandpod_gateway.backends.factory import create_backend
 from sandpod_gateway.errors import SandpodError, StartError
 from sandpod_gateway.http import connections
 from sandpod_gateway.mcp import stdio
+from sandpod_gateway.packages.process import shield_memory
 from sandpod_gateway.settings import Settings, load
 
 logger = logging.getLogger(__name__)
@@ -75,6 +76,7 @@ def _serve(command: str, config: Path | None, flags: list[str]) -> None:
     if command == "setup":
         cli_setup.run(settings)
         return
+    shield_memory()
     backend = create_backend(settings.backend, local=settings.local, kubernetes=settings.kubernetes)
     gateway = Gateway(settings, backend)
     asyncio.run(_serve_stdio(gateway) if command == "stdio" else _serve_http(gateway, settings))

@@ -44,6 +44,7 @@ FEW = {
     "statsmodels": "statsmodels.api",
 }
 MANY = Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").split()
+PIP = re.compile(r"pip[\d.]*")  # pip names its own program after the Python that it runs on
 OWN = {"INSTALLER", "RECORD", "REQUESTED", "SANDPOD-SHA256", "direct_url.json", ".lock"}
 
 
@@ -94,9 +95,9 @@ def files_of(base: Path, library: str) -> dict[str, Path]:
     """Return the files of an installation, by their paths with what depends on its layout left out."""
     found = {}
     for path in base.rglob("*"):
-        if path.is_file() and path.name not in OWN:
+        if path.is_file() and path.name not in OWN and not PIP.fullmatch(path.name):
             name = str(path.relative_to(base)).removeprefix(library)
-            found[re.sub(r"^include/python[\d.]*/", "include/", name)] = path
+            found[re.sub(r"^include/(site/)?python[\d.]*/", "include/", name)] = path
     return found
 
 

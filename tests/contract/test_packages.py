@@ -2,6 +2,8 @@
 
 import asyncio
 import hashlib
+import os
+from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -25,7 +27,7 @@ class Place(Served):
         self.index = index
 
     async def install(self, *packages: str, **arguments: Any) -> dict[str, Any]:
-        return await self.call("install_packages", packages=list(packages), wait=120, **arguments)
+        return await self.call("install_packages", packages=list(packages), **{"wait": 120, **arguments})
 
     async def python(self, code: str, **arguments: Any) -> dict[str, Any]:
         return await self.call("run_python_code", code=code, **arguments)
@@ -240,6 +242,40 @@ async def test_index_that_is_not_there_is_told() -> None:
     async with serving(*FLAGS, "--packages.index-url", "http://127.0.0.1:9/simple") as (url, _), Client(url) as mcp:
         answer = await mcp.call_tool("install_packages", {"packages": ["greet"], "wait": 120}, raise_on_error=False)
         assert (answer.structured_content or {})["error"] == "backend_unavailable"
+
+
+async def test_no_more_than_eight_installations_of_one_caller_go_on_at_once() -> None:
+    async with place() as here:
+        here.index.hold.clear()
+        for number in range(8):
+            assert (await here.install(f"one{number}", wait=0))["status"] == "installing"
+        refused = await here.install("one-more", wait=0)
+        assert (refused["error"], "get_installation" in refused["next"]) == ("rate_limited", True)
+
+
+async def test_process_of_the_same_user_can_not_read_the_gateways_memory() -> None:
+    # root without its capabilities: an ordinary user has none.
+    plain = ("setpriv", "--bounding-set=-all", "--inh-caps=-all") if os.geteuid() == 0 else ()
+
+    async def readable(pid: int) -> list[str]:
+        found = []
+        for name in ("environ", "maps", "auxv", "mem"):
+            command = [*plain, "head", "-c", "1", f"/proc/{pid}/{name}"]
+            process = await asyncio.create_subprocess_exec(*command, stdout=DEVNULL, stderr=PIPE)
+            if b"Permission denied" not in (await process.communicate())[1]:
+                found.append(name)
+        return found
+
+    other = await asyncio.create_subprocess_exec(*plain, "cat", stdin=PIPE, stdout=PIPE)
+    assert other.stdin is not None
+    assert other.stdout is not None
+    other.stdin.write(b"x")
+    await other.stdout.readexactly(1)
+    assert await readable(other.pid) == ["environ", "maps", "auxv", "mem"]
+    other.stdin.close()
+    await other.wait()
+    async with serving(*FLAGS, "--unsafe-no-isolation", prefix=plain) as (_, pid):
+        assert await readable(pid) == []
 
 
 async def test_file_in_the_workspace_that_is_called_as_a_module_does_not_disturb() -> None:

@@ -1,6 +1,6 @@
 """Which network addresses pip and npm may connect to, whatever an index, a registry or a package names. Pure.
 
-Called by `pip.py` and `npm.py`; the check itself is made by their processes, after a name was resolved.
+The check itself is made by the processes of pip and npm, after a name was resolved.
 """
 
 from ipaddress import IPv4Network, IPv6Network, ip_network

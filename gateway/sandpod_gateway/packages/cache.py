@@ -1,6 +1,6 @@
 """Keeps downloaded packages by the hash of their bytes; the least recently used go first.
 
-Called by the channels, in their event loop. A package's hash is computed when it comes and again when it is taken out:
+A package's hash is computed when it comes and again when it is taken out:
 what a sandbox, a package or a program that writes to the folder says has no part in what anybody gets.
 """
 
@@ -8,9 +8,10 @@ import asyncio
 import os
 import shutil
 import tempfile
-from collections import OrderedDict
 from io import BufferedReader
 from pathlib import Path
+
+from cachetools import LRUCache
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import StartError
@@ -19,6 +20,15 @@ from sandpod_gateway.packages.digests import Digest
 
 class DamagedError(Exception):
     """Bytes have another hash than was announced."""
+
+
+class _Kept(LRUCache[Path, int]):
+    """Sizes of files, bytes, by path. A file whose entry has to go goes with it."""
+
+    def popitem(self) -> tuple[Path, int]:
+        path, size = super().popitem()
+        path.unlink(missing_ok=True)
+        return path, size
 
 
 class FileCache:
@@ -33,7 +43,7 @@ class FileCache:
         self._own = folder is None
         self._folder = folder or Path()
         self._max_bytes = max_bytes
-        self._sizes: OrderedDict[str, int] = OrderedDict()
+        self._kept = _Kept(max_bytes, getsizeof=int)
 
     def open(self) -> None:
         """Make the folder, and find out what is there from before.
@@ -53,8 +63,11 @@ class FileCache:
                 f"The folder for packages can't be used: {error.strerror}.",
                 next_step="Set --packages.cache-dir to a folder that this user can write to.",
             ) from error
-        found = sorted(self._folder.glob("*.package"), key=lambda path: path.stat().st_mtime)
-        self._sizes = OrderedDict((path.stem, path.stat().st_size) for path in found)
+        for path in sorted(self._folder.glob("*.package"), key=lambda path: path.stat().st_mtime):
+            if path.stat().st_size <= self._max_bytes:
+                self._kept[path] = path.stat().st_size
+            else:
+                path.unlink()
 
     def close(self) -> None:
         """Remove a temporary folder."""
@@ -67,14 +80,16 @@ class FileCache:
         Args:
             digest: The hash of its content; None where it is not known.
         """
-        key = _key(digest)
-        if digest is None or key not in self._sizes:
+        if digest is None:
             return None
-        file = await asyncio.to_thread(_open, self._path(key), digest)
+        path = self._path(digest)
+        if path not in self._kept:
+            return None
+        file = await asyncio.to_thread(_open, path, digest)
         if file is None:
-            self._sizes.pop(key, None)
-        elif key in self._sizes:
-            self._sizes.move_to_end(key)
+            self._kept.pop(path, None)
+        else:
+            self._kept.get(path)  # is the last used one now
         return file
 
     async def add(self, source: Path, digest: Digest | None) -> BufferedReader:
@@ -91,19 +106,15 @@ class FileCache:
         if file is None:
             raise DamagedError
         size = os.fstat(file.fileno()).st_size
-        key = _key(digest)
         if digest is None or not digest.is_strong or size > self._max_bytes:
             return file
-        await asyncio.to_thread(self._move, source, self._path(key))
-        self._sizes[key] = size
-        self._sizes.move_to_end(key)
-        while sum(self._sizes.values()) > self._max_bytes:
-            oldest, _ = self._sizes.popitem(last=False)
-            self._path(oldest).unlink(missing_ok=True)
+        target = self._path(digest)
+        await asyncio.to_thread(self._move, source, target)
+        self._kept[target] = size
         return file
 
-    def _path(self, key: str) -> Path:
-        return self._folder / f"{key}.package"
+    def _path(self, digest: Digest) -> Path:
+        return self._folder / f"{digest.algorithm}-{digest.value}.package"
 
     @staticmethod
     def _move(source: Path, target: Path) -> None:
@@ -111,10 +122,6 @@ class FileCache:
         partial = target.with_suffix(".part")
         shutil.move(source, partial)
         partial.replace(target)
-
-
-def _key(digest: Digest | None) -> str:
-    return f"{digest.algorithm}-{digest.value}" if digest is not None else ""
 
 
 def _open(path: Path, digest: Digest | None) -> BufferedReader | None:

@@ -1,4 +1,4 @@
-"""Hashes of packages, as registries announce and as bytes have them. Called by the cache and the channels."""
+"""Hashes of packages, as registries announce and as bytes have them."""
 
 import binascii
 import hashlib

@@ -1,4 +1,4 @@
-"""Installations: begun by calls, waited for, joined, remembered for a while. Called by the tools and by `runs.py`.
+"""Installations: begun by calls, waited for, joined, remembered for a while.
 
 They live in this process: another gateway, or this one after a restart, does not know them, while what is installed is
 in the sandbox and is seen by all.
@@ -24,6 +24,7 @@ from sandpod_gateway.packages.channel import Channel, Installed
 from sandpod_gateway.packages.npm.packages import NpmPackages
 from sandpod_gateway.packages.pip.packages import PythonPackages
 from sandpod_gateway.packages.settings import PackageSettings
+from sandpod_gateway.packages.turns import Turns
 from sandpod_gateway.sandboxes.service import Sandboxes
 
 logger = logging.getLogger(__name__)
@@ -74,7 +75,7 @@ class Installer:
         self._settings = settings
         self.timeout = settings.timeout
         self._cache = FileCache(settings.cache_dir, settings.cache_bytes)
-        turns = asyncio.Semaphore(settings.concurrency)
+        turns = Turns(settings.concurrency)
         self._channels: dict[str, Channel] = {
             Language.PYTHON: PythonPackages(sandboxes, settings, self._cache, turns),
             Language.JAVASCRIPT: NpmPackages(sandboxes, settings, self._cache, turns),

@@ -1,4 +1,4 @@
-"""Becomes another program with less rights: a JSON that says which, then its command line. Started by `process.py`.
+"""Becomes another program with less rights: a JSON that says which, then its command line.
 
 Its limits are the kernel's. Where that has Landlock, the program reads system files and what it was given, writes to
 its own folder, and has no way to other processes: neither their memory and environment nor signals.

@@ -1,11 +1,10 @@
-"""Runs pip and npm as processes: in a folder of their own, with few of the gateway's rights (`limited.py`), watched.
-
-Called by `pip.py` and `npm.py`, which say what the limits are.
-"""
+"""Runs pip and npm as processes: in a folder of their own, with few of the gateway's rights (`limited.py`), watched."""
 
 import asyncio
 import contextlib
+import ctypes
 import json
+import logging
 import os
 import shutil
 import signal
@@ -21,9 +20,23 @@ from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
 
 _LIMITED: Final = Path(__file__).with_name("limited.py")
+_PR_SET_DUMPABLE: Final = 4
 _LOOK_EVERY: Final = 0.25  # seconds between looks at how much has been downloaded
 _OUTPUT_TAIL: Final = 256 * 1024
 _PASSED_ON: Final = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE")
+
+
+logger = logging.getLogger(__name__)
+
+
+def shield_memory() -> None:
+    """Keep processes of the same user from this one's memory and environment, keys included.
+
+    pip and npm could read them where the kernel has no Landlock, and so could any program of a sandbox without
+    isolation. Processes that this one starts are not shielded.
+    """
+    if sys.platform == "linux" and ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0):
+        logger.warning("other processes of this user can read the server's memory: %s", os.strerror(ctypes.get_errno()))
 
 
 @asynccontextmanager

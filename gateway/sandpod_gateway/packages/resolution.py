@@ -5,8 +5,8 @@ from typing import Final
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
 
-ANSWERS: Final = 256  # resolutions that are kept
-FRESH: Final = 600.0  # seconds that one is good for: the index may have newer versions then
+KEPT: Final = 256  # resolutions
+FRESH: Final = 600.0  # seconds that one is kept for: the index may have newer versions then
 
 
 class ConflictError(Exception):

@@ -15,14 +15,18 @@ class StartError(RuntimeError):
 
 
 @asynccontextmanager
-async def serving(*flags: str) -> AsyncIterator[tuple[str, int]]:
+async def serving(*flags: str, prefix: tuple[str, ...] = ()) -> AsyncIterator[tuple[str, int]]:
     """Start `sandpod serve` on a free port; gives the MCP endpoint that it prints, and its process id.
+
+    Args:
+        flags: Its options.
+        prefix: A command that becomes the one that follows it.
 
     Raises:
         StartError: It ended instead.
     """
     server = await asyncio.create_subprocess_exec(
-        PROGRAM, "serve", "--port", "0", *flags, stderr=asyncio.subprocess.PIPE
+        *prefix, PROGRAM, "serve", "--port", "0", *flags, stderr=asyncio.subprocess.PIPE
     )
     try:
         url, said = await _ready(server)

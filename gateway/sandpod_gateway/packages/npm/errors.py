@@ -1,4 +1,4 @@
-"""What npm's failures mean, as coded errors. Pure; called by `npm.py`."""
+"""What npm's failures mean, as coded errors. Pure."""
 
 import re
 from typing import Annotated, Any, Final

@@ -1,13 +1,13 @@
-"""npm packages of sandboxes: looked up, resolved, downloaded or taken from the cache. Called by `installer.py`."""
+"""npm packages of sandboxes: looked up, resolved, downloaded or taken from the cache."""
 
 import asyncio
 import os
-import time
-from collections import OrderedDict
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from io import BufferedReader
 from typing import Any, Final
+
+from cachetools import TTLCache
 
 from sandpod_gateway.api.package_results import Package, PackageInfo
 from sandpod_gateway.api.results import ErrorCode
@@ -22,9 +22,10 @@ from sandpod_gateway.packages.npm.requirements import NpmRequirement
 from sandpod_gateway.packages.npm.resolver import Npm, NpmPackage, Resolved
 from sandpod_gateway.packages.npm.state import NpmRecord, NpmState, NpmTarget
 from sandpod_gateway.packages.process import too_large
-from sandpod_gateway.packages.resolution import ANSWERS, FRESH, ConflictError
+from sandpod_gateway.packages.resolution import FRESH, KEPT, ConflictError
 from sandpod_gateway.packages.sandbox import PackagesInside
 from sandpod_gateway.packages.settings import PackageSettings
+from sandpod_gateway.packages.turns import Turns
 from sandpod_gateway.sandboxes.service import Sandboxes
 
 _NAMED: Final = 5  # packages that a note names
@@ -46,15 +47,13 @@ class _File:
 class NpmPackages:
     """Packages of npm."""
 
-    def __init__(
-        self, sandboxes: Sandboxes, settings: PackageSettings, cache: FileCache, turns: asyncio.Semaphore
-    ) -> None:
+    def __init__(self, sandboxes: Sandboxes, settings: PackageSettings, cache: FileCache, turns: Turns) -> None:
         self._settings = settings
         self._npm = Npm(settings)
         self._cache = cache
         self._turns = turns
         self._inside = PackagesInside(sandboxes, "npm", NpmState, timeout=settings.timeout)
-        self._answers: OrderedDict[tuple[str, ...], tuple[float, Resolved]] = OrderedDict()
+        self._resolutions: TTLCache[tuple[str, ...], Resolved] = TTLCache(KEPT, FRESH)
 
     def parse(self, packages: list[str]) -> list[NpmRequirement]:
         """Return what is asked for.
@@ -105,7 +104,7 @@ class NpmPackages:
         if all(_is_there(requirement, state) for requirement in wanted):
             return Installed([_told(requirement.name, state) for requirement in wanted])
         async with AsyncExitStack() as stack:
-            async with self._turns:
+            async with self._turns.turn(record.owner):
                 found = await self._resolved(wanted, target, self._usable(state.record))
                 missing = [package for package in found.packages if _is_missing(package, state.record)]
                 files = await self._files(missing, target, stack)
@@ -133,14 +132,9 @@ class NpmPackages:
     async def _resolved(self, wanted: list[NpmRequirement], target: NpmTarget, record: NpmRecord) -> Resolved:
         texts = {requirement.name: str(requirement) for requirement in wanted}
         key = (*texts.values(), target.model_dump_json(), record.key())
-        known = self._answers.get(key)
-        if known is None or time.monotonic() - known[0] > FRESH:
-            known = (time.monotonic(), await self._resolve(texts, target, record))
-            self._answers[key] = known
-            self._answers.move_to_end(key)
-            while len(self._answers) > ANSWERS:
-                self._answers.popitem(last=False)
-        found = known[1]
+        found = self._resolutions.get(key)
+        if found is None:
+            found = self._resolutions[key] = await self._resolve(texts, target, record)
         npm_requirements.check_denied((package.name for package in found.packages), self._settings.npm)
         most = self._settings.npm.max_packages
         if len(found.packages) > most:

@@ -1,4 +1,4 @@
-// npm's own resolver and downloader for another machine than this one. Started by npm.py as a program with Node's
+// npm's own resolver and downloader for another machine than this one. A program with Node's
 // permission model, which lets it start no program; it fetches from the registry alone and runs nothing of a package.
 //
 // Reading is not restricted: it looks at each folder above its own. Arguments: the folder of npm, the file with the job, the file for the answer. Both files are JSON.

@@ -1,4 +1,4 @@
-"""What callers ask for of npm: names with versions, and whether they are allowed. Pure; called by `npm_packages.py`."""
+"""What callers ask for of npm: names with versions, and whether they are allowed. Pure."""
 
 import contextlib
 import re

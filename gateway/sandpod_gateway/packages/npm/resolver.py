@@ -1,4 +1,4 @@
-"""Resolves and downloads npm packages with npm's own parts, as a process with limits. Called by `npm_packages.py`.
+"""Resolves and downloads npm packages with npm's own parts, as a process with limits.
 
 The process may start no other and writes to its own folder only (Node's permission model); no package's scripts are
 run, and git, addresses and files are refused as sources by npm itself.

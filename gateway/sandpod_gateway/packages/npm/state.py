@@ -1,4 +1,4 @@
-"""What a sandbox says of its Node.js and npm packages, checked: it is untrusted. Pure; called by `npm_packages.py`."""
+"""What a sandbox says of its Node.js and npm packages, checked: it is untrusted. Pure."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""What pip's failures mean, as coded errors. Pure; called by `pip.py`.
+"""What pip's failures mean, as coded errors. Pure.
 
 What pip says may hold addresses with passwords: only names and versions of it are told on.
 """

@@ -1,6 +1,4 @@
-"""Python packages of sandboxes: looked up, and installed by way of `supply.py`. Called by `installer.py`."""
-
-import asyncio
+"""Python packages of sandboxes: looked up, and installed from wheels."""
 
 from packaging.requirements import Requirement
 
@@ -13,15 +11,14 @@ from sandpod_gateway.packages.pip.target import State
 from sandpod_gateway.packages.pip.wheels import Supply
 from sandpod_gateway.packages.sandbox import PackagesInside
 from sandpod_gateway.packages.settings import PackageSettings
+from sandpod_gateway.packages.turns import Turns
 from sandpod_gateway.sandboxes.service import Sandboxes
 
 
 class PythonPackages:
     """Packages of Python."""
 
-    def __init__(
-        self, sandboxes: Sandboxes, settings: PackageSettings, cache: FileCache, turns: asyncio.Semaphore
-    ) -> None:
+    def __init__(self, sandboxes: Sandboxes, settings: PackageSettings, cache: FileCache, turns: Turns) -> None:
         self._settings = settings
         self._inside = PackagesInside(sandboxes, "wheels", State, timeout=settings.timeout)
         self._supply = Supply(settings, cache, turns)
@@ -59,7 +56,7 @@ class PythonPackages:
         there = {name: entry.version for name, entry in state.installed.items()}
         if requirements.satisfied(wanted, there):
             return Installed(_found(state, {requirement.name for requirement in wanted}))
-        async with self._supply.wheels(wanted, state.environment, there) as (wheels, names):
+        async with self._supply.wheels(record.owner, wanted, state.environment, there) as (wheels, names):
             if wheels:
                 order = [{"name": wheel.name, "size": size, "sha256": wheel.sha256} for wheel, _, size in wheels]
                 state = await self._inside.install(record, order, [file for _, file, _ in wheels])

@@ -1,4 +1,4 @@
-"""What callers ask for: names with extras and versions, and whether they are allowed. Pure; called by `installer.py`.
+"""What callers ask for: names with extras and versions, and whether they are allowed. Pure.
 
 A name reaches pip's command line only in the form that is made here, never as it came.
 """

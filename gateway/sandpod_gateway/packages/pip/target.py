@@ -1,4 +1,4 @@
-"""The Python of a sandbox, as far as packages depend on it, in the terms of pip. Pure; called by `installer.py`."""
+"""The Python of a sandbox, as far as packages depend on it, in the terms of pip. Pure."""
 
 import re
 from typing import Annotated, Any, Final

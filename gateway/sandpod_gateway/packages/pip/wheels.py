@@ -1,15 +1,13 @@
-"""From requirements to open files of wheels: resolved, downloaded or found in the cache. Called by `installer.py`."""
+"""From requirements to open files of wheels: resolved, and downloaded or found in the cache."""
 
-import asyncio
 import os
-import time
-from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import IO
 
+from cachetools import TTLCache
 from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
+from packaging.utils import canonicalize_name, canonicalize_version
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
@@ -18,8 +16,9 @@ from sandpod_gateway.packages.pip import requirements
 from sandpod_gateway.packages.pip.resolver import Pip, Wheel
 from sandpod_gateway.packages.pip.target import Target
 from sandpod_gateway.packages.process import too_large
-from sandpod_gateway.packages.resolution import ANSWERS, FRESH, ConflictError
+from sandpod_gateway.packages.resolution import FRESH, KEPT, ConflictError
 from sandpod_gateway.packages.settings import PackageSettings
+from sandpod_gateway.packages.turns import Turns
 
 Wheels = list[tuple[Wheel, IO[bytes], int]]
 
@@ -27,20 +26,21 @@ Wheels = list[tuple[Wheel, IO[bytes], int]]
 class Supply:
     """Gets wheels."""
 
-    def __init__(self, settings: PackageSettings, cache: FileCache, turns: asyncio.Semaphore) -> None:
+    def __init__(self, settings: PackageSettings, cache: FileCache, turns: Turns) -> None:
         self._settings = settings
         self._pip = Pip(settings)
         self._cache = cache
         self._turns = turns
-        self._answers: OrderedDict[tuple[str, ...], tuple[float, list[Wheel]]] = OrderedDict()
+        self._resolutions: TTLCache[tuple[str, ...], list[Wheel]] = TTLCache(KEPT, FRESH)
 
     @asynccontextmanager
     async def wheels(
-        self, wanted: list[Requirement], target: Target, there: dict[str, str]
+        self, owner: str, wanted: list[Requirement], target: Target, there: dict[str, str]
     ) -> AsyncIterator[tuple[Wheels, set[str]]]:
         """Give the wheels that are missing, and the names of all that was asked for with what it depends on.
 
         Args:
+            owner: Whose turn it is.
             wanted: What is asked for.
             target: The Python to install for.
             there: Versions that are installed, by name.
@@ -50,9 +50,9 @@ class Supply:
                 backend_unavailable, backend_error.
         """
         async with AsyncExitStack() as stack:
-            async with self._turns:
+            async with self._turns.turn(owner):
                 found = await self._resolved(wanted, target, there)
-                missing = [wheel for wheel in found if there.get(canonicalize_name(wheel.name)) != wheel.version]
+                missing = [wheel for wheel in found if not _is_there(wheel, there)]
                 files = await self._files(missing, target, stack)
             if sum(size for _, _, size in files) > self._settings.max_bytes:
                 raise too_large(self._settings.max_bytes)
@@ -62,14 +62,9 @@ class Supply:
         texts = [str(requirement) for requirement in wanted]
         pins = sorted(f"{name}=={version}" for name, version in there.items())
         key = (*texts, target.key(), *pins)
-        known = self._answers.get(key)
-        if known is None or time.monotonic() - known[0] > FRESH:
-            known = (time.monotonic(), await self._resolve(texts, target, pins))
-            self._answers[key] = known
-            self._answers.move_to_end(key)
-            while len(self._answers) > ANSWERS:
-                self._answers.popitem(last=False)
-        wheels = known[1]
+        wheels = self._resolutions.get(key)
+        if wheels is None:
+            wheels = self._resolutions[key] = await self._resolve(texts, target, pins)
         requirements.check_denied((wheel.name for wheel in wheels), self._settings)
         if len(wheels) > self._settings.max_packages:
             raise SandpodError(
@@ -103,6 +98,12 @@ class Supply:
                 for wheel, path in downloaded:
                     files.append(_entry(wheel, await self._cache.add(path, wheel.digest()), stack))
         return files
+
+
+def _is_there(wheel: Wheel, there: dict[str, str]) -> bool:
+    """Return whether a version is installed, which may be written otherwise: 2024.07 is 2024.7."""
+    version = there.get(canonicalize_name(wheel.name))
+    return version is not None and canonicalize_version(version) == canonicalize_version(wheel.version)
 
 
 def _entry(wheel: Wheel, file: IO[bytes], stack: AsyncExitStack) -> tuple[Wheel, IO[bytes], int]:

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import io
+import os
 from pathlib import Path
 
 import pytest
@@ -103,3 +104,14 @@ def test_strongest_announced_hash_counts() -> None:
 def test_anything_but_one_sound_hash_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"hash|base64"):
         Digest.announced(text)
+
+
+async def test_files_from_before_that_are_over_the_bound_are_removed(tmp_path: Path) -> None:
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    for number, size in enumerate((10, 30, 10, 10)):
+        path = folder / f"sha256-{number}.package"
+        path.write_bytes(bytes(size))
+        os.utime(path, (number, number))
+    opened(folder)
+    assert sorted(path.name for path in folder.iterdir()) == ["sha256-2.package", "sha256-3.package"]

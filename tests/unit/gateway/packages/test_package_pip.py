@@ -6,13 +6,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.packages.cache import FileCache
 from sandpod_gateway.packages.pip.resolver import Pip
 from sandpod_gateway.packages.pip.target import State, Target
+from sandpod_gateway.packages.pip.wheels import Supply
 from sandpod_gateway.packages.resolution import ConflictError
 from sandpod_gateway.packages.settings import PackageSettings
+from sandpod_gateway.packages.turns import Turns
 from support.servers.http_server import web_server
 from support.servers.package_index import Index, package_index, wheel
 
@@ -125,6 +129,15 @@ async def test_file_at_an_address_of_this_machine_is_not_fetched(index: Index) -
             with pytest.raises(SandpodError) as caught:
                 await pip(index).resolve(["greet"], MACHINE, [])
             assert (caught.value.code, asked) == (ErrorCode.PACKAGE_BLOCKED, [])
+
+
+async def test_version_that_is_there_in_other_words_is_not_installed_again(index: Index, tmp_path: Path) -> None:
+    index.add("greet", "2024.7", content=wheel("greet", "2024.7"))
+    cache = FileCache(tmp_path, 2**20)
+    supply = Supply(PackageSettings(index_url=index.url), cache, Turns(2))
+    for there, missing in (("2024.07", 0), ("2024.6", 1)):
+        async with supply.wheels("owner", [Requirement("greet")], MACHINE, {"greet": there}) as (wheels, names):
+            assert (len(wheels), names) == (missing, {"greet"})
 
 
 async def test_configuration_of_the_machine_is_not_followed(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
