@@ -24,8 +24,7 @@ from sandpod_gateway.packages.installer import Installer
 from sandpod_gateway.runner.connection import RunnerConnection
 from sandpod_gateway.runner.demux import BrokenProtocolError, ConnectionLostError
 from sandpod_gateway.runner.messages import Ended, checked
-from sandpod_gateway.runs.hints import hint_for
-from sandpod_gateway.runs.places import place_of
+from sandpod_gateway.runs.hints import find_hint
 from sandpod_gateway.runs.progress import OutputStream, Send
 from sandpod_gateway.runs.recorder import Recorder
 from sandpod_gateway.runs.reports import Tail
@@ -140,9 +139,8 @@ class Runs:
                 pump.cancel()
         self._count(active, ended.outcome)
         self._metrics.progress_dropped.inc(recorder.progress_dropped)
-        stderr = recorder.read("stderr").text
-        place = await place_of(self._sandboxes, record, stderr, fresh=fresh)
-        hint = " ".join(filter(None, (note, hint_for(ended.outcome, ended.detail, stderr, place)))) or None
+        found = await find_hint(self._sandboxes, record, recorder, ended, request, fresh=fresh)
+        hint = " ".join(filter(None, (note, found))) or None
         end = RunEnd(sandbox=record.name, run=active.run, recorder=recorder, ended=ended, hint=hint)
         return build_answer(end, request.max_output or self._limits.output_chars)
 
