@@ -350,7 +350,7 @@ async def test_artifact_tells_whether_it_goes_on_and_how_the_rest_is_had(caller:
     )
     start = len(read["content"])
     assert read["content"] == text[:start]
-    rest = await caller.call("read_file", path=read["path"], offset=start)
+    rest = await caller.call("read_file", path=read["path"], offset=start, limit=2**17)
     assert (rest["content"], rest["truncated"]) == (text[start:], False)
     async with httpx2.AsyncClient() as http:
         assert (await http.get(read["url"])).text == text

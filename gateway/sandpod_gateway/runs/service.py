@@ -24,6 +24,7 @@ from sandpod_gateway.packages.installer import Installer
 from sandpod_gateway.runner.connection import RunnerConnection
 from sandpod_gateway.runner.demux import BrokenProtocolError, ConnectionLostError
 from sandpod_gateway.runner.messages import Ended, checked
+from sandpod_gateway.runner.run_ids import run_id
 from sandpod_gateway.runs.hints import find_hint
 from sandpod_gateway.runs.progress import OutputStream, Send
 from sandpod_gateway.runs.recorder import Recorder
@@ -215,10 +216,10 @@ class Runs:
                 await asyncio.sleep(TAIL_PAUSE)
             active.cursor = tail.cursor
 
-    async def _cancel(self, connection: RunnerConnection, run_id: str) -> None:
+    async def _cancel(self, connection: RunnerConnection, run: str) -> None:
         """End the program for a caller that has gone, and see it end."""
         with anyio.CancelScope(shield=True):
-            if not await connection.stop_run(run_id, wait=CANCEL_WAIT):
+            if not await connection.stop_run(run, wait=CANCEL_WAIT):
                 logger.warning("a cancelled run did not end in time; its sandbox's stream is closed")
                 await connection.close()
 
@@ -240,7 +241,13 @@ class Runs:
         return Ended(outcome=outcome, detail=detail, duration_ms=duration, context=active.request.context)
 
     def _count(self, active: ActiveRun, outcome: str) -> None:
-        language = language_label(active.request.language)
+        """Count a run that has ended, and log it without its code and output."""
+        record, request = active.record, active.request
+        name = run_id(record.name, active.run)
+        logger.info(
+            "run %s ended: owner %s, %s, %s, %.3f s", name, record.owner, request.language, outcome, active.elapsed
+        )
+        language = language_label(request.language)
         self._metrics.runs.labels(language, outcome).inc()
         self._metrics.run_seconds.labels(language).observe(active.elapsed)
         for stream, count in active.recorder.taken.items():
