@@ -3,11 +3,8 @@
 What other tests see by the way is not tried again here.
 """
 
-import base64
 import hashlib
-import json
 import re
-import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -123,6 +120,8 @@ async def test_paths_are_told_relative_to_the_workspace_however_they_are_given(c
 
 @pytest.mark.claim("create_link.method", "create_link.url", "create_link.expires_at", "fetch_workspace.url")
 async def test_links_tell_what_they_allow_and_until_when(caller: Caller) -> None:
+    assert (await caller.call("create_link", path="l.txt"))["error"] == ErrorCode.NOT_FOUND
+    await caller.call("write_file", path="l.txt", text="0")
     before = datetime.now(UTC)
     get = await caller.call("create_link", path="l.txt", expires=600)
     put = await caller.call("create_link", path="l.txt", method="put", expires=600)
@@ -154,11 +153,9 @@ async def test_artifact_tells_whether_it_goes_on_and_how_the_rest_is_had(caller:
     )
     start = len(read["content"])
     assert read["content"] == text[:start]
-    rest = await caller.call("read_file", path=read["path"], offset=start)
+    rest = await caller.call("read_file", path=read["path"], offset=start, limit=2**17)
     assert (rest["content"], rest["truncated"]) == (text[start:], False)
     async with httpx2.AsyncClient() as http:
         assert (await http.get(read["url"])).text == text
-        head, claims, signature = read["url"].rpartition("=")[2].split(".")
-        assert json.loads(base64.urlsafe_b64decode(f"{claims}==="))["exp"] > time.time()
-        spoilt = f"{head}.{claims}.{signature[::-1]}"
-        assert (await http.get(read["url"].replace(f"{head}.{claims}.{signature}", spoilt))).status_code == 403
+        token = read["url"].rpartition("=")[2]
+        assert (await http.get(read["url"].replace(token, token[::-1]))).status_code == 403

@@ -192,6 +192,70 @@ async def test_figure_for_a_display_comes_back_once_the_backend_is_left_alone(pl
     assert place.pictures == 1
 
 
+@pytest.mark.parametrize("command", ["!pip install -q {}", "%pip install {}", "!python -m pip install {}"])
+async def test_notebook_command_for_pip_leads_to_the_call_that_installs_it(place: Place, command: str) -> None:
+    name = f"from-notebook-{len(command)}"
+    place.index.add(name, "1.0")
+    failed = await place.python(command.format(name))
+    assert failed["outcome"] == "error"
+    await place.obey(failed["hint"])
+    installed = (await place.call("list_packages"))["packages"]
+    assert name in {package["name"] for package in installed if package["source"] == "installed"}
+
+
+async def test_notebook_command_for_pip_in_a_context_leads_there_too(place: Place) -> None:
+    place.index.add("from-cell", "1.0")
+    ran = await place.python("!PIP_RETRIES=0 pip install from-cell", context="notebook", timeout=60)
+    assert ran["outcome"] == "ok", "a notebook goes on after a command that fails"
+    await place.obey(ran["hint"])
+    await place.call("restart_context", context="notebook")
+
+
+async def test_variable_of_an_earlier_call_is_there_in_a_context_as_the_hint_says(place: Place) -> None:
+    await place.python("kept = 42")
+    failed = await place.python("print(kept)")
+    assert "pass the same `context`" in failed["hint"]
+    await place.python("kept = 42", context="hinted")
+    assert (await place.python("print(kept)", context="hinted"))["stdout"] == "42\n"
+    assert (await place.python("print(never)", context="hinted"))["hint"] is None
+    await place.call("restart_context", context="hinted")
+    failed = await place.js("console.log(kept)")
+    assert "pass the same `context`" in failed["hint"]
+
+
+async def test_missing_file_is_found_by_the_tool_that_the_hint_names(place: Place) -> None:
+    await place.shell("mkdir -p deep && echo 7 > deep/found.txt")
+    for failed in (
+        await place.python("open('found.txt')"),
+        await place.js("require('fs').readFileSync('found.txt')"),
+        await place.shell("cat found.txt"),
+    ):
+        assert failed["hint"].startswith("There is no 'found.txt': list_files tells what is there.")
+    listed = (await place.call("list_files", recursive=True))["entries"]
+    [found] = [entry["path"] for entry in listed if entry["path"].endswith("found.txt")]
+    assert (await place.python(f"print(open('{found}').read())"))["stdout"] == "7\n\n"
+
+
+async def test_program_that_is_not_there_is_named(place: Place) -> None:
+    for failed in (
+        await place.shell("no-such-program --version"),
+        await place.python("import subprocess; subprocess.run(['no-such-program'])"),
+    ):
+        assert "no program 'no-such-program' here" in failed["hint"]
+
+
+async def test_download_that_fails_without_a_word_is_told_to_have_no_network(place: Place) -> None:
+    for command in ("curl -s http://192.0.2.1", "curl -s http://192.0.2.1 | head"):
+        assert "no network" in (await place.shell(f"curl() {{ return 7; }}; {command}"))["hint"]
+    assert (await place.shell("true"))["hint"] is None
+
+
+async def test_windows_have_no_package_but_no_display(place: Place) -> None:
+    failed = await place.python("raise ModuleNotFoundError(\"No module named 'tkinter'\")")
+    assert "no display" in failed["hint"]
+    assert "install_packages" not in failed["hint"]
+
+
 async def test_path_that_is_read_only_leads_to_two_that_are_not(place: Place) -> None:
     for failed in (
         await place.python("open('/etc/new.txt', 'w')"),

@@ -410,3 +410,24 @@ async def test_files_are_made_moved_and_deleted_by_tools_as_the_programs_own(cal
     await caller.call("delete_file", path="b.txt")
     assert (await caller.call("list_files"))["entries"] == []
     assert (await caller.call("move_file", source="../x", destination="y"))["error"] == ErrorCode.INVALID_PATH
+
+
+async def test_a_refusal_says_what_to_do_about_its_own_case(caller: Caller) -> None:
+    await caller.python(
+        "import os; os.makedirs('full/inner'); open('full/a', 'w'); os.makedirs('shut'); os.chmod('shut', 0)"
+    )
+
+    async def step(tool: str, **arguments: Any) -> str:
+        return str((await caller.call(tool, **arguments))["next"])
+
+    assert "recursive=true" in await step("delete_file", path="full")
+    assert "list_files" in await step("read_file", path="full")
+    assert "path of a folder" in await step("list_files", path="full/a")
+    assert "list_files" in await step("read_file", path="missing")
+    assert "list_contexts" in await step("restart_context", context="no-such")
+    assert "list_runs" in await step("read_run", run_id=(await caller.python("1"))["sandbox"] + ".run-none")
+    assert "`cwd`" in await step("run_shell_command", command="ls", cwd="missing")
+    refused = await caller.call("write_file", path="shut/a", text="x")
+    assert (refused["error"], "permissions" in refused["next"]) == (ErrorCode.FORBIDDEN, True)
+    await caller.python("import os; os.chmod('shut', 0o755)")
+    assert "error" not in await caller.call("write_file", path="shut/a", text="x")

@@ -21,7 +21,6 @@ from support.gateway.served import Served, local_gateway
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.needs_userns]
 
 MB = 1_000_000
-LINE = 64
 STEP = timedelta(seconds=1)  # times are told in whole seconds
 WAIT_FOR = "import os, time\nwhile not os.path.exists({!r}): time.sleep(0.01)\n"
 
@@ -46,13 +45,6 @@ def moment(text: str) -> datetime:
 async def context_state(caller: Caller, name: str) -> str:
     [told] = [entry for entry in (await caller.call("list_contexts"))["contexts"] if entry["name"] == name]
     return str(told["state"])
-
-
-def lines(start: int, size: int) -> str:
-    """Return what comes at a place of numbered lines."""
-    first = start // LINE
-    text = "".join(f"{number:0{LINE - 1}}\n" for number in range(first, first + size // LINE + 2))
-    return text[start - first * LINE :][:size]
 
 
 @pytest.mark.claim("run_python_code.duration_ms", "run_python_code.cpu_ms", "run_python_code.max_rss_bytes")
@@ -109,115 +101,6 @@ async def test_long_output_is_told_with_head_tail_and_size_of_its_own(caller: Ca
     assert (told[stream][:4], told[stream][-4:], len(told[stream]) < 300_000) == ("head", "tail", True)
     assert (told[f"{stream}_bytes"], told[f"{stream}_truncated"]) == (300_008, True)
     assert (told[other], told[f"{other}_bytes"], told[f"{other}_truncated"]) == ("short", 5, False)
-
-
-@pytest.mark.claim(
-    "start_run.sandbox",
-    "start_run.state",
-    "read_run.stdout",
-    "read_run.stderr",
-    "read_run.cursor",
-    "read_run.result",
-    "list_runs.runs.background",
-    "list_runs.runs.context",
-    "list_runs.runs.outcome",
-    "list_contexts.contexts.state",
-)
-async def test_reading_goes_on_at_its_cursor_and_its_result_has_all_of_the_output(caller: Caller) -> None:
-    code = f"import sys\nsys.stderr.write('e')\nsys.stderr.flush()\n{WAIT_FOR.format('go')}print('late')"
-    begun = await caller.call("start_run", code=code, context="told")
-    first = await caller.call("read_run", run_id=begun["run_id"], wait=20)
-    assert (first["stdout"], first["stderr"], first["state"], first["result"]) == ("", "e", "running", None)
-    [listed] = [run for run in (await caller.call("list_runs"))["runs"] if run["run_id"] == begun["run_id"]]
-    assert (listed["background"], listed["context"], listed["outcome"]) == (True, "told", None)
-    contexts = {entry["name"]: entry for entry in (await caller.call("list_contexts"))["contexts"]}
-    assert (contexts["told"]["state"], begun["sandbox"]) == ("busy", first["sandbox"])
-    await caller.call("write_file", path="go", text="")
-    last = await caller.call("read_run", run_id=begun["run_id"], cursor=first["cursor"], wait=20)
-    while last["result"] is None:
-        last = await caller.call("read_run", run_id=begun["run_id"], cursor=first["cursor"], wait=20)
-    result = last["result"]
-    assert (last["stdout"], last["stderr"], last["state"]) == ("late\n", "", "ended")
-    assert (result["stdout"], result["stderr"], result["outcome"]) == ("late\n", "e", "ok")
-    assert (result["stdout_truncated"], result["stderr_truncated"], result["stderr_bytes"]) == (False, False, 1)
-    assert (result["context"], result["context_state"]) == ("told", "kept")
-    [listed] = [run for run in (await caller.call("list_runs"))["runs"] if run["run_id"] == begun["run_id"]]
-    assert (listed["state"], listed["outcome"]) == ("ended", "ok")
-
-
-@pytest.mark.claim("read_run(until)", "read_run(max_output)", "read_run.result", "read_run.stdout")
-async def test_reading_until_the_end_gives_all_that_was_written_and_cuts_its_middle(caller: Caller) -> None:
-    code = f"for epoch in range(8): print('epoch', epoch, flush=True)\n{WAIT_FOR.format('end')}print('done')"
-    begun = await caller.call("start_run", code=code)
-    epochs = "".join(f"epoch {epoch}\n" for epoch in range(8))
-    some = await caller.call("read_run", run_id=begun["run_id"], wait=20)
-    while some["cursor"] < len(epochs):
-        some = await caller.call("read_run", run_id=begun["run_id"], wait=20)
-    none = await caller.call("read_run", run_id=begun["run_id"], cursor=some["cursor"], until="end", wait=0.5)
-    assert (none["stdout"], none["state"], none["result"]) == ("", "running", None)
-    waiting = asyncio.create_task(
-        caller.call("read_run", run_id=begun["run_id"], cursor=some["cursor"], until="end", wait=60)
-    )
-    await caller.call("write_file", path="end", text="")
-    last = await waiting
-    assert (last["stdout"], last["result"]["stdout"]) == ("done\n", f"{epochs}done\n")
-    assert not last["result"]["stdout_truncated"]
-    whole = await caller.call("read_run", run_id=begun["run_id"], until="end")
-    assert whole["stdout"] == whole["result"]["stdout"] == last["result"]["stdout"]
-
-
-@pytest.mark.claim("read_run(until)", "read_run(max_output)")
-async def test_long_output_of_a_run_is_cut_at_its_end_and_read_on_by_parts(caller: Caller) -> None:
-    code = f"import sys\nfor number in range(40_000): print(f'{{number:0{LINE - 1}}}')\nsys.stderr.write('short')"
-    begun = await caller.call("start_run", code=code)
-    last = await caller.call("read_run", run_id=begun["run_id"], until="end", wait=60, max_output=2000)
-    result = last["result"]
-    for told in (last, result):
-        assert told["stdout"].startswith(lines(0, 900))
-        assert told["stdout"].endswith(lines(40_000 * LINE - 900, 900))
-        assert (len(told["stdout"]) < 2100, told["stderr"]) == (True, "short")
-    assert (result["stdout_truncated"], result["stderr_truncated"]) == (True, False)
-    assert f'read_run(run_id="{begun["run_id"]}")' in result["hint"]
-    part = await caller.call("read_run", run_id=begun["run_id"], max_output=2000)
-    assert (part["stdout"], part["state"], part["result"]) == (lines(0, 2000), "ended", None)
-    more = await caller.call("read_run", run_id=begun["run_id"], cursor=part["cursor"])
-    assert more["stdout"] == lines(2000, 24_000)
-
-
-async def test_pieces_of_both_streams_by_turns_are_all_read(caller: Caller) -> None:
-    code = "import sys\nfor _ in range(3000):\n    for f in (sys.stdout, sys.stderr): f.write('x'); f.flush()"
-    begun = await caller.call("start_run", code=code)
-    last = await caller.call("read_run", run_id=begun["run_id"], until="end", wait=60)
-    assert (last["stdout"], last["stderr"]) == ("x" * 3000, "x" * 3000)
-    cursor, read = 0, dict.fromkeys(("stdout", "stderr"), "")
-    while True:
-        part = await caller.call("read_run", run_id=begun["run_id"], cursor=cursor)
-        cursor, read = part["cursor"], {name: text + part[name] for name, text in read.items()}
-        if part["result"] is not None:
-            break
-    assert read == {"stdout": "x" * 3000, "stderr": "x" * 3000}
-
-
-@pytest.mark.claim("read_run.dropped_bytes", "stop_run")
-async def test_output_that_is_no_longer_kept_is_counted_and_the_end_of_a_stopped_run_is_told(caller: Caller) -> None:
-    size = 24 * 2**20
-    own = (await caller.call("create_sandbox"))["sandbox"]  # what is kept of so much takes room in the workspace
-    code = f"for number in range({size // LINE}):\n    print(f'{{number:0{LINE - 1}}}')\n"
-    code += "import sys, time\nsys.stdout.flush()\nopen('written', 'w')\ntime.sleep(600)"
-    begun = await caller.call("start_run", code=code, sandbox=own)
-    reading = await caller.call("read_run", run_id=begun["run_id"], wait=20)
-    while reading["dropped_bytes"] == 0:  # the first bytes are still kept
-        reading = await caller.call("read_run", run_id=begun["run_id"])
-    start, text = reading["dropped_bytes"], reading["stdout"]
-    assert (text, reading["cursor"]) == (lines(start, len(text)), start + len(text))
-    while "error" in await caller.call("stat_file", path="written", sandbox=own):
-        pass
-    stopped = await caller.call("stop_run", run_id=begun["run_id"])
-    assert stopped["stdout"].endswith(lines(size - LINE, LINE))
-    assert stopped["result"]["stdout"].endswith(lines(size - LINE, LINE))
-    assert (stopped["result"]["outcome"], stopped["result"]["stdout_truncated"]) == ("cancelled", True)
-    assert stopped["result"]["stdout_bytes"] == size
-    await caller.call("close_sandbox", sandbox=own)
 
 
 @pytest.mark.claim(

@@ -3,6 +3,9 @@
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+LINE = 64
+"""Bytes of a numbered line."""
+
 
 async def read_until(
     call: Callable[..., Awaitable[Any]], run_id: str, text: str | None = None, **arguments: Any
@@ -20,3 +23,10 @@ async def read_until(
         assert text is None or not over or stdout.startswith(text), f"The run ended with {stdout!r}."
         if over or (text is not None and stdout.startswith(text)):
             return {**{key: reading[key] for key in ("state", "cursor", "sandbox", "result")}, "stdout": stdout}
+
+
+def lines(start: int, size: int) -> str:
+    """Return what comes at a place of numbered lines."""
+    first = start // LINE
+    text = "".join(f"{number:0{LINE - 1}}\n" for number in range(first, first + size // LINE + 2))
+    return text[start - first * LINE :][:size]

@@ -8,8 +8,10 @@ from sandpod_api.base import rfc3339
 from sandpod_gateway.api.results import Artifact, ErrorCode, FileLink, WorkspaceLink
 from sandpod_gateway.auth.api_keys import current_maker
 from sandpod_gateway.auth.link_tokens import Links
+from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.paths import check_path, inside_workspace
+from sandpod_gateway.sandboxes.requests import ask_runner
 from sandpod_gateway.sandboxes.service import Sandboxes
 
 MAX_URLS: Final = 32 * 1024
@@ -39,23 +41,36 @@ class LinkMaker:
 
         Args:
             owner: The caller.
-            path: The file, which need not exist yet.
+            path: The file; one to upload need not exist yet.
             sandbox: A handle, or None for the default sandbox.
             method: What it allows.
             expires: Seconds until it ends, or None for the setting.
 
         Raises:
-            SandpodError: invalid_path, session_not_found, invalid_argument where nobody could open it, or
-                backend_unavailable where there is nothing to sign it with.
+            SandpodError: invalid_path, session_not_found, not_found where there is no file to download,
+                invalid_argument where nobody could open it, or backend_unavailable where there is nothing to sign it
+                with.
         """
         check_path(path)
         inside = inside_workspace(path)
         base = self._base()
         record = await self._sandboxes.resolve(owner, sandbox, make=method == "put")
+        if method == "get":
+            await self._require_file(record, path)
         seconds = expires if expires is not None else self._expires
         link, end = self._links.make(current_maker(), method, record.name, inside, seconds=seconds)
         time = rfc3339(datetime.fromtimestamp(end, UTC))
         return FileLink(sandbox=record.name, path=inside, method=method, url=f"{base}{link}", expires_at=time)
+
+    async def _require_file(self, record: SandboxRecord, path: str) -> None:
+        fields = {"op": "stat", "path": path}
+        reply = await ask_runner(self._sandboxes, record, lambda connection: connection.ask("file", fields), again=True)
+        if reply.header.get("kind") == "directory":
+            raise SandpodError(
+                ErrorCode.INVALID_PATH,
+                "The path is a folder.",
+                next_step="Link to a file in it, or call fetch_workspace for all files.",
+            )
 
     async def workspace(self, owner: str, *, sandbox: str | None) -> WorkspaceLink:
         """Return a link to all that is in a sandbox's workspace.

@@ -3,6 +3,7 @@
 A refusal is the protocol's error, with the same sentence as a tool's.
 """
 
+import logging
 import mimetypes
 from typing import Final
 
@@ -54,7 +55,8 @@ def register(mcp: FastMCP[None], files: Files, metrics: Metrics) -> None:
             data = await files.whole(current_owner(), path, sandbox=sandbox, limit=MAX_BYTES)
         except SandpodError as error:
             metrics.refusals.labels(error.code).inc()
-            raise ResourceError(f"{error.code}: {error.message} {error.next_step}") from error
+            message = f"{error.code}: {error.message} {error.next_step}"
+            raise ResourceError(message, log_level=logging.DEBUG) from error
         return ResourceResult([_content(path, data)])
 
     @mcp.prompt(title="How to work with Sandpod")

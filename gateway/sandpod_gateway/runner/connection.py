@@ -1,7 +1,6 @@
 """One stream to a sandbox's runner, shared by all that goes on in that sandbox: runs, files, pings.
 
-Called by `sandboxes.py`, which keeps one for each sandbox in use. The other end is untrusted: what comes is sorted by
-`inbox.py`, and nothing that comes can make this side wait or grow.
+The other end is untrusted: nothing that comes can make this side wait or grow.
 """
 
 import asyncio
@@ -173,7 +172,7 @@ class RunnerConnection:
         future = self._inbox.expect_reply(number)
         try:
             await self._writer.send({"t": kind, **(fields or {}), "id": number})
-            return await self._reply(future)
+            return await self._reply(future, (fields or {}).get("op", kind))
         finally:
             self._inbox.replies.pop(number, None)
 
@@ -200,7 +199,7 @@ class RunnerConnection:
                 if future.done():
                     break  # refused already
             await self._writer.send({**header, "last": True}, held or b"")
-            return await self._reply(future)
+            return await self._reply(future, "write")
         except BaseException:
             if not future.done():
                 self._writer.send_later({**header, "abort": True, "last": True})
@@ -208,14 +207,14 @@ class RunnerConnection:
         finally:
             self._inbox.replies.pop(number, None)
 
-    async def _reply(self, future: "asyncio.Future[Frame]") -> Frame:
+    async def _reply(self, future: "asyncio.Future[Frame]", request: str) -> Frame:
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT):
                 reply = await self.wait_for(future)
         except TimeoutError as error:
             raise ConnectionLostError("the runner does not answer") from error
         if reply.kind == "error":
-            raise refusal(reply)
+            raise refusal(reply, request)
         return reply
 
     async def wait_for(self, future: "asyncio.Future[T]") -> T:

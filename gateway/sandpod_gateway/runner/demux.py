@@ -1,7 +1,7 @@
-"""What is expected of a runner over one stream, and where each frame of its goes. No I/O; owned by `connection.py`.
+"""What is expected of a runner over one stream, and where each frame goes. No I/O.
 
 The runner is untrusted: a frame that nobody waits for, or that makes no sense, changes nothing. Each method that takes
-one returns whether somebody waited for it, so that `connection.py` can close a stream that sends too many others.
+one returns whether somebody waited for it, so that a stream that sends too many others can be closed.
 """
 
 import asyncio
@@ -233,7 +233,7 @@ class Inbox:
         if run is None:
             return False
         del self.runs[run.run_id]
-        run.fail(refusal(frame))
+        run.fail(refusal(frame, "run"))
         return True
 
     def _greeted(self, frame: Frame) -> bool:

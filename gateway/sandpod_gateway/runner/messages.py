@@ -1,4 +1,4 @@
-"""What a runner says, checked: its hello, a run's end, a refusal, a reply. Pure; called by whoever asks a runner.
+"""What a runner says, checked: its hello, a run's end, a refusal, a reply. Pure.
 
 The runner is untrusted: numbers and texts are bounded here, and what makes no sense is refused.
 """
@@ -89,26 +89,45 @@ def senseless() -> SandpodError:
     )
 
 
-# The codes that a runner may give a refusal; any other is told as backend_error.
-_RUNNER_CODES: Final = {
-    ErrorCode.INVALID_PATH: "Use a path inside the workspace.",
+# What to do about a refusal: by what was asked for, where that matters, and by its code. These are the codes that a
+# runner gives; any other becomes backend_error.
+_NEXT: Final[dict[tuple[str, ErrorCode] | ErrorCode, str]] = {
+    ("delete", ErrorCode.INVALID_PATH): "Check the path. A folder that is not empty takes recursive=true.",
+    ("read", ErrorCode.INVALID_PATH): "Pass the path of a file in the workspace; list_files lists a folder.",
+    ("list", ErrorCode.INVALID_PATH): "Pass the path of a folder in the workspace.",
+    ("archive", ErrorCode.NOT_FOUND): "Download it again.",
+    ("restart", ErrorCode.NOT_FOUND): "Call list_contexts to see the contexts of a sandbox.",
+    ("tail", ErrorCode.NOT_FOUND): "Call list_runs to see the runs of a sandbox.",
+    ("artifacts", ErrorCode.NOT_FOUND): "Call list_runs to see the runs of a sandbox.",
+    ("run", ErrorCode.INVALID_PATH): "Pass the path of a folder in the workspace as `cwd`.",
+    ("run", ErrorCode.NOT_FOUND): "Pass the path of a folder in the workspace as `cwd`.",
+    ErrorCode.INVALID_PATH: "Use another path in the workspace.",
     ErrorCode.INVALID_FILENAME: "Use another file name.",
     ErrorCode.INVALID_ARGUMENT: "Correct the argument and call again.",
-    ErrorCode.NOT_FOUND: "List the folder to see what is there.",
+    ErrorCode.INVALID_CONTENT: "Correct the content and call again.",
+    ErrorCode.NOT_FOUND: "Call list_files to see what is there.",
     ErrorCode.FILE_EXISTS: "Choose another name, or allow it to be overwritten.",
+    ErrorCode.FORBIDDEN: "Use another path, or change its permissions with run_shell_command.",
+    ErrorCode.EXECUTION_FAILED: "Use another path, or look at it with run_shell_command.",
     ErrorCode.QUOTA_EXCEEDED: "Delete files in the workspace to make room.",
+    ErrorCode.UPLOAD_TOO_LARGE: "Write it in parts.",
     ErrorCode.UNSUPPORTED_LANGUAGE: "Use a language that this sandbox has.",
-    ErrorCode.SESSION_BUSY: "Wait until a run in this sandbox has ended.",
+    ErrorCode.SESSION_BUSY: "Try again when a run has ended; list_runs and list_contexts tell what is going on.",
     ErrorCode.CODE_TOO_LARGE: "Put the code into a file and run that.",
 }
 
 
-def refusal(frame: Frame) -> SandpodError:
-    """Return the error that a runner's `error` frame stands for."""
+def refusal(frame: Frame, request: str) -> SandpodError:
+    """Return the error that a runner's `error` frame stands for.
+
+    Args:
+        frame: The frame.
+        request: What was asked for: a file operation, or a kind of frame.
+    """
     message = str(frame.header.get("message") or "The sandbox refused the request.")[:300]
     try:
         code = ErrorCode(str(frame.header.get("code")))
-        next_step = _RUNNER_CODES[code]
+        next_step = _NEXT.get((request, code)) or _NEXT[code]
     except (ValueError, KeyError):
         return SandpodError(ErrorCode.BACKEND_ERROR, message, next_step="Try again with another sandbox.")
     return SandpodError(code, message, next_step=next_step)

@@ -16,8 +16,7 @@ from sandpod_gateway.limits import RunLimits
 from sandpod_gateway.runner.connection import RunnerConnection
 from sandpod_gateway.runner.messages import Ended, checked
 from sandpod_gateway.runner.run_ids import no_such_run, run_id, split_run_id
-from sandpod_gateway.runs.hints import hint_for
-from sandpod_gateway.runs.places import place_of
+from sandpod_gateway.runs.hints import find_hint
 from sandpod_gateway.runs.recorder import Recorder
 from sandpod_gateway.runs.reports import Listing
 from sandpod_gateway.runs.request import RunRequest, check_run
@@ -165,8 +164,7 @@ class BackgroundRuns:
     ) -> RunEnd:
         """Return all of a run that has ended, with what it showed."""
         await _get_displays(connection, run, recorder, ended)
-        stderr = recorder.read("stderr").text
-        hint = hint_for(ended.outcome, ended.detail, stderr, await place_of(self._sandboxes, record, stderr))
+        hint = await find_hint(self._sandboxes, record, recorder, ended)
         return RunEnd(sandbox=record.name, run=run, recorder=recorder, ended=ended, hint=hint)
 
     async def _about(

@@ -24,8 +24,8 @@ from sandpod_gateway.packages.installer import Installer
 from sandpod_gateway.runner.connection import RunnerConnection
 from sandpod_gateway.runner.demux import BrokenProtocolError, ConnectionLostError
 from sandpod_gateway.runner.messages import Ended, checked
-from sandpod_gateway.runs.hints import hint_for
-from sandpod_gateway.runs.places import place_of
+from sandpod_gateway.runner.run_ids import run_id
+from sandpod_gateway.runs.hints import find_hint
 from sandpod_gateway.runs.progress import OutputStream, Send
 from sandpod_gateway.runs.recorder import Recorder
 from sandpod_gateway.runs.reports import Tail
@@ -140,9 +140,8 @@ class Runs:
                 pump.cancel()
         self._count(active, ended.outcome)
         self._metrics.progress_dropped.inc(recorder.progress_dropped)
-        stderr = recorder.read("stderr").text
-        place = await place_of(self._sandboxes, record, stderr, fresh=fresh)
-        hint = " ".join(filter(None, (note, hint_for(ended.outcome, ended.detail, stderr, place)))) or None
+        found = await find_hint(self._sandboxes, record, recorder, ended, request, fresh=fresh)
+        hint = " ".join(filter(None, (note, found))) or None
         end = RunEnd(sandbox=record.name, run=active.run, recorder=recorder, ended=ended, hint=hint)
         return build_answer(end, request.max_output or self._limits.output_chars)
 
@@ -217,10 +216,10 @@ class Runs:
                 await asyncio.sleep(TAIL_PAUSE)
             active.cursor = tail.cursor
 
-    async def _cancel(self, connection: RunnerConnection, run_id: str) -> None:
+    async def _cancel(self, connection: RunnerConnection, run: str) -> None:
         """End the program for a caller that has gone, and see it end."""
         with anyio.CancelScope(shield=True):
-            if not await connection.stop_run(run_id, wait=CANCEL_WAIT):
+            if not await connection.stop_run(run, wait=CANCEL_WAIT):
                 logger.warning("a cancelled run did not end in time; its sandbox's stream is closed")
                 await connection.close()
 
@@ -242,7 +241,13 @@ class Runs:
         return Ended(outcome=outcome, detail=detail, duration_ms=duration, context=active.request.context)
 
     def _count(self, active: ActiveRun, outcome: str) -> None:
-        language = language_label(active.request.language)
+        """Count a run that has ended, and log it without its code and output."""
+        record, request = active.record, active.request
+        name = run_id(record.name, active.run)
+        logger.info(
+            "run %s ended: owner %s, %s, %s, %.3f s", name, record.owner, request.language, outcome, active.elapsed
+        )
+        language = language_label(request.language)
         self._metrics.runs.labels(language, outcome).inc()
         self._metrics.run_seconds.labels(language).observe(active.elapsed)
         for stream, count in active.recorder.taken.items():

@@ -231,10 +231,15 @@ async def test_file_over_the_limit_is_refused_and_leaves_nothing() -> None:
 @pytest.mark.claim("create_link")
 async def test_what_is_not_there_is_not_found(place: Place) -> None:
     await place.call("write_file", path="first.txt", text="1")
+    await place.call("make_directory", path="folder")
+    refused = await place.call("create_link", path="later.txt")
+    assert (refused["error"], "list_files" in refused["next"]) == (ErrorCode.NOT_FOUND, True)
+    assert "fetch_workspace" in (await place.call("create_link", path="folder"))["next"]
+    assert (await place.http.put(await place.link("later.txt", method="put"), content=b"1")).status_code == 201
     url = await place.link("later.txt")
-    assert (await place.http.get(url)).status_code == 404
-    await place.call("write_file", path="later.txt", text="1")
     assert (await place.http.get(url)).status_code == 200
+    await place.call("delete_file", path="later.txt")
+    assert (await place.http.get(url)).status_code == 404
     await place.call("close_sandbox", sandbox=(await place.call("list_sandboxes"))["sandboxes"][0]["sandbox"])
     gone = await place.http.get(url)
     assert (gone.status_code, gone.json()["error"]) == (404, ErrorCode.SESSION_NOT_FOUND)

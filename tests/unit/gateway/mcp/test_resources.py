@@ -1,6 +1,7 @@
 """Files as resources, and the prompt: what a client sees without calling a tool."""
 
 import base64
+import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -64,11 +65,13 @@ async def test_picture_is_a_resource(client: Client[Any]) -> None:
     ],
 )
 async def test_what_can_not_be_read_is_refused_with_its_code(
-    client: Client[Any], sandbox: str, path: str, code: str
+    client: Client[Any], sandbox: str, path: str, code: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     own = await put(client, "large", bytes(MAX_BYTES + 1))
     with pytest.raises(Exception, match=f"{code}|not found"):
         await client.read_resource(f"sandpod://sandboxes/{sandbox or own}/files/{path}")
+    assert not [record for record in caplog.records if record.exc_info], "a caller's mistake is no fault of the server"
 
 
 @pytest.mark.claim("work_with_sandpod")

@@ -5,7 +5,8 @@ import pytest
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.base import TemplateInfo
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.runs.hints import Place, about_dropped, hint_for
+from sandpod_gateway.runs.causes import Place, downloads, from_stderr
+from sandpod_gateway.runs.hints import about_dropped, hint_for
 from support.gateway.fake_gateway import Caller
 from support.gateway.fake_gateway import Place as Served
 
@@ -84,6 +85,56 @@ async def test_profiles_are_those_of_the_sandboxs_own_template(alice: Caller, pl
 
     place.backend.templates = refuse  # type: ignore[method-assign]  # a fault that this backend can't have
     assert "sandpod://capabilities" in ((await alice.python(failing)).hint or "")
+
+
+@pytest.mark.parametrize(
+    ("stderr", "word"),
+    [
+        ('  File "main.py", line 1\n    !pip install requests -q\n    ^\nSyntaxError: invalid syntax', '["requests"]'),
+        ('  File "main.py", line 1\n    %pip install "a[b]==1" c\n    ^\nSyntaxError: invalid', '["a[b]==1", "c"]'),
+        (
+            '  File "m", line 9\n    !python -m pip install -r x.txt\n    ^\nSyntaxError: invalid',
+            "Call install_packages in",
+        ),
+        ("ERROR: No matching distribution found for left-pad==1.0", 'packages=["left-pad==1.0"], sandbox="sbx-a"'),
+        ("bash: line 1: git: command not found", "no program 'git' here, and programs can't be installed"),
+        ("bash: line 1: git: command not found", "This sandbox has no network."),
+        ("sh: 1: jq: not found", "no program 'jq'"),
+        ("/bin/sh: 1: pip3: not found", "install_packages"),
+        (
+            "  File subprocess.py, in _execute_child\nFileNotFoundError: [Errno 2] No such file or directory: 'ffmpeg'",
+            "no program 'ffmpeg'",
+        ),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'data/x.csv'", "no 'data/x.csv': list_files"),
+        ("Error: ENOENT: no such file or directory, open 'x.csv'", "no 'x.csv': list_files"),
+        ("cat: x.csv: No such file or directory", "no 'x.csv': list_files"),
+        ("ls: cannot access 'x y': No such file or directory", "no 'x y': list_files"),
+        ("NameError: name 'df' is not defined", "df is not defined here. Variables of earlier calls"),
+        ("ReferenceError: df is not defined", "pass the same `context`"),
+        ("ModuleNotFoundError: No module named 'tkinter'", "no display"),
+        ("ModuleNotFoundError: No module named '_tkinter'", "no display"),
+    ],
+)
+def test_habits_of_other_places_are_answered_with_what_works_here(stderr: str, word: str) -> None:
+    assert word in (from_stderr(stderr, HERE) or "")
+
+
+def test_name_that_a_context_does_not_have_is_no_case_for_a_context() -> None:
+    place = Place(sandbox="sbx-a", template="default", context=True)
+    assert from_stderr("NameError: name 'df' is not defined", place) is None
+
+
+def test_what_a_program_writes_is_looked_through_in_time_that_grows_with_its_length() -> None:
+    for text in ("_execute_child ", " !pip install ", "NameError: name '", "a: 1: ", "cat: ", "Cannot find module '"):
+        from_stderr(text * (200_000 // len(text)), HERE)  # a pattern that began anew everywhere would take minutes
+
+
+@pytest.mark.parametrize(
+    ("command", "elsewhere"),
+    [("curl -s https://x.example | jq .", True), ("wget -q x", True), ("curl -s localhost:80", False), ("ls", False)],
+)
+def test_downloads_are_told_from_other_commands(command: str, elsewhere: bool) -> None:  # noqa: FBT001
+    assert downloads(command) == elsewhere
 
 
 def test_success_and_unknown_failures_have_no_hint() -> None:

@@ -1,5 +1,7 @@
 import base64
 import json
+import logging
+import re
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -87,12 +89,17 @@ def test_what_a_sandbox_says_of_offsets_is_not_counted_as_output(frames: list[tu
     assert run.taken["stdout"] <= sum(len(data) for name, _, data in frames if name == "stdout") + 3
 
 
-def test_a_sandbox_does_not_spoil_the_metric_of_output() -> None:
+def test_a_sandbox_does_not_spoil_the_metric_of_output_and_a_run_is_one_log_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
     metrics, run = Metrics(), running()
     run.output("stdout", 2**62, b"abc")
     runs = Runs(cast("Any", None), LimitSettings().for_runs(), metrics, cast("Any", None))
     runs._count(ActiveRun(record=RECORD, request=RunRequest(language=Language.PYTHON, code="1"), recorder=run), "ok")
     assert metrics.registry.get_sample_value("sandpod_output_bytes_total", {"stream": "stdout"}) == 3
+    [line] = caplog.messages
+    assert re.fullmatch(r"run sbx-a\.run-\w{16} ended: owner alice, python, ok, \d+\.\d{3} s", line)
 
 
 def sent(answer: RunAnswer) -> int:
