@@ -1,5 +1,9 @@
 """What a server prints when it has started: its address, how to try it, and what it does not protect against."""
 
+import shutil
+import sys
+from pathlib import Path
+
 from sandpod_gateway.settings import Settings
 
 _LOCAL = """\
@@ -11,6 +15,11 @@ _UNSAFE = """\
 """
 
 
+def _client() -> str:
+    """Return the command of FastMCP's client, which came with the server: by its path where PATH does not find it."""
+    return "fastmcp" if shutil.which("fastmcp") else str(Path(sys.executable).with_name("fastmcp"))
+
+
 def text(settings: Settings) -> str:
     """Return the lines to print on standard error.
 
@@ -19,7 +28,7 @@ def text(settings: Settings) -> str:
     """
     lines = [f"Sandpod is ready: {settings.url}\n"]
     if settings.auth.keys_file is None:
-        lines.append(f"  Try it: fastmcp call {settings.url} run_python_code code='print(\"hello\")'\n")
+        lines.append(f"  Try it: {_client()} call {settings.url} run_python_code code='print(\"hello\")'\n")
         lines.append("  No key is needed: every program on this machine can connect, and nothing else.\n")
     else:
         lines.append("  Callers need an API key, sent as `Authorization: Bearer KEY` or `X-API-Key: KEY`.\n")

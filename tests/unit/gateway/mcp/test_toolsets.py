@@ -59,7 +59,7 @@ async def connected(
     async with listening(Gateway(settings, FakeBackend()), settings) as address:
         headers = {"authorization": f"Bearer {key}"} if key else None
         if kind == "sse":
-            client = Client(SSETransport(f"{address}/sse{query}", headers=headers))
+            client: Client[Any] = Client(SSETransport(f"{address}/sse{query}", headers=headers))
         else:
             client = Client(StreamableHttpTransport(f"{address}/mcp{query}", headers=headers), mode=mode)
         async with client:
