@@ -31,6 +31,7 @@ help: ## Lists these commands
 .PHONY: run
 run: ## Starts the gateway on this machine: local sandboxes, no cluster, http://127.0.0.1:8000/mcp
 	@tools/setup.sh run
+	@$(BIN)/sandpod setup $(RUN_ARGS) || true
 	@exec $(BIN)/sandpod serve --backend local $(RUN_ARGS)
 
 .PHONY: test
@@ -102,6 +103,10 @@ wheel: setup ## Builds the wheel that the images install, into dist/
 .PHONY: bench-local
 bench-local: setup ## Measures the local gateway against the budgets
 	PYTHONPATH=tests $(BIN)/python -m bench.bench local $(BENCH_ARGS)
+
+.PHONY: bench-packages
+bench-packages: setup ## Installs the most used packages of PyPI, and compares each file with what pip makes of them
+	PYTHONPATH=tests $(BIN)/python -m bench.packages $(BENCH_ARGS)
 
 ##### With Docker, kind, kubectl and helm
 

@@ -28,6 +28,7 @@ from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.links import LinkMaker
 from sandpod_gateway.files.service import Files
 from sandpod_gateway.files.transfers import Transfers
+from sandpod_gateway.http import loopback
 from sandpod_gateway.http.bodies import Requests
 from sandpod_gateway.http.file_routes import FileRoutes
 from sandpod_gateway.http.health import Health, metrics_route
@@ -74,6 +75,7 @@ class Gateway:
         links = Links(self._link_keys, self._keys.owner_of_key if self._keys is not None else owner_without_keys)
         transfers = Transfers(self._sandboxes, self.metrics, max_bytes=settings.links.upload_bytes)
         self._file_routes = FileRoutes(links, transfers)
+        self._loopback: str | None = None
         self._installer = Installer(self._sandboxes, settings.packages)
         parts = Parts(
             runs=Runs(self._sandboxes, limits, self.metrics, self._installer),
@@ -98,6 +100,7 @@ class Gateway:
             max_calls=settings.limits.max_requests_per_owner,
             toolsets=settings.toolsets,
             facts=facts(settings),
+            link_files=settings.links.in_content,
             libraries=settings.libraries,
         )
         self.mcp.resource("sandpod://capabilities", mime_type="application/json")(self._capabilities)
@@ -150,7 +153,19 @@ class Gateway:
         try:
             return str(get_http_request().base_url).rstrip("/")
         except RuntimeError:
-            return None
+            return self._loopback
+
+    @asynccontextmanager
+    async def links_on_loopback(self) -> AsyncIterator[None]:
+        """Serve links on this machine's loopback, for callers over standard input and output, unless it is set off."""
+        async with contextlib.AsyncExitStack() as stack:
+            if self._settings.links.loopback:
+                try:
+                    app = Starlette(routes=self._file_routes.routes())
+                    self._loopback = await stack.enter_async_context(loopback.serving(app))
+                except OSError as error:
+                    logger.warning("there are no links, since no port can be had: %s", error)
+            yield
 
     async def _read_link_keys(self) -> None:
         try:

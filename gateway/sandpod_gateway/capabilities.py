@@ -7,6 +7,7 @@ from typing import Any, Final
 from sandpod_gateway.api.run_results import Language
 from sandpod_gateway.api.toolsets import ALL
 from sandpod_gateway.backends.base import TemplateInfo
+from sandpod_gateway.backends.local import environments
 from sandpod_gateway.files.service import MAX_ENTRIES, MAX_READ
 from sandpod_gateway.settings import Settings
 from sandpod_runner.protocol import messages as protocol
@@ -20,7 +21,7 @@ _FOREIGN: Final = (
 
 def facts(settings: Settings) -> dict[str, str]:
     """Return what the descriptions of tools say of this server, by name."""
-    limits, libraries = settings.limits, settings.libraries
+    limits, libraries = settings.limits, settings.libraries or local_libraries(settings)
     return {
         "timeout": f"{limits.run_timeout:g}",
         "max_timeout": f"{limits.max_run_timeout:g}",
@@ -28,6 +29,12 @@ def facts(settings: Settings) -> dict[str, str]:
         "network": " There is no network unless the sandbox was created with one.",
         "libraries": f" Installed: {', '.join(libraries)}." if libraries else "",
     }
+
+
+def local_libraries(settings: Settings) -> list[str]:
+    """Return the libraries of local sandboxes; none for other backends."""
+    environment = environments.ready(settings.local) if settings.backend == "local" else None
+    return environment.libraries() if environment is not None else []
 
 
 def capabilities(settings: Settings, kind: str, templates: Iterable[TemplateInfo], *, toolsets: frozenset[str]) -> str:

@@ -1,4 +1,4 @@
-"""The command `sandpod`: serve over HTTP, serve over stdio, make keys.
+"""The command `sandpod`: serve over HTTP, serve over stdio, install libraries, make keys.
 
 The outermost layer: reads settings, configures logging, and turns an error at start into one sentence and exit code 2.
 """
@@ -17,7 +17,7 @@ from typing import Final
 
 import uvicorn
 
-from sandpod_gateway import banner, logs
+from sandpod_gateway import banner, cli_setup, logs
 from sandpod_gateway import cli_keys as key_commands
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.app import Gateway
@@ -40,7 +40,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="sandpod", description="A safe, fast place for AI agents to run code.")
     parser.add_argument("--version", action="version", version=importlib.metadata.version("sandpod"))
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, text in (("serve", "serve MCP over HTTP"), ("stdio", "serve MCP over standard input and output")):
+    for name, text in (
+        ("serve", "serve MCP over HTTP"),
+        ("stdio", "serve MCP over standard input and output"),
+        ("setup", "install the libraries that local sandboxes have"),
+    ):
         command = commands.add_parser(name, help=text, add_help=False)
         command.add_argument("--config", type=Path, help="settings file (YAML)")
     key_commands.add_parser(commands)
@@ -68,13 +72,16 @@ def _reported(command: Callable[[], None]) -> int:
 def _serve(command: str, config: Path | None, flags: list[str]) -> None:
     settings = load(flags, config=config, program=f"sandpod {command}")
     logs.configure(settings.log_level, settings.log_format)
+    if command == "setup":
+        cli_setup.run(settings)
+        return
     backend = create_backend(settings.backend, local=settings.local, kubernetes=settings.kubernetes)
     gateway = Gateway(settings, backend)
     asyncio.run(_serve_stdio(gateway) if command == "stdio" else _serve_http(gateway, settings))
 
 
 async def _serve_stdio(gateway: Gateway) -> None:
-    async with gateway.running():
+    async with gateway.running(), gateway.links_on_loopback():
         await stdio.serve(gateway.mcp)
 
 

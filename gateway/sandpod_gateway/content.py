@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+import json
 import mimetypes
 from dataclasses import dataclass, field
 from typing import Final, Literal
@@ -12,6 +13,14 @@ from sandpod_gateway.errors import SandpodError
 PICTURES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 MAX_PICTURES: Final = 400 * 1024
 """Bytes of all pictures of one run before base64, which makes a third more of them."""
+
+MAX_GROWTH: Final = 3
+"""Bytes of JSON for one of a text, at most: what is not ASCII takes 6 for 2 bytes, 6 for 3, or 12 for 4."""
+
+
+def json_size(value: object) -> int:
+    """Return the bytes of a value as JSON; some servers on the way escape what is not ASCII, so it is counted so."""
+    return len(json.dumps(value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +72,11 @@ def as_text(data: bytes, wanted: str | None) -> tuple[Literal["utf-8", "base64"]
 
 
 def _plain_text(data: bytes) -> str | None:
-    """Return the bytes as text, if they are text: control characters would grow a result up to thirteenfold."""
+    """Return the bytes as text, if they are text that does not grow much in JSON, as control characters do."""
     try:
         text = data.decode()
     except UnicodeDecodeError:
         return None
-    return text if all(char.isprintable() or char in "\t\r\n\f\x1b" or not char.isascii() for char in text) else None
+    if not all(char.isprintable() or char in "\t\r\n\f\x1b" or not char.isascii() for char in text):
+        return None
+    return text if json_size(text) <= MAX_GROWTH * len(data) + 2 else None

@@ -10,6 +10,7 @@ MAX_ARGUMENTS: Final = 1000
 MAX_ARGUMENTS_BYTES: Final = 100 * 1024  # below the frame's header limit even when all of it is escaped once
 MAX_NAME: Final = 128  # bytes of a context's name or an idempotency key, as in the runner's protocol
 MAX_PATH: Final = 4096  # bytes, as in Linux
+MAX_SPELLED_PATH: Final = 4 * MAX_PATH  # characters: each byte may take four in the runner's spelling
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

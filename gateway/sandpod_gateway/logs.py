@@ -1,55 +1,19 @@
-"""Logging to standard error: for people or as JSON. Standard output belongs to the protocol in stdio mode."""
+"""Logging to standard error. Standard output belongs to the protocol in stdio mode."""
 
-import json
 import logging
-import sys
-from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Literal
 
-# Control characters of ASCII and Latin-1, and what else ends a line for a terminal or an editor.
-_ESCAPES: Final = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))} | {
-    0x2028: "\\u2028",
-    0x2029: "\\u2029",
-}
-_ESCAPES_BUT_NEWLINE: Final = {code: text for code, text in _ESCAPES.items() if chr(code) != "\n"}
+from sandpod_api import log_lines
 
 
-class _ConsoleFormatter(logging.Formatter):
-    """One line per record, whatever callers put into it; the lines of an exception are indented."""
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging calls it so
-        return super().formatMessage(record).translate(_ESCAPES)
-
-    def formatException(self, ei: Any) -> str:  # noqa: N802 - as above
-        return "    " + super().formatException(ei).translate(_ESCAPES_BUT_NEWLINE).replace("\n", "\n    ")
-
-
-class _JsonFormatter(logging.Formatter):
-    """One JSON object per line."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        entry = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        if record.exc_info:
-            entry["exception"] = self.formatException(record.exc_info)
-        return json.dumps(entry, ensure_ascii=False)
-
-
-def configure(level: str, style: str) -> None:
+def configure(level: str, style: Literal["console", "json"]) -> None:
     """Send all logs to standard error.
 
     Args:
         level: debug, info, warning or error.
         style: console or json.
     """
-    handler = logging.StreamHandler(sys.stderr)
-    plain = _ConsoleFormatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s", datefmt="%H:%M:%S")
-    handler.setFormatter(_JsonFormatter() if style == "json" else plain)
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    log_lines.configure(style, level)
     # FastMCP brings a handler of its own, with colours and boxes.
     library = logging.getLogger("fastmcp")
     library.handlers.clear()

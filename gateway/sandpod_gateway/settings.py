@@ -6,10 +6,10 @@ They are read once and passed on by keyword; nothing here is global. Precedence,
 
 import ipaddress
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal
 
 from mcp.server.streamable_http_manager import DEFAULT_MAX_SESSIONS
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_settings import (
     BaseSettings,
     CliSettingsSource,
@@ -20,9 +20,9 @@ from pydantic_settings import (
     YamlConfigSettingsSource,
 )
 
-from sandpod_api.fields import DAY
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.toolsets import ALL, ToolsetName, expanded
+from sandpod_gateway.auth.settings import AuthSettings, LinkSettings, TlsSettings
 from sandpod_gateway.backends.factory import BackendKind
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from sandpod_gateway.backends.local.settings import LocalSettings
@@ -30,39 +30,6 @@ from sandpod_gateway.errors import StartError
 from sandpod_gateway.limits import RunLimits
 from sandpod_gateway.mcp.compat.settings import CompatSettings, from_environment
 from sandpod_gateway.packages.settings import PackageSettings
-
-
-class AuthSettings(BaseModel):
-    """Who may call."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    keys_file: Annotated[
-        Path | None,
-        Field(description="File of hashed API keys; read again when it changes. Needed unless host is loopback."),
-    ] = None
-    allow_query_key: Annotated[
-        bool,
-        Field(
-            description="Whether a key may stand in the address (?api_key=KEY), for clients that can send no header. "
-            "Proxies log addresses."
-        ),
-    ] = False
-
-
-class TlsSettings(BaseModel):
-    """TLS in the gateway itself; behind an Ingress with TLS leave it out."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    cert: Annotated[Path | None, Field(description="PEM file with the certificate chain.")] = None
-    key: Annotated[Path | None, Field(description="PEM file with its private key.")] = None
-
-    @model_validator(mode="after")
-    def _both_or_none(self) -> Self:
-        if (self.cert is None) != (self.key is None):
-            raise ValueError("tls.cert and tls.key go together")
-        return self
 
 
 class LimitSettings(BaseModel):
@@ -117,23 +84,6 @@ class LimitSettings(BaseModel):
         )
 
 
-class LinkSettings(BaseModel):
-    """Links to files. Sizes in bytes, times in seconds."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    public_url: Annotated[
-        str | None,
-        Field(
-            pattern=r"^https?://[^/?#]+$",
-            description="Address that callers know this server by, as https://sandpod.example.com; default: the one "
-            "that the request came to.",
-        ),
-    ] = None
-    expires: Annotated[int, Field(ge=1, le=DAY, description="Time of a link that names none.")] = 3600
-    upload_bytes: Annotated[int, Field(ge=1, description="Largest file that a link takes.")] = 2**30
-
-
 class Settings(BaseSettings):
     """The gateway's settings."""
 
@@ -173,7 +123,8 @@ class Settings(BaseSettings):
         list[ToolsetName] | None,
         Field(
             description="Toolsets that are offered: core, background, sandboxes, files, links, contexts, or all; a key "
-            "and the address (/mcp?tools=core) can choose fewer. Tools of other systems are in none and always offered. "
+            "and the address (/mcp?tools=core) can choose fewer. Tools of other systems are in none, and always "
+            "offered. "
             "Default: all, or none if `compat.systems` is set."
         ),
     ] = None
@@ -264,6 +215,7 @@ def load(arguments: list[str] | None, *, config: Path | None, program: str) -> S
 # Nested flags with a short form: those that errors name, and those of another system.
 _SHORT_FLAGS: Final = {
     "--unsafe-no-isolation": "--local.unsafe-no-isolation",
+    "--no-libraries": "--no-local.libraries",
     "--python-image": "--compat.python-image",
     "--js-image": "--compat.js-image",
     "--pass-through-env": "--compat.pass-through-env",

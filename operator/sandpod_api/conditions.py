@@ -69,9 +69,9 @@ class Reason(StrEnum):
 
 
 SENTENCES: dict[Reason, str] = {
-    Reason.POD_PENDING: "The pod has not been made yet.",
-    Reason.SCHEDULED: "The pod has a node.",
-    Reason.UNSCHEDULABLE: "No node can take the pod.",
+    Reason.POD_PENDING: "The pod has not been created yet.",
+    Reason.SCHEDULED: "The pod is assigned to a node.",
+    Reason.UNSCHEDULABLE: "No node can run the pod.",
     Reason.QUOTA_EXCEEDED: "The namespace's quota leaves no room for the pod.",
     Reason.ADMISSION_REFUSED: "The API server refused the pod.",
     Reason.TEMPLATE_NOT_FOUND: "The SandboxTemplate does not exist.",
@@ -79,26 +79,26 @@ SENTENCES: dict[Reason, str] = {
     Reason.IMAGE_PULL_FAILED: "The image can't be pulled.",
     Reason.STARTING: "The runner is starting.",
     Reason.START_FAILED: "The container can't be started.",
-    Reason.START_RETRIED: "The container runtime failed, so a fresh pod is tried, once.",
-    Reason.READY: "The runner takes runs.",
-    Reason.SUSPENDED: "The sandbox is suspended: it has no pod, and its persistent workspace stays.",
-    Reason.RESUMED: "The sandbox was resumed: files of a persistent workspace are there, processes are gone.",
+    Reason.START_RETRIED: "The container runtime failed, so a new pod is tried once.",
+    Reason.READY: "The runner accepts runs.",
+    Reason.SUSPENDED: "The sandbox is suspended: it has no pod, and its persistent workspace is kept.",
+    Reason.RESUMED: "The sandbox was resumed: the files of a persistent workspace are kept, processes are gone.",
     Reason.POD_FAILED: "The pod has ended.",
-    Reason.OUT_OF_MEMORY: "The kernel ended the sandbox because it ran out of memory.",
+    Reason.OUT_OF_MEMORY: "The kernel killed the sandbox because it ran out of memory.",
     Reason.EVICTED: "The node evicted the pod.",
     Reason.NODE_LOST: "The pod or its node is gone.",
     Reason.PROBE_PENDING: "The runner has not probed the isolation yet.",
-    Reason.PROBED: "The runner probed the isolation from inside and found it whole.",
+    Reason.PROBED: "The runner probed the isolation from inside and found it intact.",
     Reason.NETWORK_OPEN: "The runner reached an address that it must not reach.",
-    Reason.OPEN_NETWORK_ALLOWED: "The network is open, which the operator allows: a fresh pod serves all the same.",
+    Reason.OPEN_NETWORK_ALLOWED: "The network is open, which the operator allows: a new pod serves anyway.",
     Reason.KERNEL_SHARED: "The sandbox sees the node's own kernel.",
-    Reason.NODE_UNKNOWN: "The operator may not look at nodes.",
+    Reason.NODE_UNKNOWN: "The operator may not read nodes.",
     Reason.APPLIED: "The network profile is in force.",
-    Reason.APPLYING: "The network profile is being put in force.",
-    Reason.PROFILE_REFUSED: "The network profile can't be put in force.",
+    Reason.APPLYING: "The network profile is being applied.",
+    Reason.PROFILE_REFUSED: "The network profile can't be applied.",
     Reason.ALIVE: "The lifetime has not ended.",
     Reason.TTL_EXPIRED: "The lifetime (ttl) has ended.",
-    Reason.IDLE_TIMEOUT: "The sandbox was not used for its idle timeout.",
+    Reason.IDLE_TIMEOUT: "The sandbox was idle for its whole idle timeout.",
     Reason.POOL_FULL: "All warm sandboxes are ready.",
     Reason.POOL_FILLING: "Some warm sandboxes are still starting.",
     Reason.POOL_EMPTY: "No warm sandbox is ready.",
@@ -109,43 +109,43 @@ SENTENCES: dict[Reason, str] = {
 MEANINGS: dict[ConditionType, str] = {
     ConditionType.POD_SCHEDULED: "Whether the pod has a node.",
     ConditionType.NETWORK_ISOLATED: "Whether all that must be out of reach is; the runner tries it from inside.",
-    ConditionType.KERNEL_ISOLATED: "Whether the sandbox sees a kernel of its own; asked where a RuntimeClass is named.",
+    ConditionType.KERNEL_ISOLATED: "Whether it has its own kernel; reported if the template names a RuntimeClass.",
     ConditionType.NETWORK_APPLIED: "Whether the network profile of the spec is in force.",
-    ConditionType.READY: "Whether it takes runs; False with the reason that keeps it from that or ended it.",
+    ConditionType.READY: "Whether it accepts runs; if False, the reason says what prevents that or what ended it.",
     ConditionType.EXPIRED: "Whether its lifetime has ended.",
-    ConditionType.SUSPENDED: "Whether it is suspended; there once it has been.",
-    ConditionType.AVAILABLE: "Of a pool: whether a warm sandbox can be claimed.",
-    ConditionType.PROGRESSING: "Of a pool: whether warm sandboxes are being made.",
+    ConditionType.SUSPENDED: "Whether it is suspended; reported once it has been.",
+    ConditionType.AVAILABLE: "For a pool: whether a warm sandbox can be claimed.",
+    ConditionType.PROGRESSING: "For a pool: whether warm sandboxes are being created.",
 }
 
 ADVICE: dict[Reason, str] = {
-    Reason.UNSCHEDULABLE: "The message is the scheduler's: add nodes, or lower the template's resources.",
-    Reason.QUOTA_EXCEEDED: "Close sandboxes or raise the ResourceQuota; it is tried again when a pod goes.",
-    Reason.ADMISSION_REFUSED: "The message says which rule; change the template. It is tried again.",
-    Reason.TEMPLATE_NOT_FOUND: "Create the SandboxTemplate that templateRef names; it is found then.",
-    Reason.PROFILE_NOT_FOUND: "Name one of the template's networkProfiles, or none, in spec.network.",
-    Reason.IMAGE_PULL_FAILED: "The message is the registry's: correct the template's image or imagePullSecrets.",
+    Reason.UNSCHEDULABLE: "The message comes from the scheduler: add nodes, or lower the template's resources.",
+    Reason.QUOTA_EXCEEDED: "Close sandboxes or raise the ResourceQuota; the operator tries again when a pod leaves.",
+    Reason.ADMISSION_REFUSED: "The message names the rule; change the template. The operator tries again.",
+    Reason.TEMPLATE_NOT_FOUND: "Create the SandboxTemplate that templateRef names; the sandbox then starts.",
+    Reason.PROFILE_NOT_FOUND: "Set spec.network to one of the template's networkProfiles, or to none.",
+    Reason.IMAGE_PULL_FAILED: "The message comes from the registry: correct the template's image or imagePullSecrets.",
     Reason.START_FAILED: "The message says why; correct the template, and create another Sandbox.",
-    Reason.START_RETRIED: "Nothing: if the second pod fails too, look at the node's container runtime.",
+    Reason.START_RETRIED: "Nothing yet; if the second pod fails too, check the node's container runtime.",
     Reason.SUSPENDED: "Use it, or set spec.operatingMode to Running.",
-    Reason.RESUMED: "Start again what has to run in it.",
+    Reason.RESUMED: "Restart what has to run in it.",
     Reason.POD_FAILED: "Create another Sandbox; the message says how this one ended.",
     Reason.OUT_OF_MEMORY: "Create another Sandbox; raise resources.memory of the template if it happens often.",
     Reason.EVICTED: "Create another Sandbox; the message says what the node ran short of, or who took the pod away.",
-    Reason.NODE_LOST: "Create another Sandbox; look at the node if nobody deleted the pod.",
+    Reason.NODE_LOST: "Create another Sandbox; check the node if nobody deleted the pod.",
     Reason.NETWORK_OPEN: "Install or repair a network plugin that enforces NetworkPolicies; if the template's "
     "profile opens the address that the message names, narrow it.",
-    Reason.OPEN_NETWORK_ALLOWED: "Set allow_open_network of the operator to false if that is not what you want.",
-    Reason.KERNEL_SHARED: "Have the node's handler for the template's RuntimeClass corrected.",
-    Reason.NODE_UNKNOWN: "Let the operator look at nodes (operator.readNodes of the chart) to have it proved.",
+    Reason.OPEN_NETWORK_ALLOWED: "Set the operator's allow_open_network to false if you don't want that.",
+    Reason.KERNEL_SHARED: "Correct the node's handler for the template's RuntimeClass.",
+    Reason.NODE_UNKNOWN: "Let the operator read nodes (operator.readNodes in the chart), to verify the kernel.",
     Reason.PROFILE_REFUSED: "The message says why: name another profile, narrow this one in the template, or create "
-    "another Sandbox with it where only a pod that runs can't have it.",
-    Reason.TTL_EXPIRED: "Create another Sandbox, with a longer lifetime.ttl where this was too short.",
-    Reason.IDLE_TIMEOUT: "Create another Sandbox, with a longer lifetime.idleTimeout where this was too short.",
+    "another Sandbox with it if only a running pod can't have it.",
+    Reason.TTL_EXPIRED: "Create another Sandbox, with a longer lifetime.ttl if this one was too short.",
+    Reason.IDLE_TIMEOUT: "Create another Sandbox, with a longer lifetime.idleTimeout if this one was too short.",
     Reason.POOL_EMPTY: "Wait, or raise the pool's replicas.",
-    Reason.POOL_BLOCKED: "Do what the reason in the message asks for; it is tried again.",
+    Reason.POOL_BLOCKED: "Do what the reason in the message asks for; the operator tries again.",
 }
-"""What to do about a reason; one that is not here needs nothing done."""
+"""What to do about a reason; one that is not listed needs nothing done."""
 
 
 def explain(reason: Reason) -> str:
@@ -164,7 +164,7 @@ class Condition(ApiModel):
     status: Annotated[ConditionStatus, Field(description="Whether it is so.")]
     reason: Annotated[str, Field(max_length=64, description=_REASONS)]
     message: Annotated[str, Field(max_length=1024, description="Why, as a sentence.")] = ""
-    observed_generation: Annotated[int, Field(ge=0, description="The generation that was looked at.")] = 0
+    observed_generation: Annotated[int, Field(ge=0, description="The generation that was observed.")] = 0
     last_transition_time: Annotated[Timestamp | None, Field(description="When the status last changed.")] = None
 
 
@@ -177,13 +177,13 @@ def find(conditions: Sequence[Condition], kind: ConditionType) -> Condition | No
 
 
 def is_true(conditions: Sequence[Condition], kind: ConditionType) -> bool:
-    """Tell whether the condition is there and True."""
+    """Return whether the condition is there and True."""
     found = find(conditions, kind)
     return found is not None and found.status == "True"
 
 
 def says(conditions: Sequence[Condition], kind: ConditionType, reason: Reason) -> bool:
-    """Tell whether the condition is there with that reason."""
+    """Return whether the condition is there with that reason."""
     found = find(conditions, kind)
     return found is not None and found.reason == reason
 

@@ -1,4 +1,4 @@
-"""The small things that all resources are made of: names, quantities, CEL rules, metadata, a workspace."""
+"""The parts that all resources share: names, quantities, CEL rules, metadata, a workspace."""
 
 import re
 from typing import Annotated, Any, Final, Literal

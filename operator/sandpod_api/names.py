@@ -45,7 +45,7 @@ LEASE_HEARTBEAT: Final = "sandpod-operator-heartbeat"
 # Inside the pod.
 CONTAINER: Final = "sandbox"
 RUNNER_CONTAINER: Final = "runner"
-# Runs first where a RuntimeClass promises a kernel of its own, and tells in its termination message which one it sees.
+# Runs first where a RuntimeClass promises a separate kernel, and reports in its termination message which one it sees.
 KERNEL_CONTAINER: Final = "kernel"
 # The runner and its own Python: in images that have it a link to theirs, in others a folder that the operator brings.
 RUNNER_HOME: Final = "/opt/sandpod/runner"
@@ -78,6 +78,8 @@ ENV_LANGUAGES: Final = "SANDPOD_LANGUAGES"
 # all processes of that uid on the node.
 ENV_PROCESSES: Final = "SANDPOD_PROCESSES"
 ENV_OPEN_FILES: Final = "SANDPOD_OPEN_FILES"
+ENV_RUN_TIMEOUT: Final = "SANDPOD_RUN_TIMEOUT"
+ENV_OUTPUT_BYTES: Final = "SANDPOD_OUTPUT_BYTES"
 ENV_WORKSPACE_BYTES: Final = "SANDPOD_WORKSPACE_BYTES"
 # Folders, separated by commas, whose files are in the pod's memory: under some runtimes the mounts don't show it.
 ENV_IN_MEMORY: Final = "SANDPOD_IN_MEMORY"
@@ -127,5 +129,5 @@ _DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 
 
 def is_dns_label(text: str) -> bool:
-    """Tell whether Kubernetes takes the text as the name of a Sandbox, template or profile."""
+    """Return whether Kubernetes takes the text as the name of a Sandbox, template or profile."""
     return _DNS_LABEL.fullmatch(text) is not None

@@ -32,7 +32,7 @@ class Resources(ApiModel):
 
 
 class AppArmorProfile(ApiModel):
-    """An AppArmor profile, as in Kubernetes but for Unconfined. Pods start only on nodes that have it."""
+    """An AppArmor profile, as in Kubernetes, except for Unconfined. Pods start only on nodes that have it."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -55,7 +55,7 @@ class AppArmorProfile(ApiModel):
 class EgressRule(ApiModel):
     """Addresses and ports that a network profile opens."""
 
-    cidr: Annotated[str, Field(max_length=64, description="Address range, as 10.0.0.0/8 or 2001:db8::/32.")]
+    cidr: Annotated[str, Field(max_length=64, description="Address range, such as 10.0.0.0/8 or 2001:db8::/32.")]
     except_cidrs: Annotated[
         list[Annotated[str, Field(max_length=64)]], Field(max_length=32, description="Ranges that stay closed.")
     ] = Field(default_factory=list)
@@ -71,7 +71,7 @@ class NetworkProfile(ApiModel):
     them is not handed out. Ranges that hold them need an exception.
     """
 
-    name: Annotated[Name, Field(description="What a Sandbox's `network` names.")]
+    name: Annotated[Name, Field(description="The name that a Sandbox's `network` refers to.")]
     egress: Annotated[list[EgressRule], Field(max_length=64, description="What it opens.")] = Field(
         default_factory=list
     )
@@ -81,9 +81,11 @@ class NetworkProfile(ApiModel):
 class Limits(ApiModel):
     """Bounds of single runs."""
 
-    run_timeout: Annotated[int, Field(ge=1, le=DAY, description="Longest time that a run may ask for, seconds.")] = 3600
-    output_bytes: Annotated[int, Field(ge=1024, description="Output of one run at which it is ended.")] = 2 * 2**30
-    processes: Annotated[int, Field(ge=8, le=32_768, description="Processes and threads at once.")] = 256
+    run_timeout: Annotated[int, Field(ge=1, le=DAY, description="Longest time that a run may take, seconds.")] = 3600
+    output_bytes: Annotated[int, Field(ge=1024, description="Output of one run, bytes, at which the run is ended.")] = (
+        2 * 2**30
+    )
+    processes: Annotated[int, Field(ge=8, le=32_768, description="Processes and threads at a time.")] = 256
     open_files: Annotated[int, Field(ge=64, le=1_048_576, description="Open files of one process.")] = 1024
 
 
@@ -124,19 +126,19 @@ class TemplateLanguage(ApiModel):
     )
 
     name: Annotated[
-        str, Field(pattern=LANGUAGE_NAME, max_length=32, description="What callers name as language, as ruby.")
+        str, Field(pattern=LANGUAGE_NAME, max_length=32, description="The name that callers use, such as ruby.")
     ]
     command: Annotated[
         list[Annotated[str, Field(min_length=1, max_length=256)]],
         Field(
             min_length=2,
             max_length=16,
-            description='Program and its arguments, as ["ruby", "{file}"]. Without that program in the image there is '
-            "no such language.",
+            description='Program and its arguments, such as ["ruby", "{file}"]. The language is unavailable if the '
+            "image does not have that program.",
         ),
     ]
     extension: Annotated[
-        str, Field(pattern=r"^(\.[A-Za-z0-9_]{1,15})?$", max_length=16, description="Ending of the file, as .rb.")
+        str, Field(pattern=r"^(\.[A-Za-z0-9_]{1,15})?$", max_length=16, description="File extension, such as .rb.")
     ] = ""
 
     @model_validator(mode="after")
@@ -163,7 +165,7 @@ class WorkspaceLimits(ApiModel):
 
 
 class SandboxTemplateSpec(ApiModel):
-    """What sandboxes of one kind are made of. Hardening is no option here: every pod has it."""
+    """What sandboxes of one kind are made of. Hardening is not an option: every pod has it."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -178,15 +180,15 @@ class SandboxTemplateSpec(ApiModel):
     runner: Annotated[
         Literal["Image", "Injected"],
         Field(
-            description="Image: the image has Sandpod's runner in it, as Sandpod's own has. Injected: it has not, and "
-            "the operator brings it: any Linux image will do."
+            description="Image: the image contains Sandpod's runner, as Sandpod's own does. Injected: it does not, and "
+            "the operator adds it: any Linux image works."
         ),
     ] = "Image"
     languages: Annotated[
         list[TemplateLanguage],
         Field(
             max_length=16,
-            description="Languages beside python, javascript and shell, which are there where the image has them.",
+            description="Languages in addition to python, javascript and shell, which exist if the image has them.",
             json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
         ),
     ] = Field(default_factory=list)
@@ -197,27 +199,27 @@ class SandboxTemplateSpec(ApiModel):
         list[Name], Field(max_length=8, description="Secrets in the same namespace for a private registry.")
     ] = Field(default_factory=list)
     resources: Annotated[Resources, Field(description="CPU, memory and disk.")] = Resources()
-    runtime_class_name: Annotated[Name | None, Field(description="RuntimeClass, as gvisor.")] = None
+    runtime_class_name: Annotated[Name | None, Field(description="RuntimeClass, such as gvisor.")] = None
     host_users: Annotated[
         bool | None,
         Field(
-            description="false: own user namespace, always; true: the node's; absent: its own where every node that "
-            "may run it can give one, with a RuntimeClass if its annotation sandpod.dev/user-namespaces is true."
+            description="false: always its own user namespace; true: the node's; absent: its own if every node that "
+            "may run it supports that, and a RuntimeClass has the annotation sandpod.dev/user-namespaces: true."
         ),
     ] = None
     app_armor_profile: Annotated[
         AppArmorProfile | None,
-        Field(description="AppArmor profile, on nodes that have AppArmor; absent means what the node does by itself."),
+        Field(description="AppArmor profile, on nodes that have AppArmor; absent means the node's default."),
     ] = None
     workspace: Annotated[Workspace, Field(description="The folder /workspace.")] = Workspace()
     workspace_limits: Annotated[
-        WorkspaceLimits, Field(description="What callers may ask for in the place of `workspace`.")
+        WorkspaceLimits, Field(description="What callers may ask for instead of `workspace`.")
     ] = WorkspaceLimits()
     when_idle: Annotated[
         Literal["Suspend", "End"],
         Field(
-            description="What becomes of a sandbox with a persistent workspace at its idleTimeout. Suspend: it loses "
-            "its pod and keeps its files until its ttl ends or it is used again. End: it is deleted, as every other is."
+            description="What happens to a sandbox with a persistent workspace at its idleTimeout. Suspend: it loses "
+            "its pod and keeps its files until its ttl ends or it is used again. End: it is deleted, like every other."
         ),
     ] = "Suspend"
     tmp_size: Annotated[

@@ -84,7 +84,7 @@ class Lifetime(ApiModel):
     )
 
     ttl: Annotated[
-        int, Field(ge=1, le=MAX_LIFETIME, description="Seconds from claim to end, used, suspended or not.")
+        int, Field(ge=1, le=MAX_LIFETIME, description="Seconds from claim to end, whether used, suspended or neither.")
     ] = 4 * 3600
     idle_timeout: Annotated[
         int,
@@ -97,7 +97,7 @@ class Lifetime(ApiModel):
 
 
 class SandboxSpec(ApiModel):
-    """What is wished of one sandbox."""
+    """What is wanted of one sandbox."""
 
     model_config = ConfigDict(
         json_schema_extra=rules(
@@ -116,14 +116,14 @@ class SandboxSpec(ApiModel):
         )
     )
 
-    template_ref: Annotated[TemplateRef, Field(description="The template that it is made from.")]
+    template_ref: Annotated[TemplateRef, Field(description="The template that it is created from.")]
     claim: Annotated[Claim | None, Field(description="Who holds it; absent while it waits in a pool.")] = None
     lifetime: Annotated[Lifetime, Field(description="When it ends.")] = Lifetime()
     network: Annotated[
         Name,
         Field(
             description="Network profile of the template; none means no network. It can be changed while the sandbox "
-            "runs: status.network and the condition NetworkApplied tell what is in force. It counts for new "
+            "runs: status.network and the condition NetworkApplied report what is in force. It applies to new "
             "connections; whether it ends open ones is up to the cluster's network plugin."
         ),
     ] = NETWORK_NONE
@@ -141,7 +141,7 @@ Phase = Literal["Pending", "Warm", "Ready", "Failed", "Expired", "Suspended"]
 
 
 class SandboxStatus(ObservedModel):
-    """What the operator saw. `phase` is derived from the conditions, for people."""
+    """What the operator observed. `phase` summarises the conditions for people."""
 
     phase: Annotated[Phase | None, Field(description="The conditions in one word.")] = None
     reason: Annotated[str | None, Field(description="Reason of the condition that keeps it from being ready.")] = None
@@ -167,7 +167,7 @@ class SandboxStatus(ObservedModel):
     last_activity_time: Annotated[Timestamp | None, Field(description="When it was last used.")] = None
     expires_at: Annotated[
         Timestamp | None,
-        Field(description="When it ends unless it is used before; one that is suspended when idle ends with its ttl."),
+        Field(description="When it ends if it is not used before; one that is suspended when idle ends with its ttl."),
     ] = None
     observed_generation: Annotated[int | None, Field(description="The generation that the status is about.")] = None
 
@@ -183,16 +183,16 @@ class Sandbox(ObservedModel):
 class UpdateStrategy(ApiModel):
     """How warm sandboxes follow a changed template."""
 
-    max_surge: Annotated[int, Field(ge=1, le=100, description="Warm sandboxes that are made anew at once.")] = 1
+    max_surge: Annotated[int, Field(ge=1, le=100, description="Warm sandboxes that are replaced at a time.")] = 1
 
 
 class SandboxPoolSpec(ApiModel):
-    """How many sandboxes wait, started, for a claim."""
+    """How many started sandboxes wait for a claim."""
 
-    template_ref: Annotated[TemplateRef, Field(description="The template that they are made from.")]
+    template_ref: Annotated[TemplateRef, Field(description="The template that they are created from.")]
     replicas: Annotated[int, Field(ge=0, le=10_000, description="Warm sandboxes to keep.")] = 1
     max_age: Annotated[
-        int, Field(ge=60, le=MAX_LIFETIME, description="Seconds after which an unclaimed one is made anew.")
+        int, Field(ge=60, le=MAX_LIFETIME, description="Seconds after which an unclaimed sandbox is replaced.")
     ] = DAY
     update_strategy: Annotated[UpdateStrategy, Field(description="How a changed template is followed.")] = (
         UpdateStrategy()
@@ -200,7 +200,7 @@ class SandboxPoolSpec(ApiModel):
 
 
 class SandboxPoolStatus(ObservedModel):
-    """What the operator saw of a pool."""
+    """What the operator observed of a pool."""
 
     replicas: Annotated[int, Field(description="Warm sandboxes that exist.")] = 0
     ready_replicas: Annotated[int, Field(description="Warm sandboxes that can be claimed.")] = 0

@@ -196,7 +196,8 @@ class KubeClient:
     async def _write(
         self, verb: str, method: str, resource: Resource, path: str, body: Any, *, kind: str = _JSON, **query: str
     ) -> dict[str, Any]:
-        query |= {"fieldManager": self._manager}
+        if method != "DELETE":
+            query["fieldManager"] = self._manager
         try:
             answer = await self._request(method, path, body, query=query, content_type=kind)
         except ClusterError:
@@ -222,7 +223,7 @@ class KubeClient:
         except ValueError as error:
             raise UnreachableError(f"the answer of {self.host} is not JSON") from error
         if not isinstance(answer, dict):
-            raise UnreachableError(f"the answer of {self.host} is no Kubernetes object")
+            raise UnreachableError(f"the answer of {self.host} is not a Kubernetes object")
         return answer
 
     async def _send(
@@ -249,7 +250,7 @@ class KubeClient:
 
 
 def _explained(body: bytes) -> tuple[str, str]:
-    """Return the reason and the message of a Status; of a proxy's page nothing is for a log or a caller."""
+    """Return the reason and the message of a Status; nothing of a proxy's page may reach a log or a caller."""
     try:
         answer = json.loads(body)
         return str(answer.get("reason") or ""), str(answer.get("message") or "")

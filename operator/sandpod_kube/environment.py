@@ -5,7 +5,7 @@ from urllib.request import getproxies, proxy_bypass
 
 
 def has_proxy(url: str) -> bool:
-    """Tell whether the environment's variables send requests for an address through a proxy.
+    """Return whether the environment's variables send requests for an address through a proxy.
 
     Asked once for each client: aiohttp, told to trust the environment, asks for each request, in a thread.
     """

@@ -2,7 +2,7 @@
 
     ClusterError
     ├── ConfigError          no usable kubeconfig or service account
-    ├── UnreachableError     no answer: connection, TLS, time; or one that is no Kubernetes object
+    ├── UnreachableError     no answer: connection, TLS, time; or one that is not a Kubernetes object
     └── RefusedError         an answer that refuses: HTTP status, Kubernetes' reason
         ├── NotFoundError        404
         ├── ConflictError        409: exists already, or changed meanwhile
@@ -24,11 +24,11 @@ class ClusterError(Exception):
 
 
 class ConfigError(ClusterError):
-    """There is no usable configuration for a cluster."""
+    """No usable configuration for a cluster exists."""
 
 
 class UnreachableError(ClusterError):
-    """The API server gave no answer, or one that is no Kubernetes object."""
+    """The API server gave no answer, or one that is not a Kubernetes object."""
 
 
 class RefusedError(ClusterError):

@@ -28,7 +28,7 @@ _REFUSED: Final = 2
 _SANDBOXES: Final = f"{names.SANDBOXES}.{names.GROUP}"
 _LOOK: Final = "2s"  # between two looks whether a sandbox has failed
 _LIFETIME: Final = 3600
-"""Seconds that a sandbox lives at most which `run` has made."""
+"""Longest life, seconds, of a sandbox that `run` has created."""
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION: Final = re.compile(r"([1-9][0-9]{0,6})([smhd])", re.ASCII)
 
@@ -58,7 +58,7 @@ def seconds_of(text: str) -> int:
     """
     found = _DURATION.fullmatch(text)
     if found is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is no duration; write 90s, 30m, 2h or 1d")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration; use 90s, 30m, 2h or 1d")
     return int(found[1]) * _UNITS[found[2]]
 
 
@@ -74,7 +74,7 @@ def longer_ttl(sandbox: Sandbox, seconds: int, now: datetime) -> int:
         PluginError: Nobody holds it, or it would live for longer than any may.
     """
     if sandbox.spec.claim is None:
-        raise PluginError("Nobody holds it: what waits in a pool has no end.")
+        raise PluginError("It is not claimed: a sandbox that waits in a pool has no end to extend.")
     ttl = max(sandbox.spec.lifetime.ttl, int((now - sandbox.spec.claim.time).total_seconds()) + seconds)
     if ttl > MAX_LIFETIME:
         raise PluginError(f"It would live for longer than {MAX_LIFETIME} seconds: choose a shorter time.")
@@ -84,26 +84,26 @@ def longer_ttl(sandbox: Sandbox, seconds: int, now: datetime) -> int:
 def _parser() -> argparse.ArgumentParser:
     common = argparse.ArgumentParser(add_help=False)
     for flag in ("--namespace", "--context", "--kubeconfig"):
-        common.add_argument(*(("-n",) if flag == "--namespace" else ()), flag, help="as kubectl's")
+        common.add_argument(*(("-n",) if flag == "--namespace" else ()), flag, help="as in kubectl")
     parser = argparse.ArgumentParser(prog="kubectl sandpod", description="Works with Sandpod's sandboxes.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     run = commands.add_parser("run", parents=[common], help="run a program in a sandbox, as its limits allow")
     where = run.add_mutually_exclusive_group(required=True)
-    where.add_argument("sandbox", nargs="?", help="a sandbox that is there")
-    where.add_argument("-t", "--template", help="make one from this template, and delete it afterwards")
+    where.add_argument("sandbox", nargs="?", help="an existing sandbox")
+    where.add_argument("-t", "--template", help="create one from this template, and delete it afterwards")
     run.add_argument("-l", "--language", default="python", help="python, javascript, shell, or one of the template's")
-    run.add_argument("--timeout", type=seconds_of, default=120, help="for a sandbox that is made; 2m if not given")
+    run.add_argument("--timeout", type=seconds_of, default=120, help="longest wait for a new sandbox; default: 2m")
     code = run.add_mutually_exclusive_group()
     code.add_argument("-c", "--code", help="the program")
     code.add_argument("-f", "--file", type=Path, help="a file with it; without either, it is read from standard input")
     run.add_argument("-a", "--arg", action="append", default=[], help="an argument of the program; may be repeated")
 
-    logs = commands.add_parser("logs", parents=[common], help="print what a sandbox's runner says")
+    logs = commands.add_parser("logs", parents=[common], help="print the log of a sandbox's runner")
     logs.add_argument("sandbox")
-    logs.add_argument("-f", "--follow", action="store_true", help="go on until it ends")
+    logs.add_argument("-f", "--follow", action="store_true", help="follow the log until it ends")
 
-    extend = commands.add_parser("extend", parents=[common], help="let a sandbox live longer, if it is used")
+    extend = commands.add_parser("extend", parents=[common], help="extend the life of a sandbox that stays in use")
     extend.add_argument("sandbox")
     extend.add_argument("duration", type=seconds_of, help="from now on: 90s, 30m, 2h or 1d")
     return parser
@@ -130,7 +130,7 @@ class _Kubectl:
                 [*self._command, *arguments], input=stdin, capture_output=True, text=True, check=False
             )
         except FileNotFoundError as error:
-            raise PluginError("There is no kubectl: install it.") from error
+            raise PluginError("kubectl is not installed.") from error
         if done.returncode != 0:
             raise PluginError(done.stderr.strip() or f"kubectl {arguments[0]} failed.")
         return done.stdout
@@ -144,7 +144,9 @@ class _Kubectl:
         try:
             return Sandbox.model_validate_json(self.ask("get", _SANDBOXES, name, "-o", "json"))
         except ValidationError as error:
-            raise PluginError("This Sandbox is of another version: install the plugin of your Sandpod.") from error
+            raise PluginError(
+                "This Sandbox belongs to another version of Sandpod: install that version's plugin."
+            ) from error
 
 
 def _run(kubectl: _Kubectl, arguments: argparse.Namespace) -> int:
@@ -159,7 +161,7 @@ def _run(kubectl: _Kubectl, arguments: argparse.Namespace) -> int:
 def _run_in(kubectl: _Kubectl, name: str, arguments: argparse.Namespace, code: bytes) -> int:
     sandbox = kubectl.sandbox(name)
     if sandbox.spec.claim is None:
-        raise PluginError("It waits in a pool, and must be clean for who gets it: use --template.")
+        raise PluginError("It is waiting in a pool and must stay clean for its next owner: use --template.")
     runner = [*names.SHIELDED_COMMAND, "run", arguments.language, *arguments.arg]
     return kubectl.pass_through("exec", "-i", _pod(sandbox), "-c", names.CONTAINER, "--", *runner, code=code)
 
@@ -213,7 +215,7 @@ def _logs(kubectl: _Kubectl, arguments: argparse.Namespace) -> int:
 
 def _pod(sandbox: Sandbox) -> str:
     if sandbox.status.pod_name is None:
-        raise PluginError(f"{sandbox.metadata.name} has no pod, for it is {sandbox.status.phase or 'new'}.")
+        raise PluginError(f"{sandbox.metadata.name} has no pod: it is {sandbox.status.phase or 'new'}.")
     return sandbox.status.pod_name
 
 

@@ -2,12 +2,13 @@
 
 import argparse
 import asyncio
+import logging
 import sys
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from sandpod_operator.logs import configure
+from sandpod_api import log_lines
 from sandpod_operator.settings import OperatorSettings, SettingsFileError, load
 
 
@@ -36,7 +37,9 @@ def main() -> None:
     settings = read_settings(parser.parse_args().config)
     if settings is None:
         sys.exit(2)
-    configure(settings.log_format, settings.log_level)
+    log_lines.configure(settings.log_format, "WARNING")  # kopf and aiohttp log each request below that.
+    for package in ("sandpod_operator", "sandpod_kube"):
+        logging.getLogger(package).setLevel(settings.log_level)
     # Imported late: kopf and the Kubernetes client take a second, and wrong settings need neither.
     from sandpod_operator.manager.manager import run  # noqa: PLC0415
 

@@ -26,18 +26,18 @@ from sandpod_api.names import is_dns_label
 
 
 def _api_server() -> str:
-    """Kubernetes tells every pod where its API server is; that is the address to probe, too."""
+    """Return where the API server is, as Kubernetes sets it in every pod; that is also the address to probe."""
     host = os.environ.get("KUBERNETES_SERVICE_HOST", "")
     return f"{host}:{os.environ.get('KUBERNETES_SERVICE_PORT', '443')}" if host else ""
 
 
 def _runner_image() -> str:
-    """Of the operator's own version, so that both know the same runner."""
+    """Return the image of the operator's own version, so that both know the same runner."""
     return f"sandpod/sandbox:{importlib.metadata.version('sandpod')}"
 
 
 def _identity() -> str:
-    """Unique for each process: a restarted pod keeps its name, and must not take its old lease for its own."""
+    """Return a name unique to each process: a restarted pod keeps its name, and must not take over its old Lease."""
     return f"{socket.gethostname()}-{secrets.token_hex(4)}"
 
 
@@ -49,7 +49,7 @@ class OperatorSettings(BaseSettings):
     namespaces: Annotated[
         tuple[str, ...],
         NoDecode,
-        Field(min_length=1, description="Namespaces whose sandboxes it keeps, separated by commas."),
+        Field(min_length=1, description="Namespaces whose sandboxes it manages, separated by commas."),
     ]
     namespace: Annotated[str, Field(description="Its own namespace, for the Lease of the active replica.")] = "default"
     identity: Annotated[str, Field(min_length=1, description="Its name in the Lease; unique for each process.")] = (
@@ -59,16 +59,16 @@ class OperatorSettings(BaseSettings):
     host_users: Annotated[
         bool | None,
         Field(
-            description="hostUsers of pods whose template does not say. false gives each its own user namespace, true "
-            "none; unset gives it where every node that may run the pod says that it can. Never applied with a "
-            "RuntimeClass, whose pods get one only where it has the annotation sandpod.dev/user-namespaces: true."
+            description="hostUsers of pods whose template does not set it. false gives each its own user namespace, "
+            "true none; unset gives it if every node that may run the pod supports it. Never applied with a "
+            "RuntimeClass, whose pods get one only if it has the annotation sandpod.dev/user-namespaces: true."
         ),
     ] = None
     runner_image: Annotated[
         str,
         Field(
             min_length=1,
-            description="Sandpod's sandbox image: the runner comes from it for templates whose own image has none.",
+            description="Sandpod's sandbox image: the runner comes from it for templates whose image has none.",
         ),
     ] = Field(default_factory=_runner_image)
     api_server: Annotated[
@@ -92,29 +92,29 @@ class OperatorSettings(BaseSettings):
         int,
         Field(
             ge=0,
-            description="Time between two looks of a sandbox that runs whether its network is closed; 0 means at its "
-            "start alone. One whose network stays open for that time, or for half a minute, ends.",
+            description="Time between two checks by a running sandbox whether its network is closed; 0 means only at "
+            "its start. One whose network stays open for that time, or for half a minute, ends.",
         ),
     ] = 300
     allow_open_network: Annotated[
         bool,
         Field(
-            description="Whether a sandbox that finds its network open at its start is handed out all the same, with "
+            description="Whether a sandbox that finds its network open at its start is handed out anyway, with "
             "NetworkIsolated False. Off, it never is."
         ),
     ] = False
 
     retention: Annotated[
-        float, Field(ge=0, description="Time that an expired or failed Sandbox stays, so that its caller is told why.")
+        float, Field(ge=0, description="Time that an expired or failed Sandbox is kept, so that its caller learns why.")
     ] = 600
     failed_pod_grace: Annotated[
-        float, Field(ge=0, description="Time that a failed pod stays, so that its log can be read.")
+        float, Field(ge=0, description="Time that a failed pod is kept, so that its log can be read.")
     ] = 30
     status_delay: Annotated[
         float,
         Field(
             ge=0,
-            description="Time in which a new Sandbox that only starts is not written to: its status would be "
+            description="Time in which the status of a new Sandbox that is only starting is not written: it would be "
             "overwritten at once, since a pod starts in two seconds.",
         ),
     ] = 5
@@ -140,15 +140,15 @@ class OperatorSettings(BaseSettings):
         float,
         Field(
             gt=0,
-            description="Time without a word of a watch after which it is opened anew: its connection may be dead and "
-            "nobody told. The API server says something about once a minute.",
+            description="Time without an event of a watch after which it is reopened: its connection may be dead "
+            "without notice. The API server sends something about once a minute.",
         ),
     ] = 70
     request_timeout: Annotated[float, Field(gt=0, description="Longest wait for one answer of the API server.")] = 30
 
-    lease_duration: Annotated[int, Field(ge=2, description="Time after which a silent active replica is replaced.")] = (
-        15
-    )
+    lease_duration: Annotated[
+        int, Field(ge=2, description="Time after which an active replica that does not renew is replaced.")
+    ] = 15
     lease_renew_deadline: Annotated[
         float, Field(gt=0, description="Time without renewal after which the active replica ends itself.")
     ] = 10
@@ -162,12 +162,12 @@ class OperatorSettings(BaseSettings):
 
     http_host: Annotated[str, Field(description="Address of /healthz, /readyz and /metrics.")] = "0.0.0.0"
     http_port: Annotated[int, Field(ge=0, le=65535, description="Port of the same; 0 takes a free one.")] = 8081
-    log_format: Annotated[Literal["console", "json"], Field(description="Lines for people or for machines.")] = (
+    log_format: Annotated[Literal["console", "json"], Field(description="Log lines for people or for machines.")] = (
         "console"
     )
-    log_level: Annotated[Literal["DEBUG", "INFO", "WARNING", "ERROR"], Field(description="Least level logged.")] = (
-        "INFO"
-    )
+    log_level: Annotated[
+        Literal["DEBUG", "INFO", "WARNING", "ERROR"], Field(description="Lowest level that is logged.")
+    ] = "INFO"
 
     @field_validator("namespaces", mode="before")
     @classmethod
@@ -179,7 +179,7 @@ class OperatorSettings(BaseSettings):
     def _named(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for name in value:
             if not is_dns_label(name):
-                raise ValueError(f"{name!r} is no name of a namespace; patterns are not supported")
+                raise ValueError(f"{name!r} is not a namespace name; patterns are not supported")
         return tuple(dict.fromkeys(value))
 
     @model_validator(mode="after")

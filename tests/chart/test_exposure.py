@@ -74,7 +74,7 @@ def test_ingress_has_no_annotations_but_those_of_the_values() -> None:
     }
 
 
-# T27
+@pytest.mark.promise("heartbeat")
 def test_ingress_of_the_example_lets_long_silent_streams_through() -> None:
     made = ingress(files=(EXAMPLES / "ingress.yaml",))
     annotations = made["metadata"]["annotations"]

@@ -17,6 +17,8 @@ from support.gateway.probes import SETTINGS, Box
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "obligation(id): the promise of a backend that the test is about")
     config.addinivalue_line("markers", "needs_userns: needs user namespaces, as local sandboxes do")
+    # Sandboxes of tests have the same libraries everywhere, whatever `sandpod setup` has made for the user.
+    os.environ["XDG_DATA_HOME"] = "/nonexistent"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -84,7 +84,7 @@ async def test_philschmids_images_are_those_of_templates_from_flags_and_environm
 
 
 async def test_gaiars_session_from_upload_to_close() -> None:
-    async with place("--compat.systems", "gaiar") as here:
+    async with place("--compat.systems", "gaiar", "--tools", '["sandboxes"]') as here:
         up = await here.call("sandbox_upload_file", filename="in.csv", content_base64=coded("a,b\n1,2\n"))
         session = up["session_id"]
         assert (up["path"], session[:5], len(session)) == ("/workspace/in.csv", "sess_", 17)
@@ -123,7 +123,7 @@ async def _get(url: str) -> tuple[int, bytes]:
 
 async def test_gaiars_refusals_have_codes_and_make_no_session() -> None:
     limits = ("--limits.upload-bytes", "2048", "--limits.code-bytes", "1024")
-    async with place("--compat.systems", "gaiar", *limits) as here:
+    async with place("--compat.systems", "gaiar", "--tools", '["sandboxes"]', *limits) as here:
         good = {"filename": "a.txt", "content_base64": coded("x")}
         for wrong, code in (
             ({"filename": "../etc/passwd"}, "invalid_path"),
@@ -151,7 +151,7 @@ async def test_gaiars_refusals_have_codes_and_make_no_session() -> None:
 
 async def test_gaiars_limits_of_time_output_and_sessions() -> None:
     limits = ("--limits.run-timeout", "8", "--limits.output-cap", "1024", "--local.max-sandboxes-per-owner", "1")
-    async with place("--compat.systems", "gaiar", *limits) as here:
+    async with place("--compat.systems", "gaiar", "--tools", '["sandboxes"]', *limits) as here:
         slow = {"code": "print('on', flush=True)\nwhile True: pass", "session_id": "s"}
         running = asyncio.create_task(here.call("sandbox_run_python", **slow))
         while not any(each["running"] for each in (await here.call("list_sandboxes"))["sandboxes"]):

@@ -107,3 +107,18 @@ async def test_workspace_comes_as_one_archive() -> None:
             file = tar.extractfile("d/big")
             assert file is not None
             assert hashlib.sha256(file.read()).hexdigest() == digest
+
+
+async def test_what_a_run_names_can_be_linked_moved_and_deleted_by_that_name() -> None:
+    code = "open('line\\nbreak.txt', 'w').write('1')\nopen(b'caf\\xe9.csv', 'w').write('2')"
+    async with serving("--backend", "local") as (url, _), Client(url) as mcp, httpx2.AsyncClient() as http:
+        left = (await call(mcp, "run_python_code", code=code))["artifacts"]
+        assert [artifact["path"] for artifact in left] == [r"caf\xe9.csv", r"line\x0abreak.txt"]
+        assert [(await http.get(artifact["url"])).text for artifact in left] == ["2", "1"]
+        for path in [artifact["path"] for artifact in left]:
+            assert (await call(mcp, "read_artifact", artifact=path))["path"] == path
+            await call(mcp, "move_file", source=path, destination=f"{path}2")
+            link = await call(mcp, "create_link", path=f"{path}2")
+            assert (await http.get(link["url"])).status_code == 200
+            await call(mcp, "delete_file", path=f"{path}2")
+        assert (await call(mcp, "list_files"))["entries"] == []

@@ -50,6 +50,7 @@ async def place(*flags: str, server: tuple[str, ...] = FLAGS) -> AsyncIterator[P
     "install_packages.packages.sha256",
     "list_packages",
     "list_packages.packages.source",
+    "get_sandbox.packages",
 )
 async def test_package_with_what_it_depends_on_is_there_for_runs_contexts_and_the_shell(
     server_flags: tuple[str, ...],
@@ -80,6 +81,8 @@ async def test_package_with_what_it_depends_on_is_there_for_runs_contexts_and_th
         # Compiled once, and not for each run.
         compiled = "ls ~/.local/lib/python3*/site-packages/greet/__pycache__"
         assert "__init__.cpython" in (await here.call("run_shell_command", command=compiled))["stdout"]
+        seen = await here.call("get_sandbox", sandbox=done["sandbox"])
+        assert (seen["packages"], bool(seen["image"])) == (["greet 1.2", "helper 1.0"], True)
         listed = {package["name"]: package for package in (await here.call("list_packages"))["packages"]}
         assert (listed["greet"]["source"], listed["greet"]["sha256"]) == ("installed", found["greet"]["sha256"])
         assert {package["sha256"] for package in listed.values() if package["source"] == "image"} == {None}
@@ -215,16 +218,21 @@ async def test_package_for_which_there_is_no_room_leaves_nothing_and_says_so() -
         here.index.add("greet", "1.0", content=content)
         failed = await here.install("greet")
         assert (failed["status"], failed["error"]) == ("failed", "quota_exceeded")
+        assert (failed["cause"], "/tmp" in failed["message"]) == ("greet needs 6 MiB, and 3 MiB are free", True)
         assert (await here.python("import greet"))["outcome"] == "error"
+        left = "find ~/.local -type f ! -name .lock"
+        assert (await here.call("run_shell_command", command=left)).get("stdout", "") == ""
         here.index.add("small", "1.0")
         assert (await here.install("small"))["status"] == "success"
 
 
-async def test_nothing_of_a_package_is_run_in_the_gateway_and_its_files_stay_where_they_belong() -> None:
+@pytest.mark.parametrize("path", ["../../../../../workspace/out.txt", "/workspace/out.txt"])
+async def test_package_with_files_outside_of_its_folder_is_refused(path: str) -> None:
     async with place() as here:
-        content = wheel("greet", "1.0", files={"../../../../../workspace/out.txt": "1", "/workspace/abs.txt": "1"})
-        here.index.add("greet", "1.0", content=content)
-        assert (await here.install("greet"))["status"] == "success"
+        here.index.add("greet", "1.0", content=wheel("greet", "1.0", files={path: "1"}))
+        failed = await here.install("greet")
+        assert (failed["error"], failed["next"]) == ("execution_failed", "Ask for another version of it.")
+        assert (await here.python("import greet"))["outcome"] == "error"
         assert (await here.call("list_files"))["entries"] == []
 
 

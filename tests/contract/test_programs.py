@@ -54,7 +54,8 @@ class Caller:
         """Close all streams at the next frame to their sandboxes, which arrives there or does not."""
         for slot in self.gateway._sandboxes._slots.values():
             assert slot.connection is not None
-            slot.connection._stream = _Cut(slot.connection._stream, arrives=arrives)
+            writer = slot.connection._writer
+            writer._stream = _Cut(writer._stream, arrives=arrives)
 
 
 class _Cut:

@@ -4,16 +4,12 @@ What other tests see by the way is not tried again here.
 """
 
 import asyncio
-import base64
-import hashlib
-import json
 import re
 import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import httpx2
 import pytest
 import pytest_asyncio
 from fastmcp import Client
@@ -127,7 +123,7 @@ async def test_long_output_is_told_with_head_tail_and_size_of_its_own(caller: Ca
     "list_runs.runs.outcome",
     "list_contexts.contexts.state",
 )
-async def test_reading_goes_on_at_its_cursor_and_its_result_tells_what_it_leaves_out(caller: Caller) -> None:
+async def test_reading_goes_on_at_its_cursor_and_its_result_has_all_of_the_output(caller: Caller) -> None:
     code = f"import sys\nsys.stderr.write('e')\nsys.stderr.flush()\n{WAIT_FOR.format('go')}print('late')"
     begun = await caller.call("start_run", code=code, context="told")
     first = await caller.call("read_run", run_id=begun["run_id"], wait=20)
@@ -142,14 +138,67 @@ async def test_reading_goes_on_at_its_cursor_and_its_result_tells_what_it_leaves
         last = await caller.call("read_run", run_id=begun["run_id"], cursor=first["cursor"], wait=20)
     result = last["result"]
     assert (last["stdout"], last["stderr"], last["state"]) == ("late\n", "", "ended")
-    assert (result["stdout"], result["stderr"], result["outcome"]) == (last["stdout"], last["stderr"], "ok")
-    assert (result["stdout_truncated"], result["stderr_truncated"], result["stderr_bytes"]) == (False, True, 1)
+    assert (result["stdout"], result["stderr"], result["outcome"]) == ("late\n", "e", "ok")
+    assert (result["stdout_truncated"], result["stderr_truncated"], result["stderr_bytes"]) == (False, False, 1)
     assert (result["context"], result["context_state"]) == ("told", "kept")
     [listed] = [run for run in (await caller.call("list_runs"))["runs"] if run["run_id"] == begun["run_id"]]
     assert (listed["state"], listed["outcome"]) == ("ended", "ok")
 
 
-@pytest.mark.claim("read_run.dropped_bytes")
+@pytest.mark.claim("read_run(until)", "read_run(max_output)", "read_run.result", "read_run.stdout")
+async def test_reading_until_the_end_gives_all_that_was_written_and_cuts_its_middle(caller: Caller) -> None:
+    code = f"for epoch in range(8): print('epoch', epoch, flush=True)\n{WAIT_FOR.format('end')}print('done')"
+    begun = await caller.call("start_run", code=code)
+    epochs = "".join(f"epoch {epoch}\n" for epoch in range(8))
+    some = await caller.call("read_run", run_id=begun["run_id"], wait=20)
+    while some["cursor"] < len(epochs):
+        some = await caller.call("read_run", run_id=begun["run_id"], wait=20)
+    none = await caller.call("read_run", run_id=begun["run_id"], cursor=some["cursor"], until="end", wait=0.5)
+    assert (none["stdout"], none["state"], none["result"]) == ("", "running", None)
+    waiting = asyncio.create_task(
+        caller.call("read_run", run_id=begun["run_id"], cursor=some["cursor"], until="end", wait=60)
+    )
+    await caller.call("write_file", path="end", text="")
+    last = await waiting
+    assert (last["stdout"], last["result"]["stdout"]) == ("done\n", f"{epochs}done\n")
+    assert not last["result"]["stdout_truncated"]
+    whole = await caller.call("read_run", run_id=begun["run_id"], until="end")
+    assert whole["stdout"] == whole["result"]["stdout"] == last["result"]["stdout"]
+
+
+@pytest.mark.claim("read_run(until)", "read_run(max_output)")
+async def test_long_output_of_a_run_is_cut_at_its_end_and_read_on_by_parts(caller: Caller) -> None:
+    code = f"import sys\nfor number in range(40_000): print(f'{{number:0{LINE - 1}}}')\nsys.stderr.write('short')"
+    begun = await caller.call("start_run", code=code)
+    last = await caller.call("read_run", run_id=begun["run_id"], until="end", wait=60, max_output=2000)
+    result = last["result"]
+    for told in (last, result):
+        assert told["stdout"].startswith(lines(0, 900))
+        assert told["stdout"].endswith(lines(40_000 * LINE - 900, 900))
+        assert (len(told["stdout"]) < 2100, told["stderr"]) == (True, "short")
+    assert (result["stdout_truncated"], result["stderr_truncated"]) == (True, False)
+    assert f'read_run(run_id="{begun["run_id"]}")' in result["hint"]
+    part = await caller.call("read_run", run_id=begun["run_id"], max_output=2000)
+    assert (part["stdout"], part["state"], part["result"]) == (lines(0, 2000), "ended", None)
+    more = await caller.call("read_run", run_id=begun["run_id"], cursor=part["cursor"])
+    assert more["stdout"] == lines(2000, 24_000)
+
+
+async def test_pieces_of_both_streams_by_turns_are_all_read(caller: Caller) -> None:
+    code = "import sys\nfor _ in range(3000):\n    for f in (sys.stdout, sys.stderr): f.write('x'); f.flush()"
+    begun = await caller.call("start_run", code=code)
+    last = await caller.call("read_run", run_id=begun["run_id"], until="end", wait=60)
+    assert (last["stdout"], last["stderr"]) == ("x" * 3000, "x" * 3000)
+    cursor, read = 0, dict.fromkeys(("stdout", "stderr"), "")
+    while True:
+        part = await caller.call("read_run", run_id=begun["run_id"], cursor=cursor)
+        cursor, read = part["cursor"], {name: text + part[name] for name, text in read.items()}
+        if part["result"] is not None:
+            break
+    assert read == {"stdout": "x" * 3000, "stderr": "x" * 3000}
+
+
+@pytest.mark.claim("read_run.dropped_bytes", "stop_run")
 async def test_output_that_is_no_longer_kept_is_counted_and_the_end_of_a_stopped_run_is_told(caller: Caller) -> None:
     size = 24 * 2**20
     own = (await caller.call("create_sandbox"))["sandbox"]  # what is kept of so much takes room in the workspace
@@ -165,6 +214,7 @@ async def test_output_that_is_no_longer_kept_is_counted_and_the_end_of_a_stopped
         pass
     stopped = await caller.call("stop_run", run_id=begun["run_id"])
     assert stopped["stdout"].endswith(lines(size - LINE, LINE))
+    assert stopped["result"]["stdout"].endswith(lines(size - LINE, LINE))
     assert (stopped["result"]["outcome"], stopped["result"]["stdout_truncated"]) == ("cancelled", True)
     assert stopped["result"]["stdout_bytes"] == size
     await caller.call("close_sandbox", sandbox=own)
@@ -307,116 +357,3 @@ async def test_runs_that_calls_wait_for_are_counted_and_the_others_are_listed(ca
     assert (await waiting)["outcome"] == "ok"
     assert await running() == 0
     await caller.call("close_sandbox", sandbox=handle, force=True)
-
-
-@pytest.mark.claim(
-    "run_python_code.artifacts.path",
-    "run_python_code.artifacts.mime_type",
-    "list_files.entries.kind",
-    "list_files.entries.modified_at",
-    "list_files.truncated",
-)
-async def test_files_are_told_by_what_they_are(caller: Caller) -> None:
-    code = "import os\nos.makedirs('kinds/d')\nos.mkfifo('kinds/o')\nos.symlink('d', 'kinds/s')\n"
-    await caller.python(f"{code}open('kinds/t.csv', 'w').write('a,b')\nos.utime('kinds/t.csv', (0, 1_000_000_000))")
-    entries = {entry.pop("path"): entry for entry in (await caller.call("list_files", path="kinds"))["entries"]}
-    assert {path: entry["kind"] for path, entry in entries.items()} == {
-        "kinds/d": "directory",
-        "kinds/o": "other",
-        "kinds/s": "symlink",
-        "kinds/t.csv": "file",
-    }
-    known = {"kind": "file", "size": 3, "modified_at": "2001-09-09T01:46:40Z", "mime_type": "text/csv"}
-    assert entries["kinds/t.csv"] == known
-    seen = await caller.call("stat_file", path="/workspace/kinds/./t.csv")
-    assert seen == {**known, "path": "kinds/t.csv", "sandbox": seen["sandbox"]}
-    await caller.python("for i in range(1200): open('kinds/' + 'n' * 240 + str(i), 'w')")
-    long = await caller.call("list_files", path="kinds", limit=2000)
-    assert (len(long["entries"]) < 1200, long["truncated"]) == (True, True), "not as many as were asked for"
-    await caller.call("delete_file", path="kinds", recursive=True)
-
-
-@pytest.mark.claim(
-    "read_file.encoding",
-    "read_file.offset",
-    "read_file.bytes",
-    "read_file.size",
-    "read_file.truncated",
-    "write_file.sha256",
-    "upload_file.size",
-    "upload_file.sha256",
-    "upload_file.url",
-    "upload_file.expires_at",
-)
-async def test_content_is_told_with_its_place_sizes_and_hash(caller: Caller) -> None:
-    data = "h\u00e9llo".encode()
-    written = await caller.call("write_file", path="content.txt", text="h\u00e9llo")
-    uploaded = await caller.call("upload_file", filename="u.txt", text="h\u00e9llo", overwrite=True)
-    for told in (written, uploaded):
-        assert (told["size"], told["sha256"]) == (6, hashlib.sha256(data).hexdigest())
-    assert (uploaded["url"], uploaded["expires_at"]) == (None, None)
-    for offset, limit, content, count, truncated in ((0, 3, "h\u00e9", 3, True), (3, 9, "llo", 3, False)):
-        read = await caller.call("read_file", path="content.txt", offset=offset, limit=limit)
-        assert (read["content"], read["offset"], read["bytes"]) == (content, offset, count)
-        assert (read["size"], read["truncated"], read["encoding"]) == (6, truncated, "utf-8")
-
-
-@pytest.mark.claim("move_file.source", "move_file.destination")
-@pytest.mark.parametrize("root", ["", "/workspace/", "./x/../"])
-async def test_paths_are_told_relative_to_the_workspace_however_they_are_given(caller: Caller, root: str) -> None:
-    assert (await caller.call("make_directory", path=f"{root}rel"))["path"] == "rel"
-    assert (await caller.call("upload_file", filename="a.txt", text="1", path=f"{root}rel"))["path"] == "rel/a.txt"
-    assert (await caller.call("upload_file", filename="b.txt", path=f"{root}rel"))["path"] == "rel/b.txt"
-    moved = await caller.call("move_file", source=f"{root}rel/a.txt", destination=f"{root}rel/c.txt")
-    assert (moved["source"], moved["destination"]) == ("rel/a.txt", "rel/c.txt")
-    assert (await caller.call("stat_file", path="rel/c.txt"))["path"] == "rel/c.txt"
-    link = await caller.call("create_link", path=f"{root}rel/c.txt")
-    read = await caller.call("read_artifact", artifact=f"{root}rel/c.txt")
-    assert (link["path"], read["path"]) == ("rel/c.txt", "rel/c.txt")
-    async with httpx2.AsyncClient() as http:
-        for url in (link["url"], read["url"]):
-            assert (await http.get(url)).text == "1"
-    assert (await caller.call("delete_file", path=f"{root}rel", recursive=True))["path"] == "rel"
-
-
-@pytest.mark.claim("create_link.method", "create_link.url", "create_link.expires_at", "fetch_workspace.url")
-async def test_links_tell_what_they_allow_and_until_when(caller: Caller) -> None:
-    before = datetime.now(UTC)
-    get = await caller.call("create_link", path="l.txt", expires=600)
-    put = await caller.call("create_link", path="l.txt", method="put", expires=600)
-    whole, upload = await caller.call("fetch_workspace"), await caller.call("upload_file", filename="l.txt")
-    after = datetime.now(UTC)
-    assert (get["method"], put["method"]) == ("get", "put")
-    for told in (get, put):
-        assert before - STEP <= moment(told["expires_at"]) - timedelta(seconds=600) <= after
-    assert min(moment(whole["expires_at"]), moment(upload["expires_at"])) > after
-    async with httpx2.AsyncClient() as http:
-        assert (await http.put(get["url"], content=b"1")).status_code == 403
-        for told in (put, upload):
-            assert (await http.put(told["url"], content=b"2")).is_success
-        assert (await http.get(get["url"])).content == b"2"
-        assert (await http.get(whole["url"])).content.startswith(b"\x1f\x8b")
-
-
-@pytest.mark.claim("run_python_code.artifacts.url", "read_artifact.content", "read_artifact.truncated")
-async def test_artifact_tells_whether_it_goes_on_and_how_the_rest_is_had(caller: Caller) -> None:
-    text = lines(0, 200_000)
-    code = f"open('long.txt', 'w').write(''.join(f'{{i:0{LINE - 1}}}\\n' for i in range({200_000 // LINE})))"
-    assert (await caller.python(code))["outcome"] == "ok"
-    read = await caller.call("read_artifact", artifact="long.txt")
-    assert (read["encoding"], read["truncated"], read["mime_type"], read["size"]) == (
-        "utf-8",
-        True,
-        "text/plain",
-        200_000,
-    )
-    start = len(read["content"])
-    assert read["content"] == text[:start]
-    rest = await caller.call("read_file", path=read["path"], offset=start)
-    assert (rest["content"], rest["truncated"]) == (text[start:], False)
-    async with httpx2.AsyncClient() as http:
-        assert (await http.get(read["url"])).text == text
-        head, claims, signature = read["url"].rpartition("=")[2].split(".")
-        assert json.loads(base64.urlsafe_b64decode(f"{claims}==="))["exp"] > time.time()
-        spoilt = f"{head}.{claims}.{signature[::-1]}"
-        assert (await http.get(read["url"].replace(f"{head}.{claims}.{signature}", spoilt))).status_code == 403

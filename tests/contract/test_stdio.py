@@ -2,13 +2,16 @@
 
 import asyncio
 import contextlib
+import io
 import json
 import os
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from fastmcp import Client
 from fastmcp.client.transports import StdioTransport
@@ -60,7 +63,7 @@ async def test_every_line_of_standard_output_is_a_message_whatever_goes_wrong(er
         ("read_file", {"path": "../../etc/passwd"}, "invalid_path"),
         ("get_sandbox", {"sandbox": "none"}, "session_not_found"),
         ("create_sandbox", {"template": "none"}, "invalid_argument"),
-        ("create_link", {"path": "a"}, "invalid_argument"),
+        ("create_link", {"path": "../a"}, "invalid_path"),
     ]
     async with Client(StdioTransport("bash", ["-c", RECORDED, str(said)]), mode=era) as client:
         for tool, arguments, expected in calls:
@@ -76,6 +79,44 @@ async def test_every_line_of_standard_output_is_a_message_whatever_goes_wrong(er
     for line in lines:
         assert json.loads(line)["jsonrpc"] == "2.0"
     assert " WARNING " in said.with_suffix(".err").read_text(encoding="utf-8"), "logs go to standard error"
+
+
+async def test_files_pass_by_links_that_this_machine_alone_reaches() -> None:
+    flags = ["stdio", "--local.warm", "0", "--links.in-content"]
+    transport = StdioTransport(PROGRAM, flags, keep_alive=False)
+    async with Client(transport) as client, httpx2.AsyncClient() as http:
+
+        async def call(tool: str, **arguments: Any) -> dict[str, Any]:
+            content = (await client.call_tool(tool, arguments)).structured_content
+            assert isinstance(content, dict)
+            return content
+
+        put = await call("upload_file", filename="in.bin")
+        assert put["url"].startswith("http://127.0.0.1:")
+        assert (await http.put(put["url"], content=b"\0\1")).status_code == 201
+        answer = await client.call_tool("run_shell_command", {"command": "cp in.bin out.bin"})
+        assert [block.type for block in answer.content] == ["text", "resource_link"]
+        assert answer.structured_content is not None
+        [artifact] = answer.structured_content["artifacts"]
+        assert (await http.get(artifact["url"])).content == b"\0\1"
+        archive = await http.get((await call("fetch_workspace"))["url"])
+        with tarfile.open(fileobj=io.BytesIO(archive.content)) as tar:
+            assert tar.getnames() == ["in.bin", "out.bin"]
+        rebound = await http.get(artifact["url"], headers={"Host": "rebound.example"})
+        assert (rebound.status_code, rebound.content) == (400, b"Invalid host header")
+    with pytest.raises(httpx2.ConnectError):
+        httpx2.get(artifact["url"])
+
+
+async def test_links_can_be_left_out() -> None:
+    flags = ["stdio", "--local.warm", "0", "--no-links.loopback"]
+    async with Client(StdioTransport(PROGRAM, flags)) as client:
+        answer = await client.call_tool("create_link", {"path": "a", "method": "put"}, raise_on_error=False)
+        assert answer.structured_content is not None
+        assert answer.structured_content["error"] == "invalid_argument"
+        run = await client.call_tool("run_shell_command", {"command": "echo > a"})
+        assert run.structured_content is not None
+        assert [artifact["url"] for artifact in run.structured_content["artifacts"]] == [None]
 
 
 async def test_broken_input_is_no_end_and_no_stray_output() -> None:

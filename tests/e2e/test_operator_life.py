@@ -46,7 +46,7 @@ async def test_sandbox_becomes_ready_and_describe_tells_its_story(objects: Objec
 
     async def told() -> str:
         text = await objects.cluster.kubectl("describe", "sbx", "good", "-n", objects.namespace)
-        return text if "PodCreated" in text and "takes runs on" in text else ""
+        return text if "PodCreated" in text and "accepts runs on" in text else ""
 
     await until("the story in describe", told, within=60)
     pod = await objects.cluster.pod_of("good")

@@ -82,9 +82,9 @@ async def test_logs_are_the_runners(cluster: Cluster, sandbox: str) -> None:
     ("words", "said"),
     [
         (("logs", "no-such"), '"no-such" not found'),
-        (("run", "-t", "no-such-one", "-c", "1", "--timeout", "1s"), "It is not ready. There is no SandboxTemplate"),
+        (("run", "-t", "no-such-one", "-c", "1", "--timeout", "1s"), "It is not ready. SandboxTemplate"),
         (("run", "-f", "/no/such/file", "x"), "can't be read"),
-        (("extend", "no-such", "1w"), "write 90s, 30m, 2h or 1d"),
+        (("extend", "no-such", "1w"), "use 90s, 30m, 2h or 1d"),
         (("run", "-c", "1"), "required"),
     ],
 )

@@ -50,7 +50,7 @@ async def test_idle_sandbox_loses_its_pod_keeps_its_files_and_goes_whole(objects
 
     async def told() -> str:
         text = await objects.cluster.kubectl("describe", "sbx", "kept", "-n", objects.namespace)
-        return text if "Not used for 1 s" in text and "Resumed" in text else ""
+        return text if "Idle for 1 s" in text and "Resumed" in text else ""
 
     await until("the story in describe", told, within=60)
     [claim] = await objects.cluster.items("pvc")

@@ -62,6 +62,8 @@ class FakeLauncher:
         cells: All that were made, oldest first.
     """
 
+    image = None
+
     def __init__(self, sleep: Sleep) -> None:
         self.refusal: SandpodError | None = None
         self.gate = asyncio.Event()

@@ -5,9 +5,7 @@ Each command imports only what it needs: `attach` starts with every stream. Noth
 
 import sys
 
-_USAGE = (
-    "usage: sandpod_runner [serve [--listen-fd N | --stream-fd N] | attach | run LANGUAGE [ARG...] | ready | kernel]\n"
-)
+_USAGE = "usage: sandpod_runner [serve [--listen-fd N] | attach | run LANGUAGE [ARG...] | ready | kernel]\n"
 _WRONG_USE = 2
 
 
@@ -20,8 +18,8 @@ def main(argv: list[str]) -> int:
     match argv:
         case [] | ["serve"]:
             return _serve()
-        case ["serve", "--listen-fd" | "--stream-fd" as kind, number] if number.isdecimal():
-            return _serve(**{kind[2:].replace("-", "_"): int(number)})
+        case ["serve", "--listen-fd", number] if number.isdecimal():
+            return _serve(int(number))
         case ["attach" | "ready" as command]:
             from sandpod_runner.server import attach  # noqa: PLC0415 - see the module's first lines
 
@@ -38,12 +36,12 @@ def main(argv: list[str]) -> int:
     return _WRONG_USE
 
 
-def _serve(*, listen_fd: int | None = None, stream_fd: int | None = None) -> int:
+def _serve(listen_fd: int | None = None) -> int:
     # The event loop takes TLS along where it finds it. Nothing here speaks it, and it is over a megabyte.
     sys.modules.setdefault("ssl", None)  # type: ignore[arg-type]  # the documented way to say that there is none
-    from sandpod_runner.serve import Entrance, serve  # noqa: PLC0415 - as above
+    from sandpod_runner.serve import serve  # noqa: PLC0415 - as above
 
-    return serve(Entrance(listen_fd=listen_fd, stream_fd=stream_fd))
+    return serve(listen_fd)
 
 
 if __name__ == "__main__":

@@ -13,19 +13,20 @@ import socket
 import struct
 import sys
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from sandpod_runner import sigterm
 from sandpod_runner.files.artifacts import Artifacts
+from sandpod_runner.files.disk import find_disk_watch
 from sandpod_runner.files.server import Storage
 from sandpod_runner.files.workspace import Workspace
 from sandpod_runner.ipc import process_tree, syscalls
 from sandpod_runner.ipc.jobs import Job
 from sandpod_runner.limits import network_probe
 from sandpod_runner.limits.connect_broker import Connects
-from sandpod_runner.limits.disk import find_disk_watch
 from sandpod_runner.limits.memory import find_watch
+from sandpod_runner.limits.threads import in_thread, start_threads
 from sandpod_runner.processes import environment
 from sandpod_runner.processes.languages import Languages, find_languages, find_python
 from sandpod_runner.processes.launcher import Launcher
@@ -35,6 +36,7 @@ from sandpod_runner.runs import commands
 from sandpod_runner.runs.code_folder import CodeFolder
 from sandpod_runner.runs.context import Contexts
 from sandpod_runner.runs.registry import Runs
+from sandpod_runner.runs.request import MAX_TIMEOUT, RunLimits
 from sandpod_runner.runs.run import Toolbox
 from sandpod_runner.server.connection import Connection, Service
 from sandpod_runner.server.stdio import join
@@ -44,52 +46,48 @@ logger = logging.getLogger(__name__)
 
 NOT_ISOLATED: Final = 78
 TERMINATED: Final = 128 + signal.SIGTERM
-"""As a shell tells it. After a 0 the kubelet calls the pod Succeeded, and drops that it evicted it, and for what."""
+"""As a shell reports it. After a 0 the kubelet calls the pod Succeeded, and drops that it evicted it, and for what."""
 _CONFIG: Final = 2
 _TERMINATION_LOG: Final = "/dev/termination-log"
 _PEER: Final = struct.Struct("=iII")
 
 
-@dataclass(frozen=True, slots=True)
-class Entrance:
-    """Where streams come from: the named socket, one listening descriptor, or one stream that is the only one."""
+def serve(listen_fd: int | None) -> int:
+    """Serve until SIGTERM, and return the exit code.
 
-    listen_fd: int | None = None
-    stream_fd: int | None = None
-
-
-def serve(entrance: Entrance) -> int:
-    """Serve until SIGTERM, or until the one stream ends. Returns the exit code."""
+    Args:
+        listen_fd: An inherited socket that streams come from; None for the named one.
+    """
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="sandpod-runner: %(message)s")
     try:
         settings = read_settings(os.environ)
     except SettingsError as error:
         sys.stderr.write(f"{error}.\n")
         return _CONFIG
-    protect(entrance)
+    protect(listen_fd)
     syscalls.share_heap()
-    code = asyncio.run(_serve(settings, entrance))
+    code = asyncio.run(_serve(settings, listen_fd))
     sys.stderr.flush()
     # Threads that wait for a disk must not keep a sandbox that has ended.
     os._exit(code)
 
 
-def protect(entrance: Entrance) -> None:
+def protect(listen_fd: int | None) -> None:
     """Keep programs away from this process, and make it the one that all orphans come to."""
     syscalls.set_readable(False)
     if os.getpid() != 1:
         syscalls.adopt_orphans()
-    keep = {entrance.listen_fd, entrance.stream_fd}
     for name in os.listdir("/proc/self/fd"):
-        if int(name) > 2 or int(name) in keep:  # noqa: PLR2004 - the standard streams stay as they are
+        if int(name) > 2 or int(name) == listen_fd:  # noqa: PLR2004 - the standard streams stay as they are
             with contextlib.suppress(OSError):
                 os.set_inheritable(int(name), False)
 
 
-async def _serve(settings: Settings, entrance: Entrance) -> int:
+async def _serve(settings: Settings, listen_fd: int | None) -> int:
     loop = asyncio.get_running_loop()
     ending = asyncio.Event()
     sigterm.watch_term(loop, ending.set)
+    start_threads()
     tmp = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - the sandbox's own
     env = environment.build_environment(os.environ, tmp=tmp, cpus=environment.count_cpus())
     environment.prepare_home(env, settings.skeleton)
@@ -98,10 +96,10 @@ async def _serve(settings: Settings, entrance: Entrance) -> int:
     launcher = Launcher(env, settings.preimport, python.program, connects)
     opened: asyncio.Task[str] | None = None
     try:
-        if entrance == Entrance():
+        if listen_fd is None:
             # One that may serve with an open network need not wait until it is closed.
             patience = 0.0 if settings.allow_open_network else network_probe.PATIENCE
-            reached = await asyncio.to_thread(network_probe.find_lasting_open, settings.probes, patience)
+            reached = await in_thread(partial(network_probe.find_lasting_open, settings.probes, patience))
             if reached is not None and not _tolerate(reached, settings):
                 return NOT_ISOLATED
             if settings.probe_interval is not None and settings.probes and not settings.allow_open_network:
@@ -111,14 +109,14 @@ async def _serve(settings: Settings, entrance: Entrance) -> int:
         stop = loop.create_task(ending.wait())
         await asyncio.wait({warm, stop}, return_when=asyncio.FIRST_COMPLETED)
         service = _compose(settings, launcher, find_languages(python, settings.languages, env), tmp)
-        await _listen(service, entrance, ending)
+        await _listen(service, listen_fd, ending)
         await service.runs.close()
         if opened is not None and opened.done():
             _tolerate(opened.result(), settings)
             return NOT_ISOLATED
     finally:
         await launcher.close()
-    return TERMINATED if entrance.stream_fd is None else 0
+    return TERMINATED
 
 
 def _tolerate(reached: str, settings: Settings) -> bool:
@@ -136,43 +134,36 @@ def _compose(settings: Settings, launcher: Launcher, languages: Languages, tmp: 
     disk = find_disk_watch(workspace.root, settings.workspace_bytes, settings.in_memory)
     base = Job(env=launcher.env, rlimits=settings.rlimits(on_disk=disk is not None))
     node = NodePool(launcher, languages.node, base) if languages.node else None
-    if node is not None and settings.prenode:
-        node.prepare()
     folders = (workspace.root, tmp, "/dev/shm")  # noqa: S108 - a name of the system's
     memory = find_watch(settings.memory_limit, folders, settings.in_memory)
     artifacts = Artifacts(workspace.root)
     contexts = Contexts(launcher, base, commands.context_commands(languages))
     code = CodeFolder(tmp, languages.commands)
+    limits = RunLimits(settings.run_timeout or MAX_TIMEOUT, settings.output_bytes or sys.maxsize)
     toolbox = Toolbox(launcher, languages, node, contexts, code, base, memory, disk, artifacts)
     return Service(
-        runs=Runs(toolbox, workspace),
+        runs=Runs(toolbox, workspace, limits=limits),
         storage=Storage(workspace, disk, artifacts),
         languages=dict(languages.versions),
         memory_limit=memory.limit if memory else None,
     )
 
 
-async def _listen(service: Service, entrance: Entrance, ending: asyncio.Event) -> None:
+async def _listen(service: Service, listen_fd: int | None, ending: asyncio.Event) -> None:
     """Serve streams until it is time to end."""
     loop = asyncio.get_running_loop()
-    streams: set[Connection] = set()
 
     def connect() -> Connection:
-        connection = Connection(service, gone)
-        streams.add(connection)
-        return connection
+        return Connection(service)
 
-    def gone(connection: Connection) -> None:
-        streams.discard(connection)
-        if entrance.stream_fd is not None:
-            ending.set()
-
-    if entrance.stream_fd is not None:
-        await loop.connect_accepted_socket(connect, socket.socket(fileno=entrance.stream_fd))
-        await ending.wait()
-        return
-    listener = _listener(entrance)
-    if entrance.listen_fd is None:
+    if listen_fd is None:
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.bind(messages.SOCKET)
+        listener.listen(16)
+    else:
+        listener = socket.socket(fileno=listen_fd)
+    listener.setblocking(False)
+    if listen_fd is None:
         accepting = loop.create_task(_accept(listener, lambda sock: join(sock, connect)))
     else:
         accepting = loop.create_task(_accept(listener, lambda sock: loop.connect_accepted_socket(connect, sock)))
@@ -180,17 +171,6 @@ async def _listen(service: Service, entrance: Entrance, ending: asyncio.Event) -
     await ending.wait()
     accepting.cancel()
     listener.close()
-
-
-def _listener(entrance: Entrance) -> socket.socket:
-    if entrance.listen_fd is not None:
-        listener = socket.socket(fileno=entrance.listen_fd)
-    else:
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        listener.bind(messages.SOCKET)
-        listener.listen(16)
-    listener.setblocking(False)
-    return listener
 
 
 async def _accept(listener: socket.socket, welcome: Callable[[socket.socket], Coroutine[Any, Any, object]]) -> None:
@@ -212,7 +192,7 @@ async def _accept(listener: socket.socket, welcome: Callable[[socket.socket], Co
 
 
 def is_own_program(sock: socket.socket) -> bool:
-    """Tell whether a program of the sandbox is at the other end.
+    """Return whether a program of the sandbox is at the other end.
 
     It could start runs that outlive its own. The gateway's `attach` comes from outside, so it does not descend from
     the runner, which everything inside does.

@@ -23,6 +23,8 @@ class Settings:
         memory_limit: SANDPOD_MEMORY_LIMIT, where no cgroup says it: the local backend.
         processes: SANDPOD_PROCESSES, of the user in all.
         open_files: SANDPOD_OPEN_FILES, of one process.
+        run_timeout: SANDPOD_RUN_TIMEOUT, seconds that a run takes at most, whatever it asks for.
+        output_bytes: SANDPOD_OUTPUT_BYTES, what a run may write at most, whatever it asks for.
         workspace_bytes: SANDPOD_WORKSPACE_BYTES, what the folder holds at most; on a disk no file may be larger.
         in_memory: SANDPOD_IN_MEMORY, folders by comma whose files take the sandbox's memory; mounts may not show it.
         preimport: SANDPOD_PREIMPORT, Python modules by comma, imported once so that runs need not.
@@ -30,8 +32,6 @@ class Settings:
         probe_interval: SANDPOD_PROBE_INTERVAL, seconds between two later looks whether they are; None is never.
         allow_open_network: SANDPOD_ALLOW_OPEN_NETWORK=1, serve even where they are.
         closed_network: SANDPOD_CLOSED_NETWORK=1, programs have no network: what they want of one is refused at once.
-        prenode: SANDPOD_PRENODE=1, keep a Node process ready before the first JavaScript run. Without it one is
-            kept from that run on: it takes about 40 MB, more than the whole idle runner.
         python: SANDPOD_PYTHON, what the image's own Python is called, where the runner has one for itself.
         languages: SANDPOD_LANGUAGES, the template's languages as JSON.
         skeleton: SANDPOD_SKELETON, a folder whose files are linked into the programs' home at the start.
@@ -41,6 +41,8 @@ class Settings:
     memory_limit: int | None = None
     processes: int | None = None
     open_files: int | None = None
+    run_timeout: int | None = None
+    output_bytes: int | None = None
     workspace_bytes: int | None = None
     in_memory: tuple[str, ...] = ()
     preimport: tuple[str, ...] = ()
@@ -48,7 +50,6 @@ class Settings:
     probe_interval: int | None = None
     allow_open_network: bool = False
     closed_network: bool = False
-    prenode: bool = False
     python: str | None = None
     languages: tuple[CommandLanguage, ...] = ()
     skeleton: str | None = None
@@ -79,6 +80,8 @@ def read_settings(env: Mapping[str, str]) -> Settings:
         memory_limit=_number(env, "SANDPOD_MEMORY_LIMIT"),
         processes=_number(env, "SANDPOD_PROCESSES"),
         open_files=_number(env, "SANDPOD_OPEN_FILES"),
+        run_timeout=_number(env, "SANDPOD_RUN_TIMEOUT"),
+        output_bytes=_number(env, "SANDPOD_OUTPUT_BYTES"),
         workspace_bytes=_number(env, "SANDPOD_WORKSPACE_BYTES"),
         in_memory=_words(env, "SANDPOD_IN_MEMORY"),
         preimport=_words(env, "SANDPOD_PREIMPORT"),
@@ -86,7 +89,6 @@ def read_settings(env: Mapping[str, str]) -> Settings:
         probe_interval=_number(env, "SANDPOD_PROBE_INTERVAL"),
         allow_open_network=env.get("SANDPOD_ALLOW_OPEN_NETWORK") == "1",
         closed_network=env.get("SANDPOD_CLOSED_NETWORK") == "1",
-        prenode=env.get("SANDPOD_PRENODE") == "1",
         python=env.get("SANDPOD_PYTHON") or None,
         languages=_languages(env.get("SANDPOD_LANGUAGES", "")),
         skeleton=env.get("SANDPOD_SKELETON") or None,

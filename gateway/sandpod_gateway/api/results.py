@@ -85,7 +85,11 @@ class SandboxInfo(ResultModel):
     reason: Annotated[str | None, Field(description="Why it is not ready.")] = None
     message: Annotated[str | None, Field(description="Why, in a sentence.")] = None
     template: Annotated[str, Field(description="The template it was made from.")]
-    image: Annotated[str | None, Field(description="The container image, where there is one.")] = None
+    image: Annotated[str | None, Field(description="The container image, or the local Python.")] = None
+    packages: Annotated[
+        list[str],
+        Field(description="Added packages with versions, of get_sandbox; a restarted server knows only later ones."),
+    ] = []
     network: Annotated[str, Field(description="Its network profile; none means no network at all.")] = "none"
     created_at: Annotated[str, Field(description="When it was claimed.")]
     last_activity_at: Annotated[str | None, Field(description="When it was last used.")] = None

@@ -94,14 +94,14 @@ class RunOutput(ResultModel):
     run_id: str
     sandbox: str
     state: Annotated[Literal["running", "ended"], Field(description="Whether it still runs.")]
-    stdout: Annotated[str, Field(description="Standard output since the cursor; of stop_run, the end of it.")] = ""
-    stderr: Annotated[str, Field(description="Standard error since the cursor; of stop_run, the end of it.")] = ""
+    stdout: Annotated[str, Field(description="Standard output since the cursor.")] = ""
+    stderr: Annotated[str, Field(description="Standard error since the cursor.")] = ""
     cursor: Annotated[int, Field(ge=0, description="Pass it to the next read_run to get what comes after this.")] = 0
     dropped_bytes: Annotated[
         int, Field(ge=0, description="Bytes of output between the cursor and this that are no longer kept.")
     ] = 0
     result: Annotated[
-        RunResult | None, Field(description="How it ended, once it has; stdout and stderr as in this answer.")
+        RunResult | None, Field(description="How it ended, once it has and all was read, with all of its output.")
     ] = None
 
 

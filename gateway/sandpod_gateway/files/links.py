@@ -93,7 +93,7 @@ class LinkMaker:
         if base is None:
             raise SandpodError(
                 ErrorCode.INVALID_ARGUMENT,
-                "Links are not available over standard input and output.",
-                next_step="Use read_file and write_file.",
+                "This server was told to serve no links over standard input and output.",
+                next_step="Use read_file and write_file, or ask for the setting links.loopback.",
             )
         return base

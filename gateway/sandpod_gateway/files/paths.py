@@ -1,4 +1,4 @@
-"""Paths in workspaces as callers write them: what can be one, and how results name it. Pure."""
+"""Paths in workspaces as callers write them, in the runner's spelling: what can be one, how results name it. Pure."""
 
 import posixpath
 from typing import Final
@@ -7,6 +7,7 @@ from sandpod_api.names import WORKSPACE
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.limits import MAX_PATH, check_text
+from sandpod_runner.protocol.paths import spell, unspell
 
 MAX_NAME: Final = 255  # bytes of one file name, as in Linux
 
@@ -14,7 +15,7 @@ MAX_NAME: Final = 255  # bytes of one file name, as in Linux
 def told_path(path: str) -> str:
     """Return a path as results tell it: relative to the workspace and without dots; one that leads out as it is."""
     inside = posixpath.relpath(posixpath.join(WORKSPACE, path), WORKSPACE)
-    return path if inside == ".." or inside.startswith("../") else inside
+    return spell(unspell(path if inside == ".." or inside.startswith("../") else inside))
 
 
 def inside_workspace(path: str) -> str:
@@ -30,7 +31,7 @@ def inside_workspace(path: str) -> str:
             "The path is no file inside the workspace.",
             next_step="Use a path such as data/table.csv.",
         )
-    return inside
+    return spell(unspell(inside))
 
 
 def check_path(path: str) -> None:
@@ -40,8 +41,8 @@ def check_path(path: str) -> None:
         SandpodError: invalid_path.
     """
     check_text(path, "path")
-    parts = path.encode().split(b"/")
-    if not path or "\0" in path or len(path.encode()) > MAX_PATH or any(len(part) > MAX_NAME for part in parts):
+    meant = _meant(path)
+    if not path or "\0" in path or len(meant) > MAX_PATH or any(len(part) > MAX_NAME for part in meant.split(b"/")):
         raise SandpodError(
             ErrorCode.INVALID_PATH,
             "That is no path: it is empty, too long or has a NUL character in it.",
@@ -56,9 +57,13 @@ def check_filename(name: str) -> None:
         SandpodError: invalid_filename.
     """
     check_text(name, "filename")
-    if name in {"", ".", ".."} or "/" in name or not name.isprintable() or len(name.encode()) > MAX_NAME:
+    if name in {"", ".", ".."} or "/" in name or not name.isprintable() or len(_meant(name)) > MAX_NAME:
         raise SandpodError(
             ErrorCode.INVALID_FILENAME,
             "That is no file name: it is empty, too long, or has a slash or a control character in it.",
             next_step="Use a name such as table.csv, and `path` for the folder.",
         )
+
+
+def _meant(path: str) -> bytes:
+    return unspell(path).encode(errors="surrogateescape")

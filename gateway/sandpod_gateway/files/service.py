@@ -26,7 +26,7 @@ from sandpod_gateway.api.results import (
 from sandpod_gateway.content import as_text, mime_type
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.paths import check_path, told_path
-from sandpod_gateway.limits import MAX_PATH
+from sandpod_gateway.limits import MAX_SPELLED_PATH
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.runner.connection import RunnerConnection
 from sandpod_gateway.runner.messages import checked
@@ -47,7 +47,7 @@ class _Entry(BaseModel):
 
     model_config = ConfigDict(extra="ignore")
 
-    path: Annotated[str, Field(max_length=MAX_PATH)]
+    path: Annotated[str, Field(max_length=MAX_SPELLED_PATH)]
     kind: Literal["file", "directory", "symlink", "other"]
     size: Annotated[int, Field(ge=0, le=2**63)] = 0
     mtime: Annotated[float, Field(allow_inf_nan=False)] = 0

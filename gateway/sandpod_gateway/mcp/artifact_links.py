@@ -1,8 +1,7 @@
 """Results with links to the artifacts that they name."""
 
 from sandpod_gateway.files.links import LinkMaker
-from sandpod_gateway.runs.recorder import RunAnswer
-from sandpod_gateway.runs.result import Reading
+from sandpod_gateway.runs.result import Reading, RunAnswer
 
 
 def linked_answer(links: LinkMaker, answer: RunAnswer) -> RunAnswer:

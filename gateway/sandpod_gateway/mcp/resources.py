@@ -12,12 +12,16 @@ from fastmcp.resources import ResourceContent, ResourceResult
 
 from sandpod_gateway.api.toolsets import Toolset
 from sandpod_gateway.auth.api_keys import current_owner
+from sandpod_gateway.content import json_size
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.service import Files
 from sandpod_gateway.metrics import Metrics
 
 MAX_BYTES: Final = 512 * 1024
-"""Largest file that is read as a resource: as base64, once, it stays below the 1 MiB that clients take."""
+"""Largest file that is read as a resource: in base64 it stays below the 1 MiB that clients accept."""
+
+_MAX_TEXT: Final = 900 * 1024
+"""Bytes of JSON of a text that is sent as text."""
 
 FILES_URI: Final = "sandpod://sandboxes/{sandbox}/files/{path*}"
 FILES_TOOLSET: Final[Toolset] = "core"
@@ -51,12 +55,7 @@ def register(mcp: FastMCP[None], files: Files, metrics: Metrics) -> None:
         except SandpodError as error:
             metrics.refusals.labels(error.code).inc()
             raise ResourceError(f"{error.code}: {error.message} {error.next_step}") from error
-        kind = mimetypes.guess_type(path)[0]
-        try:
-            content = ResourceContent(data.decode(), mime_type=kind or "text/plain")
-        except UnicodeDecodeError:
-            content = ResourceContent(data, mime_type=kind or "application/octet-stream")
-        return ResourceResult([content])
+        return ResourceResult([_content(path, data)])
 
     @mcp.prompt(title="How to work with Sandpod")
     def work_with_sandpod(
@@ -64,3 +63,14 @@ def register(mcp: FastMCP[None], files: Files, metrics: Metrics) -> None:
     ) -> str:
         """Explain to a model how to get something done with the tools of this server; `task`, if given, says what."""
         return f"{_GUIDE}\nThe task: {task}\n" if task else _GUIDE
+
+
+def _content(path: str, data: bytes) -> ResourceContent:
+    """Return a file's content as text, or in base64 where it is no text or would take too much as text."""
+    kind = mimetypes.guess_type(path)[0]
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return ResourceContent(data, mime_type=kind or "application/octet-stream")
+    content = text if json_size(text) <= _MAX_TEXT else data
+    return ResourceContent(content, mime_type=kind or "text/plain")

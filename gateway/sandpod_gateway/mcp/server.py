@@ -36,6 +36,7 @@ def create_mcp(
     max_calls: int,
     toolsets: frozenset[str],
     facts: Mapping[str, str],
+    link_files: bool,
     libraries: Sequence[str],
 ) -> FastMCP[None]:
     """Return the server with its tools.
@@ -48,6 +49,7 @@ def create_mcp(
         max_calls: Most calls of one caller at a time.
         toolsets: Which of its own tools it has.
         facts: What stands for `$name` in descriptions.
+        link_files: Whether files that an answer names are linked in its content.
         libraries: Python libraries that the default sandbox has.
     """
     # Unknown errors are ours to log and to mask: their texts may hold anything. Tools of other systems may take the
@@ -64,7 +66,7 @@ def create_mcp(
     mcp.add_middleware(BadArguments(parts.metrics))
     mcp.add_middleware(ToolSelection(toolsets or ALL, parts.metrics))
     if toolsets:
-        _add_tools(Toolbox(mcp, parts.metrics, facts), parts)
+        _add_tools(Toolbox(mcp, parts.metrics, facts, link_files=link_files), parts)
     resources.register(mcp, parts.files, parts.metrics)
     registry.register(mcp, parts, compat, libraries)
     return mcp
@@ -77,5 +79,5 @@ def _add_tools(toolbox: Toolbox, parts: Parts) -> None:
     artifacts.register(toolbox, Artifacts(parts.files), parts.links)
     background.register(toolbox, parts.background, parts.installer, parts.links)
     contexts.register(toolbox, parts.background)
-    sandboxes.register(toolbox, parts.sandboxes)
+    sandboxes.register(toolbox, parts.sandboxes, parts.installer)
     links.register(toolbox, parts.links)

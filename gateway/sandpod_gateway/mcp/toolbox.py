@@ -52,10 +52,14 @@ class Toolbox:
         mcp: The server.
         metrics: Counts refusals.
         facts: What stands for `$name` in descriptions: figures and names that the settings decide.
+        link_files: Whether files that an answer names are linked in its content.
     """
 
-    def __init__(self, mcp: FastMCP[None], metrics: Metrics, facts: Mapping[str, str]) -> None:
+    def __init__(
+        self, mcp: FastMCP[None], metrics: Metrics, facts: Mapping[str, str], *, link_files: bool = False
+    ) -> None:
         self.metrics = metrics
+        self._link_files = link_files
         self._mcp = mcp
         self._facts = facts
 
@@ -103,7 +107,7 @@ class Toolbox:
         @functools.wraps(function)
         async def tool(*args: P.args, **kwargs: P.kwargs) -> ToolResult:
             try:
-                return tool_result(await function(*args, **kwargs))
+                return tool_result(await function(*args, **kwargs), link_files=self._link_files)
             except SandpodError as error:
                 problem = error.problem()
             except Exception:

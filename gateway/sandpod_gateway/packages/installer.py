@@ -147,6 +147,11 @@ class Installer:
             )
         return await _waited(entry, wait)
 
+    def added(self, sandbox: str) -> list[str]:
+        """Return the packages that were added to a sandbox, as far as this server remembers, with their versions."""
+        came = [each for entry in self._entries.values() if entry.sandbox == sandbox for each in entry.came.packages]
+        return [f"{name} {version}" for name, version in sorted({each.name: each.version for each in came}.items())]
+
     async def listed(self, owner: str, *, sandbox: str | None, language: str) -> PackageList:
         """Return the packages of a sandbox: those that were added, then the image's own.
 

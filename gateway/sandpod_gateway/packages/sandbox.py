@@ -1,12 +1,15 @@
-"""Asks a sandbox for its packages, and has its own Python install some there. Called by the kinds of packages.
+"""Has a sandbox's own Python report its packages and install others.
 
-Packages go as the run's input, in parts, no faster than they are read: nothing of them lies in the workspace or waits
-in the runner.
+The program for that and the packages are a run's input. They are sent no faster than they are read: nothing of them
+lies in the workspace or waits in the runner.
 """
 
 import asyncio
 import base64
+import functools
+import io
 import json
+import zipfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import IO, Any, Final, Generic, TypeVar
@@ -17,7 +20,7 @@ from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.run_results import Language, Outcome
 from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.packages.report import Report
+from sandpod_gateway.packages.report import MAX_DETAIL, Failure, Report
 from sandpod_gateway.runner.connection import RunnerConnection
 from sandpod_gateway.runner.messages import Ended
 from sandpod_gateway.runner.run_ids import new_run
@@ -28,15 +31,8 @@ PART: Final = 256 * 1024  # as in `inside/stream.py`
 AHEAD: Final = 8  # parts that are sent before they were read: far below what the runner keeps of an input
 _ANSWER: Final = 1024 * 1024  # most bytes of an answer
 _FOLDER: Final = Path(__file__).parent / "inside"
-_STREAM: Final = "sandpod_gateway.packages.inside.stream"
-
-# The workspace leaves the path first: a file of the user's may be called as a module that is imported.
-_BEFORE: Final = """import sys
-del sys.path[0]
-import types
-module = sys.modules[{name!r}] = types.ModuleType({name!r})
-exec({code!r}, vars(module))
-"""
+BOOTSTRAP: Final = _FOLDER / "bootstrap.py"
+_PACKAGES: Final = ("sandpod_gateway", "sandpod_gateway/packages", "sandpod_gateway/packages/inside")
 
 
 S = TypeVar("S", bound=Report)
@@ -71,14 +67,14 @@ class PackagesInside(Generic[S]):
 
     Args:
         sandboxes: All sandboxes.
-        script: The program that is run there.
-        state: What it says, checked; `failure` tells why it did not do what it was told to.
+        program: The module of `inside` that is run there.
+        state: The model of its report.
         timeout: Seconds that it has.
     """
 
-    def __init__(self, sandboxes: Sandboxes, script: str, state: type[S], *, timeout: float) -> None:
+    def __init__(self, sandboxes: Sandboxes, program: str, state: type[S], *, timeout: float) -> None:
         self._sandboxes = sandboxes
-        self._script = script
+        self._program = program
         self._state = state
         self._timeout = timeout
 
@@ -91,7 +87,7 @@ class PackagesInside(Generic[S]):
         return await self._run(record, None, [])
 
     async def install(self, record: SandboxRecord, order: Any, files: list[IO[bytes]]) -> S:
-        """Install packages, and return what is installed then.
+        """Install packages, all of them or none, and return what is installed then.
 
         Args:
             record: The sandbox.
@@ -102,14 +98,8 @@ class PackagesInside(Generic[S]):
             SandpodError: quota_exceeded (no room), sandbox_lost, execution_failed.
         """
         state = await self._run(record, order, files)
-        if state.failure == "full":
-            raise SandpodError(
-                ErrorCode.QUOTA_EXCEEDED,
-                "The sandbox has no room for the packages, which go to its /tmp.",
-                next_step="Delete files in /tmp, ask for less, or use a template with a larger /tmp.",
-            )
         if state.failure is not None:
-            raise _failed(state.failure)
+            raise state.failure.error()
         return state
 
     async def _run(self, record: SandboxRecord, order: Any, files: list[IO[bytes]]) -> S:
@@ -128,25 +118,26 @@ class PackagesInside(Generic[S]):
         if ended.outcome == Outcome.OUT_OF_MEMORY:
             raise SandpodError(
                 ErrorCode.QUOTA_EXCEEDED,
-                "The sandbox has no memory for the packages: its /tmp is memory.",
-                next_step="Ask for less, or use a template with more memory.",
+                "The sandbox ran out of memory while it unpacked the packages; files in its /tmp count as memory too.",
+                next_step="Delete files in /tmp, install fewer packages, or use a template with more memory.",
             )
         try:
             return self._state.model_validate_json(base64.b64decode(bytes(sink.answer).strip(), validate=True))
         except (ValueError, ValidationError) as error:
-            detail = ended.detail or f"the installation there ended with {ended.outcome}"
-            raise _failed(detail) from error
+            detail = ended.detail or f"the program there ended with {ended.outcome}"
+            raise Failure(reason="sandbox", detail=detail[:MAX_DETAIL]).error() from error
 
     async def _attend(self, connection: RunnerConnection, sink: _Sink, order: Any, files: list[IO[bytes]]) -> Ended:
         run = new_run()
         header = {
             "run": run,
             "language": "python",
+            "args": [self._program],
             "stdin": True,
             "timeout": self._timeout,
             "output_limit": 2 * _ANSWER,
         }
-        handle = await connection.start_run(header, await asyncio.to_thread(_program, self._script), sink)
+        handle = await connection.start_run(header, BOOTSTRAP.read_bytes(), sink)
         try:
             feeding = asyncio.create_task(_feed(connection, run, sink, order, files))
             try:
@@ -160,7 +151,7 @@ class PackagesInside(Generic[S]):
 
 
 async def _feed(connection: RunnerConnection, run: str, sink: _Sink, order: Any, files: list[IO[bytes]]) -> None:
-    first = json.dumps(order).encode() + b"\n"
+    first = await asyncio.to_thread(opening, order)
     await connection.send_input(run, first, 0, last=not files)
     sent = 0
     async for part, last in _parts(files):
@@ -181,15 +172,19 @@ async def _parts(files: list[IO[bytes]]) -> AsyncIterator[tuple[bytes, bool]]:
             part = following
 
 
-def _program(script: str) -> bytes:
-    before = _BEFORE.format(name=_STREAM, code=(_FOLDER / "stream.py").read_text(encoding="utf-8"))
-    return before.encode() + (_FOLDER / script).read_bytes()
+def opening(order: Any) -> bytes:
+    """Return the input of a program in a sandbox up to the packages: its modules, and the order."""
+    modules = _modules()
+    return b"%d\n%b%b\n" % (len(modules), modules, json.dumps(order).encode())
 
 
-def _failed(cause: str) -> SandpodError:
-    return SandpodError(
-        ErrorCode.EXECUTION_FAILED,
-        "The packages could not be installed in the sandbox.",
-        cause=cause,
-        next_step="Try again in a new sandbox.",
-    )
+@functools.cache
+def _modules() -> bytes:
+    """Return the modules of `inside` as a zip file that Python imports from."""
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
+        for package in _PACKAGES:
+            archive.writestr(f"{package}/__init__.py", "")
+        for path in _FOLDER.glob("[!_]*.py"):
+            archive.write(path, f"{_PACKAGES[-1]}/{path.name}")
+    return data.getvalue()

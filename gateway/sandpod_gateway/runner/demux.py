@@ -33,16 +33,17 @@ class BrokenProtocolError(ConnectionLostError):
     """The stream was closed because what the sandbox sent is nothing that a runner sends."""
 
 
-class StartedBeforeError(ConnectionLostError):
-    """A run was started before: over another stream, or by an earlier call with the same idempotency key.
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """What a runner made of the wish for a run.
 
     Attributes:
-        run: Its name.
+        run: The run that goes on: the one that was asked for, or an earlier one with the same idempotency key.
+        started: Whether it was started by this wish, so that what comes of it comes over this stream.
     """
 
-    def __init__(self, run: str) -> None:
-        super().__init__("the run was started before")
-        self.run = run
+    run: str
+    started: bool
 
 
 class RunSink(Protocol):
@@ -75,12 +76,12 @@ class RunHandle:
     Attributes:
         run_id: Its name.
         sink: Takes what comes of it.
-        accepted: The run that goes on under this wish: itself, or an earlier one with the same idempotency key.
+        accepted: What became of the wish for it.
         acks: Whether the runner is told what has come.
         seen: Up to which offset each stream has come.
         fresh: Bytes that came since the runner was told what has come.
         shown: How many displays and forms of its last value have come.
-        ended: Its end; or StartedBeforeError, and then nothing of it comes over this stream.
+        ended: Its end; cancelled where it was not started, and nothing of it comes over this stream.
     """
 
     run_id: str
@@ -89,7 +90,7 @@ class RunHandle:
     seen: dict[str, int] = field(default_factory=lambda: {"stdout": 0, "stderr": 0})
     fresh: int = 0
     shown: int = 0
-    accepted: asyncio.Future[str] = field(default_factory=_quiet_future)
+    accepted: asyncio.Future[Accepted] = field(default_factory=_quiet_future)
     ended: asyncio.Future[Ended] = field(default_factory=_quiet_future)
 
     def fail(self, error: Exception) -> None:
@@ -187,14 +188,14 @@ class Inbox:
         if run is None or run.accepted.done():
             return False
         if frame.kind == "started":
-            run.accepted.set_result(run.run_id)
+            run.accepted.set_result(Accepted(run.run_id, started=True))
             return True
         # Nothing was started, so nothing ends: what becomes of the earlier run is asked for by its own name.
         del self.runs[run.run_id]
         earlier = frame.header.get("as")
         if isinstance(earlier, str) and len(earlier) <= MAX_NAME:
-            run.accepted.set_result(earlier)
-            run.fail(StartedBeforeError(earlier))
+            run.accepted.set_result(Accepted(earlier, started=False))
+            run.ended.cancel()
         else:
             run.fail(ConnectionLostError())
         return True
@@ -215,7 +216,7 @@ class Inbox:
             run.fail(ConnectionLostError())
             return True
         if not run.accepted.done():
-            run.accepted.set_result(run.run_id)
+            run.accepted.set_result(Accepted(run.run_id, started=True))
         if not run.ended.done():
             run.ended.set_result(ended)
         return True

@@ -11,7 +11,7 @@ from sandpod_gateway.api.results import Artifact, ErrorCode
 from sandpod_gateway.api.run_results import Outcome
 from sandpod_gateway.content import mime_type
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.limits import MAX_PATH
+from sandpod_gateway.limits import MAX_SPELLED_PATH
 from sandpod_runner.protocol import messages as protocol
 from sandpod_runner.protocol.frames import Frame
 
@@ -26,7 +26,7 @@ class ArtifactEntry(BaseModel):
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    path: Annotated[str, Field(min_length=1, max_length=MAX_PATH)]
+    path: Annotated[str, Field(min_length=1, max_length=MAX_SPELLED_PATH)]
     size: _Count = 0
 
     def artifact(self) -> Artifact:

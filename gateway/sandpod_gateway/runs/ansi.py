@@ -35,3 +35,8 @@ class Stripper:
         end = len(data) - unfinished(data)
         self._held = data[end:]
         return strip(data[:end])
+
+    def finish(self) -> bytes:
+        """Return what was held back: the sequence that it began did not come."""
+        held, self._held = self._held, b""
+        return held

@@ -78,7 +78,7 @@ class Place:
     networks: tuple[str, ...] | None = None
 
 
-def hint_for(outcome: str, detail: str | None, stderr: str, place: Place, dropped: int = 0) -> str | None:
+def hint_for(outcome: str, detail: str | None, stderr: str, place: Place) -> str | None:
     """Return a few sentences for the caller, or None.
 
     Args:
@@ -86,9 +86,12 @@ def hint_for(outcome: str, detail: str | None, stderr: str, place: Place, droppe
         detail: What the runner said of the end.
         stderr: What the program wrote there, as far as it was kept.
         place: Where it ran.
-        dropped: How many things that it showed are not in the result.
     """
-    return " ".join(filter(None, (_about_end(outcome, detail, stderr, place), about_dropped(dropped)))) or None
+    if outcome in _BY_OUTCOME:
+        return " ".join(filter(None, (detail, _BY_OUTCOME[Outcome(outcome)])))
+    if outcome != Outcome.ERROR:
+        return detail
+    return detail or _from_stderr(stderr, place)
 
 
 def is_about_network(stderr: str) -> bool:
@@ -117,14 +120,6 @@ def about_rest(run: str, written: int) -> str:
         f'The output was cut: read_run(run_id="{run}") returns the last {protocol.KEPT_OUTPUT // 1000} kB. Write large '
         "output to a file."
     )
-
-
-def _about_end(outcome: str, detail: str | None, stderr: str, place: Place) -> str | None:
-    if outcome in _BY_OUTCOME:
-        return " ".join(filter(None, (detail, _BY_OUTCOME[Outcome(outcome)])))
-    if outcome != Outcome.ERROR:
-        return detail
-    return detail or _from_stderr(stderr, place)
 
 
 def _from_stderr(stderr: str, place: Place) -> str | None:

@@ -1,8 +1,7 @@
 """Output on its way to a client while the program runs: coalesced, bounded, never waited for.
 
-Called by `runs.py` for callers that asked for progress. The reader of a sandbox's stream only ever calls `feed`, which
-does not wait: a client that reads slowly must not slow the program, so what does not fit is dropped here and counted
-(it is still in the run's result, as far as that goes).
+The reader of a sandbox's stream only calls `feed`, which does not wait: a client that reads slowly must not slow the
+program down. What does not fit is dropped here and counted; the run's result may still have it.
 """
 
 import asyncio
@@ -18,7 +17,8 @@ INTERVAL: Final = 0.05  # seconds between two notifications; each costs about 0.
 SETTLE: Final = 0.005  # seconds that the first output waits for more: an unbuffered print writes its newline apart
 ENOUGH: Final = 16 * 1024  # characters that are sent before the interval is over
 FLOOD_INTERVAL: Final = 0.01  # seconds between two notifications of a program that never stops writing
-MAX_MESSAGE: Final = 128 * 1024  # characters; as JSON at most 6 times that, below the 1 MiB that clients take
+MAX_MESSAGE: Final = 64 * 1024
+"""Characters of one notification: each takes at most 12 bytes of ASCII JSON, and clients refuse an event of 1 MiB."""
 MAX_BUFFER: Final = 256 * 1024  # characters that wait for a slow client
 HEARTBEAT: Final = 15.0  # seconds of silence; proxies close quiet connections after 30 to 60
 DRAIN: Final = 5.0  # seconds that a finished run waits for its client to read the rest

@@ -1,92 +1,97 @@
-"""One run as the gateway sees it: what was asked for, what came of it so far, and the result made of both.
+"""What came of one run: a bounded part of its output, and what it showed. No I/O.
 
-Called by `runs.py` and `background.py`. It does no I/O: the connection's reader calls the sink's methods, which keep
-bounded amounts and never wait.
+The connection's reader calls the methods of a sink, which never wait. What is kept does not grow with what comes.
 """
 
-import time
-from dataclasses import dataclass, field
 from typing import Final
 
-from sandpod_gateway.api.run_results import RunResult
-from sandpod_gateway.backends.base import SandboxRecord
-from sandpod_gateway.content import Picture
-from sandpod_gateway.runner.messages import Ended
-from sandpod_gateway.runner.run_ids import run_id
 from sandpod_gateway.runs.ansi import Stripper
 from sandpod_gateway.runs.capture import Capture, Captured
-from sandpod_gateway.runs.hints import Place, about_rest, hint_for
 from sandpod_gateway.runs.progress import OutputStream
-from sandpod_gateway.runs.request import RunRequest
-from sandpod_gateway.runs.result import MAX_ANSWER, Showing, answer_size
+from sandpod_gateway.runs.showing import Showing
 
-LEAST_OUTPUT: Final = 4 * 1024
-"""Characters of output that a result has however large the rest of it is."""
+STREAMS: Final = ("stdout", "stderr")
 
 
-@dataclass(frozen=True, slots=True)
-class RunAnswer:
-    """A run's result, and the pictures that go beside it."""
-
-    result: RunResult
-    pictures: list[Picture] = field(default_factory=list)
-
-
-@dataclass(slots=True)
-class Running:
-    """A run's output and what else it showed, while it goes on. It is the sink of the connection's reader.
+class _Stream:
+    """One stream of output.
 
     Attributes:
-        theirs: It is the run of an earlier call with the same idempotency key, which is read and not followed.
-        most: Characters of output that its result has; as many as are kept where it is None.
-        cursor: Where the reading of such a run goes on.
-        received: Up to which offset each stream has come, by the sandbox's word.
-        taken: How many bytes of each stream came; offsets are not added up, since a sandbox makes them.
-        note: What its caller is to be told whatever comes of it.
-        place: Where it runs, for the hint in its result.
+        received: The offset up to which it has come, according to the sandbox.
+        taken: Bytes that came. Offsets are not added up: a sandbox may send any.
+        gap: Whether some of it was lost.
     """
 
-    record: SandboxRecord
-    request: RunRequest
-    run: str
-    cap: int
-    stream: OutputStream | None = None
-    most: int | None = None
-    started: float = field(default_factory=time.perf_counter)
-    theirs: bool = False
-    cursor: int = 0
-    received: dict[str, int] = field(default_factory=lambda: {"stdout": 0, "stderr": 0})
-    taken: dict[str, int] = field(default_factory=lambda: {"stdout": 0, "stderr": 0})
-    showing: Showing = field(default_factory=Showing)
-    note: str | None = None
-    place: Place = field(init=False)
-    stdout: Capture = field(init=False)
-    stderr: Capture = field(init=False)
-    gaps: set[str] = field(default_factory=set)
-    strippers: dict[str, Stripper] = field(default_factory=dict)
+    def __init__(self, cap: int, *, strip_ansi: bool) -> None:
+        self.capture = Capture(cap)
+        self.received = self.taken = 0
+        self.gap = False
+        self._stripper = Stripper() if strip_ansi else None
 
-    def __post_init__(self) -> None:
-        self.stdout, self.stderr = Capture(self.cap), Capture(self.cap)
-        self.place = Place(sandbox=self.record.name, template=self.record.template, network=self.record.network)
-        if self.request.strip_ansi:
-            self.strippers = {"stdout": Stripper(), "stderr": Stripper()}
+    def take(self, offset: int, data: bytes) -> bytes:
+        """Keep what is new of a piece, and return what can be shown of the stream by now."""
+        gap, end = offset - self.received, offset + len(data)
+        data = data[max(-gap, 0) :]
+        if not data:
+            return b""
+        self.received = end
+        self.taken += len(data)
+        if gap > 0:
+            self.gap = True
+            data = f"\n[... {gap} bytes lost ...]\n".encode() + data
+        if self._stripper is not None:
+            data = self._stripper.feed(data)
+        self.capture.feed(data)
+        return data
+
+    def finish(self) -> bytes:
+        """Keep what was held back as the beginning of a control sequence that never came, and return it."""
+        rest = self._stripper.finish() if self._stripper is not None else b""
+        self.capture.feed(rest)
+        return rest
+
+
+class Recorder:
+    """Keeps what comes of a run.
+
+    Args:
+        cap: Bytes of each stream to keep, half from its beginning and half from its end.
+        strip_ansi: Whether to remove terminal control sequences from the output.
+        progress: Where output goes as it comes.
+    """
+
+    def __init__(self, cap: int, *, strip_ansi: bool = False, progress: OutputStream | None = None) -> None:
+        self.showing = Showing()
+        self._progress = progress
+        self._streams = {name: _Stream(cap, strip_ansi=strip_ansi) for name in STREAMS}
+
+    @property
+    def received(self) -> dict[str, int]:
+        """The offset up to which each stream has come, according to the sandbox."""
+        return {name: stream.received for name, stream in self._streams.items()}
+
+    @property
+    def taken(self) -> dict[str, int]:
+        """Bytes of each stream that came."""
+        return {name: stream.taken for name, stream in self._streams.items()}
+
+    @property
+    def progress_dropped(self) -> int:
+        """Bytes of output that were not sent as progress."""
+        return self._progress.dropped if self._progress is not None else 0
 
     def output(self, stream: str, offset: int, data: bytes) -> None:
-        """Take a piece of output. After a lost stream it may begin before or behind what came so far."""
-        have, end = self.received[stream], offset + len(data)
-        if end <= have:
-            return
-        gap = offset - have
-        self.taken[stream] += len(data[max(-gap, 0) :])
-        if gap > 0:
-            self.gaps.add(stream)
-        data = data[max(-gap, 0) :] if gap <= 0 else f"\n[... {gap} bytes lost ...]\n".encode() + data
-        self.received[stream] = end
-        if stream in self.strippers:
-            data = self.strippers[stream].feed(data)
-        (self.stdout if stream == "stdout" else self.stderr).feed(data)
-        if self.stream is not None:
-            self.stream.feed(stream, data)
+        """Take a piece of output. After a lost connection it may overlap what came before, or leave a gap."""
+        self._pass_on(stream, self._streams[stream].take(offset, data))
+
+    def append(self, stream: str, data: bytes) -> None:
+        """Take the next piece of a stream."""
+        self.output(stream, self._streams[stream].received, data)
+
+    def finish(self) -> None:
+        """Take note that no more output comes."""
+        for name, stream in self._streams.items():
+            self._pass_on(name, stream.finish())
 
     def display(self, mime: str, index: int, data: bytes) -> None:
         """Take one form of something that the program showed; forms of one thing have the same index."""
@@ -96,54 +101,23 @@ class Running:
         """Take one form of the last value."""
         self.showing.result(mime, data)
 
-    def _incomplete(self, stream: str, written: int) -> bool:
-        return stream in self.gaps or written > self.received[stream]
+    def is_complete(self, stream: str, written: int) -> bool:
+        """Return whether all that the program wrote to a stream came."""
+        state = self._streams[stream]
+        return not state.gap and written <= state.received
 
-    def answer(self, ended: Ended) -> RunAnswer:
-        """Return what the caller gets: cut to what clients take."""
-        most, pictures = self.most or 2 * self.cap, list(self.showing.pictures)
-        while True:
-            result = self._result(ended, most)
-            if most <= LEAST_OUTPUT or answer_size(result, pictures) <= MAX_ANSWER:
-                return RunAnswer(result, pictures)
-            most //= 2
+    def read(self, stream: str) -> Captured:
+        """Return all of a stream that is kept."""
+        return self._streams[stream].capture.read()
 
-    def _shared(self, most: int) -> tuple[Captured, Captured]:
-        """Return both streams in so many characters; where they do not fit, each has half at least."""
-        out, err = self.stdout.read(), self.stderr.read()
+    def shared(self, most: int) -> tuple[Captured, Captured]:
+        """Return both streams in `most` characters together; where they do not fit, each has at least half."""
+        out, err = self.read("stdout"), self.read("stderr")
         if len(out.text) + len(err.text) <= most:
             return out, err
         for_err = min(len(err.text), max(most // 2, most - len(out.text)))
-        return self.stdout.read(most - for_err), self.stderr.read(for_err)
+        return self._streams["stdout"].capture.read(most - for_err), self._streams["stderr"].capture.read(for_err)
 
-    def _result(self, ended: Ended, most: int) -> RunResult:
-        out, err = self._shared(most)
-        dropped = self.showing.dropped + ended.displays_dropped
-        hint = hint_for(ended.outcome, ended.detail, err.text, self.place, dropped)
-        name = run_id(self.record.name, self.run)
-        rest = about_rest(name, out.total + err.total) if out.truncated or err.truncated else None
-        return RunResult(
-            sandbox=self.record.name,
-            run_id=name,
-            outcome=ended.outcome,
-            exit_code=ended.exit_code,
-            signal=ended.signal,
-            stdout=out.text,
-            stdout_bytes=max(self.received["stdout"], ended.stdout_bytes),
-            stdout_truncated=out.truncated or self._incomplete("stdout", ended.stdout_bytes),
-            stderr=err.text,
-            stderr_bytes=max(self.received["stderr"], ended.stderr_bytes),
-            stderr_truncated=err.truncated or self._incomplete("stderr", ended.stderr_bytes),
-            result=self.showing.value or None,
-            displays=self.showing.displays,
-            displays_dropped=dropped,
-            context=self.request.context,
-            context_state=ended.context_state,
-            artifacts=[entry.artifact() for entry in ended.artifacts],
-            artifacts_omitted=ended.artifacts_more,
-            duration_ms=round(ended.duration_ms, 3) or round((time.perf_counter() - self.started) * 1e3, 3),
-            cpu_ms=round(ended.cpu_ms, 3),
-            max_rss_bytes=ended.max_rss_bytes,
-            progress_dropped_bytes=self.stream.dropped if self.stream is not None else 0,
-            hint=" ".join(filter(None, (self.note, hint, rest))) or None,
-        )
+    def _pass_on(self, stream: str, data: bytes) -> None:
+        if self._progress is not None and data:
+            self._progress.feed(stream, data)

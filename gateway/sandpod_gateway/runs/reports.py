@@ -1,19 +1,20 @@
-"""A runner's answers about runs and contexts, checked, and what callers are told of them. Pure.
+"""A runner's answers about runs and contexts, checked, and what callers see of them. Pure.
 
-Called by `background.py`. The runner is untrusted: counts, texts and lists are bounded here.
+The runner is untrusted: counts, texts and lists are bounded here.
 """
 
 from datetime import UTC, datetime
+from itertools import groupby
+from operator import itemgetter
 from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from sandpod_api.base import rfc3339
-from sandpod_gateway.api.run_results import ContextInfo, Outcome, RunInfo, RunOutput, RunResult
-from sandpod_gateway.runner.messages import Ended, checked
-from sandpod_gateway.runner.run_ids import run_id, split_run_id
+from sandpod_gateway.api.run_results import ContextInfo, Outcome, RunInfo
+from sandpod_gateway.runner.messages import Ended
+from sandpod_gateway.runner.run_ids import run_id
 from sandpod_gateway.runs import ansi
-from sandpod_runner.protocol.frames import Frame
 
 MAX_PIECES: Final = 100_000
 MAX_LISTED: Final = 1000
@@ -34,11 +35,16 @@ class Tail(BaseModel):
     pieces: Annotated[list[tuple[Literal["stdout", "stderr"], _Count]], Field(max_length=MAX_PIECES)]
     end: Ended | None = None
 
+    def is_all(self, payload: bytes) -> bool:
+        """Return whether the run has ended, and nothing comes after this reply."""
+        return self.end is not None and (not payload or self.cursor >= self.end.stdout_bytes + self.end.stderr_bytes)
+
     def split(self, payload: bytes) -> list[tuple[str, bytes]]:
-        """Return the pieces of output that the payload holds, each with its stream."""
+        """Return the pieces of output that the payload holds, each with its stream, which is another each time."""
         parts: list[tuple[str, bytes]] = []
         start = 0
-        for stream, size in self.pieces:
+        for stream, sizes in groupby(self.pieces, itemgetter(0)):
+            size = sum(size for _, size in sizes)
             parts.append((stream, payload[start : start + size]))
             start += size
         return parts
@@ -96,66 +102,12 @@ class Listing(BaseModel):
         ]
 
 
-def run_output(frame: Frame, name: str, limit: int, *, strip_ansi: bool = False) -> RunOutput:
-    """Return what a reply to `tail` tells the caller, without a hint.
-
-    Args:
-        frame: The reply.
-        name: The run, as its caller knows it.
-        limit: Most bytes that were asked for: a reply with fewer holds all there is.
-        strip_ansi: Whether terminal control sequences are taken out.
-
-    Raises:
-        SandpodError: backend_error.
-    """
-    tail = checked(Tail, frame)
-    sandbox, _ = split_run_id(name)
-    parts: dict[str, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
-    for stream, data in tail.split(frame.payload):
-        parts[stream] += data
-    ended = tail.end if tail.state == "ended" and len(frame.payload) < limit else None
-    held_back = 0
-    if ended is None and tail.pieces:
-        last = parts[tail.pieces[-1][0]]
-        held_back = _unfinished(last) or (ansi.unfinished(last) if strip_ansi else 0)
-        del last[len(last) - held_back :]
-    told = {stream: ansi.strip(bytes(data)) if strip_ansi else bytes(data) for stream, data in parts.items()}
-    text = {stream: data.decode("utf-8", "replace") for stream, data in told.items()}
-    result = None
-    if ended is not None:
-        result = RunResult(
-            sandbox=sandbox,
-            run_id=name,
-            outcome=ended.outcome,
-            exit_code=ended.exit_code,
-            signal=ended.signal,
-            **text,
-            stdout_bytes=ended.stdout_bytes,
-            stdout_truncated=len(parts["stdout"]) < ended.stdout_bytes,
-            stderr_bytes=ended.stderr_bytes,
-            stderr_truncated=len(parts["stderr"]) < ended.stderr_bytes,
-            displays_dropped=ended.displays_dropped,
-            context=ended.context,
-            context_state=ended.context_state,
-            artifacts=[entry.artifact() for entry in ended.artifacts],
-            artifacts_omitted=ended.artifacts_more,
-            duration_ms=ended.duration_ms,
-            cpu_ms=ended.cpu_ms,
-            max_rss_bytes=ended.max_rss_bytes,
-        )
-    return RunOutput(
-        run_id=name,
-        sandbox=sandbox,
-        state="running" if tail.state == "live" else "ended",
-        **text,
-        cursor=tail.cursor - held_back,
-        dropped_bytes=tail.dropped,
-        result=result,
-    )
+def unfinished(data: bytes, *, strip_ansi: bool) -> int:
+    """Return how many bytes at the end are the beginning of a character, or of a control sequence to remove."""
+    return _unfinished_character(data) or (ansi.unfinished(data) if strip_ansi else 0)
 
 
-def _unfinished(data: bytearray) -> int:
-    """Return how many bytes at the end are the beginning of a UTF-8 character that is not whole yet."""
+def _unfinished_character(data: bytes) -> int:
     for back in range(1, min(3, len(data)) + 1):
         byte = data[-back]
         if byte < 0x80:  # noqa: PLR2004  # ASCII: nothing is open

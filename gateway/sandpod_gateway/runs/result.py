@@ -1,31 +1,32 @@
-"""What a run showed, and the forms of a cell's last value: how much of it an answer takes. No I/O.
+"""What callers get of a run: made of what was recorded of it and of how it ended, within what clients accept. Pure."""
 
-Owned by `running.py` and, for background runs, by `background.py`. It bounds what one run costs the gateway, and keeps
-answers below what clients take: an answer holds each text twice, as structured content and once more as JSON text.
-"""
-
-import json
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 from pydantic import BaseModel
 
-from sandpod_gateway.api.run_results import Rich, RunOutput
-from sandpod_gateway.content import MAX_PICTURES, PICTURES, Picture
-from sandpod_gateway.runs.hints import about_dropped
-from sandpod_runner.protocol import messages as protocol
+from sandpod_gateway.api.run_results import Rich, RunOutput, RunResult
+from sandpod_gateway.content import PICTURES, Picture, json_size
+from sandpod_gateway.runner.messages import Ended
+from sandpod_gateway.runner.run_ids import run_id
+from sandpod_gateway.runs.hints import about_dropped, about_rest
+from sandpod_gateway.runs.recorder import Recorder
 
 MAX_ANSWER: Final = 900 * 1024
 """Bytes of an answer as it is sent: clients refuse an event of 1 MiB."""
-MAX_SHOWN: Final = 160 * 1024
-"""Bytes of all else that a run shows, as they are sent."""
-MAX_VALUE: Final = 96 * 1024
-"""Bytes of all forms of a last value, but for pictures, as they are sent."""
-MAX_TEXT: Final = 32 * 1024
-"""Bytes of a last value as plain text; it is cut there, and other forms are left out whole."""
-_GROWTH: Final = 14
-"""Most bytes that one of a text takes in an answer: a control character grows to 6 and then 7 more."""
-TEXTS: Final = frozenset(protocol.MIME_TYPES) - PICTURES
+LEAST_OUTPUT: Final = 4 * 1024
+"""Characters of output that a result has however large the rest of it is."""
+
+_Model = TypeVar("_Model", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True)
+class RunAnswer:
+    """A run's result, and the pictures that go beside it."""
+
+    result: RunResult
+    pictures: list[Picture] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,101 +37,124 @@ class Reading:
     pictures: list[Picture] = field(default_factory=list)
 
 
-@dataclass(slots=True)
-class Showing:
-    """Takes what a run shows. It is a sink of the connection's reader that lets output go by."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunEnd:
+    """A run that has ended.
 
-    pictures: list[Picture] = field(default_factory=list)
-    displays: list[Rich] = field(default_factory=list)
-    value: dict[str, str] = field(default_factory=dict)
-    dropped: int = 0
-    _shown: int = 0
-    _valued: int = 0
+    Attributes:
+        sandbox: Where it ran.
+        run: Its name, as the runner knows it.
+        recorder: What came of it.
+        ended: How it ended.
+        hint: What to do about that.
+    """
 
-    def output(self, stream: str, offset: int, data: bytes) -> None:
-        """Take output, which is not kept here."""
+    sandbox: str
+    run: str
+    recorder: Recorder
+    ended: Ended
+    hint: str | None = None
 
-    def display(self, mime: str, index: int, data: bytes) -> None:
-        """Take one form of something that the program showed; forms of one thing have the same index."""
-        # The runner keeps to its limit; what is in the sandbox may have become the runner.
-        if len(self.displays) > protocol.MAX_DISPLAYS:
-            self.dropped += 1
-            return
-        text, size = (None, 0) if mime in PICTURES else _fitting(mime, data, MAX_SHOWN - self._shown)
-        if text is None and not self._takes_picture(mime, data):
-            self.dropped += 1
-            return
-        if text is None:
-            self.pictures.append(Picture(mime, data))
-        self._shown += size
-        self.displays.append(Rich(index=index, mime_type=mime, size=len(data), text=text))
 
-    def result(self, mime: str, data: bytes) -> None:
-        """Take one form of the last value."""
-        if mime in PICTURES:
-            self.display(mime, 1 + max((rich.index for rich in self.displays), default=-1), data)
-            return
-        if mime in self.value:
-            self.dropped += 1
-            return
-        text, size = _fitting(mime, _cut(data) if mime == "text/plain" else data, MAX_VALUE - self._valued)
-        if text is None:
-            self.dropped += 1
-            return
-        self._valued += size
-        self.value[mime] = text
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """How much of a run an answer holds: characters of output, displays, artifacts."""
 
-    def add_to(self, output: RunOutput) -> Reading:
-        """Return what was read of a run that has ended with what it showed: as much of it as an answer takes."""
-        result = output.result
-        if result is None:
-            return Reading(output)
-        pictures, displays, dropped = list(self.pictures), list(self.displays), self.dropped
-        while True:
-            hint = " ".join(filter(None, (result.hint, about_dropped(dropped)))) or None
-            count = result.displays_dropped + dropped
-            told = {"displays": displays, "displays_dropped": count, "hint": hint, "result": self.value or None}
-            whole = result.model_copy(update=told)
-            read = output.model_copy(update={"result": whole})
-            if not displays or answer_size(read, pictures) <= MAX_ANSWER:
-                return Reading(read, pictures)
-            dropped += 1
-            if displays.pop().mime_type in PICTURES:
-                pictures.pop()
+    output: int
+    displays: int
+    artifacts: int
 
-    def _takes_picture(self, mime: str, data: bytes) -> bool:
-        return mime in PICTURES and sum(len(picture.data) for picture in self.pictures) + len(data) <= MAX_PICTURES
+
+def build_answer(end: RunEnd, most: int) -> RunAnswer:
+    """Return the answer of a call that waited for a run.
+
+    Args:
+        end: The run.
+        most: Characters of output at most, of both streams together.
+    """
+    return RunAnswer(*_fit(end, most, lambda result, _: result))
+
+
+def build_reading(output: RunOutput, recent: Recorder, end: RunEnd | None, most: int) -> Reading:
+    """Return the answer of a call that read a run.
+
+    Args:
+        output: The answer but for its output and result.
+        recent: What was read.
+        end: The whole run, where it has ended and all was read.
+        most: Characters of output at most.
+    """
+
+    def build(result: RunResult | None, room: int) -> RunOutput:
+        out, err = recent.shared(room)
+        return output.model_copy(update={"stdout": out.text, "stderr": err.text, "result": result})
+
+    return Reading(build(None, most)) if end is None else Reading(*_fit(end, most, build))
 
 
 def answer_size(model: BaseModel, pictures: list[Picture]) -> int:
-    """Return the bytes of an answer on the wire: as JSON, as text beside it, and its pictures.
-
-    Some servers and libraries on the way escape what is not ASCII: 12 bytes for a character outside the BMP.
-    """
+    """Return the most bytes that an answer takes on the wire: as JSON, as text beside it, and its pictures."""
     encoded = sum(4 * -(-len(picture.data) // 3) for picture in pictures)
-    return encoded + 2 * len(json.dumps(model.model_dump(mode="json")))
+    return encoded + 2 * json_size(model.model_dump(mode="json"))
 
 
-def sent_size(text: str) -> int:
-    """Return the bytes that a text takes in an answer: in its structured form, and in its text."""
-    return 2 * len(json.dumps(text))
+def _fit(end: RunEnd, most: int, wrap: Callable[[RunResult, int], _Model]) -> tuple[_Model, list[Picture]]:
+    """Return as much of a run as fits into an answer."""
+    for room in _rooms(end, most):
+        result = _build_result(end, room)
+        model, pictures = wrap(result, room.output), _pictures(end.recorder, result.displays)
+        if answer_size(model, pictures) <= MAX_ANSWER:
+            break
+    return model, pictures
 
 
-def _fitting(mime: str, data: bytes, room: int) -> tuple[str | None, int]:
-    """Return a form as text and the bytes that it takes in an answer; None if it is of no known type or takes more."""
-    if mime not in TEXTS or len(data) > room:
-        return None, 0
-    text = data.decode("utf-8", "replace")
-    size = sent_size(text)
-    return (text, size) if size <= room else (None, 0)
+def _rooms(end: RunEnd, most: int) -> Iterator[_Room]:
+    """Yield less and less: first less output, then fewer displays, then fewer artifacts."""
+    displays, artifacts = len(end.recorder.showing.displays), len(end.ended.artifacts)
+    yield _Room(most, displays, artifacts)
+    while most > LEAST_OUTPUT:
+        most //= 2
+        yield _Room(most, displays, artifacts)
+    while displays:
+        displays -= 1
+        yield _Room(most, displays, artifacts)
+    while artifacts:
+        artifacts //= 2
+        yield _Room(most, displays, artifacts)
 
 
-def _cut(data: bytes) -> bytes:
-    """Return plain text that is short enough, with what is missing said at its end."""
-    kept = data[:MAX_TEXT]
-    most = MAX_VALUE * 3 // 4  # the rest is for other forms
-    while len(kept) * _GROWTH > most and sent_size(kept.decode("utf-8", "replace")) > most:
-        kept = kept[: len(kept) // 2]
-    if len(kept) == len(data):
-        return data
-    return kept.decode("utf-8", "ignore").encode() + f"... ({len(data)} bytes in all)".encode()
+def _pictures(recorder: Recorder, displays: list[Rich]) -> list[Picture]:
+    return recorder.showing.pictures[: sum(rich.mime_type in PICTURES for rich in displays)]
+
+
+def _build_result(end: RunEnd, room: _Room) -> RunResult:
+    recorder, ended, showing = end.recorder, end.ended, end.recorder.showing
+    out, err = recorder.shared(room.output)
+    received, name = recorder.received, run_id(end.sandbox, end.run)
+    dropped = showing.dropped + ended.displays_dropped + len(showing.displays) - room.displays
+    rest = about_rest(name, out.total + err.total) if out.truncated or err.truncated else None
+    return RunResult(
+        sandbox=end.sandbox,
+        run_id=name,
+        outcome=ended.outcome,
+        exit_code=ended.exit_code,
+        signal=ended.signal,
+        stdout=out.text,
+        stdout_bytes=max(received["stdout"], ended.stdout_bytes),
+        stdout_truncated=out.truncated or not recorder.is_complete("stdout", ended.stdout_bytes),
+        stderr=err.text,
+        stderr_bytes=max(received["stderr"], ended.stderr_bytes),
+        stderr_truncated=err.truncated or not recorder.is_complete("stderr", ended.stderr_bytes),
+        result=showing.value or None,
+        displays=showing.displays[: room.displays],
+        displays_dropped=dropped,
+        context=ended.context,
+        context_state=ended.context_state,
+        artifacts=[entry.artifact() for entry in ended.artifacts[: room.artifacts]],
+        artifacts_omitted=ended.artifacts_more + len(ended.artifacts) - room.artifacts,
+        duration_ms=round(ended.duration_ms, 3),
+        cpu_ms=round(ended.cpu_ms, 3),
+        max_rss_bytes=ended.max_rss_bytes,
+        progress_dropped_bytes=recorder.progress_dropped,
+        hint=" ".join(filter(None, (end.hint, about_dropped(dropped), rest))) or None,
+    )

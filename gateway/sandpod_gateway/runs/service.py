@@ -1,7 +1,7 @@
 """One run from call to result: limits, start, stream, cancel, end, metrics.
 
-Called by the MCP tools. It decides nothing about whose sandbox it is (`sandboxes.py`) and nothing about how a program
-is started or stopped (the runner); it makes sure that every run ends here, whatever happens there.
+Whose sandbox it is, the service of sandboxes decides; how a program is started and stopped, the runner does. This
+makes sure that every run ends here, whatever happens there.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Final
 
 import anyio
 
@@ -22,14 +22,16 @@ from sandpod_gateway.limits import RunLimits
 from sandpod_gateway.metrics import Metrics, language_label
 from sandpod_gateway.packages.installer import Installer
 from sandpod_gateway.runner.connection import RunnerConnection
-from sandpod_gateway.runner.demux import BrokenProtocolError, ConnectionLostError, RunHandle, StartedBeforeError
+from sandpod_gateway.runner.demux import BrokenProtocolError, ConnectionLostError
 from sandpod_gateway.runner.messages import Ended, checked
-from sandpod_gateway.runner.run_ids import new_run
+from sandpod_gateway.runs.hints import hint_for
 from sandpod_gateway.runs.places import place_of
 from sandpod_gateway.runs.progress import OutputStream, Send
-from sandpod_gateway.runs.recorder import RunAnswer, Running
+from sandpod_gateway.runs.recorder import Recorder
 from sandpod_gateway.runs.reports import Tail
 from sandpod_gateway.runs.request import FreshSandbox, RunRequest, check_run
+from sandpod_gateway.runs.result import RunAnswer, RunEnd, build_answer
+from sandpod_gateway.runs.start import ActiveRun, start_run
 from sandpod_gateway.sandboxes.service import Sandboxes
 from sandpod_runner.protocol import messages as protocol
 
@@ -119,40 +121,45 @@ class Runs:
     ) -> RunAnswer:
         if request.packages:
             await self._installer.require(record, request.packages, request.language)
-        stream = OutputStream(send) if send is not None else None
-        most = request.max_output or self._limits.output_chars
-        running = Running(record, request, new_run(), self._limits.output_cap, stream, most)
-        running.note = self._sandboxes.lost_note(record, request.context)
-        pump = asyncio.create_task(stream.pump()) if stream is not None else None
+        progress = OutputStream(send) if send is not None else None
+        recorder = Recorder(self._limits.output_cap, strip_ansi=request.strip_ansi, progress=progress)
+        active = ActiveRun(record=record, request=request, recorder=recorder)
+        note = self._sandboxes.lost_note(record, request.context)
+        pump = asyncio.create_task(progress.pump()) if progress is not None else None
         keeper = asyncio.create_task(self._sandboxes.keep_alive(record))
         self._metrics.active_runs.inc()
         try:
-            ended = await self._until_end(running)
-            if stream is not None and pump is not None:
-                await stream.finish(pump)
+            ended = await self._until_end(active)
+            recorder.finish()
+            if progress is not None and pump is not None:
+                await progress.finish(pump)
         finally:
             self._metrics.active_runs.dec()
             keeper.cancel()
             if pump is not None:
                 pump.cancel()
-        self._count(running, ended.outcome)
-        if stream is not None:
-            self._metrics.progress_dropped.inc(stream.dropped)
-        stderr = running.stderr.read(self._limits.output_cap).text
-        running.place = await place_of(self._sandboxes, record, stderr, fresh=fresh)
-        return running.answer(ended)
+        self._count(active, ended.outcome)
+        self._metrics.progress_dropped.inc(recorder.progress_dropped)
+        stderr = recorder.read("stderr").text
+        place = await place_of(self._sandboxes, record, stderr, fresh=fresh)
+        hint = " ".join(filter(None, (note, hint_for(ended.outcome, ended.detail, stderr, place)))) or None
+        end = RunEnd(sandbox=record.name, run=active.run, recorder=recorder, ended=ended, hint=hint)
+        return build_answer(end, request.max_output or self._limits.output_chars)
 
-    async def _until_end(self, running: Running) -> Ended:
-        """Start the program and wait for its end, on another stream where one is lost; a lost sandbox is an end too."""
-        deadline = time.monotonic() + self._limits.timeout(running.request.timeout) + OVERTIME
+    async def _until_end(self, active: ActiveRun) -> Ended:
+        """Start the program and wait for its end; over another connection where one is lost.
+
+        A lost sandbox is an end, too.
+        """
+        deadline = time.monotonic() + self._limits.timeout(active.request.timeout) + OVERTIME
         try:
             for attempt in range(ATTEMPTS):
                 try:
-                    return await self._attend(running, deadline)
+                    return self._seen(active, await self._attend(active, deadline))
                 except BrokenProtocolError as error:
-                    return self._lost(running, f"The sandbox's stream was closed: {error}.")
+                    return self._lost(active, f"The sandbox's stream was closed: {error}.")
                 except ConnectionLostError:
-                    if self._is_closing(running) or time.monotonic() > deadline:
+                    if self._is_closing(active) or time.monotonic() > deadline:
                         break
                 except SandpodError as error:
                     if attempt == 0:
@@ -161,55 +168,54 @@ class Runs:
                         break  # the sandbox is gone, or its runner does not know the run any more
                     await asyncio.sleep(REOPEN_PAUSE)
         except asyncio.CancelledError:
-            self._count(running, Outcome.CANCELLED)
+            self._count(active, Outcome.CANCELLED)
             raise
-        return self._lost(running)
+        return self._lost(active)
 
-    async def _attend(self, running: Running, deadline: float) -> Ended:
-        """Start the program unless it was started, and wait for its end over one stream.
+    async def _attend(self, active: ActiveRun, deadline: float) -> Ended:
+        """Start the program unless it was started, and wait for its end over one connection.
 
         Raises:
             ConnectionLostError: The stream was lost, or the runner says nothing any more.
         """
-        async with self._sandboxes.connection(running.record) as connection:
+        async with self._sandboxes.connection(active.record) as connection:
             try:
                 async with asyncio.timeout(deadline - time.monotonic()):
-                    if running.theirs:
-                        return await self._read_earlier(connection, running)
-                    handle = await start_run(connection, running, self._limits)
-                    return await self._ended(connection, running, handle)
+                    return await self._ended(connection, active)
             except TimeoutError:
                 # A runner that is this late does not listen any more: the sandbox can't be used.
                 await connection.close()
                 raise ConnectionLostError from None
             except asyncio.CancelledError:
-                await self._cancel(connection, running.run)
+                await self._cancel(connection, active.run)
                 raise
 
-    async def _ended(self, connection: RunnerConnection, running: Running, handle: RunHandle) -> Ended:
-        try:
-            return self._seen(running, await connection.wait_for(handle.ended))
-        except StartedBeforeError as before:
-            if before.run != running.run:
-                running.run, running.theirs = before.run, True
-                return await self._read_earlier(connection, running)
-        # It was started over a stream that is lost.
-        handle = await connection.follow_run(running.run, running.received, running, acks=True)
-        return self._seen(running, await connection.wait_for(handle.ended))
+    async def _ended(self, connection: RunnerConnection, active: ActiveRun) -> Ended:
+        if active.earlier:
+            return await self._read_earlier(connection, active)
+        handle = await start_run(connection, active, self._limits)
+        accepted = await connection.wait_for(handle.accepted)
+        if accepted.run != active.run:
+            active.run, active.earlier = accepted.run, True
+            return await self._read_earlier(connection, active)
+        if not accepted.started:  # but over a connection that is lost
+            recorder = active.recorder
+            handle = await connection.follow_run(active.run, recorder.received, recorder, acks=True)
+        return await connection.wait_for(handle.ended)
 
-    async def _read_earlier(self, connection: RunnerConnection, running: Running) -> Ended:
-        """Read all that another call's run with the same key wrote, and wait for its end; it stays that call's."""
+    async def _read_earlier(self, connection: RunnerConnection, active: ActiveRun) -> Ended:
+        """Read all that an earlier call's run with the same key wrote, and wait for its end; it stays that call's."""
         while True:
-            fields = {"run": running.run, "cursor": running.cursor, "wait": TAIL_WAIT, "limit": protocol.FILE_PART}
+            fields = {"run": active.run, "cursor": active.cursor, "wait": TAIL_WAIT, "limit": protocol.FILE_PART}
             frame = await connection.ask("tail", fields)
             tail = checked(Tail, frame)
             for stream, data in tail.split(frame.payload):
-                running.output(stream, running.received[stream], data)
+                active.recorder.append(stream, data)
             if tail.end is not None and not frame.payload:
                 return tail.end
             if not frame.payload:
                 await asyncio.sleep(TAIL_PAUSE)
-            running.cursor = tail.cursor
+            active.cursor = tail.cursor
 
     async def _cancel(self, connection: RunnerConnection, run_id: str) -> None:
         """End the program for a caller that has gone, and see it end."""
@@ -218,78 +224,26 @@ class Runs:
                 logger.warning("a cancelled run did not end in time; its sandbox's stream is closed")
                 await connection.close()
 
-    def _seen(self, running: Running, ended: Ended) -> Ended:
+    def _seen(self, active: ActiveRun, ended: Ended) -> Ended:
         """Return the end as the caller sees it: a sandbox that this gateway is closing is not lost."""
-        return self._lost(running) if ended.outcome == Outcome.SANDBOX_LOST and self._is_closing(running) else ended
+        if ended.outcome == Outcome.SANDBOX_LOST and self._is_closing(active):
+            return self._lost(active)
+        return ended.model_copy(update={"context": active.request.context})
 
-    def _is_closing(self, running: Running) -> bool:
-        return self._sandboxes.is_closing(running.record.name)
+    def _is_closing(self, active: ActiveRun) -> bool:
+        return self._sandboxes.is_closing(active.record.name)
 
-    def _lost(self, running: Running, cause: str = "The sandbox went away while the program ran.") -> Ended:
-        if self._is_closing(running):
-            return Ended(outcome=Outcome.CANCELLED, detail="The sandbox was closed while the program ran.")
-        return Ended(outcome=Outcome.SANDBOX_LOST, detail=f"{cause} Whether the program ended is not known.")
+    def _lost(self, active: ActiveRun, cause: str = "The sandbox went away while the program ran.") -> Ended:
+        if self._is_closing(active):
+            outcome, detail = Outcome.CANCELLED, "The sandbox was closed while the program ran."
+        else:
+            outcome, detail = Outcome.SANDBOX_LOST, f"{cause} Whether the program ended is not known."
+        duration = active.elapsed * 1e3
+        return Ended(outcome=outcome, detail=detail, duration_ms=duration, context=active.request.context)
 
-    def _count(self, running: Running, outcome: str) -> None:
-        language = language_label(running.request.language)
+    def _count(self, active: ActiveRun, outcome: str) -> None:
+        language = language_label(active.request.language)
         self._metrics.runs.labels(language, outcome).inc()
-        self._metrics.run_seconds.labels(language).observe(time.perf_counter() - running.started)
-        for stream, count in running.taken.items():
+        self._metrics.run_seconds.labels(language).observe(active.elapsed)
+        for stream, count in active.recorder.taken.items():
             self._metrics.output_bytes.labels(stream).inc(count)
-
-
-async def start_run(
-    connection: RunnerConnection, running: Running, limits: RunLimits, *, detached: bool = False
-) -> RunHandle:
-    """Start a program; one that was started already, over another stream, is not started again.
-
-    Args:
-        connection: The stream to its sandbox.
-        running: The run.
-        limits: What bounds it.
-        detached: It goes on when nobody waits for it.
-
-    Raises:
-        SandpodError: unsupported_language.
-        ConnectionLostError: The stream has ended.
-    """
-    request = running.request
-    _require_language(connection, request)
-    header = _run_header(running, limits) | {"detached": detached, "acks": not detached}
-    handle = await connection.start_run(header, request.code.encode(), running)
-    if request.stdin is not None:
-        await connection.send_stdin(running.run, request.stdin.encode())
-    return handle
-
-
-def _require_language(connection: RunnerConnection, request: RunRequest) -> None:
-    """Refuse a language that the sandbox does not have.
-
-    Raises:
-        SandpodError: unsupported_language.
-    """
-    languages = connection.hello.languages
-    if request.language not in languages:
-        raise SandpodError(
-            ErrorCode.UNSUPPORTED_LANGUAGE,
-            f"This sandbox has no {request.language}.",
-            next_step=f"It has: {', '.join(sorted(languages)) or 'none'}. Use one of them, or create_sandbox with a "
-            "template that has it: sandpod://capabilities lists the languages of each.",
-        )
-
-
-def _run_header(running: Running, limits: RunLimits) -> dict[str, Any]:
-    """Return the fields of the `run` frame that starts a run."""
-    request = running.request
-    return {
-        "run": running.run,
-        "language": request.language,
-        "args": request.args,
-        "env": request.env,
-        "cwd": request.cwd,
-        "stdin": request.stdin is not None,
-        "timeout": limits.timeout(request.timeout),
-        "output_limit": limits.output_limit,
-        **({"context": request.context} if request.context is not None else {}),
-        **({"key": request.key} if request.key is not None else {}),
-    }

@@ -1,17 +1,15 @@
-"""Turns what a reconcile saw into metrics."""
+"""Counts what a new status says has happened to a Sandbox."""
 
 from sandpod_api import names
 from sandpod_api.conditions import ConditionType, find, is_true
 from sandpod_api.types import Sandbox
 from sandpod_operator.cache.object_cache import Store
 from sandpod_operator.metrics import Metrics
-from sandpod_operator.model.observed import ObservedNamespace, ObservedPool
 from sandpod_operator.status.network import found_open
-from sandpod_operator.status.pool import is_warm
 from sandpod_operator.status.sandbox import is_final
 
 
-def measure_status(metrics: Metrics, before: Sandbox, store: Store) -> None:
+def record_status(metrics: Metrics, before: Sandbox, store: Store) -> None:
     """Count what a written status says is new: a start, an end.
 
     Args:
@@ -52,17 +50,5 @@ def _pool_missed(store: Store, sandbox: Sandbox) -> str:
     # Warm ones have no network profile and their template's workspace: who asks for others never gets one.
     if spec.network != names.NETWORK_NONE or spec.workspace not in (None, template.spec.workspace):
         return ""
-    pools = (pool for pool in store.all_pools(metadata.namespace) if pool.spec.template_ref == spec.template_ref)
+    pools = (pool for pool in store.pools(metadata.namespace) if pool.spec.template_ref == spec.template_ref)
     return min((pool.metadata.name for pool in pools), default="")
-
-
-def measure_pool(metrics: Metrics, observed: ObservedPool) -> None:
-    """Set a pool's gauges."""
-    metadata = observed.pool.metadata
-    ready = sum(is_warm(m) for m in observed.members)
-    metrics.set_pool(metadata.namespace, metadata.name, wanted=observed.pool.spec.replicas, ready=ready)
-
-
-def measure_namespace(metrics: Metrics, observed: ObservedNamespace) -> None:
-    """Tell which policies of others open something to sandboxes, and forget those that do no more."""
-    metrics.set_widening(observed.namespace, {policy.name for policy in observed.widening})

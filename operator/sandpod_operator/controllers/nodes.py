@@ -36,7 +36,7 @@ class Nodes:
             return Kernel()
 
     async def give_user_namespaces(self, spec: SandboxTemplateSpec) -> bool:
-        """Tell whether every node that may run the template's pods can give each a user namespace of its own.
+        """Return whether every node that may run the template's pods can give each a user namespace of its own.
 
         Raises:
             ClusterError: The API server did not answer.

@@ -3,12 +3,12 @@
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from sandpod_api.conditions import Reason
 from sandpod_kube.errors import DeniedError
 from sandpod_operator.model.observed import Kernel, Refusal
-from sandpod_operator.model.pool_backoff import Pace
+from sandpod_operator.model.pool_backoff import PoolBackoff
 from sandpod_operator.settings import OperatorSettings
 from sandpod_operator.status.failures import clean
 
@@ -17,21 +17,21 @@ _MAX_DOUBLINGS: Final = 16
 
 
 @dataclass(kw_only=True, slots=True)
-class Notes:
+class State:
     """All of it.
 
     Attributes:
         refusals: By the Sandbox's uid.
         kernels: Of the node of a pod, by the pod's uid.
         failures: By the pool's uid.
-        paces: By the pool's uid.
+        backoffs: By the pool's uid.
         status_written: By the pool's uid.
     """
 
     refusals: dict[str, Refusal] = field(default_factory=dict)
     kernels: dict[str, Kernel] = field(default_factory=dict)
     failures: dict[str, int] = field(default_factory=dict)
-    paces: dict[str, Pace] = field(default_factory=dict)
+    backoffs: dict[str, PoolBackoff] = field(default_factory=dict)
     status_written: dict[str, datetime] = field(default_factory=dict)
 
     def refused(self, uid: str, error: DeniedError, now: datetime, settings: OperatorSettings) -> None:
@@ -54,8 +54,8 @@ class Notes:
             pods: The same.
             pools: The same.
         """
-        self.refusals = {uid: note for uid, note in self.refusals.items() if uid in sandboxes}
-        self.kernels = {uid: note for uid, note in self.kernels.items() if uid in pods}
-        self.failures = {uid: note for uid, note in self.failures.items() if uid in pools}
-        self.paces = {uid: note for uid, note in self.paces.items() if uid in pools}
-        self.status_written = {uid: note for uid, note in self.status_written.items() if uid in pools}
+        kept: list[tuple[dict[str, Any], AbstractSet[str]]] = [(self.refusals, sandboxes), (self.kernels, pods)]
+        kept += [(known, pools) for known in (self.failures, self.backoffs, self.status_written)]
+        for known, uids in kept:
+            for uid in known.keys() - uids:
+                del known[uid]

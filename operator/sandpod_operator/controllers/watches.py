@@ -14,18 +14,18 @@ from sandpod_api import names
 from sandpod_kube.client import PAGE
 from sandpod_kube.configuration import Access
 from sandpod_kube.resources import LEASES, WATCHED, Resource, key_of
-from sandpod_operator.controllers.dispatcher import Controller
+from sandpod_operator.controllers.dispatcher import Dispatcher
 from sandpod_operator.settings import OperatorSettings
 
 Login = Callable[[], Awaitable[Access]]
 Seen = Callable[[Resource, str | None, dict[str, Any]], None]
 
 
-def create_sink(controller: Controller, on_heartbeat: Callable[[str, str], None]) -> Seen:
+def create_sink(dispatcher: Dispatcher, on_heartbeat: Callable[[str, str], None]) -> Seen:
     """Return the function that every watch event goes to.
 
     Args:
-        controller: Gets the events of all objects but Leases.
+        dispatcher: Gets the events of all objects but Leases.
         on_heartbeat: Called with the namespace and the holder of each heartbeat Lease.
     """
 
@@ -34,9 +34,9 @@ def create_sink(controller: Controller, on_heartbeat: Callable[[str, str], None]
             if manifest["metadata"]["name"] == names.LEASE_HEARTBEAT and kind != "DELETED":
                 on_heartbeat(manifest["metadata"]["namespace"], manifest.get("spec", {}).get("holderIdentity", ""))
         elif kind == "DELETED":
-            controller.lost(key_of(resource, manifest), manifest["metadata"]["uid"])
+            dispatcher.lost(key_of(resource, manifest), manifest["metadata"]["uid"])
         else:
-            controller.saw(resource, manifest)
+            dispatcher.saw(resource, manifest)
 
     return seen
 

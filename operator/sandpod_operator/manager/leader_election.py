@@ -23,7 +23,7 @@ _MICRO_TIME: Final = "%Y-%m-%dT%H:%M:%S.%fZ"
 
 
 class LeadershipLostError(Exception):
-    """The Lease is not ours any more, or could not be renewed in time."""
+    """The Lease is no longer ours, or could not be renewed in time."""
 
 
 def build_lease(settings: OperatorSettings, holder: str, now: datetime, old: dict[str, Any] | None) -> dict[str, Any]:
@@ -141,7 +141,7 @@ class Elector:
             await self.renew()
 
     async def renew(self) -> None:
-        """Renew the Lease once; a cluster that does not answer is borne until the deadline.
+        """Renew the Lease once; a cluster that does not answer is tolerated until the deadline.
 
         Raises:
             LeadershipLostError: As in `keep`.
@@ -163,12 +163,12 @@ class Elector:
             raise LeadershipLostError("another replica has taken the Lease")
 
     async def _is_ours(self) -> bool:
-        """Tell whether this replica still holds the Lease, which a write of its own without an answer has changed."""
+        """Return whether this replica still holds the Lease, although an unanswered write of its own has changed it."""
         lease = await self._read()
         return lease is not None and (lease.get("spec") or {}).get("holderIdentity") == self._settings.identity
 
     async def release(self) -> None:
-        """Give the Lease up, so that another replica need not wait for it to run out. Best effort."""
+        """Release the Lease, so that another replica need not wait for it to expire. Best effort."""
         try:
             lease = await self._read()
             if lease is not None and (lease.get("spec") or {}).get("holderIdentity") == self._settings.identity:

@@ -1,4 +1,4 @@
-"""Composes the operator and keeps its parts running; when one ends, the process ends and is started anew.
+"""Composes the operator and keeps its parts running; when one ends, the process ends and Kubernetes restarts it.
 
 The only place where parts are joined. A standby only waits for the Lease.
 """
@@ -7,7 +7,9 @@ import asyncio
 import logging
 import signal
 import sys
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
@@ -16,17 +18,15 @@ from sandpod_kube.client import KubeClient
 from sandpod_kube.configuration import load
 from sandpod_kube.errors import ClusterError, DeniedError, NotFoundError
 from sandpod_kube.resources import EVENTS, LEASES, POOLS, SANDBOXES, TEMPLATES
-from sandpod_operator.cache.object_cache import Store
 from sandpod_operator.controllers import watches
-from sandpod_operator.controllers.dispatcher import Controller
+from sandpod_operator.controllers.context import Context
+from sandpod_operator.controllers.dispatcher import Dispatcher
+from sandpod_operator.controllers.orphan_gc import OrphanCollector
 from sandpod_operator.controllers.reconciler import Reconciler
-from sandpod_operator.controllers.state import Notes
-from sandpod_operator.controllers.workqueue import WorkQueue
 from sandpod_operator.manager.event_recorder import EventPoster
 from sandpod_operator.manager.health import AddressError, Health, build_heartbeat, create_app
 from sandpod_operator.manager.leader_election import Elector
 from sandpod_operator.metrics import Metrics
-from sandpod_operator.quota.admission import Turns
 from sandpod_operator.settings import OperatorSettings
 
 if TYPE_CHECKING:
@@ -92,9 +92,11 @@ async def find_trouble(cluster: KubeClient, settings: OperatorSettings) -> str |
             try:
                 await cluster.list_page(resource, namespace, {"limit": "1"})
             except NotFoundError:
-                return f"the cluster has no {resource.plural}; install the CRDs of the chart first"
+                return f"the cluster does not have the resource {resource.plural}; install the chart's CRDs first"
             except DeniedError as error:
-                return f"no right to read {resource.plural} in {namespace}: {error.message}; install the chart's Role"
+                return (
+                    f"not allowed to read {resource.plural} in {namespace}: {error.message}; install the chart's Role"
+                )
             except ClusterError as error:
                 return f"{error}; check that the cluster runs and that KUBECONFIG is right"
     return None
@@ -130,32 +132,14 @@ class Operator:
         self._settings = settings
         self._health = health
         self._stop = stop
-        store, notes = Store(metrics.count_claim), Notes()
-        self._queue = WorkQueue(clock=utc_now, backoff_min=settings.backoff_min, backoff_max=settings.backoff_max)
-        turns = Turns(store=store, wake=self._queue.add, settings=settings, clock=utc_now)
-        metrics.queue_depth.set_function(lambda: len(self._queue))
         self._events = EventPoster(lambda event: cluster.create(EVENTS, event), metrics, utc_now)
-        self._controller = Controller(
-            cluster=cluster,
-            store=store,
-            notes=notes,
-            turns=turns,
-            queue=self._queue,
-            metrics=metrics,
-            settings=settings,
-            clock=utc_now,
+        self._context = Context.create(
+            cluster=cluster, settings=settings, metrics=metrics, clock=utc_now, emit=self._events.emit
         )
-        self._reconciler = Reconciler(
-            cluster=cluster,
-            store=store,
-            notes=notes,
-            turns=turns,
-            listener=self._controller,
-            emit=self._events.emit,
-            metrics=metrics,
-            settings=settings,
-            clock=utc_now,
-        )
+        self._queue = self._context.queue
+        self._dispatcher = Dispatcher(self._context)
+        self._reconciler = Reconciler(self._context, self._dispatcher)
+        self._orphans = OrphanCollector(self._context, self._dispatcher)
         self._elector = Elector(cluster, settings, utc_now)
 
     async def run(self) -> int:
@@ -168,8 +152,9 @@ class Operator:
         lease = asyncio.create_task(self._elector.keep(), name="lease")
         try:
             # Everything is known before anything is decided; the Lease is renewed meanwhile.
-            await self._controller.resync()
-            return await self._work(lease)
+            await self._dispatcher.resync()
+            # A long list may have outlived the Lease: then no worker may begin.
+            return _explain({lease}) if lease.done() else await self._work(lease)
         except ClusterError as error:
             _log.error("the first list failed: %s", error)
             return FAILED
@@ -190,16 +175,18 @@ class Operator:
     async def _work(self, lease: asyncio.Task[None]) -> int:
         ready, end_watch = asyncio.Event(), asyncio.Event()
         registry = watches.create_registry(
-            watches.create_sink(self._controller, self._health.beat), self._cluster.access
+            watches.create_sink(self._dispatcher, self._health.beat), self._cluster.access
         )
         parts: dict[str, Coroutine[Any, Any, None]] = {
             "watch": watches.watch(registry, self._settings, ready=ready, stop=end_watch),
-            "heartbeat": self._beat(),
             "dates": self._release_dates(),
-            "sweep": self._sweep(),
-            "resync": self._resync(),
+            "sweep": _every(self._settings.sweep_interval, "sweep", self._orphans.sweep),
+            "resync": _every(self._settings.resync_interval, "resync", self._dispatcher.resync),
             "events": self._events.run(),
         }
+        for namespace in self._settings.namespaces:
+            name = f"heartbeat in {namespace}"
+            parts[name] = _every(self._settings.heartbeat_interval, name, partial(self._beat, namespace), at_once=True)
         for number in range(self._settings.workers):
             parts[f"worker {number}"] = self._queue.run_worker(self._reconciler.reconcile)
         tasks = {lease, *(asyncio.create_task(part, name=name) for name, part in parts.items())}
@@ -215,35 +202,25 @@ class Operator:
         await ready.wait()
         _install_signals(self._stop)
 
-    async def _beat(self) -> None:
-        while True:
-            for namespace in self._settings.namespaces:
-                try:
-                    await self._cluster.apply(LEASES, build_heartbeat(namespace, self._settings.identity, utc_now()))
-                except ClusterError as error:
-                    _log.warning("no heartbeat in %s: %s", namespace, error)
-            await asyncio.sleep(self._settings.heartbeat_interval)
+    async def _beat(self, namespace: str) -> None:
+        await self._cluster.apply(LEASES, build_heartbeat(namespace, self._settings.identity, utc_now()))
 
     async def _release_dates(self) -> None:
         while True:
             self._queue.release_due()
             await asyncio.sleep(_TICK)
 
-    async def _sweep(self) -> None:
-        while True:
-            await asyncio.sleep(self._settings.sweep_interval)
-            try:
-                await self._controller.sweep()
-            except ClusterError as error:
-                _log.warning("the sweep was not finished: %s", error)
 
-    async def _resync(self) -> None:
-        while True:
-            await asyncio.sleep(self._settings.resync_interval)
-            try:
-                await self._controller.resync()
-            except ClusterError as error:
-                _log.warning("the full list was not finished: %s", error)
+async def _every(seconds: float, name: str, work: Callable[[], Awaitable[None]], *, at_once: bool = False) -> None:
+    """Repeat some work at an interval, even if the API server does not answer."""
+    if not at_once:
+        await asyncio.sleep(seconds)
+    while True:
+        try:
+            await work()
+        except ClusterError as error:
+            _log.warning("the %s was not finished: %s", name, error)
+        await asyncio.sleep(seconds)
 
 
 def _explain(done: set[asyncio.Task[Any]]) -> int:

@@ -1,4 +1,4 @@
-"""Finds network policies of others that open something to sandbox pods: policies add up, so none of ours closes it.
+"""Finds network policies of others that open something to sandbox pods: policies are additive, so ours can't close it.
 
 Decided by the labels that sandbox pods can have, not by those of existing pods: a policy is reported before the first
 pod that it opens.
@@ -36,7 +36,7 @@ def find_widening(policy: dict[str, Any], templates: Container[str]) -> Widening
 
 
 def _is_own(metadata: ObjectMeta, templates: Container[str]) -> bool:
-    """Tell whether it is kept as it must be elsewhere, or goes with the template that it was made for."""
+    """Return whether Sandpod keeps it as it must be, or deletes it together with the template that it belongs to."""
     template = metadata.labels.get(names.LABEL_TEMPLATE)
     if metadata.name == names.POLICY_DENY_ALL:
         return True
@@ -47,13 +47,13 @@ def _is_own(metadata: ObjectMeta, templates: Container[str]) -> bool:
 
 
 def _opened(spec: dict[str, Any]) -> tuple[str, ...]:
-    """Return the directions in which it allows anything; one that it does not name it leaves alone."""
+    """Return the directions in which it allows anything; it does not affect one that it does not name."""
     kinds = spec.get("policyTypes") or ("Ingress", "Egress")
     return tuple(kind.lower() for kind in ("Ingress", "Egress") if kind in kinds and spec.get(kind.lower()))
 
 
 def _may_select(selector: dict[str, Any]) -> bool:
-    """Tell whether there can be a sandbox pod that a label selector selects."""
+    """Return whether a label selector can select a sandbox pod."""
     needs = [(key, "In", {value}) for key, value in (selector.get("matchLabels") or {}).items()]
     needs += [
         (each["key"], each["operator"], set(each.get("values") or ()))
@@ -63,7 +63,7 @@ def _may_select(selector: dict[str, Any]) -> bool:
 
 
 def _can_hold(key: str, needs: list[tuple[str, set[str]]]) -> bool:
-    """Tell whether a sandbox pod's label can be as all the needs of one key say."""
+    """Return whether a sandbox pod's label can meet all requirements of one key."""
     if key not in _LABELS:
         return all(kind in {"NotIn", "DoesNotExist"} for kind, _ in needs)
     if any(kind == "DoesNotExist" for kind, _ in needs):

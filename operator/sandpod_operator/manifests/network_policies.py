@@ -87,7 +87,7 @@ def _egress(rule: EgressRule) -> dict[str, Any]:
 
 
 def in_force(wanted: dict[str, Any], found: dict[str, Any] | None) -> bool:
-    """Tell whether the policy that was found does exactly what the wanted one says.
+    """Return whether an existing policy does exactly what the wanted one says.
 
     Kubernetes leaves empty lists out, so absent and empty are the same.
     """

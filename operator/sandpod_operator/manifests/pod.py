@@ -43,7 +43,7 @@ def owner_reference(resource: resources.Resource, owner: Sandbox | SandboxPool |
 
 
 def workspace_of(sandbox: Sandbox, template: SandboxTemplate) -> Workspace:
-    """Return the workspace that a sandbox has: its own wish, else its template's."""
+    """Return the workspace that a sandbox has: its own if it names one, else its template's."""
     return sandbox.spec.workspace or template.spec.workspace
 
 
@@ -153,7 +153,7 @@ def _first_containers(sandbox: Sandbox, template: SandboxTemplate, settings: Ope
 
 
 def _kernel_container(sandbox: Sandbox, template: SandboxTemplate) -> dict[str, Any]:
-    """Return what tells which kernel the pod sees. Nothing of a caller's has run then."""
+    """Return the container that reports which kernel the pod sees, before anything of a caller runs."""
     spec = template.spec
     brings = brings_runner(template)
     return {
@@ -172,12 +172,12 @@ def _kernel_container(sandbox: Sandbox, template: SandboxTemplate) -> dict[str, 
 
 
 def brings_runner(template: SandboxTemplate) -> bool:
-    """Tell whether the template's image has no runner, so that its pods bring it."""
+    """Return whether the template's image has no runner, so that its pods add it."""
     return template.spec.runner == "Injected"
 
 
 def _runner_container(sandbox: Sandbox, template: SandboxTemplate, settings: OperatorSettings) -> dict[str, Any]:
-    """Return what puts the runner beside a foreign image: it copies it into a folder that the sandbox can only read."""
+    """Return the container that copies the runner for a foreign image, into a folder that the sandbox can only read."""
     return {
         "name": names.RUNNER_CONTAINER,
         "image": settings.runner_image,
@@ -199,6 +199,8 @@ def _environment(
         names.ENV_PROBE_INTERVAL: str(settings.probe_interval or ""),
         names.ENV_PREIMPORT: ",".join(spec.preimport),
         names.ENV_OPEN_FILES: str(spec.limits.open_files),
+        names.ENV_RUN_TIMEOUT: str(spec.limits.run_timeout),
+        names.ENV_OUTPUT_BYTES: str(spec.limits.output_bytes),
         names.ENV_WORKSPACE_BYTES: str(int(parse_quantity(workspace.size))),
         names.ENV_IN_MEMORY: ",".join([names.WORKSPACE, _TMP] if _in_memory(workspace) else [_TMP]),
         names.ENV_MEMORY_LIMIT: str(int(parse_quantity(spec.resources.memory))),
@@ -266,7 +268,7 @@ def _toleration(toleration: Toleration) -> dict[str, str]:
 
 
 def _active_deadline(sandbox: Sandbox) -> int:
-    """The last net, in seconds. It can't be raised later, so it covers whatever a claim may ask for.
+    """Return the last safety net, in seconds. It can't be raised later, so it covers whatever a claim may ask for.
 
     A warm pod may wait as long as a pool's maxAge can be, and the claim may then set any lifetime.
     """

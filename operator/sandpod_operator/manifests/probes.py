@@ -28,7 +28,7 @@ METADATA: Final = (
 
 
 def probes(template: SandboxTemplate, profile: NetworkProfile, settings: OperatorSettings) -> list[str]:
-    """Return each as host:port: API server, node, metadata, another pod, DNS, and what the administrator adds.
+    """Return each as host:port: API server, node, metadata services, another pod, DNS, and what the administrator adds.
 
     A profile opens none of them but the DNS it asks for. The other pod is left out where a profile of the template
     names its address, since the sandbox may be put under that one.
@@ -52,7 +52,7 @@ def opened_by(profile: NetworkProfile, template: SandboxTemplate, settings: Oper
 
 
 def opens(profile: NetworkProfile, address: str) -> bool:
-    """Tell whether a profile's rules open an address; one by a name is not told from what they say."""
+    """Return whether a profile's rules open an address; for a host name that is not known."""
     host, _, port = address.rpartition(":")
     try:
         found = ip_address(host.strip("[]"))

@@ -73,7 +73,7 @@ def closed_dns() -> dict[str, Any]:
 
 
 def said_of_user_namespaces(spec: SandboxTemplateSpec, *, default: bool | None) -> bool | None:
-    """Return what is said of a pod's `hostUsers`: by its template, else by the operator without a RuntimeClass.
+    """Return what is set for a pod's `hostUsers`: by its template, else by the operator if it has no RuntimeClass.
 
     Args:
         spec: The template's; with a RuntimeClass as gVisor, which starts no pod with a user namespace, it alone says.

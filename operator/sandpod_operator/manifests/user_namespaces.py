@@ -1,4 +1,4 @@
-"""Whether a template's pods can have a user namespace of their own: by the word of each node that may run them.
+"""Whether a template's pods can have a user namespace of their own: as each node that may run them reports.
 
 A node reports it for each handler of its container runtime. For a RuntimeClass that is not enough, since gVisor's
 handler says yes and then starts no such pod: whoever made the class says it, by an annotation.
@@ -16,7 +16,7 @@ _KEEPS_AWAY = frozenset({"NoSchedule", "NoExecute"})
 
 @dataclass(frozen=True, slots=True)
 class NodeRuntimes:
-    """What a node says of itself.
+    """What a node reports of itself.
 
     Attributes:
         labels: Its labels.
@@ -48,7 +48,7 @@ class NodeRuntimes:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeClass:
-    """A RuntimeClass; without arguments what pods without one have.
+    """A RuntimeClass; the default stands for pods without one.
 
     Attributes:
         handler: Of the node's container runtime.
@@ -72,7 +72,7 @@ class RuntimeClass:
 
 
 def possible(spec: SandboxTemplateSpec, runtime: RuntimeClass, nodes: tuple[NodeRuntimes, ...]) -> bool:
-    """Tell whether every node that may run the template's pods can give each a user namespace of its own.
+    """Return whether every node that may run the template's pods can give each a user namespace of its own.
 
     One that can't would never start a pod that asks, and the scheduler does not know of it.
     """

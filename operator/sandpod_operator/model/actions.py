@@ -13,7 +13,7 @@ _AT_ONCE: Final = 8  # requests
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Create:
-    """Make an object; that it exists already is as good, if `may_exist`."""
+    """Create an object; with `may_exist` it may exist already."""
 
     resource: Resource
     manifest: dict[str, Any]
@@ -30,7 +30,7 @@ class Apply:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Delete:
-    """Delete exactly that object, and only in that version where one is given: a claimed sandbox is another version."""
+    """Delete exactly that object, and only in that version if one is given: a claimed sandbox has another version."""
 
     resource: Resource
     namespace: str
@@ -41,7 +41,7 @@ class Delete:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PatchStatus:
-    """Write a status; None takes a field away."""
+    """Write a status; None removes a field."""
 
     resource: Resource
     namespace: str
@@ -51,7 +51,7 @@ class PatchStatus:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Emit:
-    """Tell people, by an Event that `kubectl describe` shows."""
+    """Post an Event, which `kubectl describe` shows."""
 
     resource: Resource
     namespace: str
@@ -64,7 +64,7 @@ class Emit:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Patch:
-    """Change fields of a spec, or labels, of the object in exactly that version: a use since has made another."""
+    """Change fields of a spec, or labels, of the object in exactly that version: any later use has created another."""
 
     resource: Resource
     namespace: str
@@ -83,10 +83,6 @@ class Plan:
 
     actions: tuple[Action, ...] = ()
     due: datetime | None = None
-
-    def makes(self, resource: Resource) -> bool:
-        """Tell whether an object of a kind would be made."""
-        return any(isinstance(action, Create) and action.resource is resource for action in self.actions)
 
     def batches(self) -> Iterator[Sequence[Action]]:
         """Return the actions in order; new Sandboxes some at a time, since none of them needs another."""

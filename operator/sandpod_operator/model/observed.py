@@ -9,7 +9,7 @@ from sandpod_api.conditions import Reason
 from sandpod_api.types import Sandbox, SandboxPool, SandboxTemplate
 from sandpod_kube.resources import Key
 from sandpod_operator.model.pod import Pod
-from sandpod_operator.model.pool_backoff import Pace
+from sandpod_operator.model.pool_backoff import PoolBackoff
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,7 +31,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """The kernel of a node. Both are empty where the operator may not look at nodes.
+    """The kernel of a node. Both fields are empty if the operator may not read nodes.
 
     Attributes:
         boot_id: Its boot id.
@@ -59,14 +59,14 @@ class Share:
 
     Attributes:
         key: The pool's.
-        wish: Warm sandboxes that it should have.
+        wanted: Warm sandboxes that it should have.
         placed: Those that have a place, working or not.
         ready: Those that can be claimed.
         unscheduled: Those that no node takes.
     """
 
     key: Key
-    wish: int
+    wanted: int
     placed: int = 0
     ready: int = 0
     unscheduled: int = 0
@@ -74,12 +74,12 @@ class Share:
     @property
     def level(self) -> float:
         """How much it has of what it wants."""
-        return self.placed / self.wish if self.wish else 1.0
+        return self.placed / self.wanted if self.wanted else 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Neighbours:
-    """What a pool has to know of the others in its namespace.
+    """What a pool has to know about the others in its namespace.
 
     Attributes:
         wait_for_node: Whether other pools have sandboxes that no node takes.
@@ -94,7 +94,7 @@ class Neighbours:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Widening:
-    """A policy that opens something to sandbox pods, and is none of Sandpod's.
+    """A policy that opens something to sandbox pods and is not one of Sandpod's.
 
     Attributes:
         name: Its name.
@@ -139,7 +139,7 @@ class ObservedSandbox:
 
     @property
     def was_ready(self) -> bool:
-        """Whether it has been ready since it last began to run: a resume begins anew, with another pod."""
+        """Whether it has been ready since it last began to run: a resume begins again, with another pod."""
         return self.sandbox.status.start_time is not None and self.sandbox.spec.operating_mode == "Running"
 
     @property
@@ -150,7 +150,7 @@ class ObservedSandbox:
 
     @property
     def suspends(self) -> bool:
-        """Whether it is suspended when idle, where others end."""
+        """Whether it is suspended when idle instead of ended."""
         return self.persistent and (self.template is None or self.template.spec.when_idle == "Suspend")
 
 
@@ -165,7 +165,7 @@ class ObservedPool:
         failures: Warm sandboxes that failed since one was last ready.
         suffixes: Unused name endings, one for each sandbox that may be made now.
         status_written: When the pool's status was last written.
-        pace: How its sandboxes have done.
+        backoff: How its sandboxes have done.
         neighbours: What the others in the namespace wait for.
     """
 
@@ -175,13 +175,13 @@ class ObservedPool:
     failures: int = 0
     suffixes: tuple[str, ...] = ()
     status_written: datetime | None = None
-    pace: Pace = field(default_factory=Pace)
+    backoff: PoolBackoff = field(default_factory=PoolBackoff)
     neighbours: Neighbours = field(default_factory=Neighbours)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ObservedTemplate:
-    """A template and the network policies that were made for it, by name."""
+    """A template and its network policies, by name."""
 
     template: SandboxTemplate
     policies: Mapping[str, dict[str, Any]] = field(default_factory=dict)

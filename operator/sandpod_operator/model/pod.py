@@ -26,7 +26,7 @@ class Terminated(ObservedModel):
 
 
 class ContainerState(ObservedModel):
-    """At most one of these is there."""
+    """At most one of these is set."""
 
     waiting: Waiting | None = None
     terminated: Terminated | None = None
@@ -145,7 +145,7 @@ class Pod(ObservedModel):
 
     @property
     def deleting(self) -> bool:
-        """Whether it was told to go."""
+        """Whether it is being deleted."""
         return self.metadata.deletion_timestamp is not None
 
     @property
@@ -155,9 +155,9 @@ class Pod(ObservedModel):
 
     @property
     def ready(self) -> bool:
-        """Whether it takes runs now, and its node is there.
+        """Whether it accepts runs now, and its node is reachable.
 
-        The kubelet tells that a startup probe passed at once, and up to a second later that container and pod are
+        The kubelet reports at once that a startup probe has passed, and up to a second later that container and pod are
         ready, which without a readiness probe says nothing more. A node that is given up has a ready container in a
         pod that is not: https://kubernetes.io/docs/concepts/architecture/nodes/#node-status.
         """
@@ -182,5 +182,5 @@ class Pod(ObservedModel):
         return ready.last_transition_time if ready is not None and ready.status == "True" else None
 
     def owned_by(self, uid: str) -> bool:
-        """Tell whether the pod was made for the object with that uid, and not for an earlier one of the same name."""
+        """Return whether the pod was made for the object with that uid, and not for an earlier one of the same name."""
         return any(reference.get("uid") == uid for reference in self.metadata.owner_references)

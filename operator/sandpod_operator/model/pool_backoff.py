@@ -1,4 +1,4 @@
-"""How many sandboxes of a pool may be starting at once, by how its last ones did.
+"""How many sandboxes of a pool may be starting at once, judging by how its last ones did.
 
 A pool begins with a few. Each that gets ready doubles what may be under way, so a pool that works is filled at once.
 One that fails, or that no node takes, brings it down to one, and one that the quota refuses to a few: what is wrong
@@ -14,7 +14,7 @@ _MOST: Final = 1024
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Pace:
+class PoolBackoff:
     """How a pool's sandboxes have done.
 
     Attributes:
@@ -31,8 +31,10 @@ class Pace:
     good: frozenset[str] = frozenset()
     bad: frozenset[str] = frozenset()
 
-    def after(self, template: str | None, *, good: Collection[str], bad: Collection[str], refused: bool) -> "Pace":
-        """Return it as what is seen now leaves it.
+    def after(
+        self, template: str | None, *, good: Collection[str], bad: Collection[str], refused: bool
+    ) -> "PoolBackoff":
+        """Return the back-off after what is observed now.
 
         Args:
             template: The hash of the template as it is now; another one begins anew. None while there is none.
@@ -42,7 +44,7 @@ class Pace:
         """
         if template is None:
             return self
-        before = self if self.template == template else Pace(template=template)
+        before = self if self.template == template else PoolBackoff(template=template)
         news = frozenset(good) - before.good
         window = min(_MOST, before.window * 2 ** min(len(news), 10))
         if refused:

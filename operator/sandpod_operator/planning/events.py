@@ -17,15 +17,15 @@ from sandpod_operator.model.observed import Widening
 _QUIET = frozenset({Reason.POD_PENDING, Reason.STARTING, Reason.SUSPENDED, Reason.TTL_EXPIRED, Reason.IDLE_TIMEOUT})
 
 
-def sandbox_story(sandbox: Sandbox, new: SandboxStatus) -> Iterator[Emit]:
+def sandbox_events(sandbox: Sandbox, new: SandboxStatus) -> Iterator[Emit]:
     """Return the Events of a status that is about to replace the Sandbox's."""
     old = sandbox.status
-    yield from _network_story(sandbox, new)
+    yield from _network_events(sandbox, new)
     ready, was = find(new.conditions, ConditionType.READY), find(old.conditions, ConditionType.READY)
     if ready is not None and ready.status == "True" and (was is None or was.status != "True"):
-        yield _emit(sandbox, "Ready", f"{new.pod_name} takes runs on {new.node_name}{_took(sandbox, new)}.")
+        yield _emit(sandbox, "Ready", f"{new.pod_name} accepts runs on {new.node_name}{_took(sandbox, new)}.")
     if sandbox.spec.claim is not None and old.phase == "Warm":
-        yield _emit(sandbox, "Claimed", f"It left its pool{_until(new.expires_at)}.")
+        yield _emit(sandbox, "Claimed", f"It was claimed from its pool{_until(new.expires_at)}.")
     held, was_held = (find(conditions, ConditionType.SUSPENDED) for conditions in (new.conditions, old.conditions))
     if held is not None and held.status != (was_held.status if was_held is not None else "False"):
         yield _emit(sandbox, held.reason, held.message)
@@ -36,34 +36,34 @@ def sandbox_story(sandbox: Sandbox, new: SandboxStatus) -> Iterator[Emit]:
         yield _emit(sandbox, expired.reason, expired.message)
 
 
-def _network_story(sandbox: Sandbox, new: SandboxStatus) -> Iterator[Emit]:
-    """Return the Events of a profile that another took the place of, or that was refused."""
+def _network_events(sandbox: Sandbox, new: SandboxStatus) -> Iterator[Emit]:
+    """Return the Events of a network profile that was replaced or refused."""
     old = sandbox.status
     if None not in {old.network, new.network} and old.network != new.network:
-        yield _emit(sandbox, "NetworkChanged", f"Network profile {new.network!r} is in force, after {old.network!r}.")
-    told, was = (find(status.conditions, ConditionType.NETWORK_APPLIED) for status in (new, old))
-    refused = told is not None and told.status == "False" and told.reason != Reason.APPLYING
-    if told is not None and refused and (was is None or was.message != told.message):
-        yield _emit(sandbox, told.reason, told.message, warning=True)
+        yield _emit(sandbox, "NetworkChanged", f"Network profile {new.network!r} has replaced {old.network!r}.")
+    applied, was = (find(status.conditions, ConditionType.NETWORK_APPLIED) for status in (new, old))
+    refused = applied is not None and applied.status == "False" and applied.reason != Reason.APPLYING
+    if applied is not None and refused and (was is None or was.message != applied.message):
+        yield _emit(sandbox, applied.reason, applied.message, warning=True)
 
 
 def pod_created(sandbox: Sandbox, pod: str) -> Emit:
-    """Return the Event of a pod that was made."""
-    return _emit(sandbox, "PodCreated", f"Made pod {pod}.")
+    """Return the Event of a pod that was created."""
+    return _emit(sandbox, "PodCreated", f"Created pod {pod}.")
 
 
 def idle_suspended(sandbox: Sandbox, end: datetime | None) -> Emit:
     """Return the Event of an idle sandbox that is being suspended."""
     seconds = sandbox.spec.lifetime.idle_timeout
     until = f" until {end:%Y-%m-%dT%H:%M:%SZ}, when its ttl ends" if end is not None else ""
-    return _emit(sandbox, Reason.IDLE_TIMEOUT, f"Not used for {seconds} s, so it is suspended. Its files stay{until}.")
+    return _emit(sandbox, Reason.IDLE_TIMEOUT, f"Idle for {seconds} s, so it is suspended. Its files are kept{until}.")
 
 
 def network_widened(namespace: str, policy: Widening) -> Emit:
-    """Return the Event of a policy of somebody else's that opens something to sandboxes.
+    """Return the Event of a foreign policy that opens something to sandboxes.
 
-    It is asked for at every look, and is there once: its name comes from its words, and the API server forgets it after
-    an hour while the policy may stay.
+    It is posted at every look and exists once: its name comes from its words, and the API server forgets it after an
+    hour while the policy may stay.
     """
     opened = " and ".join(policy.directions)
     return Emit(
@@ -72,13 +72,13 @@ def network_widened(namespace: str, policy: Widening) -> Emit:
         name=policy.name,
         uid=policy.uid,
         reason="NetworkWidened",
-        message=f"It is none of Sandpod's and opens {opened} to sandbox pods; delete it or narrow its podSelector, "
-        "since policies add up.",
+        message=f"It is not one of Sandpod's and opens {opened} to sandbox pods. Policies are additive: delete it or "
+        "narrow its podSelector.",
         kind="Warning",
     )
 
 
-def pool_story(pool: SandboxPool, new: SandboxPoolStatus) -> Iterator[Emit]:
+def pool_events(pool: SandboxPool, new: SandboxPoolStatus) -> Iterator[Emit]:
     """Return the Events of a status that is about to replace the pool's."""
     now, was = (find(s.conditions, ConditionType.PROGRESSING) for s in (new, pool.status))
     if now is None or (was is not None and was.reason == now.reason and was.message == now.message):

@@ -8,7 +8,7 @@ from sandpod_operator.planning.events import network_widened
 
 
 def plan_namespace(observed: ObservedNamespace) -> Plan:
-    """Decide about a namespace: its deny-all policy is there and says what it must, and others' that open are told of.
+    """Decide about a namespace: its deny-all policy is kept in force, and policies of others that open it are reported.
 
     These are left alone: whoever may write policies here may have a reason, and would write them again.
     """

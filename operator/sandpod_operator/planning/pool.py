@@ -17,8 +17,8 @@ from sandpod_kube.resources import POOLS, SANDBOXES, Key
 from sandpod_operator.manifests.children import build_warm_sandbox, template_hash
 from sandpod_operator.model.actions import Action, Create, PatchStatus, Plan
 from sandpod_operator.model.observed import ObservedPool, Share
-from sandpod_operator.model.pool_backoff import FIRST, Pace
-from sandpod_operator.planning.events import pool_story
+from sandpod_operator.model.pool_backoff import FIRST, PoolBackoff
+from sandpod_operator.planning.events import pool_events
 from sandpod_operator.planning.sandbox import delete_sandbox, whole_status
 from sandpod_operator.settings import OperatorSettings
 from sandpod_operator.status.pool import compute_pool_status, is_stuck, is_warm, lacks_node, lacks_quota
@@ -36,13 +36,13 @@ class PoolPlan(Plan):
 
     Attributes:
         failures: Warm sandboxes that failed since a current one was last ready.
-        pace: How its sandboxes have done.
+        backoff: How its sandboxes have done.
         share: What the pool has of what it wants; None for one that is being deleted.
         gives_to: For whom it gives a warm sandbox up.
     """
 
     failures: int = 0
-    pace: Pace = field(default_factory=Pace)
+    backoff: PoolBackoff = field(default_factory=PoolBackoff)
     share: Share | None = None
     gives_to: Key | None = None
 
@@ -96,16 +96,18 @@ def plan_pool(observed: ObservedPool, settings: OperatorSettings, now: datetime)
     kept = _without(kept, unused)
     fresh = [m for m in kept if m.metadata.name not in stale]
     state = _State.of(fresh)
-    pace = observed.pace.after(template, good=state.warm, bad=state.bad, refused=state.refused > 0)
+    backoff = observed.backoff.after(template, good=state.warm, bad=state.bad, refused=state.refused > 0)
     given = _given(kept, observed, now)
     if given:
-        pace = replace(pace, window=1)  # What replaces it must not find its place before whom it was given up for.
+        backoff = replace(
+            backoff, window=1
+        )  # What replaces it must not find its place before whom it was given up for.
     unplaced = _unplaced(kept, observed, now)
     status = compute_pool_status(observed, now)
     actions: list[Action] = [delete_sandbox(m) for m in (*failed, *unused, *given, *unplaced)]
     if not given and not unplaced:
         room = _allowed(kept, observed, stale) - len(kept)
-        missing = min(pool.spec.replicas - len(fresh), room, _may_begin(state, observed, pace, now))
+        missing = min(pool.spec.replicas - len(fresh), room, _may_begin(state, observed, backoff, now))
         actions += _creations(missing, observed)
     actions += _status_actions(observed, status, now)
     recovered = bool(state.warm)
@@ -114,20 +116,20 @@ def plan_pool(observed: ObservedPool, settings: OperatorSettings, now: datetime)
         actions=tuple(actions),
         due=_due(observed, settings, now),
         failures=0 if recovered else observed.failures + guilty,
-        pace=pace,
+        backoff=backoff,
         share=_share(kept, observed),
         gives_to=observed.neighbours.gives_to if given else None,
     )
 
 
 def _without(members: Sequence[Sandbox], gone: Sequence[Sandbox]) -> list[Sandbox]:
-    """Return those that are not among the others. By name: comparing whole objects would cost more than the rest."""
+    """Return the members that are not in the other list. By name: comparing whole objects would cost too much."""
     names_gone = {m.metadata.name for m in gone}
     return [m for m in members if m.metadata.name not in names_gone]
 
 
 def _stale(observed: ObservedPool, template: str | None, now: datetime) -> frozenset[str]:
-    """Return the names of those that are out of date: made from another state of the template, or too old."""
+    """Return the names of those that are out of date: created from another state of the template, or too old."""
     if template is None:
         return frozenset()
     max_age = timedelta(seconds=observed.pool.spec.max_age)
@@ -168,7 +170,7 @@ def _given_up(
 def _unneeded(
     members: Sequence[Sandbox], observed: ObservedPool, stale: Collection[str], now: datetime
 ) -> list[Sandbox]:
-    """Return the sandboxes that have to go: out of date, or more than wanted, the least useful first."""
+    """Return the sandboxes to delete: out of date, or more than wanted, the least useful first."""
     spec = observed.pool.spec
     old = [m for m in members if m.metadata.name in stale]
     gone = [m for m in old if not is_warm(m)]
@@ -191,22 +193,22 @@ def _allowed(members: Sequence[Sandbox], observed: ObservedPool, stale: Collecti
     return spec.replicas + (min(spec.update_strategy.max_surge, spec.replicas) if updating else 0)
 
 
-def _may_begin(state: _State, observed: ObservedPool, pace: Pace, now: datetime) -> int:
-    """Return how many sandboxes the pool may make now, as far as it is up to how its others do."""
+def _may_begin(state: _State, observed: ObservedPool, backoff: PoolBackoff, now: datetime) -> int:
+    """Return how many sandboxes the pool may create now, judging by how its others do."""
     waiting, under_way = state.unscheduled, state.starting + state.refused
-    if not pace.proven:
+    if not backoff.proven:
         under_way += len(state.bad) - waiting
-    limits = [pace.window - under_way]
-    if not pace.proven:
+    limits = [backoff.window - under_way]
+    if not backoff.proven:
         limits.append(FIRST - under_way - waiting)
     most = _may_wait(observed, now)
-    if most is not None and pace.window == 1:
+    if most is not None and backoff.window == 1:
         limits.append(most - under_way - waiting)  # Whatever more were made would only be taken back.
     return min(limits)
 
 
 def _may_wait(observed: ObservedPool, now: datetime) -> int | None:
-    """Return how many sandboxes may wait for a node at once: the scheduler knows no pools and no claims.
+    """Return how many sandboxes may wait for a node at once: the scheduler knows nothing of pools and claims.
 
     A pool that shares the nodes with no other has all wait, since autoscalers of nodes go by them.
     """
@@ -240,7 +242,7 @@ def _share(members: Sequence[Sandbox], observed: ObservedPool) -> Share:
     pool = observed.pool
     return Share(
         key=Key(POOLS.kind, pool.metadata.namespace, pool.metadata.name),
-        wish=pool.spec.replicas,
+        wanted=pool.spec.replicas,
         ready=sum(is_warm(m) for m in members),
         unscheduled=sum(lacks_node(m) for m in members),
     )
@@ -252,7 +254,7 @@ def _status_actions(observed: ObservedPool, status: SandboxPoolStatus, now: date
         return
     metadata = pool.metadata
     yield PatchStatus(resource=POOLS, namespace=metadata.namespace, name=metadata.name, status=whole_status(status))
-    yield from pool_story(pool, status)
+    yield from pool_events(pool, status)
 
 
 def _too_soon(observed: ObservedPool, now: datetime) -> bool:

@@ -14,7 +14,7 @@ from sandpod_operator.manifests.network_policies import build_deny_all
 from sandpod_operator.manifests.pod import build_pod, find_profile, workspace_of
 from sandpod_operator.model.actions import Action, Apply, Create, Delete, Patch, PatchStatus, Plan
 from sandpod_operator.model.observed import ObservedSandbox
-from sandpod_operator.planning.events import idle_suspended, pod_created, sandbox_story
+from sandpod_operator.planning.events import idle_suspended, pod_created, sandbox_events
 from sandpod_operator.settings import OperatorSettings
 from sandpod_operator.status import lifetime
 from sandpod_operator.status.network import to_relabel
@@ -86,20 +86,27 @@ def _end_pod(
         yield Delete(resource=PODS, namespace=pod.metadata.namespace, name=pod.metadata.name, uid=pod.metadata.uid)
 
 
+def wants_pod(observed: ObservedSandbox, now: datetime) -> bool:
+    """Return whether the plan would create a pod, if there is a place for it."""
+    return observed.pod is None and _may_make_pod(observed, compute_status(observed, now), now)
+
+
+def _may_make_pod(observed: ObservedSandbox, status: SandboxStatus, now: datetime) -> bool:
+    sandbox, template = observed.sandbox, observed.template
+    if observed.pod is not None or observed.name_taken or observed.opened is not None or template is None:
+        return False
+    if is_over(status.conditions) or sandbox.metadata.deletion_timestamp is not None:
+        return False
+    waits = observed.refusal is not None and observed.refusal.until > now
+    return sandbox.spec.operating_mode == "Running" and not waits and find_profile(sandbox, template) is not None
+
+
 def _make_pod(
     observed: ObservedSandbox, status: SandboxStatus, settings: OperatorSettings, now: datetime
 ) -> Iterator[Action]:
     sandbox, template = observed.sandbox, observed.template
-    if (
-        observed.pod is not None
-        or observed.name_taken
-        or is_over(status.conditions)
-        or sandbox.spec.operating_mode == "Suspended"
-    ):
-        return
     profile = find_profile(sandbox, template) if template is not None else None
-    waits = observed.refusal is not None and observed.refusal.until > now
-    if template is None or profile is None or observed.opened is not None or waits:
+    if template is None or profile is None or not _may_make_pod(observed, status, now):
         return
     if not observed.closed:
         # First of all, and a failure here ends the pass: no pod exists in a namespace that is not closed.
@@ -115,7 +122,7 @@ def _make_pod(
 def _pod_delete_at(
     observed: ObservedSandbox, status: SandboxStatus, settings: OperatorSettings, now: datetime
 ) -> datetime | None:
-    """Return when an existing pod has to go, or None while it may stay."""
+    """Return when an existing pod is to be deleted, or None while it may stay."""
     if is_final(status.conditions):
         unreachable = status.reason == Reason.NODE_LOST and observed.pod is not None and not observed.pod.ended
         # Whether an unreachable node's pods are lost is for Kubernetes to decide; it deletes them after five minutes.
@@ -131,7 +138,7 @@ def _since(status: SandboxStatus, kind: ConditionType, seconds: float) -> dateti
 
 
 def _delete_at(status: SandboxStatus, settings: OperatorSettings) -> datetime | None:
-    """Return when the Sandbox itself has to go: its callers have been told for long enough by then."""
+    """Return when the Sandbox itself is to be deleted: its callers have had long enough to read why."""
     times = []
     if is_final(status.conditions):
         times.append(_since(status, ConditionType.READY, settings.retention))
@@ -160,11 +167,11 @@ def _status_actions(
         return
     metadata = sandbox.metadata
     yield PatchStatus(resource=SANDBOXES, namespace=metadata.namespace, name=metadata.name, status=whole_status(status))
-    yield from sandbox_story(sandbox, status)
+    yield from sandbox_events(sandbox, status)
 
 
 def _passing(sandbox: Sandbox, status: SandboxStatus, settings: OperatorSettings, now: datetime) -> bool:
-    """Tell whether a new Sandbox is only on its way: writing that down would cost a write and last a second."""
+    """Return whether a new Sandbox is only starting: writing that status would last a second."""
     end = _status_due(sandbox, settings)
     return sandbox.status.phase is None and status.reason in _PASSING and end is not None and now < end
 

@@ -1,10 +1,12 @@
-"""Keeps the line of each namespace: what is seen of sandboxes, pods and pools goes in, and whoever is next is woken.
+"""Keeps the waiting line of each namespace: sandboxes, pods and pools are reported to it, and it wakes whoever is next.
 
-Losing it costs one refusal of each who waits.
+Losing it costs one refusal for each that waits.
 """
 
 from collections.abc import Callable
-from datetime import datetime
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Protocol
 
 from sandpod_api import names
 from sandpod_api.conditions import Reason
@@ -12,18 +14,25 @@ from sandpod_api.types import Sandbox
 from sandpod_kube.resources import POOLS, SANDBOXES, Key
 from sandpod_operator.cache.object_cache import Store
 from sandpod_operator.model.observed import Neighbours, Refusal, Share
-from sandpod_operator.quota.line import Line, Waiter
+from sandpod_operator.quota.line import Line
 from sandpod_operator.settings import OperatorSettings
 
 
-class Turns:
-    """The lines of all namespaces."""
+class Wakes(Protocol):
+    """Has keys worked on, soon or at some time."""
+
+    def add(self, key: Key) -> None: ...  # noqa: D102
+    def add_at(self, key: Key, date: datetime) -> None: ...  # noqa: D102
+
+
+class Admission:
+    """The waiting lines of all namespaces."""
 
     def __init__(
-        self, *, store: Store, wake: Callable[[Key], None], settings: OperatorSettings, clock: Callable[[], datetime]
+        self, *, store: Store, queue: Wakes, settings: OperatorSettings, clock: Callable[[], datetime]
     ) -> None:
         self._store = store
-        self._wake = wake
+        self._queue = queue
         self._settings = settings
         self._clock = clock
         self._lines: dict[str, Line] = {}
@@ -37,60 +46,60 @@ class Turns:
         return self._lines[namespace]
 
     def shares(self, namespace: str) -> dict[Key, Share]:
-        """Return what each pool has: of places now, of all else when it was last looked at."""
-        found = {}
-        for key, share in self._pools.items():
-            if key.namespace == namespace:
-                waiter = self.line(namespace).waiters.get(key)
-                waiting = len(waiter.sandboxes) if waiter is not None else 0
-                placed = self._store.count_members(namespace, key.name) - waiting
-                found[key] = Share(
-                    key=key, wish=share.wish, placed=placed, ready=share.ready, unscheduled=share.unscheduled
-                )
-        return found
+        """Return each pool's share: its places as of now, the rest as of its last plan."""
+        waiters = self.line(namespace).waiters
+        return {
+            key: replace(
+                share,
+                placed=self._store.count_members(namespace, key.name)
+                - (len(waiters[key].sandboxes) if key in waiters else 0),
+            )
+            for key, share in self._pools.items()
+            if key.namespace == namespace
+        }
 
     def held(self, sandbox: Sandbox, *, wants: bool) -> Refusal | None:
-        """Return why a sandbox that wants a pod has to wait for its turn, or None when it may make it.
+        """Return why a sandbox that wants a pod has to wait for its turn, or None when it may create it.
 
         Args:
             sandbox: It is looked at.
-            wants: Whether it would make a pod now.
+            wants: Whether it would create a pod now.
         """
         if not wants:
             self._wants_none(sandbox)
             return None
         key, namespace = _key(sandbox), sandbox.metadata.namespace
         line, now = self.line(namespace), self._clock()
-        if not line.has_turns:
+        if not line.queue:
             return None
-        line.join(Waiter(key=_who(sandbox), since=now), sandbox.metadata.uid, key)
+        line.join(_who(sandbox), sandbox.metadata.uid, key, now)
         if line.turn(self.shares(namespace), now) == key:
             return None
         self.offer(namespace)
-        return Refusal(
-            reason=Reason.QUOTA_EXCEEDED, message=line.message, attempts=line.rounds, until=line.wakes_at(now)
-        )
+        # Its turn wakes it; the date is for the case that something was missed.
+        until = now + timedelta(seconds=self._settings.backoff_max)
+        return Refusal(reason=Reason.QUOTA_EXCEEDED, message=line.message, attempts=line.rounds, until=until)
 
     def _wants_none(self, sandbox: Sandbox) -> None:
         """Note that a sandbox waits for no place in the quota: it has a pod, or must not have one."""
-        line, uid = self.line(sandbox.metadata.namespace), sandbox.metadata.uid
-        claimed = sandbox.spec.claim is not None
-        for_node = claimed and sandbox.status.reason == Reason.UNSCHEDULABLE
-        if line.waits(uid, for_node=True) != for_node:
-            line.leave(uid)
-            if for_node:
-                line.join(Waiter(key=_who(sandbox), since=self._clock(), for_node=True), uid, _key(sandbox))
-            self._wake_pools(sandbox.metadata.namespace)
-        elif not line.waits(uid):
-            return
+        namespace, uid = sandbox.metadata.namespace, sandbox.metadata.uid
+        line = self.line(namespace)
+        waiter = line.whose.get(uid)
+        waited = waiter is not None and waiter.for_node
+        lacks_node = sandbox.spec.claim is not None and sandbox.status.reason == Reason.UNSCHEDULABLE
+        if lacks_node:
+            line.join(_who(sandbox), uid, _key(sandbox), self._clock(), for_node=True)
         else:
             line.leave(uid)
-        self.offer(sandbox.metadata.namespace)
+        if waited != lacks_node:
+            self._wake_pools(namespace)
+        if waiter is not None or lacks_node:
+            self.offer(namespace)
 
     def refused(self, sandbox: Sandbox, message: str) -> None:
         """Note that the quota refused a sandbox's pod."""
         line, now, uid = self.line(sandbox.metadata.namespace), self._clock(), sandbox.metadata.uid
-        line.join(Waiter(key=_who(sandbox), since=now), uid, _key(sandbox))
+        line.join(_who(sandbox), uid, _key(sandbox), now)
         line.refused(uid, message, now)
         self.offer(sandbox.metadata.namespace)
 
@@ -100,25 +109,26 @@ class Turns:
         self.offer(namespace)
 
     def failed(self, key: Key) -> None:
-        """Note that work on a sandbox failed, whatever it was: it must not hold up who waits behind it."""
+        """Note that work on a sandbox failed, whatever it was: it must not hold up those behind it."""
         self.line(key.namespace).pass_on(self._store.uid_of(key), self._clock())
         self.offer(key.namespace)
 
     def pod_left(self, namespace: str) -> None:
-        """Note that a pod is gone, or has ended, which the quota counts no more."""
+        """Note that a pod is gone or has ended: the quota no longer counts it."""
         self.line(namespace).pod_left(self._clock())
         self.offer(namespace)
 
     def gone(self, namespace: str, uid: str) -> None:
         """Note that a Sandbox is gone."""
         line = self.line(namespace)
-        if line.waits(uid, for_node=True):
-            self._wake_pools(namespace)
+        waiter = line.whose.get(uid)
         line.leave(uid)
+        if waiter is not None and waiter.for_node:
+            self._wake_pools(namespace)
         self.offer(namespace)
 
     def neighbours(self, pool: Key) -> Neighbours:
-        """Return what a pool has to know of the others."""
+        """Return what a pool has to know about the others."""
         line, shares = self.line(pool.namespace), self.shares(pool.namespace)
         giver = line.giver(shares, self._clock())
         return Neighbours(
@@ -137,12 +147,8 @@ class Turns:
             self.offer(share.key.namespace)
 
     def gave(self, who: Key) -> None:
-        """Note that a pool gives a warm sandbox up for somebody."""
+        """Note that a pool has given a warm sandbox up for somebody."""
         self.line(who.namespace).gave(who, self._clock())
-
-    def gave_none(self, who: Key) -> None:
-        """Note that the pool had none after all: a caller has just claimed it."""
-        self.line(who.namespace).gave_none(who)
 
     def forget_pool(self, key: Key) -> None:
         """Drop what is kept about a pool that is gone."""
@@ -150,25 +156,26 @@ class Turns:
             self._wake_pools(key.namespace)
 
     def offer(self, namespace: str) -> None:
-        """Wake whoever has the turn, and whoever has to give a place up."""
+        """Wake whoever has the turn, or will have it, and whoever has to give a place up."""
         line = self.line(namespace)
         if not line.waiters:
             return
         shares, now = self.shares(namespace), self._clock()
-        turn, giver = line.turn(shares, now), line.giver(shares, now)
-        if turn is not None:
-            self._wake(turn)
-        if giver is not None:
-            self._wake(giver[0])
+        if (turn := line.turn(shares, now)) is not None:
+            self._queue.add(turn)
+        elif (wakes := line.wakes(shares)) is not None:
+            self._queue.add_at(*wakes)
+        if (giver := line.giver(shares, now)) is not None:
+            self._queue.add(giver[0])
 
     def _wake_pools(self, namespace: str, *, but: Key | None = None) -> None:
         for key in self._pools:
             if key.namespace == namespace and key != but:
-                self._wake(key)
+                self._queue.add(key)
 
 
 def _who(sandbox: Sandbox) -> Key:
-    """Return who waits when a sandbox does: its pool, or itself once it is claimed."""
+    """Return who waits when a sandbox waits: its pool, or itself once it is claimed."""
     pool = sandbox.metadata.labels.get(names.LABEL_POOL)
     if pool and sandbox.spec.claim is None:
         return Key(POOLS.kind, sandbox.metadata.namespace, pool)

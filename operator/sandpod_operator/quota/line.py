@@ -1,23 +1,20 @@
-"""Who gets a place while a namespace's quota is full: claims first, then the pool that has the least of what it wants.
+"""Who gets a place while a namespace's quota is full: claims first, then the pool with the smallest share.
 
-Called by `turns.py`, which keeps a line for each namespace. Pure: it knows no client, no clock and no objects.
+Only the API server knows what fits, so it is asked, by creating a pod. Nobody waits while it refuses nothing. As soon
+as it has refused a pod, whoever wants one waits in the line, and one at a time has the turn:
 
-Only the API server knows what fits, so it is asked, by making a pod. Nobody waits while it refuses nothing. As soon as
-it has refused a pod, whoever wants one waits in the line, and one at a time has the turn:
-
-- Let in: it leaves the line, and the next one has the turn. When nobody is left, pods are made at once again.
+- Let in: it leaves the line, and the next one has the turn. When nobody is left, pods are created at once again.
 - Refused: the turn passes on, and it is not asked again before the next sign of room: a pod that left, or time. So a
   place costs at most one refusal of each, and one that no place is large enough for holds up nobody.
 - The quota counts a pod for a moment after it is gone, so a refusal in that moment says nothing: the line rests, and
-  the same one has the turn again. Else whoever asks as that moment ends would get the place. It does not rest for one
-  that others have overtaken before: there is no place that is large enough for it.
+  the same one has the turn again. Otherwise whoever asks as that moment ends would get the place.
 
 A refused claim, whose caller waits, gets a place that a pool gives up; so does a pool that has nothing. They are first
-in the line, so the giver does not take it back. Nothing is given up for what is larger than the whole quota. A claim
-that no node takes waits here too, for such a place alone.
+in the line, and the line rests until that pod has left, so the giver does not take it back. Nothing is given up for
+what is larger than the whole quota. A claim that no node takes waits here too, for such a place alone.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final
@@ -29,8 +26,9 @@ from sandpod_operator.status.failures import exceeds_whole_quota
 SETTLES: Final = timedelta(seconds=3)
 """Time after a pod left in which the quota may still count it. It takes tens of milliseconds on an idle cluster."""
 REST: Final = timedelta(seconds=1)
+"""Time between two tries meanwhile."""
 LEAVES: Final = timedelta(seconds=10)
-"""Longest wait for a pod that is given up to leave, before others are asked."""
+"""Longest wait for a pod that is given up to leave, before anybody is asked."""
 GIVES_AGAIN: Final = timedelta(seconds=60)
 """Wait before one more warm sandbox is given up for somebody whom the first did not help; doubles."""
 NODES_YIELD: Final = timedelta(seconds=10)
@@ -48,33 +46,31 @@ class Waiter:
         since: When it began to wait.
         for_node: Whether it has its place in the quota, and no node takes it.
         sandboxes: Those that wait, by uid: a claim's only one, or some of a pool's.
-        asked: Whether it had its turn since the last sign of room.
-        overtaken: Whether somebody found room after it was refused: what fits others is too small for it.
+        refused: Whether it was refused since the last sign of room.
         hopeless: Whether it asks for more than the whole quota, so that no place that is given up would help.
-        given: How many warm sandboxes were given up for it, in vain so far.
-        given_at: When the last was.
+        gifts: How many warm sandboxes were given up for it, in vain so far.
+        next_gift: When one more may be.
     """
 
     key: Key
     since: datetime
     for_node: bool = False
     sandboxes: dict[str, Key] = field(default_factory=dict)
-    asked: bool = False
-    overtaken: bool = False
+    refused: bool = False
     hopeless: bool = False
-    given: int = 0
-    given_at: datetime = _LONG_AGO
+    gifts: int = 0
+    next_gift: datetime = _LONG_AGO
 
     @property
     def is_claim(self) -> bool:
         """Whether a caller waits."""
         return self.key.kind != POOLS.kind
 
-    @property
-    def asks_again_at(self) -> datetime:
-        """When one more warm sandbox may be given up for it."""
-        doublings = min(self.given - 1, _MAX_DOUBLINGS)
-        return self.given_at + GIVES_AGAIN * 2**doublings if self.given else _LONG_AGO
+    def order(self, shares: Mapping[Key, Share]) -> tuple[int, float, Key]:
+        """Return its sort key among the waiters."""
+        if self.is_claim:
+            return 0, self.since.timestamp(), self.key
+        return 1, shares[self.key].level if self.key in shares else 1.0, self.key
 
 
 @dataclass(kw_only=True, slots=True)
@@ -85,58 +81,50 @@ class Line:
         retry: Seconds until those who were all refused are asked again; doubles while nothing else is a sign of room.
         longest: The most that it grows to.
         waiters: By key.
-        whose: The key of who waits, by the uids of its sandboxes.
-        expects_until: A place that was given up for somebody is on its way until then, or until a pod left.
+        whose: Who waits, by the uids of its sandboxes.
         message: What the quota said last.
         rounds: How often all were refused, one after the other, since there was another sign of room than time.
-        next_round: When time is a sign of room.
-        settles_at: When the quota has surely seen that a pod left.
+        next_round: When all who were refused are asked again.
+        settles_at: When the quota has surely noticed that a pod left.
         rests_until: Nobody has the turn before.
     """
 
     retry: float
     longest: float
     waiters: dict[Key, Waiter] = field(default_factory=dict)
-    whose: dict[str, Key] = field(default_factory=dict)
-    expects_until: datetime = _LONG_AGO
+    whose: dict[str, Waiter] = field(default_factory=dict)
     message: str = ""
     rounds: int = 0
     next_round: datetime = _LONG_AGO
     settles_at: datetime = _LONG_AGO
     rests_until: datetime = _LONG_AGO
 
-    def _in_quota(self) -> list[Waiter]:
+    @property
+    def queue(self) -> list[Waiter]:
+        """Those who wait for a place in the quota. While there are any, pods are created in turn."""
         return [waiter for waiter in self.waiters.values() if not waiter.for_node]
 
-    @property
-    def has_turns(self) -> bool:
-        """Whether pods are made in turn."""
-        return any(not waiter.for_node for waiter in self.waiters.values())
-
-    def waits(self, uid: str, *, for_node: bool = False) -> bool:
-        """Tell whether a sandbox waits for a place in the quota, or for a node."""
-        return uid in self.whose and self.waiters[self.whose[uid]].for_node == for_node
-
-    def join(self, waiter: Waiter, uid: str, sandbox: Key) -> None:
-        """Have a sandbox wait, behind the others of its pool.
+    def join(self, key: Key, uid: str, sandbox: Key, now: datetime, *, for_node: bool = False) -> None:
+        """Add a sandbox, behind the others of its pool; it waits for one thing only.
 
         Args:
-            waiter: Who waits, as long as it is not known.
+            key: Who waits: the claimed Sandbox's key, or its pool's.
             uid: The sandbox's.
             sandbox: Its key.
+            now: The time.
+            for_node: Whether it waits for a node.
         """
-        if self.whose.get(uid) != waiter.key or not self.waits(uid, for_node=waiter.for_node):
+        known = self.whose.get(uid)
+        if known is None or (known.key, known.for_node) != (key, for_node):
             self.leave(uid)
-            self.whose[uid] = waiter.key
-            known = self.waiters.setdefault(waiter.key, waiter)
-            known.sandboxes[uid] = sandbox
-            # A pool that comes now, as the one that gave the place up, must not be the one that finds it.
-            known.asked |= waiter.since < self.expects_until and not known.is_claim
+            waiter = self.waiters.setdefault(key, Waiter(key=key, since=now, for_node=for_node))
+            waiter.sandboxes[uid] = sandbox
+            self.whose[uid] = waiter
 
     def leave(self, uid: str) -> None:
-        """Take out a sandbox that does not wait any more, whatever for."""
-        if uid in self.whose:
-            waiter = self.waiters[self.whose.pop(uid)]
+        """Remove a sandbox that no longer waits, whatever it waited for."""
+        waiter = self.whose.pop(uid, None)
+        if waiter is not None:
             del waiter.sandboxes[uid]
             if not waiter.sandboxes:
                 del self.waiters[waiter.key]
@@ -144,18 +132,15 @@ class Line:
     def let_in(self, uid: str) -> None:
         """Note that a sandbox has its pod."""
         self.rounds = 0
-        for waiter in self._in_quota():
-            waiter.overtaken |= waiter.asked
         if uid in self.whose:
-            self.waiters[self.whose[uid]].given = 0
+            self.whose[uid].gifts, self.whose[uid].next_gift = 0, _LONG_AGO
             self.leave(uid)
 
     def refused(self, uid: str, message: str, now: datetime) -> None:
         """Note that the quota refused the pod of a sandbox that waits."""
         self.message = message
-        waiter = self.waiters[self.whose[uid]]
-        waiter.hopeless = exceeds_whole_quota(message)
-        if now < self.settles_at and not waiter.overtaken:
+        self.whose[uid].hopeless = exceeds_whole_quota(message)
+        if now < self.settles_at and not self.whose[uid].hopeless:
             self.rests_until = now + REST
         else:
             self.pass_on(uid, now)
@@ -164,44 +149,41 @@ class Line:
         """End a sandbox's turn, if it waits."""
         if uid not in self.whose:
             return
-        self.waiters[self.whose[uid]].asked = True
-        if self._all_asked():
+        if self._all_refused():
+            self._begin_round()  # Time was the sign of room.
+        self.whose[uid].refused = True
+        if self._all_refused() and now >= self.next_round:  # Those who come meanwhile don't put it off.
             self.next_round = now + timedelta(seconds=min(self.longest, self.retry * 2 ** min(self.rounds, 16)))
             self.rounds += 1
 
-    def _all_asked(self) -> bool:
-        return all(waiter.asked for waiter in self._in_quota())
-
     def pod_left(self, now: datetime) -> None:
         """Note that there may be room."""
-        if self._all_asked():
+        if self._all_refused():
             # Not while somebody is still to be asked: where pods leave all the time the line would rest for ever.
             self.settles_at = now + SETTLES
-        self.rounds = 0
-        self.expects_until = _LONG_AGO
+        self.rounds, self.rests_until, self.next_round = 0, now, now
         self._begin_round()
+
+    def _all_refused(self) -> bool:
+        return all(waiter.refused for waiter in self.queue)
 
     def _begin_round(self) -> None:
         for waiter in self.waiters.values():
-            waiter.asked = False
+            waiter.refused = False
 
     def turn(self, shares: Mapping[Key, Share], now: datetime) -> Key | None:
         """Return the sandbox that may try for a place now, if any."""
-        waiting = self._in_quota()
-        if now < self.rests_until or not waiting:
+        queue = self.queue
+        if now < self.rests_until or not queue:
             return None
-        if self._all_asked():
-            if now < max(self.next_round, self.expects_until):
-                return None
-            self._begin_round()
-        first = next(waiter for waiter in _in_order(waiting, shares) if not waiter.asked)
-        return next(iter(first.sandboxes.values()))
+        asked = [waiter for waiter in queue if not waiter.refused] or (queue if now >= self.next_round else [])
+        return _first_sandbox(asked, shares) if asked else None
 
-    def wakes_at(self, now: datetime) -> datetime:
-        """Return when somebody who does not have the turn should look again."""
-        if now < self.rests_until:
-            return self.rests_until
-        return max(self.next_round, self.expects_until) if self._all_asked() else now + REST
+    def wakes(self, shares: Mapping[Key, Share]) -> tuple[Key, datetime] | None:
+        """Return the sandbox to look at next while none has the turn, and when; None where nobody waits."""
+        queue = self.queue
+        at = max(self.rests_until, self.next_round) if self._all_refused() else self.rests_until
+        return (_first_sandbox(queue, shares), at) if queue else None
 
     def giver(self, shares: Mapping[Key, Share], now: datetime) -> tuple[Key, Key] | None:
         """Return the pool that has to give a warm sandbox up now, and for whom.
@@ -209,11 +191,11 @@ class Line:
         The one that has most of what it wants. It gives its last one to claims alone, and only where all have but one:
         so two pools never take from each other in turns.
         """
-        for waiter in _in_order(self.waiters.values(), shares):
+        for waiter in sorted(self.waiters.values(), key=lambda each: each.order(shares)):
             least = 1 if waiter.is_claim else 2
             has_some = waiter.key in shares and shares[waiter.key].placed > 0
-            to_be_asked = not (waiter.for_node or waiter.asked)
-            if has_some or to_be_asked or waiter.hopeless or now < waiter.asks_again_at:
+            may_find_room = not (waiter.for_node or waiter.refused)
+            if has_some or may_find_room or waiter.hopeless or now < waiter.next_gift:
                 continue
             givers = [share for share in shares.values() if share.key != waiter.key and share.ready >= least]
             if givers:
@@ -221,27 +203,17 @@ class Line:
         return None
 
     def gave(self, who: Key, now: datetime) -> None:
-        """Note that a pool gives a warm sandbox up for somebody."""
+        """Note that a pool has given a warm sandbox up for somebody, whose pod is about to leave."""
         if who in self.waiters:
             waiter = self.waiters[who]
-            waiter.given, waiter.given_at = waiter.given + 1, now
-            self.expects_until = now + LEAVES
-
-    def gave_none(self, who: Key) -> None:
-        """Note that the pool had none after all."""
-        self.expects_until = _LONG_AGO
-        if who in self.waiters:
-            self.waiters[who].given, self.waiters[who].given_at = 0, _LONG_AGO
+            waiter.next_gift = now + GIVES_AGAIN * 2 ** min(waiter.gifts, _MAX_DOUBLINGS)
+            waiter.gifts += 1
+            self.rests_until = now + LEAVES
 
     def nodes_yield_until(self) -> datetime:
-        """Return until when claims go before pools in the scheduler's queue."""
+        """Return until when claims go first in the scheduler's queue."""
         return max((w.since for w in self.waiters.values() if w.for_node), default=_LONG_AGO) + NODES_YIELD
 
 
-def _in_order(waiters: Iterable[Waiter], shares: Mapping[Key, Share]) -> list[Waiter]:
-    def order(waiter: Waiter) -> tuple[int, float, Key]:
-        if waiter.is_claim:
-            return 0, waiter.since.timestamp(), waiter.key
-        return 1, shares[waiter.key].level if waiter.key in shares else 1.0, waiter.key
-
-    return sorted(waiters, key=order)
+def _first_sandbox(waiters: list[Waiter], shares: Mapping[Key, Share]) -> Key:
+    return next(iter(min(waiters, key=lambda each: each.order(shares)).sandboxes.values()))

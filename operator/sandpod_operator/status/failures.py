@@ -15,7 +15,7 @@ from sandpod_operator.model.pod import Pod, Terminated
 MAX_MESSAGE: Final = 1024
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
 
-# A sandbox with one of these has ended: its files are gone, and it is not made anew.
+# A sandbox with one of these has ended: its files are gone, and it gets no other pod.
 FINAL: Final = frozenset(
     {
         Reason.POD_FAILED,
@@ -58,7 +58,7 @@ _QUOTA: Final = re.compile(r"requested: (?P<requested>\S+), used: \S+, limited: 
 
 
 class Cause(NamedTuple):
-    """A reason, and a sentence that says more."""
+    """A reason and a sentence that explains it."""
 
     reason: Reason
     message: str
@@ -71,7 +71,7 @@ def clean(text: str) -> str:
 
 
 def cause(reason: Reason, detail: str = "") -> Cause:
-    """Return a cause with the reason's sentence, and the detail behind it where there is one."""
+    """Return a cause with the reason's sentence, followed by the detail if there is one."""
     sentence, more = SENTENCES[reason], clean(detail)
     return Cause(reason, clean(f"{sentence[:-1]}: {more}") if more else sentence)
 
@@ -90,14 +90,14 @@ def end_of(pod: Pod, *, was_ready: bool) -> Cause | None:
         return found
     if pod.terminated is None and pod.not_prepared is not None:
         failed = pod.not_prepared
-        return start_failed(failed.message or f"the runner could not be brought, exit code {failed.exit_code}.")
+        return start_failed(failed.message or f"the runner could not be copied, exit code {failed.exit_code}.")
     if pod.terminated is None:
         return cause(Reason.POD_FAILED if was_ready else Reason.START_FAILED, pod.status.message or pod.status.reason)
     return _end_of_container(pod.terminated, was_ready=was_ready)
 
 
 def taken(pod: Pod) -> Cause | None:
-    """Return who took the pod away, where it did not end by itself."""
+    """Return what removed the pod, if it did not end by itself."""
     status = pod.status
     disrupted = pod.condition("DisruptionTarget")
     if status.reason == "Evicted":
@@ -123,12 +123,12 @@ def _end_of_container(ended: Terminated, *, was_ready: bool) -> Cause:
 
 
 def is_network_open(ended: Terminated) -> bool:
-    """Tell whether the runner ended itself because it reached an address that it must not reach."""
+    """Return whether the runner ended itself because it reached an address that it must not reach."""
     return ended.exit_code == EXIT_NOT_ISOLATED and ended.message.startswith(f"{Reason.NETWORK_OPEN}:")
 
 
 def runtime_fault(pod: Pod) -> str | None:
-    """Return what the container runtime says of a container that it could not start, where a fresh pod may start.
+    """Return the container runtime's message about a container that it could not start, if a new pod may start.
 
     None where nothing failed, where something of the pod ran and ended, and where the next pod would fail as this one.
     """
@@ -141,7 +141,7 @@ def runtime_fault(pod: Pod) -> str | None:
 
 
 def obstacle(pod: Pod) -> Cause | None:
-    """Return what keeps a pod from starting though Kubernetes still tries, or None."""
+    """Return what prevents a pod from starting while Kubernetes still tries, or None."""
     scheduled = pod.condition("PodScheduled")
     if scheduled is not None and scheduled.status == "False" and scheduled.reason in _UNSCHEDULED:
         return cause(Reason.UNSCHEDULABLE, scheduled.message)
@@ -156,14 +156,14 @@ def obstacle(pod: Pod) -> Cause | None:
 
 
 def start_failed(detail: str) -> Cause:
-    """Return why a container never ran; an image without the runner is the likeliest, and is said in plain words."""
+    """Return why a container never ran; the most likely cause, an image without the runner, is named plainly."""
     if RUNNER_HOME in detail:
         return cause(Reason.START_FAILED, "its image has no Sandpod runner; set `runner: Injected` in the template.")
     return cause(Reason.START_FAILED, detail)
 
 
 def exceeds_whole_quota(message: str) -> bool:
-    """Tell whether a quota refuses a pod that would not fit with nothing else there; False where that can't be told.
+    """Return whether a quota refuses a pod that would not even fit alone; False if that is not known.
 
     Args:
         message: The API server's sentence.

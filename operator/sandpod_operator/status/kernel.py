@@ -1,4 +1,4 @@
-"""Whether a sandbox has a kernel of its own: what it says of the one that it sees, against the node's.
+"""Whether a sandbox has its own kernel: what it reports of the one that it sees, compared with the node's.
 
 A boot id is made anew at each start of a kernel, so two that are the same are one kernel. Where a sandbox reports none
 (some versions of gVisor show none of their own) the kernel's release decides.
@@ -14,7 +14,7 @@ from sandpod_operator.status.failures import Cause, cause, clean
 
 
 class _Seen(BaseModel):
-    """What a sandbox says: untrusted."""
+    """What a sandbox reports: untrusted."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
@@ -22,21 +22,21 @@ class _Seen(BaseModel):
     release: Annotated[str, Field(min_length=1, max_length=256)]
 
 
-def compare(told: str, node: Kernel | None) -> tuple[bool | None, Cause]:
-    """Return whether the sandbox has a kernel of its own, None where that is not known, and why.
+def compare(reported: str, node: Kernel | None) -> tuple[bool | None, Cause]:
+    """Return whether the sandbox has its own kernel, None if that is not known, and why.
 
     Args:
-        told: What the sandbox said; empty while it has said nothing.
+        reported: What the sandbox reported; empty so far if it has not.
         node: The node's kernel; None while nobody has looked.
     """
     if node is not None and not node.known:
-        return None, Cause(Reason.NODE_UNKNOWN, "The operator may not look at nodes, so nothing is compared.")
-    if node is None or not told:
+        return None, Cause(Reason.NODE_UNKNOWN, "The operator may not read nodes, so kernels are not compared.")
+    if node is None or not reported:
         return None, cause(Reason.PROBE_PENDING)
     try:
-        seen = _Seen.model_validate_json(told)
+        seen = _Seen.model_validate_json(reported)
     except ValidationError:
-        return False, cause(Reason.KERNEL_SHARED, "what it says of its kernel makes no sense.")
+        return False, cause(Reason.KERNEL_SHARED, "its report of its kernel is invalid.")
     shared = seen.boot_id == node.boot_id if seen.boot_id else seen.release == node.release
     if shared:
         return False, cause(Reason.KERNEL_SHARED, f"{node.release}{', by its boot id' if seen.boot_id else ''}.")

@@ -15,7 +15,7 @@ _CLOCK_SKEW = timedelta(seconds=60)
 
 
 def last_activity(sandbox: Sandbox, now: datetime) -> datetime | None:
-    """Return when the sandbox was last used, or None while nobody holds it.
+    """Return when the sandbox was last used, or None while it is not claimed.
 
     A note that is no time, or far ahead of our clock, counts as none: it would keep the sandbox alive.
     """
@@ -46,7 +46,7 @@ def _parse(text: str) -> datetime | None:
 
 
 def ttl_end(sandbox: Sandbox) -> datetime | None:
-    """Return the end that no use moves, or None for one that waits in a pool: the pool's maxAge bounds it."""
+    """Return the end that no use postpones, or None for one that waits in a pool: the pool's maxAge bounds it."""
     lifetime = timedelta(seconds=sandbox.spec.lifetime.ttl)
     if sandbox.spec.claim is not None:
         return sandbox.spec.claim.time + lifetime
@@ -56,7 +56,7 @@ def ttl_end(sandbox: Sandbox) -> datetime | None:
 
 
 def idle_end(sandbox: Sandbox, now: datetime) -> datetime | None:
-    """Return the end unless it is used before, or None while nobody holds it.
+    """Return when it ends if it is not used before, or None while it is not claimed.
 
     A background run that was begun counts as use until its own timeout: the ttl bounds that note whatever it says.
     """
@@ -68,7 +68,7 @@ def idle_end(sandbox: Sandbox, now: datetime) -> datetime | None:
 
 
 def expires_at(sandbox: Sandbox, now: datetime, *, suspends: bool = False) -> datetime | None:
-    """Return when the sandbox ends unless it is used before."""
+    """Return when the sandbox ends if it is not used before."""
     idle = None if suspends or sandbox.spec.operating_mode == "Suspended" else idle_end(sandbox, now)
     return min((end for end in (ttl_end(sandbox), idle) if end is not None), default=None)
 
@@ -86,7 +86,7 @@ def expiry(sandbox: Sandbox, now: datetime, *, suspends: bool = False) -> Reason
 
 
 def shown(sandbox: Sandbox, now: datetime, *, suspends: bool) -> tuple[datetime | None, datetime | None]:
-    """Return last use and end for the status: the old ones while they are a little older, so that a use costs no write.
+    """Return last use and end for the status; the old ones while they are nearly right, so that a use costs no write.
 
     The end that is shown is then up to a tenth of the idle timeout early, never late.
     """
@@ -103,5 +103,5 @@ def shown(sandbox: Sandbox, now: datetime, *, suspends: bool) -> tuple[datetime 
 
 
 def suspend_at(sandbox: Sandbox, now: datetime, *, suspends: bool) -> datetime | None:
-    """Return when the sandbox is to be suspended unless it is used before, or None where it is not to be."""
+    """Return when the sandbox is to be suspended if it is not used before, or None if it never is."""
     return idle_end(sandbox, now) if suspends and sandbox.spec.operating_mode == "Running" else None

@@ -1,7 +1,7 @@
 """Whether a sandbox's network is closed, which profile its pod is under, and whether another can take its place.
 
 A runner that reaches what it must not reach ends itself and says so, when it starts and whenever it looks again. Where
-the operator is set to allow that, a fresh pod is made whose runner serves all the same: the condition says False as
+the operator is set to allow that, a new pod is created whose runner serves anyway: the condition says False as
 long as that pod exists.
 
 A pod's profile is its label, by which policies select it, so a change is a change of that label. The runner looks again
@@ -21,21 +21,21 @@ from sandpod_operator.status.failures import Cause, cause, is_network_open
 
 
 def network_applied(observed: ObservedSandbox, *, over: bool = False) -> Condition | None:
-    """Tell whether the pod is under the profile that is wished for; not asked where there is no pod.
+    """Return whether the pod has the profile that the spec names; not reported without a pod.
 
     Args:
         observed: What there is.
-        over: Whether the sandbox has ended: what was told then stays, when its pod is gone.
+        over: Whether the sandbox has ended: what was reported then stays, when its pod is gone.
     """
     kind, pod = ConditionType.NETWORK_APPLIED, observed.pod
     if pod is None:
         return find(observed.sandbox.status.conditions, kind) if over else None
     why = _refusal(observed, pod)
-    wish = observed.sandbox.spec.network
-    if why is None and pod.network == wish:
-        why = Cause(Reason.APPLIED, f"Network profile {wish!r} is in force.")
+    wanted = observed.sandbox.spec.network
+    if why is None and pod.network == wanted:
+        why = Cause(Reason.APPLIED, f"Network profile {wanted!r} is in force.")
     elif why is None:
-        why = cause(Reason.APPLYING, f"{wish!r} after {pod.network!r}.")
+        why = cause(Reason.APPLYING, f"{wanted!r} after {pod.network!r}.")
     return Condition(
         type=kind,
         status="True" if why.reason == Reason.APPLIED else "False",
@@ -45,41 +45,44 @@ def network_applied(observed: ObservedSandbox, *, over: bool = False) -> Conditi
 
 
 def to_relabel(observed: ObservedSandbox) -> str | None:
-    """Return the profile that the pod has to be put under now, or None where it stays as it is."""
-    pod, wish = observed.pod, observed.sandbox.spec.network
-    if pod is None or pod.deleting or pod.ended or pod.network == wish or _refusal(observed, pod) is not None:
+    """Return the profile that the pod has to get now, or None if it keeps its own."""
+    pod, wanted = observed.pod, observed.sandbox.spec.network
+    if pod is None or pod.deleting or pod.ended or pod.network == wanted or _refusal(observed, pod) is not None:
         return None
-    return wish
+    return wanted
 
 
 def refused_at_start(observed: ObservedSandbox) -> Cause | None:
-    """Return why no pod can be made with the profile that is wished for, or None where one can."""
+    """Return why no pod can be made with the profile that the spec names, or None if one can."""
     sandbox, template = observed.sandbox, observed.template
-    wish = sandbox.spec.network
+    wanted = sandbox.spec.network
     if template is not None and find_profile(sandbox, template) is None:
-        return Cause(Reason.PROFILE_NOT_FOUND, f"{template.metadata.name!r} has no network profile {wish!r}.")
-    return None if observed.opened is None else Cause(Reason.PROFILE_REFUSED, _says_opened(wish, observed.opened))
+        return Cause(Reason.PROFILE_NOT_FOUND, f"{template.metadata.name!r} has no network profile {wanted!r}.")
+    return None if observed.opened is None else Cause(Reason.PROFILE_REFUSED, _says_opened(wanted, observed.opened))
 
 
 def _refusal(observed: ObservedSandbox, pod: Pod) -> Cause | None:
-    """Return why the profile that is wished for can't be in force in this pod, or None where it can."""
+    """Return why the profile that the spec names can't be in force in this pod, or None if it can."""
     sandbox, template = observed.sandbox, observed.template
-    wish, current = sandbox.spec.network, pod.network
-    stays = "Nothing is open." if current == wish else f"{current!r} stays in force."
-    if template is None and wish != names.NETWORK_NONE:
+    wanted, current = sandbox.spec.network, pod.network
+    stays = "Nothing is open." if current == wanted else f"{current!r} stays in force."
+    if template is None and wanted != names.NETWORK_NONE:
         missing = sandbox.spec.template_ref.name
-        return Cause(Reason.TEMPLATE_NOT_FOUND, f"There is no SandboxTemplate {missing!r} with a {wish!r}. {stays}")
-    profile = NetworkProfile(name=wish) if template is None else find_profile(sandbox, template)
+        return Cause(
+            Reason.TEMPLATE_NOT_FOUND,
+            f"SandboxTemplate {missing!r} with the profile {wanted!r} does not exist. {stays}",
+        )
+    profile = NetworkProfile(name=wanted) if template is None else find_profile(sandbox, template)
     if profile is None:
-        return Cause(Reason.PROFILE_NOT_FOUND, f"The template has no network profile {wish!r}. {stays}")
-    why = _hindrance(profile, pod) if current != wish else None
+        return Cause(Reason.PROFILE_NOT_FOUND, f"The template has no network profile {wanted!r}. {stays}")
+    why = _hindrance(profile, pod) if current != wanted else None
     return Cause(Reason.PROFILE_REFUSED, f"{why} {stays}") if why is not None else None
 
 
 def _hindrance(profile: NetworkProfile, pod: Pod) -> str | None:
-    """Return what keeps a profile of the template from being in force in a pod that began with another."""
+    """Return what prevents a profile of the template from being in force in a pod that started with another."""
     if profile.dns and not pod.resolves_names:
-        return f"{profile.name!r} has DNS, which a pod has from its start or never: create another Sandbox."
+        return f"{profile.name!r} has DNS, which a pod can get only at its start: create another Sandbox."
     opened = next((address for address in probed(pod) if opens(profile, address)), None)
     return None if opened is None else _says_opened(profile.name, opened)
 
@@ -95,7 +98,7 @@ def probed(pod: Pod) -> Iterator[str]:
 
 
 def network_isolated(observed: ObservedSandbox, *, over: bool = False) -> Condition:
-    """Tell whether the runner probed from inside that it can't reach what it must not reach.
+    """Return whether the runner probed from inside that it can't reach what it must not reach.
 
     Args:
         observed: What there is.
@@ -108,7 +111,7 @@ def network_isolated(observed: ObservedSandbox, *, over: bool = False) -> Condit
     if pod is not None and serves_open(pod):
         return before if before is not None and known else _condition("False", cause(Reason.NETWORK_OPEN))
     if pod is None and before is not None and (over or known):
-        # Remembered where it has ended, and until the pod is made that serves all the same.
+        # Remembered where it has ended, and until the pod is made that serves anyway.
         return before
     if (pod is not None and pod.started) or observed.was_ready:
         return _condition("True", cause(Reason.PROBED))
@@ -116,17 +119,17 @@ def network_isolated(observed: ObservedSandbox, *, over: bool = False) -> Condit
 
 
 def serves_open(pod: Pod) -> bool:
-    """Tell whether the pod was made to serve though its network is open."""
+    """Return whether the pod was created to serve despite an open network."""
     return pod.variable(names.ENV_ALLOW_OPEN_NETWORK) == "1"
 
 
 def found_open(sandbox: Sandbox) -> bool:
-    """Tell whether the last thing that is known of the sandbox's network is that it is open."""
+    """Return whether the sandbox's network was last known to be open."""
     return says(sandbox.status.conditions, ConditionType.NETWORK_ISOLATED, Reason.NETWORK_OPEN)
 
 
 def allowed_anew(observed: ObservedSandbox) -> Cause | None:
-    """Return why a fresh pod is made that serves with an open network, or None where that is not so."""
+    """Return why a new pod is created that serves with an open network, or None if none is."""
     pod = observed.pod
     if pod is None or pod.terminated is None or not is_network_open(pod.terminated):
         return None
@@ -136,10 +139,10 @@ def allowed_anew(observed: ObservedSandbox) -> Cause | None:
 
 
 def forbidden(observed: ObservedSandbox) -> Cause | None:
-    """Return why a pod that serves with an open network has to end, where that is not allowed any more."""
+    """Return why a pod that serves with an open network has to end, if that is no longer allowed."""
     if observed.pod is None or not serves_open(observed.pod) or observed.open_allowed:
         return None
-    return cause(Reason.NETWORK_OPEN, "the operator does not allow that any more.")
+    return cause(Reason.NETWORK_OPEN, "the operator no longer allows that.")
 
 
 def _condition(status: ConditionStatus, why: Cause) -> Condition:

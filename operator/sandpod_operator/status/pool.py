@@ -1,4 +1,4 @@
-"""What a pool's status says: how many are ready, and in words why it is not full."""
+"""What a pool's status says: how many sandboxes are ready, and why it is not full."""
 
 from collections import Counter
 from datetime import datetime
@@ -10,33 +10,33 @@ from sandpod_operator.model.observed import ObservedPool
 from sandpod_operator.status.failures import MAX_MESSAGE, Cause, clean
 
 _PASSING = frozenset({Reason.POD_PENDING, Reason.STARTING, Reason.START_RETRIED, Reason.OPEN_NETWORK_ALLOWED})
-_TURNS = "Places that come free go to claims first, then to the pool that has the least of its replicas."
-_CLAIMS_FIRST = "Claimed sandboxes wait for a node, and go first."
+_ORDER = "Free places go to claims first, then to the pool with the smallest share of its replicas."
+_CLAIMS_FIRST = "Claimed sandboxes are waiting for a node and go first."
 
 
 def is_warm(sandbox: Sandbox) -> bool:
-    """Tell whether a pool's sandbox can be claimed."""
+    """Return whether a pool's sandbox can be claimed."""
     return is_true(sandbox.status.conditions, ConditionType.READY)
 
 
 def is_stuck(sandbox: Sandbox) -> bool:
-    """Tell whether something keeps it from starting, by its status."""
+    """Return whether its status says that something prevents it from starting."""
     ready = find(sandbox.status.conditions, ConditionType.READY)
     return ready is not None and ready.status != "True" and ready.reason not in _PASSING
 
 
 def lacks_quota(sandbox: Sandbox) -> bool:
-    """Tell whether it waits for a place in the quota."""
+    """Return whether it is waiting for a place in the quota."""
     return sandbox.status.reason == Reason.QUOTA_EXCEEDED
 
 
 def lacks_node(sandbox: Sandbox) -> bool:
-    """Tell whether no node takes it."""
+    """Return whether no node can run it."""
     return sandbox.status.reason == Reason.UNSCHEDULABLE
 
 
 def compute_pool_status(observed: ObservedPool, now: datetime) -> SandboxPoolStatus:
-    """Return what a pool's status has to say."""
+    """Return the status that a pool should have."""
     pool = observed.pool
     ready = sum(is_warm(m) for m in observed.members)
     blocked = _blocked(observed, now)
@@ -82,9 +82,9 @@ def _condition(pool: SandboxPool, kind: ConditionType, status: ConditionStatus, 
 
 
 def _blocked(observed: ObservedPool, now: datetime) -> Cause | None:
-    """Return what keeps warm sandboxes from starting: the reason that most of them have, in its own words."""
+    """Return what prevents warm sandboxes from starting: the most common reason among them, with its message."""
     if observed.template is None:
-        text = f"There is no SandboxTemplate {observed.pool.spec.template_ref.name!r} here."
+        text = f"SandboxTemplate {observed.pool.spec.template_ref.name!r} does not exist in this namespace."
         return Cause(Reason.POOL_BLOCKED, text)
     neighbours = observed.neighbours
     stuck = sorted((m for m in observed.members if is_stuck(m)), key=lambda m: m.metadata.name)
@@ -92,8 +92,8 @@ def _blocked(observed: ObservedPool, now: datetime) -> Cause | None:
     if reasons:
         commonest = Counter(ready.reason for ready in reasons).most_common(1)[0][0]
         message = next(ready.message for ready in reasons if ready.reason == commonest)
-        turns = f" {_TURNS}" if commonest == Reason.QUOTA_EXCEEDED else ""
-        return Cause(Reason.POOL_BLOCKED, clean(f"{commonest}: {message[: MAX_MESSAGE - 200]}{turns}"))
-    if neighbours.nodes_yield_until is not None and now < neighbours.nodes_yield_until and observed.pace.window == 1:
+        order = f" {_ORDER}" if commonest == Reason.QUOTA_EXCEEDED else ""
+        return Cause(Reason.POOL_BLOCKED, clean(f"{commonest}: {message[: MAX_MESSAGE - 200]}{order}"))
+    if neighbours.nodes_yield_until is not None and now < neighbours.nodes_yield_until and observed.backoff.window == 1:
         return Cause(Reason.POOL_BLOCKED, f"{Reason.UNSCHEDULABLE}: {_CLAIMS_FIRST}")
     return None

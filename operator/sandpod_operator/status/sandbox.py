@@ -53,7 +53,7 @@ def compute_status(observed: ObservedSandbox, now: datetime) -> SandboxStatus:
 
 
 def _current(observed: ObservedSandbox) -> ObservedSandbox:
-    """Return what is seen without a pod that was told to go before it was ready: it ends for nobody's loss.
+    """Return what is observed, without a pod that was deleted before it was ready: nobody has lost anything.
 
     After a resume that is the pod from before; how it ends, and what its runner once probed, says nothing of the next.
     """
@@ -65,13 +65,13 @@ def _current(observed: ObservedSandbox) -> ObservedSandbox:
 
 
 def is_final(conditions: list[Condition]) -> bool:
-    """Tell whether the sandbox has ended by itself, for good."""
+    """Return whether the sandbox has ended by itself, for good."""
     ready = find(conditions, ConditionType.READY)
     return ready is not None and ready.status == "False" and ready.reason in FINAL
 
 
 def is_over(conditions: list[Condition]) -> bool:
-    """Tell whether the sandbox has ended, by itself or by its lifetime: it never has another pod."""
+    """Return whether the sandbox has ended, by itself or by its lifetime: it never has another pod."""
     return is_final(conditions) or is_true(conditions, ConditionType.EXPIRED)
 
 
@@ -98,7 +98,7 @@ def _condition(kind: ConditionType, status: ConditionStatus, why: Cause) -> Cond
 
 
 def pod_scheduled(observed: ObservedSandbox, ended: Cause | None = None) -> Condition:
-    """Tell whether the pod has a node; with `ended`, that it has none any more and why."""
+    """Return whether the pod has a node; with `ended`, why it no longer has one."""
     kind = ConditionType.POD_SCHEDULED
     if ended is not None:
         return _condition(kind, "False", ended)
@@ -109,7 +109,7 @@ def pod_scheduled(observed: ObservedSandbox, ended: Cause | None = None) -> Cond
         return _condition(kind, "True", cause(Reason.SCHEDULED))
     stuck = obstacle(observed.pod)
     what = "a node and its volume" if observed.persistent else "a node"
-    waits = Cause(Reason.POD_PENDING, f"The pod waits for {what}.")
+    waits = Cause(Reason.POD_PENDING, f"The pod is waiting for {what}.")
     return _condition(kind, "False", stuck if stuck is not None and stuck.reason == Reason.UNSCHEDULABLE else waits)
 
 
@@ -119,13 +119,16 @@ def no_pod(observed: ObservedSandbox) -> Cause:
     if sandbox.spec.operating_mode == "Suspended":
         return _why_suspended(observed)
     if observed.template is None:
-        return Cause(Reason.TEMPLATE_NOT_FOUND, f"There is no SandboxTemplate {sandbox.spec.template_ref.name!r} here.")
+        return Cause(
+            Reason.TEMPLATE_NOT_FOUND,
+            f"SandboxTemplate {sandbox.spec.template_ref.name!r} does not exist in this namespace.",
+        )
     if (refused := refused_at_start(observed)) is not None:
         return refused
     if observed.refusal is not None:
         return cause(observed.refusal.reason, observed.refusal.message)
     if observed.name_taken:
-        return Cause(Reason.POD_PENDING, "A pod of that name, made for something else or earlier, is still there.")
+        return Cause(Reason.POD_PENDING, "A pod of that name, created earlier or for something else, still exists.")
     return cause(Reason.POD_PENDING)
 
 
@@ -136,7 +139,7 @@ def _why_suspended(observed: ObservedSandbox) -> Cause:
 
 
 def kernel_isolated(observed: ObservedSandbox, *, over: bool = False) -> Condition | None:
-    """Tell whether the sandbox has a kernel of its own; only asked where a RuntimeClass promises one.
+    """Return whether the sandbox has its own kernel; reported only where a RuntimeClass promises one.
 
     Args:
         observed: What there is.
@@ -155,7 +158,7 @@ def kernel_isolated(observed: ObservedSandbox, *, over: bool = False) -> Conditi
 
 
 def ready_condition(observed: ObservedSandbox, now: datetime) -> Condition:
-    """Tell whether the sandbox takes runs, and if not why."""
+    """Return whether the sandbox accepts runs, and if not, why."""
     why = _not_ready(observed, now)
     if why is None:
         return _condition(ConditionType.READY, "True", cause(Reason.READY))
@@ -167,7 +170,7 @@ def _not_ready(observed: ObservedSandbox, now: datetime) -> Cause | None:
 
 
 def _over(observed: ObservedSandbox, now: datetime) -> Cause | None:
-    """Return why it takes no runs whatever its pod says: by wish, by an earlier end, by its age."""
+    """Return why it accepts no runs whatever its pod says: as the spec says, by an earlier end, by its age."""
     sandbox, pod = observed.sandbox, observed.pod
     is_suspended = sandbox.spec.operating_mode == "Suspended"
     before = find(sandbox.status.conditions, ConditionType.READY)
@@ -180,7 +183,7 @@ def _over(observed: ObservedSandbox, now: datetime) -> Cause | None:
 
 
 def _again(observed: ObservedSandbox) -> Cause | None:
-    """Return why a fresh pod is to be tried, which is once, as the status remembers. Nothing of the sandbox has run."""
+    """Return why a new pod is tried: once, as the status remembers, and only if nothing has run in the sandbox."""
     pod, old = observed.pod, observed.sandbox.status
     if (allowed := allowed_anew(observed)) is not None and not is_final(old.conditions):
         return allowed
@@ -191,14 +194,14 @@ def _again(observed: ObservedSandbox) -> Cause | None:
 
 
 def _lost(observed: ObservedSandbox) -> Cause | None:
-    """Return how its pod ended or went, if it did."""
+    """Return how its pod ended or disappeared, if it did."""
     pod = observed.pod
     was_ready = observed.was_ready
     end = end_of(pod, was_ready=was_ready) if pod is not None else None
     if end is None and was_ready and (pod is None or pod.deleting):
         # Who deletes it for a reason says so first: a drain, the scheduler, a node that is given up.
-        told = taken(pod) if pod is not None else None
-        return told or cause(Reason.NODE_LOST, "its pod was deleted, and its files with it.")
+        reported = taken(pod) if pod is not None else None
+        return reported or cause(Reason.NODE_LOST, "its pod was deleted, and its files with it.")
     if end is None and was_ready and pod is not None and pod.started and not pod.ready:
         return cause(Reason.NODE_LOST, "its node does not report it as ready.")
     return end
@@ -214,7 +217,7 @@ def _starting(observed: ObservedSandbox) -> Cause | None:
         return Cause(Reason(kernel.reason), kernel.message)
     if pod.ready and not pod.deleting:
         pending = kernel is not None and kernel.reason == Reason.PROBE_PENDING
-        return cause(Reason.STARTING, "which kernel it sees is not known yet.") if pending else None
+        return cause(Reason.STARTING, "its kernel is not known yet.") if pending else None
     stuck = obstacle(pod)
     before = find(observed.sandbox.status.conditions, ConditionType.READY)
     if stuck is not None and before is not None and before.reason == stuck.reason == Reason.IMAGE_PULL_FAILED:
@@ -224,7 +227,7 @@ def _starting(observed: ObservedSandbox) -> Cause | None:
 
 
 def suspended(observed: ObservedSandbox) -> Condition | None:
-    """Tell whether it is suspended; only asked of one that is or was. As it turns false the idle clock starts anew."""
+    """Return whether it is suspended, for one that is or was. As it turns false the idle clock starts again."""
     sandbox = observed.sandbox
     if sandbox.spec.operating_mode == "Suspended":
         return _condition(ConditionType.SUSPENDED, "True", _why_suspended(observed))
@@ -234,7 +237,7 @@ def suspended(observed: ObservedSandbox) -> Condition | None:
 
 
 def expired(observed: ObservedSandbox, now: datetime) -> Condition:
-    """Tell whether its lifetime has ended."""
+    """Return whether its lifetime has ended."""
     sandbox = observed.sandbox
     reason = lifetime.expiry(sandbox, now, suspends=observed.suspends)
     if reason is None:

@@ -1,10 +1,8 @@
 """Where the tests of the runner run, and a stream for each of them.
 
-One rule says where. A test that has its stream from `client`, `notebook` or `sandbox` is about what users see: it runs
-with a runner that was started directly, in a local sandbox and, where there is a cluster, in a pod. A test that uses
-`runner` runs with that one alone: it needs settings of its own, the runner's process or its workspace. What can't
-differ between places uses it too, by `usefixtures("runner")`, since each test in a pod costs a new stream: what a frame
-may say, how code is read and how values are shown.
+A test runs with a runner that was started directly, or with those that its module names. One that is marked
+`everywhere` runs in a local sandbox too and, where there is a cluster, in a pod: it is about what can differ there,
+such as limits, processes, users, folders and streams.
 """
 
 from collections.abc import AsyncIterator, Iterator
@@ -22,7 +20,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "sandbox" not in metafunc.fixturenames:
         return
     places = getattr(metafunc.module, "RUNNERS", {"direct": "runner"})
-    if "runner" not in metafunc.fixturenames:
+    if metafunc.definition.get_closest_marker("everywhere") is not None:
+        assert "runner" not in metafunc.fixturenames, "what needs its own runner runs there alone"
         places = places | {kind: f"{kind}_sandbox" for kind in cases() if kind != "fake"}
     metafunc.parametrize("sandbox", places.values(), ids=places, indirect=True, scope="module")
 

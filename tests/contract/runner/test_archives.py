@@ -106,7 +106,6 @@ async def test_part_out_of_turn_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [None, "", 5, ["a"]])
-@pytest.mark.usefixtures("runner")
 async def test_archive_without_a_name_is_refused(client: Client, name: object) -> None:
     with pytest.raises(RefusedError) as refused:
         await client.file("archive", archive=name)

@@ -46,6 +46,7 @@ async def read_all(client: Client, name: str) -> tuple[int, dict[str, bytes], di
             return dropped, streams, fields["end"]
 
 
+@pytest.mark.everywhere
 async def test_detached_run_survives_its_stream_and_is_read_with_a_cursor(sandbox: Sandbox, client: Client) -> None:
     name = await begun(sandbox, "echo one; echo two >&2; read x; echo three; exit 7", stdin=True)
     reply = await client.ask("tail", run=name, wait=PATIENCE)
@@ -136,7 +137,6 @@ async def test_tails_that_wait_are_bounded_and_end_with_their_stream(sandbox: Sa
         ({"limit": 1.5}, "invalid_argument"),
     ],
 )
-@pytest.mark.usefixtures("runner")
 async def test_tail_that_makes_no_sense_is_refused(client: Client, fields: dict[str, Any], code: str) -> None:
     name = (await client.run("echo up", "shell")).end["run"]
     with pytest.raises(RefusedError) as refused:

@@ -85,6 +85,7 @@ async def talking(folder: Path, prelude: str) -> AsyncIterator[Client]:
         await client.close()
 
 
+@pytest.mark.everywhere
 async def test_connection_to_elsewhere_is_refused_as_unreachable(client: Client) -> None:
     result = await client.run(CONNECT, args=[f"{host},{port}" for host, port in FAR])
     assert result.out.split() == [b"ENETUNREACH"] * len(FAR), result.err
@@ -101,6 +102,7 @@ async def test_what_is_no_address_or_can_not_be_read_is_left_to_the_kernel(clien
     assert result.out.split() == [b"EFAULT"] * 4 + [b"EINVAL"] * 2 + [b"unreadable"], result.err
 
 
+@pytest.mark.everywhere
 async def test_connections_within_the_sandbox_are_made(client: Client) -> None:
     result = await client.run(OWN)
     assert result.out == b"all made\n", result.err

@@ -21,6 +21,7 @@ async def contexts(client: Client) -> dict[str, str]:
     return {row["name"]: row["state"] for row in rows}
 
 
+@pytest.mark.everywhere
 async def test_variables_stay_and_the_last_value_comes_back(notebook: Notebook) -> None:
     first = await notebook.cell("x = 20\ndef f(): return x * 2")
     second = await notebook.cell("print('text')\nf() + 2")
@@ -52,7 +53,6 @@ async def test_contexts_share_nothing_and_a_run_without_one_is_fresh(notebook: N
         "for _ in range(2): 5",
     ],
 )
-@pytest.mark.usefixtures("runner")
 async def test_cell_without_a_last_value_has_no_result(notebook: Notebook, code: str) -> None:
     result = await notebook.cell(code)
     assert (result.outcome, value(result)) == ("ok", {})
@@ -271,6 +271,7 @@ async def test_contexts_run_side_by_side_and_are_listed(notebook: Notebook) -> N
     assert "other" not in await contexts(notebook.client), "nothing of it is left"
 
 
+@pytest.mark.everywhere
 async def test_restart_ends_the_process_all_that_came_from_it_and_the_cell_that_it_runs(notebook: Notebook) -> None:
     # The daemon is there once its parent has ended.
     daemon = "import subprocess\nsubprocess.Popen(['sleep', '3023'], start_new_session=True)"
@@ -287,7 +288,6 @@ async def test_restart_ends_the_process_all_that_came_from_it_and_the_cell_that_
 
 
 @pytest.mark.parametrize("context", ["nobody", 5, None])
-@pytest.mark.usefixtures("runner")
 async def test_restart_of_an_unknown_context_is_not_found(client: Client, context: object) -> None:
     await client.send({"t": "restart", "id": 8, "context": context})
     answer = await client.next()
@@ -304,7 +304,6 @@ async def test_restart_of_an_unknown_context_is_not_found(client: Client, contex
         {"context": "c", "language": "shell"},
     ],
 )
-@pytest.mark.usefixtures("runner")
 async def test_context_that_cannot_be_is_refused(client: Client, fields: dict[str, Any]) -> None:
     with pytest.raises(RefusedError) as refused:
         await client.run("1", **fields)
@@ -400,3 +399,30 @@ async def test_stream_that_goes_away_takes_no_context_with_it(sandbox: Sandbox, 
     await other.close()
     assert value(result) == {"text/plain": b"5"}
     assert (await notebook.cell("print(x)")).out == b"5\n"
+
+
+@pytest.mark.everywhere
+async def test_what_an_interrupted_cell_has_started_ends_with_it_and_what_an_earlier_one_left_stays(
+    notebook: Notebook,
+) -> None:
+    server = "import subprocess\nserver = subprocess.Popen(['sleep', '3061'])"
+    assert (await notebook.cell(server)).outcome == "ok"
+    code = "subprocess.run(['bash', '-c', 'sleep 3062 & setsid sleep 3062 & trap \"\" INT; sleep 3062'])"
+    result = await notebook.cell(code, timeout=1)
+    assert (result.outcome, result.end["context_state"]) == ("timeout", "kept")
+    assert await notebook.client.processes_with("sleep 3062") == []
+    assert len(await notebook.client.processes_with("sleep 3061")) == 1
+    assert (await notebook.cell("server.poll() is None")).outcome == "ok"
+
+
+async def test_first_cell_of_a_context_ends_with_what_it_has_started(notebook: Notebook) -> None:
+    result = await notebook.cell("import subprocess\nsubprocess.run(['sleep', '3063'])", timeout=1)
+    assert (result.outcome, result.end["context_state"]) == ("timeout", "kept")
+    assert await notebook.client.processes_with("sleep 3063") == []
+
+
+@pytest.mark.parametrize("name", ["stdout", "stderr"])
+async def test_stream_that_a_cell_has_closed_is_there_again_in_the_next_one(notebook: Notebook, name: str) -> None:
+    await notebook.cell(f"import sys\nsys.{name} = open('o.txt', 'w')\nsys.{name}.close()")
+    result = await notebook.cell("import sys\nprint('out')\nprint('err', file=sys.stderr)")
+    assert (result.out, result.err) == (b"out\n", b"err\n")

@@ -140,3 +140,10 @@ async def test_ipythons_display_works_without_a_shell(client: Client) -> None:
         return
     assert (result.outcome, result.err) == ("ok", b"")
     assert shown(result) == [{"text/html": b"<b>"}, {"text/plain": b"raw"}]
+
+
+async def test_data_that_is_no_json_is_left_out(client: Client) -> None:
+    code = "class Value:\n    def _repr_json_(self): return {'a': float('nan')}\nValue()"
+    result = await client.run(code, context="nan")
+    assert result.outcome == "ok"
+    assert [frame.header["mime"] for frame in result.frames if frame.kind == "result"] == ["text/plain"]

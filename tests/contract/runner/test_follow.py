@@ -67,6 +67,7 @@ async def test_run_whose_stream_was_lost_waits_and_nothing_of_its_output_is_miss
     await client.close()
 
 
+@pytest.mark.everywhere
 async def test_stream_that_is_lost_at_full_speed_loses_nothing_of_a_run_whose_output_is_acknowledged(
     client: Client, sandbox: Sandbox
 ) -> None:
@@ -206,7 +207,6 @@ async def test_unknown_run_can_not_be_followed(client: Client) -> None:
     "fields",
     [{"stdout": -1}, {"stdout": "1"}, {"stderr": True}, {"stderr": 1.5}, {"stdout": 4}, {"stderr": 2**70}],
 )
-@pytest.mark.usefixtures("runner")
 async def test_follow_that_makes_no_sense_is_refused_and_changes_nothing(
     client: Client, other: Client, fields: dict[str, Any]
 ) -> None:

@@ -22,7 +22,7 @@ def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
         "SANDPOD_MEMORY_LIMIT": str(300 * MIB),
         "SANDPOD_WORKSPACE_BYTES": str(64 * MIB),
     }
-    on_a_disk = "from sandpod_runner.limits import disk; disk.in_memory = lambda folder: False"
+    on_a_disk = "from sandpod_runner.files import disk; disk.in_memory = lambda folder: False"
     with running(tmp_path_factory.mktemp("guard"), prelude=on_a_disk, **limits) as started:
         yield started
 
@@ -49,6 +49,23 @@ async def test_program_that_fills_the_disk_is_ended_alone(client: Client, code: 
     assert (await client.run("sleep 1", "shell")).outcome == "ok"
     await client.send({"t": "stdin", "run": bystander, "eof": True}, b"still here\n")
     assert (await client.finish(bystander)).out == b"still here\n"
+
+
+async def test_idle_context_whose_thread_fills_the_disk_is_ended_and_says_so(client: Client) -> None:
+    fill = NAMED.replace("\n", "\n    ")
+    code = f"import threading\ndef fill():\n    {fill}\nthreading.Thread(target=fill).start()"
+    assert (await client.run(code, context="filling", timeout=60)).outcome == "ok"
+
+    async def ended() -> bool:
+        [context] = [each for each in (await client.ask("list")).header["contexts"] if each["name"] == "filling"]
+        return bool(context["state"] == "lost")
+
+    async with asyncio.timeout(PATIENCE):
+        while not await ended():
+            pass
+    result = await client.run("1", context="filling")
+    assert "filled the workspace's 64 MiB while it was idle" in result.end["detail"]
+    await client.ask("restart", context="filling")
 
 
 async def test_full_disk_can_be_cleared_by_a_program_that_writes_too(client: Client) -> None:

@@ -30,7 +30,6 @@ async def test_cells_are_evaluated_by_ipython(notebook: Notebook) -> None:
         ("    indented = 1", b"", b""),
     ],
 )
-@pytest.mark.usefixtures("runner")
 async def test_what_is_no_python_is_translated(notebook: Notebook, code: str, out: bytes, err: bytes) -> None:
     result = await notebook.cell(code)
     assert (result.outcome, result.err, shown(result)) == ("ok", err, [])
@@ -74,7 +73,6 @@ async def test_syntax_error_beside_a_magic_is_told_in_its_line(notebook: Noteboo
 
 
 @pytest.mark.parametrize("code", ["!echo started; sleep 3024", "%%bash\necho started; sleep 3024"])
-@pytest.mark.usefixtures("runner")
 async def test_timeout_interrupts_a_command_and_keeps_the_state(notebook: Notebook, code: str) -> None:
     await notebook.cell("x = 5")
     result = await notebook.cell(code, timeout=1)
@@ -139,9 +137,22 @@ async def test_ipython_that_is_of_no_use_leaves_plain_python(tmp_path: Path, nam
         client = await runner.connect()
         result = await client.run("x = 5\n'get_ipython' in globals(), x", context="c")
         await client.close()
-    assert (value(result), result.err) == ({"text/plain": b"(False, 5)"}, b"")
+    assert value(result) == {"text/plain": b"(False, 5)"}
+    assert result.err.startswith(b"IPython can't be used here, so cells are plain Python: ")
 
 
 async def test_runs_without_a_context_import_nothing_of_it(client: Client) -> None:
     code = "import sys\nprint([name for name in sys.modules if name.partition('.')[0] in ('IPython', 'traitlets')])"
     assert (await client.run(code)).out == b"[]\n"
+
+
+async def test_first_cell_says_why_ipython_is_not_used(tmp_path: Path) -> None:
+    package = tmp_path / "other" / "IPython"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("raise RuntimeError('broken')", encoding="utf-8")
+    with running(tmp_path, PYTHONPATH=str(package.parent)) as runner:
+        client = await runner.connect()
+        first = await client.run("x = 1; x", context="c")
+        assert first.err == b"IPython can't be used here, so cells are plain Python: RuntimeError: broken\n"
+        assert (await client.run("x", context="c")).err == b""
+        await client.close()

@@ -39,6 +39,7 @@ async def notebook(client: Client, request: pytest.FixtureRequest) -> AsyncItera
     await notebook.restart()
 
 
+@pytest.mark.everywhere
 async def test_variables_stay_and_the_last_value_comes_back(notebook: Notebook) -> None:
     first = await notebook.cell("const x = 20; function f() { return x * 2 }")
     second = await notebook.cell("console.log('text'); f() + 2")
@@ -63,7 +64,6 @@ async def test_variables_stay_and_the_last_value_comes_back(notebook: Notebook) 
         ("const crypto = 1", "const crypto = 2; crypto"),
     ],
 )
-@pytest.mark.usefixtures("runner")
 async def test_a_name_can_be_declared_again(notebook: Notebook, first: str, second: str) -> None:
     assert (await notebook.cell(first)).outcome == "ok"
     assert await notebook.text(second) == "2"
@@ -101,7 +101,6 @@ async def test_a_cells_own_name_for_what_is_built_in_hides_it_from_cells_alone(n
         ("(async () => 8)()", "8", True),
     ],
 )
-@pytest.mark.usefixtures("runner")
 async def test_value_comes_as_text_and_where_it_is_plain_data_as_json(
     notebook: Notebook, code: str, text: str, *, data: bool
 ) -> None:
@@ -113,7 +112,6 @@ async def test_value_comes_as_text_and_where_it_is_plain_data_as_json(
 
 
 @pytest.mark.parametrize("code", ["const a = 1", "undefined", "", "// nothing", "console.log(1)", "import 'node:fs'"])
-@pytest.mark.usefixtures("runner")
 async def test_cell_without_a_last_value_has_no_result(notebook: Notebook, code: str) -> None:
     result = await notebook.cell(code)
     assert (result.outcome, value(result)) == ("ok", {})
@@ -140,7 +138,6 @@ async def test_json_that_is_too_large_is_left_out_and_counted(notebook: Notebook
         "typeof (await (async () => (await import('node:os')).cpus)())",
     ],
 )
-@pytest.mark.usefixtures("runner")
 async def test_modules_are_imported_in_every_way(notebook: Notebook, code: str) -> None:
     assert await notebook.text(code) == "'function'"
 
@@ -148,7 +145,6 @@ async def test_modules_are_imported_in_every_way(notebook: Notebook, code: str) 
 @pytest.mark.parametrize(
     "code", [" + ".join(["1"] * 5000), "[" * 2000 + "]" * 2000 + ".length + 4999", "await 1;" * 5000 + "5000"]
 )
-@pytest.mark.usefixtures("runner")
 async def test_code_may_be_deep_and_long(notebook: Notebook, code: str) -> None:
     assert await notebook.text(code) == "5000"
 
@@ -220,7 +216,6 @@ async def test_stack_shows_the_lines_of_all_cells_and_nothing_of_the_runner(note
         ("({ [Symbol.for('nodejs.util.inspect.custom')]() { throw new Error('no text') } })", "Error: no text"),
     ],
 )
-@pytest.mark.usefixtures("runner")
 async def test_error_fails_the_cell_and_keeps_the_state(notebook: Notebook, code: str, err: str) -> None:
     result = await notebook.cell(code)
     assert (result.outcome, result.exit_code, result.end["context_state"]) == ("error", 1, "kept")
@@ -393,7 +388,7 @@ async def test_name_is_of_one_language_until_its_context_is_restarted(notebook: 
     with pytest.raises(RefusedError) as refused:
         await notebook.client.run("1", "python", context=notebook.name)
     assert refused.value.code == "invalid_argument"
-    assert "of javascript" in str(refused.value)
+    assert "runs javascript" in str(refused.value)
     await notebook.restart()
     assert (await notebook.client.run("print(1)", "python", context=notebook.name)).out == b"1\n"
     with pytest.raises(RefusedError):
@@ -407,3 +402,25 @@ async def test_contexts_are_listed_with_their_language_and_restart_ends_them(not
     await notebook.restart()
     assert await notebook.client.processes_with("sleep 3033") == []
     assert await notebook.text("typeof x") == "'undefined'"
+
+
+@pytest.mark.everywhere
+async def test_what_an_interrupted_cell_has_started_ends_with_it_and_what_an_earlier_one_left_stays(
+    notebook: Notebook,
+) -> None:
+    server = "const { spawn } = require('child_process'); const server = spawn('sleep', ['3064']); 1"
+    assert (await notebook.cell(server)).outcome == "ok"
+    code = "await new Promise((done) => spawn('bash', ['-c', 'sleep 3065 & sleep 3065']).on('exit', done))"
+    result = await notebook.cell(code, timeout=1)
+    assert (result.outcome, result.end["context_state"]) == ("timeout", "kept")
+    assert await notebook.client.processes_with("sleep 3065") == []
+    assert len(await notebook.client.processes_with("sleep 3064")) == 1
+    assert (await notebook.cell("server.exitCode")).outcome == "ok"
+
+
+async def test_context_whose_folder_was_removed_goes_on_and_can_go_elsewhere(notebook: Notebook) -> None:
+    code = "const fs = require('fs'); const home = process.cwd(); fs.mkdirSync('d/e', { recursive: true })"
+    assert (await notebook.cell(f"{code}; process.chdir('d/e')")).outcome == "ok"
+    assert (await notebook.cell("fs.rmSync(`${home}/d`, { recursive: true })")).outcome == "ok"
+    assert (await notebook.cell("console.log(1)")).out == b"1\n"
+    assert (await notebook.cell("process.chdir(home); console.log(process.cwd() === home)")).out == b"true\n"

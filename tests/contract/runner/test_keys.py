@@ -94,6 +94,5 @@ async def test_key_is_any_text_within_its_limit(client: Client) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "k" * 129, "é" * 65, 7, True, ["k"], {"k": 1}])
-@pytest.mark.usefixtures("runner")
 async def test_malformed_key_is_refused(client: Client, key: Any) -> None:
     assert await refused(client, "true", "shell", key=key) == "invalid_argument"

@@ -68,5 +68,5 @@ async def test_another_language_is_refused_with_those_that_there_are(client: Cli
 
 
 async def test_context_is_for_python_alone(client: Client) -> None:
-    with pytest.raises(RefusedError, match="Contexts are for Python"):
+    with pytest.raises(RefusedError, match="Only Python and JavaScript have contexts"):
         await client.run("1", "strict", context="c")

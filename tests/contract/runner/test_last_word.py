@@ -37,6 +37,7 @@ async def test_what_it_had_left_behind_is_ended_too(client: Client) -> None:
 
 
 @pytest.mark.parametrize("end", ["", "import threading\nthreading.Thread(target=input, daemon=True).start()\n"])
+@pytest.mark.everywhere
 async def test_honest_word_has_the_programs_own_numbers(client: Client, end: str) -> None:
     result = await client.run(
         f"import time\nwhile time.process_time() < 0.3: pass\n{end}raise SystemExit(3)", stdin=True
@@ -46,6 +47,7 @@ async def test_honest_word_has_the_programs_own_numbers(client: Client, end: str
     assert result.end["max_rss_bytes"] > 1_000_000
 
 
+@pytest.mark.everywhere
 async def test_honest_word_of_node_has_the_programs_own_numbers(client: Client) -> None:
     child = "require('child_process').execSync('i=0; while [ $i -lt 100000 ]; do i=$((i+1)); done'); "
     result = await client.run(f"{child}while (process.cpuUsage().user < 300_000); process.exit(3)", "javascript")

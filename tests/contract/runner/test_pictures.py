@@ -2,6 +2,7 @@
 
 import struct
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -184,8 +185,22 @@ async def test_program_that_took_the_channels_descriptor_gets_no_picture_into_it
     assert (drawing.workspace / "own.txt").read_bytes() == b""
 
 
+@pytest.mark.everywhere
 async def test_large_displays_come_whole(client: Client) -> None:
     size = 1024 * 1024
     code = f"{FIND_CHANNEL}for _ in range(8):\n    os.write(channel, {RECORD.pack(0, 2, size)!r} + bytes({size}))"
     result = await client.run(code)
     assert [len(frame.payload) for frame in result.frames if frame.kind == "display"] == [size] * 8
+
+
+async def test_library_whose_pictures_can_not_be_had_is_named(tmp_path: Path) -> None:
+    package = tmp_path / "other" / "PIL"
+    package.mkdir(parents=True)
+    for name in ("__init__", "ImageShow"):
+        (package / f"{name}.py").touch()
+    with running(tmp_path, PYTHONPATH=str(package.parent)) as runner:
+        client = await runner.connect()
+        result = await client.run("import PIL.ImageShow; print('on')")
+        assert result.out == b"on\n"
+        assert result.err.startswith(b"What PIL shows can't be passed on: AttributeError")
+        await client.close()

@@ -188,7 +188,7 @@ async def test_ready_tells_whether_the_runner_answers_and_waits_for_one_that_sta
     with serving(tmp_path) as process:
         await heard(process, b"ready")
         assert await asyncio.to_thread(early.wait, PATIENCE) == 0
-        assert await asyncio.to_thread(ready(0.0).wait, PATIENCE) == 0
+        assert await asyncio.to_thread(ready(PATIENCE).wait, PATIENCE) == 0
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ async def test_runner_that_may_have_a_network_serves_and_says_so(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    "arguments", [["nosuch"], ["serve", "--stream-fd", "x"], ["serve", "more"], ["attach", "x"], ["run"]]
+    "arguments", [["nosuch"], ["serve", "--listen-fd", "x"], ["serve", "more"], ["attach", "x"], ["run"]]
 )
 async def test_wrong_use_is_told(arguments: list[str]) -> None:
     result = await asyncio.to_thread(subprocess.run, command(*arguments), check=False, capture_output=True)

@@ -35,6 +35,7 @@ DAEMON = (
 
 @pytest.mark.promise("whole-tree")
 @pytest.mark.claim("run_python_code")
+@pytest.mark.everywhere
 async def test_grandchild_that_holds_the_pipe_does_not_outlive_the_timeout(client: Client) -> None:
     result = await client.run("sh -c 'sleep 3011 & echo started; wait'", "shell", timeout=2)
     assert (result.outcome, result.out) == ("timeout", b"started\n")
@@ -44,6 +45,7 @@ async def test_grandchild_that_holds_the_pipe_does_not_outlive_the_timeout(clien
 @pytest.mark.promise("whole-tree")
 @pytest.mark.claim("run_python_code")
 @pytest.mark.parametrize("ending", ["", "import time; time.sleep(99)"])
+@pytest.mark.everywhere
 async def test_daemon_that_left_its_session_is_gone_when_the_run_ends(client: Client, ending: str) -> None:
     result = await client.run(DAEMON.format(seconds=3012) + ending, timeout=3)
     assert result.out == b"started\n"
@@ -58,6 +60,7 @@ async def test_background_process_of_a_shell_ends_with_the_run(client: Client) -
     assert await client.processes_with("sleep 3013") == []
 
 
+@pytest.mark.everywhere
 async def test_program_that_forks_away_all_the_time_is_ended(client: Client) -> None:
     hydra = "import os, time\nprint(os.getsid(0))\nwhile True:\n    if os.fork(): os._exit(0)\n    time.sleep(0.001)\n"
     result = await client.run(hydra)
@@ -66,6 +69,7 @@ async def test_program_that_forks_away_all_the_time_is_ended(client: Client) -> 
     assert left.out == b"[]\n"
 
 
+@pytest.mark.everywhere
 async def test_many_processes_are_ended_together(client: Client) -> None:
     code = "for i in $(seq 60); do setsid sleep 3014 & done; echo started; sleep 99"
     name = await client.start(code, "shell")
@@ -76,6 +80,7 @@ async def test_many_processes_are_ended_together(client: Client) -> None:
     assert await client.processes_with("sleep 3014") == []
 
 
+@pytest.mark.everywhere
 async def test_program_that_ignores_term_is_killed_after_the_grace(client: Client) -> None:
     result = await client.run("trap '' TERM; echo deaf; while :; do :; done", "shell", timeout=1)
     assert (result.outcome, result.exit_code, result.end["signal"]) == ("timeout", None, "SIGKILL")
@@ -91,6 +96,7 @@ async def test_program_may_clean_up_at_the_timeout(client: Client) -> None:
 
 
 @pytest.mark.claim("stop_run")
+@pytest.mark.everywhere
 async def test_cancel_ends_the_program_and_its_children(client: Client) -> None:
     name = await client.start("echo started; sleep 3015 & sleep 3015", "shell")
     await client.until_output(name, b"started")
@@ -108,6 +114,7 @@ async def test_cancel_right_after_the_start_ends_it_once(client: Client) -> None
     assert result.outcome == "cancelled"
 
 
+@pytest.mark.everywhere
 async def test_stopped_program_is_ended_too(client: Client) -> None:
     result = await client.run("kill -STOP $$", "shell", timeout=1)
     assert result.outcome == "timeout"
@@ -161,6 +168,7 @@ async def test_exit_codes_are_right_every_time(client: Client) -> None:
         assert (await client.run("exit 3", "shell")).exit_code == 3
 
 
+@pytest.mark.everywhere
 async def test_program_can_kill_the_process_that_starts_programs_and_the_next_run_works(client: Client) -> None:
     name = await client.start("import time; print('up'); input(); print('still here')", stdin=True)
     await client.until_output(name, b"up\n")
@@ -172,6 +180,7 @@ async def test_program_can_kill_the_process_that_starts_programs_and_the_next_ru
     assert (result.outcome, result.out) == ("ok", b"still here\n")
 
 
+@pytest.mark.everywhere
 async def test_program_that_stops_the_process_that_starts_programs_keeps_nobody_from_running(client: Client) -> None:
     name = await client.start("import time; print('up'); input(); print('still here')", stdin=True)
     await client.until_output(name, b"up\n")
@@ -183,6 +192,7 @@ async def test_program_that_stops_the_process_that_starts_programs_keeps_nobody_
     assert (await client.finish(name)).out == b"still here\n"
 
 
+@pytest.mark.everywhere
 async def test_process_that_waits_for_its_program_runs_it_though_it_was_stopped(client: Client) -> None:
     code = (
         "import os, signal\nparent = os.getppid()\n"
@@ -255,7 +265,7 @@ async def only_starter(runner: Runner) -> int:
 
 
 def is_starter_of(runner: Runner, pid: int) -> bool:
-    """Tell whether a process, which may have ended meanwhile, is the runner's child and one that starts programs."""
+    """Return whether a process, which may have ended meanwhile, is the runner's child and one that starts programs."""
     try:
         command = Path(f"/proc/{pid}/cmdline").read_bytes()
         status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
@@ -264,6 +274,7 @@ def is_starter_of(runner: Runner, pid: int) -> bool:
     return b"sandpod_runner.zygote.server" in command and f"\nPPid:\t{runner.pid}\n" in status
 
 
+@pytest.mark.everywhere
 async def test_run_can_be_ended_from_another_stream_when_its_own_has_gone(sandbox: Sandbox) -> None:
     gone = await sandbox.connect()
     name = await gone.start("echo up; sleep 3016", "shell", timeout=999)
@@ -303,7 +314,6 @@ async def test_programs_can_not_open_a_stream_of_their_own(runner: Runner, clien
     assert (await client.run(code, args=[str(runner.address)])).out == b"b''\n"
 
 
-@pytest.mark.usefixtures("runner")
 async def test_runner_that_is_told_to_end_takes_its_programs_along(tmp_path: Path, client: Client) -> None:
     with running(tmp_path) as told:
         stream = await told.connect()
@@ -317,6 +327,7 @@ async def test_runner_that_is_told_to_end_takes_its_programs_along(tmp_path: Pat
         await stream.close()
 
 
+@pytest.mark.everywhere
 async def test_no_more_runs_than_the_limit_go_on_at_once(client: Client) -> None:
     names = [await client.start("read x", "shell", stdin=True) for _ in range(protocol.MAX_RUNS)]
     with pytest.raises(RefusedError) as refused:

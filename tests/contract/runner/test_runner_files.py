@@ -3,12 +3,14 @@
 import asyncio
 import hashlib
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 from sandpod_runner.files.operations import PARTIAL
 from sandpod_runner.protocol.messages import FILE_PART
+from sandpod_runner.protocol.paths import spell
 from support.runner.harness import Client, RefusedError, Runner, running
 
 PASSWD = Path("/etc/passwd")
@@ -30,6 +32,7 @@ def workspace(runner: Runner) -> Path:
 
 
 @pytest.mark.parametrize("size", [0, 1, 17_000, 19_000, FILE_PART, FILE_PART + 1, 5_000_000])
+@pytest.mark.everywhere
 async def test_file_written_in_parts_is_read_back_whole(client: Client, size: int) -> None:
     data = os.urandom(size)
     reply = await client.upload("s.bin", data)
@@ -74,7 +77,6 @@ async def test_path_that_leads_out_of_the_workspace_is_refused(
     "path", ["", "a\0b", "x" * 5000, "/".join(["y" * 200] * 30), "x" * 300, None, 5, ["a"], "\ud800"]
 )
 @pytest.mark.parametrize("op", ["read", "list", "write", "delete", "mkdir", "stat", "move"])
-@pytest.mark.usefixtures("runner")
 async def test_path_that_is_none_is_refused(client: Client, op: str, path: object) -> None:
     code = await client.refused(op, b"x", path=path, destination="inside", last=True)
     assert code in {"invalid_path", "not_found"}
@@ -159,18 +161,43 @@ async def test_special_files_are_refused_without_waiting_for_them(client: Client
 async def test_odd_names_are_one_name_everywhere(client: Client, name: str) -> None:
     await client.file("write", b"odd", path=f"odd/{name}", last=True)
     listed = [entry["path"] for entry in (await client.file("list", path="odd")).header["entries"]]
-    assert f"odd/{name}" in listed
-    assert (await client.file("read", path=f"odd/{name}")).payload == b"odd"
+    assert spell(f"odd/{name}") in listed
+    for said in {f"odd/{name}", spell(f"odd/{name}")}:
+        assert (await client.file("read", path=said)).payload == b"odd"
     result = await client.run("import sys; print(open(sys.argv[1]).read(), end='')", args=[f"odd/{name}"])
     assert result.out == b"odd"
 
 
-async def test_name_that_is_not_utf8_does_not_break_the_list(client: Client, workspace: Path) -> None:
-    (workspace / "raw").mkdir(exist_ok=True)
-    (workspace / "raw" / os.fsdecode(b"\xff.txt")).write_text("1")
-    entries = (await client.file("list", path="raw")).header["entries"]
-    assert [entry["path"] for entry in entries] == ["raw/\ufffd.txt"]
-    assert (await client.file("read", path="raw/\udcff.txt")).payload == b"1"
+@pytest.mark.parametrize(
+    ("name", "spelled"),
+    [
+        (b"caf\xe9.csv", r"caf\xe9.csv"),
+        (b"line\nbreak.txt", r"line\x0abreak.txt"),
+        (rb"caf\xe9.csv", r"caf\x5cxe9.csv"),
+        (b"\xff/\x7f", r"\xff/\x7f"),
+    ],
+)
+async def test_what_a_list_names_can_be_read_moved_and_deleted_by_that_name(
+    client: Client, workspace: Path, name: bytes, spelled: str
+) -> None:
+    folder = workspace / "raw"
+    file = folder / os.fsdecode(name)
+    file.parent.mkdir(parents=True)
+    file.write_text("1")
+    entries = (await client.file("list", path="raw", recursive=True)).header["entries"]
+    [listed] = [entry["path"] for entry in entries if entry["kind"] == "file"]
+    assert listed == f"raw/{spelled}"
+    run = await client.run(f"open({os.fsencode(file)!r}, 'a').write('2')")
+    assert [artifact["path"] for artifact in run.end["artifacts"]] == [listed]
+    assert (await client.file("read", path=listed)).payload == b"12"
+    assert (await client.file("stat", path=listed)).header["path"] == listed
+    await client.file("move", path=listed, destination=f"{listed}2")
+    assert file.with_name(f"{file.name}2").read_text() == "12"
+    await client.file("write", b"3", path=listed, last=True)
+    assert file.read_text() == "3"
+    for path in (listed, f"{listed}2"):
+        await client.file("delete", path=path)
+    shutil.rmtree(folder)
 
 
 @pytest.mark.claim("list_files")
@@ -255,6 +282,7 @@ async def test_link_that_changes_all_the_time_never_leads_out(client: Client, wo
     await client.finish(name)
 
 
+@pytest.mark.everywhere
 async def test_files_belong_to_the_user_that_runs_code(client: Client) -> None:
     await client.file("write", b"1", path="own.txt", last=True)
     code = (
@@ -272,4 +300,52 @@ async def test_full_disk_is_told_as_such_and_nothing_is_left(tmp_path: Path) -> 
         assert await client.refused("write", bytes(200_000), path="large.bin", last=True) == "quota_exceeded"
         assert list(runner.workspace.iterdir()) == []
         await client.file("write", bytes(50_000), path="small.bin", last=True)
+        await client.close()
+
+
+async def test_listing_is_whole_however_many_folders_there_are(tmp_path: Path) -> None:
+    few = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (160, 160))"
+    with running(tmp_path, prelude=few) as runner:
+        client = await runner.connect()
+        for number in range(300):
+            (runner.workspace / f"{number:03}" / "below").mkdir(parents=True)
+        reply = await client.file("list", recursive=True)
+        assert (len(reply.header["entries"]), reply.header["truncated"]) == (600, False)
+        assert (await client.run("print(1)")).outcome == "ok"
+        await client.close()
+
+
+@pytest.mark.everywhere
+async def test_folders_that_are_closed_to_their_own_user_can_be_deleted(client: Client) -> None:
+    code = "mkdir -p ro/a/b no; touch ro/a/b/f no/f; chmod 555 ro/a/b ro/a ro; chmod 000 no"
+    assert (await client.run(code, "shell")).outcome == "ok"
+    for path in ("ro", "no"):
+        await client.file("delete", path=path, recursive=True)
+        assert await client.refused("stat", path=path) == "not_found"
+
+
+async def test_files_and_runs_work_when_no_more_threads_can_be_had(tmp_path: Path) -> None:
+    flag = tmp_path / "no more"
+    start = f"[][1] if os.path.exists('{flag}') else start(self)"
+    code = f"import os, threading; start = threading.Thread.start; threading.Thread.start = lambda self: {start}"
+    with running(tmp_path, prelude=code) as runner:
+        client = await runner.connect()
+        flag.touch()
+        for number in range(10):
+            await client.file("write", b"x", path=f"{number}", last=True)
+        result = await client.run("for i in range(3000): open(f'f{i}', 'w')")
+        assert (result.outcome, len(result.end["artifacts"])) == ("ok", 100)
+        await client.close()
+
+
+@pytest.mark.parametrize("code", ["rm -r {0}", "chmod 000 {0}", "mv {0} {0}2"])
+async def test_workspace_that_a_program_has_removed_or_closed_is_there_again(tmp_path: Path, code: str) -> None:
+    with running(tmp_path) as runner:
+        client = await runner.connect()
+        for _ in range(2):
+            assert (await client.run(code.format(runner.workspace), "shell")).outcome == "ok"
+            await client.upload("f.txt", b"x")
+            assert (await client.run(code.format(runner.workspace), "shell")).outcome == "ok"
+            assert (await client.run("pwd", "shell")).out.decode() == f"{runner.workspace}\n"
+            await client.run(f"rm -rf {runner.workspace}2", "shell")
         await client.close()

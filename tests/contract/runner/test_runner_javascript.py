@@ -10,7 +10,7 @@ import pytest
 
 from sandpod_runner.ipc import process_tree
 from support.gateway.peers import until
-from support.runner.harness import Client, Runner, running
+from support.runner.harness import Client, Runner
 
 
 @pytest.mark.promise("module-kinds")
@@ -33,7 +33,6 @@ from support.runner.harness import Client, Runner, running
         ("export const x = 1; console.log(typeof import.meta.url)", b"string\n"),
     ],
 )
-@pytest.mark.usefixtures("runner")
 async def test_commonjs_modules_and_await_all_work_without_flags(client: Client, code: str, out: bytes) -> None:
     result = await client.run(code, "javascript")
     assert (result.out, result.err, result.exit_code) == (out, b"", 0)
@@ -66,7 +65,6 @@ async def test_commonjs_modules_and_await_all_work_without_flags(client: Client,
         ("await new Promise(() => {})", 13, b"never settled"),
     ],
 )
-@pytest.mark.usefixtures("runner")
 async def test_exit_codes_and_errors_are_those_of_node(client: Client, code: str, exit_code: int, err: bytes) -> None:
     result = await client.run(code, "javascript")
     assert result.exit_code == exit_code
@@ -97,14 +95,12 @@ async def test_no_end_loses_output(client: Client, stream: str, end: str) -> Non
         ("import 'fs'; const f = 1, b = 3, c = 2; console.log(f<b>(c))", b"false\n"),
     ],
 )
-@pytest.mark.usefixtures("runner")
 async def test_types_are_stripped_where_plain_javascript_does_not_parse(client: Client, code: str, out: bytes) -> None:
     result = await client.run(code, "javascript")
     assert (result.out, result.err, result.exit_code) == (out, b"", 0)
 
 
 @pytest.mark.parametrize("first", ["", "import 'fs'; "])
-@pytest.mark.usefixtures("runner")
 async def test_lines_are_right_in_stacks_of_typescript(client: Client, first: str) -> None:
     types = "interface A {\n  b: number\n}\nfunction f(a: A): never {\n  throw new Error('fifth') }\n"
     code = f"{first}{types}f({{ b: 1 }})"
@@ -132,6 +128,7 @@ async def test_typescript_that_is_more_than_types_is_refused_in_words(client: Cl
     ],
 )
 @pytest.mark.parametrize("context", [None, "global packages"])
+@pytest.mark.everywhere
 async def test_global_packages_are_found_by_require_and_import(client: Client, code: str, context: str | None) -> None:
     for name, file, text in (
         ("everywhere", "index.js", "exports.a = 44"),
@@ -154,11 +151,6 @@ async def test_a_spare_process_is_ready_and_one_that_died_is_replaced(runner: Ru
     await until(lambda: not process_tree.exists(pid))
     assert (await client.run("console.log(1)", "javascript")).out == b"1\n"
     await until(lambda: len(spares(runner)) == 1)
-
-
-async def test_a_spare_can_be_there_before_the_first_run(tmp_path: Path) -> None:
-    with running(tmp_path, SANDPOD_PRENODE="1") as runner:
-        await until(lambda: len(spares(runner)) == 1)
 
 
 async def spare(runner: Runner, *, besides: int) -> int:
@@ -211,6 +203,7 @@ async def test_files_of_the_workspace_can_be_imported(client: Client, code: str)
 
 
 @pytest.mark.parametrize("code", ["import { b } from 'pack'; console.log(b)", "console.log(require('pack').b)"])
+@pytest.mark.everywhere
 async def test_packages_of_the_workspace_can_be_imported(client: Client, code: str) -> None:
     await client.upload("node_modules/pack/index.js", b"exports.b = 43")
     assert (await client.run(code, "javascript")).out == b"43\n"
@@ -222,6 +215,7 @@ async def test_working_directory_is_the_one_asked_for(client: Client) -> None:
     assert result.out.decode() == f"{client.hello['workspace']}/sub true\n"
 
 
+@pytest.mark.everywhere
 async def test_worker_threads_can_run_the_programs_own_file(client: Client) -> None:
     code = (
         "const { Worker, isMainThread, parentPort } = require('worker_threads')\n"

@@ -3,8 +3,10 @@
 The runner that is started directly has tight limits, and what must not be seen in its own environment.
 """
 
+import asyncio
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -46,6 +48,7 @@ def limit_of(client: Client) -> str:
         ),
     ],
 )
+@pytest.mark.everywhere
 async def test_environment_holds_harmless_names_only(client: Client, code: str, language: str) -> None:
     result = await client.run(code, language)
     assert result.exit_code == 0
@@ -61,6 +64,7 @@ async def test_runs_own_environment_comes_on_top(client: Client) -> None:
 
 
 @pytest.mark.promise("writable-places")
+@pytest.mark.everywhere
 async def test_home_and_caches_can_be_written(client: Client) -> None:
     code = (
         "import tempfile, pathlib, os\ntempfile.mkdtemp()\n(pathlib.Path.home() / 'x').write_text('1')\n"
@@ -70,6 +74,7 @@ async def test_home_and_caches_can_be_written(client: Client) -> None:
 
 
 @pytest.mark.promise("out-of-memory")
+@pytest.mark.everywhere
 async def test_memory_that_runs_out_is_named_with_its_limit_and_the_next_run_works(client: Client) -> None:
     result = await client.run("print('start')\na = []\nwhile True: a.append(bytearray(4_000_000))")
     assert (result.outcome, result.out) == ("out_of_memory", b"start\n")
@@ -77,12 +82,14 @@ async def test_memory_that_runs_out_is_named_with_its_limit_and_the_next_run_wor
     assert (await client.run("print(1)")).out == b"1\n"
 
 
+@pytest.mark.everywhere
 async def test_child_that_takes_the_memory_ends_the_run_as_out_of_memory(client: Client) -> None:
     code = "python3 -c 'a=[]\nwhile True: a.append(bytearray(4_000_000))'; echo shell lives"
     assert (await client.run(code, "shell")).outcome == "out_of_memory"
 
 
 @pytest.mark.parametrize("code", ["bytearray(2**60)", "def f():\n    raise MemoryError('not enough')\nf()"])
+@pytest.mark.everywhere
 async def test_python_that_gives_up_for_want_of_memory_is_out_of_memory(client: Client, code: str) -> None:
     result = await client.run(code)
     assert (result.outcome, result.exit_code) == ("out_of_memory", 1)
@@ -90,6 +97,7 @@ async def test_python_that_gives_up_for_want_of_memory_is_out_of_memory(client: 
     assert limit_of(client) in result.end["detail"]
 
 
+@pytest.mark.everywhere
 async def test_node_that_gives_up_for_want_of_memory_is_out_of_memory(client: Client) -> None:
     result = await client.run("console.log('begun'); new ArrayBuffer(2 ** 50)", "javascript")
     assert (result.outcome, result.exit_code, result.out) == ("out_of_memory", 1, b"begun\n")
@@ -100,6 +108,7 @@ async def test_memory_error_that_a_program_handles_is_its_own_affair(client: Cli
     assert (await client.run(code)).outcome == "error"
 
 
+@pytest.mark.everywhere
 async def test_largest_run_is_ended_and_others_go_on(client: Client) -> None:
     calm = await client.start("input(); print('calm')", stdin=True)
     result = await client.run("a = []\nwhile True: a.append(bytearray(4_000_000))")
@@ -109,6 +118,7 @@ async def test_largest_run_is_ended_and_others_go_on(client: Client) -> None:
 
 
 @pytest.mark.promise("out-of-memory")
+@pytest.mark.everywhere
 async def test_cell_that_takes_too_much_memory_loses_its_context_and_no_other(client: Client) -> None:
     for name in ("large", "other"):
         await client.run("x = 5", context=name)
@@ -122,6 +132,7 @@ async def test_cell_that_takes_too_much_memory_loses_its_context_and_no_other(cl
 
 
 @pytest.mark.parametrize(("context", "state"), [(None, None), ("javascript", "lost")])
+@pytest.mark.everywhere
 async def test_javascript_that_takes_too_much_memory_is_told_alike(
     client: Client, context: str | None, state: str | None
 ) -> None:
@@ -137,6 +148,7 @@ async def test_cell_that_asks_for_too_much_memory_at_once_keeps_its_context(clie
     assert (await client.run("print(x)", context="asking")).out == b"5\n"
 
 
+@pytest.mark.everywhere
 async def test_memory_shared_by_forked_processes_is_counted_once(client: Client) -> None:
     code = (
         "import os, time\nb = bytearray(120_000_000)\n"
@@ -146,7 +158,6 @@ async def test_memory_shared_by_forked_processes_is_counted_once(client: Client)
     assert (await client.run(code)).out == b"shared\n"
 
 
-@pytest.mark.usefixtures("runner")
 async def test_open_files_are_bounded(client: Client) -> None:
     code = (
         "import os\nf = []\ntry:\n    while True: f.append(os.open('/dev/null', 0))\n"
@@ -155,7 +166,6 @@ async def test_open_files_are_bounded(client: Client) -> None:
     assert (await client.run(code)).out == b"24 True\n"
 
 
-@pytest.mark.usefixtures("runner")
 async def test_file_over_the_workspaces_size_is_refused_in_words(client: Client) -> None:
     result = await client.run("dd if=/dev/zero of=big bs=64k count=100 2>&1; rm -f big", "shell")
     assert b"File too large" in result.out
@@ -163,12 +173,12 @@ async def test_file_over_the_workspaces_size_is_refused_in_words(client: Client)
     assert b"File too large" in python.err
 
 
+@pytest.mark.everywhere
 async def test_programs_leave_no_core_and_are_the_first_that_the_kernel_kills(client: Client) -> None:
     result = await client.run("ulimit -c; cat /proc/self/oom_score_adj", "shell")
     assert result.out == b"0\n1000\n"
 
 
-@pytest.mark.usefixtures("runner")
 async def test_module_that_can_not_be_imported_beforehand_is_left_out(client: Client) -> None:
     result = await client.run("import sys; print('decimal' in sys.modules)")
     assert result.out == b"True\n"
@@ -188,6 +198,34 @@ async def test_programs_can_not_read_the_runner_or_the_process_they_come_from(ru
     assert (await client.run(code, args=[str(runner.pid)])).out == b"closed\nclosed\n"
 
 
-@pytest.mark.usefixtures("runner")
 async def test_memory_limit_is_told(client: Client) -> None:
     assert client.hello["memory_limit"] == 300 * MIB
+
+
+async def test_run_gets_no_more_than_its_template_allows_whatever_it_asks_for(tmp_path: Path) -> None:
+    with running(tmp_path, SANDPOD_RUN_TIMEOUT="1", SANDPOD_OUTPUT_BYTES="4096") as short:
+        client = await short.connect()
+        async with asyncio.timeout(60):
+            loud = await client.run("print('x' * 10_000)", output_limit=1_000_000)
+            late = await client.run("while True: pass", timeout=3600)
+            modest = await client.run("print(1)", timeout=0.9, output_limit=1024)
+        assert [loud.outcome, late.outcome, modest.outcome] == ["output_limit", "timeout", "ok"]
+
+
+async def test_what_the_kernel_killed_for_memory_is_said_though_the_program_went_on(tmp_path: Path) -> None:
+    group = tmp_path / "cgroup"
+    group.mkdir()
+    files = {"max": str(512 * 2**20), "current": "1000", "stat": "", "events": "oom 1\noom_kill 1\n"}
+    for name, content in files.items():
+        (group / f"memory.{name}").write_text(content)
+    prelude = f"from sandpod_runner.limits import memory; memory.find_watch.__defaults__ = ((), {str(group)!r})"
+    with running(tmp_path, prelude=prelude) as runner:
+        client = await runner.connect()
+        assert (await client.run("true", "shell")).end["detail"] is None
+        killed = f"echo 'oom_kill 2' > {group}/memory.events"
+        result = await client.run(killed, "shell")
+        assert (result.outcome, result.exit_code) == ("ok", 0)
+        assert "512 MiB of memory had run out" in result.end["detail"]
+        last = await client.run(killed.replace("2", "3", 1) + "; exit 137", "shell")
+        assert last.outcome == "out_of_memory"
+        await client.close()

@@ -44,6 +44,7 @@ async def test_pieces_are_numbered_without_gaps_and_small(client: Client) -> Non
 
 
 @pytest.mark.promise("endless-output")
+@pytest.mark.everywhere
 async def test_endless_output_ends_at_the_limit_and_is_counted(client: Client) -> None:
     result = await client.run('while True: print("y"*200)', output_limit=300_000)
     assert result.outcome == "output_limit"
@@ -94,6 +95,7 @@ async def test_output_arrives_while_the_program_goes_on(client: Client, code: st
     assert (await client.finish(name)).outcome == "ok"
 
 
+@pytest.mark.everywhere
 async def test_slow_reader_stops_the_program_and_not_other_streams(sandbox: Sandbox, client: Client) -> None:
     slow = await sandbox.connect()
     slow.hold(held=True)
@@ -130,6 +132,7 @@ async def test_runs_at_the_same_time_do_not_mix(client: Client) -> None:
     assert [a.exit_code, b.exit_code, c.exit_code] == [0, 0, 4]
 
 
+@pytest.mark.everywhere
 async def test_streams_are_kept_apart_and_both_survive_a_failure(client: Client) -> None:
     result = await client.run('import sys\nprint("o")\nprint("e", file=sys.stderr)\nraise SystemExit(4)')
     assert (result.outcome, result.exit_code, result.out, result.err) == ("error", 4, b"o\n", b"e\n")

@@ -14,7 +14,7 @@ from sandpod_runner.protocol import errors
 from sandpod_runner.protocol import messages as protocol
 from sandpod_runner.protocol.frames import encode
 from sandpod_runner.runs import outcome
-from support.runner.harness import Client, RefusedError, Runner, running, single_stream
+from support.runner.harness import Client, RefusedError, Runner, running
 
 
 async def test_hello_says_what_the_sandbox_is(runner: Runner, client: Client) -> None:
@@ -67,7 +67,6 @@ def test_codes_and_outcomes_are_those_of_the_api() -> None:
         ({"cwd": 5}, "invalid_argument"),
     ],
 )
-@pytest.mark.usefixtures("runner")
 async def test_malformed_run_is_refused_and_the_stream_goes_on(
     client: Client, fields: dict[str, Any], code: str
 ) -> None:
@@ -108,7 +107,6 @@ async def test_malformed_run_is_refused_and_the_stream_goes_on(
         {"t": "hello", "version": protocol.VERSION},
     ],
 )
-@pytest.mark.usefixtures("runner")
 async def test_frame_that_makes_no_sense_gets_an_error_and_the_stream_goes_on(
     client: Client, header: dict[str, Any]
 ) -> None:
@@ -290,12 +288,6 @@ async def test_replies_wait_for_a_slow_reader_and_hold_up_nobody_else(runner: Ru
         assert reply is not None
         assert (reply.header["id"], len(reply.payload)) == (number, 1024 * 1024)
     await greedy.close()
-
-
-async def test_one_stream_runner_ends_with_its_stream(tmp_path: Path) -> None:
-    async with single_stream(tmp_path) as (client, process):
-        assert (await client.run("print(1)")).out == b"1\n"
-    assert process.returncode == 0
 
 
 async def test_malformed_setting_is_told_in_one_sentence(tmp_path: Path) -> None:

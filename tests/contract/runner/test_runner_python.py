@@ -88,6 +88,7 @@ async def test_modules_of_the_working_directory_can_be_imported(client: Client) 
     assert [entry["path"] for entry in entries] == ["deep/helper.py"]
 
 
+@pytest.mark.everywhere
 async def test_code_is_a_real_file_outside_the_workspace_and_gone_afterwards(client: Client) -> None:
     code = "import inspect\ndef f(): return 1\nprint(inspect.getsource(f), end='')\nprint(__file__)"
     result = await client.run(code)
@@ -100,6 +101,7 @@ async def test_code_is_a_real_file_outside_the_workspace_and_gone_afterwards(cli
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.everywhere
 async def test_multiprocessing_works(client: Client, method: str) -> None:
     code = (
         "import multiprocessing as mp\n"

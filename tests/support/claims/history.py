@@ -11,13 +11,17 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from sandpod_api import names
 from sandpod_gateway.backends.kubernetes import cluster as cluster_module
 from sandpod_kube.errors import RefusedError, UnreachableError
+from sandpod_kube.resources import PODS, SANDBOXES
 
 Json = dict[str, Any]
+
+
+RESOURCES: Final = {resource.plural: resource for resource in (SANDBOXES, PODS)}
 
 
 @dataclass
@@ -52,7 +56,7 @@ class History:
         """
         while True:
             with contextlib.suppress(UnreachableError):
-                async for event in api.watch(plural, "", version):
+                async for event in api.client.watch(RESOURCES[plural], api.namespace, "", version, silence=300):
                     if event["type"] == "ERROR":
                         raise RefusedError(int(event["object"].get("code", 0)), message="the history has a gap")
                     version = event["object"]["metadata"]["resourceVersion"]

@@ -51,9 +51,13 @@ class FakeNode:
             for pod in page["items"]:
                 self._take(pod)
             with contextlib.suppress(ClusterError):
-                async for event in self._pods.watch("pods", names.LABEL_SANDBOX, page["metadata"]["resourceVersion"]):
+                async for event in self._changes(page["metadata"]["resourceVersion"]):
                     if event["type"] in {"ADDED", "MODIFIED"}:
                         self._take(event["object"])
+
+    def _changes(self, version: str) -> AsyncIterator[Json]:
+        client, namespace = self._pods.client, self._pods.namespace
+        return client.watch(PODS, namespace, names.LABEL_SANDBOX, version, silence=300)
 
     def _take(self, pod: Json) -> None:
         meta = pod["metadata"]

@@ -204,7 +204,7 @@ CASES: dict[str, Case] = {
         observed(template=GVISOR, pod=a_pod(status=running()), kernel=NODE),
         "KernelIsolated=Unknown/ProbePending Ready=False/Starting",
         "Pending",
-        "which kernel",
+        "kernel is not known",
     ),
     "kernel not compared": Case(
         observed(template=GVISOR, pod=sees("b", "4.4.0")),
@@ -236,7 +236,7 @@ CASES: dict[str, Case] = {
         observed(template=GVISOR, pod=sees(None, "4.4.0"), kernel=NODE),
         "KernelIsolated=False/KernelShared Ready=False/KernelShared",
         "Failed",
-        "no sense",
+        "is invalid",
     ),
     "kernel with nodes that may not be looked at": Case(
         observed(template=GVISOR, pod=sees("b", "4.4.0"), kernel=Kernel()),
@@ -264,7 +264,7 @@ CASES: dict[str, Case] = {
         observed(sandbox=a_sandbox(claimed=30, status=LIVED), pod=SERVES_OPEN),
         "NetworkIsolated=False/NetworkOpen Ready=False/NetworkOpen",
         "Failed",
-        "does not allow that any more",
+        "no longer allows that",
     ),
     "network opened while it ran": Case(
         observed(

@@ -14,14 +14,12 @@ from sandpod_api.base import rfc3339
 from sandpod_api.types import Sandbox, SandboxPool, SandboxTemplate
 from sandpod_kube.errors import ConflictError, NotFoundError
 from sandpod_kube.resources import NAMESPACE, SANDBOXES, WATCHED, Key, Resource, key_of
-from sandpod_operator.cache.object_cache import Store
-from sandpod_operator.controllers.dispatcher import Controller
+from sandpod_operator.controllers.context import Context
+from sandpod_operator.controllers.dispatcher import Dispatcher
+from sandpod_operator.controllers.orphan_gc import OrphanCollector
 from sandpod_operator.controllers.reconciler import Reconciler
-from sandpod_operator.controllers.state import Notes
-from sandpod_operator.controllers.workqueue import WorkQueue
 from sandpod_operator.metrics import Metrics
 from sandpod_operator.model.pod import Pod
-from sandpod_operator.quota.admission import Turns
 from sandpod_operator.settings import OperatorSettings
 
 if TYPE_CHECKING:
@@ -34,7 +32,8 @@ SPACE = "boxes"
 
 def settings(**changes: Any) -> OperatorSettings:
     """Settings that do not depend on this machine."""
-    base = {"namespaces": (SPACE,), "identity": "one", "api_server": "10.96.0.1:443", "runner_image": "runner:test"}
+    base = {"namespaces": (SPACE,), "identity": "one", "api_server": "10.96.0.1:443", "backoff_min": 1}
+    base["runner_image"] = "runner:test"
     return OperatorSettings(**{**base, **changes})
 
 
@@ -267,32 +266,19 @@ class World:
 
     def start(self) -> None:
         """Start the operator anew: it knows nothing."""
-        self.notes, self.metrics = Notes(), Metrics()
-        self.store = Store(self.metrics.count_claim)
-        self.queue = WorkQueue(clock=self.clock, backoff_min=1, backoff_max=60)
-        turns = Turns(store=self.store, wake=self.queue.add, settings=self.settings, clock=self.clock)
-        self.told: list[Emit] = []
-        self.controller = Controller(
+        self.metrics = Metrics()
+        self.events: list[Emit] = []
+        context = Context.create(
             cluster=cast("KubeClient", self.api),
-            store=self.store,
-            notes=self.notes,
-            turns=turns,
-            queue=self.queue,
-            metrics=self.metrics,
             settings=self.settings,
-            clock=self.clock,
-        )
-        self.reconciler = Reconciler(
-            cluster=cast("KubeClient", self.api),
-            store=self.store,
-            notes=self.notes,
-            turns=turns,
-            listener=self.controller,
-            emit=self.told.append,
             metrics=self.metrics,
-            settings=self.settings,
             clock=self.clock,
+            emit=self.events.append,
         )
+        self.store, self.queue, self.state = context.store, context.queue, context.state
+        self.dispatcher = Dispatcher(context)
+        self.orphans = OrphanCollector(context, self.dispatcher)
+        self.reconciler = Reconciler(context, self.dispatcher)
 
     def clock(self) -> datetime:
         return self.now
@@ -313,7 +299,7 @@ class World:
     async def given(self, resource: Resource, manifest: dict[str, Any]) -> None:
         """Somebody writes an object; the operator gets the event."""
         made = self.api.set(resource, manifest)
-        self.controller.saw(resource, made)
+        self.dispatcher.saw(resource, made)
         await self.settle()
 
     async def gone(self, key: Key) -> None:
@@ -321,7 +307,7 @@ class World:
         before = dict(self.api.objects)
         self.api.remove(key)
         for other in set(before) - set(self.api.objects):
-            self.controller.lost(other, before[other]["metadata"]["uid"])
+            self.dispatcher.lost(other, before[other]["metadata"]["uid"])
         await self.settle()
 
     async def pod_becomes(self, sandbox: str, status: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import sysconfig
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from typing import Any
 from sandpod_runner.protocol import messages as protocol
 from sandpod_runner.protocol.frames import Decoder, Frame, encode
 
-PACKAGE = Path(protocol.__file__).parents[1]
+PACKAGE = Path(protocol.__file__).parents[2]
 MAIN = (
     "import sys; sys.path.insert(0, sys.argv.pop(1)); {}; from sandpod_runner.__main__ import main; "
     "sys.exit(main(sys.argv[1:]))"
@@ -313,22 +313,6 @@ def running(folder: Path, *, prelude: str = "", **env: str) -> Iterator[Runner]:
         process.wait(PATIENCE)
 
 
-@contextlib.asynccontextmanager
-async def single_stream(folder: Path) -> AsyncIterator[tuple[Client, "subprocess.Popen[bytes]"]]:
-    """Start a runner that has one stream and ends with it; it has ended afterwards."""
-    ours, theirs = socket.socketpair()
-    with theirs:
-        options = ["serve", "--stream-fd", str(theirs.fileno())]
-        process = start(options, workspace=folder, tmp=folder, fd=theirs.fileno(), env={})
-    client = Client(ours)
-    try:
-        await client.greet()
-        yield client, process
-    finally:
-        await client.close()
-        await asyncio.to_thread(process.wait, PATIENCE)
-
-
 def start(
     command: list[str],
     *,
@@ -358,7 +342,7 @@ def without(library: str, folder: Path) -> str:
     """Return a PYTHONPATH on which a library can't be imported, made in this folder."""
     package = folder / "missing" / library
     package.mkdir(parents=True)
-    (package / "__init__.py").write_text(f"raise ImportError('no {library} here')", encoding="utf-8")
+    (package / "__init__.py").write_text(f"raise ModuleNotFoundError(name='{library}')", encoding="utf-8")
     return str(package.parent)
 
 

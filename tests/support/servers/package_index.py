@@ -23,10 +23,10 @@ def wheel(
     ]
     content = {
         f"{module}/__init__.py": f"VERSION = {version!r}\n",
-        **(files or {}),
         f"{info}/METADATA": "\n".join(metadata) + "\n",
         f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         **({f"{info}/entry_points.txt": f"[console_scripts]\n{scripts}\n"} if scripts else {}),
+        **(files or {}),
     }
     with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
         for path, text in content.items():

@@ -115,7 +115,7 @@ async def test_writes_say_who_wrote_and_how_to_merge(cluster: KubeClient, peer: 
         ("PATCH", f"{root}/box", {**manager, "force": "true"}, "application/apply-patch+yaml", box),
         ("PUT", f"{root}/box", manager, "application/json", box),
         ("PATCH", f"{root}/box/status", manager, "application/merge-patch+json", {"status": {"phase": None}}),
-        ("DELETE", f"{root}/box", manager, "application/json", options),
+        ("DELETE", f"{root}/box", {}, "application/json", options),
     ]
 
 

@@ -28,7 +28,7 @@ def test_durations(text: str, seconds: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "0s", "-1h", "1.5h", "10", "h", "1w", "1h30m", "99999999s", "\uff11h"])
 def test_what_is_no_duration_is_refused(text: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match="write 90s, 30m, 2h or 1d"):
+    with pytest.raises(argparse.ArgumentTypeError, match="use 90s, 30m, 2h or 1d"):
         seconds_of(text)
 
 
@@ -44,5 +44,5 @@ def test_lifetime_is_bounded() -> None:
 
 
 def test_what_nobody_holds_has_no_end_to_move() -> None:
-    with pytest.raises(PluginError, match="Nobody holds it"):
+    with pytest.raises(PluginError, match="It is not claimed"):
         longer_ttl(sandbox(age=None), 60, NOW)

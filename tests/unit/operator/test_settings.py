@@ -1,5 +1,3 @@
-import json
-import logging
 from importlib.metadata import version
 from pathlib import Path
 
@@ -8,7 +6,6 @@ from pydantic import ValidationError
 
 from sandpod_operator.__main__ import read_settings
 from sandpod_operator.controllers.watches import create_settings
-from sandpod_operator.logs import JsonFormatter
 from sandpod_operator.settings import OperatorSettings, load
 
 
@@ -119,12 +116,3 @@ def test_kopf_holds_few_of_many_objects_at_once(monkeypatch: pytest.MonkeyPatch)
     made = create_settings(read(monkeypatch))
     assert made.watching.chunk_size == 500
     assert made.queueing.idle_timeout < 1
-
-
-def test_json_lines_have_time_level_message_and_exception() -> None:
-    error = ValueError("broken")
-    record = logging.LogRecord("x", logging.ERROR, "f", 1, "said %s", ("é",), (ValueError, error, None))
-    entry = json.loads(JsonFormatter().format(record))
-    assert (entry["level"], entry["logger"], entry["message"]) == ("error", "x", "said é")
-    assert "ValueError: broken" in entry["exception"]
-    assert entry["time"].endswith("+00:00")

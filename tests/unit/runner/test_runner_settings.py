@@ -16,10 +16,13 @@ def test_settings_have_the_names_that_the_operator_writes() -> None:
         names.ENV_PREIMPORT: "numpy, pandas",
         names.ENV_PROCESSES: "64",
         names.ENV_OPEN_FILES: "1024",
+        names.ENV_RUN_TIMEOUT: "600",
+        names.ENV_OUTPUT_BYTES: "4096",
         names.ENV_WORKSPACE_BYTES: "1000",
     }
     settings = read_settings(env)
     assert settings.probes == (("10.96.0.1", 443), ("fd00::1", 6443))
+    assert (settings.run_timeout, settings.output_bytes) == (600, 4096)
     assert settings.preimport == ("numpy", "pandas")
     assert settings.rlimits(on_disk=True) == [
         (resource.RLIMIT_NPROC, 64),

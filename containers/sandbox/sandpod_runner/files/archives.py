@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sandpod_runner.files.operations import PARTIAL, Reply
+from sandpod_runner.files.walk import Entry, Walk
 from sandpod_runner.files.workspace import Workspace
 from sandpod_runner.protocol.errors import Refusal
 from sandpod_runner.protocol.fields import whole
@@ -80,7 +81,9 @@ class Archives:
             return
         oldest = next(iter(self._going))  # each moves to the end when a part is asked for
         if self._clock() - self._going[oldest].asked < GIVEN_UP:
-            raise Refusal("session_busy", f"{MAX_AT_ONCE} archives are being made, which is the most: try again later.")
+            raise Refusal(
+                "session_busy", f"{MAX_AT_ONCE} archives are being made, which is the maximum: try again later."
+            )
         del self._going[oldest]
 
 
@@ -103,28 +106,24 @@ def _compressed(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _tar(root: str) -> Iterator[bytes]:
-    for folder, folders, names, fd in os.fwalk(root, follow_symlinks=False):
-        where = "" if folder == root else f"{os.path.relpath(folder, root)}/"
-        if not where and HIDDEN in folders:
-            folders.remove(HIDDEN)
-        folders.sort()
-        for name in sorted((*folders, *names)):
-            if not name.startswith(PARTIAL):
-                yield from _entry(f"{where}{name}", name, fd)
+    for entry in Walk(root, without={HIDDEN}, ordered=True):
+        if entry.name.startswith(PARTIAL):
+            continue
+        try:
+            yield from _entry(entry)
+        except OSError:
+            continue  # removed meanwhile, or not readable
     yield bytes(2 * _BLOCK)
 
 
-def _entry(path: str, name: str, folder: int) -> Iterator[bytes]:
-    try:
-        info = os.stat(name, dir_fd=folder, follow_symlinks=False)
-        if stat.S_ISREG(info.st_mode):
-            yield from _file(path, name, folder)
-        elif stat.S_ISDIR(info.st_mode):
-            yield _header(path, info, tarfile.DIRTYPE)
-        elif stat.S_ISLNK(info.st_mode):
-            yield _header(path, info, tarfile.SYMTYPE, target=os.readlink(name, dir_fd=folder))
-    except OSError:
-        return  # removed meanwhile, or not readable
+def _entry(entry: Entry) -> Iterator[bytes]:
+    mode = entry.info.st_mode
+    if stat.S_ISREG(mode):
+        yield from _file(entry.path, entry.name, entry.folder)
+    elif stat.S_ISDIR(mode):
+        yield _header(entry.path, entry.info, tarfile.DIRTYPE)
+    elif stat.S_ISLNK(mode):
+        yield _header(entry.path, entry.info, tarfile.SYMTYPE, target=os.readlink(entry.name, dir_fd=entry.folder))
 
 
 def _file(path: str, name: str, folder: int) -> Iterator[bytes]:

@@ -4,7 +4,7 @@ The clock is the one that file systems use, whose steps are coarse: what changed
 is looked at before.
 """
 
-import asyncio
+import itertools
 import os
 import stat
 import threading
@@ -14,9 +14,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sandpod_runner.files.operations import PARTIAL, Listing
-from sandpod_runner.files.workspace import shown
+from sandpod_runner.files.walk import Walk
+from sandpod_runner.limits.threads import in_thread
 from sandpod_runner.protocol.errors import Refusal
 from sandpod_runner.protocol.messages import HIDDEN
+from sandpod_runner.protocol.paths import spell
 
 COARSE: Final = 5
 """CLOCK_REALTIME_COARSE of Linux, for which `time` has no name."""
@@ -28,8 +30,6 @@ MAX_KNOWN: Final = 2000
 """Artifacts of all runs that a list can have, and runs since which it can be asked for; the oldest are forgotten."""
 _MAX_FILES: Final = 50_000
 """Files of the workspace that are looked at."""
-_STEP: Final = 20_000_000
-"""Nanoseconds; longer than a step of the coarse clock on any kernel."""
 _QUICK: Final = 0.003
 """Seconds that a look at the workspace may take in the event loop."""
 _CACHES: Final = frozenset({"__pycache__"})
@@ -60,13 +60,12 @@ class Artifacts:
     """
 
     def __init__(self, root: str) -> None:
-        self._root = root
-        self._last_change = 0
+        self._root = os.path.realpath(root)
+        self._latest: list[tuple[int, int]] = []
         self._uploads: dict[str, int] = {}
         self._known: dict[str, int] = {}
         self._runs: dict[str, int] = {}
         self._count = 0
-        self._cost = 0.0
         self._lock = threading.Lock()
         """Uploads are noted and workspaces looked through in threads."""
 
@@ -76,14 +75,10 @@ class Artifacts:
             self._count += 1
             _put(self._runs, run, self._count)
         now = time.clock_gettime_ns(COARSE)
-        if now - self._last_change > _STEP:
-            return Mark(now)
-        changed = ((info.st_ino, info.st_ctime_ns) for _, info in self._files() if info.st_ctime_ns >= now)
-        return Mark(now, frozenset(changed))
+        return Mark(now, frozenset(tie for tie in self._latest if tie[1] >= now))
 
     def uploaded(self, path: str) -> None:
         """Note a file that a tool has put there: it is no run's."""
-        self.changed()
         try:
             info = os.stat(os.path.join(self._root, path), follow_symlinks=False)
         except OSError:
@@ -91,23 +86,24 @@ class Artifacts:
         with self._lock:
             _put(self._uploads, path, info.st_ctime_ns)
 
-    def changed(self) -> None:
-        """Note that files may have changed just now."""
-        self._last_change = time.clock_gettime_ns(COARSE)
+    async def end(self, run: str, mark: Mark) -> Found:
+        """Return what has been created or changed since a mark, sorted by path.
 
-    def end(self, run: str, mark: Mark) -> Found:
-        """Return what has been created or changed since a mark, sorted by path."""
-        begin = time.monotonic()
-        self.changed()
-        found = [
-            (path, info)
-            for path, info in self._files()
-            if info.st_ctime_ns >= mark.time
-            and (info.st_ino, info.st_ctime_ns) not in mark.ties
-            and self._uploads.get(path) != info.st_ctime_ns
-        ]
+        It begins in the event loop, since most workspaces are looked through in no time, and goes on in a thread.
+        """
+        now = time.clock_gettime_ns(COARSE)
+        changes, found = self._changes(mark), []
+        deadline = time.monotonic() + _QUICK
+        for change in changes:
+            if change is not None:
+                found.append(change)
+            if time.monotonic() > deadline:
+                found += await in_thread(lambda: [each for each in changes if each is not None])
+                break
         found.sort()
-        self._cost = time.monotonic() - begin
+        # What another run has not changed since it begins in this very step of the clock.
+        self._latest += [(info.st_ino, info.st_ctime_ns) for _, info in found]
+        self._latest = [tie for tie in self._latest if tie[1] >= now]
         with self._lock:
             order = self._runs.get(run, self._count)
             for path, _ in found:
@@ -117,12 +113,6 @@ class Artifacts:
             if not listing.add(_entry(path, info)):
                 break
         return Found(listing.entries, len(found) - len(listing.entries))
-
-    async def found(self, run: str, mark: Mark) -> Found:
-        """Return what `end` does, without keeping the event loop from its work for long."""
-        if self._cost > _QUICK:
-            return await asyncio.to_thread(self.end, run, mark)
-        return self.end(run, mark)
 
     def list(self, since: Any = None) -> list[dict[str, Any]]:
         """Return the artifacts that are still there, sorted by path.
@@ -150,31 +140,19 @@ class Artifacts:
                 entries.append(_entry(path, info))
         return entries
 
-    def _files(self) -> Iterator[tuple[str, os.stat_result]]:
-        count = 0
-        todo = [""]
-        while todo:
-            where = todo.pop()
-            try:
-                found = os.scandir(os.path.join(self._root, where))
-            except OSError:
-                continue
-            with found:
-                for entry in found:
-                    path = f"{where}{entry.name}"
-                    if entry.is_dir(follow_symlinks=False):
-                        if path != HIDDEN and entry.name not in _CACHES:
-                            todo.append(f"{path}/")
-                        continue
-                    count += 1
-                    if count > _MAX_FILES:
-                        return
-                    if not entry.is_file(follow_symlinks=False) or entry.name.startswith(PARTIAL):
-                        continue
-                    try:
-                        yield path, entry.stat(follow_symlinks=False)
-                    except OSError:
-                        continue  # removed meanwhile
+    def _changes(self, mark: Mark) -> Iterator[tuple[str, os.stat_result] | None]:
+        """Yield what has changed since a mark, and None for all else that is looked at."""
+        walk = Walk(self._root, without={HIDDEN}, skip=_CACHES)
+        for entry in itertools.islice((entry for entry in walk if not entry.is_folder), _MAX_FILES):
+            info = entry.info
+            changed = (
+                info.st_ctime_ns >= mark.time
+                and stat.S_ISREG(info.st_mode)
+                and not entry.name.startswith(PARTIAL)
+                and (info.st_ino, info.st_ctime_ns) not in mark.ties
+                and self._uploads.get(entry.path) != info.st_ctime_ns
+            )
+            yield (entry.path, info) if changed else None
 
 
 def _put(table: dict[str, int], name: str, value: int) -> None:
@@ -185,4 +163,4 @@ def _put(table: dict[str, int], name: str, value: int) -> None:
 
 
 def _entry(path: str, info: os.stat_result) -> dict[str, Any]:
-    return {"path": shown(path), "size": info.st_size, "mtime": info.st_mtime}
+    return {"path": spell(path), "size": info.st_size, "mtime": info.st_mtime}

@@ -4,17 +4,20 @@ Everything here may block on the disk, so it runs in a thread, and each call wor
 to be inside. It knows nothing of frames.
 """
 
+import errno
 import json
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sandpod_runner.files.workspace import Workspace, reopen, shown
+from sandpod_runner.files.walk import Walk
+from sandpod_runner.files.workspace import Workspace, reopen
 from sandpod_runner.protocol.errors import Refusal
 from sandpod_runner.protocol.fields import flag, whole
-from sandpod_runner.protocol.messages import FILE_PART
+from sandpod_runner.protocol.messages import FILE_PART, HIDDEN
+from sandpod_runner.protocol.paths import spell
 
 DEFAULT_ENTRIES: Final = 1000
 MAX_ENTRIES: Final = 10_000
@@ -36,7 +39,7 @@ class Listing:
     truncated: bool = False
 
     def add(self, entry: dict[str, Any]) -> bool:
-        """Take an entry and tell whether there is room for another."""
+        """Take an entry and return whether there is room for another."""
         self.room -= len(json.dumps(entry)) + 2
         if len(self.entries) >= self.limit or self.room < 0:
             self.truncated = True
@@ -95,14 +98,19 @@ class Files:
         path = self._workspace.relative(fields.get("path", "."))
         fd = self._workspace.open_folder(path)
         try:
-            folder = reopen(fd, os.O_RDONLY | os.O_DIRECTORY)
+            top = self._workspace.location(fd)  # the path may lead through links
+            os.close(reopen(fd, os.O_RDONLY | os.O_DIRECTORY))  # or it is said why it can't be looked into
         finally:
             os.close(fd)
-        hidden = self._workspace.hidden_in(folder)
-        for entry in _walk(folder, "" if path == "." else f"{path}/", recursive=recursive, hidden=hidden):
-            if not listing.add(entry):
+        walk = Walk(self._workspace.root, top, without={HIDDEN}, recursive=recursive, ordered=True)
+        prefix = "" if path == "." else path
+        for entry in walk:
+            shown_path = f"{prefix}{entry.path[len(top) :]}" if top else f"{prefix}/{entry.path}".lstrip("/")
+            if not entry.name.startswith(PARTIAL) and not listing.add(_entry(shown_path.lstrip("/"), entry.info)):
                 break
-        return {"entries": listing.entries, "truncated": listing.truncated}, b""
+        # What its own user can't look into is in the list itself. Anything else is missing.
+        missing = walk.missed is not None and not isinstance(walk.missed, PermissionError)
+        return {"entries": listing.entries, "truncated": listing.truncated or missing}, b""
 
     def _stat(self, fields: dict[str, Any]) -> Reply:
         path = self._workspace.relative(fields.get("path"))
@@ -122,7 +130,7 @@ class Files:
             if not stat.S_ISDIR(info.st_mode):
                 os.unlink(place.name, dir_fd=place.folder)
             elif recursive:
-                _remove_tree(place.name, place.folder)
+                _remove_tree(self._workspace, self._workspace.location(place.folder, place.name))
             else:
                 os.rmdir(place.name, dir_fd=place.folder)
         finally:
@@ -159,52 +167,10 @@ class Files:
         return {}, b""
 
 
-def _walk(folder: int, prefix: str, *, recursive: bool, hidden: str | None) -> Iterator[dict[str, Any]]:
-    """Yield the entries of an open folder, which is closed here, in order of their names. Links are not followed.
-
-    `hidden` is a name in that folder which is left out.
-    """
-    todo = [(folder, prefix)]
-    try:
-        while todo:
-            fd, where = todo.pop()
-            deeper = []
-            try:
-                with os.scandir(fd) as found:
-                    entries = sorted(found, key=lambda entry: entry.name)
-                for entry in entries:
-                    if entry.name.startswith(PARTIAL) or (where == prefix and entry.name == hidden):
-                        continue
-                    try:
-                        info = entry.stat(follow_symlinks=False)
-                    except FileNotFoundError:
-                        continue  # removed by a program meanwhile
-                    yield _entry(f"{where}{entry.name}", info)
-                    if recursive and stat.S_ISDIR(info.st_mode):
-                        deeper.append(entry.name)
-                todo += _open_all(fd, where, deeper)
-            finally:
-                os.close(fd)
-    finally:
-        for fd, _ in todo:
-            os.close(fd)
-
-
-def _open_all(parent: int, where: str, names: list[str]) -> list[tuple[int, str]]:
-    opened = []
-    for name in reversed(names):
-        try:
-            fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
-        except OSError:
-            continue  # removed meanwhile, or not readable: it was listed, and that is all there is to say of it
-        opened.append((fd, f"{where}{name}/"))
-    return opened
-
-
 def _entry(path: str, info: os.stat_result) -> dict[str, Any]:
     kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
     kind = kinds.get(stat.S_IFMT(info.st_mode), "other")
-    return {"path": shown(path), "kind": kind, "size": info.st_size, "mtime": info.st_mtime}
+    return {"path": spell(path), "kind": kind, "size": info.st_size, "mtime": info.st_mtime}
 
 
 def _there(name: str, folder: int) -> bool:
@@ -215,21 +181,22 @@ def _there(name: str, folder: int) -> bool:
     return True
 
 
-def _remove_tree(name: str, parent: int) -> None:
-    try:
-        for _, folders, names, fd in os.fwalk(name, topdown=False, follow_symlinks=False, dir_fd=parent):
-            for each in names:
-                os.unlink(each, dir_fd=fd)
-            for each in folders:
-                _remove_folder(each, fd)
-    except RecursionError as error:
-        raise Refusal("invalid_path", "The folder is too deep: delete it with a shell command.") from error
-    os.rmdir(name, dir_fd=parent)
-
-
-def _remove_folder(name: str, parent: int) -> None:
-    # A link to a folder is listed among the folders and is removed as what it is.
-    if stat.S_ISLNK(os.stat(name, dir_fd=parent, follow_symlinks=False).st_mode):
-        os.unlink(name, dir_fd=parent)
-    else:
-        os.rmdir(name, dir_fd=parent)
+def _remove_tree(workspace: Workspace, top: str) -> None:
+    """Remove a folder with all that is in it, also where its user may not write it, who may change that."""
+    folders = [top]
+    walk = Walk(workspace.root, top, ordered=True, repair=True)
+    for entry in walk:
+        if entry.is_folder:
+            folders.append(entry.path)
+        else:
+            os.unlink(entry.name, dir_fd=entry.folder)
+    if isinstance(walk.missed, OSError):
+        if walk.missed.errno == errno.ENAMETOOLONG:
+            raise Refusal("invalid_path", "The folder is too deep: delete it with a shell command.")
+        raise walk.missed
+    for path in reversed(folders):
+        place = workspace.place(path)
+        try:
+            os.rmdir(place.name, dir_fd=place.folder)
+        finally:
+            os.close(place.folder)

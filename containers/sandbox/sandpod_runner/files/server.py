@@ -8,18 +8,20 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from sandpod_runner.files.artifacts import Artifacts
+from sandpod_runner.files.disk import DiskWatch
 from sandpod_runner.files.operations import Files, Reply
 from sandpod_runner.files.uploads import Uploads
 from sandpod_runner.files.workspace import Workspace
-from sandpod_runner.limits.disk import DiskWatch
+from sandpod_runner.limits.threads import in_thread
 from sandpod_runner.protocol.errors import Refusal, refusal_of
 from sandpod_runner.protocol.fields import request_id
 from sandpod_runner.protocol.frames import Frame
+from sandpod_runner.protocol.paths import unspell
 
 if TYPE_CHECKING:
     from sandpod_runner.files.archives import Archives
@@ -28,8 +30,6 @@ logger = logging.getLogger(__name__)
 
 MAX_WAITING: Final = 64
 MAX_WAITING_BYTES: Final = 8 * 1024 * 1024
-
-_threads = ThreadPoolExecutor(max_workers=2, thread_name_prefix="files")
 
 Answer = Callable[[int, Reply | Refusal], None]
 
@@ -95,12 +95,11 @@ class FileServer:
             self._worker = asyncio.get_running_loop().create_task(self._work())
 
     async def _work(self) -> None:
-        loop = asyncio.get_running_loop()
         while self._waiting:
             was_full = self._full()
             number, frame = self._waiting.popleft()
             self._bytes -= len(frame.payload)
-            answer = await loop.run_in_executor(_threads, self._do, number, frame.header, frame.payload)
+            answer = await in_thread(partial(self._do, number, frame.header, frame.payload))
             if answer is not None and not self._closed:
                 await self._room.wait()
                 self._answer(number, answer)
@@ -108,11 +107,11 @@ class FileServer:
                 self._hold(False)
         self._worker = None
         if self._closed:
-            await loop.run_in_executor(_threads, self._uploads.close)
+            await in_thread(self._uploads.close)
 
     def _do(self, number: int, fields: dict[str, Any], payload: bytes) -> Reply | Refusal | None:
         try:
-            return self._carry_out(number, fields, payload)
+            return self._carry_out(number, fields | _unspelled(fields), payload)
         except Refusal as refusal:
             return refusal
         except OSError as error:
@@ -123,6 +122,7 @@ class FileServer:
 
     def _carry_out(self, number: int, fields: dict[str, Any], payload: bytes) -> Reply | None:
         op = fields.get("op")
+        self._storage.workspace.restore()
         if op == "archive":
             return self._archive(fields)
         reply = self._uploads.part(number, fields, payload) if op == "write" else self._files.operation(op)(fields)
@@ -144,3 +144,8 @@ class FileServer:
 
     def _full(self) -> bool:
         return len(self._waiting) >= MAX_WAITING or self._bytes >= MAX_WAITING_BYTES
+
+
+def _unspelled(fields: dict[str, Any]) -> dict[str, str]:
+    paths = {name: fields.get(name) for name in ("path", "destination")}
+    return {name: unspell(path) for name, path in paths.items() if isinstance(path, str)}

@@ -4,16 +4,15 @@ One `Uploads` belongs to one stream; what is unfinished when that ends is remove
 """
 
 import contextlib
-import errno
 import os
 import stat
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from sandpod_runner.files.disk import DiskWatch
 from sandpod_runner.files.operations import PARTIAL, Reply
 from sandpod_runner.files.workspace import Place, Workspace
 from sandpod_runner.ipc.descriptors import write_all
-from sandpod_runner.limits.disk import DiskWatch
 from sandpod_runner.protocol.errors import Refusal
 from sandpod_runner.protocol.fields import flag
 
@@ -34,13 +33,13 @@ class _Upload:
     partial: str
     fd: int
     overwrite: bool
-    room: int | None
+    disk: DiskWatch | None
     size: int = 0
     digest: Any = field(default_factory=_sha256)
 
     def add(self, data: bytes) -> None:
-        if self.room is not None and self.size + len(data) > self.room:
-            raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+        if self.disk is not None:
+            self.disk.take(len(data))
         write_all(self.fd, data)
         self.size += len(data)
         self.digest.update(data)
@@ -84,7 +83,7 @@ class Uploads:
             return {}, b""
         try:
             if number in self._failed:
-                return None  # at an earlier part, and that was told
+                return None  # at an earlier part, and that was reported
             if number not in self._going:
                 self._begin(number, fields)
             upload = self._going[number]
@@ -117,8 +116,9 @@ class Uploads:
         except BaseException:
             os.close(place.folder)
             raise
-        room = None if self._disk is None else max(0, self._disk.limit - self._disk.used())
-        self._going[number] = _Upload(place, partial, fd, overwrite, room)
+        if self._disk is not None:
+            self._disk.look()
+        self._going[number] = _Upload(place, partial, fd, overwrite, self._disk)
 
     def _fail(self, number: int) -> None:
         self._drop(number)

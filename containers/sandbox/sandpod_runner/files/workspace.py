@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from sandpod_runner.protocol.errors import Refusal
 from sandpod_runner.protocol.messages import HIDDEN
+from sandpod_runner.protocol.paths import unspell
 
 _OUTSIDE: Final = "The path leads out of the workspace."
 _RESERVED: Final = f"The folder {HIDDEN} is the sandbox's own: use another name."
@@ -87,23 +88,32 @@ class Workspace:
             raise Refusal("invalid_path", "The path is not a folder.")
         return fd
 
-    def hidden_in(self, folder: int) -> str | None:
-        """Return the name in an open folder that is not to be shown, if there can be one."""
-        return HIDDEN if _location(folder) == self.root else None
+    def location(self, folder: int, name: str = "") -> str:
+        """Return the path of an open folder of the workspace, or of a name in it: relative, without links."""
+        return os.path.join(_location(folder), name).removeprefix(self.root).strip("/")
 
     def folder_path(self, path: Any) -> str:
         """Return the real path of a folder, to start a program in.
+
+        Args:
+            path: The folder, as it is spelled in a frame.
 
         Raises:
             Refusal: invalid_path, also where it is no folder.
             OSError: There is none.
         """
-        make_usable(self.root)
-        fd = self.open_folder(path)
+        self.restore()
+        fd = self.open_folder(unspell(path) if isinstance(path, str) else path)
         try:
             return _location(fd)
         finally:
             os.close(fd)
+
+    def restore(self) -> None:
+        """Make the workspace anew where a program has removed it, or closed it to its own user."""
+        with contextlib.suppress(OSError):
+            os.makedirs(self.root, exist_ok=True)
+        make_usable(self.root)
 
     def place(self, path: Any, *, create: bool = False) -> Place:
         """Return the checked folder of a path and the name in it.
@@ -170,8 +180,3 @@ def reopen(fd: int, flags: int) -> int:
 
 def _location(fd: int) -> str:
     return os.readlink(f"/proc/self/fd/{fd}")
-
-
-def shown(name: str) -> str:
-    """Return a file's name as text that any JSON reader takes: bytes that are not UTF-8 become U+FFFD."""
-    return os.fsencode(name).decode("utf-8", "replace")

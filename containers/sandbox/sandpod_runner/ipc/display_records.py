@@ -1,4 +1,4 @@
-"""The records in which a program tells the runner what it shows, on a descriptor of its own.
+"""The records in which a program sends the runner what it shows, on a descriptor of its own.
 
 The runner trusts nothing of what it reads there.
 """

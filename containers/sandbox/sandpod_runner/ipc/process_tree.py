@@ -6,12 +6,15 @@ again until nothing is left.
 
 import os
 import signal
+import time
 from collections.abc import Iterable
 
 _FREEZE_PASSES = 20
 _MANY = 16
 _PPID_FIELD = 1
 _UTIME_FIELD = 11
+_START_FIELD = 19
+_ENDED = ("Z", "X")
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGESIZE")
 
@@ -27,16 +30,28 @@ def parents() -> dict[int, int]:
     return found
 
 
-def own_children() -> set[int]:
-    """Return this process's children, dead ones that were not waited for included."""
-    me = os.getpid()
+def children(parent: int) -> set[int]:
+    """Return the children of a process, dead ones that were not waited for included.
+
+    Those that another of its threads has started may be missing.
+    """
     try:
-        # One small file where the kernel has it. All children belong to the first thread: it alone starts processes,
-        # and orphans are given to it.
-        with open(f"/proc/self/task/{me}/children") as file:
+        # One small file where the kernel has it. Orphans are given to the first thread.
+        with open(f"/proc/{parent}/task/{parent}/children") as file:
             return {int(pid) for pid in file.read().split()}
     except OSError:
-        return {pid for pid, parent in parents().items() if parent == me}
+        return {pid for pid, other in parents().items() if other == parent}
+
+
+def now() -> int:
+    """Return the time, as `alive_since` counts it."""
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * _TICKS)
+
+
+def alive_since(pid: int) -> int:
+    """Return when a process was started, in ticks of the kernel's clock since its boot; -1 where it has ended."""
+    fields = _stat(str(pid))
+    return int(fields[_START_FIELD]) if fields and fields[0] not in _ENDED else -1
 
 
 def trees(roots: Iterable[int], table: dict[int, int]) -> set[int]:
@@ -55,7 +70,7 @@ def trees(roots: Iterable[int], table: dict[int, int]) -> set[int]:
 
 
 def descends(pid: int, ancestor: int, table: dict[int, int]) -> bool:
-    """Tell whether a process is, or comes from, another."""
+    """Return whether a process is, or comes from, another."""
     seen: set[int] = set()
     while pid > 0 and pid not in seen:
         if pid == ancestor:
@@ -128,7 +143,7 @@ def processor_seconds(pid: int) -> float:
 
 
 def exists(pid: int) -> bool:
-    """Tell whether the process is there, dead or alive."""
+    """Return whether the process is there, dead or alive."""
     return os.path.exists(f"/proc/{pid}")
 
 

@@ -7,6 +7,7 @@ they say.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -51,6 +52,9 @@ class _Helper:
         self._pid = pid
         self._runner = runner
         self._node = node
+        node.setblocking(False)
+        self._unsent = b""
+        self._poll = select.poll()
         self._held: list[int] = []
         self._interrupts = 0
 
@@ -59,19 +63,22 @@ class _Helper:
         signal.set_wakeup_fd(woken, warn_on_full_buffer=False)
         for number in (signal.SIGINT, signal.SIGCHLD):
             signal.signal(number, lambda *_: None)
-        poll = select.poll()
         for fd in (wake, self._runner.fileno(), self._node.fileno()):
-            poll.register(fd, select.POLLIN)
+            self._poll.register(fd, select.POLLIN)
         while True:
-            ready = dict(poll.poll())
+            ready = dict(self._poll.poll())
             # An interrupt is of the cell that runs, so it goes on before the next cell does.
             if wake in ready and signal.SIGINT in os.read(wake, 4096):
                 self._interrupt()
             status = self._reap()
             if status is not None:
                 return status
-            if self._node.fileno() in ready and not self._opened():
-                poll.unregister(self._node)  # its end follows
+            events = ready.get(self._node.fileno(), 0)
+            if events & select.POLLOUT:
+                self._send()
+            if events & ~select.POLLOUT and not self._opened():
+                self._unsent = b""
+                self._poll.unregister(self._node)  # its end follows
             if self._runner.fileno() in ready and not self._pass_on():
                 return 0  # and Node ends with this process
 
@@ -101,16 +108,28 @@ class _Helper:
             "calm": self._interrupts == 0,
         }
         self._interrupts = 0
-        try:
-            self._node.sendall(json.dumps(fields).encode() + b"\n")
-        except OSError:
-            self._let_go()  # Node is about to end
+        self._unsent = json.dumps(fields).encode() + b"\n"
+        self._send()
         return True
 
+    def _send(self) -> None:
+        """Send what Node takes: it may be busy, and must be interruptible meanwhile."""
+        try:
+            self._unsent = self._unsent[self._node.send(self._unsent) :]
+        except BlockingIOError:
+            pass
+        except OSError:  # Node is about to end
+            self._unsent = b""
+            self._let_go()
+        with contextlib.suppress(OSError):  # it has ended, and is not looked at any more
+            self._poll.modify(self._node, select.POLLIN | (select.POLLOUT if self._unsent else 0))
+
     def _opened(self) -> bool:
-        """Take Node's word that it has the cell's descriptors, and tell whether it is still there."""
+        """Take Node's word that it has the cell's descriptors, and return whether it is still there."""
         try:
             data = self._node.recv(64)
+        except BlockingIOError:
+            return True
         except OSError:
             data = b""
         self._let_go()

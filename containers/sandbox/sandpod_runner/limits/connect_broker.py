@@ -40,7 +40,7 @@ class Connects:
     """Decides what becomes of connections that programs want to make.
 
     All to this sandbox itself are made. Others are refused until one of them turns out to be possible: its network
-    profile may have been changed since it began, which nobody tells it.
+    profile may have been changed since it began, which nobody reports to it.
     """
 
     def __init__(self) -> None:
@@ -97,7 +97,7 @@ def read_place(address: bytes) -> Place | None:
 
 
 def is_own(host: str) -> bool:
-    """Tell whether an address is this sandbox's own, which no policy is asked about; true where it can't be told."""
+    """Return whether an address is this sandbox's own, which no policy is asked about; true where it can't be told."""
     try:
         with socket.socket(_family(host), socket.SOCK_STREAM) as sock:
             sock.bind((host, 0))

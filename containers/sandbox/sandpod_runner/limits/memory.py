@@ -4,6 +4,7 @@ In a pod the cgroup says what is used (version 1 and 2); under the local backend
 memory are added up. What to do about it is decided by the caller.
 """
 
+import logging
 import os
 import time
 from collections.abc import Collection, Iterable
@@ -12,6 +13,8 @@ from typing import Final, Protocol
 
 from sandpod_runner.ipc import process_tree
 from sandpod_runner.limits.mounts import in_memory
+
+logger = logging.getLogger(__name__)
 
 _MIB: Final = 1024 * 1024
 _GVISOR: Final = 96 * _MIB
@@ -127,12 +130,13 @@ class ProcessSum:
 
 
 class Watch:
-    """Decides when memory is running out. It looks when it is told to and says when to look again."""
+    """Decides when memory is running out. It looks when it is asked to, and says when to look again."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
         self._threshold = source.limit - max(source.limit // 20, 24 * _MIB)
         self._line = self._threshold
+        self._blind = False
 
     @property
     def limit(self) -> int:
@@ -161,19 +165,22 @@ class Watch:
     def _used(self) -> int:
         try:
             return self._source.used(self._threshold)
-        except (OSError, ValueError):
-            return 0  # figures that can't be read now may be there at the next look
+        except (OSError, ValueError) as error:
+            if not self._blind:
+                logger.warning("the memory in use can't be read: %s", error)
+            self._blind = True
+            return 0  # the figures may be there at the next look
 
 
 def find_watch(
-    limit: int | None, folders: Iterable[str], told: Collection[str] = (), base: str = "/sys/fs/cgroup"
+    limit: int | None, folders: Iterable[str], in_memory_anyway: Collection[str] = (), base: str = "/sys/fs/cgroup"
 ) -> Watch | None:
     """Return a watch over this sandbox's memory, or None where nothing limits it.
 
     Args:
         limit: Bytes that the settings say. A cgroup's own limit counts if it is no larger.
         folders: Folders whose files may be in memory.
-        told: Folders whose files are though it may not look so.
+        in_memory_anyway: Folders whose files are, though it may not look so.
         base: Where the cgroup's files are.
     """
     version_2 = ("memory.max", "memory.current", "memory.stat", "memory.events")
@@ -182,14 +189,14 @@ def find_watch(
         (f"{base}/", version_2, ("inactive_file", "active_file", "slab_reclaimable")),
         (f"{base}/memory/memory.", version_1, ("total_inactive_file", "total_active_file")),
     ):
-        source = _cgroup([prefix + name for name in names], cache, limit, told)
+        source = _cgroup([prefix + name for name in names], cache, limit, in_memory_anyway)
         if source is not None:
             return Watch(source)
     return None if limit is None else Watch(ProcessSum(limit, folders))
 
 
 def _cgroup(
-    paths: list[str], cache: tuple[str, ...], wanted: int | None, told: Collection[str]
+    paths: list[str], cache: tuple[str, ...], wanted: int | None, in_memory_anyway: Collection[str]
 ) -> Cgroup | Gvisor | None:
     try:
         own = _read(paths[0]).strip()
@@ -197,7 +204,7 @@ def _cgroup(
     except (OSError, ValueError):
         return None  # not this version
     if not os.path.exists(paths[2]):  # only there
-        return None if wanted is None else Gvisor(wanted, paths[1], told)
+        return None if wanted is None else Gvisor(wanted, paths[1], in_memory_anyway)
     if not own.isdecimal() or int(own) >= _UNLIMITED or (wanted is not None and int(own) > wanted):
         return None
     return Cgroup(int(own), paths[1], paths[2], paths[3], cache)

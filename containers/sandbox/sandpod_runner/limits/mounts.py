@@ -4,7 +4,7 @@ import os
 
 
 def in_memory(folder: str) -> bool:
-    """Tell whether a folder's files are in memory; False where that can't be found out."""
+    """Return whether a folder's files are in memory; False where that can't be found out."""
     try:
         device = os.stat(folder).st_dev
         with open("/proc/self/mountinfo") as file:

@@ -10,7 +10,10 @@ import random
 import select
 import socket
 import time
+from functools import partial
 from typing import Final
+
+from sandpod_runner.limits.threads import in_thread
 
 SECONDS: Final = 1.2
 """For all addresses together: they are tried side by side. Linux says a lost SYN again after a second."""
@@ -54,18 +57,11 @@ async def wait_for_open(addresses: tuple[tuple[str, int], ...], interval: float)
         wait = min(interval, 2 * wait)
         deadline = time.monotonic() + min(interval, LASTING)
         last = False
-        while (reached := await _look(addresses)) is not None:
+        while (reached := await in_thread(partial(find_open, addresses))) is not None:
             if last:
                 return reached
             await asyncio.sleep(PAUSE)
             last = time.monotonic() >= deadline  # as above
-
-
-async def _look(addresses: tuple[tuple[str, int], ...]) -> str | None:
-    try:
-        return await asyncio.to_thread(find_open, addresses)
-    except RuntimeError:
-        return None  # no thread to be had: programs use up all that the sandbox may have
 
 
 def find_open(addresses: tuple[tuple[str, int], ...], seconds: float = SECONDS) -> str | None:

@@ -4,19 +4,15 @@ The program may write anything: at the first thing that is no record it is not l
 unfinished record is kept.
 """
 
-import asyncio
 import math
-import os
 from collections.abc import Callable
 from typing import Final
 
 from sandpod_runner.ipc.display_records import DONE, LIMITS, RECORD, RecordKind
 from sandpod_runner.ipc.jobs import Exit
+from sandpod_runner.output.pipe_reader import PipeReader
 from sandpod_runner.protocol.messages import MAX_DISPLAYS, MIME_TYPES
 
-_PIECE: Final = 64 * 1024
-_LAST_PIECES: Final = 16
-"""Pieces to read after the end: more than a pipe holds."""
 _MAX_RESULTS: Final = len(MIME_TYPES)
 
 
@@ -37,13 +33,11 @@ class Shown:
         result: Callable[[str, bytes], None] | None = None,
         done: Callable[[Exit], None] | None = None,
     ) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._fd = fd
+        self.pipe = PipeReader(fd, self._take)
         self._display = display
         self._result = result
         self._done = done
         self._buffer = bytearray()
-        self._reading = False
         self._index = -1
         self.forms = 0
         """How many forms of displays were passed on."""
@@ -51,53 +45,10 @@ class Shown:
         """How many forms of a last value were."""
         self.dropped = 0
         """How many were too large or too many."""
-        os.set_blocking(fd, False)
 
-    def resume(self) -> None:
-        """Read whatever comes."""
-        if not self._reading and self._fd >= 0:
-            self._reading = True
-            self._loop.add_reader(self._fd, self._read)
-
-    def pause(self) -> None:
-        """Leave what comes in the pipe: the program waits when it is full."""
-        if self._reading:
-            self._reading = False
-            self._loop.remove_reader(self._fd)
-
-    def drain(self) -> None:
-        """Read what is left in the pipe after the end, and close it."""
-        for _ in range(_LAST_PIECES):
-            if not self._read():
-                break
-        self.close()
-
-    def close(self) -> None:
-        """Read nothing more."""
-        self.pause()
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-        self._buffer.clear()
-
-    def _read(self) -> bool:
-        """Read one piece and tell whether there may be more."""
-        if self._fd < 0:
-            return False
-        try:
-            data = os.read(self._fd, _PIECE)
-        except BlockingIOError:
-            return False
-        except OSError:
-            data = b""
+    def _take(self, data: bytes) -> bool:
+        """Pass whole records on, and return whether all of it was records."""
         self._buffer += data
-        if not data or not self._take():
-            self.close()
-            return False
-        return True
-
-    def _take(self) -> bool:
-        """Pass whole records on, and tell whether all of it was records."""
         while len(self._buffer) >= RECORD.size:
             kind, mime, size = RECORD.unpack_from(self._buffer)
             if kind not in LIMITS or mime >= len(MIME_TYPES) or size > LIMITS[kind]:
@@ -105,9 +56,9 @@ class Shown:
             end = RECORD.size + size
             if len(self._buffer) < end:
                 break
-            data = bytes(self._buffer[RECORD.size : end])
+            content = bytes(self._buffer[RECORD.size : end])
             del self._buffer[:end]
-            if not self._pass_on(kind, MIME_TYPES[mime], data):
+            if not self._pass_on(kind, MIME_TYPES[mime], content):
                 return False
         return True
 

@@ -20,7 +20,7 @@ _ADOPT: Final = BLOCK // 2
 """Pieces of this size are kept as they came, without copying them."""
 _MARK: Final = 4
 _OVERHEAD: Final = 512
-"""What a block takes beside its data and marks, bytes."""
+"""What a block takes in addition to its data and marks, bytes."""
 
 Marks: TypeAlias = "array[int]"
 Piece = tuple[int, int, bytes]

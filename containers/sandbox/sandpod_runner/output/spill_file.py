@@ -30,7 +30,7 @@ class SpillFolder:
         self._path = os.path.join(workspace, HIDDEN)
         self._free = total
         self.make_room: Callable[[], bool] = lambda: False
-        """Gives something back, and tells whether there was anything."""
+        """Gives something back, and returns whether there was anything."""
 
     def clear(self) -> None:
         """Remove what another runner left here: a workspace may be older than its sandbox."""
@@ -59,7 +59,7 @@ class SpillFolder:
         self._leave()
 
     def take(self, size: int) -> bool:
-        """Take so many bytes of what all may have, and tell whether they were there."""
+        """Take so many bytes of what all may have, and return whether they were there."""
         while self._free < size:
             if not self.make_room():
                 return False
@@ -136,7 +136,7 @@ class SpillFile:
         self.size = self._next = 0
 
     def _write(self, data: bytes) -> bool:
-        """Write at the next place and tell whether all of it could be."""
+        """Write at the next place and return whether all of it could be."""
         end = self._next + len(data)
         grown = max(0, end - self.size)
         if not self._folder.take(grown):

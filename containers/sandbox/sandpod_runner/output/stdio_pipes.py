@@ -8,9 +8,10 @@ import asyncio
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, Self
 
-from sandpod_runner.protocol.messages import OUT_PIECE
+from sandpod_runner.output.pipe_reader import PIECE, PipeReader
 
 MAX_WAITING_INPUT: Final = 8 * 1024 * 1024
 """Input of one run that its program has not read yet, bytes. More of it ends the run."""
@@ -33,78 +34,37 @@ class Output:
     def __init__(
         self, fds: dict[str, int], limit: int, send: Callable[[str, int, bytes], None], over: Callable[[], None]
     ) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._open = dict(fds)
+        self._readers = {name: PipeReader(fd, partial(self._take, name)) for name, fd in fds.items()}
         self._limit = limit
         self._send = send
         self._over = over
-        self._reading = False
         self.counts = dict.fromkeys(fds, 0)
         self.last_words = b""
         """The end of stderr: what a runtime says when it gives up."""
-        self.limit_passed = False
-        for fd in fds.values():
-            os.set_blocking(fd, False)
 
     def resume(self) -> None:
         """Read whatever comes."""
-        if not self._reading:
-            self._reading = True
-            for name, fd in self._open.items():
-                self._loop.add_reader(fd, self._read, name)
+        for reader in self._readers.values():
+            reader.resume()
 
     def pause(self) -> None:
         """Leave what comes in the pipes: the program waits when they are full."""
-        if self._reading:
-            self._reading = False
-            for fd in self._open.values():
-                self._loop.remove_reader(fd)
+        for reader in self._readers.values():
+            reader.pause()
 
-    def drain(self) -> None:
-        """Read what is left in the pipes after the program's end, and close them."""
-        self.pause()
-        for name in list(self._open):
-            # A pipe holds no more than this many pieces, unless somebody is left who goes on writing.
-            for _ in range(16):
-                if not self._read(name):
-                    break
-        self.close()
-
-    def release(self) -> list[int]:
+    def release(self) -> list[PipeReader]:
         """Read what is left in the pipes, and return those that somebody may still write to: they are the caller's."""
-        self.pause()
-        for name in list(self._open):
-            for _ in range(16):
-                if not self._read(name):
-                    break
-        fds, self._open = list(self._open.values()), {}
-        return fds
+        for reader in self._readers.values():
+            reader.drain()
+        left, self._readers = [reader for reader in self._readers.values() if reader.open], {}
+        return left
 
     def close(self) -> None:
         """Read nothing more."""
-        self.pause()
-        for name in list(self._open):
-            os.close(self._open.pop(name))
+        for reader in self._readers.values():
+            reader.close()
 
-    def _read(self, name: str) -> bool:
-        """Pass one piece on and tell whether there may be more."""
-        fd = self._open.get(name)
-        if fd is None:
-            return False
-        try:
-            data = os.read(fd, OUT_PIECE)
-        except BlockingIOError:
-            return False
-        except OSError:
-            data = b""
-        if not data:
-            self._loop.remove_reader(fd)
-            os.close(self._open.pop(name))
-            return False
-        self._pass_on(name, data)
-        return not self.limit_passed
-
-    def _pass_on(self, name: str, data: bytes) -> None:
+    def _take(self, name: str, data: bytes) -> bool:
         room = self._limit - sum(self.counts.values())
         offset = self.counts[name]
         self.counts[name] += min(len(data), room)
@@ -112,10 +72,11 @@ class Output:
             self._send(name, offset, data[:room])
         if name == "stderr":
             self.last_words = (self.last_words + data)[-LAST_WORDS:]
-        if len(data) > room:
-            self.limit_passed = True
-            self.close()
-            self._over()
+        if len(data) <= room:
+            return True
+        self.close()
+        self._over()
+        return False
 
 
 class Input:
@@ -130,7 +91,7 @@ class Input:
         os.set_blocking(fd, False)
 
     def feed(self, data: bytes) -> bool:
-        """Take input, and tell whether it could be kept."""
+        """Take input, and return whether it could be kept."""
         self.taken += len(data)
         if self._fd < 0 or self._ending:
             return True  # a program that closed its input, or what comes after the end, is nobody's loss
@@ -159,7 +120,7 @@ class Input:
     def _write(self) -> None:
         try:
             while self._waiting:
-                count = os.write(self._fd, memoryview(self._waiting)[:OUT_PIECE].tobytes())
+                count = os.write(self._fd, memoryview(self._waiting)[:PIECE].tobytes())
                 del self._waiting[:count]
         except BlockingIOError:
             self._loop.add_writer(self._fd, self._write)

@@ -7,7 +7,10 @@ the code's file in it, and nothing more.
 import json
 import os
 import re
+import select
+import signal
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -15,6 +18,10 @@ from typing import Any, Final
 from sandpod_runner.processes.environment import find_program
 from sandpod_runner.protocol.messages import LANGUAGE, LANGUAGES
 
+PATIENCE: Final = 10.0
+"""Seconds in which a program must have said its version: the sandbox is not ready before."""
+_PAUSE: Final = 0.002
+_MOST: Final = 64
 FILE: Final = "{file}"
 """What stands in a command line for the code's file."""
 MAX_LANGUAGES: Final = 16
@@ -80,7 +87,7 @@ def read_languages(text: str) -> tuple[CommandLanguage, ...]:
 
 def _language(row: Any) -> CommandLanguage:
     if not isinstance(row, dict):
-        raise ValueError(_WRONG)  # noqa: TRY004 - the caller tells all of it in one way
+        raise ValueError(_WRONG)  # noqa: TRY004 - the caller reports all of it in one way
     name, command, extension = row.get("name"), row.get("command"), row.get("extension", "")
     if not isinstance(command, list) or not command or not all(_is_word(word) for word in command):
         raise ValueError(_WRONG)
@@ -135,6 +142,10 @@ def find_languages(python: Python, wanted: tuple[CommandLanguage, ...], env: Map
         versions["python"] = python.version
     if node is not None:
         versions["javascript"] = _ask(env, node, "--version").removeprefix("v")
+        if not versions["javascript"]:
+            sys.stderr.write(f"there is no javascript: {node} does not say its version\n")
+            del versions["javascript"]
+            node = None
     if shell is not None:
         versions["shell"] = _ask(env, shell, "-c", "echo $BASH_VERSION") or "POSIX"
     return Languages(python, node, shell, commands, versions)
@@ -144,16 +155,38 @@ def _ask(env: Mapping[str, str], program: str, *args: str) -> str:
     read, write = os.pipe2(os.O_CLOEXEC)
     actions = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), (os.POSIX_SPAWN_DUP2, write, 1)]
     try:
-        pid = os.posix_spawn(program, [program, *args], env, file_actions=actions, setsigmask=())
+        pid = os.posix_spawn(program, [program, *args], env, file_actions=actions, setsigmask=(), setpgroup=0)
     except OSError:
         os.close(read)
         return ""
     finally:
         os.close(write)
-    with open(read, errors="replace") as file:
-        answer = file.read(64).strip()
-    try:
-        _, status = os.waitpid(pid, 0)
-    except ChildProcessError:
-        return answer  # the launcher was faster to reap it
+    deadline = time.monotonic() + PATIENCE
+    with open(read, "rb", buffering=0) as file:
+        answer = _read(file.fileno(), deadline).decode(errors="replace").strip()
+    status = _wait(pid, deadline)
     return answer if status == 0 else ""
+
+
+def _read(fd: int, deadline: float) -> bytes:
+    """Return what a program says until it ends or has said enough, or as long as anybody waits for it."""
+    answer = b""
+    while len(answer) < _MOST and select.select([fd], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        piece = os.read(fd, _MOST - len(answer))
+        if not piece:
+            break
+        answer += piece
+    return answer
+
+
+def _wait(pid: int, deadline: float) -> int:
+    """Return how a program ended, which is killed where that takes too long."""
+    try:
+        while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            if time.monotonic() > deadline:
+                os.killpg(pid, signal.SIGKILL)
+                break
+            time.sleep(_PAUSE)
+        return os.waitpid(pid, 0)[1]
+    except ChildProcessError:
+        return 0  # the launcher was faster to reap it

@@ -116,7 +116,7 @@ class Launcher:
             process_tree.send([self._link.pid], signal.SIGKILL)
 
     def catch_up(self) -> None:
-        """Take note of the ends that have been told and were not read yet."""
+        """Take note of the ends that have been reported and were not read yet."""
         self._receive(self._link)
 
     async def sweep(self) -> None:
@@ -124,7 +124,7 @@ class Launcher:
         await self._sweeper.sweep()
 
     def _strays(self) -> set[int]:
-        children = process_tree.own_children()
+        children = process_tree.children(os.getpid())
         self.catch_up()  # a program whose zygote has just been killed is known as one
         strays = children - {self._link.pid} - self._programs.keys()
         # gVisor lists the threads of children among them, and a signal to a thread's number ends its whole process.
@@ -194,10 +194,8 @@ class Launcher:
             case Kind.FORKED:
                 wish = link.pending.pop(message.number)
                 wish.close()
-                program = wish.program
-                self._programs[message.pid] = program
-                if not program.pid.done():
-                    program.pid.set_result(message.pid)
+                self._programs[message.pid] = wish.program
+                wish.program.begin(message.pid)
             case Kind.FAILED:
                 self._give_up(link.pending.pop(message.number), os.strerror(message.status))
             case Kind.EXITED:
@@ -208,9 +206,7 @@ class Launcher:
         if program is None:
             return
         self._ends += 1
-        if not program.ended.done():
-            program.ended.set_result(how)
-        elif self._strays():
+        if program.end(how) and self._strays():
             self._late_sweep = self._loop.create_task(self.sweep())  # it said that it was over, and had left something
 
     def _reap(self) -> None:
@@ -239,7 +235,7 @@ class Launcher:
     def _lose(self, link: Link) -> None:
         """Start another zygote in the place of one that was killed.
 
-        It read its requests in order and told of each before the next, so all but the first that it did not tell of
+        It read its requests in order and reported each before the next, so all but the first that it did not report
         were never read, and are asked for again; the first one is if it can't have been read either.
         """
         if link is not self._link or self._closing or link.pid == 0:
@@ -276,7 +272,8 @@ class Launcher:
                 self._ask(number, wish)
             except OSError as error:
                 self._give_up(wish, error.strerror or "")
-        for pid in list(self._programs):
-            # Reaped by a zygote that died before it told.
-            if not process_tree.exists(pid):
+        for pid, program in list(self._programs.items()):
+            # Reaped by a zygote that died before it reported that. Others are the runner's children now.
+            gone = not program.alive or not process_tree.exists(pid)
+            if gone and pid not in process_tree.children(os.getpid()):
                 self._ended(pid, Exit(None))

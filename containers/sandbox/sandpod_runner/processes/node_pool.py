@@ -31,7 +31,7 @@ class Spare:
     job: Input
 
     def usable(self) -> bool:
-        """Tell whether it is still there."""
+        """Return whether it is still there."""
         pid = self.program.pid
         return not self.program.ended.done() and (not pid.done() or pid.exception() is None)
 

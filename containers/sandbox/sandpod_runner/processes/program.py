@@ -1,12 +1,19 @@
 """What passes between the launcher and those who have programs started. It does nothing by itself."""
 
 import asyncio
+import contextlib
 import os
+import select
 import socket
 from dataclasses import dataclass, field
+from typing import Any, Final
 
 from sandpod_runner.ipc import process_tree
 from sandpod_runner.ipc.jobs import Exit
+
+KILL_ROUNDS: Final = 10
+_KILL_WAIT: Final = 0.5
+"""Seconds from one round of killing to the next."""
 
 
 class LostError(Exception):
@@ -19,15 +26,68 @@ class Program:
 
     pid: "asyncio.Future[int]"
     ended: "asyncio.Future[Exit]"
+    _handle: int = -1
 
     def abandon(self) -> None:
         """Kill it as soon as it is there: nobody waits for it any more."""
-        self.pid.add_done_callback(_kill)
+        self.pid.add_done_callback(lambda pid: None if pid.exception() else self._end(freeze=False))
+
+    def signal(self, number: int, *, tree: bool = True) -> None:
+        """Send a signal to it and, in a tree, to all that came from it."""
+        if self.alive:
+            pid = self.pid.result()
+            process_tree.send(process_tree.trees([pid], process_tree.parents()) if tree else [pid], number)
+
+    async def kill(self, over: "asyncio.Future[Any] | None" = None) -> bool:
+        """Kill it with all that came from it, and return whether it has ended.
+
+        Args:
+            over: What is waited for, if that is something else than its end.
+        """
+        over = over or self.ended
+        for attempt in range(KILL_ROUNDS):
+            if over.done():
+                break
+            self._end(freeze=attempt > 0)
+            await asyncio.wait({over}, timeout=_KILL_WAIT)
+        return over.done()
+
+    def begin(self, pid: int) -> None:
+        """Note the process that it became."""
+        with contextlib.suppress(OSError):  # it has been reaped already, or this kernel has no such handles
+            self._handle = os.pidfd_open(pid)
+        if not self.pid.done():
+            self.pid.set_result(pid)
+
+    def end(self, how: Exit) -> bool:
+        """Note that the process has ended, and return whether that was known: it may have said so itself before."""
+        handle, self._handle = self._handle, -1
+        if handle >= 0:
+            os.close(handle)
+        known = self.ended.done()
+        if not known:
+            self.ended.set_result(how)
+        return known
+
+    @property
+    def alive(self) -> bool:
+        """Whether its number is still its own: it may be another's after its end, also before that is reported."""
+        if not self.pid.done() or self.pid.exception():
+            return False
+        if self._handle < 0:
+            return not self.ended.done()
+        poll = select.poll()
+        poll.register(self._handle, select.POLLIN)
+        return not poll.poll(0)
+
+    def _end(self, *, freeze: bool) -> None:
+        if self.alive:
+            process_tree.end_trees([self.pid.result()], freeze=freeze)
 
 
 @dataclass(slots=True)
 class Wish:
-    """A program that was asked for and is not told of yet; its descriptors are kept to ask again."""
+    """A program that was asked for and has not been reported yet; its descriptors are kept to ask again."""
 
     program: Program
     fds: list[int]
@@ -48,8 +108,3 @@ class Link:
     ready: bool = False
     unread: bool = False
     """Whether it ended before it had read all that it was asked for."""
-
-
-def _kill(pid: "asyncio.Future[int]") -> None:
-    if pid.exception() is None:
-        process_tree.end_trees([pid.result()])

@@ -89,11 +89,6 @@ class Decoder:
         finally:
             del self._buffer[:start]
 
-    @property
-    def pending(self) -> int:
-        """Bytes of an unfinished frame."""
-        return len(self._buffer)
-
 
 def _header(raw: bytes) -> dict[str, Any]:
     # Before it is parsed, which takes up to 0.1 ms a kilobyte.

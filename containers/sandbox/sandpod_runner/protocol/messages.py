@@ -42,7 +42,7 @@ is cancelled when its stream has been gone for ORPHAN_GRACE seconds.
 Who gets a run's output: the stream that started it, its owner; nobody owns a detached run. `follow` makes another stream the owner: it gets all
 `out` from these offsets on (a gap that the log has lost shows in `offset`), the `display`s that nobody got, or all of
 them where the run is detached, and then `end`, whether the run is live or ended. A run that is not detached waits for
-a slow owner, and, after 128 KiB, for a new one while it has none. Where its owner tells by `ack` what has come, it waits
+a slow owner, and, after 128 KiB, for a new one while it has none. Where its owner reports by `ack` what has come, it waits
 rather than lose from the log what has not: then nothing is missing, however a stream ends. A detached run never waits:
 its owner gets from the log what it can take. `tail` asks for output without becoming the owner; its cursor counts the bytes of both streams in
 the order in which they came, so that after `end` the last cursor is stdout_bytes + stderr_bytes. It is answered at once
@@ -53,7 +53,7 @@ runs and those with a key; the oldest is dropped first. Ended runs are remembere
 24 hours; of the others the last 64, for 10 minutes; of all together 32 MiB of output. A run that was refused or
 forgotten is not_found. A `run` can be sent again when it is not known whether it came: one whose name was used is
 answered with `known`, as itself, and starts nothing. A `run` whose key a live or remembered run has, with the same code, language, args and context, is
-answered with `known` in place of `started`, and nothing is started: `follow` tells the rest. With others it is refused.
+answered with `known` in place of `started`, and nothing is started: `follow` brings the rest. With others it is refused.
 
 A run with a context is a cell, of Python or JavaScript: it runs in a process that stays, so variables do too. A name
 is of one language, until its context is restarted. Cells of one context wait for each
@@ -66,7 +66,7 @@ variables. Processes that a cell starts and leaves live until the context ends, 
 after the cell's end is read and forgotten, while threads' output goes to the current cell. `restart` ends the process,
 with the cell that it runs; the next cell begins a new one. max_rss_bytes of a cell is the peak of its context so far.
 
-File operations (paths relative to the workspace, or absolute inside it):
+File operations (paths relative to the workspace, or absolute inside it, spelled as `paths` says, here and in `artifacts`):
 
 | op | fields | reply |
 |---|---|---|

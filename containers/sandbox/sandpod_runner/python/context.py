@@ -24,6 +24,7 @@ from sandpod_runner.python.interpreter import Interpreter
 if TYPE_CHECKING:
     import asyncio
 
+_WITHOUT: Final = "IPython can't be used here, so cells are plain Python: {}\n"
 _STREAMS: Final = (0, 1, 2)
 _NESTED: Final = "asyncio.run() cannot be called from a running event loop"
 _HINT: Final = "This cell awaits at its top level: await the coroutine there, in place of asyncio.run()."
@@ -31,27 +32,29 @@ _HINT: Final = "This cell awaits at its top level: await the coroutine there, in
 
 def serve(job: Job, fd: int) -> int:
     """Run cells until the runner closes its end of the socket."""
-    kind = _interpreter()
+    kind, said = _interpreter()
     program.set_up(job)
     sys.path[0] = ""
     sys.excepthook = _tell
     _hold_interrupts()
-    context = _Context(socket.socket(fileno=fd), kind)
+    context = _Context(socket.socket(fileno=fd), kind, said)
     while context.take():
         pass
     return 0
 
 
-def _interpreter() -> type[Interpreter]:
-    """Return what evaluates cells: IPython, or plain Python where that is missing or of no use.
+def _interpreter() -> tuple[type[Interpreter], str]:
+    """Return what evaluates cells, and what the first one has to say of it: plain Python where IPython is of no use.
 
     Called before the workspace is on the path: what lies there is not meant to be imported from here.
     """
     try:
         from sandpod_runner.python.ipython import IPythonInterpreter  # noqa: PLC0415 - for contexts alone, and not everywhere
-    except Exception:  # noqa: BLE001 - somebody's library may fail in any way
-        return Interpreter
-    return IPythonInterpreter
+    except ModuleNotFoundError as error:
+        return Interpreter, "" if error.name == "IPython" else _WITHOUT.format(f"{type(error).__name__}: {error}")
+    except Exception as error:  # noqa: BLE001 - somebody's library may fail in any way
+        return Interpreter, _WITHOUT.format(f"{type(error).__name__}: {error}")
+    return IPythonInterpreter, ""
 
 
 def _begin(kind: type[Interpreter]) -> Interpreter:
@@ -61,16 +64,17 @@ def _begin(kind: type[Interpreter]) -> Interpreter:
 
 
 class _Context:
-    def __init__(self, sock: socket.socket, kind: type[Interpreter]) -> None:
+    def __init__(self, sock: socket.socket, kind: type[Interpreter], said: str) -> None:
         self._sock = sock
         self._pid = os.getpid()
         try:
             self._interpreter = _begin(kind)
-        except Exception:  # noqa: BLE001 - IPython could not be set up: where nothing can be written, say
-            self._interpreter = _begin(Interpreter)
+        except Exception as error:  # noqa: BLE001 - IPython could not be set up: where nothing can be written, say
+            self._interpreter, said = _begin(Interpreter), _WITHOUT.format(f"{type(error).__name__}: {error}")
+        self._said = said
 
     def take(self) -> bool:
-        """Run the next cell, and tell whether there was one."""
+        """Run the next cell, and return whether there was one."""
         self._wait()
         data, fds, _, _ = socket.recv_fds(self._sock, REQUEST.size, MAX_FDS)
         if not data:
@@ -130,13 +134,15 @@ class _Context:
         file = self._interpreter.next_file()
         try:
             _apply(cell)
+            said, self._said = self._said, ""
+            sys.stderr.write(said)
             value = self._interpreter.run(cell.code, file)
             if value is not None:
                 for mime, data in self._interpreter.forms(value):
                     channel.result(mime, data)
         except SystemExit as error:
             return program.exit_status(error)
-        except BaseException as error:  # noqa: BLE001 - it is the cell's, and is told as the interpreter tells it
+        except BaseException as error:  # noqa: BLE001 - it is the cell's, and is reported as the interpreter does
             # Notes are there from Python 3.11 on.
             if _NESTED in str(error) and isinstance(error, RuntimeError) and hasattr(error, "add_note"):
                 error.add_note(_HINT)
@@ -165,6 +171,10 @@ def _apply(cell: Job) -> None:
         sys.argv[1:] = cell.args
     if cell.cwd:
         os.chdir(cell.cwd)
+    for name in ("stdout", "stderr"):
+        # What an earlier cell put in its place may be closed: all later ones would fail.
+        if getattr(getattr(sys, name), "closed", False):
+            setattr(sys, name, getattr(sys, f"__{name}__"))
     sys.stdin = sys.__stdin__ = program.standard_input()  # type: ignore[misc]  # as the interpreter sets it
 
 

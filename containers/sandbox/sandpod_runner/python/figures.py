@@ -85,7 +85,7 @@ def plotly_forms(figure: Any) -> dict[str, bytes]:
 
 
 def show_open() -> None:
-    """Send the figures that are still open, and close them. What can't be drawn is told on standard error."""
+    """Send the figures that are still open, and close them. What can't be drawn is reported on standard error."""
     if _OPEN_FIGURES not in sys.modules or display_channel.current() is None:
         return
     for manager in _managers():
@@ -105,7 +105,7 @@ def forget_open() -> None:
 
 
 def show_one(figure: Any) -> bool:
-    """Send a figure now if it is an open one, close it, and tell whether it was."""
+    """Send a figure now if it is an open one, close it, and return whether it was."""
     for manager in _managers() if _OPEN_FIGURES in sys.modules else ():
         if manager.canvas.figure is figure:
             _mark(manager)
@@ -115,7 +115,7 @@ def show_one(figure: Any) -> bool:
 
 
 def is_open(figure: Any) -> bool:
-    """Tell whether this is a figure that will come by itself."""
+    """Return whether this is a figure that will come by itself."""
     return _OPEN_FIGURES in sys.modules and any(manager.canvas.figure is figure for manager in _managers())
 
 

@@ -80,7 +80,7 @@ class Interpreter:
         return rich.forms(value)
 
     def explain(self, error: BaseException) -> str | None:
-        """Return what is told of an exception in place of its traceback, or None."""
+        """Return what is shown of an exception in place of its traceback, or None."""
         del error
         return None
 
@@ -99,7 +99,7 @@ def parse(source: bytes | str, file: str) -> Any:
 
 
 def _has_value(tree: Any, text: str) -> bool:
-    """Tell whether a cell ends with an expression, and with no semicolon after it, which says that it is not wanted."""
+    """Return whether a cell ends with an expression, and with no semicolon after it, by which it is not wanted."""
     if not tree.body or not isinstance(tree.body[-1], ast.Expr):
         return False
     end = tree.body[-1]

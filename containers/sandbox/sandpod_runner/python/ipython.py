@@ -99,7 +99,7 @@ class _Shell(InteractiveShell):
         self.user_ns["_exit_code"] = subprocess.call(self.var_expand(cmd, depth=1), shell=True)  # noqa: S602 - meant so
 
     def showtraceback(self, exc_tuple: Any = None, *_: Any, **__: Any) -> None:
-        """Tell what went wrong inside a magic."""
+        """Report what went wrong inside a magic."""
         kind, error, where = exc_tuple or sys.exc_info()
         if isinstance(error, UsageError):
             self.show_usage_error(error)
@@ -178,7 +178,7 @@ class IPythonInterpreter(interpreter.Interpreter):
         return rich.forms(value, self._formatter.registered(value))
 
     def explain(self, error: BaseException) -> str | None:
-        """Tell the misuse of a magic in one line, and leave what is inside IPython out of a traceback."""
+        """Report the misuse of a magic in one line, and leave what is inside IPython out of a traceback."""
         if isinstance(error, UsageError):
             return f"UsageError: {error}\n"
         _leave_out_inside(error)

@@ -133,7 +133,7 @@ def _execute(job: Job, module: types.ModuleType) -> int:
             exec(code, vars(module))  # noqa: S102 - as above
     except SystemExit as error:
         return exit_status(error)
-    except BaseException as error:  # noqa: BLE001 - it is the program's, and is told as the interpreter tells it
+    except BaseException as error:  # noqa: BLE001 - it is the program's, and is reported as the interpreter does
         return report(error, job.file)
     return 0
 
@@ -150,7 +150,7 @@ def exit_status(error: SystemExit) -> int:
 
 
 def report(error: BaseException, file: str) -> int:
-    """Tell an exception as the interpreter tells it, from the first line of this file on, and return the exit code."""
+    """Report an exception as the interpreter does, from the first line of this file on, and return the exit code."""
     traceback = error.__traceback__
     # What is above the program's own first line is this module and, with `await`, the event loop.
     while traceback is not None and traceback.tb_frame.f_code.co_filename != file:

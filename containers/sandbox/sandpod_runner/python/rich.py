@@ -155,7 +155,7 @@ def _encoded(mime: str, content: Any) -> Iterator[tuple[str, bytes]]:
         if isinstance(content, bytes):
             yield mime, content
         elif mime == "application/json":
-            yield mime, json.dumps(content).encode()
+            yield mime, json.dumps(content, allow_nan=False).encode()
         elif isinstance(content, str):
             yield mime, base64.b64decode(content) if mime in BINARY else content.encode("utf-8", "backslashreplace")
 

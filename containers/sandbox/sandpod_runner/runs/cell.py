@@ -9,122 +9,138 @@ from typing import Any, Final
 from sandpod_runner.ipc import process_tree
 from sandpod_runner.ipc.jobs import Exit
 from sandpod_runner.output.stdio_pipes import make_pipes
-from sandpod_runner.processes.program import LostError, Program
+from sandpod_runner.processes.program import KILL_ROUNDS, LostError, Program
 from sandpod_runner.protocol.messages import STOP_GRACE
-from sandpod_runner.runs.context import Cell, Context
-from sandpod_runner.runs.delivery import Delivery
-from sandpod_runner.runs.request import RunRequest
-from sandpod_runner.runs.run import KILL_ROUNDS, KILL_WAIT, START_SECONDS, Run, Toolbox
+from sandpod_runner.runs.context import Context
+from sandpod_runner.runs.context_process import Cell
+from sandpod_runner.runs.run import START_SECONDS, Ending, Run
 
 _SECOND: Final = STOP_GRACE
 """Seconds from the first interrupt to one for all that the cell has started too."""
 _PATIENCE: Final = 3.0
 """Seconds from that to the end of a context that does not listen: on a busy machine it takes a while to put a traceback
 together, and the state of all cells before is at stake."""
+_GONE: Final = 0.02
+"""Seconds in which a killed process has ended."""
 _TRIES: Final = 2
 """Processes that a cell is given to: one may end before the cell's code has begun, and nothing was done then."""
 _LOST: Final = "The context's process has ended: its variables are lost, and its next cell begins anew."
 
 
-class CellRun(Run):
-    """One cell."""
+class ContextCell:
+    """The cell of one run.
 
-    def __init__(self, request: RunRequest, cwd: str, delivery: Delivery, toolbox: Toolbox, context: Context) -> None:
+    Args:
+        run: The run.
+        cwd: Its working directory.
+        context: Where it runs.
+    """
+
+    def __init__(self, run: Run, cwd: str, context: Context) -> None:
+        self.pid: int | None = None
+        self._run = run
+        self._cwd = cwd
         self._context = context
+        self._loop = asyncio.get_running_loop()
+        self._fault: str | None = None
         self._theirs: list[int] = []
+        try:
+            pipes, self._theirs = make_pipes(stdin=run.request.stdin, shows=True)
+        except OSError as error:
+            self._fault = f"The cell could not be started: {error}."
+        else:
+            run.streams.connect(pipes)
         context.waiting += 1
-        super().__init__(request, cwd, delivery, toolbox)
 
     def runs_in(self, context: Context) -> bool:
-        """Tell whether it is this context's cell at the moment."""
+        """Return whether it is this context's cell at the moment."""
         return self._context is context and self.pid is not None
 
-    def _launch(self) -> Program | None:
-        pipes, self._theirs = make_pipes(stdin=self.request.stdin, shows=True)
-        self._connect(pipes)
-        return None  # its turn comes later
-
-    async def _work(self) -> Exit:
-        context = self._context
+    async def follow(self) -> Ending:
+        """Wait for the cell's turn, and see it through."""
+        context, stopping = self._context, self._run.stopping
         turn: asyncio.Task[Any] = self._loop.create_task(context.turn.acquire())
-        waits: set[asyncio.Future[Any]] = {turn, self._stop}
         try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({turn, stopping}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             context.waiting -= 1
         if not turn.done():
             turn.cancel()
-            return Exit(None)
+            return Ending()
         try:
-            return Exit(None) if self._stop.done() or not self._theirs else await self._in_turn()
+            return Ending(fault=self._fault) if stopping.done() or self._fault else await self._in_turn()
         finally:
             context.turn.release()
 
-    async def _in_turn(self) -> Exit:
-        context, request = self._context, self.request
-        self._mark = self._toolbox.artifacts.begin(request.run)  # what other cells did meanwhile is theirs
-        cwd = self._cwd if request.cwd != "." else ""
-        job = replace(self._toolbox.base, env=request.env, cwd=cwd, code=request.code, args=request.args)
-        how, lost, used = Exit(None), True, 0.0
-        for _ in range(_TRIES):
-            begin = self._loop.time()
-            try:
-                program, cell = context.send(job, self._theirs, cwd=self._cwd)
-                self._context_state, self._note, context.lost = ("lost" if context.lost else "kept"), context.lost, None
-                self.pid = await self._started(program)
-            except LostError as error:
-                await context.end()
-                self._fault, self._context_state = f"The context could not be started: {error}.", "lost"
-                return Exit(None)
-            used = process_tree.processor_seconds(self.pid)
-            how, lost = await self._until_over(cell, self.pid, begin)
-            if not lost or cell.begun.done() or self._stop.done():
-                break
-        self._let_go()
-        await self._toolbox.launcher.sweep()
-        self._read_rest()
-        if lost:
-            self._context_state, self._note, context.lost = "lost", _LOST, None
-            return replace(how, cpu=max(0.0, how.cpu - used))
-        if self._stop.done() and self._context_state == "kept":
-            self._note = "The context keeps its variables."
-        return how
-
-    async def _until_over(self, cell: Cell, pid: int, begin: float) -> tuple[Exit, bool]:
-        over: set[asyncio.Future[Any]] = {cell.ended}
-        waits: set[asyncio.Future[Any]] = {self._stop, *over}
-        await asyncio.wait({cell.begun, *waits}, timeout=START_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-        await asyncio.wait(waits, timeout=self.request.timeout, return_when=asyncio.FIRST_COMPLETED)
-        if not cell.ended.done():
-            self._stop_late()
-            # More output than is wanted is no reason to lose the variables.
-            gentle = self._stop.result().gentle
-            if gentle or self._stop.result().outcome == "output_limit":
-                process_tree.send([pid], signal.SIGINT)
-                await asyncio.wait(over, timeout=_SECOND if gentle else _PATIENCE)
-            if gentle and not cell.ended.done():
-                all_of_it = [pid] if self._context.relays else process_tree.trees([pid], process_tree.parents())
-                process_tree.send(all_of_it, signal.SIGINT)
-                await asyncio.wait(over, timeout=_PATIENCE)
-        for attempt in range(KILL_ROUNDS):
-            if cell.ended.done():
-                break
-            process_tree.end_trees([pid], freeze=attempt > 0)
-            await asyncio.wait(over, timeout=KILL_WAIT)
-        self._times = (begin, self._loop.time())
-        return cell.ended.result() if cell.ended.done() else (Exit(None), True)
-
-    def _read_rest(self) -> None:
-        if self._output is not None:
-            self._context.keep_reading(self._output.release())
-        if self._shown is not None:
-            self._shown.drain()
-
-    def _clean_up(self) -> None:
-        self._let_go()
-        super()._clean_up()
-
-    def _let_go(self) -> None:
+    def close(self) -> None:
+        """Let go of the descriptors that the context's process has got."""
         for fd in self._theirs:
             os.close(fd)
         self._theirs = []
+
+    async def _in_turn(self) -> Ending:
+        context, run = self._context, self._run
+        run.mark = run.toolbox.artifacts.begin(run.request.run)  # what other cells did meanwhile is theirs
+        for _ in range(_TRIES):
+            begin = self._loop.time()
+            before = set[int]() if context.process is None else context.process.left_behind()
+            since = process_tree.now()
+            try:
+                program, cell = self._send()
+                note, context.lost = context.lost, None
+                self.pid = await run.started(program)
+            except LostError as error:
+                await context.end()
+                return Ending(fault=f"The context could not be started: {error}.", context_state="lost")
+            used = process_tree.processor_seconds(self.pid)
+            how, lost = await self._until_over(program, cell)
+            if not lost or cell.begun.done() or run.stopping.done():
+                break
+        ending = Ending(how, note=note, context_state="lost" if note else "kept", times=(begin, self._loop.time()))
+        self.close()
+        await run.toolbox.launcher.sweep()
+        context.keep_reading(run.streams.release())
+        if lost:
+            context.lost = None
+            ending.how = replace(how, cpu=max(0.0, how.cpu - used))
+            ending.context_state, ending.note = "lost", _LOST
+        elif run.stopping.done():
+            await self._end_started(before, since)
+            ending.note = note or "The context keeps its variables."
+        return ending
+
+    def _send(self) -> tuple[Program, Cell]:
+        request = self._run.request
+        cwd = self._cwd if request.cwd != "." else ""
+        job = replace(self._run.toolbox.base, env=request.env, cwd=cwd, code=request.code, args=request.args)
+        return self._context.send(job, self._theirs, cwd=self._cwd)
+
+    async def _until_over(self, program: Program, cell: Cell) -> tuple[Exit, bool]:
+        run, ended = self._run, cell.ended
+        begins: set[asyncio.Future[Any]] = {cell.begun, ended, run.stopping}
+        await asyncio.wait(begins, timeout=START_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        if not await run.over(ended):
+            await self._interrupt(program, ended)
+            await program.kill(ended)
+        return ended.result() if ended.done() else (Exit(None), True)
+
+    async def _interrupt(self, program: Program, ended: "asyncio.Future[Any]") -> None:
+        """Interrupt the cell, as Ctrl-C would, and see whether it ends."""
+        stop = self._run.stopping.result()
+        # More output than is wanted is no reason to lose the variables.
+        if stop.gentle or stop.outcome == "output_limit":
+            program.signal(signal.SIGINT, tree=False)
+            await asyncio.wait({ended}, timeout=_SECOND if stop.gentle else _PATIENCE)
+        if stop.gentle and not ended.done():
+            program.signal(signal.SIGINT, tree=not self._context.relays)
+            await asyncio.wait({ended}, timeout=_PATIENCE)
+
+    async def _end_started(self, before: set[int], since: int) -> None:
+        """End what the interrupted cell has started; what earlier ones left goes on."""
+        for attempt in range(KILL_ROUNDS):
+            process = self._context.process
+            started = set[int]() if process is None else process.new_processes(before, since)
+            if not started:
+                return
+            process_tree.end_trees(started, freeze=attempt > 0)
+            await asyncio.sleep(_GONE)

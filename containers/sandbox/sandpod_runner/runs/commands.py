@@ -22,7 +22,7 @@ def context_commands(languages: Languages) -> dict[str, list[str]]:
 
 
 def needs_file(request: RunRequest) -> bool:
-    """Tell whether the code must lie in a file: all but a command that fits into an argument."""
+    """Return whether the code must lie in a file: all but a command that fits into an argument."""
     if request.context is not None:
         return False  # its lines are kept in the context itself, which outlives the run
     return request.language != "shell" or len(request.code) >= MAX_TEXT

@@ -6,6 +6,7 @@ exactly one owner, after all else; without an owner it waits here.
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from sandpod_runner.output.output_log import STREAMS, OutputLog
@@ -19,7 +20,7 @@ UNOWNED: Final = 128 * 1024
 """Bytes that a program may write while nobody owns its run: half of what is kept, since the other half, which was
 sent, may not have arrived."""
 WINDOW: Final = 1280 * 1024
-"""Bytes, as the log counts them, that may be on their way to an owner that tells what has come: less than the log
+"""Bytes, as the log counts them, that may be on their way to an owner that reports what has come: less than the log
 holds, by more than what is read before the program waits."""
 _PIECES: Final = 256
 
@@ -40,6 +41,25 @@ class Owner(Protocol):
         ...
 
 
+@dataclass(slots=True)
+class _Subscriber:
+    """The stream that gets what a run writes, and how far it is.
+
+    Attributes:
+        owner: The stream; None when it has gone.
+        acked: The cursor up to which it says that all has come; None where it says nothing.
+        cursor: What has been sent.
+        has: Offsets of both streams before which it has all.
+        posted: Of the other frames that wait, how many were sent.
+    """
+
+    owner: Owner | None
+    acked: int | None
+    cursor: int = 0
+    has: tuple[int, int] = (0, 0)
+    posted: int = 0
+
+
 class Delivery:
     """What one run has written, on its way.
 
@@ -48,37 +68,39 @@ class Delivery:
         log: Keeps the output.
         owner: The stream that gets it.
         detached: Whether the program goes on at full speed however slow the owner is.
-        acks: Whether the owner tells what has come, so that the log can keep what has not.
+        acks: Whether the owner reports what has come, so that the log can keep what has not.
     """
 
     def __init__(self, run: str, log: OutputLog, owner: Owner, *, detached: bool, acks: bool = False) -> None:
         self.log = log
-        self.owner: Owner | None = owner
         self.end: dict[str, Any] | None = None
         """The fields of the run's `end`, once it has ended."""
         self.dropped = 0
-        """Frames beside the output that were dropped."""
+        """Frames other than output that were dropped."""
         self.watchers: set[Watcher] = set()
         """Called whenever there is more output, and at the end."""
         self.hold: Watcher = _nothing
         """Called when the program has to wait from now on."""
         self._run = run
         self._detached = detached
-        self._cursor = 0
-        self._acked = 0 if acks else None
-        self._wanted = (0, 0)
+        self._to = _Subscriber(owner, 0 if acks else None)
         self._waiting: deque[tuple[dict[str, Any], bytes]] = deque()
+        """A detached run keeps it for whoever follows it next."""
         self._waiting_bytes = 0
-        self._sent = 0  # of what waits, which a detached run keeps for whoever follows it next
+
+    @property
+    def owner(self) -> Owner | None:
+        """The stream that gets it."""
+        return self._to.owner
 
     @property
     def held(self) -> bool:
         """Whether the program has to wait: for a slow owner, or for one to come in a lost one's place."""
         if self._detached:
             return False
-        if self._acked is not None and self.log.cost_from(self._acked) >= WINDOW:
+        if self._to.acked is not None and self.log.cost_from(self._to.acked) >= WINDOW:
             return True
-        behind = self.log.end - self._cursor
+        behind = self.log.end - self._to.cursor
         if self.owner is None:
             return behind + self._waiting_bytes >= UNOWNED
         return behind > 0 or not self.owner.can_send
@@ -92,11 +114,11 @@ class Delivery:
         """Take output of the program."""
         owner, log = self.owner, self.log
         # To an owner that the program waits for it goes at once: what is read while it is slow is not much.
-        if owner is not None and self._cursor == log.end and (not self._detached or owner.can_send):
+        if owner is not None and self._to.cursor == log.end and (not self._detached or owner.can_send):
             log.append(STREAMS.index(stream), data)
-            self._cursor = log.end
+            self._to.cursor = log.end
             owner.send({"t": "out", "run": self._run, "stream": stream, "offset": offset}, data)
-            if self._acked is not None and self.held:
+            if self._to.acked is not None and self.held:
                 self.hold()
         else:
             log.append(STREAMS.index(stream), data)
@@ -133,11 +155,8 @@ class Delivery:
             Refusal: invalid_argument: so much was never written.
         """
         self._check(stdout, stderr)
-        self.owner = owner
-        self._acked = stdout + stderr if acks else None
-        self._sent = 0
-        self._wanted = (stdout, stderr)
-        self._cursor = self.log.seek(stdout, stderr)
+        acked = stdout + stderr if acks else None
+        self._to = _Subscriber(owner, acked, self.log.seek(stdout, stderr), (stdout, stderr))
         self.pump()
 
     def acknowledge(self, stdout: int, stderr: int) -> None:
@@ -147,8 +166,8 @@ class Delivery:
             Refusal: invalid_argument: so much was never written.
         """
         self._check(stdout, stderr)
-        if self._acked is not None:
-            self._acked = max(self._acked, stdout + stderr)
+        if self._to.acked is not None:
+            self._to.acked = max(self._to.acked, stdout + stderr)
 
     def _check(self, stdout: int, stderr: int) -> None:
         counts = self.log.counts
@@ -157,36 +176,36 @@ class Delivery:
 
     def leave(self) -> None:
         """Be without an owner."""
-        self.owner = None
+        self._to.owner = None
 
     def pump(self) -> None:
         """Send what the owner has not got yet, as long as it takes it."""
         owner = self.owner
         if owner is None:
             return
-        while self._cursor < self.log.end and owner.can_send:
+        while self._to.cursor < self.log.end and owner.can_send:
             self._send_next(owner)
-        while self._sent < len(self._waiting) and owner.can_send:
-            owner.send(*self._waiting[self._sent])
+        while self._to.posted < len(self._waiting) and owner.can_send:
+            owner.send(*self._waiting[self._to.posted])
             if self._detached:
-                self._sent += 1
+                self._to.posted += 1
             else:
                 self._waiting_bytes -= len(self._waiting.popleft()[1])
-        if self.end is not None and self._cursor == self.log.end and self._sent == len(self._waiting):
-            self.owner = None
+        if self.end is not None and self._to.cursor == self.log.end and self._to.posted == len(self._waiting):
+            self._to.owner = None
             owner.send({"t": "end", **self.end})
 
     def clear(self) -> None:
         """Forget all but how the run ended."""
         self.log.clear()
         self._waiting.clear()
-        self._waiting_bytes = self._sent = 0
+        self._waiting_bytes = self._to.posted = 0
 
     def _send_next(self, owner: Owner) -> None:
-        reading = self.log.read(self._cursor, OUT_PIECE, _PIECES)
-        self._cursor = reading.cursor
+        reading = self.log.read(self._to.cursor, OUT_PIECE, _PIECES)
+        self._to.cursor = reading.cursor
         for stream, offset, data in reading.pieces:
-            skip = max(0, self._wanted[stream] - offset)
+            skip = max(0, self._to.has[stream] - offset)
             if skip < len(data):
                 header = {"t": "out", "run": self._run, "stream": STREAMS[stream], "offset": offset + skip}
                 owner.send(header, data[skip:])

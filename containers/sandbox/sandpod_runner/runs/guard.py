@@ -7,16 +7,20 @@ comes from `limits`; here it is decided who ends.
 import asyncio
 import signal
 from collections.abc import Callable, Collection
-from typing import Final
+from functools import partial
+from typing import Final, TypeAlias
 
+from sandpod_runner.files.disk import DiskWatch
 from sandpod_runner.ipc import process_tree
-from sandpod_runner.limits.disk import DiskWatch
 from sandpod_runner.limits.memory import Watch
-from sandpod_runner.runs.context import Contexts
+from sandpod_runner.limits.threads import in_thread
+from sandpod_runner.runs.context import Context, Contexts
 from sandpod_runner.runs.outcome import Stop, out_of_memory
 from sandpod_runner.runs.run import Run
 
 _MIB: Final = 1024 * 1024
+
+Writer: TypeAlias = Run | Context
 
 
 class Guard:
@@ -44,7 +48,7 @@ class Guard:
         self._next: asyncio.TimerHandle | None = None
         self._disk_task: asyncio.Task[None] | None = None
         self._used = 0
-        self._written: dict[Run, int] = {}
+        self._written: dict[Writer, int] = {}
 
     def begin(self) -> None:
         """Look from now on: a run is about to begin."""
@@ -79,42 +83,51 @@ class Guard:
             states = [context.state for context in self._contexts.pids()]
             max(sizes, key=lambda run: sizes[run]).stop(out_of_memory(limit, states))
             return
-        table = process_tree.parents()
-        idle = self._contexts.pids()
+        idle = {context: process_tree.resident(pids) for context, pids in self._idle_trees().items()}
         if idle:
             # Nothing runs: what has grown is a thread, or something else that a cell left behind.
-            largest = max(idle, key=lambda context: process_tree.resident(process_tree.trees([idle[context]], table)))
+            largest = max(idle, key=lambda context: idle[context])
             largest.lose(f"The context was ended, for it used up the sandbox's {limit // _MIB} MiB while it was idle")
 
     async def _look_at_disk(self, disk: DiskWatch) -> None:
         while True:
-            trees = self._trees()
+            trees = dict[Writer, set[int]]([*self._trees().items(), *self._idle_trees().items()])
             begin = self._loop.time()
-            used = await asyncio.to_thread(disk.used, set().union(*trees.values()))
+            used = await in_thread(partial(disk.used, set().union(*trees.values())))
             written = {run: process_tree.written(pids) for run, pids in trees.items()}
             if used > disk.limit:
                 self._end_writer(written, used - self._used, disk.limit)
             self._used, self._written = used, written
             await asyncio.sleep(disk.pause(used, self._loop.time() - begin))
-            if not self._runs():
+            if not self._runs() and not self._contexts.pids():
                 self._disk_task = None
                 return
 
-    def _end_writer(self, written: dict[Run, int], growth: int, limit: int) -> None:
-        """End the run that has written most since the last look, if the workspace has grown by it.
+    def _end_writer(self, written: dict[Writer, int], growth: int, limit: int) -> None:
+        """End the run or idle context that has written most since the last look, if the workspace has grown by it.
 
         What deletes files writes too, be it a little, and must be able to: so nothing ends while the workspace shrinks,
         nor for what another run wrote that has ended since.
         """
         before = self._written
-        grown = {run: written[run] - before[run] for run in written if run in before and run.stopped is None}
+        grown = {each: written[each] - before[each] for each in written if each in before and not each.stopped}
         least = 1 if before.keys() <= written.keys() else max(1, growth // 2)
-        largest = max(grown, key=lambda run: grown[run], default=None)
-        if growth > 0 and largest is not None and grown[largest] >= least:
+        largest = max(grown, key=lambda each: grown[each], default=None)
+        if growth <= 0 or largest is None or grown[largest] < least:
+            return
+        if isinstance(largest, Run):
             text = f"It wrote more than the workspace's {limit // _MIB} MiB: delete files that are not needed any more."
             largest.stop(Stop("error", text, gentle=False))
+        else:
+            largest.lose(f"The context was ended, for it filled the workspace's {limit // _MIB} MiB while it was idle")
 
     def _trees(self) -> dict[Run, set[int]]:
         """Return the processes of each live run."""
         table = process_tree.parents()
         return {run: process_tree.trees([run.pid], table) for run in self._runs() if run.pid}
+
+    def _idle_trees(self) -> dict[Context, set[int]]:
+        """Return the processes of each context that runs no cell: its threads may go on."""
+        busy, table = {run.pid for run in self._runs()}, process_tree.parents()
+        idle = {context: pid for context, pid in self._contexts.pids().items() if pid not in busy}
+        return {context: process_tree.trees([pid], table) for context, pid in idle.items()}

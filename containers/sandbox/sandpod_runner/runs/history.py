@@ -119,7 +119,7 @@ class MemoryOfRuns:
         return min(waits, default=None)
 
     def drop_output(self) -> bool:
-        """Drop the oldest output, and tell whether there was any."""
+        """Drop the oldest output, and return whether there was any."""
         for record in (*self._short.values(), *self._long.values()):
             if record.size:
                 self._empty(record)

@@ -50,8 +50,17 @@ def out_of_memory(limit: int | None, contexts: Iterable[str] = ()) -> Stop:
     return Stop("out_of_memory", detail, gentle=False)
 
 
+def killed_for_memory(limit: int) -> str:
+    """Return what is said of a run that went on when the kernel killed a process in the sandbox.
+
+    Args:
+        limit: The sandbox's memory, bytes.
+    """
+    return f"While it ran, the kernel killed a process: the sandbox's {limit // _MIB} MiB of memory had run out."
+
+
 def ran_out(language: str, how: Exit, last_words: bytes) -> bool:
-    """Tell whether a language's own runtime gave up for want of memory.
+    """Return whether a language's own runtime gave up for want of memory.
 
     Args:
         language: The program's language.
@@ -67,7 +76,7 @@ def ran_out(language: str, how: Exit, last_words: bytes) -> bool:
 
 
 def killed(how: Exit) -> bool:
-    """Tell whether the program, or the last one that a shell ran, was killed outright."""
+    """Return whether the program, or the last one that a shell ran, was killed outright."""
     if how.status is None:
         return False
     if os.WIFSIGNALED(how.status):

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from sandpod_runner.files.workspace import Workspace
@@ -12,12 +13,13 @@ from sandpod_runner.output.spill_file import SpillFile, SpillFolder
 from sandpod_runner.protocol.errors import Refusal, refusal_of
 from sandpod_runner.protocol.fields import flag, run_name, whole
 from sandpod_runner.protocol.messages import KEPT_OUTPUT, MAX_RUNS, ORPHAN_GRACE
-from sandpod_runner.runs.cell import CellRun
+from sandpod_runner.runs.cell import ContextCell
 from sandpod_runner.runs.delivery import Delivery, Owner
 from sandpod_runner.runs.guard import Guard
 from sandpod_runner.runs.history import MemoryOfRuns, Record
 from sandpod_runner.runs.outcome import Stop
-from sandpod_runner.runs.request import RunRequest, fingerprint, parse_run
+from sandpod_runner.runs.process import FreshProcess
+from sandpod_runner.runs.request import NO_LIMITS, RunLimits, RunRequest, fingerprint, parse_run
 from sandpod_runner.runs.run import Run, Toolbox
 
 logger = logging.getLogger(__name__)
@@ -25,37 +27,62 @@ logger = logging.getLogger(__name__)
 SHORT_LOG: Final = KEPT_OUTPUT
 """Bytes of output that are kept in memory for a stream that comes in the place of a lost one."""
 LONG_LOG: Final = 1024 * 1024
-"""The same of runs that are remembered long, which have a file beside it."""
+"""The same of runs that are remembered long, which have a file in addition."""
 _CANCELLED: Final = Stop("cancelled", "It was cancelled.")
 _ORPHANED: Final = Stop("cancelled", "The stream that it belonged to has gone.")
 _RESTARTED: Final = Stop("cancelled", "Its context was restarted.", gentle=False)
 _CLOSING: Final = Stop("sandbox_lost", "The sandbox was stopped while the program ran, and the program with it.")
 
 
+@dataclass(slots=True, eq=False)
+class _Live:
+    """A live run. `orphan` ends it, where it has lost its stream, unless another one comes in time."""
+
+    run: Run
+    record: Record
+    orphan: asyncio.TimerHandle | None = None
+
+    def adopt(self) -> None:
+        if self.orphan is not None:
+            self.orphan.cancel()
+            self.orphan = None
+
+
 class Runs:
     """The live runs, by name, and what is remembered of ended ones."""
 
-    def __init__(self, toolbox: Toolbox, workspace: Workspace, *, orphan_grace: float = ORPHAN_GRACE) -> None:
+    def __init__(
+        self,
+        toolbox: Toolbox,
+        workspace: Workspace,
+        *,
+        limits: RunLimits = NO_LIMITS,
+        orphan_grace: float = ORPHAN_GRACE,
+    ) -> None:
         self._toolbox = toolbox
+        self._limits = limits
         self._workspace = workspace
         self._orphan_grace = orphan_grace
         self._loop = asyncio.get_running_loop()
-        self._runs: dict[str, Run] = {}
-        self._records: dict[str, Record] = {}
+        self._live: dict[str, _Live] = {}
         self._memory = MemoryOfRuns()
         self._forgetting: asyncio.TimerHandle | None = None
         self._replays: set[Delivery] = set()
-        self._orphans: dict[str, asyncio.TimerHandle] = {}
         self._spills = SpillFolder(workspace.root)
         self._spills.clear()
         self._spills.make_room = self._memory.drop_output
         self._tasks: set[asyncio.Task[None]] = set()
-        self._guard = Guard(toolbox.memory, toolbox.disk, toolbox.contexts, self._runs.values)
+        self._guard = Guard(
+            toolbox.memory, toolbox.disk, toolbox.contexts, lambda: [live.run for live in self._live.values()]
+        )
 
     @property
     def names(self) -> list[str]:
         """The names of the live runs."""
-        return list(self._runs)
+        return list(self._live)
+
+    def _live_runs(self) -> list[Run]:
+        return [live.run for live in self._live.values()]
 
     def start(self, header: dict[str, Any], code: bytes, owner: Owner) -> None:
         """Start a run; what becomes of it is sent to its owner. A name or key that was used before starts nothing.
@@ -63,31 +90,28 @@ class Runs:
         Raises:
             Refusal: It can't be, and nothing was started.
         """
-        request = parse_run(header, code, self._toolbox.languages.versions)
+        request = parse_run(header, code, self._toolbox.languages.versions).within(self._limits)
         known = self._memory.known(request)
         if known is not None:
             owner.send({"t": "known", "run": request.run, "as": known})
             return
-        if len(self._runs) + len(self._replays) >= MAX_RUNS:
-            raise Refusal("session_busy", f"The sandbox runs {MAX_RUNS} programs already, which is the most.")
+        if len(self._live) + len(self._replays) >= MAX_RUNS:
+            raise Refusal("session_busy", f"The sandbox already runs {MAX_RUNS} programs, which is the maximum.")
         try:
             cwd = self._workspace.folder_path(request.cwd)
         except OSError as error:
             raise refusal_of(error) from error
         context = None if request.context is None else self._toolbox.contexts.place(request.context, request.language)
         record = self._record(request, owner)
-        if context is None:
-            run = Run(request, cwd, record.delivery, self._toolbox)
-        else:
-            run = CellRun(request, cwd, record.delivery, self._toolbox, context)
         self._guard.begin()
-        self._runs[request.run] = run
-        self._records[request.run] = record
+        run = Run(request, record.delivery, self._toolbox)
+        run.way = FreshProcess(run, cwd) if context is None else ContextCell(run, cwd, context)
+        self._live[request.run] = live = _Live(run, record)
         self._memory.begin(record)
         owner.send({"t": "started", "run": request.run})
         if request.detached:
             record.delivery.leave()  # nobody waits for it: its output would only fill the stream
-        task = self._loop.create_task(self._see_through(run))
+        task = self._loop.create_task(self._see_through(live))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -97,10 +121,10 @@ class Runs:
         Raises:
             Refusal: not_found.
         """
-        run = self._runs.get(name)
-        if run is None:
+        live = self._live.get(name)
+        if live is None:
             raise Refusal("not_found", "There is no live run of that name.")
-        return run
+        return live.run
 
     def cancel(self, name: str) -> None:
         """End a run.
@@ -117,9 +141,9 @@ class Runs:
             Refusal: not_found.
         """
         context = self._toolbox.contexts.find(name)
-        for run in self._runs.values():
-            if isinstance(run, CellRun) and run.runs_in(context):
-                run.stop(_RESTARTED)
+        for live in self._live.values():
+            if isinstance(live.run.way, ContextCell) and live.run.way.runs_in(context):
+                live.run.stop(_RESTARTED)
         task = self._loop.create_task(context.end())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -139,11 +163,10 @@ class Runs:
         delivery = self.delivery(name)
         stdout, stderr = whole(header, "stdout"), whole(header, "stderr")
         delivery.follow(owner, stdout, stderr, acks=flag(header, "acks"))
-        run = self._runs.get(name)
-        if run is not None:
-            if name in self._orphans:
-                self._orphans.pop(name).cancel()
-            run.flow()
+        live = self._live.get(name)
+        if live is not None:
+            live.adopt()
+            live.run.streams.flow()
         elif delivery.owner is not None:
             self._replays.add(delivery)
 
@@ -154,10 +177,10 @@ class Runs:
             Refusal: The offsets make no sense.
         """
         name = run_name(header)
-        record = self._records.get(name)
-        if record is not None and record.delivery.owner is owner:
-            record.delivery.acknowledge(whole(header, "stdout"), whole(header, "stderr"))
-            self._runs[name].flow()
+        live = self._live.get(name)
+        if live is not None and live.run.delivery.owner is owner:
+            live.run.delivery.acknowledge(whole(header, "stdout"), whole(header, "stderr"))
+            live.run.streams.flow()
 
     def delivery(self, name: str) -> Delivery:
         """Return the output of a run, live or remembered.
@@ -165,21 +188,22 @@ class Runs:
         Raises:
             Refusal: not_found.
         """
-        record = self._records.get(name) or self._memory.find(name)
+        live = self._live.get(name)
+        record = self._memory.find(name) if live is None else live.record
         if record is None:
             raise Refusal("not_found", "There is no run of that name, or it was forgotten.")
         return record.delivery
 
     def describe(self) -> list[dict[str, Any]]:
         """Return a row for each run, live or remembered, oldest first."""
-        rows = [record.describe() for record in (*self._memory.ended, *self._records.values())]
+        rows = [record.describe() for record in (*self._memory.ended, *(live.record for live in self._live.values()))]
         return sorted(rows, key=lambda row: float(row["started"]))
 
     def flow(self, owner: Owner) -> None:
         """Let the output of a stream's runs come, or leave it with the programs, as the stream can take it."""
-        for run in self._runs.values():
-            if run.delivery.owner is owner:
-                run.flow()
+        for live in self._live.values():
+            if live.run.delivery.owner is owner:
+                live.run.streams.flow()
         for delivery in [delivery for delivery in self._replays if delivery.owner is owner]:
             delivery.pump()
             if delivery.owner is None:
@@ -187,28 +211,31 @@ class Runs:
 
     def orphan(self, owner: Owner) -> None:
         """Note that a stream has gone: its runs wait for another one, and end soon, but for the detached ones."""
-        for name, run in self._runs.items():
+        for live in self._live.values():
+            run = live.run
             if run.delivery.owner is owner:
                 run.delivery.leave()
-                run.flow()
+                run.streams.flow()
                 if not run.request.detached:
-                    self._orphans[name] = self._loop.call_later(self._orphan_grace, run.stop, _ORPHANED)
+                    live.orphan = self._loop.call_later(self._orphan_grace, run.stop, _ORPHANED)
         self._replays = {delivery for delivery in self._replays if delivery.owner is not owner}
 
     async def close(self) -> None:
         """End all runs and wait until they have."""
-        for run in self._runs.values():
-            run.stop(_CLOSING)
+        for live in self._live.values():
+            live.run.stop(_CLOSING)
         if self._tasks:
             await asyncio.wait(self._tasks)
         self._spills.clear()
 
-    async def _see_through(self, run: Run) -> None:
+    async def _see_through(self, live: _Live) -> None:
+        run = live.run
         try:
             await run.live()
         finally:
             # Before the owner can ask for another run of that name: nothing is awaited between `end` and this.
-            self._remember(run)
+            self._remember(live)
+            del run.way, run.streams  # which know the run: its code would stay in memory until they are found
 
     def _record(self, request: RunRequest, owner: Owner) -> Record:
         long = request.detached or request.key is not None
@@ -224,13 +251,10 @@ class Runs:
         delivery = Delivery(request.run, log, owner, detached=request.detached, acks=request.acks)
         return Record(fields, delivery, key=request.key, digest=digest)
 
-    def _remember(self, run: Run) -> None:
-        name = run.request.run
-        del self._runs[name]
-        record = self._records.pop(name)
-        orphan = self._orphans.pop(name, None)
-        if orphan is not None:
-            orphan.cancel()
+    def _remember(self, live: _Live) -> None:
+        record = live.record
+        del self._live[live.run.request.run]
+        live.adopt()
         self._memory.end(record, self._loop.time())
         if record.delivery.owner is not None:
             self._replays.add(record.delivery)

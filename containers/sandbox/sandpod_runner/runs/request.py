@@ -1,8 +1,9 @@
 """Checks what a `run` frame asks for. Pure. What comes is not trusted to be what it should."""
 
 import json
+import sys
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from sandpod_runner.protocol.errors import Refusal
@@ -17,6 +18,22 @@ MAX_KEY: Final = 128
 """Longest idempotency key or name of a context, bytes."""
 CONTEXT_LANGUAGES: Final = ("python", "javascript")
 _TEXTS: Final = f"texts without NUL, each below {MAX_TEXT} bytes"
+
+
+@dataclass(frozen=True, slots=True)
+class RunLimits:
+    """What a run may take at most, whatever it asks for.
+
+    Attributes:
+        timeout: Seconds.
+        output: Bytes.
+    """
+
+    timeout: float = MAX_TIMEOUT
+    output: int = sys.maxsize
+
+
+NO_LIMITS: Final = RunLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +53,11 @@ class RunRequest:
     acks: bool
     key: str | None
     context: str | None
+
+    def within(self, limits: RunLimits) -> "RunRequest":
+        """Return the request as far as the limits allow it."""
+        timeout, output = min(self.timeout, limits.timeout), min(self.output_limit, limits.output)
+        return replace(self, timeout=timeout, output_limit=output)
 
 
 def parse_run(header: dict[str, Any], code: bytes, languages: Collection[str]) -> RunRequest:

@@ -39,13 +39,14 @@ def attach() -> int:
 
 
 def ready() -> int:
-    """Tell whether the runner answers: 0 if it does.
+    """Return whether the runner answers: 0 if it does.
 
     It waits for one that is starting: the next probe comes a second later, the answer as soon as there is one.
     """
     try:
+        deadline = time.monotonic() + READY_WAIT
         stream = _connect(READY_WAIT)
-        stream.settimeout(_ANSWER_WAIT)
+        stream.settimeout(max(_ANSWER_WAIT, deadline - time.monotonic()))  # on a busy machine an answer takes a while
         stream.sendall(messages.READY)
         return 0 if stream.recv(len(messages.READY)) == messages.READY else 1
     except OSError:

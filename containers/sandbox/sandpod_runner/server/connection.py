@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from sandpod_runner.files.artifacts import MAX_KNOWN
@@ -46,16 +47,15 @@ class Connection(asyncio.Protocol):
 
     Args:
         service: What all streams share.
-        closed: Called with the stream when it has gone.
     """
 
-    def __init__(self, service: Service, closed: Callable[["Connection"], None]) -> None:
+    def __init__(self, service: Service) -> None:
         self._service = service
-        self._closed = closed
         self._decoder = Decoder()
         self._files = FileServer(service.storage, self._answer, self._hold)
         self._tails = Tails(self.send)
         self._transport: asyncio.Transport | None = None
+        self._handlers = self._table()
         self._greeted = False
         self._flowing = True
 
@@ -107,7 +107,6 @@ class Connection(asyncio.Protocol):
         self._files.close()
         self._tails.close()
         self._service.runs.orphan(self)
-        self._closed(self)
 
     def send(self, header: dict[str, Any], payload: bytes = b"") -> None:
         """Send a frame, unless the stream has gone."""
@@ -138,53 +137,39 @@ class Connection(asyncio.Protocol):
         if not self._greeted:
             self._greet(frame)
             return
-        match frame.kind:
-            case "run" | "stdin" | "cancel" | "follow" | "ack":
-                self._about_run(frame)
-            case "file":
-                self._files.submit(frame)
-            case "ping" | "tail" | "list" | "artifacts" | "restart":
-                self._ask(frame)
-            case "hello":
-                raise Refusal("invalid_argument", "That stream has been greeted already.")
-            case _:
-                raise Refusal("invalid_argument", "There is no such kind of frame.")
+        handler = self._handlers.get(frame.kind)
+        if handler is None:
+            raise Refusal("invalid_argument", "Unknown kind of frame.")
+        if frame.kind in _REQUESTS:
+            request_id(frame.header)  # what can't be answered is not done
+        handler(frame)
 
-    def _about_run(self, frame: Frame) -> None:
-        runs, header = self._service.runs, frame.header
-        match frame.kind:
-            case "run":
-                runs.start(header, frame.payload, self)
-            case "stdin":
-                self._feed(header, frame.payload)
-            case "cancel":
-                runs.cancel(run_name(header))
-            case "ack":
-                runs.acknowledge(header, self)
-            case _:
-                runs.follow(header, self)
+    def _table(self) -> dict[str, Callable[[Frame], None]]:
+        """Return what handles each kind of frame."""
+        runs = self._service.runs
+        return {
+            "run": lambda frame: runs.start(frame.header, frame.payload, self),
+            "stdin": self._feed,
+            "cancel": lambda frame: runs.cancel(run_name(frame.header)),
+            "follow": lambda frame: runs.follow(frame.header, self),
+            "ack": lambda frame: runs.acknowledge(frame.header, self),
+            "file": self._files.submit,
+            "ping": lambda frame: self._reply(frame, {"runs": runs.names}, kind="pong"),
+            "tail": lambda frame: self._tails.ask(frame.header, runs.delivery(run_name(frame.header))),
+            "list": lambda frame: self._reply(frame, {"runs": runs.describe(), "contexts": runs.contexts()}),
+            "artifacts": self._list_artifacts,
+            "restart": lambda frame: runs.restart(frame.header.get("context"), partial(self._reply, frame, {})),
+        }
 
-    def _ask(self, frame: Frame) -> None:
-        runs, header = self._service.runs, frame.header
-        number = request_id(header)
-        match frame.kind:
-            case "ping":
-                self.send({"t": "pong", "id": number, "runs": runs.names})
-            case "tail":
-                self._tails.ask(header, runs.delivery(run_name(header)))
-            case "restart":
-                runs.restart(header.get("context"), lambda: self.send({"t": "reply", "id": number}))
-            case "artifacts":
-                self._list_artifacts(number, header.get("since"))
-            case _:
-                self.send({"t": "reply", "id": number, "runs": runs.describe(), "contexts": runs.contexts()})
+    def _reply(self, frame: Frame, fields: dict[str, Any], kind: str = "reply") -> None:
+        self.send({"t": kind, "id": request_id(frame.header), **fields})
 
-    def _list_artifacts(self, number: int, since: Any) -> None:
+    def _list_artifacts(self, frame: Frame) -> None:
         listing = Listing(MAX_KNOWN, [])
-        for entry in self._service.storage.artifacts.list(since):
+        for entry in self._service.storage.artifacts.list(frame.header.get("since")):
             if not listing.add(entry):
                 break
-        self.send({"t": "reply", "id": number, "entries": listing.entries, "truncated": listing.truncated})
+        self._reply(frame, {"entries": listing.entries, "truncated": listing.truncated})
 
     def _greet(self, frame: Frame) -> None:
         if frame.kind != "hello" or frame.header.get("version") != messages.VERSION:
@@ -194,7 +179,8 @@ class Connection(asyncio.Protocol):
             return
         self._greeted = True
 
-    def _feed(self, header: dict[str, Any], data: bytes) -> None:
+    def _feed(self, frame: Frame) -> None:
+        header = frame.header
         eof = flag(header, "eof")
         try:
             run = self._service.runs.find(run_name(header))
@@ -202,7 +188,7 @@ class Connection(asyncio.Protocol):
             if refusal.code == "not_found":
                 return  # it ended while its input was on the way
             raise
-        run.feed(data, whole(header, "offset") if "offset" in header else None, last=eof)
+        run.streams.feed(frame.payload, whole(header, "offset") if "offset" in header else None, last=eof)
 
     def _refuse(self, frame: Frame, refusal: Refusal) -> None:
         about = "id" if frame.kind in _REQUESTS else "run"

@@ -56,7 +56,7 @@ class Tails:
         if tail.cursor < delivery.log.end or delivery.end is not None or not tail.wait:
             self._answer(tail, delivery)
         elif len(self._waiting) >= MAX_WAITING:
-            raise Refusal("session_busy", f"{MAX_WAITING} requests wait already, which is the most.")
+            raise Refusal("session_busy", f"{MAX_WAITING} requests already wait, which is the maximum.")
         else:
             self._wait(tail, delivery)
 

@@ -39,8 +39,8 @@ class _Loader(SourceFileLoader):
     """Keeps compiled code, which programs are otherwise told not to: a large package takes seconds to compile."""
 
     def get_code(self, fullname: str) -> CodeType | None:
-        told, sys.dont_write_bytecode = sys.dont_write_bytecode, False
+        before, sys.dont_write_bytecode = sys.dont_write_bytecode, False
         try:
             return super().get_code(fullname)
         finally:
-            sys.dont_write_bytecode = told
+            sys.dont_write_bytecode = before

@@ -69,13 +69,13 @@ def _run(fds: list[int]) -> int:
     _confine(job)
     if job.context:
         return _serve(job, channel)
-    told = display_channel.Channel(channel)
-    display_channel.use(told)
+    shown = display_channel.Channel(channel)
+    display_channel.use(shown)
     before = _processor_seconds()
     status = program.run(job)
     if status >= 0 and _is_alone():
         # Taking a process apart takes longer than many a program does, and nothing of interest comes of it.
-        told.done(status, _processor_seconds() - before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+        shown.done(status, _processor_seconds() - before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
     return status
 
 
@@ -95,7 +95,7 @@ def _processor_seconds() -> float:
 
 
 def _is_alone() -> bool:
-    """Tell whether nothing of the program goes on but this thread: no other one and, as orphans come here, no child."""
+    """Return whether only this thread of the program goes on: no other one and, as orphans come here, no child."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
@@ -143,7 +143,7 @@ def _confine(job: Job) -> None:
 
 def _replace(job: Job) -> NoReturn:
     # Python ignores this one for itself. It ignores SIGXFSZ too, and that stays: a program that writes a file over the
-    # limit is told "File too large" and is not killed without a word.
+    # limit gets "File too large" and is not killed without a word.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     command = job.command
     try:

@@ -5,8 +5,8 @@ What is answered is decided in the runner.
 
 from __future__ import annotations
 
-import contextlib
 import platform
+import sys
 from typing import Final
 
 from sandpod_runner.ipc import bpf, syscalls
@@ -27,9 +27,11 @@ def watch_connects() -> int | None:
         return None
     if tuple(map(int, release)) < _FIRST_KERNEL:
         return None
-    with contextlib.suppress(OSError):
+    try:
         return syscalls.watch_calls(assemble(machine))
-    return None
+    except OSError as error:
+        sys.stderr.write(f"connections are refused by policies alone: this kernel has no listener for them: {error}\n")
+        return None
 
 
 def assemble(machine: str) -> bytes:

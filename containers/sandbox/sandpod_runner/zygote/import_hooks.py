@@ -7,7 +7,6 @@ itself.
 from __future__ import annotations
 
 import builtins
-import contextlib
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -57,9 +56,11 @@ def display(*values: Any, **options: Any) -> None:
 def _followed(execute: Callable[[ModuleType], None], adopter: tuple[str, str]) -> Callable[[ModuleType], None]:
     def exec_module(module: ModuleType) -> None:
         execute(module)
-        # A version with other insides is used as it is.
-        with contextlib.suppress(Exception):
-            name, function = adopter
+        name, function = adopter
+        try:
             getattr(import_module(f"sandpod_runner.python.{name}"), function)(module)  # only for programs that draw
+        except Exception as error:  # noqa: BLE001 - a version with other insides is used as it is
+            library = module.__name__.partition(".")[0]
+            sys.stderr.write(f"What {library} shows can't be passed on: {type(error).__name__}: {error}\n")
 
     return exec_module

@@ -9,6 +9,7 @@ import errno
 import os
 import platform
 import resource
+import sys
 from collections.abc import Iterable
 from typing import Final
 
@@ -39,8 +40,10 @@ def install(pids: Iterable[int]) -> None:
     """
     machine = platform.machine()
     if machine in bpf.AUDIT_ARCH:
-        with contextlib.suppress(OSError):
+        try:
             syscalls.filter_calls(assemble(machine, tuple(pids)))
+        except OSError as error:
+            sys.stderr.write(f"programs may change the runner's limits: this kernel refuses the filter: {error}\n")
 
 
 def assemble(machine: str, pids: tuple[int, ...]) -> bytes:
@@ -71,7 +74,7 @@ def _body(name: str, place: int, pids: tuple[int, ...]) -> list[bytes]:
 
 
 def is_changed(pid: int) -> bool:
-    """Tell whether limits, priority or processors of a process forked from this one are not what they were."""
+    """Return whether limits, priority or processors of a process forked from this one are not what they were."""
     with contextlib.suppress(OSError):
         return _state(pid) != _state(0)
     return True

@@ -20,6 +20,7 @@ from typing import Final, NoReturn
 
 from sandpod_runner.ipc import syscalls
 from sandpod_runner.ipc.jobs import MAX_FDS, REQUEST, Kind, Message
+from sandpod_runner.python import own_user
 from sandpod_runner.zygote import added_packages, child, connect_filter, import_hooks, self_protection
 
 _REFILL_MS: Final = 20
@@ -32,7 +33,7 @@ def main(fd: int, closed: bool, modules: list[str]) -> NoReturn:  # noqa: FBT001
     Args:
         fd: This end of the socket.
         closed: Whether programs have no network, so that the runner answers for it.
-        modules: What to import; one that can't be is told on standard error and left out.
+        modules: What to import; one that can't be is reported on standard error and left out.
     """
     syscalls.set_readable(False)
     syscalls.end_with_parent()
@@ -45,6 +46,7 @@ def main(fd: int, closed: bool, modules: list[str]) -> NoReturn:  # noqa: FBT001
     zygote = _Zygote(sock)
     import_hooks.install()
     added_packages.find_added_packages()
+    own_user.answer_for_own_user()
     _import(modules)
     zygote.serve()
     os._exit(0)

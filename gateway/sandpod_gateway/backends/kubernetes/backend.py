@@ -160,7 +160,7 @@ class KubernetesBackend:
                 raise translate(error, "a sandbox was deleted") from error
         except ClusterError as error:
             raise translate(error, "a sandbox was deleted") from error
-        self._store.note_deleted(name, time.monotonic())
+        self._store.deleted(name)
         self._touched.pop(name, None)
 
     async def touch(self, name: str) -> None:
@@ -218,7 +218,9 @@ class KubernetesBackend:
         claimer = Claimer(
             cluster, self._store, self._settings, streams=streams, background=self._background, touch=self.touch
         )
-        return _Parts(cluster, http, SandboxWatch(cluster, self._store), streams, claimer)
+        silence = self._settings.watch_silence
+        watch = SandboxWatch(cluster.client, cluster.namespace, self._store, silence=silence)
+        return _Parts(cluster, http, watch, streams, claimer)
 
     @property
     def _open(self) -> "_Parts":

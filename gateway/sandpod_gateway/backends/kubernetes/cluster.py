@@ -1,6 +1,6 @@
 """The gateway's view of the Kubernetes API: the objects of one namespace, and the address of an exec."""
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, Self
 
 from sandpod_api import names
@@ -18,10 +18,9 @@ _RESOURCES: Final = {resource.plural: resource for resource in (SANDBOXES, TEMPL
 class Cluster:
     """One namespace of one cluster. All methods raise `ClusterError`."""
 
-    def __init__(self, client: KubeClient, namespace: str, *, silence: float) -> None:
+    def __init__(self, client: KubeClient, namespace: str) -> None:
         self.client = client
         self.namespace = namespace
-        self._silence = silence
 
     @classmethod
     async def connect(cls, settings: KubernetesSettings) -> Self:
@@ -33,7 +32,7 @@ class Cluster:
         configuration = await load(settings.kubeconfig, settings.context)
         client = KubeClient(configuration, manager="sandpod-gateway", timeout=REQUEST_TIMEOUT)
         namespace = settings.namespace or client.namespace or "default"
-        return cls(client, namespace, silence=settings.watch_silence)
+        return cls(client, namespace)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -72,10 +71,6 @@ class Cluster:
     async def delete(self, plural: str, name: str) -> None:
         """Delete an object; what it owns goes after it."""
         await self.client.delete(_resource(plural), self.namespace, name)
-
-    def watch(self, plural: str, selector: str, resource_version: str) -> AsyncGenerator[dict[str, Any], None]:
-        """Return the changes after a resource version, bookmarks included, until the API server ends the watch."""
-        return self.client.watch(_resource(plural), self.namespace, selector, resource_version, silence=self._silence)
 
     async def allowed(self, verb: str, resource: str, *, group: str, subresource: str = "") -> bool:
         """Return whether the gateway's own account may do something in the namespace."""

@@ -1,12 +1,13 @@
 """Sandboxes on this machine, with no cluster and no Docker: bubblewrap, namespaces, a system-call filter, limits.
 
-Made by `factory.py`. What it promises is in `bwrap.py` and `seccomp.py`, and it refuses to start where it can't keep
+What it promises is in `bwrap.py` and `seccomp.py`, and it refuses to start where it can't keep
 that. What it can't promise: the kernel is shared with the machine; there is no share of CPU time, only a lower
 priority; memory is watched by the runner and bounded for each process, not by a control group.
 """
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import logging
 import os
@@ -23,7 +24,7 @@ from sandpod_gateway.backends.base import ByteStream
 from sandpod_gateway.backends.local import bwrap, seccomp
 from sandpod_gateway.backends.local import host as local_host
 from sandpod_gateway.backends.local import uids as local_uids
-from sandpod_gateway.backends.local.errors import bubblewrap_failed, no_isolation
+from sandpod_gateway.backends.local.errors import NO_LINUX, bubblewrap_failed, no_isolation
 from sandpod_gateway.backends.local.in_process import InProcessBackend, Terms
 from sandpod_gateway.backends.local.inside import probe as local_probe
 from sandpod_gateway.backends.local.ledger import Limits, sentence
@@ -81,6 +82,13 @@ class LocalCell:
         self._on_end()
 
 
+def _hold(folder: Path) -> int:
+    """Keep an environment from being removed by `sandpod setup` until the returned descriptor is closed."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    return descriptor
+
+
 def _killed_for_memory() -> int:
     """Return how many processes the kernel has killed for want of memory since the machine started."""
     with contextlib.suppress(OSError, StopIteration, ValueError):
@@ -98,6 +106,12 @@ class LocalLauncher:
         self._uids: range | None = None
         self._used: set[int] = set()
         self._pool = WarmPool(self._start, settings.warm)
+        self._held = contextlib.ExitStack()
+
+    @property
+    def image(self) -> str | None:
+        """The Python that sandboxes have, once the backend was started."""
+        return f"local, Python {self._host.version}" if self._host is not None else None
 
     async def start(self) -> None:
         """Look at the machine, prove that it can isolate, and start the sandboxes that wait.
@@ -112,6 +126,10 @@ class LocalLauncher:
             self._require_means(self._host)
             self._uids = local_uids.unused_uids(os.getuid(), await asyncio.to_thread(_UID_MAP.read_text, "ascii"))
             await self._prove(self._host)
+        if self._host.environment is not None:
+            self._held.callback(os.close, _hold(self._host.environment.folder))
+        elif self._settings.libraries and self._settings.python is None:
+            logger.warning("sandboxes have no libraries (numpy, matplotlib, ...); to install them: sandpod setup")
         if self._host.node is None:
             logger.warning("no Node.js of version 20 or later was found: sandboxes run no JavaScript")
         self._pool.open()
@@ -119,6 +137,7 @@ class LocalLauncher:
     async def close(self) -> None:
         """End the sandboxes that wait for a claim."""
         await self._pool.close()
+        self._held.close()
 
     async def launch(self, *, may_make: bool) -> LocalCell | None:
         """Return a sandbox whose runner answers, warm where there is one; else a new one, or None.
@@ -135,7 +154,7 @@ class LocalLauncher:
     @staticmethod
     def _require_means(host: local_host.Host) -> None:
         if platform.system() != "Linux":
-            raise no_isolation("Only Linux can isolate local sandboxes.")
+            raise no_isolation("Only Linux can isolate local sandboxes.", NO_LINUX)
         if not seccomp.supported(platform.machine()):
             raise no_isolation(f"There is no system-call filter for this machine ({platform.machine()}).")
         if host.bwrap is None:

@@ -1,7 +1,7 @@
 """The bubblewrap command line of a local sandbox: all that its programs can see, and nothing else.
 
-Called by `local_process.py`. It is pure: what the machine looks like comes from `local_host.py`, file descriptors from
-the caller. This is the file to read for what a local sandbox protects; hardening is not an option here.
+It is pure: what the machine looks like comes from `host.py`, file descriptors from the caller.
+This is the file to read for what a local sandbox protects; hardening is not an option here.
 """
 
 import json
@@ -52,12 +52,14 @@ class View:
         symlinks: Links made in the sandbox, as (target, path).
         path: The sandbox's PATH.
         node_path: The sandbox's NODE_PATH.
+        skeleton: A folder of files for the home of programs, as seen from inside; empty for none.
     """
 
     binds: tuple[Bind, ...]
     symlinks: tuple[tuple[str, str], ...] = ()
     path: str
     node_path: str = ""
+    skeleton: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,7 +93,7 @@ def command(
         executable,
         *_isolation(descriptors),
         *_file_system(view, settings, descriptors),
-        *_environment(environment(view.path, view.node_path, settings)),
+        *_environment(environment(view, settings)),
         "--chdir",
         WORKSPACE,
         "--",
@@ -145,18 +147,18 @@ def _overlap(path: str, other: str) -> bool:
     return f"{path}/".startswith(f"{other}/") or f"{other}/".startswith(f"{path}/")
 
 
-def environment(path: str, node_path: str, settings: LocalSettings) -> dict[str, str]:
+def environment(view: View, settings: LocalSettings) -> dict[str, str]:
     """Return the whole environment of the runner, which makes its programs' own: nothing of the gateway's is in it.
 
     Args:
-        path: The value of PATH.
-        node_path: The value of NODE_PATH: folders of packages that JavaScript finds from anywhere.
+        view: What of the host programs see.
         settings: Limits, which the runner sets for every run, and modules to import beforehand.
     """
     return {
-        "PATH": path,
+        "PATH": view.path,
         "LANG": "C.UTF-8",
-        **({"NODE_PATH": node_path} if node_path else {}),
+        **({"NODE_PATH": view.node_path} if view.node_path else {}),
+        **({"SANDPOD_SKELETON": view.skeleton} if view.skeleton else {}),
         "SANDPOD_MEMORY_LIMIT": str(settings.memory_bytes),
         "SANDPOD_PROCESSES": str(settings.processes),
         "SANDPOD_OPEN_FILES": str(settings.open_files),

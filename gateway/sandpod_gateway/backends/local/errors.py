@@ -1,6 +1,6 @@
 """Why local sandboxes can't be had on a machine, in one sentence each, and what to do about it.
 
-Called by `local.py` when its proof of isolation fails. It is pure.
+It is pure.
 """
 
 from typing import Final
@@ -12,6 +12,7 @@ _ELSEWHERE: Final = (
     "run the server from its container image in a cluster, or, for code that you trust as your own, with "
     "--unsafe-no-isolation."
 )
+NO_LINUX: Final = "On Windows run the server in WSL 2, on macOS in a Linux virtual machine or in Docker."
 
 # What bubblewrap says, and what is behind it.
 _CAUSES: Final = (

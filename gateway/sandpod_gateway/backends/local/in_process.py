@@ -10,15 +10,15 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final, Protocol
+from typing import Final
 from weakref import WeakValueDictionary
 
-from sandpod_api.conditions import Reason
 from sandpod_api.fields import MAX_LIFETIME
 from sandpod_api.names import NETWORK_NONE
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends import cold_start as cold_starts
 from sandpod_gateway.backends.base import ByteStream, ClaimRequest, SandboxRecord, TemplateInfo
+from sandpod_gateway.backends.local.cell import Cell, Launcher
 from sandpod_gateway.backends.local.ledger import Ledger, Limits, sentence
 from sandpod_gateway.errors import SandpodError
 
@@ -34,46 +34,6 @@ def utc_now() -> datetime:
 
 _SWEEP_SECONDS: Final = 60.0
 """Longest pause of the sweep: a laptop that slept must not wait for a time that has long passed."""
-
-
-class Cell(Protocol):
-    """One running sandbox."""
-
-    async def connect(self) -> ByteStream:
-        """Open a stream to its runner.
-
-        Raises:
-            OSError: It has ended.
-        """
-        ...
-
-    async def ending(self) -> tuple[Reason, str]:
-        """Return why it ended, once it has ended without having been told to."""
-        ...
-
-    async def end(self) -> None:
-        """End all that runs in it and wait until it is gone. May be called more than once."""
-        ...
-
-
-class Launcher(Protocol):
-    """What makes sandboxes. Its errors are `SandpodError`s."""
-
-    async def start(self) -> None:
-        """Open what it needs, and prove that sandboxes can be had."""
-        ...
-
-    async def close(self) -> None:
-        """End the sandboxes that wait for a claim."""
-        ...
-
-    async def launch(self, *, may_make: bool) -> Cell | None:
-        """Return a sandbox whose runner answers, warm or, if it may be made, new. A failure leaves nothing behind."""
-        ...
-
-    def waiting(self) -> int:
-        """Return how many sandboxes wait for a claim."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -147,7 +107,7 @@ class InProcessBackend:
 
     async def templates(self) -> tuple[TemplateInfo, ...]:
         """Return the one template."""
-        return (TemplateInfo(name=self._terms.template, languages=self._terms.languages),)
+        return (TemplateInfo(name=self._terms.template, languages=self._terms.languages, image=self._launcher.image),)
 
     async def claim(self, request: ClaimRequest) -> SandboxRecord:
         """Give the caller a sandbox that is Ready; see `base.Backend.claim`."""
@@ -241,7 +201,8 @@ class InProcessBackend:
             cell = await self._launcher.launch(may_make=may_make)
             if cell is None:
                 raise cold_starts.pool_exhausted(self._terms.template, request.network, chosen=self._terms.cold_start)
-            record = self._ledger.add(request, self._terms.template, lifetime, self._clock())
+            source = (self._terms.template, self._launcher.image)
+            record = self._ledger.add(request, source, lifetime, self._clock())
         self._cells[record.name] = cell
         self._watchers[record.name] = asyncio.create_task(self._watch(record.name, cell))
         self._changed.set()

@@ -90,12 +90,14 @@ class Ledger:
         finally:
             self._starting -= Counter([owner])
 
-    def add(self, request: ClaimRequest, template: str, lifetime: tuple[int, int], now: datetime) -> SandboxRecord:
+    def add(
+        self, request: ClaimRequest, source: tuple[str, str | None], lifetime: tuple[int, int], now: datetime
+    ) -> SandboxRecord:
         """Record a new Ready sandbox and give it a name that can't be guessed.
 
         Args:
             request: Whose it is.
-            template: What it is made from.
+            source: The template that it is made from, and what stands for an image.
             lifetime: Seconds to live, and to live without use.
             now: When it was claimed.
         """
@@ -104,7 +106,8 @@ class Ledger:
             name="sbx-" + "".join(secrets.choice(_ALPHABET) for _ in range(10)),
             owner=request.owner,
             session=request.session,
-            template=template,
+            template=source[0],
+            image=source[1],
             network=request.network,
             status="Ready",
             created=now,

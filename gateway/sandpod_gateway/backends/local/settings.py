@@ -4,6 +4,7 @@ Read once by the gateway's settings and passed to `LocalBackend`. It holds no de
 (no network, read-only system, no capabilities, the system-call filter) is in `bwrap.py` and `seccomp.py`.
 """
 
+from pathlib import Path
 from typing import Annotated, Final, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -24,7 +25,17 @@ class LocalSettings(BaseModel):
 
     python: Annotated[
         str | None,
-        Field(description="Python that sandboxes run, as a path; its packages are theirs. Default: the gateway's own."),
+        Field(
+            description="Python that sandboxes run, as a path; its packages are theirs. Default: the environment that "
+            "`sandpod setup` makes; without it, the Python that the gateway's own environment was made from."
+        ),
+    ] = None
+    libraries: Annotated[
+        bool, Field(description="Whether sandboxes have the libraries that `sandpod setup` installs.")
+    ] = True
+    requirements: Annotated[
+        Path | None,
+        Field(description="List of those libraries, with versions and hashes, for pip. Default: the sandbox image's."),
     ] = None
     node: Annotated[
         str | None,

@@ -1,6 +1,6 @@
 """Starts local sandboxes: isolated by bubblewrap, or, where that was asked for, as plain processes.
 
-Called by `local.py`. What an isolated one may see is decided in `bwrap.py` and `seccomp.py`; this is about descriptors
+What an isolated one may see is decided in `bwrap.py` and `seccomp.py`; this is about descriptors
 that it inherits and about leaving nothing behind when a start fails or is cancelled.
 """
 
@@ -200,7 +200,8 @@ async def start_plain(host: Host, settings: LocalSettings) -> LocalProcess:
         place.mkdir()
     chosen = [str(Path(program).parent) for program in (host.python, host.node) if program is not None]
     path = ":".join([*chosen, os.environ.get("PATH", os.defpath)])
-    variables = bwrap.environment(path, ":".join(bind.source for bind in host.modules), settings)
+    modules = ":".join(bind.source for bind in host.modules)
+    variables = bwrap.environment(replace(host.view, path=path, node_path=modules), settings)
     variables |= {"SANDPOD_WORKSPACE": str(workspace), "TMPDIR": str(folder / "tmp")}
     try:
         ends = _Ends()

@@ -16,8 +16,8 @@ from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.mcp.compat.common import CHANGE, sentence, speaking, spoken
 from sandpod_gateway.mcp.compat.settings import CompatSettings
 from sandpod_gateway.mcp.services import Parts
-from sandpod_gateway.runs.recorder import RunAnswer
 from sandpod_gateway.runs.request import FreshSandbox, RunRequest
+from sandpod_gateway.runs.result import RunAnswer
 
 logger = logging.getLogger(__name__)
 

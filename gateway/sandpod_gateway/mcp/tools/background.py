@@ -19,7 +19,7 @@ from sandpod_gateway.runs.result import Reading
 Code = Annotated[str, Field(description="The program, or the shell command.")]
 Cursor = Annotated[int, Field(ge=0, le=2**62, description="`cursor` of the last read_run; 0 is the beginning.")]
 Wait = Annotated[float, Field(ge=0, le=300, description="Most seconds to wait.")]
-Until = Annotated[Literal["output", "end"], Field(description="What to wait for: new output, or the run's end.")]
+Until = Annotated[Literal["output", "end"], Field(description="What to wait for: the next output, or the run's end.")]
 InstallationName = Annotated[str, Field(description="`installation` of install_packages.")]
 
 
@@ -68,9 +68,9 @@ def register(toolbox: Toolbox, background: BackgroundRuns, installer: Installer,
         strip_ansi: arguments.StripAnsi = False,
         max_output: arguments.MaxOutput = None,
     ) -> Reading:
-        """Return what a run has written since `cursor`, and its result once it has ended.
+        """Return what a run has written since `cursor`, and, once it has ended, its result with all of its output.
 
-        With `wait` it waits for more. Output of other calls is kept for some minutes too.
+        With `wait` it waits for more. Runs of other calls can be read too, for some minutes after they end.
         """
         reading = await background.read(
             current_owner(), run_id, cursor=cursor, wait=wait, until=until, strip_ansi=strip_ansi, max_output=max_output

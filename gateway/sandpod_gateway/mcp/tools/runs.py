@@ -14,8 +14,8 @@ from sandpod_gateway.mcp import arguments
 from sandpod_gateway.mcp.artifact_links import linked_answer
 from sandpod_gateway.mcp.progress import progress_sender
 from sandpod_gateway.mcp.toolbox import Toolbox
-from sandpod_gateway.runs.recorder import RunAnswer
 from sandpod_gateway.runs.request import FreshSandbox, RunRequest
+from sandpod_gateway.runs.result import RunAnswer
 from sandpod_gateway.runs.service import Runs
 
 Command = Annotated[str, Field(description="A command line or script; with `language`, a whole program in it.")]

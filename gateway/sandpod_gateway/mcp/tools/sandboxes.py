@@ -14,6 +14,7 @@ from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.limits import check_text
 from sandpod_gateway.mcp import arguments
 from sandpod_gateway.mcp.toolbox import Toolbox
+from sandpod_gateway.packages.installer import Installer
 from sandpod_gateway.sandboxes.service import Sandboxes
 
 MAX_NAME = 128  # characters; names are hashed before they become labels
@@ -35,7 +36,7 @@ Network = Annotated[str, Field(description="Network profile of the template; non
 Force = Annotated[bool, Field(description="End it even while something runs in it.")]
 
 
-def register(toolbox: Toolbox, sandboxes: Sandboxes) -> None:
+def register(toolbox: Toolbox, sandboxes: Sandboxes, installer: Installer) -> None:
     """Add the tools."""
 
     @toolbox.tool("Create a sandbox", toolset="sandboxes", effect="make", result=SandboxInfo)
@@ -74,8 +75,9 @@ def register(toolbox: Toolbox, sandboxes: Sandboxes) -> None:
 
     @toolbox.tool("Get a sandbox", toolset="sandboxes", effect="read", result=SandboxInfo)
     async def get_sandbox(sandbox: arguments.RequiredSandbox) -> SandboxInfo:
-        """Return a sandbox's status, age and expiry, and why it can't be used if so."""
-        return _info(await sandboxes.find(current_owner(), sandbox), sandboxes)
+        """Return a sandbox's status, age, packages and expiry, and why it can't be used if so."""
+        record = await sandboxes.find(current_owner(), sandbox)
+        return _info(record, sandboxes).model_copy(update={"packages": installer.added(record.name)})
 
     @toolbox.tool("Close a sandbox", toolset="sandboxes", effect="write", result=Closed)
     async def close_sandbox(*, sandbox: arguments.RequiredSandbox, force: Force = False) -> Closed:

@@ -1,8 +1,10 @@
-"""Run inside sandboxes by `sandbox.py`: says what npm packages are there, and puts those in place that come as input.
+"""Reports a sandbox's Node.js and its npm packages, and installs others.
 
-Standard library alone, as `wheels.py`. Packages lie where `npm install --global` puts them for a prefix of `~/.local`,
-and beside them a record of what was asked for and what npm's lock file says. Nothing of a package is run.
+Packages lie where `npm install --global` puts them for a prefix of `~/.local`, and beside them a record of what was
+asked for and of npm's lock file. Nothing of a package is run.
 """
+
+from __future__ import annotations
 
 import contextlib
 import json
@@ -13,7 +15,8 @@ import subprocess
 import tarfile
 from typing import IO, Any
 
-from sandpod_gateway.packages.inside.stream import BASE, Source, main, receive
+from sandpod_gateway.packages.inside import stream
+from sandpod_gateway.packages.inside.stream import BASE, Source
 
 LIB = os.path.join(BASE, "lib")
 MODULES = os.path.join(LIB, "node_modules")
@@ -144,7 +147,7 @@ def install(order: dict[str, Any], source: Source) -> None:
     shutil.rmtree(STAGE, ignore_errors=True)
     try:
         for number, package in enumerate(order["packages"]):
-            with receive(package, source) as memory:
+            with stream.receive(package, source) as memory:
                 unpack(memory, os.path.join(STAGE, "new", str(number)))
         # The outer ones first, which the others go into.
         for number, package in sorted(enumerate(order["packages"]), key=lambda item: str(item[1]["path"])):
@@ -163,5 +166,6 @@ def install(order: dict[str, Any], source: Source) -> None:
         shutil.rmtree(STAGE, ignore_errors=True)
 
 
-if __name__ == "__main__":
-    main(install, state)
+def run() -> None:
+    """Carry out the order that comes as input."""
+    stream.run(install, state)

@@ -1,85 +1,135 @@
-"""How a program in a sandbox takes packages from the gateway and answers it: `wheels.py` and `npm.py`.
+"""The protocol between the gateway and a program in a sandbox.
 
-Run inside sandboxes, put there by `sandbox.py`; the gateway never runs it. The input is one line of JSON, the order,
-then the bytes of all packages. A dot is written for each PART bytes that were read, so that the gateway never sends
-more than the sandbox takes; then one line, JSON in base64, that says how it ended.
+The input is one line of JSON, the order, then the bytes of all packages. The program writes a dot for every PART bytes
+that it has read, so that the gateway never sends more than the sandbox takes. Then it writes its report: one line of
+JSON in base64.
 """
 
+from __future__ import annotations
+
 import base64
+import contextlib
 import errno
 import fcntl
 import hashlib
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import IO, Any, BinaryIO, cast
 
 PART = 256 * 1024
 
 BASE = os.path.join(os.path.expanduser("~"), ".local")
+_MIB = 2**20
+
+
+class PackageError(Exception):
+    """The content of a package is at fault."""
+
+
+class NoRoomError(Exception):
+    """The file system has less room than a package needs."""
 
 
 class Source:
-    """The wheels' bytes, each part of which is told when it was read."""
+    """The bytes of the packages."""
 
     def __init__(self, raw: BinaryIO) -> None:
         self._raw = raw
-        self._untold = 0
+        self._unreported = 0
 
     def read(self, most: int) -> bytes:
-        """Return some bytes, at most so many."""
+        """Return the next bytes, at least one and at most `most`.
+
+        Raises:
+            EOFError: There are none.
+        """
         piece = self._raw.read(min(PART, most))
         if not piece:
-            raise EOFError("the packages did not come whole")
-        self._untold += len(piece)
-        while self._untold >= PART:
-            self._untold -= PART
+            raise EOFError("the input ended early")
+        self._unreported += len(piece)
+        while self._unreported >= PART:
+            self._unreported -= PART
             os.write(1, b".")
         return piece
 
 
-def receive(package: dict[str, Any], source: Source) -> IO[bytes]:
-    """Return a package as a file in memory, which takes no room where its content is to be."""
-    memory = os.fdopen(os.memfd_create("package"), "w+b")
-    digest = hashlib.sha256()
-    left = package["size"]
-    while left:
-        piece = source.read(left)
-        digest.update(piece)
-        memory.write(piece)
-        left -= len(piece)
-    if digest.hexdigest() != package["sha256"]:
-        raise ValueError("a package came damaged")
-    memory.seek(0)
-    return memory
+@contextlib.contextmanager
+def receive(package: dict[str, Any], source: Source) -> Iterator[IO[bytes]]:
+    """Give a package as a file in memory, which takes no room where its content goes.
+
+    Raises:
+        PackageError: Whatever is raised meanwhile that is no fault of the file system.
+    """
+    with os.fdopen(os.memfd_create("package"), "w+b") as memory:
+        digest = hashlib.sha256()
+        left = package["size"]
+        while left:
+            piece = source.read(left)
+            digest.update(piece)
+            memory.write(piece)
+            left -= len(piece)
+        if digest.hexdigest() != package["sha256"]:
+            raise EOFError("a package was damaged on its way")
+        memory.seek(0)
+        try:
+            yield memory
+        except (OSError, NoRoomError):
+            raise
+        except Exception as error:
+            raise PackageError(f"{package['name']}: {error}") from error
 
 
-def _carry_out(order: Any, source: Source, install: Callable[[Any, Source], None]) -> str | None:
-    """Install packages, one program at a time, and return what went wrong, if anything."""
+def require_room(name: str, size: int) -> None:
+    """Check that a package fits.
+
+    Args:
+        name: The package.
+        size: Bytes that it takes.
+
+    Raises:
+        NoRoomError: It does not.
+    """
+    status = os.statvfs(BASE)
+    free = status.f_bavail * status.f_frsize
+    if size > free:
+        raise NoRoomError(f"{name} needs {-(-size // _MIB)} MiB, and {free // _MIB} MiB are free")
+
+
+def run(install: Callable[[Any, Source], None], state: Callable[[], dict[str, Any]]) -> None:
+    """Carry out an order and report.
+
+    Args:
+        install: Carries out an order that is not empty.
+        state: Returns what is installed.
+    """
+    raw = cast("BinaryIO", sys.stdin.buffer)
+    order = json.loads(raw.readline())
+    report = {"failure": _failure(order, Source(raw), install) if order else None, **state()}
+    os.write(1, b"\n")
+    sys.stdout.write(base64.b64encode(json.dumps(report).encode()).decode())
+
+
+def _failure(order: Any, source: Source, install: Callable[[Any, Source], None]) -> dict[str, str] | None:
+    """Install packages, one program at a time, and return why that failed, if it did."""
     try:
         os.makedirs(BASE, exist_ok=True)
         with open(os.path.join(BASE, ".lock"), "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             install(order, source)
+    except PackageError as error:
+        return _told("package", error)
+    except NoRoomError as error:
+        return _told("room", error)
     except OSError as error:
         full = error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-        return "full" if full else f"{type(error).__name__}: {error.strerror}"
-    except Exception as error:  # noqa: BLE001 - whatever a package holds, it is told
-        return f"{type(error).__name__}: {error}"[:200]
+        return _told("room" if full else "sandbox", error)
+    except Exception as error:  # noqa: BLE001 - whatever it is, the gateway hears of it
+        return _told("sandbox", error)
     return None
 
 
-def main(install: Callable[[Any, Source], None], state: Callable[[], dict[str, Any]]) -> None:
-    """Read what to do, do it, and tell how that went.
-
-    Args:
-        install: Carries out an order that is not empty.
-        state: Tells what is there afterwards.
-    """
-    raw = cast("BinaryIO", sys.stdin.buffer)
-    order = json.loads(raw.readline())
-    failure = _carry_out(order, Source(raw), install) if order else None
-    answer = {"failure": failure, **state()}
-    os.write(1, b"\n")
-    sys.stdout.write(base64.b64encode(json.dumps(answer).encode()).decode())
+def _told(reason: str, error: Exception) -> dict[str, str]:
+    text = error.strerror if isinstance(error, OSError) else str(error)
+    return {"reason": reason, "detail": (text or type(error).__name__)[:200]}

@@ -1,31 +1,50 @@
-"""Run inside sandboxes by `sandbox.py`: says what is installed there, and installs wheels that come as input.
+"""Reports a sandbox's Python and its packages, and installs wheels as the binary distribution format has it.
 
-Standard library alone, as text: it is sent to the sandbox and run by its own Python, and the gateway never runs it. How
-it is talked to is in `stream.py`.
+Wheels are unpacked into a folder of their own, and put in place when all are: there are all of them or none. A program
+that is killed meanwhile leaves that folder, which the next installation removes, and no package that is found half.
 """
 
+from __future__ import annotations
+
+import base64
+import configparser
 import contextlib
+import csv
+import hashlib
+import itertools
 import os
 import platform
+import posixpath
 import re
 import shutil
+import stat
 import sys
 import sysconfig
 import zipfile
+from collections.abc import Iterable, Iterator
 from typing import IO, Any
 
-from sandpod_gateway.packages.inside.stream import BASE, Source, main, receive
+from sandpod_gateway.packages.inside import stream
+from sandpod_gateway.packages.inside.stream import BASE, Source
+from sandpod_gateway.packages.inside.transaction import Transaction, transaction
 
 HASH_FILE = "SANDPOD-SHA256"
 
 PYTHON = "{}.{}".format(*sys.version_info[:2])
-SITE = os.path.join(BASE, "lib", f"python{PYTHON}", "site-packages")
-PROGRAMS = os.path.join(BASE, "bin")
+LIBRARY = f"lib/python{PYTHON}/site-packages"  # below BASE, as `pip install --user` has it
+SITE = os.path.join(BASE, LIBRARY)
+STAGE = os.path.join(BASE, ".stage")
+BLOCK = 4096  # bytes, the least that a file takes
+LONGEST_SHEBANG = 127  # bytes that the kernel reads of a first line
 
-
-def canonical(name: str) -> str:
-    """Return a package's name as it is compared."""
-    return re.sub(r"[-_.]+", "-", name).lower()
+ENTRY = re.compile(r"(?P<module>[\w.]+)\s*:\s*(?P<object>[\w.]+)\s*(\[.*\])?")
+PROGRAM = """\
+{shebang}
+import sys
+from {module} import {first}
+if __name__ == "__main__":
+    sys.exit({object}())
+"""
 
 
 def environment() -> dict[str, Any]:
@@ -50,134 +69,202 @@ def environment() -> dict[str, Any]:
     }
 
 
+def installed() -> dict[str, dict[str, Any]]:
+    """Return what is installed, as Python finds it: the first of a name."""
+    found: dict[str, dict[str, Any]] = {}
+    for folder in dict.fromkeys([SITE, *sys.path]):
+        added = folder == SITE
+        for entry, name, version in dist_infos(folder):
+            if name not in found:
+                sha256 = read_hash(os.path.join(SITE, entry)) if added else ""
+                found[name] = {"version": version, "sha256": sha256, "added": added}
+    return found
+
+
 def dist_infos(folder: str) -> list[tuple[str, str, str]]:
-    """Return entry, canonical name and version of each package in a folder."""
+    """Return folder, canonical name and version of each package's metadata."""
     found = []
     with contextlib.suppress(OSError):
         for entry in os.listdir(folder):
             stem, _, suffix = entry.rpartition(".")
-            name, dash, version = stem.partition("-")
+            name, dash, version = stem.rpartition("-")
             if suffix == "dist-info" and dash:
                 found.append((entry, canonical(name), version))
     return found
 
 
-def installed() -> dict[str, dict[str, Any]]:
-    """Return what is installed, as Python finds it: the first of a name."""
-    found: dict[str, dict[str, Any]] = {}
-    for folder in dict.fromkeys([SITE, *sys.path]):
-        for entry, name, version in dist_infos(folder):
-            if name in found:
-                continue
-            sha256 = ""
-            if folder == SITE:
-                with contextlib.suppress(OSError), open(os.path.join(SITE, entry, HASH_FILE)) as file:
-                    sha256 = file.read(64)
-            found[name] = {"version": version, "sha256": sha256, "added": folder == SITE}
-    return found
+def canonical(name: str) -> str:
+    """Return a package's name as it is compared."""
+    return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def remove(wanted: str) -> None:
-    """Remove a package that was put here, of whatever version."""
-    for entry, name, _ in dist_infos(SITE):
-        if name != wanted:
-            continue
-        folders = set()
-        record = os.path.join(SITE, entry, "RECORD")
-        with contextlib.suppress(OSError), open(record, encoding="utf-8") as file:
-            for line in file:
-                path = os.path.normpath(os.path.join(SITE, line.split(",")[0]))
-                if path.startswith(f"{SITE}/"):
-                    folders.add(os.path.dirname(path))
-                    with contextlib.suppress(OSError):
-                        os.unlink(path)
-        shutil.rmtree(os.path.join(SITE, entry), ignore_errors=True)
-        for folder in folders:
-            shutil.rmtree(os.path.join(folder, "__pycache__"), ignore_errors=True)
-        for folder in sorted(folders, key=len, reverse=True):
-            # An empty folder would still be found as a package.
-            with contextlib.suppress(OSError):
-                os.removedirs(folder)
-        os.makedirs(SITE, exist_ok=True)
-
-
-def unpack(wheel: dict[str, Any], memory: IO[bytes]) -> None:
-    """Put a wheel's files where they belong, in place of another version; all of them or none."""
-    name = canonical(wheel["name"])
-    with zipfile.ZipFile(memory) as archive:
-        tops = {member.split("/")[0] for member in archive.namelist()}
-        info = os.path.join(SITE, next(top for top in tops if top.endswith(".dist-info")))
-        remove(name)
-        try:
-            # What tells of the others comes first, so that they can be found again after a failure.
-            for member in sorted(archive.infolist(), key=lambda member: ".dist-info/" not in member.filename):
-                place(archive, member)
-            make_programs(os.path.join(info, "entry_points.txt"))
-            for file, text in (("INSTALLER", "sandpod\n"), (HASH_FILE, wheel["sha256"])):
-                with open(os.path.join(info, file), "w") as written:
-                    written.write(text)
-        except BaseException:
-            remove(name)
-            raise
-
-
-def place(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
-    """Write one file."""
-    parts = member.filename.split("/")
-    target, mode = SITE, (member.external_attr >> 16) & 0o111
-    script = False
-    if parts[0].endswith(".data") and len(parts) > 2:  # noqa: PLR2004 - its folder, the kind, the file's own path
-        kind = parts[1]
-        if kind == "headers":
-            return
-        script = kind == "scripts"
-        target = {"scripts": PROGRAMS, "data": BASE}.get(kind, SITE)
-        member.filename = "/".join(parts[2:])
-    path = archive.extract(member, target)
-    if not os.path.isfile(path):
-        return
-    if script:
-        point_to_python(path)
-    if script or mode:
-        os.chmod(path, 0o755)
-
-
-def point_to_python(path: str) -> None:
-    """Name this Python in a script that is written for any."""
-    with open(path, "r+b") as file:
-        text = file.read()
-        if text.startswith(b"#!python"):
-            file.seek(0)
-            file.truncate()
-            file.write(b"#!" + sys.executable.encode() + text[text.index(b"\n") :])
-
-
-def make_programs(path: str) -> None:
-    """Make a program of each console script."""
-    try:
-        with open(path, encoding="utf-8") as file:
-            sections = re.split(r"^\[([^\]]+)\]\s*$", file.read(), flags=re.MULTILINE)
-    except FileNotFoundError:
-        return
-    os.makedirs(PROGRAMS, exist_ok=True)
-    scripts = "".join(
-        text for kind, text in zip(sections[1::2], sections[2::2], strict=True) if kind == "console_scripts"
-    )
-    for name, module, function in re.findall(r"^\s*([\w.-]+)\s*=\s*([\w.]+)\s*:\s*([\w.]+)", scripts, re.MULTILINE):
-        program = os.path.join(PROGRAMS, name)
-        first = function.split(".")[0]
-        with open(program, "w") as file:
-            file.write(f"#!{sys.executable}\nimport sys\nfrom {module} import {first}\nsys.exit({function}())\n")
-        os.chmod(program, 0o755)
+def read_hash(info: str) -> str:
+    """Return the hash of the wheel that a package came from, if it is known."""
+    with contextlib.suppress(OSError, UnicodeError), open(os.path.join(info, HASH_FILE)) as file:
+        return file.read(64)
+    return ""
 
 
 def install(wheels: list[dict[str, Any]], source: Source) -> None:
-    """Install wheels."""
-    os.makedirs(SITE, exist_ok=True)
-    for wheel in wheels:
-        with receive(wheel, source) as memory:
-            unpack(wheel, memory)
+    """Install wheels, in place of other versions of the same packages."""
+    shutil.rmtree(STAGE, ignore_errors=True)
+    try:
+        roots = []
+        for number, wheel in enumerate(wheels):
+            roots.append(os.path.join(STAGE, str(number)))
+            with stream.receive(wheel, source) as memory:
+                unpack(wheel, memory, roots[-1])
+        with transaction(os.path.join(STAGE, "aside")) as moves:
+            for wheel in wheels:
+                remove(canonical(wheel["name"]), moves)
+            for root in roots:
+                put_in_place(root, moves)
+    finally:
+        shutil.rmtree(STAGE, ignore_errors=True)
+        os.makedirs(SITE, exist_ok=True)
 
 
-if __name__ == "__main__":
-    main(install, lambda: {"environment": environment(), "installed": installed()})
+def remove(wanted: str, moves: Transaction) -> None:
+    """Remove a package that was installed here, of whatever version."""
+    for entry, name, _ in dist_infos(SITE):
+        if name != wanted:
+            continue
+        paths = []
+        record = os.path.join(SITE, entry, "RECORD")
+        with contextlib.suppress(OSError, UnicodeError, csv.Error), open(record, encoding="utf-8", newline="") as file:
+            paths = [os.path.normpath(os.path.join(SITE, row[0])) for row in csv.reader(file) if row]
+        # The metadata first, so that a package is never found half.
+        moves.remove(os.path.join(SITE, entry))
+        for path in paths:
+            if path.startswith(f"{BASE}/") and not os.path.isdir(path):
+                moves.remove(path)
+
+
+def put_in_place(root: str, moves: Transaction) -> None:
+    """Move an unpacked wheel's files to where they belong, the metadata last."""
+    paths = [os.path.relpath(os.path.join(folder, name), root) for folder, _, names in os.walk(root) for name in names]
+    for path in sorted(paths, key=lambda path: ".dist-info/" in path):
+        moves.put(os.path.join(root, path), os.path.join(BASE, path))
+
+
+def unpack(wheel: dict[str, Any], memory: IO[bytes], root: str) -> None:
+    """Write a wheel's files below a folder as they belong below BASE."""
+    with zipfile.ZipFile(memory) as archive:
+        members = [member for member in archive.infolist() if not member.is_dir()]
+        stream.require_room(wheel["name"], sum(-(-member.file_size // BLOCK) * BLOCK for member in members))
+        info = info_folder(members, wheel["name"])
+        record = Record(root)
+        for member in members:
+            if member.filename != f"{info}/RECORD":
+                kind, path = place(member.filename, wheel["name"])
+                mode = member.external_attr >> 16
+                executable = kind == "scripts" or bool(stat.S_ISREG(mode) and mode & 0o111)
+                with archive.open(member) as content:
+                    record.write(
+                        path, with_python(content) if kind == "scripts" else pieces(content), executable=executable
+                    )
+        for name, text in programs(archive, f"{info}/entry_points.txt"):
+            record.write(f"bin/{name}", [text.encode()], executable=True)
+        for name, text in (("INSTALLER", "sandpod\n"), (HASH_FILE, wheel["sha256"])):
+            record.write(f"{LIBRARY}/{info}/{name}", [text.encode()])
+        record.finish(f"{LIBRARY}/{info}/RECORD")
+
+
+def info_folder(members: list[zipfile.ZipInfo], name: str) -> str:
+    """Return the folder of a wheel's metadata."""
+    tops = {member.filename.partition("/")[0] for member in members}
+    found = [top for top in tops if top.endswith(".dist-info")]
+    if len(found) != 1 or not canonical(found[0]).startswith(canonical(name)):
+        raise ValueError(f"the wheel must have one .dist-info folder of that name, and has {sorted(found)}")
+    return found[0]
+
+
+def place(filename: str, name: str) -> tuple[str, str]:
+    """Return the scheme of a wheel's file, and its path below BASE."""
+    path = posixpath.normpath(filename)
+    if path.startswith(("/", "..")):
+        raise ValueError(f"the wheel names a file outside of itself: {filename}")
+    top, _, rest = path.partition("/")
+    if not top.endswith(".data"):
+        return "purelib", f"{LIBRARY}/{path}"
+    kind, _, rest = rest.partition("/")
+    folders = {"purelib": LIBRARY, "platlib": LIBRARY, "scripts": "bin", "data": "."}
+    folders["headers"] = f"include/python{PYTHON}/{name}"
+    if kind not in folders or not rest:
+        raise ValueError(f"the wheel has a file of no known kind: {filename}")
+    return kind, posixpath.normpath(f"{folders[kind]}/{rest}")
+
+
+class Record:
+    """Writes files, and what RECORD says of them.
+
+    Args:
+        root: The folder that takes BASE's place.
+    """
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._rows: dict[str, tuple[str, str, int | str]] = {}
+
+    def write(self, path: str, content: Iterable[bytes], *, executable: bool = False) -> None:
+        """Write a file."""
+        target = os.path.join(self._root, path)
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        digest, size = hashlib.sha256(), 0
+        with open(target, "wb") as file:
+            for piece in content:
+                size += file.write(piece)
+                digest.update(piece)
+        if executable:
+            os.chmod(target, 0o755)
+        value = base64.urlsafe_b64encode(digest.digest()).decode().rstrip("=")
+        self._rows[path] = (posixpath.relpath(path, LIBRARY), f"sha256={value}", size)
+
+    def finish(self, path: str) -> None:
+        """Write RECORD itself."""
+        rows = [*self._rows.values(), (posixpath.relpath(path, LIBRARY), "", "")]
+        with open(os.path.join(self._root, path), "w", encoding="utf-8", newline="") as file:
+            csv.writer(file, lineterminator="\n").writerows(rows)
+
+
+def pieces(content: IO[bytes]) -> Iterator[bytes]:
+    """Return a file's content, in pieces of a bounded size."""
+    return iter(lambda: content.read(stream.PART), b"")
+
+
+def with_python(content: IO[bytes]) -> Iterator[bytes]:
+    """Return a script's content, with this Python in place of any in its first line."""
+    first = content.readline(stream.PART)
+    if first.startswith(b"#!python"):
+        first = f"{shebang()}\n".encode()
+    return itertools.chain([first], pieces(content))
+
+
+def shebang() -> str:
+    """Return the first line of a script for this Python."""
+    line = f"#!{sys.executable}"
+    if len(line.encode()) <= LONGEST_SHEBANG and " " not in line:
+        return line
+    # Shell and Python read these lines each in its own way.
+    return f"#!/bin/sh\n'''exec' \"{sys.executable}\" \"$0\" \"$@\"\n' '''"
+
+
+def programs(archive: zipfile.ZipFile, path: str) -> Iterator[tuple[str, str]]:
+    """Yield name and text of the program for each entry point that asks for one."""
+    if path not in archive.namelist():
+        return
+    parser = configparser.ConfigParser(delimiters=("=",), strict=False, interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment, method-assign]
+    parser.read_string(archive.read(path).decode())
+    for section in ("console_scripts", "gui_scripts"):
+        for name, value in parser.items(section) if parser.has_section(section) else []:
+            found = ENTRY.fullmatch(value.strip())
+            if found is None or "/" in name or name in {".", ".."}:
+                raise ValueError(f"the wheel has an entry point that is none: {name} = {value}")
+            first = found["object"].partition(".")[0]
+            yield name, PROGRAM.format(shebang=shebang(), first=first, **found.groupdict())
+
+
+def run() -> None:
+    """Carry out the order that comes as input."""
+    stream.run(install, lambda: {"environment": environment(), "installed": installed()})

@@ -40,7 +40,7 @@ class _File:
     size: int
 
     def ordered(self) -> dict[str, Any]:
-        return {"path": self.package.path, "sha256": self.sha256, "size": self.size}
+        return {"name": self.package.name, "path": self.package.path, "sha256": self.sha256, "size": self.size}
 
 
 class NpmPackages:
@@ -53,7 +53,7 @@ class NpmPackages:
         self._npm = Npm(settings)
         self._cache = cache
         self._turns = turns
-        self._inside = PackagesInside(sandboxes, "npm.py", NpmState, timeout=settings.timeout)
+        self._inside = PackagesInside(sandboxes, "npm", NpmState, timeout=settings.timeout)
         self._answers: OrderedDict[tuple[str, ...], tuple[float, Resolved]] = OrderedDict()
 
     def parse(self, packages: list[str]) -> list[NpmRequirement]:

@@ -27,7 +27,7 @@ _UNREACHABLE: Final = re.compile(
     r"40[13] Client Error"
 )
 _ADDRESS: Final = re.compile(r"required by address: ([A-Za-z0-9._-]{1,128});")
-_SOURCE: Final = re.compile(r"source package: ([A-Za-z0-9._-]{1,128});")
+_METADATA: Final = re.compile(r"too much metadata: ([A-Za-z0-9._-]{1,128});|^MemoryError", re.MULTILINE)
 _FULL: Final = re.compile(r"No space left on device|Disk quota exceeded")
 _TOO_LARGE: Final = re.compile(r"File too large")
 
@@ -54,11 +54,11 @@ def failure_of(output: str, max_bytes: int, more: str = "") -> Exception:
 
 
 def _refused(output: str) -> SandpodError | None:
-    address, source = _ADDRESS.search(output), _SOURCE.search(output)
+    address, metadata = _ADDRESS.search(output), _METADATA.search(output)
     if address is not None:
         message = f"{address[1]} is required by an address; only packages of the index are installed."
-    elif source is not None:
-        message = f"{source[1]} is a source package, which is not built."
+    elif metadata is not None:
+        message = f"The metadata of {metadata[1] or 'a package'} is too large to be read."
     elif "refused address" in output:
         return refused_address()
     else:

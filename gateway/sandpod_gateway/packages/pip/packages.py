@@ -23,7 +23,7 @@ class PythonPackages:
         self, sandboxes: Sandboxes, settings: PackageSettings, cache: FileCache, turns: asyncio.Semaphore
     ) -> None:
         self._settings = settings
-        self._inside = PackagesInside(sandboxes, "wheels.py", State, timeout=settings.timeout)
+        self._inside = PackagesInside(sandboxes, "wheels", State, timeout=settings.timeout)
         self._supply = Supply(settings, cache, turns)
 
     def parse(self, packages: list[str]) -> list[Requirement]:

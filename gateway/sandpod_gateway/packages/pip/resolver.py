@@ -1,4 +1,4 @@
-"""Resolves and downloads wheels with pip, as a process with limits of its own. Called by `installer.py`.
+"""Resolves and downloads wheels with pip, as a process with limits of its own.
 
 Wheels alone, and all of them from the index, so nothing of a package is run: a source package would be. pip sees no
 configuration but what is set here.
@@ -29,7 +29,10 @@ from sandpod_gateway.packages.process import Limits, run_program, scratch_folder
 from sandpod_gateway.packages.settings import PackageSettings
 
 _PROGRAM: Final = Path(__file__).with_name("process_main.py")
-_MEMORY: Final = 2**30  # bytes of address space: pip resolving a large set takes a fifth of it
+_MEMORY: Final = (
+    320 * 2**20
+)  # bytes of address space: jupyter, apache-airflow and mlflow at once, 242 packages, take 192
+_METADATA: Final = 4 * 2**20  # characters of one package's metadata: pydantic's, one of the largest, has 144,000
 _OPEN_FILES: Final = 256
 
 
@@ -148,7 +151,7 @@ class Pip:
             folder_bytes=settings.max_bytes,
             cpu=math.ceil(settings.timeout),
         )
-        told = json.dumps({"guard": guard(settings.index_url), "markers": target.markers})
+        told = json.dumps({"guard": guard(settings.index_url), "markers": target.markers, "metadata": _METADATA})
         program = [sys.executable, "-I", str(_PROGRAM), told, *arguments]
         readable = [str(_PROGRAM), *([str(settings.ca_file)] if settings.ca_file is not None else [])]
         return await run_program(program, scratch, limits, env={"PIP_CONFIG_FILE": os.devnull}, readable=readable)

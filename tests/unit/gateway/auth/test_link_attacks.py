@@ -22,7 +22,8 @@ from sandpod_gateway.auth import link_tokens as links_module
 from sandpod_gateway.auth.api_keys import LOCAL_KEY_ID, LOCAL_OWNER, KeyEntry, Maker, key_id, make_key
 from sandpod_gateway.auth.link_keys import LinkKey
 from sandpod_gateway.auth.link_tokens import Method
-from sandpod_gateway.settings import AuthSettings, Settings
+from sandpod_gateway.auth.settings import AuthSettings
+from sandpod_gateway.settings import Settings
 from support.gateway.peers import ENVELOPE, HEADERS
 
 END = 2**32 - 1

@@ -3,7 +3,6 @@
 import socket
 
 from sandpod_gateway import cli
-from sandpod_gateway.settings import Settings
 
 
 def test_connections_do_not_hold_short_answers_back() -> None:

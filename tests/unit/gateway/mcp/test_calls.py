@@ -9,6 +9,7 @@ import pytest
 from fakes.runner import FakeRunner
 from sandpod_api.conditions import Reason
 from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.settings import LimitSettings
 from support.gateway.fake_gateway import Caller, Place
 from support.gateway.peers import until
 
@@ -258,3 +259,33 @@ async def test_each_tool_describes_itself_and_its_arguments(alice: Caller) -> No
         for name, schema in tool.input_schema["properties"].items():
             # What stdin, args and env are every model knows, and pays for each word.
             assert schema.get("description") or name in {"stdin", "args", "env"}, f"{tool.name}: {name}"
+
+
+@pytest.mark.claim("run_python_code(max_output)")
+async def test_output_is_cut_to_what_a_model_can_take_and_the_hint_says_where_the_rest_is(alice: Caller) -> None:
+    code = "for i in range(9000):\n    print('0123456789')"
+    cut = await alice.python(code)
+    assert cut.stdout_truncated
+    assert len(cut.stdout) < LimitSettings().output_chars + 100
+    assert cut.hint is not None
+    assert f'read_run(run_id="{cut.run_id}")' in cut.hint
+    few, many = await alice.python(code, max_output=200), await alice.python(code, max_output=100_000)
+    assert len(few.stdout) < 300
+    assert (len(many.stdout), many.stdout_truncated, many.hint) == (99_000, False, None)
+
+
+async def test_a_sandbox_is_found_by_its_name_and_the_default_one_by_that_word(alice: Caller, place: Place) -> None:
+    made = (await alice.call("create_sandbox", name="second"))["sandbox"]
+    assert (await alice.python("print(1)", sandbox="second")).sandbox == made
+    default = (await alice.python("print(1)")).sandbox
+    assert {(await alice.python("print(1)", sandbox=word)).sandbox for word in ("", "default")} == {default}
+    async with place.connect("bob") as bob:
+        assert (await bob.call("get_sandbox", sandbox="second"))["error"] == ErrorCode.SESSION_NOT_FOUND
+
+
+async def test_a_default_sandbox_that_takes_anothers_place_says_so_once(alice: Caller, place: Place) -> None:
+    first = (await alice.python("print(1)")).sandbox
+    await place.backend.lose(first)
+    again = await alice.python("print(2)")
+    assert "previous default sandbox is gone" in (again.hint or "")
+    assert (await alice.python("print(3)")).hint is None

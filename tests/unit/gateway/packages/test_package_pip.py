@@ -91,6 +91,19 @@ async def test_requirement_by_an_address_is_refused_before_anything_is_fetched_o
     assert caught.value.message.startswith("evil is required by an address")
 
 
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [("METADATA", "The metadata of big is too large to be read."), ("WHEEL", "The metadata of a package is too large")],
+)
+async def test_wheel_with_more_metadata_than_fits_into_memory_is_refused(index: Index, file: str, message: str) -> None:
+    # Sixty megabytes, which zip packs into sixty kilobytes.
+    text = "Metadata-Version: 2.1\nName: big\nVersion: 1.0\n\n" + "A" * 60_000_000
+    index.add("big", "1.0", content=wheel("big", "1.0", files={f"big-1.0.dist-info/{file}": text}))
+    with pytest.raises(SandpodError, match=message) as caught:
+        await pip(index).resolve(["big"], MACHINE, [])
+    assert caught.value.code == ErrorCode.PACKAGE_BLOCKED
+
+
 async def test_address_that_is_not_required_does_no_harm(index: Index) -> None:
     needs = ('evil @ http://127.0.0.1:9/evil.tar.gz ; extra == "more" or python_version < "3"',)
     index.add("main", "1.0", content=wheel("main", "1.0", needs=needs))

@@ -14,8 +14,8 @@ from sandpod_gateway.runner.connection import open_connection
 from sandpod_gateway.runner.demux import MAX_SHOWN, BrokenProtocolError, ConnectionLostError, Inbox
 from sandpod_gateway.runner.reader import MAX_UNASKED, SMALL_HEADER
 from sandpod_gateway.runner.run_ids import new_run, run_id
-from sandpod_gateway.runs import background
-from sandpod_gateway.runs import result as showing
+from sandpod_gateway.runs import background, showing, tail_reader
+from sandpod_runner.protocol import messages as protocol
 from sandpod_runner.protocol.frames import Decoder, Frame, FrameError, encode
 from support.gateway.fake_gateway import Caller, Place
 from support.gateway.peers import PATIENCE, ScriptedStream, Sink
@@ -288,7 +288,7 @@ def _answering(place: Place, monkeypatch: pytest.MonkeyPatch, step: int) -> list
 async def test_runner_that_does_not_wait_is_asked_at_the_gateways_pace(
     alice: Caller, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(background, "HALF_WAIT", PATIENCE)
+    monkeypatch.setattr(tail_reader, "PAUSE", PATIENCE)
     sandbox = (await alice.call("create_sandbox"))["sandbox"]
     asked = _answering(place, monkeypatch, step=0)
     reading = await alice.call("read_run", run_id=run_id(sandbox, new_run()), wait=0.5)
@@ -299,10 +299,10 @@ async def test_runner_that_does_not_wait_is_asked_at_the_gateways_pace(
 async def test_stopping_a_run_reads_no_more_than_a_runner_keeps(
     alice: Caller, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(background, "STOP_READS", 5)
-    monkeypatch.setattr(background, "STOP_WAIT", PATIENCE)
+    monkeypatch.setattr(background, "STOP_WAIT", 0)
     sandbox = (await alice.call("create_sandbox"))["sandbox"]
-    asked = _answering(place, monkeypatch, step=1)
+    asked = _answering(place, monkeypatch, step=protocol.FILE_PART)
     stopped = await alice.call("stop_run", run_id=run_id(sandbox, new_run()))
     assert stopped["state"] == "running"
-    assert asked == [0, 1, 2, 3, 4]
+    assert asked == [number * protocol.FILE_PART for number in range(tail_reader.AT_ONCE)]
+    assert len(stopped["stdout"]) < 25_000

@@ -36,7 +36,7 @@ def test_pieces_make_no_difference(parts: list[bytes], data: st.DataObject) -> N
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=8)))
     stripper = Stripper()
     told = b"".join(stripper.feed(whole[a:b]) for a, b in zip([0, *cuts], [*cuts, len(whole)], strict=True))
-    assert told == ansi.strip(whole)
+    assert told + stripper.finish() == ansi.strip(whole)
     assert b"\x1b" not in told
 
 
@@ -52,6 +52,12 @@ def test_sequence_that_never_ends_holds_back_a_bounded_part() -> None:
     told = [stripper.feed(piece if first else b"9" * 1000) for first in (True, *[False] * 9)]
     assert sum(map(len, told)) >= 10_000 - 4096
     assert len(stripper._held) <= 4096
+
+
+def test_what_was_held_back_is_text_once_nothing_comes_after_it() -> None:
+    stripper = Stripper()
+    assert stripper.feed(b"done\x1b[3") == b"done"
+    assert (stripper.finish(), stripper.finish()) == (b"\x1b[3", b"")
 
 
 def test_much_that_looks_like_a_beginning_is_read_once() -> None:

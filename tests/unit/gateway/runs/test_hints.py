@@ -5,7 +5,7 @@ import pytest
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.base import TemplateInfo
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.runs.hints import Place, hint_for
+from sandpod_gateway.runs.hints import Place, about_dropped, hint_for
 from support.gateway.fake_gateway import Caller
 from support.gateway.fake_gateway import Place as Served
 
@@ -92,5 +92,5 @@ def test_success_and_unknown_failures_have_no_hint() -> None:
 
 
 def test_what_was_shown_and_did_not_come_is_said() -> None:
-    assert (hint_for("ok", None, "", HERE, 1) or "").startswith("1 thing that it showed was too much")
-    assert (hint_for("error", "It broke.", "", HERE, 2) or "").startswith("It broke. 2 things that it showed were")
+    assert (about_dropped(1) or "").startswith("1 thing that it showed was too much")
+    assert about_dropped(0) is None

@@ -10,14 +10,17 @@ from pydantic import BaseModel
 
 from sandpod_gateway.api.run_results import Language, Outcome, RunOutput
 from sandpod_gateway.backends.base import SandboxRecord
-from sandpod_gateway.content import MAX_PICTURES, Picture
+from sandpod_gateway.content import MAX_PICTURES, Picture, json_size
 from sandpod_gateway.mcp.text import text_of
 from sandpod_gateway.metrics import Metrics
-from sandpod_gateway.runner.messages import Ended
-from sandpod_gateway.runs.recorder import RunAnswer, Running
+from sandpod_gateway.runner.messages import ArtifactEntry, Ended
+from sandpod_gateway.runs.progress import MAX_MESSAGE
+from sandpod_gateway.runs.recorder import Recorder
 from sandpod_gateway.runs.request import RunRequest
-from sandpod_gateway.runs.result import MAX_SHOWN, MAX_TEXT, MAX_VALUE
+from sandpod_gateway.runs.result import Reading, RunAnswer, RunEnd, answer_size, build_answer, build_reading
 from sandpod_gateway.runs.service import Runs
+from sandpod_gateway.runs.showing import MAX_SHOWN, MAX_TEXT, MAX_VALUE
+from sandpod_gateway.runs.start import ActiveRun
 from sandpod_gateway.settings import LimitSettings
 from sandpod_runner.protocol import messages as protocol
 
@@ -35,8 +38,22 @@ RECORD = SandboxRecord(
 OK = Ended(outcome=Outcome.OK, exit_code=0, duration_ms=1)
 
 
-def running(cap: int = 100_000) -> Running:
-    return Running(RECORD, RunRequest(language=Language.PYTHON, code="1"), "run-1", cap)
+class Run(Recorder):
+    """A run that can end."""
+
+    def end(self, ended: Ended) -> RunEnd:
+        return RunEnd(sandbox=RECORD.name, run="run-1", recorder=self, ended=ended)
+
+    def answer(self, ended: Ended) -> RunAnswer:
+        return build_answer(self.end(ended), 200_000)
+
+    def reading(self, ended: Ended) -> Reading:
+        output = RunOutput(run_id="sbx-a.run-1", sandbox=RECORD.name, state="ended")
+        return build_reading(output, self, self.end(ended), 200_000)
+
+
+def running(cap: int = 100_000, *, strip_ansi: bool = False) -> Run:
+    return Run(cap, strip_ansi=strip_ansi)
 
 
 @given(st.binary(min_size=1, max_size=200), st.lists(st.tuples(st.integers(0, 199), st.integers(1, 200)), max_size=12))
@@ -74,7 +91,7 @@ def test_a_sandbox_does_not_spoil_the_metric_of_output() -> None:
     metrics, run = Metrics(), running()
     run.output("stdout", 2**62, b"abc")
     runs = Runs(cast("Any", None), LimitSettings().for_runs(), metrics, cast("Any", None))
-    runs._count(run, Outcome.OK)
+    runs._count(ActiveRun(record=RECORD, request=RunRequest(language=Language.PYTHON, code="1"), recorder=run), "ok")
     assert metrics.registry.get_sample_value("sandpod_output_bytes_total", {"stream": "stdout"}) == 3
 
 
@@ -87,6 +104,29 @@ def sent_as(model: BaseModel, pictures: list[Picture]) -> int:
     """Return the bytes of structured content, text and pictures, with all that is not ASCII escaped."""
     content = [text_of(model), *(base64.b64encode(picture.data).decode() for picture in pictures)]
     return len(json.dumps([model.model_dump(mode="json"), *content]))
+
+
+@settings(deadline=None)
+@given(st.text(), st.text(), st.text(min_size=1), st.text())
+def test_size_of_an_answer_is_not_below_what_is_sent(out: str, err: str, path: str, value: str) -> None:
+    run = running()
+    run.output("stdout", 0, out.encode("utf-8", "replace"))
+    run.output("stderr", 0, err.encode("utf-8", "replace"))
+    run.result("text/plain", value.encode("utf-8", "replace"))
+    run.display("text/html", 0, value.encode("utf-8", "replace"))
+    run.display("image/png", 1, out.encode("utf-8", "replace"))
+    ended = OK.model_copy(update={"artifacts": [ArtifactEntry(path=path)] * 3})
+    for model, pictures in (
+        (run.answer(ended).result, run.answer(ended).pictures),
+        (run.reading(ended).result, run.reading(ended).pictures),
+    ):
+        assert answer_size(model, pictures) >= sent_as(model, pictures) - 100, "but for brackets and commas"
+
+
+@given(st.text(min_size=1))
+def test_progress_message_of_any_text_is_below_what_clients_take(text: str) -> None:
+    message = (text * (MAX_MESSAGE // len(text) + 1))[:MAX_MESSAGE]
+    assert json_size(message) + 4096 < 2**20
 
 
 def pictures_size(answer: RunAnswer) -> int:
@@ -194,21 +234,35 @@ def test_what_was_read_of_a_background_run_stays_below_what_clients_take_with_wh
     for _ in range(4):
         run.display("image/png", 0, b"x" * (MAX_PICTURES // 4))
         run.display("text/html", 0, b"\x01" * (MAX_SHOWN // 60))
-    result = run.answer(OK).result.model_copy(update={"displays": []})
-    output = RunOutput(run_id="r", sandbox="s", state="ended", stdout="\x01" * 48 * 1024, result=result)
-    reading = run.showing.add_to(output)
+    reading = run.reading(OK)
+    assert reading.result.result is not None
+    assert reading.result.result.displays_dropped == 0
+    run.output("stdout", 0, b"\x01" * 48 * 1024)
+    reading = run.reading(OK)
     assert sent_as(reading.result, reading.pictures) < 2**20
     assert reading.result.result is not None
     shown, dropped = reading.result.result.displays, reading.result.result.displays_dropped
     assert (len(shown) + dropped, len([rich for rich in shown if rich.text is None])) == (8, len(reading.pictures))
-    assert 0 < dropped < 8
-    assert f"{dropped} things" in (reading.result.result.hint or "")
-    assert run.showing.add_to(output.model_copy(update={"stdout": ""})).result.result.displays_dropped == 0  # type: ignore[union-attr]
+
+
+def test_an_answer_names_as_many_displays_and_files_as_fit_and_counts_the_others() -> None:
+    run = running()
+    for index in range(30):
+        run.display("text/html", index, b"\x01" * (MAX_SHOWN // 60))
+    run.display("image/png", 30, b"x" * MAX_PICTURES)
+    entries = [ArtifactEntry(path="\x01" * 3900 + str(number)) for number in range(100)]
+    answer = run.answer(OK.model_copy(update={"artifacts": entries, "artifacts_more": 5}))
+    assert sent(answer) < 2**20
+    result = answer.result
+    assert 0 < len(result.artifacts) < 100
+    assert len(result.artifacts) + result.artifacts_omitted == 105
+    assert len(result.displays) + result.displays_dropped == 31
+    assert len(answer.pictures) == sum(rich.text is None for rich in result.displays)
+    assert f"{result.displays_dropped} things" in (result.hint or "")
 
 
 def test_control_sequences_are_stripped_where_that_is_asked_for_and_bytes_are_counted_as_written() -> None:
-    request = RunRequest(language=Language.PYTHON, code="1", strip_ansi=True)
-    run = Running(RECORD, request, "run-1", 100_000)
+    run = running(strip_ansi=True)
     written = b"\x1b[31mred\x1b[0m\n"
     run.output("stdout", 0, written[:3])
     run.output("stdout", 3, written[3:])

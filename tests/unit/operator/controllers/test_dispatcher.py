@@ -19,10 +19,10 @@ def waiting(world: World) -> set[tuple[str, str]]:
 def test_sandbox_wakes_itself_and_its_pool_even_when_it_leaves_it() -> None:
     world = World()
     labels = {names.LABEL_POOL: "warm"}
-    world.controller.saw(SANDBOXES, {**sandbox_object(), "metadata": metadata("box", labels=labels)})
+    world.dispatcher.saw(SANDBOXES, {**sandbox_object(), "metadata": metadata("box", labels=labels)})
     assert waiting(world) == {("Sandbox", "box"), ("SandboxPool", "warm")}
     world.queue._waiting.clear()
-    world.controller.saw(SANDBOXES, {**sandbox_object(), "metadata": metadata("box", resourceVersion="2")})
+    world.dispatcher.saw(SANDBOXES, {**sandbox_object(), "metadata": metadata("box", resourceVersion="2")})
     assert waiting(world) == {("Sandbox", "box"), ("SandboxPool", "warm")}
 
 
@@ -34,18 +34,18 @@ def held(version: int = 2) -> dict[str, Any]:
 def test_claim_wakes_the_pool_and_what_happens_to_the_claimed_sandbox_later_does_not() -> None:
     world = World()
     labels = {names.LABEL_POOL: "warm"}
-    world.controller.saw(SANDBOXES, {**sandbox_object(), "metadata": metadata("box", labels=labels)})
+    world.dispatcher.saw(SANDBOXES, {**sandbox_object(), "metadata": metadata("box", labels=labels)})
     world.queue._waiting.clear()
-    world.controller.saw(SANDBOXES, held())
+    world.dispatcher.saw(SANDBOXES, held())
     assert waiting(world) == {("Sandbox", "box"), ("SandboxPool", "warm")}
     world.queue._waiting.clear()
-    world.controller.saw(SANDBOXES, held(version=3))
+    world.dispatcher.saw(SANDBOXES, held(version=3))
     assert waiting(world) == {("Sandbox", "box")}
 
 
 def test_pod_wakes_its_sandbox() -> None:
     world = World()
-    world.controller.saw(PODS, pod_object())
+    world.dispatcher.saw(PODS, pod_object())
     assert waiting(world) == {("Sandbox", "box")}
 
 
@@ -58,7 +58,7 @@ def test_template_wakes_its_pools_and_those_sandboxes_that_have_no_pod_or_a_prof
     world.store.put(PODS, pod_object("with"))
     world.store.put(SANDBOXES, sandbox_object("open", network="web"))
     world.store.put(PODS, pod_object("open"))
-    world.controller.saw(TEMPLATES, template_object())
+    world.dispatcher.saw(TEMPLATES, template_object())
     assert waiting(world) == {
         ("SandboxTemplate", "python"),
         ("SandboxPool", "warm"),
@@ -70,13 +70,13 @@ def test_template_wakes_its_pools_and_those_sandboxes_that_have_no_pod_or_a_prof
 def test_event_that_is_no_news_wakes_nobody() -> None:
     world = World()
     world.store.put(SANDBOXES, sandbox_object())
-    world.controller.saw(SANDBOXES, sandbox_object())
+    world.dispatcher.saw(SANDBOXES, sandbox_object())
     assert waiting(world) == set()
 
 
 def test_object_that_cannot_be_read_is_left_alone_and_said(caplog: pytest.LogCaptureFixture) -> None:
     world = World()
-    world.controller.saw(SANDBOXES, {"metadata": metadata("box"), "spec": {}})
+    world.dispatcher.saw(SANDBOXES, {"metadata": metadata("box"), "spec": {}})
     assert waiting(world) == set()
     assert "Sandbox boxes/box can't be read" in caplog.text
 
@@ -86,12 +86,12 @@ async def test_sweep_deletes_a_pod_that_has_long_been_without_its_sandbox() -> N
     orphan = pod_object()
     orphan["metadata"]["ownerReferences"] = []
     world.store.put(PODS, world.api.set(PODS, orphan))
-    await world.controller.sweep()
+    await world.orphans.sweep()
     await world.after(world.settings.orphan_grace - 1)
-    await world.controller.sweep()
+    await world.orphans.sweep()
     assert world.named("Pod") == ["box"]
     await world.after(1)
-    await world.controller.sweep()
+    await world.orphans.sweep()
     assert world.named("Pod") == []
 
 
@@ -118,7 +118,7 @@ async def test_sweep_deletes_many_at_once_and_one_that_fails_holds_up_no_other(
 
     monkeypatch.setattr(world.api, "get", slowly)
     with pytest.raises(UnreachableError):
-        await world.controller.sweep()
+        await world.orphans.sweep()
     assert world.named("Pod") == ["box-7"]
     assert 1 < most < count
 
@@ -127,9 +127,9 @@ async def test_sweep_asks_the_api_server_before_it_takes_a_pod() -> None:
     world = World()
     world.store.put(PODS, world.api.set(PODS, pod_object()))
     world.api.set(SANDBOXES, sandbox_object())
-    await world.controller.sweep()
+    await world.orphans.sweep()
     await world.after(world.settings.orphan_grace)
-    await world.controller.sweep()
+    await world.orphans.sweep()
     assert world.named("Pod") == ["box"]
     assert world.store.sandbox(SPACE, "box") is not None
 
@@ -147,18 +147,18 @@ async def test_sweep_of_very_many_asks_for_all_sandboxes_at_once(monkeypatch: py
         return await asked(resource, namespace, name)
 
     monkeypatch.setattr(world.api, "get", one_by_one)
-    await world.controller.sweep()
+    await world.orphans.sweep()
     assert world.named("Pod") == ["box-7"]
 
 
 async def test_resync_repairs_what_a_watch_lost_counts_it_and_wakes_everyone() -> None:
     world = World()
-    await world.controller.resync()
+    await world.dispatcher.resync()
     world.store.put(SANDBOXES, {**sandbox_object("gone"), "metadata": metadata("gone")})
     world.api.set(SANDBOXES, sandbox_object("missed"))
     world.api.set(POOLS, {"metadata": metadata("warm"), "spec": {"templateRef": {"name": "python"}}})
     world.api.set(PODS, pod_object("missed"))
-    await world.controller.resync()
+    await world.dispatcher.resync()
     expected = {("Sandbox", "missed"), ("Sandbox", "gone"), ("SandboxPool", "warm"), ("Namespace", "")}
     assert waiting(world) == expected
     missed = world.metrics.registry.get_sample_value("sandpod_operator_watch_missed_total", {"kind": "Sandbox"})
@@ -169,7 +169,7 @@ async def test_first_list_of_each_namespace_counts_nothing_as_missed() -> None:
     world = World(namespaces=("boxes", "more"))
     for namespace in world.settings.namespaces:
         world.api.set(SANDBOXES, {**sandbox_object(), "metadata": metadata("box", namespace=namespace)})
-    await world.controller.resync()
+    await world.dispatcher.resync()
     assert world.metrics.registry.get_sample_value("sandpod_operator_watch_missed_total", {"kind": "Sandbox"}) in {
         None,
         0,
@@ -179,24 +179,24 @@ async def test_first_list_of_each_namespace_counts_nothing_as_missed() -> None:
 async def test_resync_of_claimed_sandboxes_wakes_them_and_leaves_their_former_pool_alone() -> None:
     world = World()
     world.api.set(SANDBOXES, held())
-    await world.controller.resync()
+    await world.dispatcher.resync()
     assert waiting(world) == {("Sandbox", "box"), ("Namespace", "")}
 
 
 async def test_resync_forgets_notes_about_what_is_gone() -> None:
     world = World()
-    world.notes.failures["uid-of-a-pool-that-is-gone"] = 3
-    await world.controller.resync()
-    assert world.notes.failures == {}
+    world.state.failures["uid-of-a-pool-that-is-gone"] = 3
+    await world.dispatcher.resync()
+    assert world.state.failures == {}
 
 
 async def test_store_and_server_agree_after_a_resync() -> None:
     world = World()
     for name in ("a", "b", "c"):
         world.api.set(SANDBOXES, sandbox_object(name))
-    await world.controller.resync()
+    await world.dispatcher.resync()
     other = Store()
-    with other.listing(SANDBOXES, SPACE) as listing:
-        for found in world.api.list(SANDBOXES, SPACE):
-            listing.put(found)
-    assert list(world.store.all_sandboxes(SPACE)) == list(other.all_sandboxes(SPACE))
+    await other.read(SANDBOXES, SPACE, world.api.pages(SANDBOXES, SPACE))
+    found = world.store.keys(SANDBOXES, SPACE)
+    assert len(found) == 3
+    assert [world.store.sandbox(*key[1:]) for key in found] == [other.sandbox(*key[1:]) for key in found]

@@ -22,7 +22,7 @@ async def no_operator(world: World) -> AsyncIterator[None]:
     del world.settle
     world.start()
     world.close_namespace()
-    await world.controller.resync()
+    await world.dispatcher.resync()
     await world.settle()
 
 

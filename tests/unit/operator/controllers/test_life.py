@@ -254,13 +254,14 @@ async def test_pod_that_an_earlier_sandbox_left_is_not_taken_over() -> None:
     world = await world_with()
     await world.given(SANDBOXES, fresh())
     old = world.api.objects[POD]
-    world.api.objects[POD] = {**old, "metadata": {**old["metadata"], "ownerReferences": [{"uid": "uid-earlier"}]}}
+    earlier = {**old["metadata"], "uid": "uid-of-an-earlier-pod", "ownerReferences": [{"uid": "uid-earlier"}]}
+    world.api.objects[POD] = {**old, "metadata": earlier}
     again = {**fresh(), "metadata": {**fresh()["metadata"], "uid": "uid-again"}}
-    world.controller.lost(POD)
+    world.dispatcher.lost(POD)
     await world.given(SANDBOXES, again)
     assert world.sandbox().status.phase is None
     await world.after(5)
-    assert "made for something else" in world.sandbox().status.conditions[0].message
+    assert "created earlier or for something else" in world.sandbox().status.conditions[0].message
     await world.gone(POD)
     assert world.api.objects[POD]["metadata"]["ownerReferences"][0]["uid"] == "uid-again"
 
@@ -268,6 +269,7 @@ async def test_pod_that_an_earlier_sandbox_left_is_not_taken_over() -> None:
 async def test_pod_that_the_store_missed_is_found_and_not_made_twice() -> None:
     world = await world_with()
     await world.given(SANDBOXES, fresh())
+    world.api.objects[POD]["metadata"]["uid"] = "uid-of-a-pod-that-was-never-seen"
     world.store.remove(POD)
     world.queue.add(Key("Sandbox", SPACE, "box"))
     await world.settle()
@@ -281,7 +283,7 @@ async def test_sandbox_that_was_deleted_meanwhile_is_forgotten() -> None:
     pod = world.api.objects[POD]
     world.api.remove(Key("Sandbox", SPACE, "box"))
     # The pod's last event comes before the Sandbox's.
-    world.controller.saw(PODS, world.api.set(PODS, {**pod, "status": running()}))
+    world.dispatcher.saw(PODS, world.api.set(PODS, {**pod, "status": running()}))
     await world.settle()
     assert world.store.sandbox(SPACE, "box") is None
 
@@ -291,10 +293,10 @@ async def test_story_is_told_in_events() -> None:
     (name,) = world.named("Sandbox")
     await world.claim(name, ttl=60, idleTimeout=60)
     await world.after(60)
-    assert [e.reason for e in world.told if e.name == name] == ["PodCreated", "Ready", "Claimed", "TTLExpired"]
+    assert [e.reason for e in world.events if e.name == name] == ["PodCreated", "Ready", "Claimed", "TTLExpired"]
     await world.given(SANDBOXES, fresh())
     await world.pod_becomes("box", waiting("ErrImagePull", "no such image"))
-    assert [(e.reason, e.kind) for e in world.told if e.name == "box"] == [
+    assert [(e.reason, e.kind) for e in world.events if e.name == "box"] == [
         ("PodCreated", "Normal"),
         ("ImagePullFailed", "Warning"),
     ]
@@ -304,10 +306,10 @@ async def test_restarted_operator_does_nothing_when_all_is_well() -> None:
     world = await world_with_pool(replicas=2)
     again = World()
     again.now, again.api.objects = world.now, world.api.objects
-    await again.controller.resync()
+    await again.dispatcher.resync()
     await again.settle()
     assert again.api.writes == []
-    assert again.told == []
+    assert again.events == []
 
 
 async def test_start_and_end_are_measured() -> None:

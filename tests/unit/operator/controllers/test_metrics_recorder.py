@@ -58,7 +58,7 @@ async def test_claim_is_counted_once_for_its_pool() -> None:
     assert (claims(world), claims(world, "other")) == (1, 0)
     # Whatever happens to the one that is held, and whoever tells of it again.
     await world.change(Key("Sandbox", SPACE, first), status={})
-    await world.controller.resync()
+    await world.dispatcher.resync()
     await world.settle()
     await world.gone(Key("Sandbox", SPACE, first))
     assert claims(world) == 1
@@ -72,8 +72,8 @@ async def test_claim_that_only_a_full_list_shows_is_counted_once() -> None:
     old = world.api.objects[Key("Sandbox", SPACE, name)]
     held = {**old["spec"], "claim": sandbox_object(claimed=0)["spec"]["claim"]}
     world.api.set(SANDBOXES, {**old, "spec": held})
-    await world.controller.resync()
-    await world.controller.resync()
+    await world.dispatcher.resync()
+    await world.dispatcher.resync()
     assert claims(world) == 1
 
 
@@ -82,7 +82,7 @@ async def test_restarted_operator_counts_from_nothing_and_none_of_what_was_claim
     before, after = world.named("Sandbox")
     await world.claim(before)
     world.start()
-    await world.controller.resync()
+    await world.dispatcher.resync()
     await world.settle()
     assert claims(world) == 0
     await world.claim(after)
@@ -114,7 +114,7 @@ async def test_nothing_is_told_of_a_pool_that_is_gone_nor_of_one_that_only_a_lab
     await world.given(SANDBOXES, {**sandbox_object("b"), "metadata": metadata("b", labels={names.LABEL_POOL: "mine"})})
     unheard = world.api.objects[Key("Sandbox", SPACE, "b")]
     world.api.set(SANDBOXES, {**unheard, "spec": sandbox_object(claimed=0)["spec"]})
-    await world.controller.resync()
+    await world.dispatcher.resync()
     await world.settle()
     assert told(world) == {"other"}
 
@@ -128,7 +128,7 @@ async def test_sandbox_made_for_a_claim_is_counted_once_for_the_pool_that_was_em
     assert (claims(world, "other", "direct"), claims(world, "warm", "direct")) == (1, 0)
     await world.pod_becomes("cold", running())
     world.start()
-    await world.controller.resync()
+    await world.dispatcher.resync()
     await world.settle()
     assert claims(world, "other", "direct") == 0
 

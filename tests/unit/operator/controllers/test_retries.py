@@ -6,7 +6,8 @@ import pytest
 
 from sandpod_api import names
 from sandpod_api.conditions import Reason
-from sandpod_kube.resources import POOLS, SANDBOXES, TEMPLATES, Key
+from sandpod_kube.errors import ConflictError
+from sandpod_kube.resources import POOLS, SANDBOXES, TEMPLATES, Key, Resource
 from sandpod_operator.status.failures import runtime_fault
 from support.operator.world import (
     SPACE,
@@ -102,7 +103,7 @@ async def test_fresh_pod_is_tried_and_the_sandbox_becomes_ready() -> None:
     assert uid(world) != first
     status = world.sandbox().status
     assert (status.phase, status.retried_pod) == ("Pending", first)
-    assert [(e.reason, e.kind) for e in world.told][1:] == [("StartRetried", "Warning"), ("PodCreated", "Normal")]
+    assert [(e.reason, e.kind) for e in world.events][1:] == [("StartRetried", "Warning"), ("PodCreated", "Normal")]
     await world.pod_becomes("box", running())
     status = world.sandbox().status
     assert (status.phase, status.retried_pod) == ("Ready", None)
@@ -125,7 +126,7 @@ async def test_operator_that_restarts_between_the_two_still_tries_only_once() ->
     world = await new_world()
     await world.pod_becomes("box", failed(FAULTS[0]))
     world.start()
-    await world.controller.resync()
+    await world.dispatcher.resync()
     await world.settle()
     await world.pod_becomes("box", failed(FAULTS[0]))
     assert world.sandbox().status.phase == "Failed"
@@ -149,7 +150,31 @@ async def test_pool_is_not_blocked_by_a_sandbox_that_is_tried_anew() -> None:
     await world.pod_becomes(name, failed(FAULTS[0]))
     await world.after(1)
     assert world.named("Sandbox") == [name]
-    assert "PoolBlocked" not in [e.reason for e in world.told]
+    assert "PoolBlocked" not in [e.reason for e in world.events]
     await world.start_all()
     await world.after(1)
     assert world.pool().status.ready_replicas == 1
+
+
+async def test_warm_sandbox_that_failed_counts_once_though_its_deletion_is_tried_twice() -> None:
+    world = World()
+    world.close_namespace()
+    await world.given(TEMPLATES, template_object())
+    await world.given(POOLS, {"metadata": metadata("warm"), "spec": {"templateRef": {"name": "python"}, "replicas": 1}})
+    [name] = world.named("Pod")
+    delete, tries = world.api.delete, 0
+
+    async def changed_meanwhile(
+        resource: Resource, namespace: str, key: str, preconditions: dict[str, str]
+    ) -> dict[str, Any]:
+        nonlocal tries
+        tries += resource is SANDBOXES
+        if resource is SANDBOXES and tries == 1:
+            raise ConflictError(409, "Conflict", "the object has been modified")
+        return await delete(resource, namespace, key, preconditions)
+
+    world.api.delete = changed_meanwhile  # type: ignore[method-assign,assignment]  # an API server with other writers
+    await world.pod_becomes(name, ended(1))
+    await world.after(6)
+    assert tries == 2
+    assert list(world.state.failures.values()) == [1]

@@ -68,7 +68,7 @@ def test_idle_sandbox_with_a_persistent_workspace_is_suspended_and_nothing_else_
     assert isinstance(patch, Patch)
     assert (patch.spec, patch.resource_version) == ({"operatingMode": "Suspended"}, "1")
     assert isinstance(told, Emit)
-    assert "Not used for 100 s" in told.message
+    assert "Idle for 100 s" in told.message
     assert rfc3339(ago(-4000)) in told.message
 
 
@@ -136,7 +136,7 @@ def test_resumed_while_the_old_pod_still_ends_it_waits_and_takes_nothing_of_it_f
     state = observed(pod=old, status=SUSPENDED)
     found = compute_status(state, NOW)
     assert (found.phase, found.reason, found.pod_name) == ("Pending", "PodPending", None)
-    assert "is still there" in of(found, ConditionType.READY).message
+    assert "still exists" in of(found, ConditionType.READY).message
     assert of(found, ConditionType.NETWORK_ISOLATED).status == "Unknown"
     assert not {"Create Pod", "Delete Pod"} & set(kinds(plan(state)))
 
@@ -170,7 +170,7 @@ def test_volume_that_can_not_be_had_is_told_in_the_schedulers_words(reason: str,
 
 def test_volume_that_waits_for_its_first_pod_is_named_as_what_the_pod_waits_for() -> None:
     found = compute_status(observed(pod=a_pod(), claimed=5), NOW)
-    assert of(found, ConditionType.POD_SCHEDULED).message == "The pod waits for a node and its volume."
+    assert of(found, ConditionType.POD_SCHEDULED).message == "The pod is waiting for a node and its volume."
 
 
 def test_claim_names_its_storage_class_and_an_earlier_sandboxs_claim_is_never_taken_over() -> None:
@@ -224,10 +224,10 @@ async def test_life_of_an_idle_sandbox_that_is_used_again() -> None:
     await world.after(1)
     assert mode(world) == ("Suspended", "Suspended", [])
     assert world.named("PersistentVolumeClaim") == [claim]
-    told = [emit.reason for emit in world.told]
+    told = [emit.reason for emit in world.events]
     once = ["PodCreated", "Ready", "IdleTimeout", "Suspended"]
     assert told == [*once, "PodCreated", "Resumed", *once[1:]]
-    assert [emit.message.rpartition(", ")[2] for emit in world.told if emit.reason == "Ready"] == [
+    assert [emit.message.rpartition(", ")[2] for emit in world.events if emit.reason == "Ready"] == [
         "0 s after it was created.",
         "0 s after it was resumed.",
     ]
@@ -250,13 +250,13 @@ async def test_deleted_while_suspended_it_leaves_nothing() -> None:
 async def test_operator_that_was_down_meanwhile_suspends_late_and_counts_a_resume_from_when_it_sees_it() -> None:
     world = await kept_world()
     world.now += timedelta(seconds=5000)  # nobody looked
-    await world.controller.resync()
+    await world.dispatcher.resync()
     await world.settle()
     assert mode(world) == ("Suspended", "Suspended", [])
     old = world.api.objects[BOX]
     world.api.set(SANDBOXES, {**old, "spec": {**old["spec"], "operatingMode": "Running"}})
     world.now += timedelta(seconds=1000)  # nobody saw that either
-    await world.controller.resync()
+    await world.dispatcher.resync()
     await world.settle()
     assert mode(world) == ("Pending", "Running", ["box"])
 

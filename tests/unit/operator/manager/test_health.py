@@ -113,9 +113,9 @@ def test_watch_events_go_to_the_controller_and_heartbeats_to_the_health(place: P
     place.health.lead()
     place.clock.time += 91
     world, listener = World(), Listener()
-    world.controller.saw = listener.saw  # type: ignore[method-assign]
-    world.controller.lost = listener.lost  # type: ignore[method-assign]
-    seen = create_sink(world.controller, place.health.beat)
+    world.dispatcher.saw = listener.saw  # type: ignore[method-assign]
+    world.dispatcher.lost = listener.lost  # type: ignore[method-assign]
+    seen = create_sink(world.dispatcher, place.health.beat)
     for namespace in ("boxes", "more"):
         seen(LEASES, "MODIFIED", build_heartbeat(namespace, "one", NOW))
     seen(SANDBOXES, None, {"metadata": metadata("box")})
@@ -129,5 +129,5 @@ def test_lease_of_the_election_is_no_heartbeat(place: Place) -> None:
     place.clock.time += 91
     lease = build_heartbeat("boxes", "one", NOW)
     lease["metadata"]["name"] = "sandpod-operator"
-    create_sink(World().controller, place.health.beat)(LEASES, "MODIFIED", lease)
+    create_sink(World().dispatcher, place.health.beat)(LEASES, "MODIFIED", lease)
     assert place.health.trouble() is not None

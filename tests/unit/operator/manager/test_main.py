@@ -41,7 +41,7 @@ def test_cluster_that_does_not_answer_is_one_sentence_and_exit_code_2(tmp_path: 
     assert "secret" not in done.stderr
 
 
-@pytest.mark.parametrize(("value", "words"), [("", "NAMESPACES"), ("no/name", "is no name of a namespace")])
+@pytest.mark.parametrize(("value", "words"), [("", "NAMESPACES"), ("no/name", "is not a namespace name")])
 def test_wrong_settings_are_one_sentence_and_exit_code_2(value: str, words: str) -> None:
     done = run(SANDPOD_OPERATOR_NAMESPACES=value)
     assert done.returncode == 2

@@ -5,10 +5,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from sandpod_kube.resources import SANDBOXES, TEMPLATES
+from sandpod_operator.controllers import watches
 from sandpod_operator.manager.health import Health
-from sandpod_operator.manager.manager import Operator
+from sandpod_operator.manager.leader_election import Elector, LeadershipLostError
+from sandpod_operator.manager.manager import FAILED, Operator
 from sandpod_operator.metrics import Metrics
-from support.operator.world import NOW, ApiServer, settings
+from support.operator.world import NOW, ApiServer, sandbox_object, settings, template_object
 
 if TYPE_CHECKING:
     from sandpod_kube.client import KubeClient
@@ -32,3 +35,29 @@ async def test_election_that_breaks_is_not_one_that_is_won() -> None:
             await operator.run()
     assert health.role == "standby"
     assert api.writes == []
+
+
+async def test_lease_that_was_lost_during_the_first_list_lets_no_worker_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def lost(_: Elector) -> None:
+        raise LeadershipLostError("another replica has taken the Lease")
+
+    monkeypatch.setattr(Elector, "keep", lost)
+
+    async def watched(*_: object, **__: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(watches, "watch", watched)
+    monkeypatch.setattr(ApiServer, "access", None, raising=False)
+    api, metrics = ApiServer(clock=lambda: NOW), Metrics()
+    api.set(TEMPLATES, template_object())
+    api.set(SANDBOXES, sandbox_object(claimed=1))
+    operator = Operator(
+        cluster=cast("KubeClient", api),
+        settings=settings(),
+        metrics=metrics,
+        health=Health(settings(), metrics),
+        stop=asyncio.Event(),
+    )
+    async with asyncio.timeout(5):
+        assert await operator.run() == FAILED
+    assert {kind for _, kind in api.writes} == {"Lease"}

@@ -7,7 +7,7 @@ import pytest
 from sandpod_api import names
 from sandpod_api.types import NetworkProfile
 from sandpod_kube.resources import POLICIES, TEMPLATES, Key
-from sandpod_operator.controllers.observer import MAX_WIDENING
+from sandpod_operator.controllers.policies import MAX_WIDENING
 from sandpod_operator.manifests.foreign_policies import find_widening
 from sandpod_operator.manifests.network_policies import build_deny_all, build_profile
 from support.operator.world import SPACE, World, a_template, metadata, template_object
@@ -100,7 +100,7 @@ def test_labels_alone_make_no_policy_sandpods_own() -> None:
 
 
 def told(world: World) -> list[tuple[str, str, str]]:
-    return [(e.name, e.reason, e.kind) for e in world.told if e.resource is POLICIES]
+    return [(e.name, e.reason, e.kind) for e in world.events if e.resource is POLICIES]
 
 
 def measured(world: World) -> set[str]:
@@ -114,7 +114,9 @@ async def test_policy_is_told_of_and_measured_until_it_is_deleted(caplog: pytest
     world.close_namespace()
     await world.given(POLICIES, policy())
     assert set(told(world)) == {("theirs", "NetworkWidened", "Warning")}
-    assert world.told[0].message.startswith("It is none of Sandpod's and opens egress to sandbox pods; delete it")
+    assert world.events[0].message.startswith(
+        "It is not one of Sandpod's and opens egress to sandbox pods. Policies are additive: delete it"
+    )
     assert measured(world) == {"theirs"}
     assert "NetworkPolicy boxes/theirs is none of Sandpod's" in caplog.text
     # Nothing is done about it but that.
@@ -135,11 +137,11 @@ async def test_policy_is_told_of_again_with_every_full_list_since_events_are_for
     world = World()
     await world.given(POLICIES, policy())
     before = len(told(world))
-    await world.controller.resync()
+    await world.dispatcher.resync()
     await world.settle()
     assert len(told(world)) == before + 1
     # Of the same words, so that the API server takes it only where it is not there any more.
-    assert len({e.message for e in world.told}) == 1
+    assert len({e.message for e in world.events}) == 1
 
 
 async def test_only_so_many_policies_are_told_of() -> None:

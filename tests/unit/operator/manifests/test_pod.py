@@ -76,6 +76,8 @@ PLAIN_POD: dict[str, Any] = {
                     {"name": "SANDPOD_PROBE_INTERVAL", "value": "300"},
                     {"name": "SANDPOD_PREIMPORT", "value": ""},
                     {"name": "SANDPOD_OPEN_FILES", "value": "1024"},
+                    {"name": "SANDPOD_RUN_TIMEOUT", "value": "3600"},
+                    {"name": "SANDPOD_OUTPUT_BYTES", "value": "2147483648"},
                     {"name": "SANDPOD_WORKSPACE_BYTES", "value": "268435456"},
                     {"name": "SANDPOD_IN_MEMORY", "value": "/workspace,/tmp"},
                     {"name": "SANDPOD_MEMORY_LIMIT", "value": "536870912"},

@@ -87,22 +87,24 @@ def test_pool_starts_with_a_few_and_twice_as_many_for_each_that_works() -> None:
 
 def test_pool_that_is_known_to_work_is_refilled_at_once_though_all_were_claimed() -> None:
     full = plan(observed(*(member(f"m{i}", status=READY) for i in range(20)), replicas=20))
-    assert len(created(plan(observed(replicas=20, pace=full.pace, suffixes=MANY)))) == 20
+    assert len(created(plan(observed(replicas=20, backoff=full.backoff, suffixes=MANY)))) == 20
 
 
 def test_pool_of_a_changed_template_starts_with_a_few_again() -> None:
     works = plan(observed(*(member(f"m{i}", status=READY) for i in range(20)), replicas=20))
     changed = a_template(image="sandpod/sandbox:next")
-    assert len(created(plan(observed(replicas=20, pace=works.pace, template=changed, suffixes=MANY)))) == 4
+    assert len(created(plan(observed(replicas=20, backoff=works.backoff, template=changed, suffixes=MANY)))) == 4
 
 
 def test_one_failure_slows_a_pool_down_and_what_works_speeds_it_up() -> None:
     working = [member(f"m{i}", status=READY) for i in range(10)]
-    works = plan(observed(*working, replicas=20)).pace
+    works = plan(observed(*working, replicas=20)).backoff
     broken = member("n0", status=failing("ImagePullFailed"))
-    failed = plan(observed(*working, broken, replicas=20, pace=works, suffixes=MANY))
+    failed = plan(observed(*working, broken, replicas=20, backoff=works, suffixes=MANY))
     assert len(created(failed)) == 1
-    better = plan(observed(*working, broken, member("n1", status=READY), replicas=20, pace=failed.pace, suffixes=MANY))
+    better = plan(
+        observed(*working, broken, member("n1", status=READY), replicas=20, backoff=failed.backoff, suffixes=MANY)
+    )
     assert len(created(better)) == 2
 
 
@@ -354,8 +356,8 @@ def test_plan_hashes_the_template_once_however_many_there_are(monkeypatch: pytes
 
 
 def test_new_sandboxes_are_made_some_at_a_time_and_all_else_one_after_the_other() -> None:
-    works = plan(observed(*(member(f"m{i}", status=READY) for i in range(20)), replicas=20)).pace
-    made = plan(observed(member("old", status=READY, stale=True), replicas=20, pace=works))
+    works = plan(observed(*(member(f"m{i}", status=READY) for i in range(20)), replicas=20)).backoff
+    made = plan(observed(member("old", status=READY, stale=True), replicas=20, backoff=works))
     batches = [[type(action).__name__ for action in batch] for batch in made.batches()]
     assert [len(batch) for batch in batches if batch[0] == "Create"] == [8, 8, 4]
     assert all(len(batch) == 1 for batch in batches if batch[0] != "Create")

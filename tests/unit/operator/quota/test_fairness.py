@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sandpod_api import names
 from sandpod_api.conditions import ConditionType, Reason, find
-from sandpod_kube.errors import DeniedError
+from sandpod_kube.errors import DeniedError, UnreachableError
 from sandpod_kube.resources import PODS, POOLS, SANDBOXES, TEMPLATES, Key, Resource
 from support.operator.world import SPACE, World, ended, metadata, running, sandbox_object, template_object
 
@@ -51,7 +51,7 @@ class Short(World):
             for key in self.store.keys(PODS):
                 if key not in self.api.objects:
                     self.went.append(self.now)
-                    self.controller.lost(key, self.store.uid_of(key))
+                    self.dispatcher.lost(key, self.store.uid_of(key))
             await self.start_all()
             await self.after(1)
             if len(self.api.writes) == before:
@@ -139,6 +139,25 @@ async def test_claim_goes_before_all_pools_and_a_warm_sandbox_is_given_up_for_it
     assert world.warm().total() == 3
 
 
+async def test_warm_sandbox_whose_deletion_failed_is_given_up_at_the_next_try() -> None:
+    world = await short(2, a=2)
+    delete, tries = world.api.delete, 0
+
+    async def fails_once(*which: Any) -> dict[str, Any]:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise UnreachableError("no answer")
+        return await delete(*which)
+
+    world.api.delete = fails_once  # type: ignore[method-assign,assignment]  # an API server that does not answer
+    await world.cold_start("urgent")
+    begun = world.now
+    await world.calm()
+    assert world.sandbox("urgent").status.phase == "Ready"
+    assert world.now - begun < timedelta(seconds=30)
+
+
 async def test_claim_takes_no_pools_last_one_while_another_has_more() -> None:
     world = await short(4, small=1, large=8)
     assert world.warm() == {"small": 1, "large": 3}
@@ -213,7 +232,7 @@ async def test_pool_that_can_not_start_pods_asks_rarely_and_says_why() -> None:
     for pool in ("a", "b"):
         assert world.said(pool).startswith("QuotaExceeded: ")
         assert "exceeded quota" in world.said(pool)
-        assert world.said(pool).endswith("then to the pool that has the least of its replicas.")
+        assert world.said(pool).endswith("then to the pool with the smallest share of its replicas.")
     world.api.writes.clear()
     for _ in range(3600):
         await world.after(1)
@@ -278,7 +297,7 @@ async def test_pools_leave_the_schedulers_queue_to_a_claim() -> None:
     await world.cold_start("urgent")
     await no_node_takes(world)
     assert world.named("Pod") == ["urgent"]
-    assert "Claimed sandboxes wait for a node" in world.said("a")
+    assert "Claimed sandboxes are waiting for a node" in world.said("a")
     await world.gone(Key("Sandbox", SPACE, "urgent"))
     await no_node_takes(world)
     assert world.warm() == {"a": 4}

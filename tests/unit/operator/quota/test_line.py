@@ -7,7 +7,7 @@ import pytest
 
 from sandpod_kube.resources import POOLS, SANDBOXES, Key
 from sandpod_operator.model.observed import Share
-from sandpod_operator.quota.line import GIVES_AGAIN, LEAVES, NODES_YIELD, REST, SETTLES, Line, Waiter
+from sandpod_operator.quota.line import GIVES_AGAIN, LEAVES, NODES_YIELD, REST, SETTLES, Line
 from support.operator.world import NOW, SPACE
 
 
@@ -21,7 +21,7 @@ def sandbox(name: str) -> Key:
 
 def shares(**pools: tuple[int, int]) -> Mapping[Key, Share]:
     """What pools have, all of it ready, and what they want."""
-    return {pool(n): Share(key=pool(n), wish=wish, placed=has, ready=has) for n, (has, wish) in pools.items()}
+    return {pool(n): Share(key=pool(n), wanted=wish, placed=has, ready=has) for n, (has, wish) in pools.items()}
 
 
 LEAST_LAST = shares(a=(3, 4), b=(1, 4))
@@ -37,7 +37,14 @@ def a_line(*waiting: str) -> Line:
 
 def joins(line: Line, name: str, *, at: datetime = NOW, for_node: bool = False) -> None:
     key = pool(name) if name in {"a", "b"} else sandbox(name)
-    line.join(Waiter(key=key, since=at, for_node=for_node), f"uid-{name}", sandbox(name))
+    line.join(key, f"uid-{name}", sandbox(name), at, for_node=for_node)
+
+
+def wakes_at(line: Line) -> datetime:
+    """When somebody is to be looked at again, while nobody has the turn."""
+    wakes = line.wakes(LEAST_LAST)
+    assert wakes is not None
+    return wakes[1]
 
 
 def everyone_is_refused(line: Line, at: datetime = NOW) -> list[str]:
@@ -67,13 +74,24 @@ def test_time_is_a_sign_of_room_and_ever_more_rarely() -> None:
     line, now, waits = a_line("a", "b"), NOW, []
     for _ in range(8):
         assert everyone_is_refused(line, now) == ["b", "a"]
-        waits.append((line.wakes_at(now) - now).total_seconds())
-        now = line.wakes_at(now)
+        waits.append((wakes_at(line) - now).total_seconds())
+        now = wakes_at(line)
     assert waits == [5, 10, 20, 40, 80, 160, 300, 300]
     line.pod_left(now)
     now += SETTLES
     everyone_is_refused(line, now)
-    assert line.wakes_at(now) - now == timedelta(seconds=5)
+    assert wakes_at(line) - now == timedelta(seconds=5)
+
+
+def test_those_who_come_later_do_not_put_the_next_round_off() -> None:
+    line = a_line("claim")
+    everyone_is_refused(line)
+    at = wakes_at(line)
+    for number in range(20):
+        joins(line, f"later-{number}", at=NOW + timedelta(seconds=number / 10))
+        everyone_is_refused(line, NOW + timedelta(seconds=number / 10))
+    assert wakes_at(line) == at
+    assert line.turn(LEAST_LAST, at) == sandbox("claim")
 
 
 def test_refusal_in_the_moment_in_which_the_quota_counts_what_left_keeps_the_turn() -> None:
@@ -87,8 +105,8 @@ def test_refusal_in_the_moment_in_which_the_quota_counts_what_left_keeps_the_tur
             line.refused("uid-claim", "full", now)
             tries += 1
         else:
-            assert line.wakes_at(now) - now == REST
-            now = line.wakes_at(now)
+            assert wakes_at(line) - now == REST
+            now = wakes_at(line)
     assert (tries, now) == (4, NOW + SETTLES), "and after the moment it is passed on"
 
 
@@ -106,17 +124,6 @@ def test_pods_that_leave_all_the_time_do_not_let_the_line_rest_for_ever() -> Non
     assert now <= NOW + SETTLES
 
 
-def test_line_does_not_rest_for_one_that_others_have_overtaken() -> None:
-    line = a_line("huge", "a")
-    line.refused("uid-huge", "full", NOW)
-    line.let_in("uid-a")
-    joins(line, "a")
-    everyone_is_refused(line)
-    line.pod_left(NOW)
-    line.refused("uid-huge", "full", NOW)
-    assert line.turn(LEAST_LAST, NOW) == sandbox("a")
-
-
 def test_whoever_fails_passes_the_turn_on() -> None:
     line = a_line("claim", "a")
     line.pass_on("uid-claim", NOW)
@@ -127,7 +134,7 @@ def test_whoever_fails_passes_the_turn_on() -> None:
 
 def test_sandbox_that_is_claimed_while_it_waits_waits_as_a_claim() -> None:
     line = a_line("a", "b")
-    line.join(Waiter(key=sandbox("a"), since=NOW), "uid-a", sandbox("a"))
+    line.join(sandbox("a"), "uid-a", sandbox("a"), NOW)
     assert set(line.waiters) == {sandbox("a"), pool("b")}
     assert line.turn(LEAST_LAST, NOW) == sandbox("a")
 
@@ -135,7 +142,7 @@ def test_sandbox_that_is_claimed_while_it_waits_waits_as_a_claim() -> None:
 def test_line_without_anybody_asks_nobody() -> None:
     line = a_line("a")
     line.leave("uid-a")
-    assert not line.has_turns
+    assert not line.queue
     assert line.turn(LEAST_LAST, NOW) is None
     assert (line.waiters, line.whose) == ({}, {})
 
@@ -180,19 +187,11 @@ def test_place_that_did_not_help_is_followed_by_another_ever_later() -> None:
         found = line.giver(LEAST_LAST, now)
         assert found == (pool("a"), sandbox("claim"))
         line.gave(found[1], now)
-        later = line.waiters[sandbox("claim")].asks_again_at
+        later = line.waiters[sandbox("claim")].next_gift
         assert line.giver(LEAST_LAST, later - timedelta(seconds=1)) is None
         waits.append((later - now) / GIVES_AGAIN)
         now = later
     assert waits == [1, 2, 4, 8, 16, 32, 64, 64]
-
-
-def test_place_that_was_claimed_in_the_last_moment_is_given_by_another_at_once() -> None:
-    line = a_line("claim")
-    everyone_is_refused(line)
-    line.gave(sandbox("claim"), NOW)
-    line.gave_none(sandbox("claim"))
-    assert line.giver(LEAST_LAST, NOW) is not None
 
 
 def test_pool_that_comes_while_a_place_is_on_its_way_waits_for_that() -> None:
@@ -201,9 +200,10 @@ def test_pool_that_comes_while_a_place_is_on_its_way_waits_for_that() -> None:
     line.gave(sandbox("claim"), NOW)
     joins(line, "a")
     assert line.turn(LEAST_LAST, NOW) is None
+    assert line.wakes(LEAST_LAST) == (sandbox("claim"), NOW + LEAVES)
     assert line.turn(LEAST_LAST, NOW + timedelta(seconds=6)) is None, "nor is time a sign of room"
-    assert line.turn(LEAST_LAST, NOW + LEAVES) == sandbox("claim"), "but for a pod that does not leave"
-    everyone_is_refused(line)
+    assert line.turn(LEAST_LAST, NOW + LEAVES) is not None, "but for a pod that does not leave"
+    everyone_is_refused(line, NOW + LEAVES)
     line.pod_left(NOW)
     assert line.turn(LEAST_LAST, NOW) == sandbox("claim")
 
@@ -211,7 +211,7 @@ def test_pool_that_comes_while_a_place_is_on_its_way_waits_for_that() -> None:
 def test_claim_that_no_node_takes_gets_a_place_keeps_the_nodes_for_a_while_and_asks_for_no_quota() -> None:
     line = a_line()
     joins(line, "claim", for_node=True)
-    assert not line.has_turns
+    assert not line.queue
     assert line.turn(LEAST_LAST, NOW) is None
     assert line.giver(LEAST_LAST, NOW) == (pool("a"), sandbox("claim"))
     assert line.nodes_yield_until() == NOW + NODES_YIELD

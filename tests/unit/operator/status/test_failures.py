@@ -24,8 +24,8 @@ def test_ordinary_text_is_left_as_it_is() -> None:
 
 
 def test_detail_follows_the_reasons_sentence() -> None:
-    assert cause(Reason.UNSCHEDULABLE, "0/3 nodes.").message == "No node can take the pod: 0/3 nodes."
-    assert cause(Reason.UNSCHEDULABLE, " \n").message == "No node can take the pod."
+    assert cause(Reason.UNSCHEDULABLE, "0/3 nodes.").message == "No node can run the pod: 0/3 nodes."
+    assert cause(Reason.UNSCHEDULABLE, " \n").message == "No node can run the pod."
 
 
 def test_termination_message_of_the_sandbox_is_made_safe() -> None:
@@ -64,7 +64,7 @@ def before(state: dict[str, Any], **status: Any) -> Pod:
 
 def test_runner_that_could_not_be_brought_is_the_reason() -> None:
     pod = before({"terminated": {"exitCode": 1, "reason": "Error", "message": ""}}, phase="Failed")
-    sentence = "The container can't be started: the runner could not be brought, exit code 1."
+    sentence = "The container can't be started: the runner could not be copied, exit code 1."
     assert end_of(pod, was_ready=False) == (Reason.START_FAILED, sentence)
 
 

@@ -76,11 +76,11 @@ def test_no_network_is_always_to_be_had_even_with_the_template_gone() -> None:
     ("state", "reason", "words"),
     [
         (wish("other", WEB), Reason.PROFILE_NOT_FOUND, "no network profile 'other'. 'none' stays in force."),
-        (wish("named", NAMED), Reason.PROFILE_REFUSED, "has DNS, which a pod has from its start or never"),
+        (wish("named", NAMED), Reason.PROFILE_REFUSED, "has DNS, which a pod can get only at its start"),
         (
             ObservedSandbox(sandbox=a_sandbox(claimed=30, network="web"), pod=pod_under("none")),
             Reason.TEMPLATE_NOT_FOUND,
-            "no SandboxTemplate 'python'",
+            "SandboxTemplate 'python'",
         ),
         (
             wish("web", pod=pod_under("web", networkProfiles=[WEB])),
@@ -163,9 +163,9 @@ async def test_live_sandbox_gets_another_profile_and_back_and_tells_it() -> None
         assert (label(world), status.network, status.phase) == (network, network, "Ready")
         assert {"NetworkApplied", "NetworkIsolated"} <= {c.type for c in status.conditions if c.status == "True"}
     assert world.api.objects[POD]["metadata"]["uid"] == uid
-    assert [e.message for e in world.told if e.reason == "NetworkChanged"] == [
-        "Network profile 'web' is in force, after 'none'.",
-        "Network profile 'none' is in force, after 'web'.",
+    assert [e.message for e in world.events if e.reason == "NetworkChanged"] == [
+        "Network profile 'web' has replaced 'none'.",
+        "Network profile 'none' has replaced 'web'.",
     ]
 
 
@@ -175,12 +175,12 @@ async def test_refused_change_is_told_once_and_undone_by_the_wish_for_what_is_in
     await changed(world, "other")
     assert (label(world), world.sandbox().status.network) == ("none", "none")
     assert world.api.writes == [("patch_status", "Sandbox")]
-    assert [(e.reason, e.kind) for e in world.told][-1] == (Reason.PROFILE_NOT_FOUND, "Warning")
+    assert [(e.reason, e.kind) for e in world.events][-1] == (Reason.PROFILE_NOT_FOUND, "Warning")
     await changed(world, "none")
     found = find(world.sandbox().status.conditions, ConditionType.NETWORK_APPLIED)
     assert found is not None
     assert found.status == "True"
-    assert [e.reason for e in world.told].count(Reason.PROFILE_NOT_FOUND) == 1
+    assert [e.reason for e in world.events].count(Reason.PROFILE_NOT_FOUND) == 1
 
 
 async def test_refused_profile_is_put_in_force_once_the_template_has_it() -> None:

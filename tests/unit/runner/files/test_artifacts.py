@@ -1,8 +1,10 @@
 """Which files count as a run's: all that it created or changed, none that was there, none of a tool's."""
 
 import os
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,54 +23,80 @@ def paths(found: list[dict[str, object]]) -> list[object]:
     return [entry["path"] for entry in found]
 
 
-def test_new_and_changed_files_are_found_and_old_ones_are_not(artifacts: Artifacts, tmp_path: Path) -> None:
+def next_step(path: Path) -> None:
+    """Wait until the clock of file systems has gone on since a file was changed."""
+    while time.clock_gettime_ns(COARSE) <= path.stat().st_ctime_ns:
+        pass
+
+
+async def test_folder_that_is_swapped_for_a_link_leads_nowhere(
+    artifacts: Artifacts, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outside = tmp_path_factory.mktemp("outside")
+    mark = artifacts.begin("run")
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (outside / "b").mkdir()
+    (outside / "b" / "secret").write_text("1")
+    scandir = os.scandir
+
+    def swapping(path: Any) -> Any:
+        found = scandir(path)
+        if not (tmp_path / "a").is_symlink() and Path(f"/proc/self/fd/{path}").readlink().name == "a":
+            (tmp_path / "a").rename(tmp_path / "moved")
+            (tmp_path / "a").symlink_to(outside)
+        return found
+
+    monkeypatch.setattr(os, "scandir", swapping)
+    assert "a/b/secret" not in paths((await artifacts.end("run", mark)).entries)
+    assert (tmp_path / "a").is_symlink()
+
+
+async def test_new_and_changed_files_are_found_and_old_ones_are_not(artifacts: Artifacts, tmp_path: Path) -> None:
     (tmp_path / "old").write_text("1")
     (tmp_path / "appended").write_text("1")
     (tmp_path / "renamed").write_text("1")
-    artifacts.changed()
+    next_step(tmp_path / "renamed")
     mark = artifacts.begin("run")
     (tmp_path / "d" / "e").mkdir(parents=True)
     (tmp_path / "d" / "e" / "new").write_text("123")
     with (tmp_path / "appended").open("a") as file:
         file.write("2")
     (tmp_path / "renamed").rename(tmp_path / "name")
-    found = artifacts.end("run", mark)
+    found = await artifacts.end("run", mark)
     assert paths(found.entries) == ["appended", "d/e/new", "name"]
     assert found.entries[1]["size"] == 3
     assert found.more == 0
 
 
-def test_files_of_the_same_step_of_the_clock_are_told_apart(artifacts: Artifacts, tmp_path: Path) -> None:
+async def test_files_of_the_same_step_of_the_clock_are_told_apart(artifacts: Artifacts, tmp_path: Path) -> None:
+    """However fast runs follow each other."""
     for index in range(50):
-        (tmp_path / f"before-{index}").write_text("1")
-        artifacts.changed()
         mark = artifacts.begin(f"run-{index}")
         (tmp_path / f"after-{index}").write_text("1")
-        assert paths(artifacts.end(f"run-{index}", mark).entries) == [f"after-{index}"]
+        assert paths((await artifacts.end(f"run-{index}", mark)).entries) == [f"after-{index}"]
 
 
-def test_times_that_a_program_sets_deceive_nobody(artifacts: Artifacts, tmp_path: Path) -> None:
+async def test_times_that_a_program_sets_deceive_nobody(artifacts: Artifacts, tmp_path: Path) -> None:
     (tmp_path / "old").write_text("1")
     os.utime(tmp_path / "old", (2**31, 2**31))
-    artifacts.changed()
+    next_step(tmp_path / "old")
     mark = artifacts.begin("run")
     (tmp_path / "new").write_text("1")
     os.utime(tmp_path / "new", (0, 0))
-    assert paths(artifacts.end("run", mark).entries) == ["new"]
+    assert paths((await artifacts.end("run", mark)).entries) == ["new"]
 
 
-def test_what_a_tool_puts_there_is_no_runs(artifacts: Artifacts, tmp_path: Path) -> None:
+async def test_what_a_tool_puts_there_is_no_runs(artifacts: Artifacts, tmp_path: Path) -> None:
     mark = artifacts.begin("run")
     for name in ("uploaded", "changed later"):
         (tmp_path / name).write_text("1")
         artifacts.uploaded(name)
-    while time.clock_gettime_ns(COARSE) == (tmp_path / "changed later").stat().st_ctime_ns:
-        pass
+    next_step(tmp_path / "changed later")
     (tmp_path / "changed later").write_text("2")
-    assert paths(artifacts.end("run", mark).entries) == ["changed later"]
+    assert paths((await artifacts.end("run", mark)).entries) == ["changed later"]
 
 
-def test_links_folders_and_what_is_no_programs_are_left_out(artifacts: Artifacts, tmp_path: Path) -> None:
+async def test_links_folders_and_what_is_no_programs_are_left_out(artifacts: Artifacts, tmp_path: Path) -> None:
     mark = artifacts.begin("run")
     for name in (HIDDEN, "__pycache__", "empty"):
         (tmp_path / name).mkdir()
@@ -78,24 +106,24 @@ def test_links_folders_and_what_is_no_programs_are_left_out(artifacts: Artifacts
     (tmp_path / "leak.txt").symlink_to("/etc/passwd")
     (tmp_path / "up").symlink_to("/")
     os.mkfifo(tmp_path / "pipe")
-    assert artifacts.end("run", mark).entries == []
+    assert (await artifacts.end("run", mark)).entries == []
 
 
-def test_many_are_counted_and_the_first_are_named(artifacts: Artifacts, tmp_path: Path) -> None:
+async def test_many_are_counted_and_the_first_are_named(artifacts: Artifacts, tmp_path: Path) -> None:
     mark = artifacts.begin("run")
     for index in range(MOST + 7):
         (tmp_path / f"{index:04}").touch()
-    found = artifacts.end("run", mark)
+    found = await artifacts.end("run", mark)
     assert (len(found.entries), found.more) == (MOST, 7)
     assert paths(found.entries)[0] == "0000"
     assert len(artifacts.list()) == MOST + 7
 
 
-def test_list_has_what_is_still_there_since_a_run(artifacts: Artifacts, tmp_path: Path) -> None:
+async def test_list_has_what_is_still_there_since_a_run(artifacts: Artifacts, tmp_path: Path) -> None:
     for name in ("one", "two", "three"):
         mark = artifacts.begin(name)
         (tmp_path / name).write_text(name)
-        artifacts.end(name, mark)
+        await artifacts.end(name, mark)
     (tmp_path / "two").unlink()
     assert paths(artifacts.list()) == ["one", "three"]
     assert paths(artifacts.list("two")) == ["three"]
@@ -113,3 +141,28 @@ def test_what_is_known_is_bounded(artifacts: Artifacts, tmp_path: Path) -> None:
         artifacts.list("run-4")
     assert artifacts.list("run-5") == []
     assert tmp_path.exists()
+
+
+async def test_large_workspace_is_looked_through_in_a_thread(
+    artifacts: Artifacts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mark = artifacts.begin("run")
+    for index in range(50):
+        (tmp_path / f"{index:02}").touch()
+    looked: list[threading.Thread] = []
+    monkeypatch.setattr("sandpod_runner.files.artifacts._QUICK", -1.0)
+    monkeypatch.setattr(artifacts, "_uploads", Noting(looked))
+    assert len((await artifacts.end("run", mark)).entries) == 50
+    assert looked.count(threading.main_thread()) == 1
+
+
+class Noting(dict[str, int]):
+    """Notes in which thread each file is looked up."""
+
+    def __init__(self, looked: list[threading.Thread]) -> None:
+        super().__init__()
+        self._looked = looked
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self._looked.append(threading.current_thread())
+        return super().get(key, default)

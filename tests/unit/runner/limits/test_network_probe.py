@@ -1,6 +1,5 @@
 """What counts as reached, and what as kept out."""
 
-import asyncio
 import errno
 import socket
 from types import SimpleNamespace
@@ -64,21 +63,6 @@ async def test_later_looks_tell_what_opens_and_stays_so(monkeypatch: pytest.Monk
     monkeypatch.setattr(network_probe, "PAUSE", 0)
     assert await network_probe.wait_for_open((("10.0.0.1", 443),), 0.01) == "10.0.0.1:443"
     assert next(answers) == "10.0.0.1:443"
-
-
-async def test_look_for_which_there_is_no_thread_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    no_thread = RuntimeError("can't start new thread")
-    looks = [no_thread, *["10.0.0.1:443"] * 1000]
-
-    async def to_thread(*_: object) -> object:
-        look = looks.pop(0)
-        if isinstance(look, RuntimeError):
-            raise look
-        return look
-
-    monkeypatch.setattr(asyncio, "to_thread", to_thread)
-    monkeypatch.setattr(network_probe, "PAUSE", 0.01)
-    assert await network_probe.wait_for_open((("10.0.0.1", 443),), 0.01) == "10.0.0.1:443"
 
 
 def test_what_has_answered_is_reached_though_the_time_was_up_before_anybody_looked() -> None:

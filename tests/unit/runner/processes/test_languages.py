@@ -100,6 +100,14 @@ def test_python_that_can_not_do_it_is_no_language_and_the_runners_own_starts_pro
         assert "python" not in find_languages(found, (), {"PATH": str(path)}).versions
 
 
+def test_program_that_never_answers_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(languages, "PATIENCE", 0.2)
+    program(tmp_path, "node", "sleep 3051")
+    found = find_languages(find_python(None, {}), (), {"PATH": f"{tmp_path}:/bin"})
+    assert found.node is None
+    assert "javascript" not in found.versions
+
+
 def imported() -> dict[str, Path]:
     """The runner's modules that the zygote and what is forked from it import, however late, with their files."""
     finder = ModuleFinder([str(PACKAGES)])

@@ -83,6 +83,21 @@ async def test_zygote_that_does_not_answer_is_replaced(launcher: Launcher, monke
     assert launcher._link.pid not in {0, zygote}
 
 
+async def test_number_of_a_process_that_has_ended_is_never_killed(
+    launcher: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = start(launcher, "/bin/sh", "-c", "exit 6")
+    pid = await asyncio.wait_for(program.pid, PATIENCE)
+    until(lambda: not program.alive)  # which is not reported yet
+    killed: list[int] = []
+    monkeypatch.setattr(process_tree, "end_trees", lambda pids, **_: killed.extend(pids))
+    program.abandon()
+    program.signal(signal.SIGTERM)
+    await asyncio.wait_for(program.ended, PATIENCE)
+    assert await program.kill()
+    assert pid not in killed
+
+
 async def test_no_descriptor_is_lost_where_no_more_can_be_had(launcher: Launcher) -> None:
     pool = NodePool(launcher, "/bin/true", Job({}, []))
     before = descriptors()

@@ -148,7 +148,7 @@ def test_program_waits_for_a_slow_owner_and_for_a_new_one_unless_it_is_detached(
     for detached in (False, True):
         delivery = delivered(detached=detached)
         assert not delivery.held
-        delivery.owner = Stream(can_send=False)
+        delivery.follow(Stream(can_send=False), 0, 0)
         assert delivery.held is not detached
         delivery.leave()
         assert not delivery.held

@@ -50,7 +50,7 @@ print(json.dumps(said))
 
 
 def test_runner_can_not_be_changed_and_a_program_can_change_itself() -> None:
-    package = Path(self_protection.__file__).parents[1]
+    package = Path(self_protection.__file__).parents[2]
     before = self_protection._state(0)
     done = subprocess.run([sys.executable, "-c", PROBE, str(package)], capture_output=True, text=True, check=True)
     said = json.loads(done.stdout)

@@ -209,7 +209,17 @@ function apply({ env, args, cwd }) {
   if ('NODE_PATH' in env) Module._initPaths();
   if (args.length) process.argv = [process.execPath, process.argv[1], ...args];
   if (cwd) process.chdir(cwd);
-  if (folder !== process.cwd()) moveTo(process.cwd());
+  const now = workingDirectory();
+  if (folder !== now) moveTo(now);
+}
+
+// The program may have removed it, and must be able to go elsewhere.
+function workingDirectory() {
+  try {
+    return process.cwd();
+  } catch {
+    return folder ?? '/';
+  }
 }
 
 // What a program finds in its file's scope is global here, and means the working directory.

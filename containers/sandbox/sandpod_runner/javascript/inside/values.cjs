@@ -1,4 +1,4 @@
-// The forms of a cell's last value, and how an error is told.
+// The forms of a cell's last value, and how an error is shown.
 'use strict';
 
 const { Buffer } = require('node:buffer');
@@ -50,7 +50,7 @@ function isData(value, budget, depth) {
   });
 }
 
-// An error as Node tells it, without the frames from which the cell was called.
+// An error as Node shows it, without the frames from which the cell was called.
 function describe(error) {
   let text;
   try {

@@ -12,44 +12,32 @@ import random
 import time
 from collections.abc import AsyncGenerator
 from http import HTTPStatus
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from sandpod_api import names
 from sandpod_api.types import Sandbox
 from sandpod_gateway.backends.kubernetes.cache.records import parse
 from sandpod_gateway.backends.kubernetes.cache.sandbox_cache import SandboxStore
+from sandpod_kube.client import PAGE, KubeClient
 from sandpod_kube.errors import RefusedError, UnreachableError
+from sandpod_kube.resources import SANDBOXES
 
 logger = logging.getLogger(__name__)
 
 SELECTOR: Final = f"{names.LABEL_MANAGED_BY}={names.MANAGED_BY}"
-PAGE: Final = 500
-"""Sandboxes of one page of a list: about 1 MB."""
-SETTLE_EVERY: Final = 1.0
-"""Seconds between two looks for own writes that the watch never delivered."""
 BACK_OFF: Final = (0.0, 0.2, 1.0, 3.0, 10.0)
 """Seconds from the begin of a try to the next after the first, second, ... failure in a row; the last for all that
 follow. A tenth is added at random, so that many gateways do not come back at the same moment. A watch that was dead for
 longer before that was known is no reason to wait once more."""
 
 
-class Source(Protocol):
-    """What is needed of `cluster.Cluster`."""
-
-    async def list_page(self, plural: str, query: dict[str, str]) -> dict[str, Any]:
-        """Return one page of objects."""
-        ...
-
-    def watch(self, plural: str, selector: str, resource_version: str) -> AsyncGenerator[dict[str, Any], None]:
-        """Yield the changes after a resource version."""
-        ...
-
-
 class SandboxWatch:
     """Feeds one store from one namespace."""
 
-    def __init__(self, source: Source, store: SandboxStore) -> None:
-        self._source = source
+    def __init__(self, client: KubeClient, namespace: str, store: SandboxStore, *, silence: float) -> None:
+        self._client = client
+        self._namespace = namespace
+        self._silence = silence
         self._store = store
         self._tasks: list[asyncio.Task[None]] = []
         self._version = ""  # what the store shows; empty where only a new list can tell
@@ -62,7 +50,7 @@ class SandboxWatch:
             ClusterError: The first list failed.
         """
         await self._list()
-        self._tasks = [asyncio.create_task(self._follow()), asyncio.create_task(self._settle())]
+        self._tasks = [asyncio.create_task(self._follow())]
 
     async def close(self) -> None:
         """Stop; the store stays as it is."""
@@ -100,27 +88,32 @@ class SandboxWatch:
 
     async def _list(self) -> None:
         """Replace the store's content by a whole list."""
-        began = time.monotonic()
-        bodies: list[dict[str, Any]] = []
         query = {"labelSelector": SELECTOR, "limit": str(PAGE)}
-        while True:
-            page = await self._source.list_page(names.SANDBOXES, query)
-            bodies += page.get("items") or []
-            meta = page.get("metadata") or {}
-            if not meta.get("continue"):
-                break
-            query["continue"] = meta["continue"]
-        self._store.replace(filter(None, map(_parse, bodies)), began)
+        with self._store.listing() as listing:
+            while True:
+                page = await self._client.list_page(SANDBOXES, self._namespace, query)
+                for body in page.get("items") or []:
+                    if (sandbox := _parse(body)) is not None:
+                        listing.add(sandbox)
+                    else:
+                        self._store.drop(str(body["metadata"]["name"]))
+                meta = page.get("metadata") or {}
+                if not meta.get("continue"):
+                    break
+                query["continue"] = meta["continue"]
         self._version = str(meta.get("resourceVersion") or "")
 
     async def _watch(self) -> bool:
         """Follow one watch to its end. Return whether it told anything: one that did not is no reason to hurry."""
         told = False
-        async with contextlib.aclosing(self._source.watch(names.SANDBOXES, SELECTOR, self._version)) as events:
+        async with contextlib.aclosing(self._open()) as events:
             async for event in events:
                 self._take(event)
                 self._failures, told = 0, True
         return told
+
+    def _open(self) -> AsyncGenerator[dict[str, Any], None]:
+        return self._client.watch(SANDBOXES, self._namespace, SELECTOR, self._version, silence=self._silence)
 
     def _take(self, event: dict[str, Any]) -> None:
         """Take one event.
@@ -135,15 +128,12 @@ class SandboxWatch:
         meta = body.get("metadata") or {}
         sandbox = _parse(body) if kind in {"ADDED", "MODIFIED"} else None
         if sandbox is not None:
-            self._store.observe(sandbox)
+            self._store.put(sandbox)
+        elif kind in {"ADDED", "MODIFIED"}:
+            self._store.drop(str(meta.get("name")))
         elif kind != "BOOKMARK":
             self._store.remove(str(meta.get("name")), str(meta.get("uid")))
         self._version = str(meta.get("resourceVersion") or self._version)
-
-    async def _settle(self) -> None:
-        while True:
-            await asyncio.sleep(SETTLE_EVERY)
-            self._store.settle(time.monotonic())
 
 
 def _parse(body: dict[str, Any]) -> Sandbox | None:

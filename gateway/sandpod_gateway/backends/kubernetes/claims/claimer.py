@@ -116,7 +116,7 @@ class Claimer:
                 logger.warning("sandbox %s can't be deleted and is left to its idle timeout: %s", name, error)
         except ClusterError as error:
             logger.warning("sandbox %s can't be deleted and is left to its idle timeout: %s", name, error)
-        self._store.note_deleted(name, time.monotonic())
+        self._store.deleted(name)
 
     async def _claim(self, wanted: Wanted) -> tuple[Sandbox, bool]:
         """Return the sandbox, and whether it is fresh: claimed by this very call."""

@@ -7,7 +7,6 @@ keeps its own; then we give up all the same. So two are never kept.
 """
 
 import asyncio
-import time
 from typing import Final
 
 from sandpod_api import names
@@ -48,5 +47,5 @@ async def _rivals(cluster: Cluster, store: SandboxStore, mine: Sandbox, claim: C
         if sandbox.metadata.uid != mine.metadata.uid and is_live(sandbox) and claims.same_session(sandbox, claim)
     ]
     for rival in rivals:
-        store.note(rival, time.monotonic())
+        store.put(rival)
     return rivals

@@ -38,7 +38,7 @@ def note(store: SandboxStore, body: dict[str, Any]) -> Sandbox:
     sandbox = parse(body)
     if sandbox is None:
         raise ClusterError("the API server answered with a Sandbox that this version does not understand")
-    store.note(sandbox, time.monotonic())
+    store.put(sandbox)
     return sandbox
 
 
@@ -101,6 +101,6 @@ class Readiness:
             note(self._store, await self._cluster.get(names.SANDBOXES, name))
         except RefusedError as error:
             if error.not_found:
-                self._store.note_deleted(name, time.monotonic())
+                self._store.deleted(name)
         except ClusterError as error:
             logger.info("sandbox %s can't be read while it starts: %s", name, error)

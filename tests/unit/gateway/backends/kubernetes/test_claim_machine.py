@@ -117,7 +117,8 @@ class OneGateway:
             touch=self._touch,
         )
         there = [o for key, o in self._api.objects.items() if key.kind == "Sandbox"]
-        self.store.replace([Sandbox.model_validate(o) for o in there], 0)
+        for manifest in there:
+            self.store.put(Sandbox.model_validate(manifest))
         self.heard = len(self._api.events)
 
     async def _touch(self, name: str) -> None:
@@ -127,7 +128,7 @@ class OneGateway:
         """Let the watch tell of the next events."""
         for kind, key, manifest in self._api.events[self.heard : self.heard + count]:
             if key.kind == "Sandbox" and kind == "set":
-                self.store.observe(Sandbox.model_validate(manifest))
+                self.store.put(Sandbox.model_validate(manifest))
             elif key.kind == "Sandbox":
                 self.store.remove(key.name, manifest["metadata"]["uid"])
         self.heard = min(self.heard + count, len(self._api.events))
@@ -173,9 +174,9 @@ class Claims(RuleBasedStateMachine):
     def operator_hears(self, count: int) -> None:
         for kind, key, manifest in self.api.events[self.told : self.told + count]:
             if kind == "set":
-                self.world.controller.saw(next(r for r in WATCHED if r.kind == key.kind), manifest)
+                self.world.dispatcher.saw(next(r for r in WATCHED if r.kind == key.kind), manifest)
             else:
-                self.world.controller.lost(key, manifest["metadata"]["uid"])
+                self.world.dispatcher.lost(key, manifest["metadata"]["uid"])
         self.told = min(self.told + count, len(self.api.events))
         self.run(self.world.settle())
 
@@ -274,7 +275,7 @@ class Claims(RuleBasedStateMachine):
     def operator_restarts(self) -> None:
         self.world.start()
         self.told = len(self.api.events)
-        self.run(self.world.controller.resync())
+        self.run(self.world.dispatcher.resync())
         self.run(self.world.settle())
 
     @rule()

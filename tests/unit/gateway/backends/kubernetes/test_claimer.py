@@ -53,7 +53,7 @@ class Place:
         self.see(self.api.put(body(name)))
 
     def see(self, told: dict[str, Any]) -> None:
-        self.store.observe(Sandbox.model_validate(told))
+        self.store.put(Sandbox.model_validate(told))
 
     async def claim(self, session: str = "", *, ask: bool | None = None, **settings: Any) -> Sandbox:
         """Claim as alice, who may ask for a cold start or rule it out."""
@@ -125,7 +125,7 @@ async def test_a_claim_is_what_was_written_though_the_watch_still_shows_the_sand
     place: Place, monkeypatch: pytest.MonkeyPatch, session: str
 ) -> None:
     place.warm("w")
-    monkeypatch.setattr(place.store, "note", lambda *_: None)
+    monkeypatch.setattr(place.store, "put", lambda *_: None)
     claim = (await place.claim(session)).spec.claim
     assert claim is not None
     assert claim.owner == "alice"

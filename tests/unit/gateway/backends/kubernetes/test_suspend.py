@@ -194,7 +194,7 @@ class Sleeping:
         pass
 
     def see(self, told: dict[str, Any]) -> None:
-        self.store.observe(Sandbox.model_validate(told))
+        self.store.put(Sandbox.model_validate(told))
 
     async def becomes(self, *conditions: dict[str, Any], generation: int = 2) -> None:
         """The operator writes a status, once the waker has written its wish."""

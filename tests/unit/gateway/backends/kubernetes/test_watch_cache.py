@@ -1,16 +1,20 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from sandpod_api.types import Sandbox
 from sandpod_gateway.backends.kubernetes.cache import watch as watch_module
-from sandpod_gateway.backends.kubernetes.cache.sandbox_cache import HOLD, SandboxStore
+from sandpod_gateway.backends.kubernetes.cache.sandbox_cache import SandboxStore
 from sandpod_gateway.backends.kubernetes.cache.watch import SandboxWatch
 from sandpod_kube.errors import RefusedError, UnreachableError
+from sandpod_kube.resources import Resource
 from support.gateway.kube_objects import Json, body, held_by, not_ready, sandbox
+
+if TYPE_CHECKING:
+    from sandpod_kube.client import KubeClient
 
 LIMIT = 60.0
 MINE = held_by("alice", "one")
@@ -27,94 +31,84 @@ def version(store: SandboxStore, name: str) -> str | None:
 
 def test_an_own_claim_counts_at_once_and_older_news_does_not_undo_it() -> None:
     store = SandboxStore()
-    store.observe(sandbox("w", version="1"))
-    store.note(sandbox("w", claim=MINE, version="3"), now=0)
+    store.put(sandbox("w", version="1"))
+    store.put(sandbox("w", claim=MINE, version="3"))
     assert warm_names(store) == set()
     assert [found.metadata.name for found in store.owned("alice")] == ["w"]
-    store.observe(sandbox("w", version="2"))
+    store.put(sandbox("w", version="2"))
     assert version(store, "w") == "3"
-    store.observe(sandbox("w", claim=MINE, version="3"))
-    store.observe(sandbox("w", claim=MINE, version="4"))
+    store.put(sandbox("w", claim=MINE, version="3"))
+    store.put(sandbox("w", claim=MINE, version="4"))
     assert version(store, "w") == "4"
 
 
 def test_news_that_overtook_the_answer_is_not_overwritten_by_it() -> None:
     store = SandboxStore()
-    store.observe(sandbox("w", version="1"))
-    store.observe(sandbox("w", claim=MINE, version="2"))
-    store.observe(sandbox("w", claim=MINE, version="3"))
-    store.note(sandbox("w", claim=MINE, version="2"), now=0)
+    store.put(sandbox("w", version="1"))
+    store.put(sandbox("w", claim=MINE, version="2"))
+    store.put(sandbox("w", claim=MINE, version="3"))
+    store.put(sandbox("w", claim=MINE, version="2"))
     assert version(store, "w") == "3"
 
 
-def test_an_own_write_that_the_watch_never_tells_is_let_go() -> None:
+def test_a_sandbox_that_was_made_is_there_before_the_watch_tells() -> None:
     store = SandboxStore()
-    store.observe(sandbox("w", version="1"))
-    store.note(sandbox("w", claim=MINE, version="2"), now=0)
-    store.observe(sandbox("w", claim=MINE, version="9"))
-    store.settle(HOLD)
-    assert version(store, "w") == "2"
-    store.settle(HOLD + 1)
-    assert version(store, "w") == "9"
-
-
-def test_a_sandbox_that_was_made_is_there_before_the_watch_tells_and_gone_if_it_never_does() -> None:
-    store = SandboxStore()
-    store.note(sandbox("new", claim=MINE), now=0)
+    store.put(sandbox("new", claim=MINE))
     assert store.live("alice") == 1
-    store.settle(HOLD + 1)
+    store.remove("new", "uid-new")
     assert store.get("new") is None
     assert store.live("alice") == store.live_total == 0
 
 
 def test_a_deleted_sandbox_stays_away_whatever_the_watch_still_tells_of_it() -> None:
     store = SandboxStore()
-    store.observe(sandbox("s", claim=MINE, version="1"))
-    store.note_deleted("s", now=0)
+    store.put(sandbox("s", claim=MINE, version="1"))
+    store.deleted("s")
     assert store.get("s") is None
     assert store.owned("alice") == []
-    store.observe(sandbox("s", claim=MINE, version="2"))
+    store.put(sandbox("s", claim=MINE, version="2"))
     assert store.get("s") is None
     store.remove("s", "uid-s")
     again = body("s", version="5")
     again["metadata"]["uid"] = "another"
-    store.observe(Sandbox.model_validate(again))
+    store.put(Sandbox.model_validate(again))
     assert version(store, "s") == "5"
 
 
 def test_a_late_answer_does_not_bring_a_deleted_sandbox_back() -> None:
     store = SandboxStore()
-    store.observe(sandbox("w", version="1"))
+    store.put(sandbox("w", version="1"))
     store.remove("w", "uid-w")
-    store.note(sandbox("w", claim=MINE, version="2"), now=0)
+    store.put(sandbox("w", claim=MINE, version="2"))
     assert store.get("w") is None
 
 
 def test_a_deletion_of_the_old_one_does_not_remove_a_new_one_of_the_same_name() -> None:
     store = SandboxStore()
-    store.observe(sandbox("s"))
+    store.put(sandbox("s"))
     store.remove("s", "uid-of-an-older-one")
     assert version(store, "s") == "1"
 
 
 def test_a_list_replaces_all_but_later_own_writes() -> None:
     store = SandboxStore()
-    store.observe(sandbox("gone"))
-    store.note(sandbox("early", claim=MINE), now=10)
-    store.note(sandbox("late", claim=MINE), now=30)
-    store.replace([sandbox("listed")], began=20)
+    store.put(sandbox("gone"))
+    store.put(sandbox("early", claim=MINE))
+    with store.listing() as listing:
+        store.put(sandbox("late", claim=MINE))
+        listing.add(sandbox("listed"))
     assert [store.get(name) is not None for name in ("gone", "early", "late", "listed")] == [False, False, True, True]
 
 
 def test_what_can_be_claimed_is_known_by_template() -> None:
     store = SandboxStore()
-    store.observe(sandbox("a"))
-    store.observe(sandbox("b", conditions=[not_ready("Starting")]))
+    store.put(sandbox("a"))
+    store.put(sandbox("b", conditions=[not_ready("Starting")]))
     assert warm_names(store) == {"a"}
-    store.observe(sandbox("b", version="2"))
+    store.put(sandbox("b", version="2"))
     assert store.warm_counts() == {"default": 2}
     store.remove("a", "uid-a")
-    store.observe(sandbox("b", claim=MINE, version="3"))
+    store.put(sandbox("b", claim=MINE, version="3"))
     assert store.warm_counts() == {"default": 0}
     assert store.warm("no-such") == []
 
@@ -123,8 +117,8 @@ async def test_a_wait_looks_again_after_each_change_and_gives_up_in_time() -> No
     store = SandboxStore()
     waiting = asyncio.create_task(store.until(lambda: version(store, "w"), LIMIT))
     await asyncio.sleep(0)
-    store.observe(sandbox("other"))
-    store.observe(sandbox("w", version="7"))
+    store.put(sandbox("other"))
+    store.put(sandbox("w", version="7"))
     assert await waiting == "7"
     assert await store.until(lambda: version(store, "no-such"), 0) is None
 
@@ -138,8 +132,8 @@ class Script:
         self.asked: list[str] = []
         self.silent = asyncio.Event()
 
-    async def list_page(self, plural: str, query: dict[str, str]) -> Json:
-        assert plural == "sandboxes"
+    async def list_page(self, resource: Resource, namespace: str, query: dict[str, str]) -> Json:
+        assert (resource.plural, namespace) == ("sandboxes", "tests")
         self.asked.append(f"list {query.get('continue', '')}".strip())
         page = self.lists.pop(0)
         if isinstance(page, Exception):
@@ -147,8 +141,11 @@ class Script:
         assert isinstance(page, dict)
         return page
 
-    async def watch(self, plural: str, selector: str, resource_version: str) -> AsyncGenerator[Json, None]:
-        assert (plural, selector) == ("sandboxes", "app.kubernetes.io/managed-by=sandpod")
+    async def watch(
+        self, resource: Resource, namespace: str, selector: str, resource_version: str, *, silence: float
+    ) -> AsyncGenerator[Json, None]:
+        assert (resource.plural, namespace, silence) == ("sandboxes", "tests", 70)
+        assert selector == "app.kubernetes.io/managed-by=sandpod"
         self.asked.append(f"watch {resource_version}")
         if not self.watches:
             self.silent.set()
@@ -167,11 +164,15 @@ def event(kind: str, changed: Json) -> Json:
     return {"type": kind, "object": changed}
 
 
+def a_watch(script: Script, store: SandboxStore) -> SandboxWatch:
+    return SandboxWatch(cast("KubeClient", script), "tests", store, silence=70)
+
+
 @asynccontextmanager
 async def watched(script: Script) -> AsyncIterator[SandboxStore]:
     """Run the script to its end."""
     store = SandboxStore()
-    watch = SandboxWatch(script, store)
+    watch = a_watch(script, store)
     await watch.start()
     try:
         await asyncio.wait_for(script.silent.wait(), LIMIT)
@@ -229,6 +230,15 @@ async def test_a_sandbox_that_is_not_understood_is_left_out_and_nothing_else() -
     )
     async with watched(script) as store:
         assert warm_names(store) == {"b"}
+        store.put(sandbox("a", version="9"))
+        assert warm_names(store) == {"a", "b"}, "and is there again once it is understood"
+
+
+async def test_a_listed_sandbox_that_is_not_understood_is_there_again_once_it_is() -> None:
+    strange = body("a", version="5") | {"spec": {"templateRef": 7}}
+    again = event("MODIFIED", body("a", version="6"))
+    async with watched(Script([page(body("a")), page(strange)], [[GONE_EVENT], [again]])) as store:
+        assert warm_names(store) == {"a"}
 
 
 async def test_pauses_grow_while_nothing_comes_and_are_over_with_the_first_news(
@@ -239,9 +249,8 @@ async def test_pauses_grow_while_nothing_comes_and_are_over_with_the_first_news(
     sleep = asyncio.sleep
 
     async def noted(seconds: float) -> None:
-        if seconds < watch_module.SETTLE_EVERY:
-            pauses.append(seconds)
-        await sleep(0 if seconds < watch_module.SETTLE_EVERY else LIMIT)
+        pauses.append(seconds)
+        await sleep(0)
 
     monkeypatch.setattr(asyncio, "sleep", noted)
     news = event("ADDED", body("a"))
@@ -252,4 +261,4 @@ async def test_pauses_grow_while_nothing_comes_and_are_over_with_the_first_news(
 
 async def test_a_first_list_that_fails_is_told() -> None:
     with pytest.raises(RefusedError):
-        await SandboxWatch(Script([RefusedError(403)], []), SandboxStore()).start()
+        await a_watch(Script([RefusedError(403)], []), SandboxStore()).start()

@@ -1,6 +1,7 @@
 """The bubblewrap command line of a local sandbox, whole, and what must never be missing from it."""
 
 import dataclasses
+from dataclasses import replace
 
 import pytest
 
@@ -61,12 +62,12 @@ def test_root_is_made_read_only_after_all_else_was_mounted() -> None:
 
 def test_modules_to_import_are_passed_on() -> None:
     settings = LocalSettings(preimport=["numpy", "pandas"])
-    assert bwrap.environment("/usr/bin", "", settings)["SANDPOD_PREIMPORT"] == "numpy,pandas"
+    assert bwrap.environment(VIEW, settings)["SANDPOD_PREIMPORT"] == "numpy,pandas"
 
 
 def test_folders_of_javascript_packages_are_passed_on_where_there_are_any() -> None:
-    assert bwrap.environment("/usr/bin", "/a:/b", SETTINGS)["NODE_PATH"] == "/a:/b"
-    assert "NODE_PATH" not in bwrap.environment("/usr/bin", "", SETTINGS)
+    assert bwrap.environment(replace(VIEW, node_path="/a:/b"), SETTINGS)["NODE_PATH"] == "/a:/b"
+    assert "NODE_PATH" not in bwrap.environment(VIEW, SETTINGS)
 
 
 def test_a_users_folders_are_staged_and_the_systems_are_not() -> None:

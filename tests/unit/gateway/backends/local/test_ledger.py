@@ -20,7 +20,7 @@ def make() -> Ledger:
 
 
 def add(book: Ledger, owner: str = "alice", session: str = "", lifetime: tuple[int, int] = (100, 10)) -> SandboxRecord:
-    return book.add(ClaimRequest(owner=owner, session=session), "default", lifetime, NOW)
+    return book.add(ClaimRequest(owner=owner, session=session), ("default", None), lifetime, NOW)
 
 
 def later(seconds: float) -> datetime:

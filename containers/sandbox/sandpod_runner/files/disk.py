@@ -5,11 +5,14 @@ the whole pod, and the disk may be full by then.
 """
 
 import contextlib
+import errno
 import os
 import stat
+import threading
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
+from sandpod_runner.files.walk import Walk
 from sandpod_runner.limits.mounts import in_memory
 
 _BLOCK: Final = 512
@@ -32,9 +35,29 @@ class DiskWatch:
     """
 
     def __init__(self, folder: str, limit: int) -> None:
-        self._folder = folder
+        self._folder = os.path.realpath(folder)
         self._device = os.stat(folder).st_dev
         self.limit = limit
+        self._room = 0
+        self._lock = threading.Lock()
+        """Uploads come in threads."""
+
+    def look(self) -> None:
+        """Find out how much all uploads together may still write."""
+        room = max(0, self.limit - self.used())
+        with self._lock:
+            self._room = room
+
+    def take(self, size: int) -> None:
+        """Take so many bytes of what uploads may still write.
+
+        Raises:
+            OSError: EDQUOT: there is not so much.
+        """
+        with self._lock:
+            if size > self._room:
+                raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+            self._room -= size
 
     def used(self, pids: Iterable[int] = ()) -> int:
         """Return the bytes in use.
@@ -62,17 +85,8 @@ class DiskWatch:
         return max(min(max((self.limit - used) / _RATE, _SOONEST), _LATEST), _SHARE * cost)
 
     def _files(self, pids: Iterable[int]) -> Iterator[os.stat_result]:
-        folders = [self._folder]
-        while folders:
-            with contextlib.suppress(OSError), os.scandir(folders.pop()) as entries:
-                for entry in entries:
-                    with contextlib.suppress(OSError):
-                        info = entry.stat(follow_symlinks=False)
-                        if info.st_dev != self._device:
-                            continue
-                        if stat.S_ISDIR(info.st_mode):
-                            folders.append(entry.path)
-                        yield info
+        for entry in Walk(self._folder, device=self._device):
+            yield entry.info
         for pid in pids:
             yield from self._nameless(pid)
 
@@ -85,12 +99,12 @@ class DiskWatch:
                         yield info
 
 
-def find_disk_watch(folder: str, limit: int | None, told: Collection[str] = ()) -> DiskWatch | None:
+def find_disk_watch(folder: str, limit: int | None, in_memory_anyway: Collection[str] = ()) -> DiskWatch | None:
     """Return a watch over the workspace, or None where its file system keeps the limit or there is none.
 
     Args:
         folder: The workspace.
         limit: Its size, bytes.
-        told: Folders whose files are in memory though it may not look so: gVisor shows the same file system for all.
+        in_memory_anyway: Folders whose files are in memory though it may not look so, as under gVisor.
     """
-    return None if limit is None or folder in told or in_memory(folder) else DiskWatch(folder, limit)
+    return None if limit is None or folder in in_memory_anyway or in_memory(folder) else DiskWatch(folder, limit)

@@ -1,0 +1,179 @@
+"""`sandpod setup`: makes the environment with the libraries that local sandboxes have.
+
+Several may be started at once: one works and the others wait. What is stopped half-way is made anew by the next one,
+from what pip's cache has kept. An environment that nobody needs any more is removed.
+"""
+
+import contextlib
+import fcntl
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import pip
+
+from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.backends.local import environments
+from sandpod_gateway.backends.local.environments import Environment
+from sandpod_gateway.errors import SandpodError, StartError
+from sandpod_gateway.packages.pip.errors import failure_of
+from sandpod_gateway.settings import Settings
+
+_KEPT_LINES: Final = 200  # of what pip says, to tell why it failed
+_SHOWN: Final = ("Downloading ", "Using cached ", "Installing ")
+# matplotlib looks through all fonts at its first import, and says so in the middle of the first plot's output.
+_FIND_FONTS: Final = (
+    "import importlib.util\nif importlib.util.find_spec('matplotlib'):\n    import matplotlib.font_manager\n"
+)
+
+
+def run(settings: Settings) -> None:
+    """Make the environment unless it is there.
+
+    Raises:
+        StartError: It can't be made, or there is nothing to make; says why.
+    """
+    environment = environments.choose(settings.local) if settings.backend == "local" else None
+    if environment is None:
+        _say("These settings ask for no libraries: nothing to do.")
+        return
+    # Sandboxes that a root server starts have users of their own, which must be able to read it.
+    os.umask(0o022)
+    try:
+        with _alone(environment.folder.parent) as lock:
+            if not environment.is_ready:
+                _make(environment, settings, lock)
+            _remove_others(environment)
+    except OSError as error:
+        raise StartError(
+            ErrorCode.BACKEND_ERROR,
+            f"The libraries can't be put into {environment.folder}: {error.strerror}.",
+            next_step="Make room there, or choose another place with XDG_DATA_HOME.",
+        ) from error
+    _say(f"Sandboxes have the libraries in {environment.folder}.")
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"sandpod: {text}\n")
+    sys.stderr.flush()
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[int]:
+    """Wait until no other `sandpod setup` works in that folder, and give the descriptor that holds the lock.
+
+    Programs that inherit it hold the lock too: one that outlives a killed `sandpod setup` still writes into the folder.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            _say("Another sandpod setup is at work; waiting for it.")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield lock.fileno()
+
+
+def _make(environment: Environment, settings: Settings, lock: int) -> None:
+    _say(f"Installing the libraries of sandboxes into {environment.folder}, once.")
+    shutil.rmtree(environment.folder, ignore_errors=True)
+    python = environments.own_python()
+    made = subprocess.run(
+        [python, "-I", "-m", "venv", "--without-pip", str(environment.folder)],
+        pass_fds=[lock],
+        capture_output=True,
+        check=False,
+        text=True,
+    )
+    if made.returncode != 0:
+        raise StartError(
+            ErrorCode.BACKEND_UNAVAILABLE,
+            f"The Python at {python} can't make environments.",
+            cause=(made.stderr or made.stdout).strip().rpartition("\n")[2] or None,
+            next_step="On Debian and Ubuntu install the package python3-venv.",
+        )
+    _add_pip(environment)
+    _install(environment, settings, lock)
+    config = environment.home / ".config/matplotlib"
+    config.mkdir(parents=True)
+    # Without the user's own fonts: sandboxes don't see them.
+    variables = os.environ | {"HOME": str(environment.home), "MPLCONFIGDIR": str(config)}
+    command = [str(environment.python), "-I", "-c", _FIND_FONTS]
+    subprocess.run(command, env=variables, pass_fds=[lock], capture_output=True, check=False)
+    environment.complete.touch()
+
+
+def _add_pip(environment: Environment) -> None:
+    """Copy the gateway's pip: the image has one too, and Debian's Python makes an environment with one in vain."""
+    source = Path(pip.__file__).parent
+    target = next(environment.folder.glob("lib/python3*/site-packages"))
+    for folder in (source, *source.parent.glob("pip-*.dist-info")):
+        shutil.copytree(folder, target / folder.name)
+    program = environment.folder / "bin/pip"
+    program.write_text(f'#!/bin/sh\nexec {shlex.quote(str(environment.python))} -m pip "$@"\n', encoding="utf-8")
+    program.chmod(0o755)
+
+
+def _install(environment: Environment, settings: Settings, lock: int) -> None:
+    # The list is whole, for a Python of the image's version; a dependency that another version has not is no reason to
+    # fail. The user's own settings of pip hold: a mirror, a proxy, a cache.
+    options = ["--require-hashes", "--no-deps", "--only-binary", ":all:", "--retries", "1", "--progress-bar", "off"]
+    command = [str(environment.python), "-I", "-m", "pip", "install", "--no-input", *options]
+    variables = dict(os.environ)
+    if "index_url" in settings.packages.model_fields_set:
+        variables["PIP_INDEX_URL"] = settings.packages.index_url
+    if settings.packages.ca_file is not None:
+        variables["PIP_CERT"] = str(settings.packages.ca_file)
+    process = subprocess.Popen(
+        [*command, "--disable-pip-version-check", "--requirement", str(environment.requirements)],
+        env=variables,
+        pass_fds=[lock],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    kept: deque[str] = deque(maxlen=_KEPT_LINES)
+    with process:
+        for line in process.stdout or ():
+            kept.append(line)
+            if line.strip().startswith(_SHOWN):
+                _say(line.strip()[:200])
+    if process.returncode != 0:
+        raise _failed("".join(kept))
+
+
+def _failed(output: str) -> StartError:
+    """Return the error for what pip said before it gave up."""
+    errors = [line.strip() for line in output.splitlines() if line.startswith("ERROR: ")]
+    meaning = failure_of(output, sys.maxsize)
+    known = meaning.message if isinstance(meaning, SandpodError) else "The list of libraries contradicts itself."
+    understood = isinstance(meaning, SandpodError) and meaning.code is not ErrorCode.BACKEND_ERROR
+    return StartError(
+        ErrorCode.BACKEND_UNAVAILABLE,
+        f"The libraries of sandboxes were not installed. {known}",
+        cause=errors[-1][:500] if errors and not understood else None,
+        next_step="Sandboxes work without them; run `sandpod setup` again to have them.",
+    )
+
+
+def _remove_others(environment: Environment) -> None:
+    """Remove the environments of other lists and other Pythons, but for those that a server's sandboxes use."""
+    for folder in environment.folder.parent.iterdir():
+        if folder == environment.folder or not folder.is_dir():
+            continue
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(descriptor)

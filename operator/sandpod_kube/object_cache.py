@@ -1,0 +1,173 @@
+"""The newest state of objects that anybody has reported: a watch, the answer to a request, a full list.
+
+Two states of an object are ordered by their resource versions, which are numbers in every Kubernetes and comparable by
+its own word since 1.35; where one is no number, the state that comes last counts. What was seen to be gone does not
+come back by a late answer: a uid is never used again, so only a list that began later can say that it was a mistake.
+It talks to nothing.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Final, Generic, Self, TypeVar
+
+from sandpod_kube.resources import Key
+
+GONE: Final = 10_000
+"""Objects whose end is remembered: those of some minutes on the busiest cluster; late answers come within seconds."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry(Generic[T]):
+    uid: str
+    version: str
+    created: str
+    value: T
+
+
+class ObjectCache(Generic[T]):
+    """Objects by kind, namespace and name, each as a value that the owner makes of it."""
+
+    def __init__(self, on_change: Callable[[Key, T | None, T | None], None]) -> None:
+        """Keep nothing yet.
+
+        Args:
+            on_change: Called with the key, what was known and what is known, after each change of one object.
+        """
+        self._on_change = on_change
+        self._kinds: dict[str, dict[Key, _Entry[T]]] = {}
+        self._gone: dict[str, None] = {}
+        self._listings: list[Listing[T]] = []
+
+    def put(self, key: Key, metadata: Mapping[str, Any], parse: Callable[[], T]) -> bool:
+        """Take in an object, unless a newer state of it is known already.
+
+        Args:
+            key: Its key.
+            metadata: As the API server gave it.
+            parse: Makes the value; called only where it is news. What it raises is passed on.
+
+        Returns:
+            Whether it is news.
+        """
+        uid = str(metadata.get("uid", ""))
+        known = self._kinds.setdefault(key.kind, {}).get(key)
+        if uid in self._gone or (known is not None and not _newer(metadata, known)):
+            return False
+        entry = _Entry(uid, str(metadata.get("resourceVersion") or ""), _created(metadata), parse())
+        self._kinds[key.kind][key] = entry
+        before = known.value if known is not None else None
+        if known is not None and known.uid != uid:
+            self._on_change(key, before, None)
+            before = None
+        self._on_change(key, before, entry.value)
+        return True
+
+    def remove(self, key: Key, uid: str = "") -> None:
+        """Forget an object that is gone.
+
+        Args:
+            key: Which.
+            uid: Its uid, so that a late report of an earlier one does not remove its successor; empty for any.
+        """
+        known = self._kinds.get(key.kind, {}).get(key)
+        gone = uid or (known.uid if known is not None else "")
+        if gone:
+            self._gone[gone] = None
+            if len(self._gone) > GONE:
+                del self._gone[next(iter(self._gone))]
+            for listing in self._listings:
+                listing.gone.add(gone)
+        if known is not None and known.uid == gone:
+            del self._kinds[key.kind][key]
+            self._on_change(key, known.value, None)
+
+    def drop(self, key: Key) -> None:
+        """Forget an object that can't be understood; what comes of it later is news."""
+        known = self._kinds.get(key.kind, {}).pop(key, None)
+        if known is not None:
+            self._on_change(key, known.value, None)
+
+    def listing(self, kind: str, namespace: str) -> "Listing[T]":
+        """Return what takes in a full list of one kind in one namespace; to be entered before the list is asked for."""
+        return Listing(self, kind, namespace)
+
+    def get(self, key: Key) -> T | None:
+        """Return an object's value."""
+        known = self._kinds.get(key.kind, {}).get(key)
+        return known.value if known is not None else None
+
+    def items(self, kind: str) -> Iterator[tuple[Key, T]]:
+        """Return the keys and values of all objects of a kind."""
+        return ((key, entry.value) for key, entry in list(self._kinds.get(kind, {}).items()))
+
+    def uids(self, kind: str) -> dict[Key, str]:
+        """Return the uids of all objects of a kind."""
+        return {key: entry.uid for key, entry in self._kinds.get(kind, {}).items()}
+
+    def uid_of(self, key: Key) -> str:
+        """Return an object's uid; empty where it is not known."""
+        known = self._kinds.get(key.kind, {}).get(key)
+        return known.uid if known is not None else ""
+
+
+@dataclass(slots=True)
+class Listing(Generic[T]):
+    """A full list of one kind in one namespace, taken in object by object: what it lacks at its end is gone.
+
+    A long list is older than what is heard while it is read. So what came meanwhile stays though it is not in it, and
+    what went meanwhile does not come back though it is.
+    """
+
+    _cache: ObjectCache[T]
+    _kind: str
+    _namespace: str
+    changed: set[Key] = field(default_factory=set)
+    bad: int = 0
+    gone: set[str] = field(default_factory=set)
+    _before: dict[Key, str] = field(default_factory=dict)
+
+    def __enter__(self) -> Self:
+        known = self._cache.uids(self._kind)
+        self._before = {key: uid for key, uid in known.items() if key.namespace == self._namespace}
+        self._cache._listings.append(self)  # noqa: SLF001 - a part of the cache, which hears what goes meanwhile
+        return self
+
+    def put(self, key: Key, metadata: Mapping[str, Any], parse: Callable[[], T]) -> None:
+        """Take in the next object; one that can't be parsed is counted."""
+        uid = str(metadata.get("uid", ""))
+        self._before.pop(key, None)
+        if uid in self.gone:
+            return
+        self._cache._gone.pop(uid, None)  # noqa: SLF001 - as above: the list is newer than that
+        try:
+            if self._cache.put(key, metadata, parse):
+                self.changed.add(key)
+        except ValueError:
+            self.bad += 1
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._cache._listings.remove(self)  # noqa: SLF001 - as above
+        if error is not None:
+            return  # The list broke off: it says nothing of what is gone.
+        for key, uid in self._before.items():
+            if self._cache.uid_of(key) == uid:
+                self._cache.remove(key, uid)
+                self.changed.add(key)
+
+
+def _newer(metadata: Mapping[str, Any], known: _Entry[Any]) -> bool:
+    if metadata.get("uid", "") != known.uid:
+        return _created(metadata) >= known.created
+    version = str(metadata.get("resourceVersion") or "")
+    if version.isdecimal() and known.version.isdecimal():
+        return int(version) > int(known.version)
+    return version != known.version
+
+
+def _created(metadata: Mapping[str, Any]) -> str:
+    return str(metadata.get("creationTimestamp") or "")

@@ -1,0 +1,164 @@
+"""What descriptions of the fields of results about files say, tried by a client in local sandboxes.
+
+What other tests see by the way is not tried again here.
+"""
+
+import base64
+import hashlib
+import json
+import re
+import time
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import httpx2
+import pytest
+import pytest_asyncio
+from fastmcp import Client
+
+from support.gateway.served import Served, local_gateway
+
+pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.needs_userns]
+
+MB = 1_000_000
+LINE = 64
+STEP = timedelta(seconds=1)  # times are told in whole seconds
+WAIT_FOR = "import os, time\nwhile not os.path.exists({!r}): time.sleep(0.01)\n"
+
+
+class Caller(Served):
+    async def python(self, code: str, **arguments: Any) -> dict[str, Any]:
+        return await self.call("run_python_code", code=code, **arguments)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def caller() -> AsyncIterator[Caller]:
+    async with local_gateway("16Mi") as address, Client(f"{address}/mcp") as client:
+        yield Caller(client)
+
+
+def moment(text: str) -> datetime:
+    """Return a time that was told; RFC 3339 in UTC, as all are."""
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", text)
+    return datetime.fromisoformat(text)
+
+
+def lines(start: int, size: int) -> str:
+    """Return what comes at a place of numbered lines."""
+    first = start // LINE
+    text = "".join(f"{number:0{LINE - 1}}\n" for number in range(first, first + size // LINE + 2))
+    return text[start - first * LINE :][:size]
+
+
+@pytest.mark.claim(
+    "run_python_code.artifacts.path",
+    "run_python_code.artifacts.mime_type",
+    "list_files.entries.kind",
+    "list_files.entries.modified_at",
+    "list_files.truncated",
+)
+async def test_files_are_told_by_what_they_are(caller: Caller) -> None:
+    code = "import os\nos.makedirs('kinds/d')\nos.mkfifo('kinds/o')\nos.symlink('d', 'kinds/s')\n"
+    await caller.python(f"{code}open('kinds/t.csv', 'w').write('a,b')\nos.utime('kinds/t.csv', (0, 1_000_000_000))")
+    entries = {entry.pop("path"): entry for entry in (await caller.call("list_files", path="kinds"))["entries"]}
+    assert {path: entry["kind"] for path, entry in entries.items()} == {
+        "kinds/d": "directory",
+        "kinds/o": "other",
+        "kinds/s": "symlink",
+        "kinds/t.csv": "file",
+    }
+    known = {"kind": "file", "size": 3, "modified_at": "2001-09-09T01:46:40Z", "mime_type": "text/csv"}
+    assert entries["kinds/t.csv"] == known
+    seen = await caller.call("stat_file", path="/workspace/kinds/./t.csv")
+    assert seen == {**known, "path": "kinds/t.csv", "sandbox": seen["sandbox"]}
+    await caller.python("for i in range(1200): open('kinds/' + 'n' * 240 + str(i), 'w')")
+    long = await caller.call("list_files", path="kinds", limit=2000)
+    assert (len(long["entries"]) < 1200, long["truncated"]) == (True, True), "not as many as were asked for"
+    await caller.call("delete_file", path="kinds", recursive=True)
+
+
+@pytest.mark.claim(
+    "read_file.encoding",
+    "read_file.offset",
+    "read_file.bytes",
+    "read_file.size",
+    "read_file.truncated",
+    "write_file.sha256",
+    "upload_file.size",
+    "upload_file.sha256",
+    "upload_file.url",
+    "upload_file.expires_at",
+)
+async def test_content_is_told_with_its_place_sizes_and_hash(caller: Caller) -> None:
+    data = "h\u00e9llo".encode()
+    written = await caller.call("write_file", path="content.txt", text="h\u00e9llo")
+    uploaded = await caller.call("upload_file", filename="u.txt", text="h\u00e9llo", overwrite=True)
+    for told in (written, uploaded):
+        assert (told["size"], told["sha256"]) == (6, hashlib.sha256(data).hexdigest())
+    assert (uploaded["url"], uploaded["expires_at"]) == (None, None)
+    for offset, limit, content, count, truncated in ((0, 3, "h\u00e9", 3, True), (3, 9, "llo", 3, False)):
+        read = await caller.call("read_file", path="content.txt", offset=offset, limit=limit)
+        assert (read["content"], read["offset"], read["bytes"]) == (content, offset, count)
+        assert (read["size"], read["truncated"], read["encoding"]) == (6, truncated, "utf-8")
+
+
+@pytest.mark.claim("move_file.source", "move_file.destination")
+@pytest.mark.parametrize("root", ["", "/workspace/", "./x/../"])
+async def test_paths_are_told_relative_to_the_workspace_however_they_are_given(caller: Caller, root: str) -> None:
+    assert (await caller.call("make_directory", path=f"{root}rel"))["path"] == "rel"
+    assert (await caller.call("upload_file", filename="a.txt", text="1", path=f"{root}rel"))["path"] == "rel/a.txt"
+    assert (await caller.call("upload_file", filename="b.txt", path=f"{root}rel"))["path"] == "rel/b.txt"
+    moved = await caller.call("move_file", source=f"{root}rel/a.txt", destination=f"{root}rel/c.txt")
+    assert (moved["source"], moved["destination"]) == ("rel/a.txt", "rel/c.txt")
+    assert (await caller.call("stat_file", path="rel/c.txt"))["path"] == "rel/c.txt"
+    link = await caller.call("create_link", path=f"{root}rel/c.txt")
+    read = await caller.call("read_artifact", artifact=f"{root}rel/c.txt")
+    assert (link["path"], read["path"]) == ("rel/c.txt", "rel/c.txt")
+    async with httpx2.AsyncClient() as http:
+        for url in (link["url"], read["url"]):
+            assert (await http.get(url)).text == "1"
+    assert (await caller.call("delete_file", path=f"{root}rel", recursive=True))["path"] == "rel"
+
+
+@pytest.mark.claim("create_link.method", "create_link.url", "create_link.expires_at", "fetch_workspace.url")
+async def test_links_tell_what_they_allow_and_until_when(caller: Caller) -> None:
+    before = datetime.now(UTC)
+    get = await caller.call("create_link", path="l.txt", expires=600)
+    put = await caller.call("create_link", path="l.txt", method="put", expires=600)
+    whole, upload = await caller.call("fetch_workspace"), await caller.call("upload_file", filename="l.txt")
+    after = datetime.now(UTC)
+    assert (get["method"], put["method"]) == ("get", "put")
+    for told in (get, put):
+        assert before - STEP <= moment(told["expires_at"]) - timedelta(seconds=600) <= after
+    assert min(moment(whole["expires_at"]), moment(upload["expires_at"])) > after
+    async with httpx2.AsyncClient() as http:
+        assert (await http.put(get["url"], content=b"1")).status_code == 403
+        for told in (put, upload):
+            assert (await http.put(told["url"], content=b"2")).is_success
+        assert (await http.get(get["url"])).content == b"2"
+        assert (await http.get(whole["url"])).content.startswith(b"\x1f\x8b")
+
+
+@pytest.mark.claim("run_python_code.artifacts.url", "read_artifact.content", "read_artifact.truncated")
+async def test_artifact_tells_whether_it_goes_on_and_how_the_rest_is_had(caller: Caller) -> None:
+    text = lines(0, 200_000)
+    code = f"open('long.txt', 'w').write(''.join(f'{{i:0{LINE - 1}}}\\n' for i in range({200_000 // LINE})))"
+    assert (await caller.python(code))["outcome"] == "ok"
+    read = await caller.call("read_artifact", artifact="long.txt")
+    assert (read["encoding"], read["truncated"], read["mime_type"], read["size"]) == (
+        "utf-8",
+        True,
+        "text/plain",
+        200_000,
+    )
+    start = len(read["content"])
+    assert read["content"] == text[:start]
+    rest = await caller.call("read_file", path=read["path"], offset=start)
+    assert (rest["content"], rest["truncated"]) == (text[start:], False)
+    async with httpx2.AsyncClient() as http:
+        assert (await http.get(read["url"])).text == text
+        head, claims, signature = read["url"].rpartition("=")[2].split(".")
+        assert json.loads(base64.urlsafe_b64decode(f"{claims}==="))["exp"] > time.time()
+        spoilt = f"{head}.{claims}.{signature[::-1]}"
+        assert (await http.get(read["url"].replace(f"{head}.{claims}.{signature}", spoilt))).status_code == 403

@@ -1,0 +1,34 @@
+"""Runs the program that installs wheels in sandboxes as a process of this machine, with a home of its own."""
+
+import base64
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from sandpod_gateway.packages.sandbox import BOOTSTRAP, opening
+
+
+def install_wheels(home: Path, wheels: dict[str, bytes], *, python: str = sys.executable) -> dict[str, Any]:
+    """Install wheels, and return what the program reports.
+
+    Args:
+        home: The folder whose `.local` takes them.
+        wheels: Content by name of the package.
+        python: The Python that they are installed by and for.
+    """
+    order = [
+        {"name": name, "size": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in wheels.items()
+    ]
+    done = subprocess.run(
+        [python, str(BOOTSTRAP), "wheels"],
+        input=opening(order) + b"".join(wheels.values()),
+        env={**os.environ, "HOME": str(home), "PYTHONDONTWRITEBYTECODE": "1"},
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    report: dict[str, Any] = json.loads(base64.b64decode(done.stdout.lstrip(b".")))
+    return report
