@@ -13,7 +13,7 @@ import yaml
 from pydantic import ValidationError
 
 from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.api.toolsets import ToolsetName, expanded
+from sandpod_gateway.api.toolsets import ToolsetName
 from sandpod_gateway.auth.api_keys import KeyEntry, KeyFile, make_key, read_keys
 from sandpod_gateway.errors import StartError
 
@@ -40,21 +40,30 @@ def run(arguments: argparse.Namespace, now: datetime) -> None:
     """
     if arguments.days is not None and arguments.days < 1:
         raise StartError(ErrorCode.INVALID_ARGUMENT, "--days is at least 1.", next_step="Correct it.")
-    tools = None if arguments.tools is None else [name.strip() for name in arguments.tools.split(",")]
+    tools = _toolsets(arguments.tools)
     try:
-        if tools is not None:
-            expanded(tools)
         key, entry = make_key(user=arguments.user, name=arguments.name, days=arguments.days, now=now, tools=tools)
     except ValidationError as error:
         raise StartError(
             ErrorCode.INVALID_ARGUMENT, "User and name have 1 to 128 characters.", next_step="Correct them."
         ) from error
-    except ValueError as error:
-        names = ", ".join(get_args(ToolsetName))
-        raise StartError(ErrorCode.INVALID_ARGUMENT, str(error), next_step=f"Toolsets are: {names}.") from error
     if arguments.file is not None:
         _add(arguments.file, entry)
     sys.stdout.write(_report(key, entry, arguments))
+
+
+def _toolsets(text: str | None) -> list[str] | None:
+    if text is None:
+        return None
+    known = get_args(ToolsetName)
+    names = [name.strip() for name in text.split(",")]
+    if not set(names) <= set(known):
+        raise StartError(
+            ErrorCode.INVALID_ARGUMENT,
+            "--tools has a name that is not a toolset.",
+            next_step=f"Toolsets are: {', '.join(known)}.",
+        )
+    return names
 
 
 def _report(key: str, entry: KeyEntry, arguments: argparse.Namespace) -> str:

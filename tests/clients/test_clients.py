@@ -14,14 +14,10 @@ from support.gateway.served import local_gateway
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = ROOT / ".build/clients/bin/python"
-BOOLEAN_SCHEMAS = pytest.mark.xfail(reason="google-genai can't convert schemas with a boolean additionalProperties")
-PROGRAMS = [
-    pytest.param(path, id=path.stem, marks=[BOOLEAN_SCHEMAS] if path.stem == "google_genai_chat" else [])
-    for path in sorted((ROOT / "examples/clients").glob("*.py"))
-]
+PROGRAMS = sorted((ROOT / "examples/clients").glob("*.py"))
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
 async def test_agent_runs_code_and_answers_with_its_output(program: Path) -> None:
     pipe = asyncio.subprocess.PIPE
     async with local_gateway("64Mi") as address, model_server.listening() as model:

