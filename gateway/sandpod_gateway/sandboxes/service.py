@@ -144,13 +144,19 @@ class Sandboxes:
 
         That is the default sandbox which this one replaces, or what the last resume took from a context.
         """
+        replaces, lost = self.replaced(record.name), forgotten(record)
         slot = self._slots.setdefault(record.name, _Slot())
-        (replaces, slot.replaces), lost = (slot.replaces, None), forgotten(record)
         key = f"{record.resumed} {context}"
         if context is None or lost is None or key in slot.told or len(slot.told) >= MAX_TOLD:
             return replaces
         slot.told.add(key)
         return lost
+
+    def replaced(self, name: str) -> str | None:
+        """Return what became of the default sandbox that this one replaces, the first time that it is asked for."""
+        slot = self._slots.setdefault(name, _Slot())
+        replaces, slot.replaces = slot.replaces, None
+        return replaces
 
     def running(self, name: str) -> int:
         """Return how many runs go on in a sandbox, as far as this gateway knows."""
