@@ -94,11 +94,15 @@ _RUNNER_CODES: Final = {
     ErrorCode.INVALID_PATH: "Use a path inside the workspace.",
     ErrorCode.INVALID_FILENAME: "Use another file name.",
     ErrorCode.INVALID_ARGUMENT: "Correct the argument and call again.",
+    ErrorCode.INVALID_CONTENT: "Correct the content and call again.",
     ErrorCode.NOT_FOUND: "List the folder to see what is there.",
+    ErrorCode.FORBIDDEN: "Change the permissions with run_shell_command and chmod, or use another path.",
     ErrorCode.FILE_EXISTS: "Choose another name, or allow it to be overwritten.",
     ErrorCode.QUOTA_EXCEEDED: "Delete files in the workspace to make room.",
     ErrorCode.UNSUPPORTED_LANGUAGE: "Use a language that this sandbox has.",
     ErrorCode.SESSION_BUSY: "Wait until a run in this sandbox has ended.",
+    ErrorCode.UPLOAD_TOO_LARGE: "Send the file in smaller parts.",
+    ErrorCode.EXECUTION_FAILED: "Try again, or use another sandbox.",
     ErrorCode.CODE_TOO_LARGE: "Put the code into a file and run that.",
 }
 
