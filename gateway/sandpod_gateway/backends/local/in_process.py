@@ -56,10 +56,11 @@ class Cell(Protocol):
 
 
 class Launcher(Protocol):
-    """What makes sandboxes, from the `image` that records name. Its errors are `SandpodError`s."""
+    """What makes sandboxes. Its errors are `SandpodError`s."""
 
     @property
-    def image(self) -> str | None: ...
+    def image(self) -> str | None:
+        """What records name as the image."""
 
     async def start(self) -> None:
         """Open what it needs, and prove that sandboxes can be had."""
@@ -75,7 +76,6 @@ class Launcher(Protocol):
 
     def waiting(self) -> int:
         """Return how many sandboxes wait for a claim."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
