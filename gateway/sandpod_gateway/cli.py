@@ -11,13 +11,14 @@ import logging
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 import uvicorn
 
-from sandpod_gateway import banner, cli_setup, logs
+from sandpod_gateway import banner, cli_setup, logs, temporary
 from sandpod_gateway import cli_keys as key_commands
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.app import Gateway
@@ -79,7 +80,8 @@ def _serve(command: str, config: Path | None, flags: list[str]) -> None:
     shield_memory()
     backend = create_backend(settings.backend, local=settings.local, kubernetes=settings.kubernetes)
     gateway = Gateway(settings, backend)
-    asyncio.run(_serve_stdio(gateway) if command == "stdio" else _serve_http(gateway, settings))
+    with temporary.own_folder():
+        asyncio.run(_serve_stdio(gateway) if command == "stdio" else _serve_http(gateway, settings))
 
 
 async def _serve_stdio(gateway: Gateway) -> None:
@@ -146,8 +148,17 @@ def _listen(host: str, port: int, *, flag: str) -> socket.socket:
         ) from error
 
 
+class _Server(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """End at a signal, and do not raise it again afterwards, which would cut off what is closed after this."""
+        with super().capture_signals():
+            yield
+            self._captured_signals.clear()
+
+
 def _uvicorn(gateway: Gateway, settings: Settings) -> uvicorn.Server:
-    return uvicorn.Server(
+    return _Server(
         uvicorn.Config(
             gateway.http_app(),
             log_config=None,

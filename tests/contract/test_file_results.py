@@ -14,6 +14,7 @@ import pytest
 import pytest_asyncio
 from fastmcp import Client
 
+from sandpod_gateway.api.results import ErrorCode
 from support.gateway.served import Served, local_gateway
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.needs_userns]

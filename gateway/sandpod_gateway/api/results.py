@@ -157,6 +157,7 @@ class FileWritten(ResultModel):
     path: str
     size: Annotated[int, Field(ge=0, description="Bytes.")]
     sha256: Annotated[str, Field(description="SHA-256 of the content, hexadecimal.")]
+    hint: Annotated[str | None, Field(description="What a caller may count on and is gone, in a sentence.")] = None
 
 
 class FileStat(FileEntry):
@@ -170,6 +171,7 @@ class FileChanged(ResultModel):
 
     sandbox: str
     path: Annotated[str, Field(description="Its path, relative to the workspace.")]
+    hint: Annotated[str | None, Field(description="What a caller may count on and is gone, in a sentence.")] = None
 
 
 class FileMoved(ResultModel):
@@ -199,6 +201,7 @@ class FileUploaded(ResultModel):
     sha256: Annotated[str | None, Field(description="SHA-256 of the content, of a file that was written.")] = None
     url: Annotated[str | None, Field(description="The link to put the file to, where no content was given.")] = None
     expires_at: Annotated[str | None, Field(description="When the link ends, RFC 3339.")] = None
+    hint: Annotated[str | None, Field(description="What a caller may count on and is gone, in a sentence.")] = None
 
 
 class WorkspaceLink(ResultModel):

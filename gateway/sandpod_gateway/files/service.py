@@ -203,7 +203,8 @@ class Files:
         )
         self._metrics.file_bytes.labels("in").inc(len(data))
         digest = hashlib.sha256(data).hexdigest()
-        return FileWritten(sandbox=name, path=told_path(path), size=len(data), sha256=digest)
+        hint = self._sandboxes.replaced(name)
+        return FileWritten(sandbox=name, path=told_path(path), size=len(data), sha256=digest, hint=hint)
 
     async def stat(self, owner: str, path: str, *, sandbox: str | None) -> FileStat:
         """Return what is known of a file or folder; a link is not followed.
@@ -222,7 +223,7 @@ class Files:
             SandpodError: invalid_path, file_exists, quota_exceeded.
         """
         name, _ = await self._change(owner, sandbox, "mkdir", path=path)
-        return FileChanged(sandbox=name, path=told_path(path))
+        return FileChanged(sandbox=name, path=told_path(path), hint=self._sandboxes.replaced(name))
 
     async def delete(self, owner: str, path: str, *, sandbox: str | None, recursive: bool) -> FileChanged:
         """Delete a file, a link, or a folder: an empty one, or with `recursive` all that is in it.

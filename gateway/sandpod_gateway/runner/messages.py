@@ -106,13 +106,14 @@ _NEXT: Final[dict[tuple[str, ErrorCode] | ErrorCode, str]] = {
     ErrorCode.INVALID_ARGUMENT: "Correct the argument and call again.",
     ErrorCode.INVALID_CONTENT: "Correct the content and call again.",
     ErrorCode.NOT_FOUND: "Call list_files to see what is there.",
+    ErrorCode.FORBIDDEN: "Change the permissions with run_shell_command and chmod, or use another path.",
     ErrorCode.FILE_EXISTS: "Choose another name, or allow it to be overwritten.",
-    ErrorCode.FORBIDDEN: "Use another path, or change its permissions with run_shell_command.",
     ErrorCode.EXECUTION_FAILED: "Use another path, or look at it with run_shell_command.",
     ErrorCode.QUOTA_EXCEEDED: "Delete files in the workspace to make room.",
     ErrorCode.UPLOAD_TOO_LARGE: "Write it in parts.",
     ErrorCode.UNSUPPORTED_LANGUAGE: "Use a language that this sandbox has.",
     ErrorCode.SESSION_BUSY: "Try again when a run has ended; list_runs and list_contexts tell what is going on.",
+    ErrorCode.EXECUTION_FAILED: "Try again, or use another sandbox.",
     ErrorCode.CODE_TOO_LARGE: "Put the code into a file and run that.",
 }
 

@@ -140,22 +140,22 @@ class Sandboxes:
         return record
 
     def lost_note(self, record: SandboxRecord, context: str | None) -> str | None:
-        """Return what is gone that a caller may count on, for the first run after that; None for any other.
-
-        That is the default sandbox which this one replaces, or what the last resume took from a context.
-        """
-        slot = self._slots.setdefault(record.name, _Slot())
-        (replaces, slot.replaces), lost = (slot.replaces, None), forgotten(record)
-        key = f"{record.resumed} {context}"
-        if context is None or lost is None or key in slot.told or len(slot.told) >= MAX_TOLD:
+        """Return, for the first run after it, what a resume took from a context, or which default sandbox is gone."""
+        replaces, lost = self.replaced(record.name), forgotten(record)
+        told, key = self._slots[record.name].told, f"{record.resumed} {context}"
+        if context is None or lost is None or key in told or len(told) >= MAX_TOLD:
             return replaces
-        slot.told.add(key)
+        told.add(key)
         return lost
+
+    def replaced(self, name: str) -> str | None:
+        """Return what became of the default sandbox that this one replaces, the first time that it is asked for."""
+        said, self._slots[name].replaces = self._slots.setdefault(name, _Slot()).replaces, None
+        return said
 
     def running(self, name: str) -> int:
         """Return how many runs go on in a sandbox, as far as this gateway knows."""
-        slot = self._slots.get(name)
-        return slot.connection.busy if slot is not None and slot.connection is not None else 0
+        return slot.connection.busy if (slot := self._slots.get(name)) and slot.connection else 0
 
     async def delete(self, owner: str, handle: str, *, force: bool) -> str:
         """End a sandbox.
@@ -209,9 +209,8 @@ class Sandboxes:
         return bool(pong.header.get("runs"))
 
     def is_closing(self, name: str) -> bool:
-        """Tell whether this gateway is ending the sandbox."""
-        slot = self._slots.get(name)
-        return slot is not None and slot.closing
+        """Return whether this gateway is ending the sandbox."""
+        return name in self._slots and self._slots[name].closing
 
     @asynccontextmanager
     async def connection(self, record: SandboxRecord) -> AsyncIterator[RunnerConnection]:
@@ -276,18 +275,17 @@ class Sandboxes:
         for name, slot in list(self._slots.items()):
             if slot.users or slot.lock.locked():
                 continue
-            gone = slot.connection is None or slot.connection.closed
-            if gone or now - slot.last_used > IDLE_CONNECTION or await self._backend.get(name) is None:
+            unused = slot.connection is None or slot.connection.closed or now - slot.last_used > IDLE_CONNECTION
+            if unused or await self._backend.get(name) is None:
                 await self._disconnect(name)
 
     async def _disconnect(self, name: str) -> None:
-        slot = self._slots.pop(name, None)
-        if slot is not None:
+        if (slot := self._slots.pop(name, None)) is not None:
             await self._close(slot)
 
     async def _close(self, slot: _Slot) -> None:
-        if slot.connection is not None:
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
+            if slot.connection is not None:
                 await slot.connection.close()
 
     def open_streams(self) -> int:

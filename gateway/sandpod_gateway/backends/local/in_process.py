@@ -32,8 +32,7 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-_SWEEP_SECONDS: Final = 60.0
-"""Longest pause of the sweep: a laptop that slept must not wait for a time that has long passed."""
+_SWEEP_SECONDS: Final = 60.0  # longest pause: a laptop that slept must not wait for a time that has long passed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -189,9 +188,7 @@ class InProcessBackend:
         if request.network != NETWORK_NONE:
             raise _invalid("Sandboxes on this server have no network; the only network profile is 'none'.")
         if request.workspace is not None:
-            raise _invalid(
-                "Workspaces on this server have a fixed size and end with their sandbox: none is persistent."
-            )
+            raise _invalid("Workspaces here have a fixed size and end with their sandbox: none is persistent.")
         if not (1 <= ttl <= MAX_LIFETIME and 1 <= idle_timeout <= MAX_LIFETIME):
             raise _invalid(f"Lifetimes are from 1 to {MAX_LIFETIME} seconds.")
         return ttl, min(ttl, idle_timeout)
@@ -201,8 +198,7 @@ class InProcessBackend:
             cell = await self._launcher.launch(may_make=may_make)
             if cell is None:
                 raise cold_starts.pool_exhausted(self._terms.template, request.network, chosen=self._terms.cold_start)
-            source = (self._terms.template, self._launcher.image)
-            record = self._ledger.add(request, source, lifetime, self._clock())
+            record = self._ledger.add(request, (self._terms.template, self._launcher.image), lifetime, self._clock())
         self._cells[record.name] = cell
         self._watchers[record.name] = asyncio.create_task(self._watch(record.name, cell))
         self._changed.set()

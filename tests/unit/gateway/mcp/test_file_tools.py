@@ -1,11 +1,13 @@
 """The file tools over MCP: what they answer and what they refuse. What the disk does is the runner's tests' matter."""
 
+import base64
 import hashlib
 from typing import Any
 
 import pytest
 
 from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.files.service import SMALL_BINARY
 from support.gateway.fake_gateway import Caller
 
 
@@ -21,6 +23,18 @@ async def test_file_is_made_looked_at_moved_and_deleted(alice: Caller) -> None:
     assert (await alice.call("stat_file", path="d/e/a.txt"))["error"] == ErrorCode.NOT_FOUND
     assert (await alice.call("delete_file", path="d/b.txt"))["path"] == "d/b.txt"
     assert (await alice.call("delete_file", path="d/b.txt"))["error"] == ErrorCode.NOT_FOUND
+
+
+async def test_large_binary_file_points_to_read_artifact_unless_its_bytes_are_asked_for(alice: Caller) -> None:
+    for size in (SMALL_BINARY, SMALL_BINARY + 1):
+        data = b"\xff" * size
+        await alice.call("write_file", path="a.zip", content_base64=base64.b64encode(data).decode())
+        unasked = await alice.call("read_file", path="a.zip")
+        for arguments in ({"encoding": "base64"}, {"limit": size}):
+            asked = await alice.call("read_file", path="a.zip", **arguments)
+            assert base64.b64decode(asked["content"]) == data
+    assert (unasked["error"], "read_artifact" in unasked["next"]) == (ErrorCode.INVALID_CONTENT, True)
+    assert unasked["message"] == f"The file is not text: application/zip, {size} bytes."
 
 
 async def test_folder_with_something_in_it_is_deleted_on_request_only(alice: Caller) -> None:
