@@ -113,7 +113,6 @@ _NEXT: Final[dict[tuple[str, ErrorCode] | ErrorCode, str]] = {
     ErrorCode.UPLOAD_TOO_LARGE: "Write it in parts.",
     ErrorCode.UNSUPPORTED_LANGUAGE: "Use a language that this sandbox has.",
     ErrorCode.SESSION_BUSY: "Try again when a run has ended; list_runs and list_contexts tell what is going on.",
-    ErrorCode.EXECUTION_FAILED: "Try again, or use another sandbox.",
     ErrorCode.CODE_TOO_LARGE: "Put the code into a file and run that.",
 }
 
