@@ -26,7 +26,7 @@ def facts(settings: Settings) -> dict[str, str]:
         "timeout": f"{limits.run_timeout:g}",
         "max_timeout": f"{limits.max_run_timeout:g}",
         "max_output": str(limits.output_chars),
-        "network": " There is no network unless the sandbox was created with one.",
+        "network": " No network by default.",
         "libraries": f" Installed: {', '.join(libraries)}." if libraries else "",
     }
 

@@ -194,7 +194,7 @@ async def test_deleting_a_sandbox_ends_its_streams_and_runs(backend: Backend, ow
         await peer.ended()
 
 
-@pytest.mark.claim("create_sandbox(lifetime)", "create_sandbox(lifetime.ttl)", "create_sandbox.expires_at")
+@pytest.mark.claim("create_sandbox(lifetime)", "create_sandbox(lifetime.ttl)")
 @keeps("expiry:ttl")
 async def test_a_sandbox_ends_after_its_ttl_and_says_so(backend: Backend, owner: str, case: Case) -> None:
     request = ClaimRequest(owner=owner, session="one", ttl=case.short, idle_timeout=case.short)
@@ -219,7 +219,7 @@ async def test_a_sandbox_that_is_not_used_ends_after_its_idle_timeout(backend: B
         await peer.ended()
 
 
-@pytest.mark.claim("create_sandbox(lifetime.idle_timeout)", "create_sandbox.expires_at")
+@pytest.mark.claim("create_sandbox(lifetime.idle_timeout)")
 @keeps("expiry:touch")
 async def test_a_sandbox_that_is_used_outlives_its_idle_timeout(backend: Backend, owner: str, case: Case) -> None:
     record = await backend.claim(ClaimRequest(owner=owner, ttl=600, idle_timeout=2 * case.short))
@@ -253,7 +253,6 @@ async def test_a_sandbox_with_a_background_run_is_not_idle_until_the_runs_timeou
     assert still.status == "Ready"
 
 
-@pytest.mark.claim("create_sandbox.status")
 @keeps("lost:record")
 async def test_a_sandbox_whose_runner_ends_is_failed_and_can_be_replaced(
     backend: Backend, owner: str, case: Case

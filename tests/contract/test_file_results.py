@@ -49,13 +49,6 @@ def lines(start: int, size: int) -> str:
     return text[start - first * LINE :][:size]
 
 
-@pytest.mark.claim(
-    "run_python_code.artifacts.path",
-    "run_python_code.artifacts.mime_type",
-    "list_files.entries.kind",
-    "list_files.entries.modified_at",
-    "list_files.truncated",
-)
 async def test_files_are_told_by_what_they_are(caller: Caller) -> None:
     code = "import os\nos.makedirs('kinds/d')\nos.mkfifo('kinds/o')\nos.symlink('d', 'kinds/s')\n"
     await caller.python(f"{code}open('kinds/t.csv', 'w').write('a,b')\nos.utime('kinds/t.csv', (0, 1_000_000_000))")
@@ -76,18 +69,6 @@ async def test_files_are_told_by_what_they_are(caller: Caller) -> None:
     await caller.call("delete_file", path="kinds", recursive=True)
 
 
-@pytest.mark.claim(
-    "read_file.encoding",
-    "read_file.offset",
-    "read_file.bytes",
-    "read_file.size",
-    "read_file.truncated",
-    "write_file.sha256",
-    "upload_file.size",
-    "upload_file.sha256",
-    "upload_file.url",
-    "upload_file.expires_at",
-)
 async def test_content_is_told_with_its_place_sizes_and_hash(caller: Caller) -> None:
     data = "h\u00e9llo".encode()
     written = await caller.call("write_file", path="content.txt", text="h\u00e9llo")
@@ -101,7 +82,6 @@ async def test_content_is_told_with_its_place_sizes_and_hash(caller: Caller) -> 
         assert (read["size"], read["truncated"], read["encoding"]) == (6, truncated, "utf-8")
 
 
-@pytest.mark.claim("move_file.source", "move_file.destination")
 @pytest.mark.parametrize("root", ["", "/workspace/", "./x/../"])
 async def test_paths_are_told_relative_to_the_workspace_however_they_are_given(caller: Caller, root: str) -> None:
     assert (await caller.call("make_directory", path=f"{root}rel"))["path"] == "rel"
@@ -119,7 +99,6 @@ async def test_paths_are_told_relative_to_the_workspace_however_they_are_given(c
     assert (await caller.call("delete_file", path=f"{root}rel", recursive=True))["path"] == "rel"
 
 
-@pytest.mark.claim("create_link.method", "create_link.url", "create_link.expires_at", "fetch_workspace.url")
 async def test_links_tell_what_they_allow_and_until_when(caller: Caller) -> None:
     assert (await caller.call("create_link", path="l.txt"))["error"] == ErrorCode.NOT_FOUND
     await caller.call("write_file", path="l.txt", text="0")
@@ -140,7 +119,6 @@ async def test_links_tell_what_they_allow_and_until_when(caller: Caller) -> None
         assert (await http.get(whole["url"])).content.startswith(b"\x1f\x8b")
 
 
-@pytest.mark.claim("run_python_code.artifacts.url", "read_artifact.content", "read_artifact.truncated")
 async def test_artifact_tells_whether_it_goes_on_and_how_the_rest_is_had(caller: Caller) -> None:
     text = lines(0, 200_000)
     code = f"open('long.txt', 'w').write(''.join(f'{{i:0{LINE - 1}}}\\n' for i in range({200_000 // LINE})))"

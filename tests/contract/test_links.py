@@ -95,7 +95,7 @@ async def test_file_that_changes_while_it_is_sent_is_not_passed_off_as_whole() -
                 [piece async for piece in pieces]
 
 
-@pytest.mark.claim("fetch_workspace", "fetch_workspace.url")
+@pytest.mark.claim("fetch_workspace")
 async def test_workspace_comes_as_one_archive() -> None:
     async with serving("--backend", "local") as (url, _), Client(url) as mcp, httpx2.AsyncClient() as http:
         command = "mkdir d; head -c 30M /dev/urandom > d/big; echo 1 > a; sha256sum < d/big"

@@ -113,7 +113,6 @@ async def test_there_is_no_interface_but_loopback(box: Box) -> None:
     "run_js_code",
     "run_shell_command",
     "create_sandbox(network)",
-    "create_sandbox.network",
     "work_with_sandpod.text",
 )
 async def test_no_address_can_be_reached(box: Box) -> None:

@@ -51,15 +51,7 @@ async def place(*flags: str, server: tuple[str, ...] = FLAGS) -> AsyncIterator[P
                 await made.close()
 
 
-@pytest.mark.claim(
-    "install_packages",
-    "install_packages(packages)",
-    "install_packages.packages",
-    "install_packages.packages.name",
-    "install_packages.packages.version",
-    "install_packages.packages.sha256",
-    "install_packages.note",
-)
+@pytest.mark.claim("install_packages", "install_packages(packages)")
 async def test_package_with_what_it_depends_on_is_found_by_require_and_import_from_anywhere(
     server_flags: tuple[str, ...],
 ) -> None:
@@ -265,7 +257,7 @@ async def test_record_that_a_program_has_changed_does_not_widen_what_is_allowed(
 
 
 @pytest.mark.promise("npm-packages")
-@pytest.mark.claim("install_packages", "install_packages.note")
+@pytest.mark.claim("install_packages")
 async def test_scripts_of_packages_are_not_run_which_is_told_and_files_stay_where_they_belong() -> None:
     async with place() as here:
         files = {f"package/../../../../../../../workspace/out{number}.txt": "1" for number in range(2)}

@@ -44,16 +44,7 @@ async def place(*flags: str, server: tuple[str, ...] = FLAGS) -> AsyncIterator[P
                 await made.close()
 
 
-@pytest.mark.claim(
-    "install_packages",
-    "install_packages.packages",
-    "install_packages.packages.name",
-    "install_packages.packages.version",
-    "install_packages.packages.sha256",
-    "list_packages",
-    "list_packages.packages.source",
-    "get_sandbox.packages",
-)
+@pytest.mark.claim("install_packages", "list_packages")
 async def test_package_with_what_it_depends_on_is_there_for_runs_contexts_and_the_shell(
     server_flags: tuple[str, ...],
 ) -> None:
@@ -128,17 +119,7 @@ async def test_other_version_takes_the_place_of_the_first() -> None:
         assert (await here.python("import greet.old"))["outcome"] == "error"
 
 
-@pytest.mark.claim(
-    "install_packages",
-    "install_packages(wait)",
-    "install_packages.installation",
-    "install_packages.sandbox",
-    "install_packages.status",
-    "install_packages.elapsed",
-    "install_packages.packages",
-    "get_installation",
-    "get_installation(installation)",
-)
+@pytest.mark.claim("install_packages", "install_packages(wait)", "get_installation", "get_installation(installation)")
 async def test_same_installation_is_joined_and_can_be_waited_for() -> None:
     async with place() as here:
         here.index.add("greet", "1.0")
@@ -166,14 +147,7 @@ async def test_what_is_no_name_is_refused_before_anything_is_asked_or_made() -> 
         assert (await here.call("list_sandboxes"))["sandboxes"] == []
 
 
-@pytest.mark.claim(
-    "run_python_code.next",
-    "install_packages(language)",
-    "install_packages.status",
-    "install_packages.error",
-    "install_packages.message",
-    "get_installation",
-)
+@pytest.mark.claim("install_packages(language)", "get_installation")
 async def test_failures_are_told_apart() -> None:
     async with place("--packages.deny", '["bad*"]', "--packages.max-bytes", "300000") as here:
         here.index.add("native", "1.0", tag="cp311-cp311-win_amd64")

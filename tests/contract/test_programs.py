@@ -87,16 +87,7 @@ async def caller() -> AsyncIterator[Caller]:
         yield Caller(gateway, client)
 
 
-@pytest.mark.claim(
-    "instructions",
-    "start_run",
-    "start_run.run_id",
-    "start_run.state",
-    "read_run",
-    "read_run(cursor)",
-    "list_runs",
-    "work_with_sandpod.text",
-)
+@pytest.mark.claim("instructions", "start_run", "read_run", "read_run(cursor)", "list_runs", "work_with_sandpod.text")
 async def test_a_background_run_is_begun_read_on_and_stopped(caller: Caller) -> None:
     run = await caller.call("start_run", code=LINES)
     first = await read_until(caller.call, run["run_id"], "line 0\n")
@@ -243,9 +234,7 @@ async def test_a_cancelled_call_with_a_key_ends_the_program(caller: Caller) -> N
     assert again["outcome"] == "cancelled"
 
 
-@pytest.mark.claim(
-    "run_python_code(context)", "run_python_code.result", "list_contexts", "restart_context", "restart_context(context)"
-)
+@pytest.mark.claim("run_python_code(context)", "list_contexts", "restart_context", "restart_context(context)")
 async def test_variables_stay_in_a_context_and_the_last_value_comes_back(caller: Caller) -> None:
     await caller.python("x = 20\ndef f(): return x * 2", context="c")
     result = await caller.python("f() + 2", context="c")
@@ -262,7 +251,6 @@ async def test_variables_stay_in_a_context_and_the_last_value_comes_back(caller:
     assert (await caller.call("restart_context", context="no-such"))["error"] == ErrorCode.NOT_FOUND
 
 
-@pytest.mark.claim("run_python_code.context_state")
 async def test_exit_timeout_and_await_keep_a_contexts_state(caller: Caller) -> None:
     await caller.python("x = 5\nimport asyncio, sys, time\nawait asyncio.sleep(0)", context="c")
     left = await caller.python("sys.exit(3)", context="c")
@@ -324,14 +312,7 @@ async def test_a_table_comes_back_in_a_rich_form(caller: Caller) -> None:
     assert "<table" in json.dumps((await caller.python(code, context="c"))["result"])
 
 
-@pytest.mark.claim(
-    "run_python_code.displays",
-    "run_python_code.displays.mime_type",
-    "run_python_code.displays.text",
-    "run_python_code.displays_dropped",
-    "run_python_code.hint",
-    "read_run",
-)
+@pytest.mark.claim("read_run")
 async def test_what_a_background_run_shows_comes_with_its_result_each_time_that_is_read(caller: Caller) -> None:
     code = (
         "import matplotlib.pyplot as plt\nplt.plot([1, 2]); plt.show()\nprint('drawn', flush=True)\n"
@@ -362,7 +343,7 @@ async def test_last_value_of_a_background_run_in_a_context_comes_with_its_result
     assert reading["result"]["displays_dropped"] == 0
 
 
-@pytest.mark.claim("run_python_code", "run_python_code.result")
+@pytest.mark.claim("run_python_code")
 async def test_what_is_shown_in_a_context_and_its_value_come_back(caller: Caller) -> None:
     code = (
         "from PIL import Image\nimport pandas as pd\nfrom IPython.display import Markdown\n"
@@ -388,7 +369,6 @@ async def test_colours_are_stripped_on_request_also_from_a_background_run(caller
     assert read["stdout"] == "red plain\n"
 
 
-@pytest.mark.claim("start_run.sandbox")
 async def test_background_run_in_a_context_leaves_its_variables_there(caller: Caller) -> None:
     run = await caller.call("start_run", code="import os\nx = 41\nos.write(1, b'set\\n');", context="shared")
     read = await read_until(caller.call, run["run_id"])

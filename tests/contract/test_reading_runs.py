@@ -21,18 +21,6 @@ async def caller() -> AsyncIterator[Served]:
         yield Served(client)
 
 
-@pytest.mark.claim(
-    "start_run.sandbox",
-    "start_run.state",
-    "read_run.stdout",
-    "read_run.stderr",
-    "read_run.cursor",
-    "read_run.result",
-    "list_runs.runs.background",
-    "list_runs.runs.context",
-    "list_runs.runs.outcome",
-    "list_contexts.contexts.state",
-)
 async def test_reading_goes_on_at_its_cursor_and_its_result_has_all_of_the_output(caller: Served) -> None:
     code = f"import sys\nsys.stderr.write('e')\nsys.stderr.flush()\n{WAIT_FOR.format('go')}print('late')"
     begun = await caller.call("start_run", code=code, context="told")
@@ -55,7 +43,7 @@ async def test_reading_goes_on_at_its_cursor_and_its_result_has_all_of_the_outpu
     assert (listed["state"], listed["outcome"]) == ("ended", "ok")
 
 
-@pytest.mark.claim("read_run(until)", "read_run(max_output)", "read_run.result", "read_run.stdout")
+@pytest.mark.claim("read_run(until)", "read_run(max_output)")
 async def test_reading_until_the_end_gives_all_that_was_written_and_cuts_its_middle(caller: Served) -> None:
     code = f"for epoch in range(8): print('epoch', epoch, flush=True)\n{WAIT_FOR.format('end')}print('done')"
     begun = await caller.call("start_run", code=code)
@@ -108,7 +96,7 @@ async def test_pieces_of_both_streams_by_turns_are_all_read(caller: Served) -> N
     assert read == {"stdout": "x" * 3000, "stderr": "x" * 3000}
 
 
-@pytest.mark.claim("read_run.dropped_bytes", "stop_run")
+@pytest.mark.claim("stop_run")
 async def test_output_that_is_no_longer_kept_is_counted_and_the_end_of_a_stopped_run_is_told(caller: Served) -> None:
     size = 24 * 2**20
     own = (await caller.call("create_sandbox"))["sandbox"]  # what is kept of so much takes room in the workspace

@@ -47,7 +47,6 @@ async def context_state(caller: Caller, name: str) -> str:
     return str(told["state"])
 
 
-@pytest.mark.claim("run_python_code.duration_ms", "run_python_code.cpu_ms", "run_python_code.max_rss_bytes")
 async def test_time_processor_time_and_memory_are_those_of_the_program_and_its_children(caller: Caller) -> None:
     code = "import time\nstart = time.monotonic()\ntime.sleep(1)\nprint(time.monotonic() - start)"
     slept = await caller.python(code)
@@ -60,14 +59,6 @@ async def test_time_processor_time_and_memory_are_those_of_the_program_and_its_c
     assert 60 * MB <= busy["max_rss_bytes"] < 110 * MB, "the largest process, not all together"
 
 
-@pytest.mark.claim(
-    "run_python_code.sandbox",
-    "run_python_code.run_id",
-    "run_python_code.outcome",
-    "run_python_code.exit_code",
-    "run_python_code.signal",
-    "run_python_code.context",
-)
 async def test_end_of_a_run_is_told_by_outcome_exit_code_and_signal(caller: Caller) -> None:
     handle = (await caller.call("create_sandbox"))["sandbox"]
     seen = set()
@@ -87,13 +78,6 @@ async def test_end_of_a_run_is_told_by_outcome_exit_code_and_signal(caller: Call
     await caller.call("close_sandbox", sandbox=handle)
 
 
-@pytest.mark.claim(
-    "run_python_code.stdout",
-    "run_python_code.stdout_bytes",
-    "run_python_code.stdout_truncated",
-    "run_python_code.stderr",
-    "run_python_code.stderr_truncated",
-)
 @pytest.mark.parametrize(("stream", "other"), [("stdout", "stderr"), ("stderr", "stdout")])
 async def test_long_output_is_told_with_head_tail_and_size_of_its_own(caller: Caller, stream: str, other: str) -> None:
     code = f"import sys\nsys.{stream}.write('head' + 'x' * 300_000 + 'tail')\nsys.{other}.write('short')"
@@ -103,13 +87,6 @@ async def test_long_output_is_told_with_head_tail_and_size_of_its_own(caller: Ca
     assert (told[other], told[f"{other}_bytes"], told[f"{other}_truncated"]) == ("short", 5, False)
 
 
-@pytest.mark.claim(
-    "run_python_code.result",
-    "run_python_code.context_state",
-    "list_runs.runs.started_at",
-    "list_contexts.contexts.name",
-    "list_contexts.contexts.started_at",
-)
 async def test_context_tells_when_it_was_made_and_what_became_of_it(caller: Caller) -> None:
     before = datetime.now(UTC)
     assert (await caller.python("x = 1", context="own"))["context"] == "own"
@@ -132,13 +109,6 @@ async def test_context_tells_when_it_was_made_and_what_became_of_it(caller: Call
     assert (anew["outcome"], anew["context_state"], await context_state(caller, "own")) == ("ok", "lost", "idle")
 
 
-@pytest.mark.claim(
-    "run_python_code.displays",
-    "run_python_code.displays.index",
-    "run_python_code.displays.mime_type",
-    "run_python_code.displays.size",
-    "run_python_code.displays.text",
-)
 async def test_what_is_shown_is_told_in_order_with_its_size(caller: Caller) -> None:
     told = await caller.python(
         "display('h\u00e9', raw=False)\ndisplay({'text/html': '<b>'}, raw=True)", context="shows"
@@ -149,7 +119,6 @@ async def test_what_is_shown_is_told_in_order_with_its_size(caller: Caller) -> N
     ]
 
 
-@pytest.mark.claim("run_python_code.progress_dropped_bytes")
 async def test_output_that_a_client_did_not_take_is_counted_and_still_in_the_result(caller: Caller) -> None:
     taken: list[str] = []
     over = asyncio.Event()
@@ -172,20 +141,6 @@ async def test_output_that_a_client_did_not_take_is_counted_and_still_in_the_res
     assert sum(map(len, taken)) + told["progress_dropped_bytes"] == told["stdout_bytes"] == 4 * MB + 7
 
 
-@pytest.mark.claim(
-    "create_sandbox.sandbox",
-    "create_sandbox.name",
-    "create_sandbox.status",
-    "create_sandbox.reason",
-    "create_sandbox.message",
-    "create_sandbox.template",
-    "create_sandbox.image",
-    "create_sandbox.network",
-    "create_sandbox.created_at",
-    "create_sandbox.last_activity_at",
-    "create_sandbox.expires_at",
-    "create_sandbox.age_seconds",
-)
 async def test_sandbox_tells_what_it_is_and_how_long_it_has_been_used(caller: Caller) -> None:
     before, begun = datetime.now(UTC), time.monotonic()
     made = await caller.call("create_sandbox", name="mine", lifetime={"ttl": 3000, "idle_timeout": 500})
@@ -211,7 +166,6 @@ async def test_sandbox_tells_what_it_is_and_how_long_it_has_been_used(caller: Ca
         await caller.call("close_sandbox", sandbox=name)
 
 
-@pytest.mark.claim("run_python_code.error", "run_python_code.message")
 async def test_sandbox_that_has_ended_tells_why(caller: Caller) -> None:
     told = await caller.call("create_sandbox", lifetime={"ttl": 1})
     while told["status"] == "Ready":
@@ -222,7 +176,6 @@ async def test_sandbox_that_has_ended_tells_why(caller: Caller) -> None:
     assert (refused["message"][-1], refused["next"][-1]) == (".", ".")
 
 
-@pytest.mark.claim("create_sandbox.running")
 async def test_runs_that_calls_wait_for_are_counted_and_the_others_are_listed(caller: Caller) -> None:
     handle = (await caller.call("create_sandbox"))["sandbox"]
 

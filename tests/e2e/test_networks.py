@@ -102,7 +102,7 @@ async def test_policy_of_somebody_else_that_opens_something_is_told_of_until_it_
 
 
 @pytest.mark.promise("network-profile")
-@pytest.mark.claim("create_sandbox(network)", "create_sandbox.network", "work_with_sandpod.text")
+@pytest.mark.claim("create_sandbox(network)", "work_with_sandpod.text")
 async def test_profile_of_a_live_sandbox_is_changed_and_its_state_stays(
     session: Session, cluster: Cluster, template: str, target: str
 ) -> None:

@@ -74,7 +74,7 @@ async def lasting(cluster: Cluster) -> AsyncIterator[str]:
     await cluster.kubectl("delete", "sbxt", "lasting", "-n", cluster.sandboxes)
 
 
-@pytest.mark.claim("create_sandbox(workspace.persistent)", "create_sandbox.persistent")
+@pytest.mark.claim("create_sandbox(workspace.persistent)")
 async def test_call_wakes_a_suspended_sandbox_with_its_files(alice: Caller, cluster: Cluster, lasting: str) -> None:
     async with alice.connect() as session:
         large = await session.call("create_sandbox", template=lasting, workspace={"size": 2**30})

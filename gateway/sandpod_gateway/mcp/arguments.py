@@ -96,7 +96,7 @@ Context = Annotated[
 Key = Annotated[
     str | None,
     BeforeValidator(named),
-    Field(description="A call repeated with the same key and code returns the first one's outcome."),
+    Field(description="Repeating a call with its key and code returns the first outcome."),
 ]
 RequiredPackages = Annotated[
     list[str],
@@ -108,7 +108,7 @@ Packages = Annotated[
     BeforeValidator(_as_list),
     Field(description="Packages to install first."),
 ]
-StripAnsi = Annotated[bool, Field(description="Remove terminal control sequences from the output.")]
+StripAnsi = Annotated[bool, Field(description="Remove terminal control sequences.")]
 MaxOutput = Annotated[
     int | None,
     Field(ge=100, description="Most characters of output to return; default $max_output."),

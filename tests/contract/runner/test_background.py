@@ -59,7 +59,7 @@ async def test_detached_run_survives_its_stream_and_is_read_with_a_cursor(sandbo
     assert (again.header["pieces"], again.header["cursor"], again.header["end"]) == ([], 14, end)
 
 
-@pytest.mark.claim("read_run", "read_run.cursor")
+@pytest.mark.claim("read_run")
 async def test_tail_takes_no_more_than_its_limit_and_goes_on_at_its_cursor(client: Client) -> None:
     name = (await client.run("echo 0123456789")).end["run"]
     await client.run("printf 0123456789; printf abc >&2", "shell", run="both")

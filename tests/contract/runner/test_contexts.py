@@ -202,7 +202,6 @@ async def test_code_that_ends_the_process_loses_the_state(notebook: Notebook) ->
     assert (crash.end["signal"], crash.end["context_state"]) == ("SIGSEGV", "lost")
 
 
-@pytest.mark.claim("run_python_code.context_state")
 async def test_process_that_died_between_cells_is_told_by_the_next(notebook: Notebook) -> None:
     pid = int((await notebook.cell("import os\nprint(os.getpid())")).out)
     await notebook.client.run(f"kill -KILL {pid}", "shell")

@@ -92,7 +92,6 @@ async def test_tables_come_as_html(run: Run) -> None:
     assert b"background-color" in styled["text/html"]
 
 
-@pytest.mark.claim("run_python_code.displays_dropped")
 async def test_displays_are_bounded_and_the_rest_is_counted(run: Run) -> None:
     result = await run(f"{THING}for _ in range(12): display(Thing())")
     assert sum(len(forms) for forms in shown(result)) == protocol.MAX_DISPLAYS

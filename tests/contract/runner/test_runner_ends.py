@@ -129,7 +129,6 @@ async def test_exit_codes_of_the_shell(client: Client, code: str, exit_code: int
     assert (result.exit_code, result.outcome) == (exit_code, "ok" if exit_code == 0 else "error")
 
 
-@pytest.mark.claim("run_python_code.signal")
 async def test_signal_that_ended_a_program_is_named(client: Client) -> None:
     result = await client.run("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
     assert (result.outcome, result.exit_code, result.end["signal"]) == ("error", None, "SIGSEGV")

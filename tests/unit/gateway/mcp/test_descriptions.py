@@ -112,7 +112,7 @@ async def test_everything_that_a_text_names_exists(caller: Caller) -> None:
     assert named_in(texts["prompt"]) >= {"run_python_code", "read_run", "exit_code"}
 
 
-@pytest.mark.claim("instructions", "run_python_code.next")
+@pytest.mark.claim("instructions")
 async def test_what_a_refusal_tells_to_call_exists(caller: Caller) -> None:
     known = await names_of(caller, await caller.client.list_tools())
     told: dict[str, set[str]] = {}

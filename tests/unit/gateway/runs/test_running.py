@@ -140,7 +140,6 @@ def pictures_size(answer: RunAnswer) -> int:
     return sum(len(picture.data) for picture in answer.pictures)
 
 
-@pytest.mark.claim("run_python_code.displays.index")
 def test_pictures_go_beside_the_result_and_other_forms_into_it() -> None:
     run = running()
     run.display("image/png", 0, b"PNG")
@@ -161,7 +160,6 @@ def test_pictures_go_beside_the_result_and_other_forms_into_it() -> None:
     assert answer.result.hint is None
 
 
-@pytest.mark.claim("run_python_code.displays_dropped")
 def test_what_is_shown_is_bounded_and_the_rest_is_counted_and_said() -> None:
     run = running()
     for _ in range(5):

@@ -81,7 +81,6 @@ async def test_a_client_that_does_not_read_costs_bounded_memory_and_what_is_drop
     assert len(client.text) + stream.dropped == 100 * 65536
 
 
-@pytest.mark.claim("run_python_code.progress_dropped_bytes")
 async def test_what_a_client_never_read_is_counted_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streaming, "DRAIN", 0.01)
     client = Client()

@@ -215,7 +215,6 @@ async def test_a_sandbox_is_made_and_waited_for_where_none_is_warm(place: Place)
     assert place.api.requests == ["get", "create"]
 
 
-@pytest.mark.claim("run_python_code.cause")
 @pytest.mark.parametrize(
     ("reason", "code"),
     [

@@ -84,6 +84,6 @@ async def test_tools_pass_the_choice_on_and_leave_nothing(alice: Caller, place: 
 
 
 async def test_a_run_in_a_sandbox_that_is_there_has_no_such_choice(alice: Caller) -> None:
-    answer = await alice.call("run_python_code", code="print(1)", cold_start=False)
+    answer = await alice.call("run_python_code", code="print(1)", cold_start=True)
     assert answer["error"] == ErrorCode.INVALID_ARGUMENT
-    assert "create_sandbox" in answer["next"]
+    assert "fresh=true" in answer["next"]

@@ -44,7 +44,6 @@ async def suspended(alice: Caller, place: Place) -> str:
     return name
 
 
-@pytest.mark.claim("create_sandbox.status", "create_sandbox.reason")
 async def test_list_and_get_tell_of_a_suspended_sandbox_and_do_not_wake_it(alice: Caller, place: Place) -> None:
     name = await suspended(alice, place)
     [listed] = (await alice.call("list_sandboxes"))["sandboxes"]
@@ -108,7 +107,7 @@ async def test_first_run_in_a_context_after_a_resume_is_told_what_is_gone(alice:
     assert (await alice.python("print(1)", sandbox=name, context="b")).hint is not None
 
 
-@pytest.mark.claim("run_python_code.cause", "create_sandbox(workspace.persistent)")
+@pytest.mark.claim("create_sandbox(workspace.persistent)")
 async def test_run_and_context_from_before_a_suspension_are_told_to_be_gone_with_the_reason(
     alice: Caller, place: Place
 ) -> None:
@@ -294,13 +293,6 @@ def test_record_tells_when_the_sandbox_was_resumed_and_what_stays() -> None:
     assert (record.persistent, record.resumed) == (True, datetime(2026, 1, 1, tzinfo=UTC))
 
 
-@pytest.mark.claim(
-    "create_sandbox.name",
-    "create_sandbox.template",
-    "create_sandbox.image",
-    "create_sandbox.network",
-    "create_sandbox.persistent",
-)
 async def test_sandbox_tells_its_template_image_network_and_whether_its_files_stay(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
