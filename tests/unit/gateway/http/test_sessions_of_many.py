@@ -118,7 +118,7 @@ async def test_a_call_that_is_too_large_is_refused_with_the_limit_and_the_other_
 @pytest.mark.promise("sessions-bounded")
 @pytest.mark.parametrize("ended_by", ["DELETE", "nobody"])
 async def test_sessions_without_number_leave_nothing(ended_by: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(Places.__init__.__kwdefaults__, "idle", 0.5 if ended_by == "nobody" else 3600)
+    monkeypatch.setitem(Places.__init__.__kwdefaults__ or {}, "idle", 0.5 if ended_by == "nobody" else 3600)
     settings = Settings()
     backend = FakeBackend()
     async with served(settings, Gateway(settings, backend)) as http:
