@@ -42,7 +42,7 @@ async def test_claims_open_streams_and_pool_depth_are_told(session: Session, clu
 
     async def full_again() -> bool:
         # Each of the two gateways tells what it sees: two warm sandboxes.
-        return value(await scrape(cluster, "gateway", 8000), "sandpod_warm_sandboxes", template="default") == 4
+        return value(await scrape(cluster, "gateway", 8081), "sandpod_warm_sandboxes", template="default") == 4
 
     await until("both gateways see the full pool", full_again, within=60)
 
@@ -57,6 +57,6 @@ async def test_operator_tells_of_its_work(cluster: Cluster) -> None:
 @pytest.mark.promise("fixed-labels")
 async def test_no_series_names_a_sandbox_or_a_caller(session: Session, sandbox: str, cluster: Cluster) -> None:
     await session.python("print(1)", sandbox=sandbox)
-    for component, port in (("gateway", 8000), ("operator", 8081)):
+    for component, port in (("gateway", 8081), ("operator", 8081)):
         labels = {label for _, pairs in await scrape(cluster, component, port) for _, label in pairs}
         assert not {label for label in labels if sandbox in label or "alice" in label}

@@ -160,6 +160,7 @@ async def test_telnet_goes_as_far_as_the_profile_that_is_set_for_it(
 ) -> None:
     flags = ["--backend", "kubernetes", "--kubernetes.namespace", cluster.sandboxes, "--compat.systems", "chrishayuk"]
     flags += ["--kubernetes.default-template", template, "--compat.telnet-network", "near"]
+    flags += ["--tools", '["all"]']
 
     async def call(tool: str, **arguments: Any) -> dict[str, Any]:
         answer = await mcp.call_tool(tool, arguments, raise_on_error=False)

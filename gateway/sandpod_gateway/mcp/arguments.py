@@ -9,27 +9,10 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from sandpod_api.types import MAX_LIFETIME
-from sandpod_gateway.api.run_results import Language
+from sandpod_gateway.runs.request import OTHER_NAMES
 
 DEFAULT: Final = "default"
 """What clients that must fill in every argument call the default sandbox; no other sandbox has this name."""
-
-_LANGUAGES: Final = {
-    "bash": Language.SHELL,
-    "sh": Language.SHELL,
-    "zsh": Language.SHELL,
-    "js": Language.JAVASCRIPT,
-    "node": Language.JAVASCRIPT,
-    "node.js": Language.JAVASCRIPT,
-    "nodejs": Language.JAVASCRIPT,
-    "npm": Language.JAVASCRIPT,
-    "ts": Language.JAVASCRIPT,
-    "typescript": Language.JAVASCRIPT,
-    "py": Language.PYTHON,
-    "python3": Language.PYTHON,
-    "pip": Language.PYTHON,
-}
-"""Other names that models give the languages."""
 
 
 def parsed(value: Any) -> Any:
@@ -58,7 +41,12 @@ def _sandbox(value: Any) -> Any:
 
 
 def _language(value: Any) -> Any:
-    return _LANGUAGES.get(value.strip().lower(), value.strip().lower()) if isinstance(value, str) else value
+    return value.strip().lower() if isinstance(value, str) else value
+
+
+def _package_language(value: Any) -> Any:
+    name = _language(value)
+    return OTHER_NAMES.get(name, name) if isinstance(name, str) else name
 
 
 Sandbox = Annotated[
@@ -117,6 +105,9 @@ RunId = Annotated[str, Field(description="`run_id` of start_run or of a run's re
 Path = Annotated[str, Field(description="Path relative to /workspace.")]
 LanguageName = Annotated[
     str, BeforeValidator(_language), Field(description="python, javascript, shell, or one that the template adds.")
+]
+PackageLanguage = Annotated[
+    str, BeforeValidator(_package_language), Field(description="python, or javascript for npm packages.")
 ]
 
 

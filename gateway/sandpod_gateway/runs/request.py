@@ -1,8 +1,10 @@
 """What a caller wants to run, checked before anything is made. Pure."""
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.api.run_results import Language
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.limits import (
     MAX_ARGUMENTS,
@@ -14,6 +16,23 @@ from sandpod_gateway.limits import (
     text_size,
 )
 from sandpod_runner.protocol import messages as protocol
+
+OTHER_NAMES: Final = {
+    "bash": Language.SHELL,
+    "sh": Language.SHELL,
+    "zsh": Language.SHELL,
+    "js": Language.JAVASCRIPT,
+    "node": Language.JAVASCRIPT,
+    "node.js": Language.JAVASCRIPT,
+    "nodejs": Language.JAVASCRIPT,
+    "npm": Language.JAVASCRIPT,
+    "ts": Language.JAVASCRIPT,
+    "typescript": Language.JAVASCRIPT,
+    "py": Language.PYTHON,
+    "python3": Language.PYTHON,
+    "pip": Language.PYTHON,
+}
+"""Other names that models give languages. A template's own language of such a name comes first."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,7 +12,7 @@ from sandpod_gateway.runner.connection import RunnerConnection
 from sandpod_gateway.runner.demux import RunHandle
 from sandpod_gateway.runner.run_ids import new_run
 from sandpod_gateway.runs.recorder import Recorder
-from sandpod_gateway.runs.request import RunRequest
+from sandpod_gateway.runs.request import OTHER_NAMES, RunRequest
 
 
 @dataclass(kw_only=True, slots=True)
@@ -59,28 +59,33 @@ async def start_run(
         ConnectionLostError: The stream has ended.
     """
     request = active.request
-    _require_language(connection, request)
-    header = _run_header(active, limits) | {"detached": detached, "acks": not detached}
+    header = _run_header(active, limits) | {
+        "language": _language_in(connection, request),
+        "detached": detached,
+        "acks": not detached,
+    }
     handle = await connection.start_run(header, request.code.encode(), active.recorder)
     if request.stdin is not None:
         await connection.send_stdin(active.run, request.stdin.encode())
     return handle
 
 
-def _require_language(connection: RunnerConnection, request: RunRequest) -> None:
-    """Refuse a language that the sandbox does not have.
+def _language_in(connection: RunnerConnection, request: RunRequest) -> str:
+    """Return the language of a run as its sandbox calls it.
 
     Raises:
-        SandpodError: unsupported_language.
+        SandpodError: unsupported_language: the sandbox does not have it.
     """
     languages = connection.hello.languages
-    if request.language not in languages:
-        raise SandpodError(
-            ErrorCode.UNSUPPORTED_LANGUAGE,
-            f"This sandbox has no {request.language}.",
-            next_step=f"It has: {', '.join(sorted(languages)) or 'none'}. Use one of them, or create_sandbox with a "
-            "template that has it: sandpod://capabilities lists the languages of each.",
-        )
+    for name in (request.language, OTHER_NAMES.get(request.language)):
+        if name in languages:
+            return str(name)
+    raise SandpodError(
+        ErrorCode.UNSUPPORTED_LANGUAGE,
+        f"This sandbox has no {request.language}.",
+        next_step=f"It has: {', '.join(sorted(languages)) or 'none'}. Use one of them, or create_sandbox with a "
+        "template that has it: sandpod://capabilities lists the languages of each.",
+    )
 
 
 def _run_header(active: ActiveRun, limits: RunLimits) -> dict[str, Any]:
@@ -88,7 +93,6 @@ def _run_header(active: ActiveRun, limits: RunLimits) -> dict[str, Any]:
     request = active.request
     return {
         "run": active.run,
-        "language": request.language,
         "args": request.args,
         "env": request.env,
         "cwd": request.cwd,

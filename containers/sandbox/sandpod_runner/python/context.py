@@ -51,7 +51,8 @@ def _interpreter() -> tuple[type[Interpreter], str]:
     try:
         from sandpod_runner.python.ipython import IPythonInterpreter  # noqa: PLC0415 - for contexts alone, and not everywhere
     except ModuleNotFoundError as error:
-        return Interpreter, "" if error.name == "IPython" else _WITHOUT.format(f"{type(error).__name__}: {error}")
+        missing = (error.name or "").partition(".")[0] == "IPython"
+        return Interpreter, "" if missing else _WITHOUT.format(f"{type(error).__name__}: {error}")
     except Exception as error:  # noqa: BLE001 - somebody's library may fail in any way
         return Interpreter, _WITHOUT.format(f"{type(error).__name__}: {error}")
     return IPythonInterpreter, ""

@@ -10,7 +10,6 @@ from sandpod_gateway.mcp import arguments
 from sandpod_gateway.mcp.toolbox import Toolbox
 from sandpod_gateway.packages.installer import Installer
 
-PackageLanguage = Annotated[arguments.LanguageName, Field(description="python, or javascript for npm packages.")]
 Wait = Annotated[float, Field(ge=0, le=300, description="Most seconds to wait.")]
 
 
@@ -21,7 +20,7 @@ def register(toolbox: Toolbox, installer: Installer) -> None:
     async def install_packages(
         *,
         packages: arguments.RequiredPackages,
-        language: PackageLanguage = "python",
+        language: arguments.PackageLanguage = "python",
         sandbox: arguments.Sandbox = None,
         wait: Wait = 30,
     ) -> Installation:
@@ -32,6 +31,8 @@ def register(toolbox: Toolbox, installer: Installer) -> None:
         return await installer.install(current_owner(), packages, language=language, sandbox=sandbox, wait=wait)
 
     @toolbox.tool("List packages", toolset="sandboxes", effect="read", result=PackageList)
-    async def list_packages(*, sandbox: arguments.Sandbox = None, language: PackageLanguage = "python") -> PackageList:
+    async def list_packages(
+        *, sandbox: arguments.Sandbox = None, language: arguments.PackageLanguage = "python"
+    ) -> PackageList:
         """List a sandbox's packages with versions: installed ones, then those of the image."""
         return await installer.listed(current_owner(), sandbox=sandbox, language=language)

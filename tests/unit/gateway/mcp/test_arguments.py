@@ -6,6 +6,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from sandpod_gateway.mcp.arguments import LanguageName
+from sandpod_gateway.runs.request import OTHER_NAMES
 from support.gateway.fake_gateway import Caller
 
 
@@ -44,7 +45,7 @@ async def test_language_has_other_names(alice: Caller, language: str) -> None:
     [("bash", "shell"), ("sh", "shell"), ("js", "javascript"), ("TypeScript", "javascript"), ("Node", "javascript")],
 )
 def test_other_names_mean_the_language(language: str, meant: str) -> None:
-    assert TypeAdapter(LanguageName).validate_python(language) == meant
+    assert OTHER_NAMES[TypeAdapter(LanguageName).validate_python(language)] == meant
 
 
 async def test_sandbox_is_found_by_its_name_and_no_name_is_the_default_sandboxes(alice: Caller) -> None:
