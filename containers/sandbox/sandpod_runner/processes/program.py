@@ -36,7 +36,9 @@ class Program:
         """Send a signal to it and, in a tree, to all that came from it."""
         if self.alive:
             pid = self.pid.result()
-            process_tree.send(process_tree.trees([pid], process_tree.parents()) if tree else [pid], number)
+            others = process_tree.trees([pid], process_tree.parents()) - {pid} if tree else set()
+            # Itself first: a shell whose child ends before it gets the signal would report the child's end as its own.
+            process_tree.send([pid, *others], number)
 
     async def kill(self, over: "asyncio.Future[Any] | None" = None) -> bool:
         """Kill it with all that came from it, and return whether it has ended.
