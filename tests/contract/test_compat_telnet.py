@@ -10,7 +10,7 @@ from support.background import read_until
 from support.cluster.server import serving
 from support.gateway.served import Served
 
-FLAGS = ("--backend", "local", "--local.warm", "1", "--compat.systems", "chrishayuk")
+FLAGS = ("--backend", "local", "--local.warm", "1", "--compat.systems", "chrishayuk", "--tools", '["all"]')
 SERVER = r"""
 import socket, threading
 def serve(line):

@@ -59,9 +59,10 @@ tell([trial(open, target, "w"), trial(os.chmod, path, 0o777)])
 async def test_no_file_of_the_host_is_there(box: Box) -> None:
     with tempfile.NamedTemporaryFile(prefix="sandpod-host-") as file:
         paths = [file.name, "/etc/shadow", "/etc/ssh", "/etc/hostname", "/etc/resolv.conf", "/sys", "/run", "/boot"]
-        paths += ["/var/run/docker.sock", "/var/log", "/mnt", "/srv", "/media", str(PROJECT / "pyproject.toml")]
+        paths += ["/var/run/docker.sock", "/var/log", "/srv", "/media", str(PROJECT / "pyproject.toml")]
         paths += [str(Path.home() / name) for name in (".ssh", ".bashrc", ".kube", ".aws", ".profile", ".cache")]
         assert await box.look(f"tell([path for path in {paths!r} if os.path.lexists(path)])") == []
+        assert await box.look("tell([os.listdir('/mnt'), os.readlink('/mnt/data')])") == [["data"], "/workspace"]
 
 
 @pytest.mark.promise("local-files")

@@ -68,7 +68,12 @@ class Place:
 
 @asynccontextmanager
 async def serving(local: dict[str, Any], **more: Any) -> AsyncIterator[Place]:
-    fields = {"backend": "local", "compat": {"systems": ["gaiar"]}, "local": {"python": sys.executable, **local}}
+    fields = {
+        "backend": "local",
+        "tools": ["all"],
+        "compat": {"systems": ["gaiar"]},
+        "local": {"python": sys.executable, **local},
+    }
     settings = Settings.model_validate({**fields, **more})
     async with (
         listening(Gateway(settings, LocalBackend(settings.local)), settings) as address,

@@ -4,6 +4,7 @@ What other tests see by the way is not tried again here.
 """
 
 import asyncio
+import platform
 import re
 import time
 from collections.abc import AsyncIterator
@@ -145,7 +146,12 @@ async def test_sandbox_tells_what_it_is_and_how_long_it_has_been_used(caller: Ca
     before, begun = datetime.now(UTC), time.monotonic()
     made = await caller.call("create_sandbox", name="mine", lifetime={"ttl": 3000, "idle_timeout": 500})
     after, handle = datetime.now(UTC), made["sandbox"]
-    assert (made["name"], made["template"], made["network"], made["image"]) == ("mine", "default", "none", None)
+    assert (made["name"], made["template"], made["network"], made["image"]) == (
+        "mine",
+        "default",
+        "none",
+        f"local, Python {platform.python_version()}",
+    )
     assert (made["status"], made["reason"], made["message"], made["running"]) == ("Ready", None, None, 0)
     assert before - STEP <= moment(made["created_at"]) <= after
     assert moment(made["expires_at"]) - moment(made["last_activity_at"]) == timedelta(seconds=500)

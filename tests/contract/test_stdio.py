@@ -132,7 +132,7 @@ async def test_broken_input_is_no_end_and_no_stray_output() -> None:
 
 async def test_a_message_that_holds_too_much_is_answered_and_the_next_one_is_handled() -> None:
     too_long = b'{"jsonrpc":"2.0","id":7,"method":"ping","params":{"a":"' + b"a" * messages.MAX_BYTES + b'"}}'
-    async with server("--backend", "fake") as process:
+    async with server() as process:
         tell(process, INITIALIZE)
         await heard(process)
         for name, (code, line) in {**HOSTILE, "a long line": (INVALID_REQUEST, too_long)}.items():

@@ -79,11 +79,13 @@ def _adapted(headers: MutableHeaders, body: bytes) -> str | Response:
         )
     headers["content-type"] = JSON
     version = headers.get(MCP_PROTOCOL_VERSION_HEADER)
-    if (MCP_SESSION_ID_HEADER in headers or version not in {None, *HANDSHAKE_PROTOCOL_VERSIONS}) and _initializes(body):
+    old = version in {None, *HANDSHAKE_PROTOCOL_VERSIONS}
+    unknown = version not in {None, *SUPPORTED_PROTOCOL_VERSIONS}
+    if ((old and MCP_SESSION_ID_HEADER in headers) or unknown) and _initializes(body):
         # A new session: it has no id yet, and its version stands in the body.
         del headers[MCP_SESSION_ID_HEADER]
         del headers[MCP_PROTOCOL_VERSION_HEADER]
-    elif version not in {None, *SUPPORTED_PROTOCOL_VERSIONS} and _ENVELOPE not in body:
+    elif unknown and _ENVELOPE not in body:
         return _unknown_version(version or "")
     return _answer_type(headers, listens=_LISTEN in body)
 
