@@ -21,6 +21,7 @@ from pydantic import ValidationError
 from sandpod_api import names
 from sandpod_api.base import rfc3339
 from sandpod_api.conditions import ConditionType, find
+from sandpod_api.exec_command import exec_command
 from sandpod_api.fields import MAX_LIFETIME
 from sandpod_api.types import Sandbox
 
@@ -162,7 +163,7 @@ def _run_in(kubectl: _Kubectl, name: str, arguments: argparse.Namespace, code: b
     sandbox = kubectl.sandbox(name)
     if sandbox.spec.claim is None:
         raise PluginError("It is waiting in a pool and must stay clean for its next owner: use --template.")
-    runner = [*names.SHIELDED_COMMAND, "run", arguments.language, *arguments.arg]
+    runner = [*exec_command(sandbox), "run", arguments.language, *arguments.arg]
     return kubectl.pass_through("exec", "-i", _pod(sandbox), "-c", names.CONTAINER, "--", *runner, code=code)
 
 

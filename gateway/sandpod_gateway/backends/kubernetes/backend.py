@@ -16,6 +16,7 @@ import aiohttp
 
 from sandpod_api import names
 from sandpod_api.base import rfc3339
+from sandpod_api.exec_command import exec_command
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.base import MAX_TEMPLATES, ByteStream, ClaimRequest, SandboxRecord, TemplateInfo
 from sandpod_gateway.backends.kubernetes.cache.records import template_info, to_record
@@ -40,8 +41,6 @@ START_TIMEOUT: Final = 10.0
 """Seconds to reach the cluster at start, check the rights and read the Sandboxes."""
 CHECK_TIMEOUT: Final = 2.0
 """Seconds that the API server gets to answer a readiness check: less than what a probe waits for."""
-
-_ATTACH: Final = (*names.SHIELDED_COMMAND, "attach")
 
 
 class KubernetesBackend:
@@ -212,7 +211,8 @@ class KubernetesBackend:
 
         async def connect(name: str) -> ExecStream:
             """Open a stream to the runner in the pod of that name: a Sandbox's pod bears its name."""
-            return await open_exec(http, await cluster.exec_target(name, _ATTACH))
+            command = (*exec_command(self._store.get(name)), "attach")
+            return await open_exec(http, await cluster.exec_target(name, command))
 
         streams = WarmStreams(self._store, connect, self._settings.warm_streams)
         claimer = Claimer(
