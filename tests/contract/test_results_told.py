@@ -5,11 +5,9 @@ What other tests see by the way is not tried again here.
 
 import asyncio
 import platform
-import re
 import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -17,30 +15,19 @@ from fastmcp import Client
 
 from sandpod_gateway.api.results import ErrorCode
 from support.gateway.peers import until
-from support.gateway.served import Served, local_gateway
+from support.gateway.results import STEP, Caller, moment
+from support.gateway.served import local_gateway
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.needs_userns]
 
 MB = 1_000_000
-STEP = timedelta(seconds=1)  # times are told in whole seconds
 WAIT_FOR = "import os, time\nwhile not os.path.exists({!r}): time.sleep(0.01)\n"
-
-
-class Caller(Served):
-    async def python(self, code: str, **arguments: Any) -> dict[str, Any]:
-        return await self.call("run_python_code", code=code, **arguments)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def caller() -> AsyncIterator[Caller]:
     async with local_gateway("16Mi") as address, Client(f"{address}/mcp") as client:
         yield Caller(client)
-
-
-def moment(text: str) -> datetime:
-    """Return a time that was told; RFC 3339 in UTC, as all are."""
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", text)
-    return datetime.fromisoformat(text)
 
 
 async def context_state(caller: Caller, name: str) -> str:
