@@ -54,6 +54,7 @@ class Launcher:
         self._closing = False
         self._again: list[tuple[int, Wish]] = []
         self._late_sweep: asyncio.Task[None] | None = None
+        self._zygotes: set[int] = set()  # the one that serves, and those that were killed and are not reaped yet
         self._loop.add_signal_handler(signal.SIGCHLD, self._reap)
         self._link = self._start()
 
@@ -124,9 +125,11 @@ class Launcher:
         await self._sweeper.sweep()
 
     def _strays(self) -> set[int]:
-        children = process_tree.children(os.getpid())
+        # A zygote that is being killed still has its programs, some of which go on: it is no root of a tree to end.
+        parents = (*(self._zygotes - {self._link.pid}), os.getpid())
+        children = set[int]().union(*map(process_tree.children, parents))
         self.catch_up()  # a program whose zygote has just been killed is known as one
-        strays = children - {self._link.pid} - self._programs.keys()
+        strays = children - self._zygotes - self._programs.keys()
         # gVisor lists the threads of children among them, and a signal to a thread's number ends its whole process.
         return strays & process_tree.parents().keys() if strays else strays
 
@@ -161,6 +164,7 @@ class Launcher:
         finally:
             theirs.close()
         link = Link(pid, ours)
+        self._zygotes.add(pid)
         self._ready.clear()
         self._loop.add_reader(ours, self._receive, link)
         return link
@@ -224,6 +228,7 @@ class Launcher:
             self._sweeper.died.set()
             if pid == self._link.pid:
                 self._receive(self._link)
+            self._zygotes.discard(pid)
             # Programs become children of the runner when their zygote dies.
             self._ended(pid, Exit(status, usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024))
 

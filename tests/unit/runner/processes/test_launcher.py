@@ -73,6 +73,24 @@ async def test_program_whose_start_was_not_read_yet_is_not_called_failed_when_th
     os.kill(pid, signal.SIGKILL)
 
 
+async def test_program_is_not_ended_with_a_killed_zygote_that_is_slow_to_end(
+    launcher: Launcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    zygote = launcher._link.pid
+    pid = await asyncio.wait_for(start(launcher, "/bin/sleep", "3042").pid, PATIENCE)
+    kill = process_tree.send
+    monkeypatch.setattr(os, "WUNTRACED", 0)
+    kill([zygote], signal.SIGSTOP)  # that stands for one that is killed and gets no processor time to end
+    monkeypatch.setattr(process_tree, "send", lambda pids, number: kill({*pids} - {zygote}, number))
+    launcher._lose(launcher._link)
+    table = process_tree.parents()
+    assert table[pid] == zygote
+    ended = process_tree.trees(launcher._strays(), table)
+    monkeypatch.undo()
+    kill([pid, zygote], signal.SIGKILL)
+    assert not ended & {pid, zygote}
+
+
 async def test_zygote_that_does_not_answer_is_replaced(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "WUNTRACED", 0)  # that it was stopped is not noticed
     zygote = launcher._link.pid
