@@ -72,6 +72,25 @@ async def test_each_figure_comes_back_once_as_an_image(session: Session, sandbox
     assert (answer.structured_content["outcome"], answer.structured_content["stderr"]) == ("ok", "")
 
 
+async def test_figure_has_glyphs_for_other_scripts_than_latin(session: Session, sandbox: str) -> None:
+    code = "import matplotlib.pyplot as plt\nplt.title('販売 销售 판매')\nplt.plot([1, 2])\nplt.show()"
+    reply = await session.python(code, sandbox=sandbox)
+    assert (reply["outcome"], reply["stderr"]) == ("ok", "")
+
+
+async def test_small_tools_that_everybody_expects_are_in_the_image(session: Session, sandbox: str) -> None:
+    command = (
+        "set -e; mkdir repo; cd repo; git init -q .; echo '{\"a\": 1}' > a.json; jq -c . a.json; file -b a.json\n"
+        "zip -q a.zip a.json; unzip -p a.zip; sqlite3 :memory: 'select 6 * 7'\n"
+        "git add a.json; git -c user.name=a -c user.email=a@b commit -qm first; git log --format=%s\n"
+        "echo 'def test(): assert True' > test_a.py; pytest -q -p no:cacheprovider"
+    )
+    reply = await session.call("run_shell_command", command=command, sandbox=sandbox)
+    lines = reply["stdout"].splitlines()
+    assert lines[:5] == ['{"a":1}', "JSON text data", '{"a": 1}', "42", "first"], reply
+    assert "1 passed" in lines[-1], reply
+
+
 async def test_same_idempotency_key_runs_once(session: Session, sandbox: str) -> None:
     code = "open('n', 'a').write('x')\nprint(len(open('n').read()))"
     replies = [await session.python(code, sandbox=sandbox, idempotency_key="k") for _ in range(2)]
