@@ -121,16 +121,20 @@ test-cluster-contract: setup ## Runs in that cluster what all kinds of sandboxes
 
 .PHONY: test-end-to-end
 test-end-to-end: setup ## Runs the tests of the chart and of all parts together in that cluster
-	@$(MAKE) --no-print-directory -j2 -O test-e2e-together test-e2e-apart
+	@$(MAKE) --no-print-directory -j3 -O test-e2e-together test-e2e-objects test-e2e-operator
 	@$(MAKE) --no-print-directory test-e2e-alone
 
 .PHONY: test-e2e-together
 test-e2e-together: setup ## Runs the tests of all parts together, as installed in that cluster
 	@$(CLUSTER_ENV) tools/cluster.sh e2e-together $(PYTEST_ARGS)
 
-.PHONY: test-e2e-apart
-test-e2e-apart: setup ## Runs the tests of the chart, and of an operator and namespaces of their own in that cluster
-	@$(CLUSTER_ENV) tools/cluster.sh e2e-apart $(PYTEST_ARGS)
+.PHONY: test-e2e-objects
+test-e2e-objects: setup ## Runs the tests of the chart, and of what it installs in that cluster's API server
+	@$(CLUSTER_ENV) tools/cluster.sh e2e-objects $(PYTEST_ARGS)
+
+.PHONY: test-e2e-operator
+test-e2e-operator: setup ## Runs the tests that bring an operator and namespaces of their own to that cluster
+	@$(CLUSTER_ENV) tools/cluster.sh e2e-operator $(PYTEST_ARGS)
 
 .PHONY: test-e2e-alone
 test-e2e-alone: setup ## Runs the tests that stop something of the whole cluster, and bring it back

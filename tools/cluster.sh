@@ -7,7 +7,8 @@
 #   install  installs the chart with two API keys, alice's and bob's, in .build/keys.json
 #   contract      runs in it what all kinds of sandboxes must do
 #   e2e-together  runs helm test, then the tests of all parts together
-#   e2e-apart     runs the tests of the chart and of an operator of their own
+#   e2e-objects   runs the tests of the chart, and of the API server with what the chart installs there
+#   e2e-operator  runs the tests that bring an operator of their own
 #   e2e-alone     runs the tests that stop something of the whole cluster, and bring it back
 #   down     deletes the cluster
 #   story    prints what a failed test leaves to look at, bounded
@@ -83,18 +84,24 @@ contract() {
   SANDPOD_TEST_KUBERNETES=1 .venv/bin/pytest tests/contract -k kubernetes "$@"
 }
 
-# Tests that bring an operator or namespaces of their own, or none: the installed parts may come and go beside them.
-apart=(tests/e2e/test_{admission,claim_storm,claims,crds,rbac,runtime_faults,stalled_watches}.py tests/e2e/test_operator_*.py)
+# The installed parts may come and go beside these two. The first need the processor, the second wait most of the time.
+objects=(tests/e2e/test_{admission,claim_storm,claims,crds,rbac}.py)
+operator=(tests/e2e/test_{runtime_faults,stalled_watches}.py tests/e2e/test_operator_*.py)
 # What it does is felt in the whole cluster.
 alone=(tests/e2e/test_{policies_ignored,upgrade}.py)
 
-e2e-apart() {
-  SANDPOD_TEST_KUBERNETES=1 .venv/bin/pytest tests/chart "${apart[@]}" "$@"
+e2e-objects() {
+  SANDPOD_TEST_KUBERNETES=1 .venv/bin/pytest tests/chart "${objects[@]}" "$@"
+}
+
+e2e-operator() {
+  SANDPOD_TEST_KUBERNETES=1 .venv/bin/pytest "${operator[@]}" "$@"
 }
 
 e2e-together() {
   helm test sandpod --namespace $NAMESPACE --timeout 3m
-  SANDPOD_TEST_KUBERNETES=1 .venv/bin/pytest tests/e2e "${apart[@]/#/--ignore=}" "${alone[@]/#/--ignore=}" "$@"
+  local others=("${objects[@]}" "${operator[@]}" "${alone[@]}")
+  SANDPOD_TEST_KUBERNETES=1 .venv/bin/pytest tests/e2e "${others[@]/#/--ignore=}" "$@"
 }
 
 e2e-alone() {
@@ -119,6 +126,6 @@ story() {
 }
 
 case "${1:-}" in
-  tools | up | install | contract | e2e-together | e2e-apart | e2e-alone | down | story) "$@" ;;
-  *) say "use: tools/cluster.sh tools|up|install|contract|e2e-together|e2e-apart|e2e-alone|down|story" && exit 2 ;;
+  tools | up | install | contract | e2e-together | e2e-objects | e2e-operator | e2e-alone | down | story) "$@" ;;
+  *) say "use: tools/cluster.sh tools|up|install|contract|e2e-together|e2e-objects|e2e-operator|e2e-alone|down|story" && exit 2 ;;
 esac
