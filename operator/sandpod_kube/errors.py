@@ -6,7 +6,7 @@
     └── RefusedError         an answer that refuses: HTTP status, Kubernetes' reason
         ├── NotFoundError        404
         ├── ConflictError        409: exists already, or changed meanwhile
-        ├── DeniedError          403, 422: admission, quota, validation, rights
+        ├── DeniedError          403, 422, a webhook that fails: admission, quota, validation, rights
         └── OverloadedError      429, 5xx: try again later
 
 They hold no credentials and no request bodies.
@@ -17,6 +17,8 @@ from typing import Final
 
 _MAX_TEXT: Final = 500
 _MAX_MESSAGE: Final = 2048
+_WEBHOOK: Final = "failed calling webhook"
+"""How the API server begins when an admission webhook can't be reached: with status 500, though admission refused."""
 
 
 class ClusterError(Exception):
@@ -84,5 +86,7 @@ _KINDS: Final[dict[int, type[RefusedError]]] = {
 
 def refusal(status: int, reason: str, message: str) -> RefusedError:
     """Return the error of an HTTP status of 400 or more."""
+    if status == HTTPStatus.INTERNAL_SERVER_ERROR and _WEBHOOK in message:
+        return DeniedError(status, reason, message)
     other = OverloadedError if status >= HTTPStatus.INTERNAL_SERVER_ERROR else RefusedError
     return _KINDS.get(status, other)(status, reason, message)

@@ -139,6 +139,12 @@ async def test_answer_that_says_later_is_an_error_of_its_own(cluster: KubeClient
         await cluster.get(SANDBOXES, "boxes", "box")
 
 
+async def test_admission_webhook_that_is_down_refuses(cluster: KubeClient, peer: Peer) -> None:
+    peer.answers = [(500, {**STATUS, "message": 'failed calling webhook "w.example.com": down'})]
+    with pytest.raises(DeniedError, match=r"w\.example\.com"):
+        await cluster.get(SANDBOXES, "boxes", "box")
+
+
 async def test_page_of_a_proxy_that_refuses_is_not_passed_on(cluster: KubeClient, peer: Peer) -> None:
     peer.answers = [(403, "<html>secret" + "x" * 9000)]
     with pytest.raises(DeniedError) as caught:
