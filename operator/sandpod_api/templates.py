@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from sandpod_api.base import ApiModel, ObservedModel
-from sandpod_api.fields import DAY, Name, ObjectMeta, Quantity, Workspace, rules
+from sandpod_api.fields import DAY, Name, ObjectMeta, Quantity, Workspace, list_map, rules
 
 
 class Resources(ApiModel):
@@ -189,7 +189,7 @@ class SandboxTemplateSpec(ApiModel):
         Field(
             max_length=16,
             description="Languages in addition to python, javascript and shell, which exist if the image has them.",
-            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+            json_schema_extra=list_map("name"),
         ),
     ] = Field(default_factory=list)
     image_pull_policy: Annotated[
@@ -230,7 +230,7 @@ class SandboxTemplateSpec(ApiModel):
         Field(
             max_length=16,
             description="Egress profiles that sandboxes may name.",
-            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+            json_schema_extra=list_map("name"),
         ),
     ] = Field(default_factory=list)
     node_selector: Annotated[

@@ -4,7 +4,7 @@ import asyncio
 import time
 from typing import Final
 
-from sandpod_api.types import SandboxTemplateSpec
+from sandpod_api.templates import SandboxTemplateSpec
 from sandpod_kube import resources
 from sandpod_kube.client import KubeClient
 from sandpod_kube.errors import DeniedError, NotFoundError

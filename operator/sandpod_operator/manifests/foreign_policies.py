@@ -8,7 +8,7 @@ from collections.abc import Container
 from typing import Any, Final
 
 from sandpod_api import names
-from sandpod_api.types import ObjectMeta
+from sandpod_api.fields import ObjectMeta
 from sandpod_kube.resources import TEMPLATES
 from sandpod_operator.model.observed import Widening
 

@@ -7,7 +7,7 @@ policy opens what it lists and nothing else.
 from typing import Any, Final
 
 from sandpod_api import names
-from sandpod_api.types import EgressRule, NetworkProfile, SandboxTemplate
+from sandpod_api.templates import EgressRule, NetworkProfile, SandboxTemplate
 from sandpod_kube import resources
 from sandpod_operator.manifests.pod import owner_reference
 

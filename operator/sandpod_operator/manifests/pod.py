@@ -5,16 +5,9 @@ from typing import Any, Final
 
 from sandpod_api import names
 from sandpod_api.conditions import ConditionType, Reason, says
-from sandpod_api.types import (
-    MAX_LIFETIME,
-    NetworkProfile,
-    Sandbox,
-    SandboxPool,
-    SandboxTemplate,
-    Toleration,
-    Workspace,
-    parse_quantity,
-)
+from sandpod_api.fields import MAX_LIFETIME, Workspace, parse_quantity
+from sandpod_api.templates import NetworkProfile, SandboxTemplate, Toleration
+from sandpod_api.types import Sandbox, SandboxPool
 from sandpod_kube import resources
 from sandpod_operator.manifests import security
 from sandpod_operator.manifests.probes import probes

@@ -6,7 +6,7 @@ namespace and AppArmor, which not every cluster and runtime has. It is Pod Secur
 
 from typing import Any, Final
 
-from sandpod_api.types import AppArmorProfile, SandboxTemplateSpec
+from sandpod_api.templates import AppArmorProfile, SandboxTemplateSpec
 
 UID: Final = 1000
 """The uid, gid and fsGroup of everything in a sandbox: numeric, so that the kubelet can check it is not root."""

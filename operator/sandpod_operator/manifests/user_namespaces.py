@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Self
 
 from sandpod_api import names
-from sandpod_api.types import SandboxTemplateSpec, Toleration
+from sandpod_api.templates import SandboxTemplateSpec, Toleration
 
 _KEEPS_AWAY = frozenset({"NoSchedule", "NoExecute"})
 

@@ -6,8 +6,8 @@ from typing import Annotated
 from pydantic import Field
 
 from sandpod_api.base import ObservedModel, Timestamp
+from sandpod_api.fields import ObjectMeta
 from sandpod_api.names import CONTAINER, KERNEL_CONTAINER, LABEL_NETWORK, NETWORK_NONE
-from sandpod_api.types import ObjectMeta
 
 
 class Waiting(ObservedModel):
