@@ -1,16 +1,14 @@
 """Carries a plan out, and says what the answers of the API server mean for what is known."""
 
 import asyncio
-from typing import Any
 
 from sandpod_api import names
 from sandpod_kube import resources
 from sandpod_kube.errors import ConflictError, DeniedError, NotFoundError
 from sandpod_kube.resources import Key, key_of
-from sandpod_operator.controllers.context import Context
+from sandpod_operator.controllers.context import QUOTA, Context
 from sandpod_operator.controllers.dispatcher import Dispatcher
 from sandpod_operator.controllers.metrics_recorder import record_status
-from sandpod_operator.controllers.state import QUOTA
 from sandpod_operator.model.actions import Action, Apply, Create, Delete, Emit, Patch, PatchStatus, Plan
 from sandpod_operator.status.failures import clean
 
@@ -74,7 +72,7 @@ class Applier:
                 now, settings = self._context.clock(), self._context.settings
                 self._context.state.refused(owner.metadata.uid, error, now, settings)
             return False
-        owner_uid = _owner_uid(action.manifest)
+        owner_uid = str(action.manifest["metadata"]["ownerReferences"][0]["uid"])
         self._context.state.refusals.pop(owner_uid, None)
         self._dispatcher.saw(action.resource, made)
         if action.resource is resources.PODS:
@@ -82,11 +80,12 @@ class Applier:
         return True
 
     async def _patch_status(self, action: PatchStatus) -> bool:
-        before = self._context.store.sandbox(action.namespace, action.name)
+        key = action.key
+        before = self._context.store.sandbox(key.namespace, key.name)
         try:
-            after = await self._cluster.patch_status(action.resource, action.namespace, action.name, action.status)
+            after = await self._cluster.patch_status(action.resource, key.namespace, key.name, action.status)
         except NotFoundError:
-            self._dispatcher.lost(_key(action))
+            self._dispatcher.lost(key)
             return False
         self._dispatcher.saw(action.resource, after)
         if action.resource is resources.SANDBOXES and before is not None:
@@ -94,48 +93,38 @@ class Applier:
         return True
 
     async def _patch(self, action: Patch) -> bool:
-        change: dict[str, Any] = {"metadata": {"resourceVersion": action.resource_version}}
-        if action.labels:
-            change["metadata"]["labels"] = action.labels
-        if action.spec:
-            change["spec"] = action.spec
+        key = action.key
+        labels = {"labels": action.labels} if action.labels else {}
+        spec = {"spec": action.spec} if action.spec else {}
+        change = {"metadata": {"resourceVersion": action.metadata.resource_version, **labels}, **spec}
         try:
-            after = await self._cluster.patch(action.resource, action.namespace, action.name, change)
+            after = await self._cluster.patch(action.resource, key.namespace, key.name, change)
         except NotFoundError:
-            self._dispatcher.lost(_key(action))
+            self._dispatcher.lost(key)
             return False
         except ConflictError:
-            return await self._look_again(action.resource, _key(action))
+            return await self._look_again(action.resource, key)
         self._dispatcher.saw(action.resource, after)
         return True
 
     async def _delete(self, action: Delete) -> bool:
-        preconditions = {"uid": action.uid}
-        if action.resource_version is not None:
-            preconditions["resourceVersion"] = action.resource_version
+        key, metadata = action.key, action.metadata
+        version = {"resourceVersion": metadata.resource_version} if action.unchanged else {}
+        preconditions = {"uid": metadata.uid, **version}
         try:
-            answer = await self._cluster.delete(action.resource, action.namespace, action.name, preconditions)
+            answer = await self._cluster.delete(action.resource, key.namespace, key.name, preconditions)
         except NotFoundError:
-            self._dispatcher.lost(_key(action), action.uid)
+            self._dispatcher.lost(key, metadata.uid)
             return True
         except ConflictError:
-            return await self._look_again(action.resource, _key(action))
+            return await self._look_again(action.resource, key)
         if answer.get("kind") == action.resource.kind:
             self._dispatcher.saw(action.resource, answer)  # It is still going.
         elif action.resource is not resources.PODS:  # Quotas count a pod until its event has come.
-            self._dispatcher.lost(_key(action), action.uid)
+            self._dispatcher.lost(key, metadata.uid)
         return True
 
     async def _look_again(self, resource: resources.Resource, key: Key) -> bool:
         """Take in an object that was claimed, used or made anew since it was seen: nothing is taken from it unseen."""
         self._dispatcher.saw(resource, await self._cluster.get(resource, key.namespace, key.name))
         return False
-
-
-def _key(action: PatchStatus | Patch | Delete) -> Key:
-    return Key(action.resource.kind, action.namespace, action.name)
-
-
-def _owner_uid(manifest: dict[str, Any]) -> str:
-    references = manifest["metadata"].get("ownerReferences") or [{}]
-    return str(references[0].get("uid", ""))

@@ -1,4 +1,4 @@
-"""KubeClient what nodes say of themselves, where the operator may look at them."""
+"""What nodes say of themselves, where the operator may look at them."""
 
 import asyncio
 import time

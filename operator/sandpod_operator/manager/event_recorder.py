@@ -28,18 +28,18 @@ Post = Callable[[dict[str, Any]], Awaitable[object]]
 
 def build_event(emit: Emit, now: datetime) -> dict[str, Any]:
     """Return the Event object."""
-    digest = hashlib.sha256(f"{emit.uid} {emit.reason} {emit.message}".encode()).hexdigest()[:16]
-    time = rfc3339(now)
+    about, time = emit.metadata, rfc3339(now)
+    digest = hashlib.sha256(f"{about.uid} {emit.reason} {emit.message}".encode()).hexdigest()[:16]
     return {
         "apiVersion": EVENTS.api_version,
         "kind": EVENTS.kind,
-        "metadata": {"name": child_name(emit.name, digest), "namespace": emit.namespace},
+        "metadata": {"name": child_name(about.name, digest), "namespace": about.namespace},
         "involvedObject": {
             "apiVersion": emit.resource.api_version,
             "kind": emit.resource.kind,
-            "namespace": emit.namespace,
-            "name": emit.name,
-            "uid": emit.uid,
+            "namespace": about.namespace,
+            "name": about.name,
+            "uid": about.uid,
         },
         "type": emit.kind,
         "reason": emit.reason,

@@ -32,7 +32,7 @@ def find_widening(policy: dict[str, Any], templates: Container[str]) -> Widening
     directions = _opened(policy.get("spec") or {})
     if not directions or _is_own(metadata, templates) or not _may_select(policy["spec"].get("podSelector") or {}):
         return None
-    return Widening(name=metadata.name, uid=metadata.uid, directions=directions)
+    return Widening(metadata, directions)
 
 
 def _is_own(metadata: ObjectMeta, templates: Container[str]) -> bool:

@@ -1,6 +1,6 @@
 """Decides what to do about a Sandbox: its pod, its status, its end."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -25,13 +25,7 @@ _TRIED_ANEW = frozenset({Reason.START_RETRIED, Reason.OPEN_NETWORK_ALLOWED})
 
 
 def plan_sandbox(observed: ObservedSandbox, settings: OperatorSettings, now: datetime) -> Plan:
-    """Decide about one Sandbox.
-
-    Args:
-        observed: What there is.
-        settings: The operator's.
-        now: The time, in whole seconds.
-    """
+    """Decide about one Sandbox at this time, in whole seconds."""
     sandbox = observed.sandbox
     if sandbox.metadata.deletion_timestamp is not None:
         return Plan()  # Its pod goes by owner reference.
@@ -42,48 +36,27 @@ def plan_sandbox(observed: ObservedSandbox, settings: OperatorSettings, now: dat
     idle = lifetime.suspend_at(sandbox, now, suspends=observed.suspends)
     if idle is not None and idle <= now and not is_over(status.conditions):
         # Nothing but that, for what was seen: the answer wakes the next pass, which ends the pod.
-        return Plan(actions=(_suspend(sandbox), idle_suspended(sandbox, status.expires_at)))
+        suspend = Patch(SANDBOXES, sandbox.metadata, spec={"operatingMode": "Suspended"})
+        return Plan(actions=(suspend, idle_suspended(sandbox, status.expires_at)))
     # A status is written before the pod goes, so that whoever loses the pod can read why.
     actions = (
         *_make_pod(observed, status, settings, now),
         *_status_actions(sandbox, status, settings, now),
-        *_relabel(observed, status),
-        *_end_pod(observed, status, settings, now),
+        *_change_pod(observed, status, settings, now),
     )
     return Plan(actions=actions, due=_due(observed, status, settings, now))
 
 
-def _suspend(sandbox: Sandbox) -> Patch:
-    metadata = sandbox.metadata
-    return Patch(
-        resource=SANDBOXES,
-        namespace=metadata.namespace,
-        name=metadata.name,
-        resource_version=metadata.resource_version,
-        spec={"operatingMode": "Suspended"},
-    )
-
-
-def _relabel(observed: ObservedSandbox, status: SandboxStatus) -> Iterator[Action]:
-    pod, profile = observed.pod, to_relabel(observed)
-    if pod is None or profile is None or is_over(status.conditions):
-        return
-    yield Patch(
-        resource=PODS,
-        namespace=pod.metadata.namespace,
-        name=pod.metadata.name,
-        resource_version=pod.metadata.resource_version,
-        labels={names.LABEL_NETWORK: profile},
-    )
-
-
-def _end_pod(
+def _change_pod(
     observed: ObservedSandbox, status: SandboxStatus, settings: OperatorSettings, now: datetime
 ) -> Iterator[Action]:
-    pod = observed.pod
+    if (pod := observed.pod) is None:
+        return
+    if (profile := to_relabel(observed)) is not None and not is_over(status.conditions):
+        yield Patch(PODS, pod.metadata, labels={names.LABEL_NETWORK: profile})
     at = _pod_delete_at(observed, status, settings, now)
-    if pod is not None and not pod.deleting and at is not None and at <= now:
-        yield Delete(resource=PODS, namespace=pod.metadata.namespace, name=pod.metadata.name, uid=pod.metadata.uid)
+    if not pod.deleting and at is not None and at <= now:
+        yield Delete(PODS, pod.metadata)
 
 
 def wants_pod(observed: ObservedSandbox, now: datetime) -> bool:
@@ -98,7 +71,7 @@ def _may_make_pod(observed: ObservedSandbox, status: SandboxStatus, now: datetim
     if is_over(status.conditions) or sandbox.metadata.deletion_timestamp is not None:
         return False
     waits = observed.refusal is not None and observed.refusal.until > now
-    return sandbox.spec.operating_mode == "Running" and not waits and find_profile(sandbox, template) is not None
+    return not observed.suspended and not waits and find_profile(sandbox, template) is not None
 
 
 def _make_pod(
@@ -110,12 +83,11 @@ def _make_pod(
         return
     if not observed.closed:
         # First of all, and a failure here ends the pass: no pod exists in a namespace that is not closed.
-        yield Apply(resource=POLICIES, manifest=build_deny_all(sandbox.metadata.namespace))
+        yield Apply(POLICIES, build_deny_all(sandbox.metadata.namespace))
     workspace = workspace_of(sandbox, template)
     if workspace.persistent:
-        yield Create(resource=VOLUME_CLAIMS, manifest=build_volume_claim(sandbox, workspace), may_exist=True)
-    pod = build_pod(sandbox, template, profile, settings, user_namespaces=observed.user_namespaces)
-    yield Create(resource=PODS, manifest=pod)
+        yield Create(VOLUME_CLAIMS, build_volume_claim(sandbox, workspace), may_exist=True)
+    yield Create(PODS, build_pod(sandbox, template, profile, settings, user_namespaces=observed.user_namespaces))
     yield pod_created(sandbox, sandbox.metadata.name)
 
 
@@ -127,7 +99,7 @@ def _pod_delete_at(
         unreachable = status.reason == Reason.NODE_LOST and observed.pod is not None and not observed.pod.ended
         # Whether an unreachable node's pods are lost is for Kubernetes to decide; it deletes them after five minutes.
         return None if unreachable else _since(status, ConditionType.READY, settings.failed_pod_grace)
-    over = is_true(status.conditions, ConditionType.EXPIRED) or observed.sandbox.spec.operating_mode == "Suspended"
+    over = is_true(status.conditions, ConditionType.EXPIRED) or observed.suspended
     return now if over or status.reason in _TRIED_ANEW else None
 
 
@@ -139,35 +111,22 @@ def _since(status: SandboxStatus, kind: ConditionType, seconds: float) -> dateti
 
 def _delete_at(status: SandboxStatus, settings: OperatorSettings) -> datetime | None:
     """Return when the Sandbox itself is to be deleted: its callers have had long enough to read why."""
-    times = []
-    if is_final(status.conditions):
-        times.append(_since(status, ConditionType.READY, settings.retention))
-    if is_true(status.conditions, ConditionType.EXPIRED):
-        times.append(_since(status, ConditionType.EXPIRED, settings.retention))
-    return min((time for time in times if time is not None), default=None)
+    ended = [ConditionType.READY] if is_final(status.conditions) else []
+    ended += [ConditionType.EXPIRED] if is_true(status.conditions, ConditionType.EXPIRED) else []
+    return min(filter(None, (_since(status, kind, settings.retention) for kind in ended)), default=None)
 
 
 def delete_sandbox(sandbox: Sandbox) -> Delete:
     """Return the deletion of a Sandbox as it was seen: one that was claimed or used since is left alone."""
-    metadata = sandbox.metadata
-    return Delete(
-        resource=SANDBOXES,
-        namespace=metadata.namespace,
-        name=metadata.name,
-        uid=metadata.uid,
-        resource_version=metadata.resource_version,
-    )
+    return Delete(SANDBOXES, sandbox.metadata, unchanged=True)
 
 
 def _status_actions(
     sandbox: Sandbox, status: SandboxStatus, settings: OperatorSettings, now: datetime
 ) -> Iterator[Action]:
-    old = sandbox.status
-    if status == old or _passing(sandbox, status, settings, now):
-        return
-    metadata = sandbox.metadata
-    yield PatchStatus(resource=SANDBOXES, namespace=metadata.namespace, name=metadata.name, status=whole_status(status))
-    yield from sandbox_events(sandbox, status)
+    if status != sandbox.status and not _passing(sandbox, status, settings, now):
+        yield PatchStatus(SANDBOXES, sandbox.metadata, whole_status(status))
+        yield from sandbox_events(sandbox, status)
 
 
 def _passing(sandbox: Sandbox, status: SandboxStatus, settings: OperatorSettings, now: datetime) -> bool:
@@ -193,13 +152,18 @@ def _due(
     if observed.pod is not None:
         times.append(_pod_delete_at(observed, status, settings, now))
     if not is_over(status.conditions):
-        sandbox, suspends = observed.sandbox, observed.suspends
-        times += [status.expires_at, lifetime.expires_at(sandbox, now, suspends=suspends)]
-        times.append(lifetime.suspend_at(sandbox, now, suspends=suspends))
+        times.append(status.expires_at)
+        ends = (lifetime.expires_at, lifetime.suspend_at)
+        times += [end(observed.sandbox, now, suspends=observed.suspends) for end in ends]
     if observed.refusal is not None and observed.pod is None:
         times.append(observed.refusal.until)
     if _passing(observed.sandbox, status, settings, now):
         times.append(_status_due(observed.sandbox, settings))
     if observed.name_taken:
         times.append(now + timedelta(seconds=settings.refused_retry))
+    return earliest(times, now)
+
+
+def earliest(times: Iterable[datetime | None], now: datetime) -> datetime | None:
+    """Return the first of some times that is still to come, if any."""
     return min((time for time in times if time is not None and time > now), default=None)

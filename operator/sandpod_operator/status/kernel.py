@@ -26,10 +26,10 @@ def compare(reported: str, node: Kernel | None) -> tuple[bool | None, Cause]:
     """Return whether the sandbox has its own kernel, None if that is not known, and why.
 
     Args:
-        reported: What the sandbox reported; empty so far if it has not.
+        reported: What the sandbox reported; empty while it has not.
         node: The node's kernel; None while nobody has looked.
     """
-    if node is not None and not node.known:
+    if node is not None and not all(node):
         return None, Cause(Reason.NODE_UNKNOWN, "The operator may not read nodes, so kernels are not compared.")
     if node is None or not reported:
         return None, cause(Reason.PROBE_PENDING)
@@ -37,7 +37,6 @@ def compare(reported: str, node: Kernel | None) -> tuple[bool | None, Cause]:
         seen = _Seen.model_validate_json(reported)
     except ValidationError:
         return False, cause(Reason.KERNEL_SHARED, "its report of its kernel is invalid.")
-    shared = seen.boot_id == node.boot_id if seen.boot_id else seen.release == node.release
-    if shared:
+    if seen.boot_id == node.boot_id if seen.boot_id else seen.release == node.release:
         return False, cause(Reason.KERNEL_SHARED, f"{node.release}{', by its boot id' if seen.boot_id else ''}.")
     return True, Cause(Reason.PROBED, clean(f"The sandbox sees kernel {seen.release}, its node runs {node.release}."))
