@@ -46,7 +46,7 @@ class Dispatcher:
 
     def _has_ended(self, key: Key) -> bool:
         """Return whether it is a pod that a quota counts no more, as far as anybody waits for that."""
-        if key.kind != resources.PODS.kind or not self._admission.line(key.namespace).queue:
+        if key.kind != resources.PODS.kind or not self._admission.is_waiting(key.namespace):
             return False
         pod = self._store.pod(key.namespace, key.name)
         return pod is not None and pod.ended

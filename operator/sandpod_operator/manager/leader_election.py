@@ -38,25 +38,28 @@ def build_lease(settings: OperatorSettings, holder: str, now: datetime, old: dic
     spec = (old or {}).get("spec") or {}
     same = spec.get("holderIdentity") == holder
     time_now = now.strftime(_MICRO_TIME)
+    made = {
+        "holderIdentity": holder,
+        "leaseDurationSeconds": settings.lease_duration,
+        "acquireTime": spec.get("acquireTime", time_now) if same else time_now,
+        "renewTime": time_now,
+        "leaseTransitions": int(spec.get("leaseTransitions") or 0) + (0 if same or not holder else 1),
+    }
+    return _lease(names.LEASE_LEADER, settings.namespace, made) | ({} if old is None else {"metadata": old["metadata"]})
+
+
+def build_heartbeat(namespace: str, holder: str, now: datetime) -> dict[str, Any]:
+    """Return the Lease whose watch event has to come back."""
+    spec = {"holderIdentity": holder, "renewTime": now.strftime(_MICRO_TIME)}
+    return _lease(names.LEASE_HEARTBEAT, namespace, spec)
+
+
+def _lease(name: str, namespace: str, spec: dict[str, Any]) -> dict[str, Any]:
     return {
         "apiVersion": LEASES.api_version,
         "kind": LEASES.kind,
-        "metadata": old["metadata"] if old is not None else _metadata(settings),
-        "spec": {
-            "holderIdentity": holder,
-            "leaseDurationSeconds": settings.lease_duration,
-            "acquireTime": spec.get("acquireTime", time_now) if same else time_now,
-            "renewTime": time_now,
-            "leaseTransitions": int(spec.get("leaseTransitions") or 0) + (0 if same or not holder else 1),
-        },
-    }
-
-
-def _metadata(settings: OperatorSettings) -> dict[str, Any]:
-    return {
-        "name": names.LEASE_LEADER,
-        "namespace": settings.namespace,
-        "labels": {names.LABEL_MANAGED_BY: names.MANAGED_BY},
+        "metadata": {"name": name, "namespace": namespace, "labels": {names.LABEL_MANAGED_BY: names.MANAGED_BY}},
+        "spec": spec,
     }
 
 
@@ -88,10 +91,7 @@ class Elector:
             await asyncio.sleep(self._settings.lease_retry)
 
     async def try_take(self) -> bool:
-        """Try once to take or renew the Lease.
-
-        Returns:
-            Whether this replica holds it now.
+        """Take or renew the Lease if it is free, and return whether this replica holds it now.
 
         Raises:
             ClusterError: The API server did not answer, or refused for another reason than that we were late.
@@ -123,11 +123,9 @@ class Elector:
         now = self._monotonic()
         if version != self._seen[0]:
             self._seen = (version, now)
-        spec = lease.get("spec") or {}
-        holder = spec.get("holderIdentity") or ""
-        if holder in {"", self._settings.identity}:
+        if _holder(lease) in {"", self._settings.identity}:
             return True
-        duration = spec.get("leaseDurationSeconds") or self._settings.lease_duration
+        duration = lease["spec"].get("leaseDurationSeconds") or self._settings.lease_duration
         return now - self._seen[1] >= float(duration)
 
     async def keep(self) -> None:
@@ -164,14 +162,17 @@ class Elector:
 
     async def _is_ours(self) -> bool:
         """Return whether this replica still holds the Lease, although an unanswered write of its own has changed it."""
-        lease = await self._read()
-        return lease is not None and (lease.get("spec") or {}).get("holderIdentity") == self._settings.identity
+        return _holder(await self._read()) == self._settings.identity
 
     async def release(self) -> None:
         """Release the Lease, so that another replica need not wait for it to expire. Best effort."""
         try:
             lease = await self._read()
-            if lease is not None and (lease.get("spec") or {}).get("holderIdentity") == self._settings.identity:
+            if _holder(lease) == self._settings.identity:
                 await self._cluster.replace(LEASES, build_lease(self._settings, "", self._clock(), lease))
         except ClusterError as error:
             _log.info("the Lease was not given up and will run out: %s", error)
+
+
+def _holder(lease: dict[str, Any] | None) -> str:
+    return str(((lease or {}).get("spec") or {}).get("holderIdentity") or "")

@@ -23,43 +23,29 @@ from sandpod_kube.resources import POOLS, Key
 from sandpod_operator.model.observed import Share
 from sandpod_operator.status.failures import exceeds_whole_quota
 
+# After a pod left, while the quota may still count it; on an idle cluster that takes tens of milliseconds.
 SETTLES: Final = timedelta(seconds=3)
-"""Time after a pod left in which the quota may still count it. It takes tens of milliseconds on an idle cluster."""
-REST: Final = timedelta(seconds=1)
-"""Time between two tries meanwhile."""
-LEAVES: Final = timedelta(seconds=10)
-"""Longest wait for a pod that is given up to leave, before anybody is asked."""
-GIVES_AGAIN: Final = timedelta(seconds=60)
-"""Wait before one more warm sandbox is given up for somebody whom the first did not help; doubles."""
+REST: Final = timedelta(seconds=1)  # between two tries meanwhile
+LEAVES: Final = timedelta(seconds=10)  # longest wait for a pod that is given up to leave, before anybody is asked
+GIVES_AGAIN: Final = timedelta(seconds=60)  # before the next gift to somebody whom the first did not help; doubles
+# How long a claim that no node takes keeps pools' pods out of the scheduler's queue. Callers wait that long.
 NODES_YIELD: Final = timedelta(seconds=10)
-"""Time for which a claim that no node takes keeps pools' pods out of the scheduler's queue. Callers wait that long."""
 _MAX_DOUBLINGS: Final = 6
 _LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(kw_only=True, slots=True)
 class Waiter:
-    """A claim or a pool that waits for a place.
+    """A claim or a pool that waits for a place."""
 
-    Attributes:
-        key: The claimed Sandbox's, or the pool's.
-        since: When it began to wait.
-        for_node: Whether it has its place in the quota, and no node takes it.
-        sandboxes: Those that wait, by uid: a claim's only one, or some of a pool's.
-        refused: Whether it was refused since the last sign of room.
-        hopeless: Whether it asks for more than the whole quota, so that no place that is given up would help.
-        gifts: How many warm sandboxes were given up for it, in vain so far.
-        next_gift: When one more may be.
-    """
-
-    key: Key
+    key: Key  # the claimed Sandbox's, or the pool's
     since: datetime
-    for_node: bool = False
-    sandboxes: dict[str, Key] = field(default_factory=dict)
-    refused: bool = False
-    hopeless: bool = False
-    gifts: int = 0
-    next_gift: datetime = _LONG_AGO
+    for_node: bool = False  # whether it has its place in the quota, and no node takes it
+    sandboxes: dict[str, Key] = field(default_factory=dict)  # by uid: a claim's only one, or some of a pool's
+    refused: bool = False  # since the last sign of room
+    hopeless: bool = False  # it asks for more than the whole quota, so no place that is given up would help
+    gifts: int = 0  # warm sandboxes that were given up for it, in vain so far
+    next_gift: datetime = _LONG_AGO  # when one more may be
 
     @property
     def is_claim(self) -> bool:
@@ -75,29 +61,17 @@ class Waiter:
 
 @dataclass(kw_only=True, slots=True)
 class Line:
-    """Who waits for a place in one namespace.
+    """Who waits for a place in one namespace."""
 
-    Attributes:
-        retry: Seconds until those who were all refused are asked again; doubles while nothing else is a sign of room.
-        longest: The most that it grows to.
-        waiters: By key.
-        whose: Who waits, by the uids of its sandboxes.
-        message: What the quota said last.
-        rounds: How often all were refused, one after the other, since there was another sign of room than time.
-        next_round: When all who were refused are asked again.
-        settles_at: When the quota has surely noticed that a pod left.
-        rests_until: Nobody has the turn before.
-    """
-
-    retry: float
-    longest: float
+    retry: float  # seconds until those who were all refused are asked again; doubles while only time is a sign of room
+    longest: float  # the most that it grows to
     waiters: dict[Key, Waiter] = field(default_factory=dict)
-    whose: dict[str, Waiter] = field(default_factory=dict)
-    message: str = ""
-    rounds: int = 0
-    next_round: datetime = _LONG_AGO
-    settles_at: datetime = _LONG_AGO
-    rests_until: datetime = _LONG_AGO
+    whose: dict[str, Waiter] = field(default_factory=dict)  # by the uids of their sandboxes
+    message: str = ""  # what the quota said last
+    rounds: int = 0  # how often all were refused, one after the other, since there was another sign of room than time
+    next_round: datetime = _LONG_AGO  # when all who were refused are asked again
+    settles_at: datetime = _LONG_AGO  # when the quota has surely noticed that a pod left
+    rests_until: datetime = _LONG_AGO  # nobody has the turn before
 
     @property
     def queue(self) -> list[Waiter]:
@@ -105,21 +79,13 @@ class Line:
         return [waiter for waiter in self.waiters.values() if not waiter.for_node]
 
     def join(self, key: Key, uid: str, sandbox: Key, now: datetime, *, for_node: bool = False) -> None:
-        """Add a sandbox, behind the others of its pool; it waits for one thing only.
-
-        Args:
-            key: Who waits: the claimed Sandbox's key, or its pool's.
-            uid: The sandbox's.
-            sandbox: Its key.
-            now: The time.
-            for_node: Whether it waits for a node.
-        """
+        """Add a sandbox to the claim or pool with that key, behind its others; it waits for one thing only."""
         known = self.whose.get(uid)
         if known is None or (known.key, known.for_node) != (key, for_node):
             self.leave(uid)
-            waiter = self.waiters.setdefault(key, Waiter(key=key, since=now, for_node=for_node))
-            waiter.sandboxes[uid] = sandbox
-            self.whose[uid] = waiter
+            known = self.waiters.setdefault(key, Waiter(key=key, since=now, for_node=for_node))
+            known.sandboxes[uid] = sandbox
+            self.whose[uid] = known
 
     def leave(self, uid: str) -> None:
         """Remove a sandbox that no longer waits, whatever it waited for."""
@@ -173,17 +139,15 @@ class Line:
 
     def turn(self, shares: Mapping[Key, Share], now: datetime) -> Key | None:
         """Return the sandbox that may try for a place now, if any."""
-        queue = self.queue
-        if now < self.rests_until or not queue:
-            return None
+        queue = self.queue if now >= self.rests_until else []
         asked = [waiter for waiter in queue if not waiter.refused] or (queue if now >= self.next_round else [])
-        return _first_sandbox(asked, shares) if asked else None
+        return _first_sandbox(asked, shares)
 
     def wakes(self, shares: Mapping[Key, Share]) -> tuple[Key, datetime] | None:
         """Return the sandbox to look at next while none has the turn, and when; None where nobody waits."""
-        queue = self.queue
         at = max(self.rests_until, self.next_round) if self._all_refused() else self.rests_until
-        return (_first_sandbox(queue, shares), at) if queue else None
+        first = _first_sandbox(self.queue, shares)
+        return (first, at) if first is not None else None
 
     def giver(self, shares: Mapping[Key, Share], now: datetime) -> tuple[Key, Key] | None:
         """Return the pool that has to give a warm sandbox up now, and for whom.
@@ -192,11 +156,11 @@ class Line:
         so two pools never take from each other in turns.
         """
         for waiter in sorted(self.waiters.values(), key=lambda each: each.order(shares)):
-            least = 1 if waiter.is_claim else 2
             has_some = waiter.key in shares and shares[waiter.key].placed > 0
             may_find_room = not (waiter.for_node or waiter.refused)
             if has_some or may_find_room or waiter.hopeless or now < waiter.next_gift:
                 continue
+            least = 1 if waiter.is_claim else 2
             givers = [share for share in shares.values() if share.key != waiter.key and share.ready >= least]
             if givers:
                 return max(givers, key=lambda share: (share.ready > 1, share.level, share.key)).key, waiter.key
@@ -204,8 +168,7 @@ class Line:
 
     def gave(self, who: Key, now: datetime) -> None:
         """Note that a pool has given a warm sandbox up for somebody, whose pod is about to leave."""
-        if who in self.waiters:
-            waiter = self.waiters[who]
+        if (waiter := self.waiters.get(who)) is not None:
             waiter.next_gift = now + GIVES_AGAIN * 2 ** min(waiter.gifts, _MAX_DOUBLINGS)
             waiter.gifts += 1
             self.rests_until = now + LEAVES
@@ -215,5 +178,6 @@ class Line:
         return max((w.since for w in self.waiters.values() if w.for_node), default=_LONG_AGO) + NODES_YIELD
 
 
-def _first_sandbox(waiters: list[Waiter], shares: Mapping[Key, Share]) -> Key:
-    return next(iter(min(waiters, key=lambda each: each.order(shares)).sandboxes.values()))
+def _first_sandbox(waiters: list[Waiter], shares: Mapping[Key, Share]) -> Key | None:
+    first = min(waiters, key=lambda each: each.order(shares), default=None)
+    return next(iter(first.sandboxes.values())) if first is not None else None
