@@ -110,21 +110,20 @@ class KubeClient:
 
     async def apply(self, resource: Resource, manifest: dict[str, Any]) -> dict[str, Any]:
         """Apply the manifest on the server's side, taking over fields that others own."""
-        key = key_of(resource, manifest)
-        path = resource.path(key.namespace, key.name)
+        path = resource.path(*key_of(resource, manifest)[1:])
         return await self._write("apply", "PATCH", resource, path, manifest, kind=_APPLY_PATCH, force="true")
 
     async def replace(self, resource: Resource, manifest: dict[str, Any]) -> dict[str, Any]:
         """Write an object whole; ConflictError when its resourceVersion is not the current one."""
-        key = key_of(resource, manifest)
-        return await self._write("update", "PUT", resource, resource.path(key.namespace, key.name), manifest)
+        path = resource.path(*key_of(resource, manifest)[1:])
+        return await self._write("update", "PUT", resource, path, manifest)
 
     async def patch_status(
         self, resource: Resource, namespace: str, name: str, status: dict[str, Any]
     ) -> dict[str, Any]:
         """Merge a status and return the object."""
-        path = f"{resource.path(namespace, name)}/status"
-        return await self._write("patch_status", "PATCH", resource, path, {"status": status}, kind=_MERGE_PATCH)
+        path, change = f"{resource.path(namespace, name)}/status", {"status": status}
+        return await self._write("patch_status", "PATCH", resource, path, change, kind=_MERGE_PATCH)
 
     async def patch(self, resource: Resource, namespace: str, name: str, change: dict[str, Any]) -> dict[str, Any]:
         """Merge a change and return the object; ConflictError when the resourceVersion in it is not the current one."""
@@ -134,20 +133,13 @@ class KubeClient:
         self, resource: Resource, namespace: str, name: str, operations: list[dict[str, Any]]
     ) -> dict[str, Any]:
         """Apply a JSON patch, all or nothing, and return the object."""
-        return await self._write(
-            "patch", "PATCH", resource, resource.path(namespace, name), operations, kind=_JSON_PATCH
-        )
+        path = resource.path(namespace, name)
+        return await self._write("patch", "PATCH", resource, path, operations, kind=_JSON_PATCH)
 
     async def delete(
         self, resource: Resource, namespace: str, name: str, preconditions: Mapping[str, str] | None = None
     ) -> dict[str, Any]:
-        """Delete an object, and what it owns after it.
-
-        Args:
-            resource: Its kind.
-            namespace: Its namespace.
-            name: Its name.
-            preconditions: The uid and resourceVersion that it must have; any without.
+        """Delete an object with that uid and resourceVersion, or with any, and what it owns after it.
 
         Returns:
             The object while it is still going, or a Status once it is gone.
@@ -166,12 +158,7 @@ class KubeClient:
     ) -> AsyncGenerator[dict[str, Any], None]:
         """Yield the changes after a resource version, bookmarks included, until the API server ends the watch.
 
-        Args:
-            resource: The kind.
-            namespace: Where.
-            selector: A label selector.
-            resource_version: Where to begin.
-            silence: Seconds without an event after which the connection counts as dead.
+        After `silence` seconds without an event the connection counts as dead.
         """
         query = {
             "watch": "true",

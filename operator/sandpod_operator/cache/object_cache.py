@@ -33,21 +33,13 @@ _TYPES: Final[dict[str, type[Sandbox | SandboxPool | SandboxTemplate | Pod]]] = 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What is kept of an object, with what is asked of it often; the rest is empty for all but Sandboxes.
+    """What is kept of an object, with what is asked of it often; the rest is empty for all but Sandboxes."""
 
-    Attributes:
-        value: The object, or its text.
-        pool: The pool that an unclaimed Sandbox is counted in.
-        claimed: Whether somebody holds it.
-        template: The name of its template.
-        open: Whether it wants a network profile.
-    """
-
-    value: Parsed | bytes
-    pool: str = ""
+    value: Parsed | bytes  # or its text
+    pool: str = ""  # that an unclaimed Sandbox is counted in
     claimed: bool = False
-    template: str = ""
-    open: bool = False
+    template: str = ""  # its name
+    open: bool = False  # whether it wants a network profile
 
     @classmethod
     def of(cls, resource: Resource, manifest: dict[str, Any]) -> "Kept":
@@ -76,11 +68,9 @@ class Store:
     """Objects by kind, namespace and name."""
 
     def __init__(self, on_claim: Callable[[str, str], None] = lambda _namespace, _pool: None) -> None:
-        """Keep nothing yet.
+        """Keep nothing yet; `on_claim` gets the namespace and the pool of each warm Sandbox that is seen to be claimed.
 
-        Args:
-            on_claim: Called with the namespace and the pool once for each warm Sandbox that is seen to be claimed,
-                whoever says so: a watch, an answer or a full list.
+        It is called once for each, whoever says so: a watch, an answer or a full list.
         """
         self._on_claim = on_claim
         self._cache = ObjectCache[Kept](self._changed)
@@ -186,9 +176,8 @@ class Store:
             members.discard(key.name)
             if not members:
                 del self._members[key.namespace, old.pool]
+            # Anybody may write the label of a pool that does not exist.
+            if new is not None and new.claimed and self.pool(key.namespace, old.pool) is not None:
+                self._on_claim(key.namespace, old.pool)
         if new is not None and new.pool:
             self._members[key.namespace, new.pool].add(key.name)
-        left = old is not None and new is not None and old.pool and new.claimed
-        # Anybody may write the label of a pool that does not exist.
-        if old is not None and left and self.pool(key.namespace, old.pool) is not None:
-            self._on_claim(key.namespace, old.pool)

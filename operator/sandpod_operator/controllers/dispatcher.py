@@ -53,8 +53,7 @@ class Dispatcher:
 
     def lost(self, key: Key, uid: str = "") -> None:
         """Forget an object that is gone, and wake whoever depended on it."""
-        dependents = set(self._dependents(key))
-        known = self._store.uid_of(key)
+        dependents, known = set(self._dependents(key)), self._store.uid_of(key)
         self._store.remove(key, uid)
         self._queue.forget(key)
         for dependent in dependents:
@@ -71,10 +70,9 @@ class Dispatcher:
             yield Key(resources.SANDBOXES.kind, namespace, name)
         elif key.kind == resources.POLICIES.kind:
             yield Key(resources.NAMESPACE, namespace, "")
-            policy = self._store.policy(namespace, name)
-            template = policy["metadata"].get("labels", {}).get(names.LABEL_TEMPLATE) if policy is not None else None
-            if template is not None:
-                yield Key(resources.TEMPLATES.kind, namespace, template)
+            labels = (self._store.policy(namespace, name) or {"metadata": {}})["metadata"].get("labels", {})
+            if names.LABEL_TEMPLATE in labels:
+                yield Key(resources.TEMPLATES.kind, namespace, labels[names.LABEL_TEMPLATE])
         else:
             yield key
         if key.kind == resources.SANDBOXES.kind and (pool := self._store.pool_of(key)):

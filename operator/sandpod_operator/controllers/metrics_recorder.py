@@ -10,13 +10,7 @@ from sandpod_operator.status.sandbox import is_final
 
 
 def record_status(metrics: Metrics, before: Sandbox, store: Store) -> None:
-    """Count what a written status says is new: a start, an end.
-
-    Args:
-        metrics: Where it is counted.
-        before: The Sandbox before the write.
-        store: What is known after it.
-    """
+    """Count what the status of a Sandbox, as it was before a write and is now in the store, says is new."""
     after = store.sandbox(before.metadata.namespace, before.metadata.name)
     if after is None:
         return
@@ -24,8 +18,8 @@ def record_status(metrics: Metrics, before: Sandbox, store: Store) -> None:
     resumed = find(new.conditions, ConditionType.SUSPENDED)
     begun = resumed.last_transition_time if resumed is not None else after.metadata.creation_timestamp
     if old.start_time is None and new.start_time is not None and begun is not None:
-        made = "pool" if names.LABEL_POOL in after.metadata.labels else "direct"
-        origin = "resume" if resumed is not None else made
+        of_pool = names.LABEL_POOL in after.metadata.labels
+        origin = "resume" if resumed is not None else "pool" if of_pool else "direct"
         metrics.start_seconds.labels(origin).observe(max(0.0, (new.start_time - begun).total_seconds()))
         if origin == "direct" and (pool := _pool_missed(store, after)):
             metrics.count_claim(after.metadata.namespace, pool, origin)

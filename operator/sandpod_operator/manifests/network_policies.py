@@ -23,24 +23,10 @@ def build_deny_all(namespace: str) -> dict[str, Any]:
 
     The empty lists are written out: a server-side apply then takes back what somebody else has put there.
     """
-    return {
-        "apiVersion": resources.POLICIES.api_version,
-        "kind": resources.POLICIES.kind,
-        "metadata": {
-            "name": names.POLICY_DENY_ALL,
-            "namespace": namespace,
-            "labels": {names.LABEL_MANAGED_BY: names.MANAGED_BY},
-        },
-        "spec": {
-            "podSelector": {
-                "matchLabels": {names.LABEL_MANAGED_BY: names.MANAGED_BY},
-                "matchExpressions": [{"key": names.LABEL_SANDBOX, "operator": "Exists"}],
-            },
-            "policyTypes": ["Ingress", "Egress"],
-            "ingress": [],
-            "egress": [],
-        },
-    }
+    labels = {names.LABEL_MANAGED_BY: names.MANAGED_BY}
+    metadata = {"name": names.POLICY_DENY_ALL, "namespace": namespace, "labels": labels}
+    every = {"matchLabels": labels, "matchExpressions": [{"key": names.LABEL_SANDBOX, "operator": "Exists"}]}
+    return _policy(metadata, every, ["Ingress", "Egress"], [])
 
 
 def build_profile(template: SandboxTemplate, profile: NetworkProfile) -> dict[str, Any]:
@@ -48,42 +34,33 @@ def build_profile(template: SandboxTemplate, profile: NetworkProfile) -> dict[st
     rules = [_egress(rule) for rule in profile.egress]
     if profile.dns:
         rules.append({"to": [_DNS_PODS], "ports": _DNS_PORTS})
+    labels = {
+        names.LABEL_MANAGED_BY: names.MANAGED_BY,
+        names.LABEL_TEMPLATE: template.metadata.name,
+        names.LABEL_NETWORK: profile.name,
+    }
+    metadata = {
+        "name": names.network_policy_name(template.metadata.name, profile.name),
+        "namespace": template.metadata.namespace,
+        "labels": labels,
+        "ownerReferences": [owner_reference(resources.TEMPLATES, template)],
+    }
+    return _policy(metadata, {"matchLabels": labels}, ["Egress"], rules)
+
+
+def _policy(metadata: Any, selector: Any, types: list[str], egress: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "apiVersion": resources.POLICIES.api_version,
         "kind": resources.POLICIES.kind,
-        "metadata": {
-            "name": names.network_policy_name(template.metadata.name, profile.name),
-            "namespace": template.metadata.namespace,
-            "labels": {
-                names.LABEL_MANAGED_BY: names.MANAGED_BY,
-                names.LABEL_TEMPLATE: template.metadata.name,
-                names.LABEL_NETWORK: profile.name,
-            },
-            "ownerReferences": [owner_reference(resources.TEMPLATES, template)],
-        },
-        "spec": {
-            "podSelector": {
-                "matchLabels": {
-                    names.LABEL_MANAGED_BY: names.MANAGED_BY,
-                    names.LABEL_TEMPLATE: template.metadata.name,
-                    names.LABEL_NETWORK: profile.name,
-                }
-            },
-            "policyTypes": ["Egress"],
-            "ingress": [],
-            "egress": rules,
-        },
+        "metadata": metadata,
+        "spec": {"podSelector": selector, "policyTypes": types, "ingress": [], "egress": egress},
     }
 
 
 def _egress(rule: EgressRule) -> dict[str, Any]:
-    block: dict[str, Any] = {"cidr": rule.cidr}
-    if rule.except_cidrs:
-        block["except"] = rule.except_cidrs
-    result: dict[str, Any] = {"to": [{"ipBlock": block}]}
-    if rule.ports:
-        result["ports"] = [{"port": port, "protocol": "TCP"} for port in rule.ports]
-    return result
+    block = {"cidr": rule.cidr, **({"except": rule.except_cidrs} if rule.except_cidrs else {})}
+    ports = [{"port": port, "protocol": "TCP"} for port in rule.ports]
+    return {"to": [{"ipBlock": block}], **({"ports": ports} if ports else {})}
 
 
 def in_force(wanted: dict[str, Any], found: dict[str, Any] | None) -> bool:

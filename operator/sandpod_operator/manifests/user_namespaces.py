@@ -16,17 +16,11 @@ _KEEPS_AWAY = frozenset({"NoSchedule", "NoExecute"})
 
 @dataclass(frozen=True, slots=True)
 class NodeRuntimes:
-    """What a node reports of itself.
+    """What a node reports of itself."""
 
-    Attributes:
-        labels: Its labels.
-        taints: Key, value and effect of those that keep pods away.
-        handlers: Runtime handlers that can give a pod its own user namespace; the empty name is the default one.
-    """
-
-    labels: Mapping[str, str] = field(default_factory=dict)
-    taints: tuple[tuple[str, str, str], ...] = ()
-    handlers: frozenset[str] = frozenset()
+    labels: Mapping[str, str]
+    taints: tuple[tuple[str, str, str], ...]  # key, value and effect of those that keep pods away
+    handlers: frozenset[str]  # that can give a pod its own user namespace; the empty name is the default one
 
     @classmethod
     def of_node(cls, manifest: dict[str, Any]) -> Self:
@@ -48,17 +42,11 @@ class NodeRuntimes:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeClass:
-    """A RuntimeClass; the default stands for pods without one.
+    """A RuntimeClass; the default stands for pods without one."""
 
-    Attributes:
-        handler: Of the node's container runtime.
-        declared: Whether it may be used with a user namespace, as who made it says.
-        node_selector: Where its pods run.
-    """
-
-    handler: str = ""
-    declared: bool = True
-    node_selector: Mapping[str, str] = field(default_factory=dict)
+    handler: str = ""  # of the node's container runtime
+    declared: bool = True  # whether it may be used with a user namespace, as who made it says
+    node_selector: Mapping[str, str] = field(default_factory=dict)  # where its pods run
 
     @classmethod
     def of(cls, manifest: dict[str, Any]) -> Self:
