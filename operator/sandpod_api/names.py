@@ -94,11 +94,7 @@ MAX_LABEL: Final = 63  # Kubernetes' limit for label values and DNS labels
 
 
 def label_value(text: str) -> str:
-    """Return a label value that stands for any text: hashed, so that it fits and says nothing of a person.
-
-    Args:
-        text: A principal, a session name: any length, any characters.
-    """
+    """Return a label value that stands for any text: hashed, so that it fits and says nothing of a person."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:40]
 
 

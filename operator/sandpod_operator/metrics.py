@@ -113,9 +113,7 @@ class Metrics:
 
     def forget_pool(self, namespace: str, pool: str) -> None:
         """Remove the series of a pool that is gone."""
-        for gauge in (self.pool_wanted, self.pool_ready):
+        series = [(self.pool_wanted, ()), (self.pool_ready, ()), *((self.pool_claims, (o,)) for o in _CLAIM_ORIGINS)]
+        for metric, origin in series:
             with contextlib.suppress(KeyError):
-                gauge.remove(namespace, pool)
-        for origin in _CLAIM_ORIGINS:
-            with contextlib.suppress(KeyError):
-                self.pool_claims.remove(namespace, pool, origin)
+                metric.remove(namespace, pool, *origin)

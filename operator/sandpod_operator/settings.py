@@ -13,14 +13,7 @@ from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import Field, field_validator, model_validator
-from pydantic_settings import (
-    BaseSettings,
-    EnvSettingsSource,
-    InitSettingsSource,
-    NoDecode,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-)
+from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from sandpod_api.names import is_dns_label
 
@@ -169,6 +162,16 @@ class OperatorSettings(BaseSettings):
         Literal["DEBUG", "INFO", "WARNING", "ERROR"], Field(description="Lowest level that is logged.")
     ] = "INFO"
 
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003 - of the base class
+        *_: PydanticBaseSettingsSource,
+        **sources: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Return the environment before what the file says."""
+        return sources["env_settings"], sources["init_settings"]
+
     @field_validator("namespaces", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
@@ -196,25 +199,13 @@ class SettingsFileError(Exception):
 
 
 def load(config: Path | None) -> OperatorSettings:
-    """Return the settings of the environment and of a file.
-
-    Args:
-        config: The file (YAML), if there is one.
+    """Return the settings of the environment and of a file (YAML), if there is one.
 
     Raises:
         pydantic.ValidationError: They contradict the schema.
         SettingsFileError: The file can't be read.
     """
-    values = {} if config is None else _read(config)
-
-    class _Sources(OperatorSettings):
-        @classmethod
-        def settings_customise_sources(
-            cls, settings_cls: type[BaseSettings], *_: PydanticBaseSettingsSource, **__: PydanticBaseSettingsSource
-        ) -> tuple[PydanticBaseSettingsSource, ...]:
-            return EnvSettingsSource(settings_cls), InitSettingsSource(settings_cls, values)
-
-    return _Sources()
+    return OperatorSettings(**({} if config is None else _read(config)))
 
 
 def _read(config: Path) -> dict[str, Any]:
@@ -224,4 +215,4 @@ def _read(config: Path) -> dict[str, Any]:
         raise SettingsFileError(f"{config} can't be read: {error}") from error
     if not isinstance(values, dict):
         raise SettingsFileError(f"{config} must be a YAML mapping of settings")
-    return values
+    return {str(name): value for name, value in values.items()}
