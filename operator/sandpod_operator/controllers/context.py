@@ -47,7 +47,7 @@ class State:
             until=now + timedelta(seconds=min(doubled, settings.backoff_max)),
         )
 
-    def trim(self, *, sandboxes: AbstractSet[str], pods: AbstractSet[str], pools: AbstractSet[str]) -> None:
+    def trim(self, sandboxes: AbstractSet[str], pods: AbstractSet[str], pools: AbstractSet[str]) -> None:
         """Drop what is kept about objects whose uids are not among these."""
         kept: list[tuple[dict[str, Any], AbstractSet[str]]] = [(self.refusals, sandboxes), (self.kernels, pods)]
         kept += [(known, pools) for known in (self.failures, self.backoffs, self.status_written)]

@@ -21,9 +21,7 @@ class Dispatcher:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._store = context.store
-        self._queue = context.queue
-        self._admission = context.admission
+        self._store, self._queue, self._admission = context.store, context.queue, context.admission
         self._listed: set[tuple[Resource, str]] = set()
 
     def saw(self, resource: Resource, manifest: dict[str, Any]) -> None:
@@ -91,11 +89,7 @@ class Dispatcher:
             for resource in resources.WATCHED:
                 if resource is not resources.LEASES:
                     await self.list_anew(resource, namespace)
-        self._context.state.trim(
-            sandboxes=self._store.uids(resources.SANDBOXES),
-            pods=self._store.uids(resources.PODS),
-            pools=self._store.uids(resources.POOLS),
-        )
+        self._context.state.trim(*map(self._store.uids, (resources.SANDBOXES, resources.PODS, resources.POOLS)))
 
     async def list_anew(self, resource: Resource, namespace: str) -> None:
         """List all objects of one kind in one namespace, and look at them again.

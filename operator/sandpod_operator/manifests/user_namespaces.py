@@ -4,7 +4,7 @@ A node reports it for each handler of its container runtime. For a RuntimeClass 
 handler says yes and then starts no such pod: whoever made the class says it, by an annotation.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -59,7 +59,7 @@ class RuntimeClass:
         )
 
 
-def possible(spec: SandboxTemplateSpec, runtime: RuntimeClass, nodes: tuple[NodeRuntimes, ...]) -> bool:
+def possible(spec: SandboxTemplateSpec, runtime: RuntimeClass, nodes: Sequence[NodeRuntimes]) -> bool:
     """Return whether every node that may run the template's pods can give each a user namespace of its own.
 
     One that can't would never start a pod that asks, and the scheduler does not know of it.

@@ -23,10 +23,8 @@ def last_activity(sandbox: Sandbox, now: datetime) -> datetime | None:
     if claim is None:
         return None
     start = max(claim.time, resumed(sandbox, now) or claim.time)
-    noted = _parse(sandbox.metadata.annotations.get(names.ANNOTATION_LAST_ACTIVITY, ""))
-    if noted is None or noted > now + _CLOCK_SKEW:
-        return start
-    return max(noted, start)
+    noted = _time_in(sandbox, names.ANNOTATION_LAST_ACTIVITY)
+    return start if noted is None or noted > now + _CLOCK_SKEW else max(noted, start)
 
 
 def resumed(sandbox: Sandbox, now: datetime) -> datetime | None:
@@ -37,9 +35,9 @@ def resumed(sandbox: Sandbox, now: datetime) -> datetime | None:
     return now if before.status == "True" else before.last_transition_time
 
 
-def _parse(text: str) -> datetime | None:
+def _time_in(sandbox: Sandbox, annotation: str) -> datetime | None:
     try:
-        time = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(sandbox.metadata.annotations.get(annotation, ""))
     except ValueError:
         return None
     return time if time.tzinfo else None
@@ -63,7 +61,7 @@ def idle_end(sandbox: Sandbox, now: datetime) -> datetime | None:
     used = last_activity(sandbox, now)
     if used is None:
         return None
-    busy = _parse(sandbox.metadata.annotations.get(names.ANNOTATION_BUSY_UNTIL, "")) or used
+    busy = _time_in(sandbox, names.ANNOTATION_BUSY_UNTIL) or used
     return max(used, min(busy, ttl_end(sandbox) or used)) + timedelta(seconds=sandbox.spec.lifetime.idle_timeout)
 
 
