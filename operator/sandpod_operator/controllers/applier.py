@@ -1,16 +1,21 @@
-"""Carries a plan out, and says what the answers of the API server mean for what is known."""
+"""Carries a plan out, says what the answers of the API server mean for what is known, and counts what they show."""
 
 import asyncio
 
 from sandpod_api import names
+from sandpod_api.conditions import ConditionType, find, is_true
+from sandpod_api.types import Sandbox
 from sandpod_kube import resources
 from sandpod_kube.errors import ConflictError, DeniedError, NotFoundError
 from sandpod_kube.resources import Key, key_of
+from sandpod_operator.cache.object_cache import Store
 from sandpod_operator.controllers.context import QUOTA, Context
 from sandpod_operator.controllers.dispatcher import Dispatcher
-from sandpod_operator.controllers.metrics_recorder import record_status
+from sandpod_operator.metrics import Metrics
 from sandpod_operator.model.actions import Action, Apply, Create, Delete, Emit, Patch, PatchStatus, Plan
 from sandpod_operator.status.failures import clean
+from sandpod_operator.status.network import found_open
+from sandpod_operator.status.sandbox import is_final
 
 
 class Applier:
@@ -128,3 +133,42 @@ class Applier:
         """Take in an object that was claimed, used or made anew since it was seen: nothing is taken from it unseen."""
         self._dispatcher.saw(resource, await self._cluster.get(resource, key.namespace, key.name))
         return False
+
+
+def record_status(metrics: Metrics, before: Sandbox, store: Store) -> None:
+    """Count what the status of a Sandbox, as it was before a write and is now in the store, says is new."""
+    after = store.sandbox(before.metadata.namespace, before.metadata.name)
+    if after is None:
+        return
+    old, new = before.status, after.status
+    resumed = find(new.conditions, ConditionType.SUSPENDED)
+    begun = resumed.last_transition_time if resumed is not None else after.metadata.creation_timestamp
+    if old.start_time is None and new.start_time is not None and begun is not None:
+        of_pool = names.LABEL_POOL in after.metadata.labels
+        origin = "resume" if resumed is not None else "pool" if of_pool else "direct"
+        metrics.start_seconds.labels(origin).observe(max(0.0, (new.start_time - begun).total_seconds()))
+        if origin == "direct" and (pool := _pool_missed(store, after)):
+            metrics.count_claim(after.metadata.namespace, pool, origin)
+    if is_final(new.conditions) and not is_final(old.conditions):
+        metrics.ended.labels(new.reason).inc()
+    if found_open(after) and not found_open(before):
+        metrics.open_network.labels("ended" if is_final(new.conditions) else "allowed").inc()
+    expired = find(new.conditions, ConditionType.EXPIRED)
+    if expired is not None and expired.status == "True" and not is_true(old.conditions, ConditionType.EXPIRED):
+        metrics.ended.labels(expired.reason).inc()
+
+
+def _pool_missed(store: Store, sandbox: Sandbox) -> str:
+    """Return the pool that was too empty for a claim, so that a Sandbox was made for it; empty where none would do.
+
+    Where several have its template it is the first by name: each claim is counted once.
+    """
+    spec, metadata = sandbox.spec, sandbox.metadata
+    template = store.template(metadata.namespace, spec.template_ref.name)
+    if template is None or names.ANNOTATION_CLAIM_ID not in metadata.annotations:
+        return ""
+    # Warm ones have no network profile and their template's workspace: who asks for others never gets one.
+    if spec.network != names.NETWORK_NONE or spec.workspace not in (None, template.spec.workspace):
+        return ""
+    pools = (pool for pool in store.pools(metadata.namespace) if pool.spec.template_ref == spec.template_ref)
+    return min((pool.metadata.name for pool in pools), default="")

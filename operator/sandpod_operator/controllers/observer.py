@@ -11,8 +11,7 @@ from sandpod_api.types import Sandbox, SandboxPool
 from sandpod_kube import resources
 from sandpod_kube.resources import Key
 from sandpod_operator.controllers.context import Context
-from sandpod_operator.manifests.foreign_policies import find_widening
-from sandpod_operator.manifests.network_policies import build_deny_all, in_force
+from sandpod_operator.manifests.network_policies import build_deny_all, find_widening, in_force
 from sandpod_operator.manifests.pod import find_profile
 from sandpod_operator.manifests.probes import opened_by
 from sandpod_operator.manifests.security import said_of_user_namespaces
@@ -40,7 +39,7 @@ async def observe_sandbox(context: Context, key: Key, now: datetime) -> Observed
     spec = observed.template.spec if observed.template is not None and observed.pod is None else None
     if spec and said_of_user_namespaces(spec, default=context.settings.host_users) is None:
         observed = replace(observed, user_namespaces=await context.nodes.give_user_namespaces(spec))
-    held = context.admission.held(observed.sandbox, wants=wants_pod(observed, now))
+    held = context.admission.held(observed.sandbox, wants=wants_pod(observed, context.settings, now))
     return observed if held is None else replace(observed, refusal=held)
 
 

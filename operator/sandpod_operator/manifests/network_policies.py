@@ -1,20 +1,31 @@
-"""Builds the network policies: the namespace's deny-all and a template's egress profiles. Also says what has drifted.
+"""Network policies: the namespace's deny-all, a template's egress profiles, and what of others opens something.
 
-Policies only ever add up in Kubernetes, so the deny-all selects every sandbox pod and allows nothing, and a profile's
-policy opens what it lists and nothing else.
+Policies only ever add up in Kubernetes: the deny-all selects every sandbox pod and allows nothing, a profile's policy
+opens what it lists and nothing else, and what a policy of others opens ours can't close. Those are found by the labels
+that sandbox pods can have, not by those of existing pods: before the first pod that they open.
 """
 
+from collections.abc import Container
 from typing import Any, Final
 
 from sandpod_api import names
+from sandpod_api.fields import ObjectMeta
 from sandpod_api.templates import EgressRule, NetworkProfile, SandboxTemplate
 from sandpod_kube import resources
 from sandpod_operator.manifests.pod import owner_reference
+from sandpod_operator.model.observed import Widening
 
 _DNS_PORTS: Final = [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]
 _DNS_PODS: Final = {
     "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}},
     "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}},
+}
+# What a sandbox pod carries, and the value where that is the same for all.
+_LABELS: Final[dict[str, str | None]] = {
+    names.LABEL_MANAGED_BY: names.MANAGED_BY,
+    names.LABEL_SANDBOX: None,
+    names.LABEL_TEMPLATE: None,
+    names.LABEL_NETWORK: None,
 }
 
 
@@ -72,3 +83,54 @@ def in_force(wanted: dict[str, Any], found: dict[str, Any] | None) -> bool:
         return False
     keys = ("podSelector", "policyTypes", "ingress", "egress")
     return all((wanted["spec"].get(key) or None) == (found["spec"].get(key) or None) for key in keys)
+
+
+def find_widening(policy: dict[str, Any], templates: Container[str]) -> Widening | None:
+    """Return what a policy opens, or None where it is Sandpod's own or opens nothing to a sandbox.
+
+    Those of the namespace's templates, given by name, are kept as they must be.
+    """
+    metadata = ObjectMeta.model_validate(policy["metadata"])
+    directions = _opened(policy.get("spec") or {})
+    if not directions or _is_own(metadata, templates) or not _may_select(policy["spec"].get("podSelector") or {}):
+        return None
+    return Widening(metadata, directions)
+
+
+def _is_own(metadata: ObjectMeta, templates: Container[str]) -> bool:
+    """Return whether Sandpod keeps it as it must be, or deletes it together with the template that it belongs to."""
+    template = metadata.labels.get(names.LABEL_TEMPLATE)
+    if metadata.name == names.POLICY_DENY_ALL:
+        return True
+    if metadata.labels.get(names.LABEL_MANAGED_BY) != names.MANAGED_BY or template is None:
+        return False
+    owners = {(owner.get("kind"), owner.get("name")) for owner in metadata.owner_references}
+    return template in templates or (resources.TEMPLATES.kind, template) in owners
+
+
+def _opened(spec: dict[str, Any]) -> tuple[str, ...]:
+    """Return the directions in which it allows anything; it does not affect one that it does not name."""
+    kinds = spec.get("policyTypes") or ("Ingress", "Egress")
+    return tuple(kind.lower() for kind in ("Ingress", "Egress") if kind in kinds and spec.get(kind.lower()))
+
+
+def _may_select(selector: dict[str, Any]) -> bool:
+    """Return whether a label selector can select a sandbox pod."""
+    needs = [(key, "In", {value}) for key, value in (selector.get("matchLabels") or {}).items()]
+    needs += [
+        (each["key"], each["operator"], set(each.get("values") or ()))
+        for each in selector.get("matchExpressions") or ()
+    ]
+    return all(_can_hold(key, [(kind, values) for k, kind, values in needs if k == key]) for key, _, _ in needs)
+
+
+def _can_hold(key: str, needs: list[tuple[str, set[str]]]) -> bool:
+    """Return whether a sandbox pod's label can meet all requirements of one key."""
+    if key not in _LABELS:
+        return all(kind in {"NotIn", "DoesNotExist"} for kind, _ in needs)
+    if any(kind == "DoesNotExist" for kind, _ in needs):
+        return False
+    fixed = _LABELS[key]
+    wanted = [values for kind, values in needs if kind == "In"] + ([{fixed}] if fixed is not None else [])
+    barred = set[str]().union(*(values for kind, values in needs if kind == "NotIn"))
+    return not wanted or bool(set.intersection(*wanted) - barred)

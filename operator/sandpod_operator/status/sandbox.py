@@ -2,17 +2,23 @@
 
 The old status decides in one case only: a sandbox that has ended stays ended, with the reason of then, since its pod
 may be gone and its files are.
+
+The kernel that a sandbox reports is compared with the node's. A boot id is made anew at each start of a kernel, so two
+that are the same are one kernel. Where a sandbox reports none (some versions of gVisor show none of their own) the
+kernel's release decides.
 """
 
 from dataclasses import replace
 from datetime import datetime
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sandpod_api.conditions import Condition, ConditionType, Reason, find, is_true, merge
 from sandpod_api.types import Phase, SandboxStatus
-from sandpod_operator.model.observed import ObservedSandbox
+from sandpod_operator.model.observed import Kernel, ObservedSandbox
 from sandpod_operator.status import lifetime
-from sandpod_operator.status.failures import FINAL, Cause, cause, end_of, obstacle, runtime_fault, taken
-from sandpod_operator.status.kernel import compare
+from sandpod_operator.status.failures import FINAL, Cause, cause, clean, end_of, obstacle, runtime_fault, taken
 from sandpod_operator.status.network import allowed_anew, forbidden, network_applied, network_isolated, refused_at_start
 
 
@@ -126,8 +132,37 @@ def kernel_isolated(observed: ObservedSandbox, *, over: bool = False) -> Conditi
         return None
     if before is not None and before.status == "True" and observed.was_ready:
         return before  # a pod keeps its kernel
-    own, why = compare(observed.pod.kernel if observed.pod is not None else "", observed.kernel)
+    own, why = _compare(observed.pod.kernel if observed.pod is not None else "", observed.kernel)
     return why.condition(ConditionType.KERNEL_ISOLATED, status=own)
+
+
+class _Seen(BaseModel):
+    """What a sandbox reports: untrusted."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    boot_id: Annotated[str, Field(max_length=256)]
+    release: Annotated[str, Field(min_length=1, max_length=256)]
+
+
+def _compare(reported: str, node: Kernel | None) -> tuple[bool | None, Cause]:
+    """Return whether the sandbox has its own kernel, None if that is not known, and why.
+
+    Args:
+        reported: What the sandbox reported; empty while it has not.
+        node: The node's kernel; None while nobody has looked.
+    """
+    if node is not None and not all(node):
+        return None, Cause(Reason.NODE_UNKNOWN, "The operator may not read nodes, so kernels are not compared.")
+    if node is None or not reported:
+        return None, cause(Reason.PROBE_PENDING)
+    try:
+        seen = _Seen.model_validate_json(reported)
+    except ValidationError:
+        return False, cause(Reason.KERNEL_SHARED, "its report of its kernel is invalid.")
+    if seen.boot_id == node.boot_id if seen.boot_id else seen.release == node.release:
+        return False, cause(Reason.KERNEL_SHARED, f"{node.release}{', by its boot id' if seen.boot_id else ''}.")
+    return True, Cause(Reason.PROBED, clean(f"The sandbox sees kernel {seen.release}, its node runs {node.release}."))
 
 
 def ready_condition(observed: ObservedSandbox, now: datetime) -> Condition:

@@ -8,8 +8,7 @@ from sandpod_api import names
 from sandpod_api.types import NetworkProfile
 from sandpod_kube.resources import POLICIES, TEMPLATES, Key
 from sandpod_operator.controllers.observer import MAX_WIDENING
-from sandpod_operator.manifests.foreign_policies import find_widening
-from sandpod_operator.manifests.network_policies import build_deny_all, build_profile
+from sandpod_operator.manifests.network_policies import build_deny_all, build_profile, find_widening
 from support.operator.world import SPACE, World, a_template, metadata, template_object
 
 OPEN = {"policyTypes": ["Egress"], "egress": [{}]}
