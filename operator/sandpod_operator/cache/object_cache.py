@@ -77,6 +77,12 @@ class Store:
         self._members: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
         self.remove = self._cache.remove
         self.uid_of = self._cache.uid_of
+        # Each returns the object of a namespace and a name, if there is one; a policy as the API server gave it.
+        self.sandbox = partial(self._get, Sandbox, resources.SANDBOXES)
+        self.pod = partial(self._get, Pod, resources.PODS)
+        self.template = partial(self._get, SandboxTemplate, resources.TEMPLATES)
+        self.pool = partial(self._get, SandboxPool, resources.POOLS)
+        self.policy = partial(self._get, dict, resources.POLICIES)
 
     def put(self, resource: Resource, manifest: dict[str, Any]) -> bool:
         """Take in an object, and return whether it is news.
@@ -101,26 +107,6 @@ class Store:
     def uids(self, resource: Resource) -> set[str]:
         """Return the uids of all objects of a kind."""
         return set(self._cache.uids(resource.kind).values())
-
-    def sandbox(self, namespace: str, name: str) -> Sandbox | None:
-        """Return a Sandbox."""
-        return self._get(Sandbox, Key(resources.SANDBOXES.kind, namespace, name))
-
-    def pod(self, namespace: str, name: str) -> Pod | None:
-        """Return a pod."""
-        return self._get(Pod, Key(resources.PODS.kind, namespace, name))
-
-    def template(self, namespace: str, name: str) -> SandboxTemplate | None:
-        """Return a template."""
-        return self._get(SandboxTemplate, Key(resources.TEMPLATES.kind, namespace, name))
-
-    def pool(self, namespace: str, name: str) -> SandboxPool | None:
-        """Return a pool."""
-        return self._get(SandboxPool, Key(resources.POOLS.kind, namespace, name))
-
-    def policy(self, namespace: str, name: str) -> dict[str, Any] | None:
-        """Return a network policy as the API server gave it."""
-        return self._get(dict, Key(resources.POLICIES.kind, namespace, name))
 
     def policies(self, namespace: str) -> Iterator[dict[str, Any]]:
         """Return the network policies of a namespace."""
@@ -159,15 +145,15 @@ class Store:
             if alone and (pod := self.pod(key.namespace, key.name)) is not None:
                 yield pod
 
-    def _get(self, kind: type[_T], key: Key) -> _T | None:
-        kept = self._cache.get(key)
+    def _get(self, kind: type[_T], resource: Resource, namespace: str, name: str) -> _T | None:
+        kept = self._cache.get(Key(resource.kind, namespace, name))
         value = kept.value if kept is not None else None
-        found = _TYPES[key.kind].model_validate_json(value) if isinstance(value, bytes) else value
+        found = _TYPES[resource.kind].model_validate_json(value) if isinstance(value, bytes) else value
         return found if isinstance(found, kind) else None
 
     def _all(self, kind: type[_T], resource: Resource, namespace: str) -> Iterator[_T]:
         for key in self.keys(resource, namespace):
-            if (found := self._get(kind, key)) is not None:
+            if (found := self._get(kind, resource, namespace, key.name)) is not None:
                 yield found
 
     def _changed(self, key: Key, old: Kept | None, new: Kept | None) -> None:

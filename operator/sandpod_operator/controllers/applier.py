@@ -1,6 +1,8 @@
 """Carries a plan out, says what the answers of the API server mean for what is known, and counts what they show."""
 
 import asyncio
+from collections.abc import Awaitable
+from typing import Any
 
 from sandpod_api import names
 from sandpod_api.conditions import ConditionType, find, is_true
@@ -87,29 +89,27 @@ class Applier:
     async def _patch_status(self, action: PatchStatus) -> bool:
         key = action.key
         before = self._context.store.sandbox(key.namespace, key.name)
-        try:
-            after = await self._cluster.patch_status(action.resource, key.namespace, key.name, action.status)
-        except NotFoundError:
-            self._dispatcher.lost(key)
-            return False
-        self._dispatcher.saw(action.resource, after)
-        if action.resource is resources.SANDBOXES and before is not None:
+        answer = self._cluster.patch_status(action.resource, key.namespace, key.name, action.status)
+        done = await self._patched(action, answer)
+        if done and action.resource is resources.SANDBOXES and before is not None:
             record_status(self._context.metrics, before, self._context.store)
-        return True
+        return done
 
     async def _patch(self, action: Patch) -> bool:
-        key = action.key
         labels = {"labels": action.labels} if action.labels else {}
         spec = {"spec": action.spec} if action.spec else {}
         change = {"metadata": {"resourceVersion": action.metadata.resource_version, **labels}, **spec}
+        answer = self._cluster.patch(action.resource, action.key.namespace, action.key.name, change)
+        return await self._patched(action, answer)
+
+    async def _patched(self, action: Patch | PatchStatus, answer: Awaitable[dict[str, Any]]) -> bool:
         try:
-            after = await self._cluster.patch(action.resource, key.namespace, key.name, change)
+            self._dispatcher.saw(action.resource, await answer)
         except NotFoundError:
-            self._dispatcher.lost(key)
+            self._dispatcher.lost(action.key)
             return False
         except ConflictError:
-            return await self._look_again(action.resource, key)
-        self._dispatcher.saw(action.resource, after)
+            return await self._look_again(action.resource, action.key)
         return True
 
     async def _delete(self, action: Delete) -> bool:
