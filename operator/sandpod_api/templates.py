@@ -228,14 +228,11 @@ class SandboxTemplateSpec(ApiModel):
     network_profiles: Annotated[
         list[NetworkProfile],
         Field(
-            max_length=16,
-            description="Egress profiles that sandboxes may name.",
-            json_schema_extra=list_map("name"),
+            max_length=16, description="Egress profiles that sandboxes may name.", json_schema_extra=list_map("name")
         ),
     ] = Field(default_factory=list)
     node_selector: Annotated[
-        dict[str, Annotated[str, Field(max_length=63)]],
-        Field(max_length=16, description="Labels of the nodes to use."),
+        dict[str, Annotated[str, Field(max_length=63)]], Field(max_length=16, description="Labels of the nodes to use.")
     ] = Field(default_factory=dict)
     tolerations: Annotated[list[Toleration], Field(max_length=16, description="Taints to tolerate.")] = Field(
         default_factory=list

@@ -105,8 +105,7 @@ class SandboxStatus(ObservedModel):
     phase: Annotated[Phase | None, Field(description="The conditions in one word.")] = None
     reason: Annotated[str | None, Field(description="Reason of the condition that keeps it from being ready.")] = None
     conditions: Annotated[
-        list[Condition],
-        Field(max_length=16, description="What is observed.", json_schema_extra=list_map("type")),
+        list[Condition], Field(max_length=16, description="What is observed.", json_schema_extra=list_map("type"))
     ] = Field(default_factory=list)
     pod_name: Annotated[str | None, Field(description="Its pod.")] = None
     node_name: Annotated[str | None, Field(description="The node that its pod runs on.")] = None
@@ -162,8 +161,7 @@ class SandboxPoolStatus(ObservedModel):
     selector: Annotated[str | None, Field(description="Label selector of the warm sandboxes, for autoscalers.")] = None
     reason: Annotated[str | None, Field(description="Why it is not full.")] = None
     conditions: Annotated[
-        list[Condition],
-        Field(max_length=8, description="What is observed.", json_schema_extra=list_map("type")),
+        list[Condition], Field(max_length=8, description="What is observed.", json_schema_extra=list_map("type"))
     ] = Field(default_factory=list)
     observed_generation: Annotated[int | None, Field(description="The generation that the status is about.")] = None
 
