@@ -59,6 +59,10 @@ class ObjectMeta(ObservedModel):
     annotations: dict[str, str] = Field(default_factory=dict)
     owner_references: list[dict[str, Any]] = Field(default_factory=list)
 
+    def owned_by(self, uid: str) -> bool:
+        """Return whether the object belongs to the one with that uid, and not to an earlier one of the same name."""
+        return any(reference.get("uid") == uid for reference in self.owner_references)
+
 
 class TemplateRef(ApiModel):
     """The template that a sandbox is made from, in the same namespace."""

@@ -93,7 +93,7 @@ class KubeClient:
             page = await self.list_page(resource, namespace, query)
             for item in page.get("items") or ():
                 # Items of a list carry no kind of their own.
-                yield {"apiVersion": resource.api_version, "kind": resource.kind, **item}
+                yield {**resource.header, **item}
             follow = page.get("metadata", {}).get("continue")
             if not follow:
                 return

@@ -22,6 +22,11 @@ class Resource:
         """Return what objects of the kind have as apiVersion."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
+    @property
+    def header(self) -> dict[str, str]:
+        """Return the first two fields of the kind's objects."""
+        return {"apiVersion": self.api_version, "kind": self.kind}
+
     def path(self, namespace: str, name: str = "") -> str:
         """Return the path of an object, or of the namespace's collection."""
         root = "/apis" if self.group else "/api"

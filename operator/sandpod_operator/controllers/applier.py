@@ -29,10 +29,7 @@ class Applier:
         self._dispatcher = dispatcher
 
     async def apply(self, plan: Plan) -> bool:
-        """Do what the plan says, in order.
-
-        Returns:
-            False when an answer changed what is seen, so that the rest of the plan is void.
+        """Do what the plan says, in order; False when an answer changed what is seen, which voids the rest of it.
 
         Raises:
             ClusterError: The API server did not answer, or refused something that should work.

@@ -7,7 +7,6 @@ from typing import Any, Final
 
 from sandpod_api import names
 from sandpod_api.conditions import ConditionType, is_true
-from sandpod_api.types import Sandbox, SandboxPool
 from sandpod_kube import resources
 from sandpod_kube.resources import Key
 from sandpod_operator.controllers.context import Context
@@ -48,7 +47,7 @@ def _read_sandbox(context: Context, key: Key) -> ObservedSandbox | None:
     sandbox, found = store.sandbox(key.namespace, key.name), store.pod(key.namespace, key.name)
     if sandbox is None:
         return None
-    pod = found if found is not None and found.owned_by(sandbox.metadata.uid) else None
+    pod = found if found is not None and found.metadata.owned_by(sandbox.metadata.uid) else None
     template = store.template(key.namespace, sandbox.spec.template_ref.name)
     profile = find_profile(sandbox, template) if template is not None and found is None else None
     return ObservedSandbox(
@@ -82,9 +81,11 @@ def observe_pool(context: Context, key: Key) -> ObservedPool | None:
         context.line(key.namespace).forget_pool(key)
         return None
     uid = pool.metadata.uid
+    # By uid, since the pool may have been made anew.
+    owned = (s for s in store.members(key.namespace, key.name) if s.metadata.owned_by(uid))
     return ObservedPool(
         pool=pool,
-        members=tuple(s for s in store.members(key.namespace, key.name) if is_member(s, pool)),
+        members=tuple(s for s in owned if s.metadata.deletion_timestamp is None),
         template=store.template(key.namespace, pool.spec.template_ref.name),
         failures=state.failures.get(uid, 0),
         suffixes=tuple(_suffix() for _ in range(context.settings.pool_burst)),
@@ -92,12 +93,6 @@ def observe_pool(context: Context, key: Key) -> ObservedPool | None:
         backoff=state.backoffs.get(uid, PoolBackoff()),
         neighbours=context.line(key.namespace).neighbours(key),
     )
-
-
-def is_member(sandbox: Sandbox, pool: SandboxPool) -> bool:
-    """Return whether an unclaimed Sandbox belongs to the pool: by uid, since the pool may have been made anew."""
-    owned = any(reference.get("uid") == pool.metadata.uid for reference in sandbox.metadata.owner_references)
-    return owned and sandbox.spec.claim is None and sandbox.metadata.deletion_timestamp is None
 
 
 def _suffix() -> str:

@@ -28,10 +28,7 @@ class Reconciler:
         self._applier = Applier(context, dispatcher)
 
     async def reconcile(self, key: Key) -> datetime | None:
-        """Work on one key.
-
-        Returns:
-            When to look again at the latest; None means when something happens.
+        """Work on one key, and return when to look again at the latest; None means when something happens.
 
         Raises:
             ClusterError: The API server did not answer, or refused something that should work.

@@ -31,12 +31,10 @@ def build_event(emit: Emit, now: datetime) -> dict[str, Any]:
     about, time = emit.metadata, rfc3339(now)
     digest = hashlib.sha256(f"{about.uid} {emit.reason} {emit.message}".encode()).hexdigest()[:16]
     return {
-        "apiVersion": EVENTS.api_version,
-        "kind": EVENTS.kind,
+        **EVENTS.header,
         "metadata": {"name": child_name(about.name, digest), "namespace": about.namespace},
         "involvedObject": {
-            "apiVersion": emit.resource.api_version,
-            "kind": emit.resource.kind,
+            **emit.resource.header,
             "namespace": about.namespace,
             "name": about.name,
             "uid": about.uid,

@@ -27,14 +27,7 @@ class LeadershipLostError(Exception):
 
 
 def build_lease(settings: OperatorSettings, holder: str, now: datetime, old: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the Lease as its next holder writes it.
-
-    Args:
-        settings: The operator's.
-        holder: Who holds it from now on; empty gives it up.
-        now: The time.
-        old: The Lease as it is, or None where there is none.
-    """
+    """Return the Lease as its next holder writes it over the old one, if there is one; an empty one gives it up."""
     spec = (old or {}).get("spec") or {}
     same = spec.get("holderIdentity") == holder
     time_now = now.strftime(_MICRO_TIME)
@@ -56,8 +49,7 @@ def build_heartbeat(namespace: str, holder: str, now: datetime) -> dict[str, Any
 
 def _lease(name: str, namespace: str, spec: dict[str, Any]) -> dict[str, Any]:
     return {
-        "apiVersion": LEASES.api_version,
-        "kind": LEASES.kind,
+        **LEASES.header,
         "metadata": {"name": name, "namespace": namespace, "labels": {names.LABEL_MANAGED_BY: names.MANAGED_BY}},
         "spec": spec,
     }
@@ -129,11 +121,7 @@ class Elector:
         return now - self._seen[1] >= float(duration)
 
     async def keep(self) -> None:
-        """Renew the Lease until cancelled.
-
-        Raises:
-            LeadershipLostError: Another replica has it, or it could not be renewed in time.
-        """
+        """Renew the Lease until cancelled; raises what `renew` does."""
         while True:
             await asyncio.sleep(self._settings.lease_retry)
             await self.renew()
@@ -142,14 +130,15 @@ class Elector:
         """Renew the Lease once; a cluster that does not answer is tolerated until the deadline.
 
         Raises:
-            LeadershipLostError: As in `keep`.
+            LeadershipLostError: Another replica has it, or it could not be renewed in time.
         """
         deadline = self._settings.lease_renew_deadline
         left = deadline - (self._monotonic() - self._renewed)
         try:
             # A connection that is dead without a word must leave time for another try, on another one.
             async with asyncio.timeout(max(0.0, min(left, deadline / _TRIES))):
-                held = await self.try_take() or await self._is_ours()
+                # Still ours, although an unanswered write of our own has changed it?
+                held = await self.try_take() or _holder(await self._read()) == self._settings.identity
         except (UnreachableError, OverloadedError, TimeoutError) as error:
             if self._monotonic() - self._renewed >= deadline:
                 text = f"the Lease could not be renewed for {deadline:g} s"
@@ -159,10 +148,6 @@ class Elector:
             raise LeadershipLostError(f"the Lease can't be renewed: {error}") from error
         if not held:
             raise LeadershipLostError("another replica has taken the Lease")
-
-    async def _is_ours(self) -> bool:
-        """Return whether this replica still holds the Lease, although an unanswered write of its own has changed it."""
-        return _holder(await self._read()) == self._settings.identity
 
     async def release(self) -> None:
         """Release the Lease, so that another replica need not wait for it to expire. Best effort."""

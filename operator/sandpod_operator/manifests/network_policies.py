@@ -61,8 +61,7 @@ def build_profile(template: SandboxTemplate, profile: NetworkProfile) -> dict[st
 
 def _policy(metadata: Any, selector: Any, types: list[str], egress: list[dict[str, Any]]) -> dict[str, Any]:
     return {
-        "apiVersion": resources.POLICIES.api_version,
-        "kind": resources.POLICIES.kind,
+        **resources.POLICIES.header,
         "metadata": metadata,
         "spec": {"podSelector": selector, "policyTypes": types, "ingress": [], "egress": egress},
     }

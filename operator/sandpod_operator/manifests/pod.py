@@ -7,7 +7,7 @@ from typing import Any, Final
 from sandpod_api import names
 from sandpod_api.conditions import ConditionType, Reason, says
 from sandpod_api.fields import MAX_LIFETIME, Workspace, parse_quantity
-from sandpod_api.templates import NetworkProfile, SandboxTemplate, Toleration
+from sandpod_api.templates import NetworkProfile, SandboxTemplate
 from sandpod_api.types import Sandbox, SandboxPool
 from sandpod_kube import resources
 from sandpod_operator.manifests import security
@@ -29,8 +29,7 @@ _TMP: Final = "/tmp"  # noqa: S108 - the pod's own, sized and in memory
 def owner_reference(resource: resources.Resource, owner: Sandbox | SandboxPool | SandboxTemplate) -> dict[str, Any]:
     """Return the reference by which Kubernetes deletes an object together with its owner."""
     return {
-        "apiVersion": resource.api_version,
-        "kind": resource.kind,
+        **resource.header,
         "name": owner.metadata.name,
         "uid": owner.metadata.uid,
         "controller": True,
@@ -68,14 +67,13 @@ def build_pod(
         "hostUsers": host_users,
         "runtimeClassName": spec.runtime_class_name,
         "nodeSelector": spec.node_selector or None,
-        "tolerations": [_toleration(t) for t in spec.tolerations] or None,
+        "tolerations": [{k: v for k, v in t.to_wire().items() if v} for t in spec.tolerations] or None,
         "imagePullSecrets": [{"name": name} for name in spec.image_pull_secrets] or None,
         "initContainers": first or None,
     }
     environment = _environment(sandbox, template, profile, settings, own_users=own_users)
     return {
-        "apiVersion": resources.PODS.api_version,
-        "kind": resources.PODS.kind,
+        **resources.PODS.header,
         "metadata": {
             "name": sandbox.metadata.name,
             "namespace": sandbox.metadata.namespace,
@@ -93,7 +91,9 @@ def build_pod(
             **{key: value for key, value in optional.items() if value is not None},
             "securityContext": security.pod_security_context(spec.app_armor_profile, own_users=own_users),
             "terminationGracePeriodSeconds": 2,
-            "activeDeadlineSeconds": _active_deadline(sandbox),
+            # The last safety net. It can't be raised later, so it covers whatever a claim may ask for: a warm pod may
+            # wait as long as a pool's maxAge can be, and the claim may then set any lifetime.
+            "activeDeadlineSeconds": (0 if sandbox.spec.claim else MAX_LIFETIME) + MAX_LIFETIME + _MARGIN,
             "containers": [_main_container(sandbox, template, environment)],
             "volumes": _volumes(sandbox, template),
         },
@@ -231,16 +231,3 @@ def _volumes(sandbox: Sandbox, template: SandboxTemplate) -> list[dict[str, Any]
         {"name": "shm", **memory},
         *([{"name": "runner", "emptyDir": {"sizeLimit": names.PORTABLE_SIZE}}] if brings_runner(template) else []),
     ]
-
-
-def _toleration(toleration: Toleration) -> dict[str, str]:
-    return {key: value for key, value in toleration.to_wire().items() if value}
-
-
-def _active_deadline(sandbox: Sandbox) -> int:
-    """Return the last safety net, in seconds. It can't be raised later, so it covers whatever a claim may ask for.
-
-    A warm pod may wait as long as a pool's maxAge can be, and the claim may then set any lifetime.
-    """
-    wait = 0 if sandbox.spec.claim else MAX_LIFETIME
-    return wait + MAX_LIFETIME + _MARGIN

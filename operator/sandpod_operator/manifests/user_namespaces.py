@@ -65,17 +65,15 @@ def possible(spec: SandboxTemplateSpec, runtime: RuntimeClass, nodes: Sequence[N
     One that can't would never start a pod that asks, and the scheduler does not know of it.
     """
     wanted = {**runtime.node_selector, **spec.node_selector}.items()
-    eligible = [node for node in nodes if wanted <= node.labels.items() and _tolerated(node, spec.tolerations)]
+    eligible = [node for node in nodes if wanted <= node.labels.items() and _takes(node, spec.tolerations)]
     return runtime.declared and bool(eligible) and all(runtime.handler in node.handlers for node in eligible)
 
 
-def _tolerated(node: NodeRuntimes, tolerations: list[Toleration]) -> bool:
-    return all(any(_tolerates(each, *taint) for each in tolerations) for taint in node.taints)
-
-
-def _tolerates(toleration: Toleration, key: str, value: str, effect: str) -> bool:
-    return (
-        toleration.key in {"", key}
-        and (toleration.operator == "Exists" or toleration.value == value)
-        and toleration.effect in {"", effect}
+def _takes(node: NodeRuntimes, tolerations: list[Toleration]) -> bool:
+    return all(
+        any(
+            each.key in {"", key} and (each.operator == "Exists" or each.value == value) and each.effect in {"", effect}
+            for each in tolerations
+        )
+        for key, value, effect in node.taints
     )

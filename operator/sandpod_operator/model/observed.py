@@ -69,32 +69,18 @@ class Widening(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ObservedSandbox:
-    """A Sandbox and what belongs to it.
-
-    Attributes:
-        sandbox: The object.
-        pod: Its own pod; one that an earlier Sandbox of the same name left is not.
-        name_taken: Whether such a pod is still there.
-        template: Its template, if it exists.
-        refusal: Why its pod was not taken when it was last tried.
-        closed: Whether the namespace's deny-all policy is in force.
-        kernel: The kernel of its pod's node, once that was looked at.
-        user_namespaces: Whether the nodes that may run its pod can give it a user namespace of its own; asked only
-            where that decides.
-        open_allowed: Whether the operator lets sandboxes serve whose network is open.
-        opened: What its profile opens although no sandbox may reach it, as host:port and as far as that is known before
-            its pod has a node; asked only where that decides.
-    """
+    """A Sandbox and what belongs to it."""
 
     sandbox: Sandbox
-    pod: Pod | None = None
-    name_taken: bool = False
+    pod: Pod | None = None  # its own; one that an earlier Sandbox of the same name left is not
+    name_taken: bool = False  # whether such a pod is still there
     template: SandboxTemplate | None = None
-    refusal: Refusal | None = None
-    closed: bool = True
-    kernel: Kernel | None = None
-    user_namespaces: bool = False
-    open_allowed: bool = False
+    refusal: Refusal | None = None  # of its pod when it was last tried
+    closed: bool = True  # whether the namespace's deny-all policy is in force
+    kernel: Kernel | None = None  # of its pod's node, once that was looked at
+    user_namespaces: bool = False  # whether its pod can have one of its own; asked only where that decides
+    open_allowed: bool = False  # whether the operator lets sandboxes serve whose network is open
+    # host:port that its profile opens and no sandbox may reach, as far as is known before its pod has a node.
     opened: str | None = None
 
     @property

@@ -126,11 +126,6 @@ class Pod(ObservedModel):
         return self.metadata.labels.get(LABEL_NETWORK, NETWORK_NONE)
 
     @property
-    def resolves_names(self) -> bool:
-        """Whether it was made to ask the cluster's DNS."""
-        return self.spec.dns_policy != "None"
-
-    @property
     def asked(self) -> PodContainer:
         """The sandbox's container as it was asked for."""
         return next((c for c in self.spec.containers if c.name == CONTAINER), PodContainer())
@@ -178,7 +173,3 @@ class Pod(ObservedModel):
         """Return when it became ready."""
         ready = self.condition("Ready")
         return ready.last_transition_time if ready is not None and ready.status == "True" else None
-
-    def owned_by(self, uid: str) -> bool:
-        """Return whether the pod was made for the object with that uid, and not for an earlier one of the same name."""
-        return any(reference.get("uid") == uid for reference in self.metadata.owner_references)

@@ -26,10 +26,10 @@ class PoolBackoff:
     def after(
         self, template: str | None, *, good: Collection[str], bad: Collection[str], refused: bool
     ) -> "PoolBackoff":
-        """Return the back-off after what is observed now.
+        """Return the back-off after what is observed now, of the template with that hash; another one begins anew.
 
         Args:
-            template: The hash of the template as it is now; another one begins anew. None while there is none.
+            template: None while there is none.
             good: Names of the sandboxes of it that are ready.
             bad: Names of those that can't start.
             refused: Whether the quota keeps some waiting.

@@ -6,6 +6,7 @@ says the same each time.
 
 from collections.abc import Iterator
 from datetime import datetime
+from functools import partial
 
 from sandpod_api.base import rfc3339
 from sandpod_api.conditions import ConditionType, Reason, find, is_true
@@ -20,46 +21,46 @@ _QUIET = frozenset({Reason.POD_PENDING, Reason.STARTING, Reason.SUSPENDED, Reaso
 
 def sandbox_events(sandbox: Sandbox, new: SandboxStatus) -> Iterator[Emit]:
     """Return the Events of a status that is about to replace the Sandbox's."""
-    old = sandbox.status
+    emit, old = partial(Emit, SANDBOXES, sandbox.metadata), sandbox.status
     yield from _network_events(sandbox, new)
     if is_true(new.conditions, ConditionType.READY) and not is_true(old.conditions, ConditionType.READY):
-        yield _emit(sandbox, "Ready", f"{new.pod_name} accepts runs on {new.node_name}{_took(sandbox, new)}.")
+        yield emit("Ready", f"{new.pod_name} accepts runs on {new.node_name}{_took(sandbox, new)}.")
     if sandbox.spec.claim is not None and old.phase == "Warm":
         until = f" and ends at {rfc3339(new.expires_at)} unless it is used before" if new.expires_at else ""
-        yield _emit(sandbox, "Claimed", f"It was claimed from its pool{until}.")
+        yield emit("Claimed", f"It was claimed from its pool{until}.")
     held, was_held = (find(conditions, ConditionType.SUSPENDED) for conditions in (new.conditions, old.conditions))
     if held is not None and held.status != (was_held.status if was_held is not None else "False"):
-        yield _emit(sandbox, held.reason, held.message)
+        yield emit(held.reason, held.message)
     ready, was = find(new.conditions, ConditionType.READY), find(old.conditions, ConditionType.READY)
     trouble = ready is not None and ready.status == "False" and ready.reason not in _QUIET
     if ready is not None and trouble and (was is None or was.reason != ready.reason):
-        yield Emit(SANDBOXES, sandbox.metadata, ready.reason, ready.message, "Warning")
+        yield emit(ready.reason, ready.message, "Warning")
     expired = find(new.conditions, ConditionType.EXPIRED)
     if expired is not None and expired.status == "True" and not is_true(old.conditions, ConditionType.EXPIRED):
-        yield _emit(sandbox, expired.reason, expired.message)
+        yield emit(expired.reason, expired.message)
 
 
 def _network_events(sandbox: Sandbox, new: SandboxStatus) -> Iterator[Emit]:
     """Return the Events of a network profile that was replaced or refused."""
-    old = sandbox.status
+    emit, old = partial(Emit, SANDBOXES, sandbox.metadata), sandbox.status
     if None not in {old.network, new.network} and old.network != new.network:
-        yield _emit(sandbox, "NetworkChanged", f"Network profile {new.network!r} has replaced {old.network!r}.")
+        yield emit("NetworkChanged", f"Network profile {new.network!r} has replaced {old.network!r}.")
     applied, was = (find(status.conditions, ConditionType.NETWORK_APPLIED) for status in (new, old))
     refused = applied is not None and applied.status == "False" and applied.reason != Reason.APPLYING
     if applied is not None and refused and (was is None or was.message != applied.message):
-        yield Emit(SANDBOXES, sandbox.metadata, applied.reason, applied.message, "Warning")
+        yield emit(applied.reason, applied.message, "Warning")
 
 
 def pod_created(sandbox: Sandbox, pod: str) -> Emit:
     """Return the Event of a pod that was created."""
-    return _emit(sandbox, "PodCreated", f"Created pod {pod}.")
+    return Emit(SANDBOXES, sandbox.metadata, "PodCreated", f"Created pod {pod}.")
 
 
 def idle_suspended(sandbox: Sandbox, end: datetime | None) -> Emit:
     """Return the Event of an idle sandbox that is being suspended."""
-    seconds = sandbox.spec.lifetime.idle_timeout
     until = f" until {rfc3339(end)}, when its ttl ends" if end is not None else ""
-    return _emit(sandbox, Reason.IDLE_TIMEOUT, f"Idle for {seconds} s, so it is suspended. Its files are kept{until}.")
+    message = f"Idle for {sandbox.spec.lifetime.idle_timeout} s, so it is suspended. Its files are kept{until}."
+    return Emit(SANDBOXES, sandbox.metadata, Reason.IDLE_TIMEOUT, message)
 
 
 def network_widened(policy: Widening) -> Emit:
@@ -78,14 +79,9 @@ def network_widened(policy: Widening) -> Emit:
 def pool_events(pool: SandboxPool, new: SandboxPoolStatus) -> Iterator[Emit]:
     """Return the Events of a status that is about to replace the pool's."""
     now, was = (find(s.conditions, ConditionType.PROGRESSING) for s in (new, pool.status))
-    if now is None or (was is not None and was.reason == now.reason and was.message == now.message):
-        return
-    if now.reason == Reason.POOL_BLOCKED:
+    same = now is not None and was is not None and (was.reason, was.message) == (now.reason, now.message)
+    if now is not None and not same and now.reason == Reason.POOL_BLOCKED:
         yield Emit(POOLS, pool.metadata, now.reason, now.message, "Warning")
-
-
-def _emit(sandbox: Sandbox, reason: str, message: str) -> Emit:
-    return Emit(SANDBOXES, sandbox.metadata, reason, message)
 
 
 def _took(sandbox: Sandbox, new: SandboxStatus) -> str:

@@ -13,12 +13,7 @@ from sandpod_operator.planning.events import network_widened
 
 
 def plan_template(template: SandboxTemplate, found: Mapping[str, dict[str, Any]]) -> Plan:
-    """Decide about a template: its egress profiles are policies, and a profile that it dropped is closed again.
-
-    Args:
-        template: The template.
-        found: The policies that were made for it, by name.
-    """
+    """Decide about a template, by the policies that were found for it: a profile that it dropped is closed again."""
     if template.metadata.deletion_timestamp is not None:
         return Plan()
     built = [build_profile(template, profile) for profile in template.spec.network_profiles]

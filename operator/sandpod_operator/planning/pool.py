@@ -108,7 +108,12 @@ class _Pass:
             ready=sum(is_warm(m) for m in observed.members),
             failures=0 if state.warm else observed.failures + guilty,
             backoff=backoff,
-            share=self._share(kept),
+            share=Share(
+                key=Key(POOLS.kind, observed.pool.metadata.namespace, observed.pool.metadata.name),
+                wanted=self._spec.replicas,
+                ready=sum(is_warm(m) for m in kept),
+                unscheduled=sum(lacks_node(m) for m in kept),
+            ),
             gives_to=observed.neighbours.gives_to if given else None,
         )
 
@@ -187,15 +192,6 @@ class _Pass:
         if template is not None and template.metadata.deletion_timestamp is None:
             for suffix in self._observed.suffixes[: max(0, count)]:
                 yield Create(SANDBOXES, build_warm_sandbox(self._observed.pool, template, suffix))
-
-    def _share(self, members: Sequence[Sandbox]) -> Share:
-        metadata = self._observed.pool.metadata
-        return Share(
-            key=Key(POOLS.kind, metadata.namespace, metadata.name),
-            wanted=self._spec.replicas,
-            ready=sum(is_warm(m) for m in members),
-            unscheduled=sum(lacks_node(m) for m in members),
-        )
 
     def _status_actions(self) -> Iterator[Action]:
         pool = self._observed.pool

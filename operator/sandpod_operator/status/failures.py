@@ -87,12 +87,7 @@ def cause(reason: Reason, detail: str = "") -> Cause:
 
 
 def end_of(pod: Pod, *, was_ready: bool) -> Cause | None:
-    """Return why the pod has ended, or None while it has not.
-
-    Args:
-        pod: The sandbox's pod.
-        was_ready: Whether it was ever ready: then its files are lost, else it never started.
-    """
+    """Return why the pod has ended, or None while it has not. One that was never ready has not started."""
     if not pod.ended:
         return None
     if (found := taken(pod)) is not None:

@@ -19,8 +19,7 @@ def last_activity(sandbox: Sandbox, now: datetime) -> datetime | None:
 
     A note that is no time, or far ahead of our clock, counts as none: it would keep the sandbox alive.
     """
-    claim = sandbox.spec.claim
-    if claim is None:
+    if (claim := sandbox.spec.claim) is None:
         return None
     start = max(claim.time, resumed(sandbox, now) or claim.time)
     noted = _time_in(sandbox, names.ANNOTATION_LAST_ACTIVITY)

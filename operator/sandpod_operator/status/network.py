@@ -24,9 +24,7 @@ from sandpod_operator.status.failures import Cause, cause, network_open
 def network_applied(observed: ObservedSandbox, *, over: bool = False) -> Condition | None:
     """Return whether the pod has the profile that the spec names; not reported without a pod.
 
-    Args:
-        observed: What there is.
-        over: Whether the sandbox has ended: what was reported then stays, when its pod is gone.
+    Once the sandbox is over, what was reported then stays when its pod is gone.
     """
     kind, pod = ConditionType.NETWORK_APPLIED, observed.pod
     if pod is None:
@@ -74,7 +72,7 @@ def _refusal(observed: ObservedSandbox, pod: Pod) -> Cause | None:
 
 def _hindrance(profile: NetworkProfile, pod: Pod) -> str | None:
     """Return what prevents a profile of the template from being in force in a pod that started with another."""
-    if profile.dns and not pod.resolves_names:
+    if profile.dns and pod.spec.dns_policy == "None":
         return f"{profile.name!r} has DNS, which a pod can get only at its start: create another Sandbox."
     opened = next((address for address in probed(pod) if opens(profile, address)), None)
     return None if opened is None else _says_opened(profile.name, opened)
@@ -93,9 +91,7 @@ def probed(pod: Pod) -> Iterator[str]:
 def network_isolated(observed: ObservedSandbox, *, over: bool = False) -> Condition:
     """Return whether the runner probed from inside that it can't reach what it must not reach.
 
-    Args:
-        observed: What there is.
-        over: Whether the sandbox has ended: what was found then stays, when its pod is gone.
+    Once the sandbox is over, what was found then stays when its pod is gone.
     """
     kind, pod = ConditionType.NETWORK_ISOLATED, observed.pod
     before, known = find(observed.sandbox.status.conditions, kind), found_open(observed.sandbox)

@@ -121,9 +121,7 @@ def _why_suspended(observed: ObservedSandbox) -> Cause:
 def kernel_isolated(observed: ObservedSandbox, *, over: bool = False) -> Condition | None:
     """Return whether the sandbox has its own kernel; reported only where a RuntimeClass promises one.
 
-    Args:
-        observed: What there is.
-        over: Whether the sandbox has ended: what was found then stays, when its pod is gone.
+    Once the sandbox is over, what was found then stays when its pod is gone.
     """
     before = find(observed.sandbox.status.conditions, ConditionType.KERNEL_ISOLATED)
     if observed.pod is None and before is not None and over:
@@ -146,12 +144,7 @@ class _Seen(BaseModel):
 
 
 def _compare(reported: str, node: Kernel | None) -> tuple[bool | None, Cause]:
-    """Return whether the sandbox has its own kernel, None if that is not known, and why.
-
-    Args:
-        reported: What the sandbox reported; empty while it has not.
-        node: The node's kernel; None while nobody has looked.
-    """
+    """Return whether the sandbox has its own kernel, by its report and the node's; None if not known, and why."""
     if node is not None and not all(node):
         return None, Cause(Reason.NODE_UNKNOWN, "The operator may not read nodes, so kernels are not compared.")
     if node is None or not reported:
