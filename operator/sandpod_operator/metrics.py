@@ -71,7 +71,7 @@ class Metrics:
         self.api_writes.labels(verb, kind, result).inc()
 
     def set_widening(self, namespace: str, policies: set[str]) -> None:
-        """Say which policies open something to a namespace's sandboxes, and log those that are new."""
+        """Set which policies open something to a namespace's sandboxes, and log those that are new."""
         known = self._widened.get(namespace, set())
         for policy in sorted(policies - known):
             _log.warning("NetworkPolicy %s/%s is none of Sandpod's and opens something to sandboxes", namespace, policy)

@@ -24,16 +24,6 @@ def _api_server() -> str:
     return f"{host}:{os.environ.get('KUBERNETES_SERVICE_PORT', '443')}" if host else ""
 
 
-def _runner_image() -> str:
-    """Return the image of the operator's own version, so that both know the same runner."""
-    return f"sandpod/sandbox:{importlib.metadata.version('sandpod')}"
-
-
-def _identity() -> str:
-    """Return a name unique to each process: a restarted pod keeps its name, and must not take over its old Lease."""
-    return f"{socket.gethostname()}-{secrets.token_hex(4)}"
-
-
 class OperatorSettings(BaseSettings):
     """How the operator works. Times are seconds."""
 
@@ -46,7 +36,8 @@ class OperatorSettings(BaseSettings):
     ]
     namespace: Annotated[str, Field(description="Its own namespace, for the Lease of the active replica.")] = "default"
     identity: Annotated[str, Field(min_length=1, description="Its name in the Lease; unique for each process.")] = (
-        Field(default_factory=_identity)
+        # A restarted pod keeps its name, and must not take over its old Lease.
+        Field(default_factory=lambda: f"{socket.gethostname()}-{secrets.token_hex(4)}")
     )
 
     host_users: Annotated[
@@ -63,7 +54,7 @@ class OperatorSettings(BaseSettings):
             min_length=1,
             description="Sandpod's sandbox image: the runner comes from it for templates whose image has none.",
         ),
-    ] = Field(default_factory=_runner_image)
+    ] = Field(default_factory=lambda: f"sandpod/sandbox:{importlib.metadata.version('sandpod')}")
     api_server: Annotated[
         str, Field(description="host:port of the API server that no sandbox may reach; from KUBERNETES_SERVICE_HOST.")
     ] = Field(default_factory=_api_server)

@@ -13,7 +13,7 @@ from sandpod_operator.controllers.context import Context
 from sandpod_operator.manifests.network_policies import build_deny_all, find_widening, in_force
 from sandpod_operator.manifests.pod import find_profile
 from sandpod_operator.manifests.probes import opened_by
-from sandpod_operator.manifests.security import said_of_user_namespaces
+from sandpod_operator.manifests.security import host_users_setting
 from sandpod_operator.model.observed import ObservedPool, ObservedSandbox, Widening
 from sandpod_operator.model.pool_backoff import PoolBackoff
 from sandpod_operator.planning.sandbox import wants_pod
@@ -36,7 +36,7 @@ async def observe_sandbox(context: Context, key: Key, now: datetime) -> Observed
         context.state.kernels[observed.pod.metadata.uid] = kernel
         observed = replace(observed, kernel=kernel)
     spec = observed.template.spec if observed.template is not None and observed.pod is None else None
-    if spec and said_of_user_namespaces(spec, default=context.settings.host_users) is None:
+    if spec and host_users_setting(spec, default=context.settings.host_users) is None:
         observed = replace(observed, user_namespaces=await context.nodes.give_user_namespaces(spec))
     held = context.line(key.namespace).held(observed.sandbox, wants=wants_pod(observed, context.settings, now))
     return observed if held is None else replace(observed, refusal=held)

@@ -59,8 +59,7 @@ def build_pod(
 ) -> dict[str, Any]:
     """Return the pod of a sandbox; with `user_namespaces` its nodes can give it a user namespace of its own."""
     spec = template.spec
-    said = security.said_of_user_namespaces(spec, default=settings.host_users)
-    host_users = security.host_users(said=said, possible=user_namespaces)
+    host_users = security.host_users(spec, default=settings.host_users, possible=user_namespaces)
     own_users = host_users is False
     first = _first_containers(sandbox, template, settings)
     optional = {

@@ -70,18 +70,19 @@ def closed_dns() -> dict[str, Any]:
     }
 
 
-def said_of_user_namespaces(spec: SandboxTemplateSpec, *, default: bool | None) -> bool | None:
+def host_users_setting(spec: SandboxTemplateSpec, *, default: bool | None) -> bool | None:
     """Return what is set for a pod's `hostUsers`: by its template, else by the operator's default.
 
-    With a RuntimeClass such as gVisor, which starts no pod with a user namespace, the template alone says. None where
-    nothing is said, so that the pod's nodes decide.
+    With a RuntimeClass such as gVisor's, which starts no pod with a user namespace, the template alone decides. None
+    where neither does, so that the pod's nodes decide.
     """
     return spec.host_users if spec.host_users is not None or spec.runtime_class_name is not None else default
 
 
-def host_users(*, said: bool | None, possible: bool) -> bool | None:
-    """Return the pod's `hostUsers` by what is said of it, and by what is possible on its nodes.
+def host_users(spec: SandboxTemplateSpec, *, default: bool | None, possible: bool) -> bool | None:
+    """Return the pod's `hostUsers` by what is set for it, and by what is possible on its nodes.
 
     False, or None where the pod shares the node's: true means the same, and the admission policy refuses it.
     """
-    return False if said is False or (said is None and possible) else None
+    setting = host_users_setting(spec, default=default)
+    return False if setting is False or (setting is None and possible) else None

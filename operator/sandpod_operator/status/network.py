@@ -51,7 +51,7 @@ def refused_at_start(observed: ObservedSandbox) -> Cause | None:
     wanted = sandbox.spec.network
     if template is not None and find_profile(sandbox, template) is None:
         return Cause(Reason.PROFILE_NOT_FOUND, f"{template.metadata.name!r} has no network profile {wanted!r}.")
-    return None if observed.opened is None else Cause(Reason.PROFILE_REFUSED, _says_opened(wanted, observed.opened))
+    return None if observed.opened is None else Cause(Reason.PROFILE_REFUSED, _opens_forbidden(wanted, observed.opened))
 
 
 def _refusal(observed: ObservedSandbox, pod: Pod) -> Cause | None:
@@ -75,10 +75,10 @@ def _hindrance(profile: NetworkProfile, pod: Pod) -> str | None:
     if profile.dns and pod.spec.dns_policy == "None":
         return f"{profile.name!r} has DNS, which a pod can get only at its start: create another Sandbox."
     opened = next((address for address in probed(pod) if opens(profile, address)), None)
-    return None if opened is None else _says_opened(profile.name, opened)
+    return None if opened is None else _opens_forbidden(profile.name, opened)
 
 
-def _says_opened(profile: str, address: str) -> str:
+def _opens_forbidden(profile: str, address: str) -> str:
     return f"{profile!r} opens {address}, which no sandbox may reach."
 
 
