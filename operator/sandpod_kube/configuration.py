@@ -71,8 +71,7 @@ async def load(kubeconfig: Path | None = None, context: str | None = None) -> Co
 
 async def access(settings: client.Configuration, ssl_context: ssl.SSLContext) -> Access:
     """Return how to connect; a token that has been renewed meanwhile is the new one."""
-    bearer = (await settings.auth_settings()).get("BearerToken")
-    value = (bearer["value"] if bearer else None) or ""
+    value = (await settings.auth_settings()).get("BearerToken", {}).get("value") or ""
     return Access(
         server=str(settings.host),
         ca_path=settings.ssl_ca_cert,

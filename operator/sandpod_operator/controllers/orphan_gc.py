@@ -24,8 +24,7 @@ class OrphanCollector:
     """Pods that look like orphans, and since when."""
 
     def __init__(self, context: Context, dispatcher: Dispatcher) -> None:
-        self._context = context
-        self._dispatcher = dispatcher
+        self._context, self._dispatcher = context, dispatcher
         self._suspects: dict[Key, datetime] = {}
 
     async def sweep(self) -> None:

@@ -55,9 +55,7 @@ class EventPoster:
     """A short queue of Events and the task that posts them."""
 
     def __init__(self, post: Post, metrics: Metrics, clock: Callable[[], datetime]) -> None:
-        self._post = post
-        self._metrics = metrics
-        self._clock = clock
+        self._post, self._metrics, self._clock = post, metrics, clock
         self._queue: asyncio.Queue[dict[str, Any]] = asyncio.Queue(_WAITING)
 
     def emit(self, emit: Emit) -> None:

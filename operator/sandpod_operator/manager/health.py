@@ -25,15 +25,12 @@ class Health:
     def __init__(
         self, settings: OperatorSettings, metrics: Metrics, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
-        self._settings = settings
-        self._metrics = metrics
-        self._monotonic = monotonic
+        self._settings, self._metrics, self._monotonic = settings, metrics, monotonic
         self._beats: dict[str, float] = {}
 
     def lead(self) -> None:
         """Note that this replica is active from now on: heartbeats are due."""
-        now = self._monotonic()
-        self._beats = dict.fromkeys(self._settings.namespaces, now)
+        self._beats = dict.fromkeys(self._settings.namespaces, self._monotonic())
         self._metrics.leader.set(1)
         for namespace in self._settings.namespaces:
             self._metrics.watch_age.labels(namespace).set_function(partial(self._age, namespace))

@@ -65,10 +65,8 @@ class Elector:
         clock: Callable[[], datetime],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._cluster = cluster
-        self._settings = settings
-        self._clock = clock
-        self._monotonic = monotonic
+        self._cluster, self._settings = cluster, settings
+        self._clock, self._monotonic = clock, monotonic
         self._seen: tuple[str, float] = ("", 0.0)
         self._renewed = 0.0
 

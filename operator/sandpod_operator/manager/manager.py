@@ -42,9 +42,7 @@ _TICK: Final = 0.5
 _SHUTDOWN: Final = 10
 
 
-def utc_now() -> datetime:
-    """Return the time with its zone."""
-    return datetime.now(UTC)
+utc_now = partial(datetime.now, UTC)
 
 
 async def run(settings: OperatorSettings) -> int:
@@ -123,10 +121,7 @@ class Operator:
     def __init__(
         self, *, cluster: KubeClient, settings: OperatorSettings, metrics: Metrics, health: Health, stop: asyncio.Event
     ) -> None:
-        self._cluster = cluster
-        self._settings = settings
-        self._health = health
-        self._stop = stop
+        self._cluster, self._settings, self._health, self._stop = cluster, settings, health, stop
         self._events = EventPoster(lambda event: cluster.create(EVENTS, event), metrics, utc_now)
         self._context = Context.create(
             cluster=cluster, settings=settings, metrics=metrics, clock=utc_now, emit=self._events.emit
