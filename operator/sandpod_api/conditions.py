@@ -1,12 +1,12 @@
 """The conditions of a Sandbox and a pool, every reason with a sentence and what to do, and how a condition is set.
 
-The labels of metrics come from the same lists. Which reason applies is the operator's decision.
+Which reason applies is the operator's decision.
 """
 
 from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import Field
 
@@ -15,109 +15,76 @@ from sandpod_api.base import ApiModel, Timestamp
 ConditionStatus = Literal["True", "False", "Unknown"]
 
 
-class ConditionType(StrEnum):
+class _Explained(StrEnum):
+    """A word with a sentence that says what it means."""
+
+    sentence: str
+
+    def __new__(cls, value: str, sentence: str = "") -> Self:  # without one it is looked up, not made
+        """Return a member that is equal to its word."""
+        member = str.__new__(cls, value)
+        member._value_, member.sentence = value, sentence
+        return member
+
+
+class ConditionType(_Explained):
     """What is observed of a Sandbox; the last two are a pool's."""
 
-    POD_SCHEDULED = "PodScheduled"
-    NETWORK_ISOLATED = "NetworkIsolated"
-    KERNEL_ISOLATED = "KernelIsolated"
-    NETWORK_APPLIED = "NetworkApplied"
-    READY = "Ready"
-    EXPIRED = "Expired"
-    SUSPENDED = "Suspended"
-    AVAILABLE = "Available"
-    PROGRESSING = "Progressing"
+    POD_SCHEDULED = "PodScheduled", "Whether the pod has a node."
+    NETWORK_ISOLATED = "NetworkIsolated", "Whether all that must be out of reach is; the runner tries it from inside."
+    KERNEL_ISOLATED = "KernelIsolated", "Whether it has its own kernel; reported if the template names a RuntimeClass."
+    NETWORK_APPLIED = "NetworkApplied", "Whether the network profile of the spec is in force."
+    READY = "Ready", "Whether it accepts runs; if False, the reason says what prevents that or what ended it."
+    EXPIRED = "Expired", "Whether its lifetime has ended."
+    SUSPENDED = "Suspended", "Whether it is suspended; reported once it has been."
+    AVAILABLE = "Available", "For a pool: whether a warm sandbox can be claimed."
+    PROGRESSING = "Progressing", "For a pool: whether warm sandboxes are being created."
 
 
-class Reason(StrEnum):
-    """Why a condition has its status. `SENTENCES` has each in words."""
+class Reason(_Explained):
+    """Why a condition has its status."""
 
-    POD_PENDING = "PodPending"
-    SCHEDULED = "Scheduled"
-    UNSCHEDULABLE = "Unschedulable"
-    QUOTA_EXCEEDED = "QuotaExceeded"
-    ADMISSION_REFUSED = "AdmissionRefused"
-    TEMPLATE_NOT_FOUND = "TemplateNotFound"
-    PROFILE_NOT_FOUND = "ProfileNotFound"
-    IMAGE_PULL_FAILED = "ImagePullFailed"
-    STARTING = "Starting"
-    START_FAILED = "StartFailed"
-    START_RETRIED = "StartRetried"
-    READY = "Ready"
-    SUSPENDED = "Suspended"
-    RESUMED = "Resumed"
-    POD_FAILED = "PodFailed"
-    OUT_OF_MEMORY = "OutOfMemory"
-    EVICTED = "Evicted"
-    NODE_LOST = "NodeLost"
-    PROBE_PENDING = "ProbePending"
-    PROBED = "Probed"
-    NETWORK_OPEN = "NetworkOpen"
-    OPEN_NETWORK_ALLOWED = "OpenNetworkAllowed"
-    KERNEL_SHARED = "KernelShared"
-    NODE_UNKNOWN = "NodeUnknown"
-    APPLIED = "Applied"
-    APPLYING = "Applying"
-    PROFILE_REFUSED = "ProfileRefused"
-    ALIVE = "Alive"
-    TTL_EXPIRED = "TTLExpired"
-    IDLE_TIMEOUT = "IdleTimeout"
-    POOL_FULL = "PoolFull"
-    POOL_FILLING = "PoolFilling"
-    POOL_EMPTY = "PoolEmpty"
-    POOL_BLOCKED = "PoolBlocked"
-
-
-SENTENCES: dict[Reason, str] = {
-    Reason.POD_PENDING: "The pod has not been created yet.",
-    Reason.SCHEDULED: "The pod is assigned to a node.",
-    Reason.UNSCHEDULABLE: "No node can run the pod.",
-    Reason.QUOTA_EXCEEDED: "The namespace's quota leaves no room for the pod.",
-    Reason.ADMISSION_REFUSED: "The API server refused the pod.",
-    Reason.TEMPLATE_NOT_FOUND: "The SandboxTemplate does not exist.",
-    Reason.PROFILE_NOT_FOUND: "The template has no network profile of that name.",
-    Reason.IMAGE_PULL_FAILED: "The image can't be pulled.",
-    Reason.STARTING: "The runner is starting.",
-    Reason.START_FAILED: "The container can't be started.",
-    Reason.START_RETRIED: "The container runtime failed, so a new pod is tried once.",
-    Reason.READY: "The runner accepts runs.",
-    Reason.SUSPENDED: "The sandbox is suspended: it has no pod, and its persistent workspace is kept.",
-    Reason.RESUMED: "The sandbox was resumed: the files of a persistent workspace are kept, processes are gone.",
-    Reason.POD_FAILED: "The pod has ended.",
-    Reason.OUT_OF_MEMORY: "The kernel killed the sandbox because it ran out of memory.",
-    Reason.EVICTED: "The node evicted the pod.",
-    Reason.NODE_LOST: "The pod or its node is gone.",
-    Reason.PROBE_PENDING: "The runner has not probed the isolation yet.",
-    Reason.PROBED: "The runner probed the isolation from inside and found it intact.",
-    Reason.NETWORK_OPEN: "The runner reached an address that it must not reach.",
-    Reason.OPEN_NETWORK_ALLOWED: "The network is open, which the operator allows: a new pod serves anyway.",
-    Reason.KERNEL_SHARED: "The sandbox sees the node's own kernel.",
-    Reason.NODE_UNKNOWN: "The operator may not read nodes.",
-    Reason.APPLIED: "The network profile is in force.",
-    Reason.APPLYING: "The network profile is being applied.",
-    Reason.PROFILE_REFUSED: "The network profile can't be applied.",
-    Reason.ALIVE: "The lifetime has not ended.",
-    Reason.TTL_EXPIRED: "The lifetime (ttl) has ended.",
-    Reason.IDLE_TIMEOUT: "The sandbox was idle for its whole idle timeout.",
-    Reason.POOL_FULL: "All warm sandboxes are ready.",
-    Reason.POOL_FILLING: "Some warm sandboxes are still starting.",
-    Reason.POOL_EMPTY: "No warm sandbox is ready.",
-    Reason.POOL_BLOCKED: "Warm sandboxes can't start; the message says why.",
-}
+    POD_PENDING = "PodPending", "The pod has not been created yet."
+    SCHEDULED = "Scheduled", "The pod is assigned to a node."
+    UNSCHEDULABLE = "Unschedulable", "No node can run the pod."
+    QUOTA_EXCEEDED = "QuotaExceeded", "The namespace's quota leaves no room for the pod."
+    ADMISSION_REFUSED = "AdmissionRefused", "The API server refused the pod."
+    TEMPLATE_NOT_FOUND = "TemplateNotFound", "The SandboxTemplate does not exist."
+    PROFILE_NOT_FOUND = "ProfileNotFound", "The template has no network profile of that name."
+    IMAGE_PULL_FAILED = "ImagePullFailed", "The image can't be pulled."
+    STARTING = "Starting", "The runner is starting."
+    START_FAILED = "StartFailed", "The container can't be started."
+    START_RETRIED = "StartRetried", "The container runtime failed, so a new pod is tried once."
+    READY = "Ready", "The runner accepts runs."
+    SUSPENDED = "Suspended", "The sandbox is suspended: it has no pod, and its persistent workspace is kept."
+    RESUMED = "Resumed", "The sandbox was resumed: the files of a persistent workspace are kept, processes are gone."
+    POD_FAILED = "PodFailed", "The pod has ended."
+    OUT_OF_MEMORY = "OutOfMemory", "The kernel killed the sandbox because it ran out of memory."
+    EVICTED = "Evicted", "The node evicted the pod."
+    NODE_LOST = "NodeLost", "The pod or its node is gone."
+    PROBE_PENDING = "ProbePending", "The runner has not probed the isolation yet."
+    PROBED = "Probed", "The runner probed the isolation from inside and found it intact."
+    NETWORK_OPEN = "NetworkOpen", "The runner reached an address that it must not reach."
+    OPEN_NETWORK_ALLOWED = (
+        "OpenNetworkAllowed",
+        "The network is open, which the operator allows: a new pod serves anyway.",
+    )
+    KERNEL_SHARED = "KernelShared", "The sandbox sees the node's own kernel."
+    NODE_UNKNOWN = "NodeUnknown", "The operator may not read nodes."
+    APPLIED = "Applied", "The network profile is in force."
+    APPLYING = "Applying", "The network profile is being applied."
+    PROFILE_REFUSED = "ProfileRefused", "The network profile can't be applied."
+    ALIVE = "Alive", "The lifetime has not ended."
+    TTL_EXPIRED = "TTLExpired", "The lifetime (ttl) has ended."
+    IDLE_TIMEOUT = "IdleTimeout", "The sandbox was idle for its whole idle timeout."
+    POOL_FULL = "PoolFull", "All warm sandboxes are ready."
+    POOL_FILLING = "PoolFilling", "Some warm sandboxes are still starting."
+    POOL_EMPTY = "PoolEmpty", "No warm sandbox is ready."
+    POOL_BLOCKED = "PoolBlocked", "Warm sandboxes can't start; the message says why."
 
 
-MEANINGS: dict[ConditionType, str] = {
-    ConditionType.POD_SCHEDULED: "Whether the pod has a node.",
-    ConditionType.NETWORK_ISOLATED: "Whether all that must be out of reach is; the runner tries it from inside.",
-    ConditionType.KERNEL_ISOLATED: "Whether it has its own kernel; reported if the template names a RuntimeClass.",
-    ConditionType.NETWORK_APPLIED: "Whether the network profile of the spec is in force.",
-    ConditionType.READY: "Whether it accepts runs; if False, the reason says what prevents that or what ended it.",
-    ConditionType.EXPIRED: "Whether its lifetime has ended.",
-    ConditionType.SUSPENDED: "Whether it is suspended; reported once it has been.",
-    ConditionType.AVAILABLE: "For a pool: whether a warm sandbox can be claimed.",
-    ConditionType.PROGRESSING: "For a pool: whether warm sandboxes are being created.",
-}
-
+SENTENCES: Final = {reason: reason.sentence for reason in Reason}
+MEANINGS: Final = {kind: kind.sentence for kind in ConditionType}
 ADVICE: dict[Reason, str] = {
     Reason.UNSCHEDULABLE: "The message comes from the scheduler: add nodes, or lower the template's resources.",
     Reason.QUOTA_EXCEEDED: "Close sandboxes or raise the ResourceQuota; the operator tries again when a pod leaves.",
@@ -178,22 +145,15 @@ def find(conditions: Sequence[Condition], kind: ConditionType) -> Condition | No
 
 def is_true(conditions: Sequence[Condition], kind: ConditionType) -> bool:
     """Return whether the condition is there and True."""
-    found = find(conditions, kind)
-    return found is not None and found.status == "True"
+    return (found := find(conditions, kind)) is not None and found.status == "True"
 
 
 def says(conditions: Sequence[Condition], kind: ConditionType, reason: Reason) -> bool:
     """Return whether the condition is there with that reason."""
-    found = find(conditions, kind)
-    return found is not None and found.reason == reason
+    return (found := find(conditions, kind)) is not None and found.reason == reason
 
 
 def merge(old: Sequence[Condition], new: Sequence[Condition], now: datetime) -> list[Condition]:
     """Return the new conditions with transition times: the old time where the status is the same, else `now`."""
-    merged = []
-    for condition in new:
-        before = next((c for c in old if c.type == condition.type), None)
-        same = before is not None and before.status == condition.status and before.last_transition_time
-        time = before.last_transition_time if before is not None and same else now
-        merged.append(condition.model_copy(update={"last_transition_time": time}))
-    return merged
+    times = {(c.type, c.status): c.last_transition_time for c in old}
+    return [c.model_copy(update={"last_transition_time": times.get((c.type, c.status)) or now}) for c in new]

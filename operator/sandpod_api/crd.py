@@ -14,34 +14,15 @@ from sandpod_api import names
 from sandpod_api.types import Sandbox, SandboxPool, SandboxTemplate
 
 # Keywords that mean the same in a structural schema. Everything else has a case of its own or is refused.
-_KEPT: Final = (
-    "type",
-    "description",
-    "default",
-    "enum",
-    "pattern",
-    "format",
-    "minLength",
-    "maxLength",
-    "minItems",
-    "maxItems",
-    "maxProperties",
-    "minimum",
-    "maximum",
-    "required",
-    "x-kubernetes-validations",
-    "x-kubernetes-list-type",
-    "x-kubernetes-list-map-keys",
-)
+_KEPT: Final = (  # noqa: SIM905 - one a line would be longer than the rest
+    "type description default enum pattern format minLength maxLength minItems maxItems maxProperties minimum maximum"
+    " required x-kubernetes-validations x-kubernetes-list-type x-kubernetes-list-map-keys"
+).split()
 _DROPPED: Final = {"title", "$defs", "$ref", "properties", "items", "anyOf", "additionalProperties", "const"}
 
 
 def structural(schema: dict[str, Any], defs: dict[str, Any]) -> dict[str, Any]:
-    """Return a JSON schema of pydantic's as a structural one.
-
-    Args:
-        schema: The schema, or a part of it.
-        defs: The definitions that its references name.
+    """Return a JSON schema of pydantic's, or a part of one, as a structural schema.
 
     Raises:
         ValueError: It has a keyword or a union that a structural schema can't express.
@@ -89,37 +70,33 @@ def _column(name: str, path: str, kind: str = "string", priority: int = 0) -> di
     return {**column, "priority": priority} if priority else column
 
 
+_TEMPLATE: Final = _column("Template", ".spec.templateRef.name")
 _AGE: Final = _column("Age", ".metadata.creationTimestamp", "date")
+_REASON: Final = _column("Reason", ".status.reason", priority=1)
+_NAME: Final = {"type": "string", "maxLength": 63, "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"}
 
 
-def _crd(model: type[BaseModel], plural: str, short: str, columns: list[dict[str, Any]]) -> dict[str, Any]:
+def _crd(
+    model: type[BaseModel], plural: str, short: str, *columns: dict[str, Any], **subresources: Any
+) -> dict[str, Any]:
     kind = model.__name__
-    schema: dict[str, Any] = {
-        "type": "object",
-        "description": (model.__doc__ or "").strip(),
-        "required": ["spec"],
-        "properties": {
-            "apiVersion": {"type": "string"},
-            "kind": {"type": "string"},
-            "metadata": {
-                "type": "object",
-                "properties": {
-                    "name": {"type": "string", "maxLength": 63, "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"}
-                },
-            },
-            "spec": _part(model, "spec"),
-        },
+    properties: dict[str, Any] = {
+        "apiVersion": {"type": "string"},
+        "kind": {"type": "string"},
+        "metadata": {"type": "object", "properties": {"name": dict(_NAME)}},
+        "spec": _part(model, "spec"),
     }
+    schema = {"type": "object", "description": model.__doc__, "required": ["spec"], "properties": properties}
     version: dict[str, Any] = {
         "name": names.VERSION,
         "served": True,
         "storage": True,
-        "additionalPrinterColumns": columns,
+        "additionalPrinterColumns": list(columns),
         "schema": {"openAPIV3Schema": schema},
     }
     if "status" in model.model_fields:
-        schema["properties"]["status"] = {k: v for k, v in _part(model, "status").items() if k != "default"}
-        version["subresources"] = {"status": {}}
+        properties["status"] = {k: v for k, v in _part(model, "status").items() if k != "default"}
+        version["subresources"] = {"status": {}, **subresources}
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -142,46 +119,30 @@ def _crd(model: type[BaseModel], plural: str, short: str, columns: list[dict[str
 
 def render() -> list[dict[str, Any]]:
     """Return the three CustomResourceDefinitions as plain objects."""
-    sandbox = _crd(
-        Sandbox,
-        names.SANDBOXES,
-        "sbx",
-        [
-            _column("Template", ".spec.templateRef.name"),
-            _column("Phase", ".status.phase"),
-            _column("Owner", ".spec.claim.owner"),
-            _AGE,
-            # A date column shows times to come as <invalid>, so this one is the time itself.
-            _column("Expires", ".status.expiresAt"),
-            _column("Reason", ".status.reason", priority=1),
-            _column("Node", ".status.nodeName", priority=1),
-            _column("Network", ".status.network", priority=1),
-        ],
+    sandbox = (
+        _TEMPLATE,
+        _column("Phase", ".status.phase"),
+        _column("Owner", ".spec.claim.owner"),
+        _AGE,
+        # A date column shows times to come as <invalid>, so this one is the time itself.
+        _column("Expires", ".status.expiresAt"),
+        _REASON,
+        _column("Node", ".status.nodeName", priority=1),
+        _column("Network", ".status.network", priority=1),
     )
-    template = _crd(
-        SandboxTemplate,
-        names.TEMPLATES,
-        "sbxt",
-        [_column("Image", ".spec.image"), _column("Runtime", ".spec.runtimeClassName"), _AGE],
-    )
-    pool = _crd(
-        SandboxPool,
-        names.POOLS,
-        "sbxp",
-        [
-            _column("Template", ".spec.templateRef.name"),
-            _column("Wanted", ".spec.replicas", "integer"),
-            _column("Ready", ".status.readyReplicas", "integer"),
-            _AGE,
-            _column("Reason", ".status.reason", priority=1),
-        ],
-    )
-    pool["spec"]["versions"][0]["subresources"]["scale"] = {
+    template = (_column("Image", ".spec.image"), _column("Runtime", ".spec.runtimeClassName"), _AGE)
+    wanted = _column("Wanted", ".spec.replicas", "integer")
+    ready = _column("Ready", ".status.readyReplicas", "integer")
+    scale = {
         "specReplicasPath": ".spec.replicas",
         "statusReplicasPath": ".status.replicas",
         "labelSelectorPath": ".status.selector",
     }
-    return [sandbox, template, pool]
+    return [
+        _crd(Sandbox, names.SANDBOXES, "sbx", *sandbox),
+        _crd(SandboxTemplate, names.TEMPLATES, "sbxt", *template),
+        _crd(SandboxPool, names.POOLS, "sbxp", _TEMPLATE, wanted, ready, _AGE, _REASON, scale=scale),
+    ]
 
 
 def main() -> None:

@@ -9,10 +9,8 @@ def exec_command(sandbox: Sandbox | None) -> tuple[str, ...]:
     """Return the interpreter and module to run in the pod.
 
     gVisor can't start a program that its user may not read, so a sandbox with a kernel of its own gets the readable
-    interpreter: programs there are apart from the node, and from each other as that kernel keeps them.
-
-    Args:
-        sandbox: The sandbox; None where it is not known, which counts as one on the node's kernel.
+    interpreter: programs there are apart from the node, and from each other as that kernel keeps them. One that is not
+    known counts as one on the node's kernel.
     """
     apart = sandbox is not None and is_true(sandbox.status.conditions, ConditionType.KERNEL_ISOLATED)
     return RUNNER_COMMAND if apart else SHIELDED_COMMAND

@@ -3,7 +3,7 @@
 import re
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from sandpod_api.base import ApiModel, ObservedModel, Timestamp
 
@@ -12,17 +12,8 @@ MAX_LIFETIME: Final = 7 * DAY
 
 DNS_LABEL: Final = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 QUANTITY: Final = r"^[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti)?$"
-_UNITS: Final = {
-    "m": 1e-3,
-    "": 1,
-    "k": 1e3,
-    "Ki": 2**10,
-    "M": 1e6,
-    "Mi": 2**20,
-    "G": 1e9,
-    "Gi": 2**30,
-    "T": 1e12,
-    "Ti": 2**40,
+_UNITS: Final[dict[str, float]] = {"m": 1e-3, "": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12} | {
+    f"{unit}i": 2 ** (10 * power) for power, unit in enumerate("KMGT", 1)
 }
 
 
@@ -32,15 +23,11 @@ def parse_quantity(text: str) -> float:
     Raises:
         ValueError: The text is no quantity.
     """
-    match = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(m|k|Ki|M|Mi|G|Gi|T|Ti)?", text, re.ASCII)
+    match = re.fullmatch(QUANTITY, text)
     if match is None:
         raise ValueError(f"{text!r} is no quantity such as 500m, 1 or 512Mi")
-    return float(match[1]) * _UNITS[match[2] or ""]
-
-
-def _quantity(text: str) -> str:
-    parse_quantity(text)
-    return text
+    unit = match[2] or ""
+    return float(text.removesuffix(unit)) * _UNITS[unit]
 
 
 def rules(*pairs: tuple[str, str]) -> dict[str, Any]:
@@ -48,9 +35,14 @@ def rules(*pairs: tuple[str, str]) -> dict[str, Any]:
     return {"x-kubernetes-validations": [{"rule": expression, "message": message} for expression, message in pairs]}
 
 
+def list_map(key: str) -> dict[str, Any]:
+    """Return the schema extra of a list whose items have that key: the API server merges them by it."""
+    return {"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": [key]}
+
+
 Name = Annotated[str, Field(pattern=DNS_LABEL, max_length=63)]
 StorageClassName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$", max_length=253)]
-Quantity = Annotated[str, Field(pattern=QUANTITY, max_length=32), AfterValidator(_quantity)]
+Quantity = Annotated[str, Field(pattern=QUANTITY, max_length=32)]
 
 
 class ObjectMeta(ObservedModel):
@@ -66,6 +58,10 @@ class ObjectMeta(ObservedModel):
     labels: dict[str, str] = Field(default_factory=dict)
     annotations: dict[str, str] = Field(default_factory=dict)
     owner_references: list[dict[str, Any]] = Field(default_factory=list)
+
+    def owned_by(self, uid: str) -> bool:
+        """Return whether the object belongs to the one with that uid, and not to an earlier one of the same name."""
+        return any(reference.get("uid") == uid for reference in self.owner_references)
 
 
 class TemplateRef(ApiModel):

@@ -40,12 +40,7 @@ class _JsonFormatter(logging.Formatter):
 
 
 def configure(style: Literal["console", "json"], level: str) -> None:
-    """Send all logs of the process to standard error.
-
-    Args:
-        style: Log lines for people or for machines.
-        level: The lowest level that is logged.
-    """
+    """Send all logs of the process, from a level on, to standard error: for people or for machines."""
     handler = logging.StreamHandler(sys.stderr)
     plain = _ConsoleFormatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     handler.setFormatter(_JsonFormatter() if style == "json" else plain)

@@ -27,7 +27,7 @@ LABEL_NETWORK: Final = "sandpod.dev/network"
 STATE_WARM: Final = "warm"
 STATE_CLAIMED: Final = "claimed"
 
-# The gateway's note of the last use (RFC 3339), its one write to a claimed Sandbox besides claim and delete.
+# When it was last used (RFC 3339): the gateway's one write to a claimed Sandbox besides claim and delete.
 ANNOTATION_LAST_ACTIVITY: Final = "sandpod.dev/last-activity"
 # Unique for each write that claims: two callers of one owner may write the same claim in the same second.
 ANNOTATION_CLAIM_ID: Final = "sandpod.dev/claim-id"
@@ -94,11 +94,7 @@ MAX_LABEL: Final = 63  # Kubernetes' limit for label values and DNS labels
 
 
 def label_value(text: str) -> str:
-    """Return a label value that stands for any text: hashed, so that it fits and says nothing of a person.
-
-    Args:
-        text: A principal, a session name: any length, any characters.
-    """
+    """Return a label value that stands for any text: hashed, so that it fits and says nothing of a person."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:40]
 
 

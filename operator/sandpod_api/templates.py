@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import ConfigDict, Field, model_validator
 
 from sandpod_api.base import ApiModel, ObservedModel
-from sandpod_api.fields import DAY, Name, ObjectMeta, Quantity, Workspace, rules
+from sandpod_api.fields import DAY, Name, ObjectMeta, Quantity, Workspace, list_map, rules
 
 
 class Resources(ApiModel):
@@ -189,7 +189,7 @@ class SandboxTemplateSpec(ApiModel):
         Field(
             max_length=16,
             description="Languages in addition to python, javascript and shell, which exist if the image has them.",
-            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+            json_schema_extra=list_map("name"),
         ),
     ] = Field(default_factory=list)
     image_pull_policy: Annotated[
@@ -228,14 +228,11 @@ class SandboxTemplateSpec(ApiModel):
     network_profiles: Annotated[
         list[NetworkProfile],
         Field(
-            max_length=16,
-            description="Egress profiles that sandboxes may name.",
-            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+            max_length=16, description="Egress profiles that sandboxes may name.", json_schema_extra=list_map("name")
         ),
     ] = Field(default_factory=list)
     node_selector: Annotated[
-        dict[str, Annotated[str, Field(max_length=63)]],
-        Field(max_length=16, description="Labels of the nodes to use."),
+        dict[str, Annotated[str, Field(max_length=63)]], Field(max_length=16, description="Labels of the nodes to use.")
     ] = Field(default_factory=dict)
     tolerations: Annotated[list[Toleration], Field(max_length=16, description="Taints to tolerate.")] = Field(
         default_factory=list

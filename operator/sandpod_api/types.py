@@ -15,57 +15,16 @@ from sandpod_api.fields import (
     MAX_LIFETIME,
     Name,
     ObjectMeta,
-    Quantity,
     TemplateRef,
     Workspace,
+    list_map,
     parse_quantity,
     rules,
 )
 from sandpod_api.names import NETWORK_NONE
-from sandpod_api.templates import (
-    AppArmorProfile,
-    EgressRule,
-    Limits,
-    ModuleName,
-    NetworkProfile,
-    Resources,
-    SandboxTemplate,
-    SandboxTemplateSpec,
-    Toleration,
-    WorkspaceLimits,
-)
+from sandpod_api.templates import NetworkProfile, SandboxTemplate
 
-__all__ = [
-    "DAY",
-    "MAX_LIFETIME",
-    "AppArmorProfile",
-    "Claim",
-    "EgressRule",
-    "Lifetime",
-    "Limits",
-    "ModuleName",
-    "Name",
-    "NetworkProfile",
-    "ObjectMeta",
-    "Phase",
-    "Quantity",
-    "Resources",
-    "Sandbox",
-    "SandboxPool",
-    "SandboxPoolSpec",
-    "SandboxPoolStatus",
-    "SandboxSpec",
-    "SandboxStatus",
-    "SandboxTemplate",
-    "SandboxTemplateSpec",
-    "TemplateRef",
-    "Toleration",
-    "UpdateStrategy",
-    "Workspace",
-    "WorkspaceLimits",
-    "parse_quantity",
-    "rules",
-]
+__all__ = ["MAX_LIFETIME", "NetworkProfile", "SandboxTemplate", "TemplateRef", "Workspace", "parse_quantity"]
 
 
 class Claim(ApiModel):
@@ -146,12 +105,7 @@ class SandboxStatus(ObservedModel):
     phase: Annotated[Phase | None, Field(description="The conditions in one word.")] = None
     reason: Annotated[str | None, Field(description="Reason of the condition that keeps it from being ready.")] = None
     conditions: Annotated[
-        list[Condition],
-        Field(
-            max_length=16,
-            description="What is observed.",
-            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
-        ),
+        list[Condition], Field(max_length=16, description="What is observed.", json_schema_extra=list_map("type"))
     ] = Field(default_factory=list)
     pod_name: Annotated[str | None, Field(description="Its pod.")] = None
     node_name: Annotated[str | None, Field(description="The node that its pod runs on.")] = None
@@ -207,12 +161,7 @@ class SandboxPoolStatus(ObservedModel):
     selector: Annotated[str | None, Field(description="Label selector of the warm sandboxes, for autoscalers.")] = None
     reason: Annotated[str | None, Field(description="Why it is not full.")] = None
     conditions: Annotated[
-        list[Condition],
-        Field(
-            max_length=8,
-            description="What is observed.",
-            json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
-        ),
+        list[Condition], Field(max_length=8, description="What is observed.", json_schema_extra=list_map("type"))
     ] = Field(default_factory=list)
     observed_generation: Annotated[int | None, Field(description="The generation that the status is about.")] = None
 

@@ -21,20 +21,18 @@ from sandpod_kube.environment import has_proxy
 from sandpod_kube.errors import ClusterError, UnreachableError, refusal
 from sandpod_kube.resources import Resource, key_of
 
-PAGE: Final = 500
-"""Objects of one page of a list: about 1 MB."""
-CONNECT_TIMEOUT: Final = 5.0
-"""Seconds to reach the API server."""
-WATCH_SECONDS: Final = 240
-"""Seconds after which the API server ends a watch, so that no watch outlives a load balancer's patience."""
+PAGE: Final = 500  # objects of one page of a list: about 1 MB
+CONNECT_TIMEOUT: Final = 5.0  # seconds to reach the API server
+WATCH_SECONDS: Final = 240  # until the API server ends a watch, so that none outlives a load balancer's patience
 
 _JSON: Final = "application/json"
 _MERGE_PATCH: Final = "application/merge-patch+json"
 _JSON_PATCH: Final = "application/json-patch+json"
 _APPLY_PATCH: Final = "application/apply-patch+yaml"
 
-OnWrite = Callable[[str, str, str], None]
-"""Called after each write with its verb, kind and result, which is ok or error."""
+Json = dict[str, Any]
+Query = Mapping[str, str] | None
+OnWrite = Callable[[str, str, str], None]  # called after each write with its verb, kind and result: ok or error
 
 
 class KubeClient:
@@ -78,15 +76,15 @@ class KubeClient:
         """Return how to connect to the API server, with current credentials."""
         return await access(self._configuration.settings, self._api.rest_client.ssl_context)
 
-    async def get(self, resource: Resource, namespace: str, name: str) -> dict[str, Any]:
+    async def get(self, resource: Resource, namespace: str, name: str) -> Json:
         """Return one object."""
         return await self._request("GET", resource.path(namespace, name))
 
-    async def list_page(self, resource: Resource, namespace: str, query: Mapping[str, str]) -> dict[str, Any]:
+    async def list_page(self, resource: Resource, namespace: str, query: Mapping[str, str]) -> Json:
         """Return one page of objects; the query says labelSelector, limit, continue."""
         return await self._request("GET", resource.path(namespace), query=query)
 
-    async def pages(self, resource: Resource, namespace: str) -> AsyncIterator[dict[str, Any]]:
+    async def pages(self, resource: Resource, namespace: str) -> AsyncIterator[Json]:
         """Yield all objects that a resource selects; read page by page, so that few are held at once."""
         query = {"limit": str(PAGE)}
         if resource.selector:
@@ -95,83 +93,62 @@ class KubeClient:
             page = await self.list_page(resource, namespace, query)
             for item in page.get("items") or ():
                 # Items of a list carry no kind of their own.
-                yield {"apiVersion": resource.api_version, "kind": resource.kind, **item}
+                yield {**resource.header, **item}
             follow = page.get("metadata", {}).get("continue")
             if not follow:
                 return
             query["continue"] = follow
 
-    async def create(
-        self, resource: Resource, manifest: dict[str, Any], namespace: str | None = None
-    ) -> dict[str, Any]:
+    async def create(self, resource: Resource, manifest: Json, namespace: str | None = None) -> Json:
         """Create an object, in the namespace that it names if no other is given, and return it as it is now."""
         path = resource.path(namespace or key_of(resource, manifest).namespace)
         return await self._write("create", "POST", resource, path, manifest)
 
-    async def apply(self, resource: Resource, manifest: dict[str, Any]) -> dict[str, Any]:
+    async def apply(self, resource: Resource, manifest: Json) -> Json:
         """Apply the manifest on the server's side, taking over fields that others own."""
-        key = key_of(resource, manifest)
-        path = resource.path(key.namespace, key.name)
+        path = resource.path(*key_of(resource, manifest)[1:])
         return await self._write("apply", "PATCH", resource, path, manifest, kind=_APPLY_PATCH, force="true")
 
-    async def replace(self, resource: Resource, manifest: dict[str, Any]) -> dict[str, Any]:
+    async def replace(self, resource: Resource, manifest: Json) -> Json:
         """Write an object whole; ConflictError when its resourceVersion is not the current one."""
-        key = key_of(resource, manifest)
-        return await self._write("update", "PUT", resource, resource.path(key.namespace, key.name), manifest)
+        path = resource.path(*key_of(resource, manifest)[1:])
+        return await self._write("update", "PUT", resource, path, manifest)
 
-    async def patch_status(
-        self, resource: Resource, namespace: str, name: str, status: dict[str, Any]
-    ) -> dict[str, Any]:
+    async def patch_status(self, resource: Resource, namespace: str, name: str, status: Json) -> Json:
         """Merge a status and return the object."""
-        path = f"{resource.path(namespace, name)}/status"
-        return await self._write("patch_status", "PATCH", resource, path, {"status": status}, kind=_MERGE_PATCH)
+        path, change = f"{resource.path(namespace, name)}/status", {"status": status}
+        return await self._write("patch_status", "PATCH", resource, path, change, kind=_MERGE_PATCH)
 
-    async def patch(self, resource: Resource, namespace: str, name: str, change: dict[str, Any]) -> dict[str, Any]:
+    async def patch(self, resource: Resource, namespace: str, name: str, change: Json) -> Json:
         """Merge a change and return the object; ConflictError when the resourceVersion in it is not the current one."""
         return await self._write("patch", "PATCH", resource, resource.path(namespace, name), change, kind=_MERGE_PATCH)
 
-    async def json_patch(
-        self, resource: Resource, namespace: str, name: str, operations: list[dict[str, Any]]
-    ) -> dict[str, Any]:
+    async def json_patch(self, resource: Resource, namespace: str, name: str, operations: list[Json]) -> Json:
         """Apply a JSON patch, all or nothing, and return the object."""
-        return await self._write(
-            "patch", "PATCH", resource, resource.path(namespace, name), operations, kind=_JSON_PATCH
-        )
+        path = resource.path(namespace, name)
+        return await self._write("patch", "PATCH", resource, path, operations, kind=_JSON_PATCH)
 
     async def delete(
         self, resource: Resource, namespace: str, name: str, preconditions: Mapping[str, str] | None = None
-    ) -> dict[str, Any]:
-        """Delete an object, and what it owns after it.
+    ) -> Json:
+        """Delete an object with that uid and resourceVersion, or with any, and what it owns after it.
 
-        Args:
-            resource: Its kind.
-            namespace: Its namespace.
-            name: Its name.
-            preconditions: The uid and resourceVersion that it must have; any without.
-
-        Returns:
-            The object while it is still going, or a Status once it is gone.
+        Return the object while it is still going, or a Status once it is gone.
         """
-        options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
-        if preconditions:
-            options["preconditions"] = dict(preconditions)
+        options: Json = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
+        options |= {"preconditions": dict(preconditions)} if preconditions else {}
         return await self._write("delete", "DELETE", resource, resource.path(namespace, name), options)
 
-    async def ask(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    async def ask(self, path: str, body: Json) -> Json:
         """Return the answer to an object that the API server does not keep, such as a SelfSubjectAccessReview."""
         return await self._request("POST", path, body)
 
     async def watch(
         self, resource: Resource, namespace: str, selector: str, resource_version: str, *, silence: float
-    ) -> AsyncGenerator[dict[str, Any], None]:
+    ) -> AsyncGenerator[Json, None]:
         """Yield the changes after a resource version, bookmarks included, until the API server ends the watch.
 
-        Args:
-            resource: The kind.
-            namespace: Where.
-            selector: A label selector.
-            resource_version: Where to begin.
-            silence: Seconds without an event after which the connection counts as dead.
+        After `silence` seconds without an event the connection counts as dead.
         """
         query = {
             "watch": "true",
@@ -195,27 +172,19 @@ class KubeClient:
 
     async def _write(
         self, verb: str, method: str, resource: Resource, path: str, body: Any, *, kind: str = _JSON, **query: str
-    ) -> dict[str, Any]:
+    ) -> Json:
         if method != "DELETE":
             query["fieldManager"] = self._manager
         try:
-            answer = await self._request(method, path, body, query=query, content_type=kind)
+            answer = await self._request(method, path, body, query=query, kind=kind)
         except ClusterError:
             self._on_write(verb, resource.kind, "error")
             raise
         self._on_write(verb, resource.kind, "ok")
         return answer
 
-    async def _request(
-        self,
-        method: str,
-        path: str,
-        body: Any = None,
-        *,
-        query: Mapping[str, str] | None = None,
-        content_type: str = _JSON,
-    ) -> dict[str, Any]:
-        response = await self._send(method, path, body, query=query, content_type=content_type, timeout=self._timeout)
+    async def _request(self, method: str, path: str, body: Any = None, query: Query = None, kind: str = _JSON) -> Json:
+        response = await self._send(method, path, body, query=query, kind=kind, timeout=self._timeout)
         try:
             answer = json.loads(await response.read())
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
@@ -233,10 +202,10 @@ class KubeClient:
         body: Any = None,
         *,
         timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - aiohttp's own object: bounds connecting and reading apart
-        query: Mapping[str, str] | None = None,
-        content_type: str = _JSON,
+        query: Query = None,
+        kind: str = _JSON,
     ) -> aiohttp.ClientResponse:
-        headers = {"Accept": _JSON, "Content-Type": content_type, "User-Agent": self._manager}
+        headers = {"Accept": _JSON, "Content-Type": kind, "User-Agent": self._manager}
         url = f"{self.host}{quote(path)}" + (f"?{urlencode(query)}" if query else "")
         try:
             await self._api.update_params_for_auth(headers, [], ["BearerToken"], path, method, body)

@@ -23,17 +23,11 @@ _SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """How to connect.
+    """How to connect."""
 
-    Attributes:
-        settings: Of the official client, which reads renewed tokens of a service account by itself.
-        namespace: That of the service account or of the kubeconfig's context, if it names one.
-        renewal: The task that renews the credentials of a kubeconfig's plugin, until cancelled.
-    """
-
-    settings: client.Configuration
-    namespace: str | None = None
-    renewal: asyncio.Task[None] | None = None
+    settings: client.Configuration  # of the official client, which renews tokens of a service account by itself
+    namespace: str | None = None  # of the service account or of the kubeconfig's context, if it names one
+    renewal: asyncio.Task[None] | None = None  # renews the credentials of a kubeconfig's plugin, until cancelled
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,9 +48,7 @@ class Access:
 async def load(kubeconfig: Path | None = None, context: str | None = None) -> Configuration:
     """Return the configuration: of the given kubeconfig, else of the pod's service account, else of kubectl.
 
-    Args:
-        kubeconfig: A file to use wherever this runs.
-        context: The context of a kubeconfig; its current one without.
+    `context` is one of the kubeconfig; without, it is the current one.
 
     Raises:
         ConfigError: None can be used.
@@ -79,8 +71,7 @@ async def load(kubeconfig: Path | None = None, context: str | None = None) -> Co
 
 async def access(settings: client.Configuration, ssl_context: ssl.SSLContext) -> Access:
     """Return how to connect; a token that has been renewed meanwhile is the new one."""
-    bearer = (await settings.auth_settings()).get("BearerToken")
-    value = (bearer["value"] if bearer else None) or ""
+    value = (await settings.auth_settings()).get("BearerToken", {}).get("value") or ""
     return Access(
         server=str(settings.host),
         ca_path=settings.ssl_ca_cert,

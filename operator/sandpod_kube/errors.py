@@ -34,19 +34,13 @@ class UnreachableError(ClusterError):
 
 
 class RefusedError(ClusterError):
-    """The API server refused.
-
-    Attributes:
-        status: The HTTP status.
-        reason: Kubernetes' word for it, such as AlreadyExists; may be empty.
-        message: The API server's sentence, at most 2048 characters; may be empty.
-    """
+    """The API server refused."""
 
     def __init__(self, status: int, reason: str = "", message: str = "") -> None:
         super().__init__(message[:_MAX_TEXT] or f"HTTP status {status}")
         self.status = status
-        self.reason = reason
-        self.message = message[:_MAX_MESSAGE]
+        self.reason = reason  # Kubernetes' word for it, such as AlreadyExists; may be empty
+        self.message = message[:_MAX_MESSAGE]  # the API server's sentence; may be empty
 
     @property
     def not_found(self) -> bool:

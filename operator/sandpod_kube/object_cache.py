@@ -8,7 +8,6 @@ It talks to nothing.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar
 
 from sandpod_kube.resources import Key
@@ -31,26 +30,16 @@ class ObjectCache(Generic[T]):
     """Objects by kind, namespace and name, each as a value that the owner makes of it."""
 
     def __init__(self, on_change: Callable[[Key, T | None, T | None], None]) -> None:
-        """Keep nothing yet.
-
-        Args:
-            on_change: Called with the key, what was known and what is known, after each change of one object.
-        """
+        """Keep nothing yet; `on_change` gets the key, what was known and what is known, after each change."""
         self._on_change = on_change
         self._kinds: dict[str, dict[Key, _Entry[T]]] = {}
         self._gone: dict[str, None] = {}
         self._listings: list[Listing[T]] = []
 
     def put(self, key: Key, metadata: Mapping[str, Any], parse: Callable[[], T]) -> bool:
-        """Take in an object, unless a newer state of it is known already.
+        """Take in an object, unless a newer state of it is known already, and return whether it is news.
 
-        Args:
-            key: Its key.
-            metadata: As the API server gave it.
-            parse: Makes the value; called only where it is news. What it raises is passed on.
-
-        Returns:
-            Whether it is news.
+        Only where it is news its value is parsed; what that raises is passed on.
         """
         uid = str(metadata.get("uid", ""))
         known = self._kinds.setdefault(key.kind, {}).get(key)
@@ -66,12 +55,7 @@ class ObjectCache(Generic[T]):
         return True
 
     def remove(self, key: Key, uid: str = "") -> None:
-        """Forget an object that is gone.
-
-        Args:
-            key: Which.
-            uid: Its uid, so that a late report of an earlier one does not remove its successor; empty for any.
-        """
+        """Forget an object that is gone; with a uid, a late report of an earlier one does not remove its successor."""
         known = self._kinds.get(key.kind, {}).get(key)
         gone = uid or (known.uid if known is not None else "")
         if gone:
@@ -148,9 +132,7 @@ class Listing(Generic[T]):
         except ValueError:
             self.bad += 1
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         self._cache._listings.remove(self)  # noqa: SLF001 - as above
         if error is not None:
             return  # The list broke off: it says nothing of what is gone.

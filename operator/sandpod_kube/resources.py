@@ -8,22 +8,13 @@ from sandpod_api import names
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """A kind of object.
+    """A kind of object."""
 
-    Attributes:
-        group: API group; empty for the core.
-        version: Its version.
-        plural: The kind's name in paths.
-        kind: The kind's name in objects.
-        selector: Label selector of those objects that concern the operator; empty means all.
-        namespaced: Whether its objects are in namespaces.
-    """
-
-    group: str
+    group: str  # empty for the core
     version: str
-    plural: str
-    kind: str
-    selector: str = ""
+    plural: str  # its name in paths
+    kind: str  # its name in objects
+    selector: str = ""  # label selector of those objects that concern the operator; empty means all
     namespaced: bool = True
 
     @property
@@ -31,12 +22,16 @@ class Resource:
         """Return what objects of the kind have as apiVersion."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
+    @property
+    def header(self) -> dict[str, str]:
+        """Return the first two fields of the kind's objects."""
+        return {"apiVersion": self.api_version, "kind": self.kind}
+
     def path(self, namespace: str, name: str = "") -> str:
         """Return the path of an object, or of the namespace's collection."""
         root = "/apis" if self.group else "/api"
         place = f"/namespaces/{namespace}" if self.namespaced else ""
-        path = f"{root}/{self.api_version}{place}/{self.plural}"
-        return f"{path}/{name}" if name else path
+        return f"{root}/{self.api_version}{place}/{self.plural}" + (f"/{name}" if name else "")
 
 
 _OURS = f"{names.LABEL_MANAGED_BY}={names.MANAGED_BY}"

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
@@ -28,8 +28,7 @@ from sandpod_api.types import Sandbox
 _REFUSED: Final = 2
 _SANDBOXES: Final = f"{names.SANDBOXES}.{names.GROUP}"
 _LOOK: Final = "2s"  # between two looks whether a sandbox has failed
-_LIFETIME: Final = 3600
-"""Longest life, seconds, of a sandbox that `run` has created."""
+_LIFETIME: Final = 3600  # seconds, of a sandbox that `run` has created
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION: Final = re.compile(r"([1-9][0-9]{0,6})([smhd])", re.ASCII)
 
@@ -64,12 +63,7 @@ def seconds_of(text: str) -> int:
 
 
 def longer_ttl(sandbox: Sandbox, seconds: int, now: datetime) -> int:
-    """Return the lifetime from its claim with which a sandbox lives that long from now on, or longer as it does.
-
-    Args:
-        sandbox: The sandbox.
-        seconds: How long it is to live.
-        now: The time.
+    """Return the ttl with which a sandbox lives for that many seconds from now on, or longer as it does.
 
     Raises:
         PluginError: Nobody holds it, or it would live for longer than any may.
@@ -120,16 +114,10 @@ class _Kubectl:
         return subprocess.run([*self._command, *arguments], input=code, check=False).returncode
 
     def ask(self, *arguments: str, manifest: dict[str, Any] | None = None) -> str:
-        """Return what a command prints.
-
-        Raises:
-            PluginError: It failed; with kubectl's own words.
-        """
-        stdin = None if manifest is None else json.dumps(manifest)
+        """Return what a command prints; raises kubectl's own words where it fails."""
+        stdin, command = None if manifest is None else json.dumps(manifest), [*self._command, *arguments]
         try:
-            done = subprocess.run(
-                [*self._command, *arguments], input=stdin, capture_output=True, text=True, check=False
-            )
+            done = subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
         except FileNotFoundError as error:
             raise PluginError("kubectl is not installed.") from error
         if done.returncode != 0:
@@ -137,34 +125,22 @@ class _Kubectl:
         return done.stdout
 
     def sandbox(self, name: str) -> Sandbox:
-        """Return a sandbox.
-
-        Raises:
-            PluginError: There is none of that name, or not one that this version understands.
-        """
+        """Return a sandbox."""
         try:
             return Sandbox.model_validate_json(self.ask("get", _SANDBOXES, name, "-o", "json"))
         except ValidationError as error:
-            raise PluginError(
-                "This Sandbox belongs to another version of Sandpod: install that version's plugin."
-            ) from error
+            text = "This Sandbox belongs to another version of Sandpod: install that version's plugin."
+            raise PluginError(text) from error
 
 
 def _run(kubectl: _Kubectl, arguments: argparse.Namespace) -> int:
     code = _code(arguments)
-    if arguments.sandbox is not None:
-        return _run_in(kubectl, arguments.sandbox, arguments, code)
-    with _made(kubectl, arguments.template) as name:
-        _await(kubectl, name, arguments.timeout)
-        return _run_in(kubectl, name, arguments, code)
-
-
-def _run_in(kubectl: _Kubectl, name: str, arguments: argparse.Namespace, code: bytes) -> int:
-    sandbox = kubectl.sandbox(name)
-    if sandbox.spec.claim is None:
-        raise PluginError("It is waiting in a pool and must stay clean for its next owner: use --template.")
-    runner = [*exec_command(sandbox), "run", arguments.language, *arguments.arg]
-    return kubectl.pass_through("exec", "-i", _pod(sandbox), "-c", names.CONTAINER, "--", *runner, code=code)
+    with nullcontext(arguments.sandbox) if arguments.sandbox is not None else _made(kubectl, arguments) as name:
+        sandbox = kubectl.sandbox(name)
+        if sandbox.spec.claim is None:
+            raise PluginError("It is waiting in a pool and must stay clean for its next owner: use --template.")
+        runner = [*exec_command(sandbox), "run", arguments.language, *arguments.arg]
+        return kubectl.pass_through("exec", "-i", _pod(sandbox), "-c", names.CONTAINER, "--", *runner, code=code)
 
 
 def _code(arguments: argparse.Namespace) -> bytes:
@@ -177,25 +153,23 @@ def _code(arguments: argparse.Namespace) -> bytes:
 
 
 @contextmanager
-def _made(kubectl: _Kubectl, template: str) -> Iterator[str]:
-    """Make a sandbox of the caller's own, and delete it at the end."""
+def _made(kubectl: _Kubectl, arguments: argparse.Namespace) -> Iterator[str]:
+    """Make a sandbox of the caller's own, wait until it is ready, and delete it at the end."""
     claim = {"owner": "kubectl", "time": rfc3339(datetime.now(UTC))}
-    spec = {"templateRef": {"name": template}, "claim": claim, "lifetime": {"ttl": _LIFETIME, "idleTimeout": _LIFETIME}}
+    template = {"name": arguments.template}
+    spec = {"templateRef": template, "claim": claim, "lifetime": {"ttl": _LIFETIME, "idleTimeout": _LIFETIME}}
     metadata = {"generateName": "kubectl-"}
     manifest = {"apiVersion": names.API_VERSION, "kind": "Sandbox", "metadata": metadata, "spec": spec}
     found = kubectl.ask("create", "-f", "-", "-o", "jsonpath={.metadata.name}", manifest=manifest)
     try:
+        _await(kubectl, found, arguments.timeout)
         yield found
     finally:
         kubectl.ask("delete", _SANDBOXES, found, "--wait=false")
 
 
 def _await(kubectl: _Kubectl, name: str, seconds: int) -> None:
-    """Return when a sandbox is ready.
-
-    Raises:
-        PluginError: It has failed or takes too long; with what its condition says.
-    """
+    """Return when a sandbox is ready; raises what its condition says if it has failed or takes too long."""
     deadline = time.monotonic() + seconds
     while True:
         try:

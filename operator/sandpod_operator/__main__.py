@@ -13,11 +13,7 @@ from sandpod_operator.settings import OperatorSettings, SettingsFileError, load
 
 
 def read_settings(config: Path | None = None) -> OperatorSettings | None:
-    """Return the settings, or None after saying on standard error what is wrong with them.
-
-    Args:
-        config: The settings file, if there is one.
-    """
+    """Return the settings, or None after saying on standard error what is wrong with them."""
     try:
         return load(config)
     except SettingsFileError as error:

@@ -24,62 +24,42 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
 
-        def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(name, text, labels, registry=self.registry)
+        def counter(name: str, text: str, labels: str = "") -> Counter:
+            return Counter(name, text, labels.split(), registry=self.registry)
 
-        def gauge(name: str, text: str, *labels: str) -> Gauge:
-            return Gauge(name, text, labels, registry=self.registry)
+        def gauge(name: str, text: str, labels: str = "") -> Gauge:
+            return Gauge(name, text, labels.split(), registry=self.registry)
 
         def histogram(name: str, text: str, label: str, buckets: tuple[float, ...]) -> Histogram:
             return Histogram(name, text, [label], buckets=buckets, registry=self.registry)
 
-        self.reconciles = counter(
-            "sandpod_operator_reconciles_total", "Reconciles by kind and result.", "kind", "result"
-        )
+        self.reconciles = counter("sandpod_operator_reconciles_total", "Reconciles by kind and result.", "kind result")
         self.reconcile_seconds = histogram(
             "sandpod_operator_reconcile_seconds", "Time of one reconcile.", "kind", _RECONCILE_BUCKETS
         )
         self.queue_depth = gauge("sandpod_operator_queue_depth", "Objects that wait for a reconcile.")
-        self.api_writes = counter(
-            "sandpod_operator_api_writes_total",
-            "Writes to the API server by verb, kind and result.",
-            "verb",
-            "kind",
-            "result",
-        )
-        self.start_seconds = histogram(
-            "sandpod_sandbox_start_seconds",
-            "Time from the creation of a Sandbox, or its resume, to its being ready.",
-            "origin",
-            _START_BUCKETS,
-        )
+        writes = "Writes to the API server by verb, kind and result."
+        self.api_writes = counter("sandpod_operator_api_writes_total", writes, "verb kind result")
+        start = "Time from the creation of a Sandbox, or its resume, to its being ready."
+        self.start_seconds = histogram("sandpod_sandbox_start_seconds", start, "origin", _START_BUCKETS)
         self.ended = counter("sandpod_sandboxes_ended_total", "Sandboxes that expired or failed, by reason.", "reason")
         self.open_network = counter(
             "sandpod_sandboxes_open_network_total",
             "Sandboxes that found their network open: those that ended, and those that the operator allows to serve.",
             "outcome",
         )
-        self.pool_wanted = gauge("sandpod_pool_wanted", "Warm sandboxes that a pool should have.", "namespace", "pool")
-        self.pool_ready = gauge("sandpod_pool_ready", "Warm sandboxes that can be claimed.", "namespace", "pool")
-        self.pool_claims = counter(
-            "sandpod_pool_claims_total",
-            "Claims by pool: origin `pool` took a warm sandbox, `direct` found none and had one made.",
-            "namespace",
-            "pool",
-            "origin",
-        )
+        self.pool_wanted = gauge("sandpod_pool_wanted", "Warm sandboxes that a pool should have.", "namespace pool")
+        self.pool_ready = gauge("sandpod_pool_ready", "Warm sandboxes that can be claimed.", "namespace pool")
+        claims = "Claims by pool: origin `pool` took a warm sandbox, `direct` found none and had one made."
+        self.pool_claims = counter("sandpod_pool_claims_total", claims, "namespace pool origin")
         self.watch_age = gauge(
             "sandpod_operator_watch_age_seconds", "Time since a heartbeat's watch event arrived.", "namespace"
         )
         self.watch_missed = counter(
             "sandpod_operator_watch_missed_total", "Objects that a full list showed and no watch event had.", "kind"
         )
-        self._widening = gauge(
-            "sandpod_network_policy_widening",
-            "1 for each network policy that is none of Sandpod's and opens something to sandboxes.",
-            "namespace",
-            "policy",
-        )
+        widening = "1 for each network policy that is none of Sandpod's and opens something to sandboxes."
+        self._widening = gauge("sandpod_network_policy_widening", widening, "namespace policy")
         self._widened: dict[str, set[str]] = {}
         self.leader = gauge("sandpod_operator_leader", "1 in the active replica.")
         self.events_dropped = counter(
@@ -91,7 +71,7 @@ class Metrics:
         self.api_writes.labels(verb, kind, result).inc()
 
     def set_widening(self, namespace: str, policies: set[str]) -> None:
-        """Say which policies open something to a namespace's sandboxes, and log those that are new."""
+        """Set which policies open something to a namespace's sandboxes, and log those that are new."""
         known = self._widened.get(namespace, set())
         for policy in sorted(policies - known):
             _log.warning("NetworkPolicy %s/%s is none of Sandpod's and opens something to sandboxes", namespace, policy)
@@ -113,9 +93,7 @@ class Metrics:
 
     def forget_pool(self, namespace: str, pool: str) -> None:
         """Remove the series of a pool that is gone."""
-        for gauge in (self.pool_wanted, self.pool_ready):
+        series = [(self.pool_wanted, ()), (self.pool_ready, ()), *((self.pool_claims, (o,)) for o in _CLAIM_ORIGINS)]
+        for metric, origin in series:
             with contextlib.suppress(KeyError):
-                gauge.remove(namespace, pool)
-        for origin in _CLAIM_ORIGINS:
-            with contextlib.suppress(KeyError):
-                self.pool_claims.remove(namespace, pool, origin)
+                metric.remove(namespace, pool, *origin)

@@ -13,14 +13,7 @@ from typing import Annotated, Any, Literal, Self
 
 import yaml
 from pydantic import Field, field_validator, model_validator
-from pydantic_settings import (
-    BaseSettings,
-    EnvSettingsSource,
-    InitSettingsSource,
-    NoDecode,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-)
+from pydantic_settings import BaseSettings, NoDecode, PydanticBaseSettingsSource, SettingsConfigDict
 
 from sandpod_api.names import is_dns_label
 
@@ -29,16 +22,6 @@ def _api_server() -> str:
     """Return where the API server is, as Kubernetes sets it in every pod; that is also the address to probe."""
     host = os.environ.get("KUBERNETES_SERVICE_HOST", "")
     return f"{host}:{os.environ.get('KUBERNETES_SERVICE_PORT', '443')}" if host else ""
-
-
-def _runner_image() -> str:
-    """Return the image of the operator's own version, so that both know the same runner."""
-    return f"sandpod/sandbox:{importlib.metadata.version('sandpod')}"
-
-
-def _identity() -> str:
-    """Return a name unique to each process: a restarted pod keeps its name, and must not take over its old Lease."""
-    return f"{socket.gethostname()}-{secrets.token_hex(4)}"
 
 
 class OperatorSettings(BaseSettings):
@@ -53,7 +36,8 @@ class OperatorSettings(BaseSettings):
     ]
     namespace: Annotated[str, Field(description="Its own namespace, for the Lease of the active replica.")] = "default"
     identity: Annotated[str, Field(min_length=1, description="Its name in the Lease; unique for each process.")] = (
-        Field(default_factory=_identity)
+        # A restarted pod keeps its name, and must not take over its old Lease.
+        Field(default_factory=lambda: f"{socket.gethostname()}-{secrets.token_hex(4)}")
     )
 
     host_users: Annotated[
@@ -70,7 +54,7 @@ class OperatorSettings(BaseSettings):
             min_length=1,
             description="Sandpod's sandbox image: the runner comes from it for templates whose image has none.",
         ),
-    ] = Field(default_factory=_runner_image)
+    ] = Field(default_factory=lambda: f"sandpod/sandbox:{importlib.metadata.version('sandpod')}")
     api_server: Annotated[
         str, Field(description="host:port of the API server that no sandbox may reach; from KUBERNETES_SERVICE_HOST.")
     ] = Field(default_factory=_api_server)
@@ -169,6 +153,16 @@ class OperatorSettings(BaseSettings):
         Literal["DEBUG", "INFO", "WARNING", "ERROR"], Field(description="Lowest level that is logged.")
     ] = "INFO"
 
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],  # noqa: ARG003 - of the base class
+        *_: PydanticBaseSettingsSource,
+        **sources: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Return the environment before what the file says."""
+        return sources["env_settings"], sources["init_settings"]
+
     @field_validator("namespaces", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
@@ -196,25 +190,13 @@ class SettingsFileError(Exception):
 
 
 def load(config: Path | None) -> OperatorSettings:
-    """Return the settings of the environment and of a file.
-
-    Args:
-        config: The file (YAML), if there is one.
+    """Return the settings of the environment and of a file (YAML), if there is one.
 
     Raises:
         pydantic.ValidationError: They contradict the schema.
         SettingsFileError: The file can't be read.
     """
-    values = {} if config is None else _read(config)
-
-    class _Sources(OperatorSettings):
-        @classmethod
-        def settings_customise_sources(
-            cls, settings_cls: type[BaseSettings], *_: PydanticBaseSettingsSource, **__: PydanticBaseSettingsSource
-        ) -> tuple[PydanticBaseSettingsSource, ...]:
-            return EnvSettingsSource(settings_cls), InitSettingsSource(settings_cls, values)
-
-    return _Sources()
+    return OperatorSettings(**({} if config is None else _read(config)))
 
 
 def _read(config: Path) -> dict[str, Any]:
@@ -224,4 +206,4 @@ def _read(config: Path) -> dict[str, Any]:
         raise SettingsFileError(f"{config} can't be read: {error}") from error
     if not isinstance(values, dict):
         raise SettingsFileError(f"{config} must be a YAML mapping of settings")
-    return values
+    return {str(name): value for name, value in values.items()}

@@ -33,21 +33,13 @@ _TYPES: Final[dict[str, type[Sandbox | SandboxPool | SandboxTemplate | Pod]]] = 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What is kept of an object, with what is asked of it often; the rest is empty for all but Sandboxes.
+    """What is kept of an object, with what is asked of it often; the rest is empty for all but Sandboxes."""
 
-    Attributes:
-        value: The object, or its text.
-        pool: The pool that an unclaimed Sandbox is counted in.
-        claimed: Whether somebody holds it.
-        template: The name of its template.
-        open: Whether it wants a network profile.
-    """
-
-    value: Parsed | bytes
-    pool: str = ""
+    value: Parsed | bytes  # or its text
+    pool: str = ""  # that an unclaimed Sandbox is counted in
     claimed: bool = False
-    template: str = ""
-    open: bool = False
+    template: str = ""  # its name
+    open: bool = False  # whether it wants a network profile
 
     @classmethod
     def of(cls, resource: Resource, manifest: dict[str, Any]) -> "Kept":
@@ -76,17 +68,21 @@ class Store:
     """Objects by kind, namespace and name."""
 
     def __init__(self, on_claim: Callable[[str, str], None] = lambda _namespace, _pool: None) -> None:
-        """Keep nothing yet.
+        """Keep nothing yet; `on_claim` gets the namespace and the pool of each warm Sandbox that is seen to be claimed.
 
-        Args:
-            on_claim: Called with the namespace and the pool once for each warm Sandbox that is seen to be claimed,
-                whoever says so: a watch, an answer or a full list.
+        It is called once for each, whoever says so: a watch, an answer or a full list.
         """
         self._on_claim = on_claim
         self._cache = ObjectCache[Kept](self._changed)
         self._members: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
         self.remove = self._cache.remove
         self.uid_of = self._cache.uid_of
+        # Each returns the object of a namespace and a name, if there is one; a policy as the API server gave it.
+        self.sandbox = partial(self._get, Sandbox, resources.SANDBOXES)
+        self.pod = partial(self._get, Pod, resources.PODS)
+        self.template = partial(self._get, SandboxTemplate, resources.TEMPLATES)
+        self.pool = partial(self._get, SandboxPool, resources.POOLS)
+        self.policy = partial(self._get, dict, resources.POLICIES)
 
     def put(self, resource: Resource, manifest: dict[str, Any]) -> bool:
         """Take in an object, and return whether it is news.
@@ -111,26 +107,6 @@ class Store:
     def uids(self, resource: Resource) -> set[str]:
         """Return the uids of all objects of a kind."""
         return set(self._cache.uids(resource.kind).values())
-
-    def sandbox(self, namespace: str, name: str) -> Sandbox | None:
-        """Return a Sandbox."""
-        return self._get(Sandbox, Key(resources.SANDBOXES.kind, namespace, name))
-
-    def pod(self, namespace: str, name: str) -> Pod | None:
-        """Return a pod."""
-        return self._get(Pod, Key(resources.PODS.kind, namespace, name))
-
-    def template(self, namespace: str, name: str) -> SandboxTemplate | None:
-        """Return a template."""
-        return self._get(SandboxTemplate, Key(resources.TEMPLATES.kind, namespace, name))
-
-    def pool(self, namespace: str, name: str) -> SandboxPool | None:
-        """Return a pool."""
-        return self._get(SandboxPool, Key(resources.POOLS.kind, namespace, name))
-
-    def policy(self, namespace: str, name: str) -> dict[str, Any] | None:
-        """Return a network policy as the API server gave it."""
-        return self._get(dict, Key(resources.POLICIES.kind, namespace, name))
 
     def policies(self, namespace: str) -> Iterator[dict[str, Any]]:
         """Return the network policies of a namespace."""
@@ -169,15 +145,15 @@ class Store:
             if alone and (pod := self.pod(key.namespace, key.name)) is not None:
                 yield pod
 
-    def _get(self, kind: type[_T], key: Key) -> _T | None:
-        kept = self._cache.get(key)
+    def _get(self, kind: type[_T], resource: Resource, namespace: str, name: str) -> _T | None:
+        kept = self._cache.get(Key(resource.kind, namespace, name))
         value = kept.value if kept is not None else None
-        found = _TYPES[key.kind].model_validate_json(value) if isinstance(value, bytes) else value
+        found = _TYPES[resource.kind].model_validate_json(value) if isinstance(value, bytes) else value
         return found if isinstance(found, kind) else None
 
     def _all(self, kind: type[_T], resource: Resource, namespace: str) -> Iterator[_T]:
         for key in self.keys(resource, namespace):
-            if (found := self._get(kind, key)) is not None:
+            if (found := self._get(kind, resource, namespace, key.name)) is not None:
                 yield found
 
     def _changed(self, key: Key, old: Kept | None, new: Kept | None) -> None:
@@ -186,9 +162,8 @@ class Store:
             members.discard(key.name)
             if not members:
                 del self._members[key.namespace, old.pool]
+            # Anybody may write the label of a pool that does not exist.
+            if new is not None and new.claimed and self.pool(key.namespace, old.pool) is not None:
+                self._on_claim(key.namespace, old.pool)
         if new is not None and new.pool:
             self._members[key.namespace, new.pool].add(key.name)
-        left = old is not None and new is not None and old.pool and new.claimed
-        # Anybody may write the label of a pool that does not exist.
-        if old is not None and left and self.pool(key.namespace, old.pool) is not None:
-            self._on_claim(key.namespace, old.pool)

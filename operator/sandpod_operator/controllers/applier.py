@@ -1,18 +1,23 @@
-"""Carries a plan out, and says what the answers of the API server mean for what is known."""
+"""Carries a plan out, says what the answers of the API server mean for what is known, and counts what they show."""
 
 import asyncio
+from collections.abc import Awaitable
 from typing import Any
 
 from sandpod_api import names
+from sandpod_api.conditions import ConditionType, find, is_true
+from sandpod_api.types import Sandbox
 from sandpod_kube import resources
 from sandpod_kube.errors import ConflictError, DeniedError, NotFoundError
 from sandpod_kube.resources import Key, key_of
-from sandpod_operator.controllers.context import Context
+from sandpod_operator.cache.object_cache import Store
+from sandpod_operator.controllers.context import QUOTA, Context
 from sandpod_operator.controllers.dispatcher import Dispatcher
-from sandpod_operator.controllers.metrics_recorder import record_status
-from sandpod_operator.controllers.state import QUOTA
+from sandpod_operator.metrics import Metrics
 from sandpod_operator.model.actions import Action, Apply, Create, Delete, Emit, Patch, PatchStatus, Plan
 from sandpod_operator.status.failures import clean
+from sandpod_operator.status.network import found_open
+from sandpod_operator.status.sandbox import is_final
 
 
 class Applier:
@@ -24,10 +29,7 @@ class Applier:
         self._dispatcher = dispatcher
 
     async def apply(self, plan: Plan) -> bool:
-        """Do what the plan says, in order.
-
-        Returns:
-            False when an answer changed what is seen, so that the rest of the plan is void.
+        """Do what the plan says, in order; False when an answer changed what is seen, which voids the rest of it.
 
         Raises:
             ClusterError: The API server did not answer, or refused something that should work.
@@ -69,61 +71,59 @@ class Applier:
             if owner is None:
                 raise  # Not a sandbox's pod or volume: a pool's sandbox, which only wrong rights or an old CRD refuse.
             if action.resource is resources.PODS and QUOTA in error.message:
-                self._context.admission.refused(owner, clean(error.message))
+                self._context.line(key.namespace).refused(owner, clean(error.message))
             else:
                 now, settings = self._context.clock(), self._context.settings
                 self._context.state.refused(owner.metadata.uid, error, now, settings)
             return False
-        owner_uid = _owner_uid(action.manifest)
+        owner_uid = str(action.manifest["metadata"]["ownerReferences"][0]["uid"])
         self._context.state.refusals.pop(owner_uid, None)
         self._dispatcher.saw(action.resource, made)
         if action.resource is resources.PODS:
-            self._context.admission.let_in(key.namespace, owner_uid)
+            self._context.line(key.namespace).let_in(owner_uid)
         return True
 
     async def _patch_status(self, action: PatchStatus) -> bool:
-        before = self._context.store.sandbox(action.namespace, action.name)
-        try:
-            after = await self._cluster.patch_status(action.resource, action.namespace, action.name, action.status)
-        except NotFoundError:
-            self._dispatcher.lost(_key(action))
-            return False
-        self._dispatcher.saw(action.resource, after)
-        if action.resource is resources.SANDBOXES and before is not None:
+        key = action.key
+        before = self._context.store.sandbox(key.namespace, key.name)
+        answer = self._cluster.patch_status(action.resource, key.namespace, key.name, action.status)
+        done = await self._patched(action, answer)
+        if done and action.resource is resources.SANDBOXES and before is not None:
             record_status(self._context.metrics, before, self._context.store)
-        return True
+        return done
 
     async def _patch(self, action: Patch) -> bool:
-        change: dict[str, Any] = {"metadata": {"resourceVersion": action.resource_version}}
-        if action.labels:
-            change["metadata"]["labels"] = action.labels
-        if action.spec:
-            change["spec"] = action.spec
+        labels = {"labels": action.labels} if action.labels else {}
+        spec = {"spec": action.spec} if action.spec else {}
+        change = {"metadata": {"resourceVersion": action.metadata.resource_version, **labels}, **spec}
+        answer = self._cluster.patch(action.resource, action.key.namespace, action.key.name, change)
+        return await self._patched(action, answer)
+
+    async def _patched(self, action: Patch | PatchStatus, answer: Awaitable[dict[str, Any]]) -> bool:
         try:
-            after = await self._cluster.patch(action.resource, action.namespace, action.name, change)
+            self._dispatcher.saw(action.resource, await answer)
         except NotFoundError:
-            self._dispatcher.lost(_key(action))
+            self._dispatcher.lost(action.key)
             return False
         except ConflictError:
-            return await self._look_again(action.resource, _key(action))
-        self._dispatcher.saw(action.resource, after)
+            return await self._look_again(action.resource, action.key)
         return True
 
     async def _delete(self, action: Delete) -> bool:
-        preconditions = {"uid": action.uid}
-        if action.resource_version is not None:
-            preconditions["resourceVersion"] = action.resource_version
+        key, metadata = action.key, action.metadata
+        version = {"resourceVersion": metadata.resource_version} if action.unchanged else {}
+        preconditions = {"uid": metadata.uid, **version}
         try:
-            answer = await self._cluster.delete(action.resource, action.namespace, action.name, preconditions)
+            answer = await self._cluster.delete(action.resource, key.namespace, key.name, preconditions)
         except NotFoundError:
-            self._dispatcher.lost(_key(action), action.uid)
+            self._dispatcher.lost(key, metadata.uid)
             return True
         except ConflictError:
-            return await self._look_again(action.resource, _key(action))
+            return await self._look_again(action.resource, key)
         if answer.get("kind") == action.resource.kind:
             self._dispatcher.saw(action.resource, answer)  # It is still going.
         elif action.resource is not resources.PODS:  # Quotas count a pod until its event has come.
-            self._dispatcher.lost(_key(action), action.uid)
+            self._dispatcher.lost(key, metadata.uid)
         return True
 
     async def _look_again(self, resource: resources.Resource, key: Key) -> bool:
@@ -132,10 +132,40 @@ class Applier:
         return False
 
 
-def _key(action: PatchStatus | Patch | Delete) -> Key:
-    return Key(action.resource.kind, action.namespace, action.name)
+def record_status(metrics: Metrics, before: Sandbox, store: Store) -> None:
+    """Count what the status of a Sandbox, as it was before a write and is now in the store, says is new."""
+    after = store.sandbox(before.metadata.namespace, before.metadata.name)
+    if after is None:
+        return
+    old, new = before.status, after.status
+    resumed = find(new.conditions, ConditionType.SUSPENDED)
+    begun = resumed.last_transition_time if resumed is not None else after.metadata.creation_timestamp
+    if old.start_time is None and new.start_time is not None and begun is not None:
+        of_pool = names.LABEL_POOL in after.metadata.labels
+        origin = "resume" if resumed is not None else "pool" if of_pool else "direct"
+        metrics.start_seconds.labels(origin).observe(max(0.0, (new.start_time - begun).total_seconds()))
+        if origin == "direct" and (pool := _pool_missed(store, after)):
+            metrics.count_claim(after.metadata.namespace, pool, origin)
+    if is_final(new.conditions) and not is_final(old.conditions):
+        metrics.ended.labels(new.reason).inc()
+    if found_open(after) and not found_open(before):
+        metrics.open_network.labels("ended" if is_final(new.conditions) else "allowed").inc()
+    expired = find(new.conditions, ConditionType.EXPIRED)
+    if expired is not None and expired.status == "True" and not is_true(old.conditions, ConditionType.EXPIRED):
+        metrics.ended.labels(expired.reason).inc()
 
 
-def _owner_uid(manifest: dict[str, Any]) -> str:
-    references = manifest["metadata"].get("ownerReferences") or [{}]
-    return str(references[0].get("uid", ""))
+def _pool_missed(store: Store, sandbox: Sandbox) -> str:
+    """Return the pool that was too empty for a claim, so that a Sandbox was made for it; empty where none would do.
+
+    Where several have its template it is the first by name: each claim is counted once.
+    """
+    spec, metadata = sandbox.spec, sandbox.metadata
+    template = store.template(metadata.namespace, spec.template_ref.name)
+    if template is None or names.ANNOTATION_CLAIM_ID not in metadata.annotations:
+        return ""
+    # Warm ones have no network profile and their template's workspace: who asks for others never gets one.
+    if spec.network != names.NETWORK_NONE or spec.workspace not in (None, template.spec.workspace):
+        return ""
+    pools = (pool for pool in store.pools(metadata.namespace) if pool.spec.template_ref == spec.template_ref)
+    return min((pool.metadata.name for pool in pools), default="")

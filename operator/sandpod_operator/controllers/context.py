@@ -1,45 +1,83 @@
-"""What all controllers work with, joined once."""
+"""What all controllers work with, joined once; among it what the operator remembers and no object says."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from datetime import datetime
-from typing import Self
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final, Self
 
+from sandpod_api.conditions import Reason
 from sandpod_kube.client import KubeClient
+from sandpod_kube.errors import DeniedError
 from sandpod_operator.cache.object_cache import Store
-from sandpod_operator.controllers.state import State
+from sandpod_operator.controllers.nodes import Nodes
 from sandpod_operator.controllers.workqueue import WorkQueue
 from sandpod_operator.metrics import Metrics
 from sandpod_operator.model.actions import Emit
-from sandpod_operator.quota.admission import Admission
+from sandpod_operator.model.observed import Kernel, Refusal
+from sandpod_operator.model.pool_backoff import PoolBackoff
+from sandpod_operator.quota.line import Line
 from sandpod_operator.settings import OperatorSettings
+from sandpod_operator.status.failures import clean
+
+QUOTA: Final = "exceeded quota"
+_MAX_DOUBLINGS: Final = 16
+
+
+@dataclass(kw_only=True, slots=True)
+class State:
+    """What no object says. Losing it costs a retry, never a wrong decision."""
+
+    refusals: dict[str, Refusal] = field(default_factory=dict)  # by the Sandbox's uid
+    kernels: dict[str, Kernel] = field(default_factory=dict)  # of the node of a pod, by the pod's uid
+    # By the pool's uid.
+    failures: dict[str, int] = field(default_factory=dict)
+    backoffs: dict[str, PoolBackoff] = field(default_factory=dict)
+    status_written: dict[str, datetime] = field(default_factory=dict)
+
+    def refused(self, uid: str, error: DeniedError, now: datetime, settings: OperatorSettings) -> None:
+        """Record that a sandbox's pod or volume was refused, and when to try again: later each time."""
+        before = self.refusals.get(uid)
+        attempts = before.attempts + 1 if before is not None else 1
+        doubled = settings.refused_retry * 2 ** min(attempts - 1, _MAX_DOUBLINGS)
+        self.refusals[uid] = Refusal(
+            reason=Reason.QUOTA_EXCEEDED if QUOTA in error.message else Reason.ADMISSION_REFUSED,
+            message=clean(error.message),
+            attempts=attempts,
+            until=now + timedelta(seconds=min(doubled, settings.backoff_max)),
+        )
+
+    def trim(self, sandboxes: AbstractSet[str], pods: AbstractSet[str], pools: AbstractSet[str]) -> None:
+        """Drop what is kept about objects whose uids are not among these."""
+        kept: list[tuple[dict[str, Any], AbstractSet[str]]] = [(self.refusals, sandboxes), (self.kernels, pods)]
+        kept += [(known, pools) for known in (self.failures, self.backoffs, self.status_written)]
+        for known, uids in kept:
+            for uid in known.keys() - uids:
+                del known[uid]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Context:
-    """The parts of one operator process.
-
-    Attributes:
-        cluster: The API server.
-        settings: The operator's.
-        metrics: Where work is counted.
-        clock: Returns the time with its zone.
-        emit: Posts an Event, soon.
-        store: The objects as they are known.
-        state: What no object says.
-        queue: The keys to work on.
-        admission: Who waits for a place.
-    """
+    """The parts of one operator process."""
 
     cluster: KubeClient
     settings: OperatorSettings
     metrics: Metrics
-    clock: Callable[[], datetime]
-    emit: Callable[[Emit], None]
+    clock: Callable[[], datetime]  # the time with its zone
+    emit: Callable[[Emit], None]  # posts an Event, soon
     store: Store
     state: State
+    nodes: Nodes
     queue: WorkQueue
-    admission: Admission
+    lines: dict[str, Line] = field(default_factory=dict)  # by namespace
+
+    def line(self, namespace: str) -> Line:
+        """Return the line of those who wait for a place in a namespace."""
+        if namespace not in self.lines:
+            self.lines[namespace] = Line(
+                namespace, store=self.store, queue=self.queue, settings=self.settings, clock=self.clock
+            )
+        return self.lines[namespace]
 
     @classmethod
     def create(
@@ -63,6 +101,6 @@ class Context:
             emit=emit,
             store=store,
             state=State(),
+            nodes=Nodes(cluster),
             queue=queue,
-            admission=Admission(store=store, queue=queue, settings=settings, clock=clock),
         )

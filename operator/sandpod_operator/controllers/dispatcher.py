@@ -21,9 +21,7 @@ class Dispatcher:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._store = context.store
-        self._queue = context.queue
-        self._admission = context.admission
+        self._store, self._queue = context.store, context.queue
         self._listed: set[tuple[Resource, str]] = set()
 
     def saw(self, resource: Resource, manifest: dict[str, Any]) -> None:
@@ -42,27 +40,26 @@ class Dispatcher:
             for dependent in before | set(self._dependents(key)):
                 self._queue.add(dependent)
             if not had_ended and self._has_ended(key):
-                self._admission.pod_left(key.namespace)
+                self._context.line(key.namespace).pod_left()
 
     def _has_ended(self, key: Key) -> bool:
         """Return whether it is a pod that a quota counts no more, as far as anybody waits for that."""
-        if key.kind != resources.PODS.kind or not self._admission.line(key.namespace).queue:
+        if key.kind != resources.PODS.kind or self._context.line(key.namespace).is_empty():
             return False
         pod = self._store.pod(key.namespace, key.name)
         return pod is not None and pod.ended
 
     def lost(self, key: Key, uid: str = "") -> None:
         """Forget an object that is gone, and wake whoever depended on it."""
-        dependents = set(self._dependents(key))
-        known = self._store.uid_of(key)
+        dependents, known = set(self._dependents(key)), self._store.uid_of(key)
         self._store.remove(key, uid)
         self._queue.forget(key)
         for dependent in dependents:
             self._queue.add(dependent)
         if key.kind == resources.SANDBOXES.kind and known and not self._store.uid_of(key):
-            self._admission.gone(key.namespace, known)
+            self._context.line(key.namespace).gone(known)
         elif key.kind == resources.PODS.kind:
-            self._admission.pod_left(key.namespace)
+            self._context.line(key.namespace).pod_left()
 
     def _dependents(self, key: Key) -> Iterator[Key]:
         """Return whose plan an object is part of, by what the store knows of it."""
@@ -71,10 +68,9 @@ class Dispatcher:
             yield Key(resources.SANDBOXES.kind, namespace, name)
         elif key.kind == resources.POLICIES.kind:
             yield Key(resources.NAMESPACE, namespace, "")
-            policy = self._store.policy(namespace, name)
-            template = policy["metadata"].get("labels", {}).get(names.LABEL_TEMPLATE) if policy is not None else None
-            if template is not None:
-                yield Key(resources.TEMPLATES.kind, namespace, template)
+            labels = (self._store.policy(namespace, name) or {"metadata": {}})["metadata"].get("labels", {})
+            if names.LABEL_TEMPLATE in labels:
+                yield Key(resources.TEMPLATES.kind, namespace, labels[names.LABEL_TEMPLATE])
         else:
             yield key
         if key.kind == resources.SANDBOXES.kind and (pool := self._store.pool_of(key)):
@@ -93,11 +89,7 @@ class Dispatcher:
             for resource in resources.WATCHED:
                 if resource is not resources.LEASES:
                     await self.list_anew(resource, namespace)
-        self._context.state.trim(
-            sandboxes=self._store.uids(resources.SANDBOXES),
-            pods=self._store.uids(resources.PODS),
-            pools=self._store.uids(resources.POOLS),
-        )
+        self._context.state.trim(*map(self._store.uids, (resources.SANDBOXES, resources.PODS, resources.POOLS)))
 
     async def list_anew(self, resource: Resource, namespace: str) -> None:
         """List all objects of one kind in one namespace, and look at them again.

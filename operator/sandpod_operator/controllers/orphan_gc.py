@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from sandpod_kube import resources
@@ -23,15 +24,14 @@ class OrphanCollector:
     """Pods that look like orphans, and since when."""
 
     def __init__(self, context: Context, dispatcher: Dispatcher) -> None:
-        self._context = context
-        self._dispatcher = dispatcher
+        self._context, self._dispatcher = context, dispatcher
         self._suspects: dict[Key, datetime] = {}
 
     async def sweep(self) -> None:
         """Delete the pods that have been without a Sandbox for long enough, if the API server says the same."""
         now = self._context.clock()
         pods = (pod for pod in self._context.store.pods_alone() if not pod.deleting)
-        keys = [Key(resources.PODS.kind, pod.metadata.namespace, pod.metadata.name) for pod in pods]
+        keys = (Key(resources.PODS.kind, pod.metadata.namespace, pod.metadata.name) for pod in pods)
         self._suspects = {key: self._suspects.get(key, now) for key in keys}
         grace = self._context.settings.orphan_grace
         due = [key for key, since in self._suspects.items() if (now - since).total_seconds() >= grace]
@@ -46,22 +46,17 @@ class OrphanCollector:
             raise error
 
     async def _collect(self, key: Key, slots: asyncio.Semaphore, *, ask: bool) -> None:
+        store, cluster = self._context.store, self._context.cluster
         async with slots:
-            uid = self._context.store.uid_of(key)
-            if not uid or self._context.store.sandbox(key.namespace, key.name) is not None:
-                return
-            if ask and await self._has_sandbox(key):
-                return
+            uid = store.uid_of(key)
+            if not uid or store.sandbox(key.namespace, key.name) is not None:
+                return None
+            with suppress(NotFoundError):
+                if ask:
+                    found = await cluster.get(resources.SANDBOXES, key.namespace, key.name)
+                    return self._dispatcher.saw(resources.SANDBOXES, found)
             _log.info("pod %s/%s has no Sandbox any more: deleting it", key.namespace, key.name)
             try:
-                await self._context.cluster.delete(resources.PODS, key.namespace, key.name, {"uid": uid})
+                await cluster.delete(resources.PODS, key.namespace, key.name, {"uid": uid})
             except NotFoundError:
                 self._dispatcher.lost(key, uid)
-
-    async def _has_sandbox(self, key: Key) -> bool:
-        try:
-            found = await self._context.cluster.get(resources.SANDBOXES, key.namespace, key.name)
-        except NotFoundError:
-            return False
-        self._dispatcher.saw(resources.SANDBOXES, found)
-        return True

@@ -22,12 +22,7 @@ Seen = Callable[[Resource, str | None, dict[str, Any]], None]
 
 
 def create_sink(dispatcher: Dispatcher, on_heartbeat: Callable[[str, str], None]) -> Seen:
-    """Return the function that every watch event goes to.
-
-    Args:
-        dispatcher: Gets the events of all objects but Leases.
-        on_heartbeat: Called with the namespace and the holder of each heartbeat Lease.
-    """
+    """Return the function that every watch event goes to; `on_heartbeat` gets each heartbeat's namespace and holder."""
 
     def seen(resource: Resource, kind: str | None, manifest: dict[str, Any]) -> None:
         if resource is LEASES:
@@ -84,8 +79,7 @@ def create_settings(settings: OperatorSettings) -> kopf.OperatorSettings:
     result.watching.chunk_size = PAGE
     result.queueing.idle_timeout = 0.5
     result.persistence.finalizer = f"{names.GROUP}/unused"
-    result.persistence.progress_storage = NoProgress()
-    result.persistence.diffbase_storage = NoDiffs()
+    result.persistence.progress_storage = result.persistence.diffbase_storage = _NoStorage()
     for resource in WATCHED:
         if resource.selector:
             result.watching.label_selectors[resource.plural] = resource.selector
@@ -95,13 +89,9 @@ def create_settings(settings: OperatorSettings) -> kopf.OperatorSettings:
 async def watch(
     registry: kopf.OperatorRegistry, settings: OperatorSettings, *, ready: asyncio.Event, stop: asyncio.Event
 ) -> None:
-    """Run kopf until `stop` is set. That it returns without is a fault, for the caller to end the process.
+    """Run kopf until `stop` is set; it sets `ready` when it has started.
 
-    Args:
-        registry: From `create_registry`.
-        settings: The operator's.
-        ready: Set by kopf when it has started.
-        stop: Ends it.
+    That it returns without is a fault, for the caller to end the process.
     """
     await kopf.operator(
         registry=registry,
@@ -113,35 +103,23 @@ async def watch(
     )
 
 
-class NoDiffs(kopf.DiffBaseStorage):
-    """Sees no object as changed."""
+class _NoStorage(kopf.DiffBaseStorage, kopf.ProgressStorage):
+    """Keeps nothing: sees no object as changed, and remembers no handler's progress."""
 
     def build(self, **_: Any) -> kopf.BodyEssence:
-        """Return nothing."""
         return kopf.BodyEssence()
 
     def fetch(self, **_: Any) -> None:
-        """Return that nothing was kept."""
+        pass
 
     def store(self, **_: Any) -> None:
-        """Keep nothing."""
-
-
-class NoProgress(kopf.ProgressStorage):
-    """Remembers no handler's progress."""
-
-    def fetch(self, **_: Any) -> None:
-        """Return that nothing was kept."""
-
-    def store(self, **_: Any) -> None:
-        """Keep nothing."""
+        pass
 
     def purge(self, **_: Any) -> None:
-        """Forget nothing."""
+        pass
 
     def touch(self, **_: Any) -> None:
-        """Change nothing."""
+        pass
 
     def clear(self, *, essence: kopf.BodyEssence) -> kopf.BodyEssence:
-        """Return it as it is."""
         return essence

@@ -64,8 +64,7 @@ class WorkQueue:
     async def run_worker(self, work: Work) -> None:
         """Work on keys until cancelled."""
         while True:
-            key = await self._ready.get()
-            await self._turn(key, work)
+            await self._turn(await self._ready.get(), work)
 
     async def _turn(self, key: Key, work: Work) -> None:
         self._waiting.discard(key)

@@ -28,18 +28,16 @@ Post = Callable[[dict[str, Any]], Awaitable[object]]
 
 def build_event(emit: Emit, now: datetime) -> dict[str, Any]:
     """Return the Event object."""
-    digest = hashlib.sha256(f"{emit.uid} {emit.reason} {emit.message}".encode()).hexdigest()[:16]
-    time = rfc3339(now)
+    about, time = emit.metadata, rfc3339(now)
+    digest = hashlib.sha256(f"{about.uid} {emit.reason} {emit.message}".encode()).hexdigest()[:16]
     return {
-        "apiVersion": EVENTS.api_version,
-        "kind": EVENTS.kind,
-        "metadata": {"name": child_name(emit.name, digest), "namespace": emit.namespace},
+        **EVENTS.header,
+        "metadata": {"name": child_name(about.name, digest), "namespace": about.namespace},
         "involvedObject": {
-            "apiVersion": emit.resource.api_version,
-            "kind": emit.resource.kind,
-            "namespace": emit.namespace,
-            "name": emit.name,
-            "uid": emit.uid,
+            **emit.resource.header,
+            "namespace": about.namespace,
+            "name": about.name,
+            "uid": about.uid,
         },
         "type": emit.kind,
         "reason": emit.reason,
@@ -57,9 +55,7 @@ class EventPoster:
     """A short queue of Events and the task that posts them."""
 
     def __init__(self, post: Post, metrics: Metrics, clock: Callable[[], datetime]) -> None:
-        self._post = post
-        self._metrics = metrics
-        self._clock = clock
+        self._post, self._metrics, self._clock = post, metrics, clock
         self._queue: asyncio.Queue[dict[str, Any]] = asyncio.Queue(_WAITING)
 
     def emit(self, emit: Emit) -> None:

@@ -6,37 +6,17 @@ heartbeat Lease in each sandbox namespace, and kopf's watch has to bring it back
 
 import time
 from collections.abc import Callable
-from datetime import datetime
 from functools import partial
-from typing import Any, Final
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from sandpod_api import names
-from sandpod_kube.resources import LEASES
 from sandpod_operator.metrics import Metrics
 from sandpod_operator.settings import OperatorSettings
-
-_MICRO_TIME: Final = "%Y-%m-%dT%H:%M:%S.%fZ"
 
 
 class AddressError(Exception):
     """The HTTP server can't listen; the text says where and what to do."""
-
-
-def build_heartbeat(namespace: str, holder: str, now: datetime) -> dict[str, Any]:
-    """Return the Lease whose watch event has to come back."""
-    return {
-        "apiVersion": LEASES.api_version,
-        "kind": LEASES.kind,
-        "metadata": {
-            "name": names.LEASE_HEARTBEAT,
-            "namespace": namespace,
-            "labels": {names.LABEL_MANAGED_BY: names.MANAGED_BY},
-        },
-        "spec": {"holderIdentity": holder, "renewTime": now.strftime(_MICRO_TIME)},
-    }
 
 
 class Health:
@@ -45,15 +25,12 @@ class Health:
     def __init__(
         self, settings: OperatorSettings, metrics: Metrics, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
-        self._settings = settings
-        self._metrics = metrics
-        self._monotonic = monotonic
+        self._settings, self._metrics, self._monotonic = settings, metrics, monotonic
         self._beats: dict[str, float] = {}
 
     def lead(self) -> None:
         """Note that this replica is active from now on: heartbeats are due."""
-        now = self._monotonic()
-        self._beats = dict.fromkeys(self._settings.namespaces, now)
+        self._beats = dict.fromkeys(self._settings.namespaces, self._monotonic())
         self._metrics.leader.set(1)
         for namespace in self._settings.namespaces:
             self._metrics.watch_age.labels(namespace).set_function(partial(self._age, namespace))

@@ -27,36 +27,31 @@ class LeadershipLostError(Exception):
 
 
 def build_lease(settings: OperatorSettings, holder: str, now: datetime, old: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the Lease as its next holder writes it.
-
-    Args:
-        settings: The operator's.
-        holder: Who holds it from now on; empty gives it up.
-        now: The time.
-        old: The Lease as it is, or None where there is none.
-    """
+    """Return the Lease as its next holder writes it over the old one, if there is one; an empty one gives it up."""
     spec = (old or {}).get("spec") or {}
     same = spec.get("holderIdentity") == holder
     time_now = now.strftime(_MICRO_TIME)
-    return {
-        "apiVersion": LEASES.api_version,
-        "kind": LEASES.kind,
-        "metadata": old["metadata"] if old is not None else _metadata(settings),
-        "spec": {
-            "holderIdentity": holder,
-            "leaseDurationSeconds": settings.lease_duration,
-            "acquireTime": spec.get("acquireTime", time_now) if same else time_now,
-            "renewTime": time_now,
-            "leaseTransitions": int(spec.get("leaseTransitions") or 0) + (0 if same or not holder else 1),
-        },
+    made = {
+        "holderIdentity": holder,
+        "leaseDurationSeconds": settings.lease_duration,
+        "acquireTime": spec.get("acquireTime", time_now) if same else time_now,
+        "renewTime": time_now,
+        "leaseTransitions": int(spec.get("leaseTransitions") or 0) + (0 if same or not holder else 1),
     }
+    return _lease(names.LEASE_LEADER, settings.namespace, made) | ({} if old is None else {"metadata": old["metadata"]})
 
 
-def _metadata(settings: OperatorSettings) -> dict[str, Any]:
+def build_heartbeat(namespace: str, holder: str, now: datetime) -> dict[str, Any]:
+    """Return the Lease whose watch event has to come back."""
+    spec = {"holderIdentity": holder, "renewTime": now.strftime(_MICRO_TIME)}
+    return _lease(names.LEASE_HEARTBEAT, namespace, spec)
+
+
+def _lease(name: str, namespace: str, spec: dict[str, Any]) -> dict[str, Any]:
     return {
-        "name": names.LEASE_LEADER,
-        "namespace": settings.namespace,
-        "labels": {names.LABEL_MANAGED_BY: names.MANAGED_BY},
+        **LEASES.header,
+        "metadata": {"name": name, "namespace": namespace, "labels": {names.LABEL_MANAGED_BY: names.MANAGED_BY}},
+        "spec": spec,
     }
 
 
@@ -70,10 +65,8 @@ class Elector:
         clock: Callable[[], datetime],
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._cluster = cluster
-        self._settings = settings
-        self._clock = clock
-        self._monotonic = monotonic
+        self._cluster, self._settings = cluster, settings
+        self._clock, self._monotonic = clock, monotonic
         self._seen: tuple[str, float] = ("", 0.0)
         self._renewed = 0.0
 
@@ -88,10 +81,7 @@ class Elector:
             await asyncio.sleep(self._settings.lease_retry)
 
     async def try_take(self) -> bool:
-        """Try once to take or renew the Lease.
-
-        Returns:
-            Whether this replica holds it now.
+        """Take or renew the Lease if it is free, and return whether this replica holds it now.
 
         Raises:
             ClusterError: The API server did not answer, or refused for another reason than that we were late.
@@ -123,19 +113,13 @@ class Elector:
         now = self._monotonic()
         if version != self._seen[0]:
             self._seen = (version, now)
-        spec = lease.get("spec") or {}
-        holder = spec.get("holderIdentity") or ""
-        if holder in {"", self._settings.identity}:
+        if _holder(lease) in {"", self._settings.identity}:
             return True
-        duration = spec.get("leaseDurationSeconds") or self._settings.lease_duration
+        duration = lease["spec"].get("leaseDurationSeconds") or self._settings.lease_duration
         return now - self._seen[1] >= float(duration)
 
     async def keep(self) -> None:
-        """Renew the Lease until cancelled.
-
-        Raises:
-            LeadershipLostError: Another replica has it, or it could not be renewed in time.
-        """
+        """Renew the Lease until cancelled; raises what `renew` does."""
         while True:
             await asyncio.sleep(self._settings.lease_retry)
             await self.renew()
@@ -144,14 +128,15 @@ class Elector:
         """Renew the Lease once; a cluster that does not answer is tolerated until the deadline.
 
         Raises:
-            LeadershipLostError: As in `keep`.
+            LeadershipLostError: Another replica has it, or it could not be renewed in time.
         """
         deadline = self._settings.lease_renew_deadline
         left = deadline - (self._monotonic() - self._renewed)
         try:
             # A connection that is dead without a word must leave time for another try, on another one.
             async with asyncio.timeout(max(0.0, min(left, deadline / _TRIES))):
-                held = await self.try_take() or await self._is_ours()
+                # Still ours, although an unanswered write of our own has changed it?
+                held = await self.try_take() or _holder(await self._read()) == self._settings.identity
         except (UnreachableError, OverloadedError, TimeoutError) as error:
             if self._monotonic() - self._renewed >= deadline:
                 text = f"the Lease could not be renewed for {deadline:g} s"
@@ -162,16 +147,15 @@ class Elector:
         if not held:
             raise LeadershipLostError("another replica has taken the Lease")
 
-    async def _is_ours(self) -> bool:
-        """Return whether this replica still holds the Lease, although an unanswered write of its own has changed it."""
-        lease = await self._read()
-        return lease is not None and (lease.get("spec") or {}).get("holderIdentity") == self._settings.identity
-
     async def release(self) -> None:
         """Release the Lease, so that another replica need not wait for it to expire. Best effort."""
         try:
             lease = await self._read()
-            if lease is not None and (lease.get("spec") or {}).get("holderIdentity") == self._settings.identity:
+            if _holder(lease) == self._settings.identity:
                 await self._cluster.replace(LEASES, build_lease(self._settings, "", self._clock(), lease))
         except ClusterError as error:
             _log.info("the Lease was not given up and will run out: %s", error)
+
+
+def _holder(lease: dict[str, Any] | None) -> str:
+    return str(((lease or {}).get("spec") or {}).get("holderIdentity") or "")

@@ -7,7 +7,8 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -24,8 +25,8 @@ from sandpod_operator.controllers.dispatcher import Dispatcher
 from sandpod_operator.controllers.orphan_gc import OrphanCollector
 from sandpod_operator.controllers.reconciler import Reconciler
 from sandpod_operator.manager.event_recorder import EventPoster
-from sandpod_operator.manager.health import AddressError, Health, build_heartbeat, create_app
-from sandpod_operator.manager.leader_election import Elector
+from sandpod_operator.manager.health import AddressError, Health, create_app
+from sandpod_operator.manager.leader_election import Elector, build_heartbeat
 from sandpod_operator.metrics import Metrics
 from sandpod_operator.settings import OperatorSettings
 
@@ -41,16 +42,13 @@ _TICK: Final = 0.5
 _SHUTDOWN: Final = 10
 
 
-def utc_now() -> datetime:
-    """Return the time with its zone."""
-    return datetime.now(UTC)
+utc_now = partial(datetime.now, UTC)
 
 
 async def run(settings: OperatorSettings) -> int:
-    """Run the operator until a signal ends it or a part of it fails.
+    """Run the operator until a signal ends it or a part of it fails, and return the exit code.
 
-    Returns:
-        The exit code: 0 after a signal, 1 when a part failed or the Lease was lost, 2 when the cluster can't be used.
+    It is 0 after a signal, 1 when a part failed or the Lease was lost, 2 when the cluster can't be used.
     """
     metrics = Metrics()
     health = Health(settings, metrics)
@@ -66,7 +64,7 @@ async def run(settings: OperatorSettings) -> int:
     try:
         if trouble := await find_trouble(cluster, settings):
             return _unusable(trouble)
-        async with _Server(health, metrics, settings):
+        async with _served(health, metrics, settings):
             return await Operator(cluster=cluster, settings=settings, metrics=metrics, health=health, stop=stop).run()
     except AddressError as error:
         return _unusable(str(error))
@@ -94,32 +92,27 @@ async def find_trouble(cluster: KubeClient, settings: OperatorSettings) -> str |
             except NotFoundError:
                 return f"the cluster does not have the resource {resource.plural}; install the chart's CRDs first"
             except DeniedError as error:
-                return (
-                    f"not allowed to read {resource.plural} in {namespace}: {error.message}; install the chart's Role"
-                )
+                what = f"{resource.plural} in {namespace}"
+                return f"not allowed to read {what}: {error.message}; install the chart's Role"
             except ClusterError as error:
                 return f"{error}; check that the cluster runs and that KUBECONFIG is right"
     return None
 
 
-class _Server:
-    """The HTTP server of health and metrics."""
-
-    def __init__(self, health: Health, metrics: Metrics, settings: OperatorSettings) -> None:
-        self._runner = web.AppRunner(create_app(health, metrics), access_log=None)
-        self._settings = settings
-
-    async def __aenter__(self) -> None:
-        await self._runner.setup()
-        host, port = self._settings.http_host, self._settings.http_port
+@asynccontextmanager
+async def _served(health: Health, metrics: Metrics, settings: OperatorSettings) -> AsyncIterator[None]:
+    """Serve health and metrics over HTTP."""
+    runner = web.AppRunner(create_app(health, metrics), access_log=None)
+    host, port = settings.http_host, settings.http_port
+    await runner.setup()
+    try:
         try:
-            await web.TCPSite(self._runner, host, port).start()
+            await web.TCPSite(runner, host, port).start()
         except OSError as error:
-            await self._runner.cleanup()
             raise AddressError(f"can't listen on {host}:{port} ({error.strerror}); set another http_port") from error
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._runner.cleanup()
+        yield
+    finally:
+        await runner.cleanup()
 
 
 class Operator:
@@ -128,15 +121,11 @@ class Operator:
     def __init__(
         self, *, cluster: KubeClient, settings: OperatorSettings, metrics: Metrics, health: Health, stop: asyncio.Event
     ) -> None:
-        self._cluster = cluster
-        self._settings = settings
-        self._health = health
-        self._stop = stop
+        self._cluster, self._settings, self._health, self._stop = cluster, settings, health, stop
         self._events = EventPoster(lambda event: cluster.create(EVENTS, event), metrics, utc_now)
         self._context = Context.create(
             cluster=cluster, settings=settings, metrics=metrics, clock=utc_now, emit=self._events.emit
         )
-        self._queue = self._context.queue
         self._dispatcher = Dispatcher(self._context)
         self._reconciler = Reconciler(self._context, self._dispatcher)
         self._orphans = OrphanCollector(self._context, self._dispatcher)
@@ -188,7 +177,7 @@ class Operator:
             name = f"heartbeat in {namespace}"
             parts[name] = _every(self._settings.heartbeat_interval, name, partial(self._beat, namespace), at_once=True)
         for number in range(self._settings.workers):
-            parts[f"worker {number}"] = self._queue.run_worker(self._reconciler.reconcile)
+            parts[f"worker {number}"] = self._context.queue.run_worker(self._reconciler.reconcile)
         tasks = {lease, *(asyncio.create_task(part, name=name) for name, part in parts.items())}
         stopped = asyncio.create_task(self._stop.wait(), name="stop")
         # kopf takes the signals when it starts; from then on they are ours again.
@@ -207,7 +196,7 @@ class Operator:
 
     async def _release_dates(self) -> None:
         while True:
-            self._queue.release_due()
+            self._context.queue.release_due()
             await asyncio.sleep(_TICK)
 
 

@@ -19,8 +19,7 @@ def template_hash(template: SandboxTemplate) -> str:
 def build_warm_sandbox(pool: SandboxPool, template: SandboxTemplate, suffix: str) -> dict[str, Any]:
     """Return a Sandbox that waits in the pool; the claim patch takes it out by removing the owner reference."""
     return {
-        "apiVersion": resources.SANDBOXES.api_version,
-        "kind": resources.SANDBOXES.kind,
+        **resources.SANDBOXES.header,
         "metadata": {
             "name": names.child_name(pool.metadata.name, suffix),
             "namespace": pool.metadata.namespace,
@@ -44,8 +43,7 @@ def build_warm_sandbox(pool: SandboxPool, template: SandboxTemplate, suffix: str
 def build_volume_claim(sandbox: Sandbox, workspace: Workspace) -> dict[str, Any]:
     """Return the volume claim of a persistent workspace; it lives as long as the Sandbox."""
     return {
-        "apiVersion": resources.VOLUME_CLAIMS.api_version,
-        "kind": resources.VOLUME_CLAIMS.kind,
+        **resources.VOLUME_CLAIMS.header,
         "metadata": {
             "name": names.volume_claim_name(sandbox.metadata.name, sandbox.metadata.uid),
             "namespace": sandbox.metadata.namespace,

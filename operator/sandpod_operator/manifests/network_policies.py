@@ -1,20 +1,31 @@
-"""Builds the network policies: the namespace's deny-all and a template's egress profiles. Also says what has drifted.
+"""Network policies: the namespace's deny-all, a template's egress profiles, and what of others opens something.
 
-Policies only ever add up in Kubernetes, so the deny-all selects every sandbox pod and allows nothing, and a profile's
-policy opens what it lists and nothing else.
+Policies only ever add up in Kubernetes: the deny-all selects every sandbox pod and allows nothing, a profile's policy
+opens what it lists and nothing else, and what a policy of others opens ours can't close. Those are found by the labels
+that sandbox pods can have, not by those of existing pods: before the first pod that they open.
 """
 
+from collections.abc import Container
 from typing import Any, Final
 
 from sandpod_api import names
-from sandpod_api.types import EgressRule, NetworkProfile, SandboxTemplate
+from sandpod_api.fields import ObjectMeta
+from sandpod_api.templates import EgressRule, NetworkProfile, SandboxTemplate
 from sandpod_kube import resources
 from sandpod_operator.manifests.pod import owner_reference
+from sandpod_operator.model.observed import Widening
 
 _DNS_PORTS: Final = [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]
 _DNS_PODS: Final = {
     "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}},
     "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}},
+}
+# What a sandbox pod carries, and the value where that is the same for all.
+_LABELS: Final[dict[str, str | None]] = {
+    names.LABEL_MANAGED_BY: names.MANAGED_BY,
+    names.LABEL_SANDBOX: None,
+    names.LABEL_TEMPLATE: None,
+    names.LABEL_NETWORK: None,
 }
 
 
@@ -23,24 +34,10 @@ def build_deny_all(namespace: str) -> dict[str, Any]:
 
     The empty lists are written out: a server-side apply then takes back what somebody else has put there.
     """
-    return {
-        "apiVersion": resources.POLICIES.api_version,
-        "kind": resources.POLICIES.kind,
-        "metadata": {
-            "name": names.POLICY_DENY_ALL,
-            "namespace": namespace,
-            "labels": {names.LABEL_MANAGED_BY: names.MANAGED_BY},
-        },
-        "spec": {
-            "podSelector": {
-                "matchLabels": {names.LABEL_MANAGED_BY: names.MANAGED_BY},
-                "matchExpressions": [{"key": names.LABEL_SANDBOX, "operator": "Exists"}],
-            },
-            "policyTypes": ["Ingress", "Egress"],
-            "ingress": [],
-            "egress": [],
-        },
-    }
+    labels = {names.LABEL_MANAGED_BY: names.MANAGED_BY}
+    metadata = {"name": names.POLICY_DENY_ALL, "namespace": namespace, "labels": labels}
+    every = {"matchLabels": labels, "matchExpressions": [{"key": names.LABEL_SANDBOX, "operator": "Exists"}]}
+    return _policy(metadata, every, ["Ingress", "Egress"], [])
 
 
 def build_profile(template: SandboxTemplate, profile: NetworkProfile) -> dict[str, Any]:
@@ -48,42 +45,32 @@ def build_profile(template: SandboxTemplate, profile: NetworkProfile) -> dict[st
     rules = [_egress(rule) for rule in profile.egress]
     if profile.dns:
         rules.append({"to": [_DNS_PODS], "ports": _DNS_PORTS})
+    labels = {
+        names.LABEL_MANAGED_BY: names.MANAGED_BY,
+        names.LABEL_TEMPLATE: template.metadata.name,
+        names.LABEL_NETWORK: profile.name,
+    }
+    metadata = {
+        "name": names.network_policy_name(template.metadata.name, profile.name),
+        "namespace": template.metadata.namespace,
+        "labels": labels,
+        "ownerReferences": [owner_reference(resources.TEMPLATES, template)],
+    }
+    return _policy(metadata, {"matchLabels": labels}, ["Egress"], rules)
+
+
+def _policy(metadata: Any, selector: Any, types: list[str], egress: list[dict[str, Any]]) -> dict[str, Any]:
     return {
-        "apiVersion": resources.POLICIES.api_version,
-        "kind": resources.POLICIES.kind,
-        "metadata": {
-            "name": names.network_policy_name(template.metadata.name, profile.name),
-            "namespace": template.metadata.namespace,
-            "labels": {
-                names.LABEL_MANAGED_BY: names.MANAGED_BY,
-                names.LABEL_TEMPLATE: template.metadata.name,
-                names.LABEL_NETWORK: profile.name,
-            },
-            "ownerReferences": [owner_reference(resources.TEMPLATES, template)],
-        },
-        "spec": {
-            "podSelector": {
-                "matchLabels": {
-                    names.LABEL_MANAGED_BY: names.MANAGED_BY,
-                    names.LABEL_TEMPLATE: template.metadata.name,
-                    names.LABEL_NETWORK: profile.name,
-                }
-            },
-            "policyTypes": ["Egress"],
-            "ingress": [],
-            "egress": rules,
-        },
+        **resources.POLICIES.header,
+        "metadata": metadata,
+        "spec": {"podSelector": selector, "policyTypes": types, "ingress": [], "egress": egress},
     }
 
 
 def _egress(rule: EgressRule) -> dict[str, Any]:
-    block: dict[str, Any] = {"cidr": rule.cidr}
-    if rule.except_cidrs:
-        block["except"] = rule.except_cidrs
-    result: dict[str, Any] = {"to": [{"ipBlock": block}]}
-    if rule.ports:
-        result["ports"] = [{"port": port, "protocol": "TCP"} for port in rule.ports]
-    return result
+    block = {"cidr": rule.cidr, **({"except": rule.except_cidrs} if rule.except_cidrs else {})}
+    ports = [{"port": port, "protocol": "TCP"} for port in rule.ports]
+    return {"to": [{"ipBlock": block}], **({"ports": ports} if ports else {})}
 
 
 def in_force(wanted: dict[str, Any], found: dict[str, Any] | None) -> bool:
@@ -95,3 +82,54 @@ def in_force(wanted: dict[str, Any], found: dict[str, Any] | None) -> bool:
         return False
     keys = ("podSelector", "policyTypes", "ingress", "egress")
     return all((wanted["spec"].get(key) or None) == (found["spec"].get(key) or None) for key in keys)
+
+
+def find_widening(policy: dict[str, Any], templates: Container[str]) -> Widening | None:
+    """Return what a policy opens, or None where it is Sandpod's own or opens nothing to a sandbox.
+
+    Those of the namespace's templates, given by name, are kept as they must be.
+    """
+    metadata = ObjectMeta.model_validate(policy["metadata"])
+    directions = _opened(policy.get("spec") or {})
+    if not directions or _is_own(metadata, templates) or not _may_select(policy["spec"].get("podSelector") or {}):
+        return None
+    return Widening(metadata, directions)
+
+
+def _is_own(metadata: ObjectMeta, templates: Container[str]) -> bool:
+    """Return whether Sandpod keeps it as it must be, or deletes it together with the template that it belongs to."""
+    template = metadata.labels.get(names.LABEL_TEMPLATE)
+    if metadata.name == names.POLICY_DENY_ALL:
+        return True
+    if metadata.labels.get(names.LABEL_MANAGED_BY) != names.MANAGED_BY or template is None:
+        return False
+    owners = {(owner.get("kind"), owner.get("name")) for owner in metadata.owner_references}
+    return template in templates or (resources.TEMPLATES.kind, template) in owners
+
+
+def _opened(spec: dict[str, Any]) -> tuple[str, ...]:
+    """Return the directions in which it allows anything; it does not affect one that it does not name."""
+    kinds = spec.get("policyTypes") or ("Ingress", "Egress")
+    return tuple(kind.lower() for kind in ("Ingress", "Egress") if kind in kinds and spec.get(kind.lower()))
+
+
+def _may_select(selector: dict[str, Any]) -> bool:
+    """Return whether a label selector can select a sandbox pod."""
+    needs = [(key, "In", {value}) for key, value in (selector.get("matchLabels") or {}).items()]
+    needs += [
+        (each["key"], each["operator"], set(each.get("values") or ()))
+        for each in selector.get("matchExpressions") or ()
+    ]
+    return all(_can_hold(key, [(kind, values) for k, kind, values in needs if k == key]) for key, _, _ in needs)
+
+
+def _can_hold(key: str, needs: list[tuple[str, set[str]]]) -> bool:
+    """Return whether a sandbox pod's label can meet all requirements of one key."""
+    if key not in _LABELS:
+        return all(kind in {"NotIn", "DoesNotExist"} for kind, _ in needs)
+    if any(kind == "DoesNotExist" for kind, _ in needs):
+        return False
+    fixed = _LABELS[key]
+    wanted = [values for kind, values in needs if kind == "In"] + ([{fixed}] if fixed is not None else [])
+    barred = set[str]().union(*(values for kind, values in needs if kind == "NotIn"))
+    return not wanted or bool(set.intersection(*wanted) - barred)

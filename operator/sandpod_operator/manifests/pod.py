@@ -1,20 +1,14 @@
 """Builds the pods of Sandboxes: the same input gives the same manifest. What locks a pod down is in `security`."""
 
 import json
+from collections.abc import Sequence
 from typing import Any, Final
 
 from sandpod_api import names
 from sandpod_api.conditions import ConditionType, Reason, says
-from sandpod_api.types import (
-    MAX_LIFETIME,
-    NetworkProfile,
-    Sandbox,
-    SandboxPool,
-    SandboxTemplate,
-    Toleration,
-    Workspace,
-    parse_quantity,
-)
+from sandpod_api.fields import MAX_LIFETIME, Workspace, parse_quantity
+from sandpod_api.templates import NetworkProfile, SandboxTemplate
+from sandpod_api.types import Sandbox, SandboxPool
 from sandpod_kube import resources
 from sandpod_operator.manifests import security
 from sandpod_operator.manifests.probes import probes
@@ -27,14 +21,15 @@ _BRING: Final = f"cp -R {names.PORTABLE_RUNNER}/. {names.RUNNER_HOME} && chmod 0
 KERNEL_COMMAND: Final = (*names.RUNNER_COMMAND, "kernel")
 _START_SECONDS: Final = 60
 _MARGIN: Final = 3600
+_TERMINATION: Final = {"terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File"}
+_RUNNER_MOUNT: Final = {"name": "runner", "mountPath": names.RUNNER_HOME, "readOnly": True}
 _TMP: Final = "/tmp"  # noqa: S108 - the pod's own, sized and in memory
 
 
 def owner_reference(resource: resources.Resource, owner: Sandbox | SandboxPool | SandboxTemplate) -> dict[str, Any]:
     """Return the reference by which Kubernetes deletes an object together with its owner."""
     return {
-        "apiVersion": resource.api_version,
-        "kind": resource.kind,
+        **resource.header,
         "name": owner.metadata.name,
         "uid": owner.metadata.uid,
         "controller": True,
@@ -62,30 +57,22 @@ def build_pod(
     *,
     user_namespaces: bool = False,
 ) -> dict[str, Any]:
-    """Return the pod of a sandbox.
-
-    Args:
-        sandbox: Whose pod it is.
-        template: What it is made from.
-        profile: Its network profile.
-        settings: The operator's.
-        user_namespaces: Whether its nodes can give it a user namespace of its own.
-    """
+    """Return the pod of a sandbox; with `user_namespaces` its nodes can give it a user namespace of its own."""
     spec = template.spec
-    said = security.said_of_user_namespaces(spec, default=settings.host_users)
-    host_users = security.host_users(said=said, possible=user_namespaces)
+    host_users = security.host_users(spec, default=settings.host_users, possible=user_namespaces)
+    own_users = host_users is False
+    first = _first_containers(sandbox, template, settings)
     optional = {
         "hostUsers": host_users,
         "runtimeClassName": spec.runtime_class_name,
         "nodeSelector": spec.node_selector or None,
-        "tolerations": [_toleration(t) for t in spec.tolerations] or None,
+        "tolerations": [{k: v for k, v in t.to_wire().items() if v} for t in spec.tolerations] or None,
         "imagePullSecrets": [{"name": name} for name in spec.image_pull_secrets] or None,
+        "initContainers": first or None,
     }
-    own_users = host_users is False
     environment = _environment(sandbox, template, profile, settings, own_users=own_users)
     return {
-        "apiVersion": resources.PODS.api_version,
-        "kind": resources.PODS.kind,
+        **resources.PODS.header,
         "metadata": {
             "name": sandbox.metadata.name,
             "namespace": sandbox.metadata.namespace,
@@ -103,91 +90,78 @@ def build_pod(
             **{key: value for key, value in optional.items() if value is not None},
             "securityContext": security.pod_security_context(spec.app_armor_profile, own_users=own_users),
             "terminationGracePeriodSeconds": 2,
-            "activeDeadlineSeconds": _active_deadline(sandbox),
-            **({"initContainers": first} if (first := _first_containers(sandbox, template, settings)) else {}),
-            "containers": [_container(sandbox, template, environment)],
+            # The last safety net. It can't be raised later, so it covers whatever a claim may ask for: a warm pod may
+            # wait as long as a pool's maxAge can be, and the claim may then set any lifetime.
+            "activeDeadlineSeconds": (0 if sandbox.spec.claim else MAX_LIFETIME) + MAX_LIFETIME + _MARGIN,
+            "containers": [_main_container(sandbox, template, environment)],
             "volumes": _volumes(sandbox, template),
         },
     }
 
 
-def _container(sandbox: Sandbox, template: SandboxTemplate, environment: list[dict[str, Any]]) -> dict[str, Any]:
-    spec = template.spec
+def _container(sandbox: Sandbox, template: SandboxTemplate, name: str, command: Sequence[str]) -> dict[str, Any]:
+    """Return what all containers have. A pod counts the largest of one after the other, so the first ones cost nothing.
+
+    The command is said here, so that the runner is process 1 whatever an image's own entry point is.
+    """
     return {
-        "name": names.CONTAINER,
-        "image": spec.image,
-        "imagePullPolicy": spec.image_pull_policy,
-        # Said here, so that the runner is process 1 whatever an image's own entry point is.
-        "command": list(SERVE_COMMAND),
+        "name": name,
+        "image": template.spec.image,
+        "imagePullPolicy": template.spec.image_pull_policy,
+        "command": list(command),
+        "resources": _resources(sandbox, template),
+        "securityContext": security.container_security_context(),
+    }
+
+
+def _main_container(sandbox: Sandbox, template: SandboxTemplate, environment: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        **_container(sandbox, template, names.CONTAINER, SERVE_COMMAND),
+        **_TERMINATION,
         # An image's own may be one that the pod's user can't enter.
         "workingDir": names.WORKSPACE,
         "env": environment,
-        "resources": _resources(sandbox, template),
-        "securityContext": security.container_security_context(),
         "startupProbe": {
             "exec": {"command": list(READY_COMMAND)},
             "periodSeconds": 1,
             "timeoutSeconds": 5,
             "failureThreshold": _START_SECONDS,
         },
-        "terminationMessagePath": "/dev/termination-log",
-        "terminationMessagePolicy": "File",
         "volumeMounts": [
             {"name": "workspace", "mountPath": names.WORKSPACE},
             {"name": "tmp", "mountPath": _TMP},
             # gVisor's own is as large as the node's memory.
             {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 - the pod's own, sized
-            *(
-                [{"name": "runner", "mountPath": names.RUNNER_HOME, "readOnly": True}]
-                if brings_runner(template)
-                else []
-            ),
+            *([_RUNNER_MOUNT] if brings_runner(template) else []),
         ],
     }
 
 
 def _first_containers(sandbox: Sandbox, template: SandboxTemplate, settings: OperatorSettings) -> list[dict[str, Any]]:
-    """Return what runs before the sandbox's own container."""
-    found = [_runner_container(sandbox, template, settings)] if brings_runner(template) else []
-    return [*found, _kernel_container(sandbox, template)] if template.spec.runtime_class_name is not None else found
+    """Return what runs before the sandbox's own container.
 
-
-def _kernel_container(sandbox: Sandbox, template: SandboxTemplate) -> dict[str, Any]:
-    """Return the container that reports which kernel the pod sees, before anything of a caller runs."""
-    spec = template.spec
+    One copies the runner for a foreign image, into a folder that the sandbox can only read. One reports which kernel
+    the pod sees, before anything of a caller runs.
+    """
     brings = brings_runner(template)
-    return {
-        "name": names.KERNEL_CONTAINER,
-        "image": spec.image,
-        "imagePullPolicy": spec.image_pull_policy,
-        "command": list(KERNEL_COMMAND),
-        "workingDir": "/",
-        **({"env": [{"name": "LD_PRELOAD", "value": ""}]} if brings else {}),
-        "resources": _resources(sandbox, template),
-        "securityContext": security.container_security_context(),
-        "terminationMessagePath": "/dev/termination-log",
-        "terminationMessagePolicy": "File",
-        **({"volumeMounts": [{"name": "runner", "mountPath": names.RUNNER_HOME, "readOnly": True}]} if brings else {}),
+    runner = {
+        **_container(sandbox, template, names.RUNNER_CONTAINER, ("sh", "-c", _BRING)),
+        "image": settings.runner_image,
+        "imagePullPolicy": "IfNotPresent",
+        "volumeMounts": [{"name": "runner", "mountPath": names.RUNNER_HOME}],
     }
+    kernel = {
+        **_container(sandbox, template, names.KERNEL_CONTAINER, KERNEL_COMMAND),
+        **_TERMINATION,
+        "workingDir": "/",
+        **({"env": [{"name": "LD_PRELOAD", "value": ""}], "volumeMounts": [_RUNNER_MOUNT]} if brings else {}),
+    }
+    return ([runner] if brings else []) + ([kernel] if template.spec.runtime_class_name is not None else [])
 
 
 def brings_runner(template: SandboxTemplate) -> bool:
     """Return whether the template's image has no runner, so that its pods add it."""
     return template.spec.runner == "Injected"
-
-
-def _runner_container(sandbox: Sandbox, template: SandboxTemplate, settings: OperatorSettings) -> dict[str, Any]:
-    """Return the container that copies the runner for a foreign image, into a folder that the sandbox can only read."""
-    return {
-        "name": names.RUNNER_CONTAINER,
-        "image": settings.runner_image,
-        "imagePullPolicy": "IfNotPresent",
-        "command": ["sh", "-c", _BRING],
-        # The same as the sandbox's own: a pod counts the larger of the two, so this one costs nothing.
-        "resources": _resources(sandbox, template),
-        "securityContext": security.container_security_context(),
-        "volumeMounts": [{"name": "runner", "mountPath": names.RUNNER_HOME}],
-    }
 
 
 def _environment(
@@ -246,31 +220,13 @@ def _in_memory(workspace: Workspace) -> bool:
 
 def _volumes(sandbox: Sandbox, template: SandboxTemplate) -> list[dict[str, Any]]:
     workspace = workspace_of(sandbox, template)
-    folder: dict[str, Any]
-    if workspace.persistent:
-        folder = {
-            "persistentVolumeClaim": {"claimName": names.volume_claim_name(sandbox.metadata.name, sandbox.metadata.uid)}
-        }
-    elif _in_memory(workspace):
-        folder = {"emptyDir": {"medium": "Memory", "sizeLimit": workspace.size}}
-    else:
-        folder = {"emptyDir": {"sizeLimit": workspace.size}}
+    claim = names.volume_claim_name(sandbox.metadata.name, sandbox.metadata.uid)
+    folder = {"medium": "Memory"} if _in_memory(workspace) else {}
+    files = {"emptyDir": {**folder, "sizeLimit": workspace.size}}
+    memory = {"emptyDir": {"medium": "Memory", "sizeLimit": template.spec.tmp_size}}
     return [
-        {"name": "workspace", **folder},
-        {"name": "tmp", "emptyDir": {"medium": "Memory", "sizeLimit": template.spec.tmp_size}},
-        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": template.spec.tmp_size}},
+        {"name": "workspace", **({"persistentVolumeClaim": {"claimName": claim}} if workspace.persistent else files)},
+        {"name": "tmp", **memory},
+        {"name": "shm", **memory},
         *([{"name": "runner", "emptyDir": {"sizeLimit": names.PORTABLE_SIZE}}] if brings_runner(template) else []),
     ]
-
-
-def _toleration(toleration: Toleration) -> dict[str, str]:
-    return {key: value for key, value in toleration.to_wire().items() if value}
-
-
-def _active_deadline(sandbox: Sandbox) -> int:
-    """Return the last safety net, in seconds. It can't be raised later, so it covers whatever a claim may ask for.
-
-    A warm pod may wait as long as a pool's maxAge can be, and the claim may then set any lifetime.
-    """
-    wait = 0 if sandbox.spec.claim else MAX_LIFETIME
-    return wait + MAX_LIFETIME + _MARGIN

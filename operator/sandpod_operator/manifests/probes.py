@@ -3,7 +3,7 @@
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Final
 
-from sandpod_api.types import EgressRule, NetworkProfile, SandboxTemplate
+from sandpod_api.templates import EgressRule, NetworkProfile, SandboxTemplate
 from sandpod_operator.settings import OperatorSettings
 
 NODE_IP: Final = "$(NODE_IP)"

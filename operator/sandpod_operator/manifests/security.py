@@ -6,7 +6,7 @@ namespace and AppArmor, which not every cluster and runtime has. It is Pod Secur
 
 from typing import Any, Final
 
-from sandpod_api.types import AppArmorProfile, SandboxTemplateSpec
+from sandpod_api.templates import AppArmorProfile, SandboxTemplateSpec
 
 UID: Final = 1000
 """The uid, gid and fsGroup of everything in a sandbox: numeric, so that the kubelet can check it is not root."""
@@ -15,10 +15,8 @@ UID: Final = 1000
 def pod_security_context(app_armor: AppArmorProfile | None = None, *, own_users: bool = False) -> dict[str, Any]:
     """Return the pod's security context.
 
-    Args:
-        app_armor: The template's; not every node has AppArmor, so without one nothing is said.
-        own_users: Whether the pod has a user namespace of its own. The runtimes that give one also keep the groups of
-            the image's /etc/group out; a node with an older runtime would refuse a pod that asks for it.
+    Not every node has AppArmor, so without a profile nothing is said of it. The runtimes that give a pod a user
+    namespace of its own also keep the groups of the image's /etc/group out; an older one would refuse the pod.
     """
     return {
         **({"appArmorProfile": app_armor.to_wire()} if app_armor is not None else {}),
@@ -72,27 +70,19 @@ def closed_dns() -> dict[str, Any]:
     }
 
 
-def said_of_user_namespaces(spec: SandboxTemplateSpec, *, default: bool | None) -> bool | None:
-    """Return what is set for a pod's `hostUsers`: by its template, else by the operator if it has no RuntimeClass.
+def host_users_setting(spec: SandboxTemplateSpec, *, default: bool | None) -> bool | None:
+    """Return what is set for a pod's `hostUsers`: by its template, else by the operator's default.
 
-    Args:
-        spec: The template's; with a RuntimeClass as gVisor, which starts no pod with a user namespace, it alone says.
-        default: The operator's setting.
-
-    Returns:
-        None where nothing is said, so that the pod's nodes decide.
+    With a RuntimeClass such as gVisor's, which starts no pod with a user namespace, the template alone decides. None
+    where neither does, so that the pod's nodes decide.
     """
     return spec.host_users if spec.host_users is not None or spec.runtime_class_name is not None else default
 
 
-def host_users(*, said: bool | None, possible: bool) -> bool | None:
-    """Return the pod's `hostUsers`.
+def host_users(spec: SandboxTemplateSpec, *, default: bool | None, possible: bool) -> bool | None:
+    """Return the pod's `hostUsers` by what is set for it, and by what is possible on its nodes.
 
-    Args:
-        said: What is said of it.
-        possible: Whether the pod's nodes can give it a user namespace of its own.
-
-    Returns:
-        False, or None where the pod shares the node's: true means the same, and the admission policy refuses it.
+    False, or None where the pod shares the node's: true means the same, and the admission policy refuses it.
     """
-    return False if said is False or (said is None and possible) else None
+    setting = host_users_setting(spec, default=default)
+    return False if setting is False or (setting is None and possible) else None

@@ -4,29 +4,23 @@ A node reports it for each handler of its container runtime. For a RuntimeClass 
 handler says yes and then starts no such pod: whoever made the class says it, by an annotation.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 from sandpod_api import names
-from sandpod_api.types import SandboxTemplateSpec, Toleration
+from sandpod_api.templates import SandboxTemplateSpec, Toleration
 
 _KEEPS_AWAY = frozenset({"NoSchedule", "NoExecute"})
 
 
 @dataclass(frozen=True, slots=True)
 class NodeRuntimes:
-    """What a node reports of itself.
+    """What a node reports of itself."""
 
-    Attributes:
-        labels: Its labels.
-        taints: Key, value and effect of those that keep pods away.
-        handlers: Runtime handlers that can give a pod its own user namespace; the empty name is the default one.
-    """
-
-    labels: Mapping[str, str] = field(default_factory=dict)
-    taints: tuple[tuple[str, str, str], ...] = ()
-    handlers: frozenset[str] = frozenset()
+    labels: Mapping[str, str]
+    taints: tuple[tuple[str, str, str], ...]  # key, value and effect of those that keep pods away
+    handlers: frozenset[str]  # that can give a pod its own user namespace; the empty name is the default one
 
     @classmethod
     def of_node(cls, manifest: dict[str, Any]) -> Self:
@@ -48,17 +42,11 @@ class NodeRuntimes:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeClass:
-    """A RuntimeClass; the default stands for pods without one.
+    """A RuntimeClass; the default stands for pods without one."""
 
-    Attributes:
-        handler: Of the node's container runtime.
-        declared: Whether it may be used with a user namespace, as who made it says.
-        node_selector: Where its pods run.
-    """
-
-    handler: str = ""
-    declared: bool = True
-    node_selector: Mapping[str, str] = field(default_factory=dict)
+    handler: str = ""  # of the node's container runtime
+    declared: bool = True  # whether it may be used with a user namespace, as who made it says
+    node_selector: Mapping[str, str] = field(default_factory=dict)  # where its pods run
 
     @classmethod
     def of(cls, manifest: dict[str, Any]) -> Self:
@@ -71,23 +59,21 @@ class RuntimeClass:
         )
 
 
-def possible(spec: SandboxTemplateSpec, runtime: RuntimeClass, nodes: tuple[NodeRuntimes, ...]) -> bool:
+def possible(spec: SandboxTemplateSpec, runtime: RuntimeClass, nodes: Sequence[NodeRuntimes]) -> bool:
     """Return whether every node that may run the template's pods can give each a user namespace of its own.
 
     One that can't would never start a pod that asks, and the scheduler does not know of it.
     """
     wanted = {**runtime.node_selector, **spec.node_selector}.items()
-    eligible = [node for node in nodes if wanted <= node.labels.items() and _tolerated(node, spec.tolerations)]
+    eligible = [node for node in nodes if wanted <= node.labels.items() and _takes(node, spec.tolerations)]
     return runtime.declared and bool(eligible) and all(runtime.handler in node.handlers for node in eligible)
 
 
-def _tolerated(node: NodeRuntimes, tolerations: list[Toleration]) -> bool:
-    return all(any(_tolerates(each, *taint) for each in tolerations) for taint in node.taints)
-
-
-def _tolerates(toleration: Toleration, key: str, value: str, effect: str) -> bool:
-    return (
-        toleration.key in {"", key}
-        and (toleration.operator == "Exists" or toleration.value == value)
-        and toleration.effect in {"", effect}
+def _takes(node: NodeRuntimes, tolerations: list[Toleration]) -> bool:
+    return all(
+        any(
+            each.key in {"", key} and (each.operator == "Exists" or each.value == value) and each.effect in {"", effect}
+            for each in tolerations
+        )
+        for key, value, effect in node.taints
     )

@@ -6,12 +6,13 @@ from datetime import datetime
 from itertools import groupby
 from typing import Any, Final, Literal
 
-from sandpod_kube.resources import SANDBOXES, Resource
+from sandpod_api.fields import ObjectMeta
+from sandpod_kube.resources import SANDBOXES, Key, Resource
 
 _AT_ONCE: Final = 8  # requests
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Create:
     """Create an object; with `may_exist` it may exist already."""
 
@@ -20,7 +21,7 @@ class Create:
     may_exist: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Apply:
     """Make an object say what the manifest says, whatever it said before (server-side apply, forced)."""
 
@@ -28,48 +29,46 @@ class Apply:
     manifest: dict[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Delete:
-    """Delete exactly that object, and only in that version if one is given: a claimed sandbox has another version."""
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """What concerns one object, as it was seen."""
 
     resource: Resource
-    namespace: str
-    name: str
-    uid: str
-    resource_version: str | None = None
+    metadata: ObjectMeta
+
+    @property
+    def key(self) -> Key:
+        """The object's key."""
+        return Key(self.resource.kind, self.metadata.namespace, self.metadata.name)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PatchStatus:
+@dataclass(frozen=True, slots=True)
+class Delete(_Change):
+    """Delete exactly that object, and with `unchanged` only in that version: a claimed sandbox has another one."""
+
+    unchanged: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PatchStatus(_Change):
     """Write a status; None removes a field."""
 
-    resource: Resource
-    namespace: str
-    name: str
     status: dict[str, Any]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Emit:
+@dataclass(frozen=True, slots=True)
+class Emit(_Change):
     """Post an Event, which `kubectl describe` shows."""
 
-    resource: Resource
-    namespace: str
-    name: str
-    uid: str
     reason: str
     message: str
     kind: Literal["Normal", "Warning"] = "Normal"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Patch:
+@dataclass(frozen=True, slots=True)
+class Patch(_Change):
     """Change fields of a spec, or labels, of the object in exactly that version: any later use has created another."""
 
-    resource: Resource
-    namespace: str
-    name: str
-    resource_version: str
     spec: dict[str, Any] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
 

@@ -1,11 +1,11 @@
 """What one reconcile sees: frozen values. The plans work on these alone: nothing else can decide anything."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from sandpod_api.conditions import Reason
+from sandpod_api.fields import ObjectMeta
 from sandpod_api.types import Sandbox, SandboxPool, SandboxTemplate
 from sandpod_kube.resources import Key
 from sandpod_operator.model.pod import Pod
@@ -14,32 +14,19 @@ from sandpod_operator.model.pool_backoff import PoolBackoff
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Refusal:
-    """The API server did not take a sandbox's pod.
+    """The API server did not take a sandbox's pod."""
 
-    Attributes:
-        reason: QuotaExceeded or AdmissionRefused.
-        message: The API server's sentence.
-        attempts: How often in a row.
-        until: When to try again.
-    """
-
-    reason: Reason
-    message: str
-    attempts: int
-    until: datetime
+    reason: Reason  # QuotaExceeded or AdmissionRefused
+    message: str  # the API server's sentence
+    attempts: int  # in a row
+    until: datetime  # when to try again
 
 
-@dataclass(frozen=True, slots=True)
-class Kernel:
-    """The kernel of a node. Both fields are empty if the operator may not read nodes.
-
-    Attributes:
-        boot_id: Its boot id.
-        release: As `uname -r` says it.
-    """
+class Kernel(NamedTuple):
+    """The kernel of a node. Both fields are empty if the operator may not read nodes."""
 
     boot_id: str = ""
-    release: str = ""
+    release: str = ""  # as `uname -r` says it
 
     @classmethod
     def of_node(cls, manifest: dict[str, Any]) -> Self:
@@ -47,29 +34,16 @@ class Kernel:
         info = (manifest.get("status") or {}).get("nodeInfo") or {}
         return cls(str(info.get("bootID", "")), str(info.get("kernelVersion", "")))
 
-    @property
-    def known(self) -> bool:
-        """Whether there is anything to compare with."""
-        return bool(self.boot_id and self.release)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Share:
-    """What a pool has of what it wants.
-
-    Attributes:
-        key: The pool's.
-        wanted: Warm sandboxes that it should have.
-        placed: Those that have a place, working or not.
-        ready: Those that can be claimed.
-        unscheduled: Those that no node takes.
-    """
+    """What a pool has of the warm sandboxes that it wants."""
 
     key: Key
     wanted: int
-    placed: int = 0
-    ready: int = 0
-    unscheduled: int = 0
+    placed: int = 0  # those that have a place, working or not
+    ready: int = 0  # those that can be claimed
+    unscheduled: int = 0  # those that no node takes
 
     @property
     def level(self) -> float:
@@ -79,68 +53,45 @@ class Share:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Neighbours:
-    """What a pool has to know about the others in its namespace.
+    """What a pool has to know about the others in its namespace."""
 
-    Attributes:
-        wait_for_node: Whether other pools have sandboxes that no node takes.
-        nodes_yield_until: Until when no sandbox of a pool may wait for a node, since claims do.
-        gives_to: For whom the pool has to give a warm sandbox up now.
-    """
-
-    wait_for_node: bool = False
-    nodes_yield_until: datetime | None = None
-    gives_to: Key | None = None
+    wait_for_node: bool = False  # whether other pools have sandboxes that no node takes
+    nodes_yield_until: datetime | None = None  # until then no sandbox of a pool may wait for a node, since claims do
+    gives_to: Key | None = None  # for whom the pool has to give a warm sandbox up now
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Widening:
-    """A policy that opens something to sandbox pods and is not one of Sandpod's.
+class Widening(NamedTuple):
+    """A policy that opens something to sandbox pods and is not one of Sandpod's."""
 
-    Attributes:
-        name: Its name.
-        uid: Its uid.
-        directions: What it opens: ingress, egress, or both.
-    """
-
-    name: str
-    uid: str
-    directions: tuple[str, ...]
+    metadata: ObjectMeta
+    directions: tuple[str, ...]  # ingress, egress, or both
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ObservedSandbox:
-    """A Sandbox and what belongs to it.
-
-    Attributes:
-        sandbox: The object.
-        pod: Its own pod; one that an earlier Sandbox of the same name left is not.
-        name_taken: Whether such a pod is still there.
-        template: Its template, if it exists.
-        refusal: Why its pod was not taken when it was last tried.
-        closed: Whether the namespace's deny-all policy is in force.
-        kernel: The kernel of its pod's node, once that was looked at.
-        user_namespaces: Whether the nodes that may run its pod can give it a user namespace of its own; asked only
-            where that decides.
-        open_allowed: Whether the operator lets sandboxes serve whose network is open.
-        opened: What its profile opens although no sandbox may reach it, as host:port and as far as that is known before
-            its pod has a node; asked only where that decides.
-    """
+    """A Sandbox and what belongs to it."""
 
     sandbox: Sandbox
-    pod: Pod | None = None
-    name_taken: bool = False
+    pod: Pod | None = None  # its own; one that an earlier Sandbox of the same name left is not
+    name_taken: bool = False  # whether such a pod is still there
     template: SandboxTemplate | None = None
-    refusal: Refusal | None = None
-    closed: bool = True
-    kernel: Kernel | None = None
-    user_namespaces: bool = False
-    open_allowed: bool = False
+    refusal: Refusal | None = None  # of its pod when it was last tried
+    closed: bool = True  # whether the namespace's deny-all policy is in force
+    kernel: Kernel | None = None  # of its pod's node, once that was looked at
+    user_namespaces: bool = False  # whether its pod can have one of its own; asked only where that decides
+    open_allowed: bool = False  # whether the operator lets sandboxes serve whose network is open
+    # host:port that its profile opens and no sandbox may reach, as far as is known before its pod has a node.
     opened: str | None = None
+
+    @property
+    def suspended(self) -> bool:
+        """Whether it must have no pod, as its spec says."""
+        return self.sandbox.spec.operating_mode == "Suspended"
 
     @property
     def was_ready(self) -> bool:
         """Whether it has been ready since it last began to run: a resume begins again, with another pod."""
-        return self.sandbox.status.start_time is not None and self.sandbox.spec.operating_mode == "Running"
+        return self.sandbox.status.start_time is not None and not self.suspended
 
     @property
     def persistent(self) -> bool:
@@ -156,47 +107,13 @@ class ObservedSandbox:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ObservedPool:
-    """A pool and the unclaimed Sandboxes that it owns.
-
-    Attributes:
-        pool: The object.
-        members: Its warm sandboxes, in no order, without those that are being deleted.
-        template: Its template, if it exists.
-        failures: Warm sandboxes that failed since one was last ready.
-        suffixes: Unused name endings, one for each sandbox that may be made now.
-        status_written: When the pool's status was last written.
-        backoff: How its sandboxes have done.
-        neighbours: What the others in the namespace wait for.
-    """
+    """A pool and the unclaimed Sandboxes that it owns."""
 
     pool: SandboxPool
-    members: tuple[Sandbox, ...] = ()
+    members: tuple[Sandbox, ...] = ()  # in no order, without those that are being deleted
     template: SandboxTemplate | None = None
-    failures: int = 0
-    suffixes: tuple[str, ...] = ()
+    failures: int = 0  # warm sandboxes that failed since one was last ready
+    suffixes: tuple[str, ...] = ()  # unused name endings, one for each sandbox that may be made now
     status_written: datetime | None = None
     backoff: PoolBackoff = field(default_factory=PoolBackoff)
     neighbours: Neighbours = field(default_factory=Neighbours)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ObservedTemplate:
-    """A template and its network policies, by name."""
-
-    template: SandboxTemplate
-    policies: Mapping[str, dict[str, Any]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ObservedNamespace:
-    """A namespace with sandboxes.
-
-    Attributes:
-        namespace: Its name.
-        closed: Whether its deny-all policy is in force.
-        widening: Policies of others that open something to sandbox pods, the first ones by name.
-    """
-
-    namespace: str
-    closed: bool = True
-    widening: tuple[Widening, ...] = ()

@@ -1,24 +1,18 @@
 """The part of a pod that Sandpod reads. Every pod is parsed into this at the edge."""
 
+from collections.abc import Iterator
 from datetime import datetime
 from typing import Annotated
 
 from pydantic import Field
 
 from sandpod_api.base import ObservedModel, Timestamp
+from sandpod_api.fields import ObjectMeta
 from sandpod_api.names import CONTAINER, KERNEL_CONTAINER, LABEL_NETWORK, NETWORK_NONE
-from sandpod_api.types import ObjectMeta
 
 
-class Waiting(ObservedModel):
-    """A container that does not run yet."""
-
-    reason: str = ""
-    message: str = ""
-
-
-class Terminated(ObservedModel):
-    """A container that has ended. `message` comes from inside: untrusted."""
+class StateDetail(ObservedModel):
+    """Why a container does not run yet, or how it ended: the message of an end comes from inside, untrusted."""
 
     exit_code: int = 0
     reason: str = ""
@@ -28,8 +22,8 @@ class Terminated(ObservedModel):
 class ContainerState(ObservedModel):
     """At most one of these is set."""
 
-    waiting: Waiting | None = None
-    terminated: Terminated | None = None
+    waiting: StateDetail | None = None
+    terminated: StateDetail | None = None
 
 
 class ContainerStatus(ObservedModel):
@@ -74,7 +68,7 @@ class PodContainer(ObservedModel):
     """A container as it was asked for."""
 
     name: str = ""
-    image: str = ""
+    image: str | None = None
     env: list[Variable] = Field(default_factory=list)
 
 
@@ -94,34 +88,37 @@ class Pod(ObservedModel):
     status: PodStatus = PodStatus()
 
     @property
-    def container(self) -> ContainerStatus | None:
-        """What the kubelet says of the sandbox's container, once it says anything."""
-        return next((c for c in self.status.container_statuses if c.name == CONTAINER), None)
+    def container(self) -> ContainerStatus:
+        """What the kubelet says of the sandbox's container; nothing at first."""
+        return next((c for c in self.status.container_statuses if c.name == CONTAINER), ContainerStatus())
 
     @property
-    def terminated(self) -> Terminated | None:
+    def terminated(self) -> StateDetail | None:
         """How the container ended, if it did."""
-        return self.container.state.terminated if self.container else None
+        return self.container.state.terminated
+
+    def _first_ends(self) -> Iterator[tuple[str, StateDetail]]:
+        """Return how the containers before it ended, as far as they did."""
+        for status in self.status.init_container_statuses:
+            if status.state.terminated is not None:
+                yield status.name, status.state.terminated
 
     @property
-    def not_prepared(self) -> Terminated | None:
+    def not_prepared(self) -> StateDetail | None:
         """How a container before it failed, if one did: it never starts then."""
-        ends = (status.state.terminated for status in self.status.init_container_statuses)
-        return next((end for end in ends if end is not None and end.exit_code != 0), None)
+        return next((end for _, end in self._first_ends() if end.exit_code != 0), None)
 
     @property
     def kernel(self) -> str:
         """What the sandbox says of the kernel that it sees, as it came; empty while it has said nothing."""
-        statuses = (s for s in self.status.init_container_statuses if s.name == KERNEL_CONTAINER)
-        ends = (status.state.terminated for status in statuses)
-        return next((end.message for end in ends if end is not None and end.exit_code == 0), "")
+        ends = (end for name, end in self._first_ends() if name == KERNEL_CONTAINER and end.exit_code == 0)
+        return next((end.message for end in ends), "")
 
     @property
-    def waiting(self) -> Waiting | None:
+    def waiting(self) -> StateDetail | None:
         """Why the container does not run yet, if it waits; where one before it waits itself, why that does."""
-        statuses = [*self.status.init_container_statuses, *filter(None, [self.container])]
-        waits = [status.state.waiting for status in statuses if status.state.waiting is not None]
-        return waits[0] if waits else None
+        states = [status.state.waiting for status in (*self.status.init_container_statuses, self.container)]
+        return next((waiting for waiting in states if waiting is not None), None)
 
     @property
     def network(self) -> str:
@@ -129,14 +126,9 @@ class Pod(ObservedModel):
         return self.metadata.labels.get(LABEL_NETWORK, NETWORK_NONE)
 
     @property
-    def resolves_names(self) -> bool:
-        """Whether it was made to ask the cluster's DNS."""
-        return self.spec.dns_policy != "None"
-
-    @property
-    def image(self) -> str | None:
-        """The image that was asked for."""
-        return next((c.image for c in self.spec.containers if c.name == CONTAINER), None)
+    def asked(self) -> PodContainer:
+        """The sandbox's container as it was asked for."""
+        return next((c for c in self.spec.containers if c.name == CONTAINER), PodContainer())
 
     @property
     def ended(self) -> bool:
@@ -151,7 +143,7 @@ class Pod(ObservedModel):
     @property
     def started(self) -> bool:
         """Whether its startup probe has passed: the runner has probed its isolation and takes runs."""
-        return self.container is not None and self.container.started is True and self.terminated is None
+        return self.container.started is True and self.terminated is None
 
     @property
     def ready(self) -> bool:
@@ -163,24 +155,21 @@ class Pod(ObservedModel):
         """
         if not self.started or self.ended:
             return False
-        ready = self.condition("Ready")
-        reported = self.container is not None and self.container.ready
-        return not reported or (ready is not None and ready.status == "True")
+        return not self.container.ready or self.is_true("Ready")
 
     def condition(self, kind: str) -> PodCondition | None:
         """Return the pod's condition of that type, or None."""
         return next((c for c in self.status.conditions if c.type == kind), None)
 
+    def is_true(self, kind: str) -> bool:
+        """Return whether the pod's condition of that type is there and True."""
+        return (found := self.condition(kind)) is not None and found.status == "True"
+
     def variable(self, name: str) -> str:
         """Return a variable of the sandbox's container, empty where it has none of that name."""
-        container = next((c for c in self.spec.containers if c.name == CONTAINER), PodContainer())
-        return next((v.value for v in container.env if v.name == name), "")
+        return next((v.value for v in self.asked.env if v.name == name), "")
 
     def ready_since(self) -> datetime | None:
         """Return when it became ready."""
         ready = self.condition("Ready")
         return ready.last_transition_time if ready is not None and ready.status == "True" else None
-
-    def owned_by(self, uid: str) -> bool:
-        """Return whether the pod was made for the object with that uid, and not for an earlier one of the same name."""
-        return any(reference.get("uid") == uid for reference in self.metadata.owner_references)

@@ -6,7 +6,7 @@ with some is likely wrong with the next. So a broken template costs a few pods, 
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 FIRST: Final = 4
@@ -15,29 +15,21 @@ _MOST: Final = 1024
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolBackoff:
-    """How a pool's sandboxes have done.
+    """How a pool's sandboxes have done."""
 
-    Attributes:
-        template: The hash of the template that they were made from.
-        window: How many may be under way.
-        proven: Whether one was ever ready.
-        good: Names of those that were seen ready.
-        bad: Names of those that were seen to fail, or that no node takes.
-    """
-
-    template: str = ""
-    window: int = FIRST
-    proven: bool = False
-    good: frozenset[str] = frozenset()
-    bad: frozenset[str] = frozenset()
+    template: str = ""  # the hash of the template that they were made from
+    window: int = FIRST  # how many may be under way
+    proven: bool = False  # whether one was ever ready
+    good: frozenset[str] = frozenset()  # names of those that were seen ready
+    bad: frozenset[str] = frozenset()  # names of those that were seen to fail, or that no node takes
 
     def after(
         self, template: str | None, *, good: Collection[str], bad: Collection[str], refused: bool
     ) -> "PoolBackoff":
-        """Return the back-off after what is observed now.
+        """Return the back-off after what is observed now, of the template with that hash; another one begins anew.
 
         Args:
-            template: The hash of the template as it is now; another one begins anew. None while there is none.
+            template: None while there is none.
             good: Names of the sandboxes of it that are ready.
             bad: Names of those that can't start.
             refused: Whether the quota keeps some waiting.
@@ -45,11 +37,11 @@ class PoolBackoff:
         if template is None:
             return self
         before = self if self.template == template else PoolBackoff(template=template)
-        news = frozenset(good) - before.good
-        window = min(_MOST, before.window * 2 ** min(len(news), 10))
+        all_good, all_bad = frozenset(good), frozenset(bad)
+        window = min(_MOST, before.window * 2 ** min(len(all_good - before.good), 10))
         if refused:
             window = min(window, FIRST)
-        if frozenset(bad) - before.bad:
+        if all_bad - before.bad:
             window = 1
         proven = before.proven or bool(good)
-        return replace(before, window=window, proven=proven, good=frozenset(good), bad=frozenset(bad))
+        return PoolBackoff(template=template, window=window, proven=proven, good=all_good, bad=all_bad)

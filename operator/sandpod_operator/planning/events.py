@@ -6,8 +6,10 @@ says the same each time.
 
 from collections.abc import Iterator
 from datetime import datetime
+from functools import partial
 
-from sandpod_api.conditions import Condition, ConditionType, Reason, find, is_true
+from sandpod_api.base import rfc3339
+from sandpod_api.conditions import ConditionType, Reason, find, is_true
 from sandpod_api.types import Sandbox, SandboxPool, SandboxPoolStatus, SandboxStatus
 from sandpod_kube.resources import POLICIES, POOLS, SANDBOXES
 from sandpod_operator.model.actions import Emit
@@ -19,98 +21,67 @@ _QUIET = frozenset({Reason.POD_PENDING, Reason.STARTING, Reason.SUSPENDED, Reaso
 
 def sandbox_events(sandbox: Sandbox, new: SandboxStatus) -> Iterator[Emit]:
     """Return the Events of a status that is about to replace the Sandbox's."""
-    old = sandbox.status
+    emit, old = partial(Emit, SANDBOXES, sandbox.metadata), sandbox.status
     yield from _network_events(sandbox, new)
-    ready, was = find(new.conditions, ConditionType.READY), find(old.conditions, ConditionType.READY)
-    if ready is not None and ready.status == "True" and (was is None or was.status != "True"):
-        yield _emit(sandbox, "Ready", f"{new.pod_name} accepts runs on {new.node_name}{_took(sandbox, new)}.")
+    if is_true(new.conditions, ConditionType.READY) and not is_true(old.conditions, ConditionType.READY):
+        yield emit("Ready", f"{new.pod_name} accepts runs on {new.node_name}{_took(sandbox, new)}.")
     if sandbox.spec.claim is not None and old.phase == "Warm":
-        yield _emit(sandbox, "Claimed", f"It was claimed from its pool{_until(new.expires_at)}.")
+        until = f" and ends at {rfc3339(new.expires_at)} unless it is used before" if new.expires_at else ""
+        yield emit("Claimed", f"It was claimed from its pool{until}.")
     held, was_held = (find(conditions, ConditionType.SUSPENDED) for conditions in (new.conditions, old.conditions))
     if held is not None and held.status != (was_held.status if was_held is not None else "False"):
-        yield _emit(sandbox, held.reason, held.message)
-    if ready is not None and _is_trouble(ready) and (was is None or was.reason != ready.reason):
-        yield _emit(sandbox, ready.reason, ready.message, warning=True)
+        yield emit(held.reason, held.message)
+    ready, was = find(new.conditions, ConditionType.READY), find(old.conditions, ConditionType.READY)
+    trouble = ready is not None and ready.status == "False" and ready.reason not in _QUIET
+    if ready is not None and trouble and (was is None or was.reason != ready.reason):
+        yield emit(ready.reason, ready.message, "Warning")
     expired = find(new.conditions, ConditionType.EXPIRED)
     if expired is not None and expired.status == "True" and not is_true(old.conditions, ConditionType.EXPIRED):
-        yield _emit(sandbox, expired.reason, expired.message)
+        yield emit(expired.reason, expired.message)
 
 
 def _network_events(sandbox: Sandbox, new: SandboxStatus) -> Iterator[Emit]:
     """Return the Events of a network profile that was replaced or refused."""
-    old = sandbox.status
+    emit, old = partial(Emit, SANDBOXES, sandbox.metadata), sandbox.status
     if None not in {old.network, new.network} and old.network != new.network:
-        yield _emit(sandbox, "NetworkChanged", f"Network profile {new.network!r} has replaced {old.network!r}.")
+        yield emit("NetworkChanged", f"Network profile {new.network!r} has replaced {old.network!r}.")
     applied, was = (find(status.conditions, ConditionType.NETWORK_APPLIED) for status in (new, old))
     refused = applied is not None and applied.status == "False" and applied.reason != Reason.APPLYING
     if applied is not None and refused and (was is None or was.message != applied.message):
-        yield _emit(sandbox, applied.reason, applied.message, warning=True)
+        yield emit(applied.reason, applied.message, "Warning")
 
 
 def pod_created(sandbox: Sandbox, pod: str) -> Emit:
     """Return the Event of a pod that was created."""
-    return _emit(sandbox, "PodCreated", f"Created pod {pod}.")
+    return Emit(SANDBOXES, sandbox.metadata, "PodCreated", f"Created pod {pod}.")
 
 
 def idle_suspended(sandbox: Sandbox, end: datetime | None) -> Emit:
     """Return the Event of an idle sandbox that is being suspended."""
-    seconds = sandbox.spec.lifetime.idle_timeout
-    until = f" until {end:%Y-%m-%dT%H:%M:%SZ}, when its ttl ends" if end is not None else ""
-    return _emit(sandbox, Reason.IDLE_TIMEOUT, f"Idle for {seconds} s, so it is suspended. Its files are kept{until}.")
+    until = f" until {rfc3339(end)}, when its ttl ends" if end is not None else ""
+    message = f"Idle for {sandbox.spec.lifetime.idle_timeout} s, so it is suspended. Its files are kept{until}."
+    return Emit(SANDBOXES, sandbox.metadata, Reason.IDLE_TIMEOUT, message)
 
 
-def network_widened(namespace: str, policy: Widening) -> Emit:
+def network_widened(policy: Widening) -> Emit:
     """Return the Event of a foreign policy that opens something to sandboxes.
 
     It is posted at every look and exists once: its name comes from its words, and the API server forgets it after an
     hour while the policy may stay.
     """
-    opened = " and ".join(policy.directions)
-    return Emit(
-        resource=POLICIES,
-        namespace=namespace,
-        name=policy.name,
-        uid=policy.uid,
-        reason="NetworkWidened",
-        message=f"It is not one of Sandpod's and opens {opened} to sandbox pods. Policies are additive: delete it or "
-        "narrow its podSelector.",
-        kind="Warning",
+    message = (
+        f"It is not one of Sandpod's and opens {' and '.join(policy.directions)} to sandbox pods. Policies are "
+        "additive: delete it or narrow its podSelector."
     )
+    return Emit(POLICIES, policy.metadata, "NetworkWidened", message, "Warning")
 
 
 def pool_events(pool: SandboxPool, new: SandboxPoolStatus) -> Iterator[Emit]:
     """Return the Events of a status that is about to replace the pool's."""
     now, was = (find(s.conditions, ConditionType.PROGRESSING) for s in (new, pool.status))
-    if now is None or (was is not None and was.reason == now.reason and was.message == now.message):
-        return
-    metadata = pool.metadata
-    if now.reason == Reason.POOL_BLOCKED:
-        yield Emit(
-            resource=POOLS,
-            namespace=metadata.namespace,
-            name=metadata.name,
-            uid=metadata.uid,
-            reason=now.reason,
-            message=now.message,
-            kind="Warning",
-        )
-
-
-def _is_trouble(ready: Condition) -> bool:
-    return ready.status == "False" and ready.reason not in _QUIET
-
-
-def _emit(sandbox: Sandbox, reason: str, message: str, *, warning: bool = False) -> Emit:
-    metadata = sandbox.metadata
-    return Emit(
-        resource=SANDBOXES,
-        namespace=metadata.namespace,
-        name=metadata.name,
-        uid=metadata.uid,
-        reason=reason,
-        message=message,
-        kind="Warning" if warning else "Normal",
-    )
+    same = now is not None and was is not None and (was.reason, was.message) == (now.reason, now.message)
+    if now is not None and not same and now.reason == Reason.POOL_BLOCKED:
+        yield Emit(POOLS, pool.metadata, now.reason, now.message, "Warning")
 
 
 def _took(sandbox: Sandbox, new: SandboxStatus) -> str:
@@ -120,7 +91,3 @@ def _took(sandbox: Sandbox, new: SandboxStatus) -> str:
         return ""
     seconds = max(0, round((new.start_time - begun).total_seconds()))
     return f", {seconds} s after it was {'resumed' if resumed is not None else 'created'}"
-
-
-def _until(end: datetime | None) -> str:
-    return f" and ends at {end:%Y-%m-%dT%H:%M:%SZ} unless it is used before" if end is not None else ""

@@ -1,13 +1,13 @@
 """Decides what to do about a Sandbox: its pod, its status, its end."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
 from sandpod_api import names
 from sandpod_api.base import ApiModel
 from sandpod_api.conditions import ConditionType, Reason, find, is_true
-from sandpod_api.types import Sandbox, SandboxStatus
+from sandpod_api.types import Sandbox
 from sandpod_kube.resources import PODS, POLICIES, SANDBOXES, VOLUME_CLAIMS
 from sandpod_operator.manifests.children import build_volume_claim
 from sandpod_operator.manifests.network_policies import build_deny_all
@@ -25,160 +25,21 @@ _TRIED_ANEW = frozenset({Reason.START_RETRIED, Reason.OPEN_NETWORK_ALLOWED})
 
 
 def plan_sandbox(observed: ObservedSandbox, settings: OperatorSettings, now: datetime) -> Plan:
-    """Decide about one Sandbox.
-
-    Args:
-        observed: What there is.
-        settings: The operator's.
-        now: The time, in whole seconds.
-    """
-    sandbox = observed.sandbox
-    if sandbox.metadata.deletion_timestamp is not None:
+    """Decide about one Sandbox at this time, in whole seconds."""
+    if observed.sandbox.metadata.deletion_timestamp is not None:
         return Plan()  # Its pod goes by owner reference.
-    status = compute_status(observed, now)
-    gone_at = _delete_at(status, settings)
-    if gone_at is not None and gone_at <= now:
-        return Plan(actions=(delete_sandbox(sandbox),))
-    idle = lifetime.suspend_at(sandbox, now, suspends=observed.suspends)
-    if idle is not None and idle <= now and not is_over(status.conditions):
-        # Nothing but that, for what was seen: the answer wakes the next pass, which ends the pod.
-        return Plan(actions=(_suspend(sandbox), idle_suspended(sandbox, status.expires_at)))
-    # A status is written before the pod goes, so that whoever loses the pod can read why.
-    actions = (
-        *_make_pod(observed, status, settings, now),
-        *_status_actions(sandbox, status, settings, now),
-        *_relabel(observed, status),
-        *_end_pod(observed, status, settings, now),
-    )
-    return Plan(actions=actions, due=_due(observed, status, settings, now))
+    return _Pass(observed, settings, now).plan()
 
 
-def _suspend(sandbox: Sandbox) -> Patch:
-    metadata = sandbox.metadata
-    return Patch(
-        resource=SANDBOXES,
-        namespace=metadata.namespace,
-        name=metadata.name,
-        resource_version=metadata.resource_version,
-        spec={"operatingMode": "Suspended"},
-    )
-
-
-def _relabel(observed: ObservedSandbox, status: SandboxStatus) -> Iterator[Action]:
-    pod, profile = observed.pod, to_relabel(observed)
-    if pod is None or profile is None or is_over(status.conditions):
-        return
-    yield Patch(
-        resource=PODS,
-        namespace=pod.metadata.namespace,
-        name=pod.metadata.name,
-        resource_version=pod.metadata.resource_version,
-        labels={names.LABEL_NETWORK: profile},
-    )
-
-
-def _end_pod(
-    observed: ObservedSandbox, status: SandboxStatus, settings: OperatorSettings, now: datetime
-) -> Iterator[Action]:
-    pod = observed.pod
-    at = _pod_delete_at(observed, status, settings, now)
-    if pod is not None and not pod.deleting and at is not None and at <= now:
-        yield Delete(resource=PODS, namespace=pod.metadata.namespace, name=pod.metadata.name, uid=pod.metadata.uid)
-
-
-def wants_pod(observed: ObservedSandbox, now: datetime) -> bool:
+def wants_pod(observed: ObservedSandbox, settings: OperatorSettings, now: datetime) -> bool:
     """Return whether the plan would create a pod, if there is a place for it."""
-    return observed.pod is None and _may_make_pod(observed, compute_status(observed, now), now)
-
-
-def _may_make_pod(observed: ObservedSandbox, status: SandboxStatus, now: datetime) -> bool:
-    sandbox, template = observed.sandbox, observed.template
-    if observed.pod is not None or observed.name_taken or observed.opened is not None or template is None:
-        return False
-    if is_over(status.conditions) or sandbox.metadata.deletion_timestamp is not None:
-        return False
-    waits = observed.refusal is not None and observed.refusal.until > now
-    return sandbox.spec.operating_mode == "Running" and not waits and find_profile(sandbox, template) is not None
-
-
-def _make_pod(
-    observed: ObservedSandbox, status: SandboxStatus, settings: OperatorSettings, now: datetime
-) -> Iterator[Action]:
-    sandbox, template = observed.sandbox, observed.template
-    profile = find_profile(sandbox, template) if template is not None else None
-    if template is None or profile is None or not _may_make_pod(observed, status, now):
-        return
-    if not observed.closed:
-        # First of all, and a failure here ends the pass: no pod exists in a namespace that is not closed.
-        yield Apply(resource=POLICIES, manifest=build_deny_all(sandbox.metadata.namespace))
-    workspace = workspace_of(sandbox, template)
-    if workspace.persistent:
-        yield Create(resource=VOLUME_CLAIMS, manifest=build_volume_claim(sandbox, workspace), may_exist=True)
-    pod = build_pod(sandbox, template, profile, settings, user_namespaces=observed.user_namespaces)
-    yield Create(resource=PODS, manifest=pod)
-    yield pod_created(sandbox, sandbox.metadata.name)
-
-
-def _pod_delete_at(
-    observed: ObservedSandbox, status: SandboxStatus, settings: OperatorSettings, now: datetime
-) -> datetime | None:
-    """Return when an existing pod is to be deleted, or None while it may stay."""
-    if is_final(status.conditions):
-        unreachable = status.reason == Reason.NODE_LOST and observed.pod is not None and not observed.pod.ended
-        # Whether an unreachable node's pods are lost is for Kubernetes to decide; it deletes them after five minutes.
-        return None if unreachable else _since(status, ConditionType.READY, settings.failed_pod_grace)
-    over = is_true(status.conditions, ConditionType.EXPIRED) or observed.sandbox.spec.operating_mode == "Suspended"
-    return now if over or status.reason in _TRIED_ANEW else None
-
-
-def _since(status: SandboxStatus, kind: ConditionType, seconds: float) -> datetime | None:
-    condition = find(status.conditions, kind)
-    start = condition.last_transition_time if condition is not None else None
-    return None if start is None else start + timedelta(seconds=seconds)
-
-
-def _delete_at(status: SandboxStatus, settings: OperatorSettings) -> datetime | None:
-    """Return when the Sandbox itself is to be deleted: its callers have had long enough to read why."""
-    times = []
-    if is_final(status.conditions):
-        times.append(_since(status, ConditionType.READY, settings.retention))
-    if is_true(status.conditions, ConditionType.EXPIRED):
-        times.append(_since(status, ConditionType.EXPIRED, settings.retention))
-    return min((time for time in times if time is not None), default=None)
+    gone = observed.sandbox.metadata.deletion_timestamp is not None
+    return observed.pod is None and not gone and _Pass(observed, settings, now).may_make_pod()
 
 
 def delete_sandbox(sandbox: Sandbox) -> Delete:
     """Return the deletion of a Sandbox as it was seen: one that was claimed or used since is left alone."""
-    metadata = sandbox.metadata
-    return Delete(
-        resource=SANDBOXES,
-        namespace=metadata.namespace,
-        name=metadata.name,
-        uid=metadata.uid,
-        resource_version=metadata.resource_version,
-    )
-
-
-def _status_actions(
-    sandbox: Sandbox, status: SandboxStatus, settings: OperatorSettings, now: datetime
-) -> Iterator[Action]:
-    old = sandbox.status
-    if status == old or _passing(sandbox, status, settings, now):
-        return
-    metadata = sandbox.metadata
-    yield PatchStatus(resource=SANDBOXES, namespace=metadata.namespace, name=metadata.name, status=whole_status(status))
-    yield from sandbox_events(sandbox, status)
-
-
-def _passing(sandbox: Sandbox, status: SandboxStatus, settings: OperatorSettings, now: datetime) -> bool:
-    """Return whether a new Sandbox is only starting: writing that status would last a second."""
-    end = _status_due(sandbox, settings)
-    return sandbox.status.phase is None and status.reason in _PASSING and end is not None and now < end
-
-
-def _status_due(sandbox: Sandbox, settings: OperatorSettings) -> datetime | None:
-    created = sandbox.metadata.creation_timestamp
-    return None if created is None else created + timedelta(seconds=settings.status_delay)
+    return Delete(SANDBOXES, sandbox.metadata, unchanged=True)
 
 
 def whole_status(status: ApiModel) -> dict[str, Any]:
@@ -186,20 +47,112 @@ def whole_status(status: ApiModel) -> dict[str, Any]:
     return status.model_dump(mode="json", by_alias=True)
 
 
-def _due(
-    observed: ObservedSandbox, status: SandboxStatus, settings: OperatorSettings, now: datetime
-) -> datetime | None:
-    times = [_delete_at(status, settings)]
-    if observed.pod is not None:
-        times.append(_pod_delete_at(observed, status, settings, now))
-    if not is_over(status.conditions):
-        sandbox, suspends = observed.sandbox, observed.suspends
-        times += [status.expires_at, lifetime.expires_at(sandbox, now, suspends=suspends)]
-        times.append(lifetime.suspend_at(sandbox, now, suspends=suspends))
-    if observed.refusal is not None and observed.pod is None:
-        times.append(observed.refusal.until)
-    if _passing(observed.sandbox, status, settings, now):
-        times.append(_status_due(observed.sandbox, settings))
-    if observed.name_taken:
-        times.append(now + timedelta(seconds=settings.refused_retry))
+def earliest(times: Iterable[datetime | None], now: datetime) -> datetime | None:
+    """Return the first of some times that is still to come, if any."""
     return min((time for time in times if time is not None and time > now), default=None)
+
+
+class _Pass:
+    """One look at a Sandbox."""
+
+    def __init__(self, observed: ObservedSandbox, settings: OperatorSettings, now: datetime) -> None:
+        self._observed, self._settings, self._now = observed, settings, now
+        self._sandbox, self._pod = observed.sandbox, observed.pod
+        self._status = compute_status(observed, now)
+        self._over = is_over(self._status.conditions)
+
+    def plan(self) -> Plan:
+        """Return what to do."""
+        gone_at = self._delete_at()
+        if gone_at is not None and gone_at <= self._now:
+            return Plan(actions=(delete_sandbox(self._sandbox),))
+        idle = lifetime.suspend_at(self._sandbox, self._now, suspends=self._observed.suspends)
+        if idle is not None and idle <= self._now and not self._over:
+            # Nothing but that, for what was seen: the answer wakes the next pass, which ends the pod.
+            suspend = Patch(SANDBOXES, self._sandbox.metadata, spec={"operatingMode": "Suspended"})
+            return Plan(actions=(suspend, idle_suspended(self._sandbox, self._status.expires_at)))
+        # A status is written before the pod goes, so that whoever loses the pod can read why.
+        return Plan(actions=(*self._make_pod(), *self._write_status(), *self._change_pod()), due=self._due())
+
+    def may_make_pod(self) -> bool:
+        """Return whether nothing but a full quota or the API server can prevent a pod now."""
+        observed, refusal = self._observed, self._observed.refusal
+        if self._pod is not None or observed.name_taken or observed.opened is not None or observed.template is None:
+            return False
+        waits = refusal is not None and refusal.until > self._now
+        never = self._over or observed.suspended
+        return not never and not waits and find_profile(self._sandbox, observed.template) is not None
+
+    def _make_pod(self) -> Iterator[Action]:
+        sandbox, template = self._sandbox, self._observed.template
+        profile = find_profile(sandbox, template) if template is not None else None
+        if template is None or profile is None or not self.may_make_pod():
+            return
+        if not self._observed.closed:
+            # First of all, and a failure here ends the pass: no pod exists in a namespace that is not closed.
+            yield Apply(POLICIES, build_deny_all(sandbox.metadata.namespace))
+        workspace = workspace_of(sandbox, template)
+        if workspace.persistent:
+            yield Create(VOLUME_CLAIMS, build_volume_claim(sandbox, workspace), may_exist=True)
+        own_users = self._observed.user_namespaces
+        yield Create(PODS, build_pod(sandbox, template, profile, self._settings, user_namespaces=own_users))
+        yield pod_created(sandbox, sandbox.metadata.name)
+
+    def _write_status(self) -> Iterator[Action]:
+        if self._status != self._sandbox.status and not self._passing():
+            yield PatchStatus(SANDBOXES, self._sandbox.metadata, whole_status(self._status))
+            yield from sandbox_events(self._sandbox, self._status)
+
+    def _change_pod(self) -> Iterator[Action]:
+        if self._pod is None:
+            return
+        if (profile := to_relabel(self._observed)) is not None and not self._over:
+            yield Patch(PODS, self._pod.metadata, labels={names.LABEL_NETWORK: profile})
+        at = self._pod_delete_at()
+        if not self._pod.deleting and at is not None and at <= self._now:
+            yield Delete(PODS, self._pod.metadata)
+
+    def _pod_delete_at(self) -> datetime | None:
+        """Return when an existing pod is to be deleted, or None while it may stay."""
+        if is_final(self._status.conditions):
+            # Whether an unreachable node's pods are lost is for Kubernetes to decide: it deletes them in five minutes.
+            unreachable = self._status.reason == Reason.NODE_LOST and self._pod is not None and not self._pod.ended
+            return None if unreachable else self._since(ConditionType.READY, self._settings.failed_pod_grace)
+        ends = is_true(self._status.conditions, ConditionType.EXPIRED) or self._observed.suspended
+        return self._now if ends or self._status.reason in _TRIED_ANEW else None
+
+    def _delete_at(self) -> datetime | None:
+        """Return when the Sandbox itself is to be deleted: its callers have had long enough to read why."""
+        ended = [ConditionType.READY] if is_final(self._status.conditions) else []
+        ended += [ConditionType.EXPIRED] if is_true(self._status.conditions, ConditionType.EXPIRED) else []
+        return min(filter(None, (self._since(kind, self._settings.retention) for kind in ended)), default=None)
+
+    def _since(self, kind: ConditionType, seconds: float) -> datetime | None:
+        condition = find(self._status.conditions, kind)
+        start = condition.last_transition_time if condition is not None else None
+        return None if start is None else start + timedelta(seconds=seconds)
+
+    def _passing(self) -> bool:
+        """Return whether a new Sandbox is only starting: writing that status would last a second."""
+        end = self._status_due()
+        starting = self._sandbox.status.phase is None and self._status.reason in _PASSING
+        return starting and end is not None and self._now < end
+
+    def _status_due(self) -> datetime | None:
+        created = self._sandbox.metadata.creation_timestamp
+        return None if created is None else created + timedelta(seconds=self._settings.status_delay)
+
+    def _due(self) -> datetime | None:
+        observed, sandbox, now = self._observed, self._sandbox, self._now
+        times = [self._delete_at(), self._pod_delete_at() if self._pod is not None else None]
+        if not self._over:
+            times.append(self._status.expires_at)
+            times.append(lifetime.expires_at(sandbox, now, suspends=observed.suspends))
+            times.append(lifetime.suspend_at(sandbox, now, suspends=observed.suspends))
+        if observed.refusal is not None and self._pod is None:
+            times.append(observed.refusal.until)
+        if self._passing():
+            times.append(self._status_due())
+        if observed.name_taken:
+            times.append(now + timedelta(seconds=self._settings.refused_retry))
+        return earliest(times, now)

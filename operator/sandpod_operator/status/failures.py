@@ -5,12 +5,12 @@ status.
 """
 
 import re
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
-from sandpod_api.conditions import SENTENCES, Reason
+from sandpod_api.conditions import Condition, ConditionStatus, ConditionType, Reason
 from sandpod_api.fields import parse_quantity
 from sandpod_api.names import EXIT_NOT_ISOLATED, RUNNER_HOME
-from sandpod_operator.model.pod import Pod, Terminated
+from sandpod_operator.model.pod import Pod, StateDetail
 
 MAX_MESSAGE: Final = 1024
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
@@ -54,7 +54,7 @@ _LASTING: Final = re.compile(
 _NODE_GONE: Final = frozenset({"NodeLost", "NodeShutdown", "Shutdown", "Terminated"})
 _DISRUPTED_NODE: Final = frozenset({"DeletionByTaintManager", "DeletionByPodGC"})
 # What the API server says of a ResourceQuota: three lists of name=quantity.
-_QUOTA: Final = re.compile(r"requested: (?P<requested>\S+), used: \S+, limited: (?P<limited>\S+)$")
+_QUOTA: Final = re.compile(r"requested: (\S+), used: \S+, limited: (\S+)$")
 
 
 class Cause(NamedTuple):
@@ -62,6 +62,16 @@ class Cause(NamedTuple):
 
     reason: Reason
     message: str
+
+    @classmethod
+    def of(cls, condition: Condition) -> Self:
+        """Return why a condition has its status."""
+        return cls(Reason(condition.reason), condition.message)
+
+    def condition(self, kind: ConditionType, *, status: bool | None) -> Condition:
+        """Return the condition that is so, is not so or, with None, is unknown for this cause."""
+        word: ConditionStatus = "Unknown" if status is None else "True" if status else "False"
+        return Condition(type=kind, status=word, reason=self.reason, message=self.message)
 
 
 def clean(text: str) -> str:
@@ -72,59 +82,55 @@ def clean(text: str) -> str:
 
 def cause(reason: Reason, detail: str = "") -> Cause:
     """Return a cause with the reason's sentence, followed by the detail if there is one."""
-    sentence, more = SENTENCES[reason], clean(detail)
-    return Cause(reason, clean(f"{sentence[:-1]}: {more}") if more else sentence)
+    more = clean(detail)
+    return Cause(reason, clean(f"{reason.sentence[:-1]}: {more}") if more else reason.sentence)
 
 
 def end_of(pod: Pod, *, was_ready: bool) -> Cause | None:
-    """Return why the pod has ended, or None while it has not.
-
-    Args:
-        pod: The sandbox's pod.
-        was_ready: Whether it was ever ready: then its files are lost, else it never started.
-    """
+    """Return why the pod has ended, or None while it has not. One that was never ready has not started."""
     if not pod.ended:
         return None
-    found = taken(pod)
-    if found is not None:
+    if (found := taken(pod)) is not None:
         return found
-    if pod.terminated is None and pod.not_prepared is not None:
-        failed = pod.not_prepared
+    if pod.terminated is not None:
+        return _end_of_container(pod.terminated, was_ready=was_ready)
+    if (failed := pod.not_prepared) is not None:
         return start_failed(failed.message or f"the runner could not be copied, exit code {failed.exit_code}.")
-    if pod.terminated is None:
-        return cause(Reason.POD_FAILED if was_ready else Reason.START_FAILED, pod.status.message or pod.status.reason)
-    return _end_of_container(pod.terminated, was_ready=was_ready)
+    return cause(Reason.POD_FAILED if was_ready else Reason.START_FAILED, pod.status.message or pod.status.reason)
 
 
 def taken(pod: Pod) -> Cause | None:
     """Return what removed the pod, if it did not end by itself."""
     status = pod.status
-    disrupted = pod.condition("DisruptionTarget")
     if status.reason == "Evicted":
         return cause(Reason.EVICTED, status.message)
     if status.reason in _NODE_GONE:
         return cause(Reason.NODE_LOST, status.message)
     if status.reason == "DeadlineExceeded":
         return cause(Reason.POD_FAILED, "it reached its activeDeadlineSeconds.")
+    disrupted = pod.condition("DisruptionTarget")
     if disrupted is not None and disrupted.status == "True":
         reason = Reason.NODE_LOST if disrupted.reason in _DISRUPTED_NODE else Reason.EVICTED
         return cause(reason, disrupted.message)
     return None
 
 
-def _end_of_container(ended: Terminated, *, was_ready: bool) -> Cause:
+def _end_of_container(ended: StateDetail, *, was_ready: bool) -> Cause:
     if ended.reason == "OOMKilled":
         return cause(Reason.OUT_OF_MEMORY)
-    if is_network_open(ended):
-        return cause(Reason.NETWORK_OPEN, ended.message.partition(":")[2].strip())
+    if (reached := network_open(ended)) is not None:
+        return cause(Reason.NETWORK_OPEN, reached)
     if ended.reason in _NEVER_RAN or not was_ready:
         return start_failed(ended.message or f"its process ended with exit code {ended.exit_code}.")
     return cause(Reason.POD_FAILED, ended.message or f"the runner ended with exit code {ended.exit_code}.")
 
 
-def is_network_open(ended: Terminated) -> bool:
-    """Return whether the runner ended itself because it reached an address that it must not reach."""
-    return ended.exit_code == EXIT_NOT_ISOLATED and ended.message.startswith(f"{Reason.NETWORK_OPEN}:")
+def network_open(ended: StateDetail | None) -> str | None:
+    """Return what the runner reached if it ended itself because it must not reach that."""
+    if ended is None or ended.exit_code != EXIT_NOT_ISOLATED:
+        return None
+    word, colon, reached = ended.message.partition(":")
+    return reached if word == Reason.NETWORK_OPEN and colon else None
 
 
 def runtime_fault(pod: Pod) -> str | None:
@@ -146,11 +152,9 @@ def obstacle(pod: Pod) -> Cause | None:
     if scheduled is not None and scheduled.status == "False" and scheduled.reason in _UNSCHEDULED:
         return cause(Reason.UNSCHEDULABLE, scheduled.message)
     waiting = pod.waiting
-    if waiting is None:
-        return None
-    if waiting.reason in _PULL:
+    if waiting is not None and waiting.reason in _PULL:
         return cause(Reason.IMAGE_PULL_FAILED, waiting.message or waiting.reason)
-    if waiting.reason in _START:
+    if waiting is not None and waiting.reason in _START:
         return start_failed(waiting.message or waiting.reason)
     return None
 
@@ -163,18 +167,14 @@ def start_failed(detail: str) -> Cause:
 
 
 def exceeds_whole_quota(message: str) -> bool:
-    """Return whether a quota refuses a pod that would not even fit alone; False if that is not known.
-
-    Args:
-        message: The API server's sentence.
-    """
+    """Return whether a quota, by its message, refuses a pod that would not even fit alone; False if not known."""
     found = _QUOTA.search(message)
     if found is None:
         return False
     try:
         requested, limited = (
-            {name: parse_quantity(amount) for name, _, amount in (pair.partition("=") for pair in part.split(","))}
-            for part in (found["requested"], found["limited"])
+            {name: parse_quantity(amount) for name, amount in (pair.split("=") for pair in part.split(","))}
+            for part in found.groups()
         )
     except ValueError:
         return False

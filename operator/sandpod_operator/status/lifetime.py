@@ -17,16 +17,13 @@ _CLOCK_SKEW = timedelta(seconds=60)
 def last_activity(sandbox: Sandbox, now: datetime) -> datetime | None:
     """Return when the sandbox was last used, or None while it is not claimed.
 
-    A note that is no time, or far ahead of our clock, counts as none: it would keep the sandbox alive.
+    An annotation that is no time, or far ahead of our clock, counts as none: it would keep the sandbox alive.
     """
-    claim = sandbox.spec.claim
-    if claim is None:
+    if (claim := sandbox.spec.claim) is None:
         return None
     start = max(claim.time, resumed(sandbox, now) or claim.time)
-    noted = _parse(sandbox.metadata.annotations.get(names.ANNOTATION_LAST_ACTIVITY, ""))
-    if noted is None or noted > now + _CLOCK_SKEW:
-        return start
-    return max(noted, start)
+    used = _time_in(sandbox, names.ANNOTATION_LAST_ACTIVITY)
+    return start if used is None or used > now + _CLOCK_SKEW else max(used, start)
 
 
 def resumed(sandbox: Sandbox, now: datetime) -> datetime | None:
@@ -37,9 +34,9 @@ def resumed(sandbox: Sandbox, now: datetime) -> datetime | None:
     return now if before.status == "True" else before.last_transition_time
 
 
-def _parse(text: str) -> datetime | None:
+def _time_in(sandbox: Sandbox, annotation: str) -> datetime | None:
     try:
-        time = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(sandbox.metadata.annotations.get(annotation, ""))
     except ValueError:
         return None
     return time if time.tzinfo else None
@@ -58,12 +55,12 @@ def ttl_end(sandbox: Sandbox) -> datetime | None:
 def idle_end(sandbox: Sandbox, now: datetime) -> datetime | None:
     """Return when it ends if it is not used before, or None while it is not claimed.
 
-    A background run that was begun counts as use until its own timeout: the ttl bounds that note whatever it says.
+    A background run that was begun counts as use until its own timeout: the ttl bounds that whatever it says.
     """
     used = last_activity(sandbox, now)
     if used is None:
         return None
-    busy = _parse(sandbox.metadata.annotations.get(names.ANNOTATION_BUSY_UNTIL, "")) or used
+    busy = _time_in(sandbox, names.ANNOTATION_BUSY_UNTIL) or used
     return max(used, min(busy, ttl_end(sandbox) or used)) + timedelta(seconds=sandbox.spec.lifetime.idle_timeout)
 
 
@@ -74,7 +71,7 @@ def expires_at(sandbox: Sandbox, now: datetime, *, suspends: bool = False) -> da
 
 
 def expiry(sandbox: Sandbox, now: datetime, *, suspends: bool = False) -> Reason | None:
-    """Return why the sandbox has expired, or None while it lives. Once expired it stays so, whatever is noted later."""
+    """Return why the sandbox has expired, or None while it lives. Once expired it stays so, whatever is used later."""
     before = find(sandbox.status.conditions, ConditionType.EXPIRED)
     if before is not None and before.status == "True":
         return Reason.IDLE_TIMEOUT if before.reason == Reason.IDLE_TIMEOUT else Reason.TTL_EXPIRED

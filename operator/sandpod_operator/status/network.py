@@ -11,37 +11,30 @@ only minutes later, so a profile that opens an address that it must not reach is
 from collections.abc import Iterator
 
 from sandpod_api import names
-from sandpod_api.conditions import Condition, ConditionStatus, ConditionType, Reason, find, says
-from sandpod_api.types import NetworkProfile, Sandbox
+from sandpod_api.conditions import Condition, ConditionType, Reason, find, says
+from sandpod_api.templates import NetworkProfile
+from sandpod_api.types import Sandbox
 from sandpod_operator.manifests.pod import find_profile
 from sandpod_operator.manifests.probes import NODE_IP, opens
 from sandpod_operator.model.observed import ObservedSandbox
 from sandpod_operator.model.pod import Pod
-from sandpod_operator.status.failures import Cause, cause, is_network_open
+from sandpod_operator.status.failures import Cause, cause, network_open
 
 
 def network_applied(observed: ObservedSandbox, *, over: bool = False) -> Condition | None:
     """Return whether the pod has the profile that the spec names; not reported without a pod.
 
-    Args:
-        observed: What there is.
-        over: Whether the sandbox has ended: what was reported then stays, when its pod is gone.
+    Once the sandbox is over, what was reported then stays when its pod is gone.
     """
     kind, pod = ConditionType.NETWORK_APPLIED, observed.pod
     if pod is None:
         return find(observed.sandbox.status.conditions, kind) if over else None
-    why = _refusal(observed, pod)
     wanted = observed.sandbox.spec.network
-    if why is None and pod.network == wanted:
-        why = Cause(Reason.APPLIED, f"Network profile {wanted!r} is in force.")
-    elif why is None:
-        why = cause(Reason.APPLYING, f"{wanted!r} after {pod.network!r}.")
-    return Condition(
-        type=kind,
-        status="True" if why.reason == Reason.APPLIED else "False",
-        reason=why.reason,
-        message=why.message,
-    )
+    if (refused := _refusal(observed, pod)) is not None:
+        return refused.condition(kind, status=False)
+    if pod.network == wanted:
+        return Cause(Reason.APPLIED, f"Network profile {wanted!r} is in force.").condition(kind, status=True)
+    return cause(Reason.APPLYING, f"{wanted!r} after {pod.network!r}.").condition(kind, status=False)
 
 
 def to_relabel(observed: ObservedSandbox) -> str | None:
@@ -58,7 +51,7 @@ def refused_at_start(observed: ObservedSandbox) -> Cause | None:
     wanted = sandbox.spec.network
     if template is not None and find_profile(sandbox, template) is None:
         return Cause(Reason.PROFILE_NOT_FOUND, f"{template.metadata.name!r} has no network profile {wanted!r}.")
-    return None if observed.opened is None else Cause(Reason.PROFILE_REFUSED, _says_opened(wanted, observed.opened))
+    return None if observed.opened is None else Cause(Reason.PROFILE_REFUSED, _opens_forbidden(wanted, observed.opened))
 
 
 def _refusal(observed: ObservedSandbox, pod: Pod) -> Cause | None:
@@ -68,10 +61,8 @@ def _refusal(observed: ObservedSandbox, pod: Pod) -> Cause | None:
     stays = "Nothing is open." if current == wanted else f"{current!r} stays in force."
     if template is None and wanted != names.NETWORK_NONE:
         missing = sandbox.spec.template_ref.name
-        return Cause(
-            Reason.TEMPLATE_NOT_FOUND,
-            f"SandboxTemplate {missing!r} with the profile {wanted!r} does not exist. {stays}",
-        )
+        text = f"SandboxTemplate {missing!r} with the profile {wanted!r} does not exist. {stays}"
+        return Cause(Reason.TEMPLATE_NOT_FOUND, text)
     profile = NetworkProfile(name=wanted) if template is None else find_profile(sandbox, template)
     if profile is None:
         return Cause(Reason.PROFILE_NOT_FOUND, f"The template has no network profile {wanted!r}. {stays}")
@@ -81,13 +72,13 @@ def _refusal(observed: ObservedSandbox, pod: Pod) -> Cause | None:
 
 def _hindrance(profile: NetworkProfile, pod: Pod) -> str | None:
     """Return what prevents a profile of the template from being in force in a pod that started with another."""
-    if profile.dns and not pod.resolves_names:
+    if profile.dns and pod.spec.dns_policy == "None":
         return f"{profile.name!r} has DNS, which a pod can get only at its start: create another Sandbox."
     opened = next((address for address in probed(pod) if opens(profile, address)), None)
-    return None if opened is None else _says_opened(profile.name, opened)
+    return None if opened is None else _opens_forbidden(profile.name, opened)
 
 
-def _says_opened(profile: str, address: str) -> str:
+def _opens_forbidden(profile: str, address: str) -> str:
     return f"{profile!r} opens {address}, which no sandbox may reach."
 
 
@@ -100,22 +91,21 @@ def probed(pod: Pod) -> Iterator[str]:
 def network_isolated(observed: ObservedSandbox, *, over: bool = False) -> Condition:
     """Return whether the runner probed from inside that it can't reach what it must not reach.
 
-    Args:
-        observed: What there is.
-        over: Whether the sandbox has ended: what was found then stays, when its pod is gone.
+    Once the sandbox is over, what was found then stays when its pod is gone.
     """
-    pod, before = observed.pod, find(observed.sandbox.status.conditions, ConditionType.NETWORK_ISOLATED)
-    known = found_open(observed.sandbox)
-    if pod is not None and pod.terminated is not None and is_network_open(pod.terminated):
-        return _condition("False", cause(Reason.NETWORK_OPEN, pod.terminated.message.partition(":")[2]))
-    if pod is not None and serves_open(pod):
-        return before if before is not None and known else _condition("False", cause(Reason.NETWORK_OPEN))
-    if pod is None and before is not None and (over or known):
-        # Remembered where it has ended, and until the pod is made that serves anyway.
+    kind, pod = ConditionType.NETWORK_ISOLATED, observed.pod
+    before, known = find(observed.sandbox.status.conditions, kind), found_open(observed.sandbox)
+    if pod is not None and (reached := network_open(pod.terminated)) is not None:
+        return cause(Reason.NETWORK_OPEN, reached).condition(kind, status=False)
+    # An open network is remembered until the pod is made that serves anyway, and while there is one; so is whatever
+    # was found of a sandbox that has ended.
+    if before is not None and ((known and (pod is None or serves_open(pod))) or (pod is None and over)):
         return before
+    if pod is not None and serves_open(pod):
+        return cause(Reason.NETWORK_OPEN).condition(kind, status=False)
     if (pod is not None and pod.started) or observed.was_ready:
-        return _condition("True", cause(Reason.PROBED))
-    return _condition("Unknown", cause(Reason.PROBE_PENDING))
+        return cause(Reason.PROBED).condition(kind, status=True)
+    return cause(Reason.PROBE_PENDING).condition(kind, status=None)
 
 
 def serves_open(pod: Pod) -> bool:
@@ -131,11 +121,10 @@ def found_open(sandbox: Sandbox) -> bool:
 def allowed_anew(observed: ObservedSandbox) -> Cause | None:
     """Return why a new pod is created that serves with an open network, or None if none is."""
     pod = observed.pod
-    if pod is None or pod.terminated is None or not is_network_open(pod.terminated):
+    reached = network_open(pod.terminated) if pod is not None else None
+    if pod is None or reached is None or not observed.open_allowed or observed.was_ready or serves_open(pod):
         return None
-    if not observed.open_allowed or observed.was_ready or serves_open(pod):
-        return None
-    return cause(Reason.OPEN_NETWORK_ALLOWED, pod.terminated.message.partition(":")[2])
+    return cause(Reason.OPEN_NETWORK_ALLOWED, reached)
 
 
 def forbidden(observed: ObservedSandbox) -> Cause | None:
@@ -143,7 +132,3 @@ def forbidden(observed: ObservedSandbox) -> Cause | None:
     if observed.pod is None or not serves_open(observed.pod) or observed.open_allowed:
         return None
     return cause(Reason.NETWORK_OPEN, "the operator no longer allows that.")
-
-
-def _condition(status: ConditionStatus, why: Cause) -> Condition:
-    return Condition(type=ConditionType.NETWORK_ISOLATED, status=status, reason=why.reason, message=why.message)

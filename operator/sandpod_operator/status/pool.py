@@ -4,10 +4,10 @@ from collections import Counter
 from datetime import datetime
 
 from sandpod_api import names
-from sandpod_api.conditions import SENTENCES, Condition, ConditionStatus, ConditionType, Reason, find, is_true, merge
-from sandpod_api.types import Sandbox, SandboxPool, SandboxPoolStatus
+from sandpod_api.conditions import Condition, ConditionType, Reason, find, is_true, merge
+from sandpod_api.types import Sandbox, SandboxPoolStatus
 from sandpod_operator.model.observed import ObservedPool
-from sandpod_operator.status.failures import MAX_MESSAGE, Cause, clean
+from sandpod_operator.status.failures import MAX_MESSAGE, Cause, cause, clean
 
 _PASSING = frozenset({Reason.POD_PENDING, Reason.STARTING, Reason.START_RETRIED, Reason.OPEN_NETWORK_ALLOWED})
 _ORDER = "Free places go to claims first, then to the pool with the smallest share of its replicas."
@@ -39,54 +39,38 @@ def compute_pool_status(observed: ObservedPool, now: datetime) -> SandboxPoolSta
     """Return the status that a pool should have."""
     pool = observed.pool
     ready = sum(is_warm(m) for m in observed.members)
-    blocked = _blocked(observed, now)
-    conditions = merge(pool.status.conditions, _conditions(pool, ready, blocked), now)
-    progressing = find(conditions, ConditionType.PROGRESSING)
-    full = progressing is None or progressing.reason == Reason.POOL_FULL
+    full, blocked = ready >= pool.spec.replicas, _blocked(observed, now)
     return SandboxPoolStatus(
         replicas=len(observed.members),
         ready_replicas=ready,
         selector=f"{names.LABEL_POOL}={pool.metadata.name},{names.LABEL_STATE}={names.STATE_WARM}",
-        reason=None if full or progressing is None else progressing.reason,
-        conditions=conditions,
+        reason=None if full else (blocked or cause(Reason.POOL_FILLING)).reason,
+        conditions=merge(pool.status.conditions, _conditions(observed, ready, blocked), now),
         observed_generation=pool.metadata.generation,
     )
 
 
-def _conditions(pool: SandboxPool, ready: int, blocked: Cause | None) -> list[Condition]:
-    wanted = pool.spec.replicas
-    filling = Cause(Reason.POOL_FILLING, SENTENCES[Reason.POOL_FILLING])
-    full = Cause(Reason.POOL_FULL, SENTENCES[Reason.POOL_FULL])
-    available: tuple[ConditionStatus, Cause]
-    progressing: tuple[ConditionStatus, Cause]
-    if ready >= wanted:
-        available, progressing = ("True", full), ("False", full)
+def _conditions(observed: ObservedPool, ready: int, blocked: Cause | None) -> list[Condition]:
+    filling = cause(Reason.POOL_FILLING)
+    if ready >= observed.pool.spec.replicas:
+        available = progressing = cause(Reason.POOL_FULL)
+        progresses = False
     else:
-        empty = blocked or Cause(Reason.POOL_EMPTY, SENTENCES[Reason.POOL_EMPTY])
-        available = ("True", filling) if ready else ("False", empty)
-        progressing = ("False", blocked) if blocked else ("True", filling)
-    return [
-        _condition(pool, ConditionType.AVAILABLE, *available),
-        _condition(pool, ConditionType.PROGRESSING, *progressing),
+        available = filling if ready else blocked or cause(Reason.POOL_EMPTY)
+        progressing, progresses = blocked or filling, blocked is None
+    found = [
+        available.condition(ConditionType.AVAILABLE, status=ready > 0 or available.reason == Reason.POOL_FULL),
+        progressing.condition(ConditionType.PROGRESSING, status=progresses),
     ]
-
-
-def _condition(pool: SandboxPool, kind: ConditionType, status: ConditionStatus, why: Cause) -> Condition:
-    return Condition(
-        type=kind,
-        status=status,
-        reason=why.reason,
-        message=why.message,
-        observed_generation=pool.metadata.generation,
-    )
+    generation = observed.pool.metadata.generation
+    return [c.model_copy(update={"observed_generation": generation}) for c in found]
 
 
 def _blocked(observed: ObservedPool, now: datetime) -> Cause | None:
     """Return what prevents warm sandboxes from starting: the most common reason among them, with its message."""
     if observed.template is None:
-        text = f"SandboxTemplate {observed.pool.spec.template_ref.name!r} does not exist in this namespace."
-        return Cause(Reason.POOL_BLOCKED, text)
-    neighbours = observed.neighbours
+        name = observed.pool.spec.template_ref.name
+        return Cause(Reason.POOL_BLOCKED, f"SandboxTemplate {name!r} does not exist in this namespace.")
     stuck = sorted((m for m in observed.members if is_stuck(m)), key=lambda m: m.metadata.name)
     reasons = [ready for m in stuck if (ready := find(m.status.conditions, ConditionType.READY)) is not None]
     if reasons:
@@ -94,6 +78,7 @@ def _blocked(observed: ObservedPool, now: datetime) -> Cause | None:
         message = next(ready.message for ready in reasons if ready.reason == commonest)
         order = f" {_ORDER}" if commonest == Reason.QUOTA_EXCEEDED else ""
         return Cause(Reason.POOL_BLOCKED, clean(f"{commonest}: {message[: MAX_MESSAGE - 200]}{order}"))
-    if neighbours.nodes_yield_until is not None and now < neighbours.nodes_yield_until and observed.backoff.window == 1:
+    yields = observed.neighbours.nodes_yield_until
+    if yields is not None and now < yields and observed.backoff.window == 1:
         return Cause(Reason.POOL_BLOCKED, f"{Reason.UNSCHEDULABLE}: {_CLAIMS_FIRST}")
     return None

@@ -2,48 +2,42 @@
 
 The old status decides in one case only: a sandbox that has ended stays ended, with the reason of then, since its pod
 may be gone and its files are.
+
+The kernel that a sandbox reports is compared with the node's. A boot id is made anew at each start of a kernel, so two
+that are the same are one kernel. Where a sandbox reports none (some versions of gVisor show none of their own) the
+kernel's release decides.
 """
 
 from dataclasses import replace
 from datetime import datetime
+from typing import Annotated
 
-from sandpod_api.conditions import SENTENCES, Condition, ConditionStatus, ConditionType, Reason, find, is_true, merge
-from sandpod_api.types import Phase, Sandbox, SandboxStatus
-from sandpod_operator.model.observed import ObservedSandbox
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from sandpod_api.conditions import Condition, ConditionType, Reason, find, is_true, merge
+from sandpod_api.types import Phase, SandboxStatus
+from sandpod_operator.model.observed import Kernel, ObservedSandbox
 from sandpod_operator.status import lifetime
-from sandpod_operator.status.failures import FINAL, Cause, cause, end_of, obstacle, runtime_fault, taken
-from sandpod_operator.status.kernel import compare
-from sandpod_operator.status.network import (
-    allowed_anew,
-    forbidden,
-    network_applied,
-    network_isolated,
-    refused_at_start,
-)
+from sandpod_operator.status.failures import FINAL, Cause, cause, clean, end_of, obstacle, runtime_fault, taken
+from sandpod_operator.status.network import allowed_anew, forbidden, network_applied, network_isolated, refused_at_start
 
 
 def compute_status(observed: ObservedSandbox, now: datetime) -> SandboxStatus:
-    """Return the status that the Sandbox should have.
-
-    Args:
-        observed: What there is.
-        now: The time, in whole seconds.
-    """
+    """Return the status that the Sandbox should have at this time, in whole seconds."""
     observed = _current(observed)
-    old = observed.sandbox.status
+    old, pod = observed.sandbox.status, observed.pod
     conditions = merge(old.conditions, _conditions(observed, now), now)
     ready = find(conditions, ConditionType.READY)
-    pod = observed.pod
-    over = is_over(conditions)
+    last = old if is_over(conditions) else SandboxStatus()
     used, expires = lifetime.shown(observed.sandbox, now, suspends=observed.suspends)
     return SandboxStatus(
-        phase=_phase(observed.sandbox, conditions),
+        phase=_phase(observed, conditions),
         reason=ready.reason if ready is not None and ready.status != "True" else None,
         conditions=conditions,
-        pod_name=pod.metadata.name if pod else old.pod_name if over else None,
-        node_name=pod.spec.node_name if pod else old.node_name if over else None,
-        image=pod.image if pod else old.image if over else None,
-        network=pod.network if pod else old.network if over else None,
+        pod_name=pod.metadata.name if pod else last.pod_name,
+        node_name=pod.spec.node_name if pod else last.node_name,
+        image=pod.asked.image if pod else last.image,
+        network=pod.network if pod else last.network,
         retried_pod=_retried_pod(observed, ready),
         start_time=_start_time(observed, conditions, now),
         last_activity_time=used,
@@ -57,11 +51,8 @@ def _current(observed: ObservedSandbox) -> ObservedSandbox:
 
     After a resume that is the pod from before; how it ends, and what its runner once probed, says nothing of the next.
     """
-    pod = observed.pod
-    passed = pod is not None and pod.deleting and not observed.was_ready
-    if not passed or observed.sandbox.spec.operating_mode == "Suspended":
-        return observed
-    return replace(observed, pod=None, name_taken=True)
+    passed = observed.pod is not None and observed.pod.deleting and not observed.was_ready and not observed.suspended
+    return replace(observed, pod=None, name_taken=True) if passed else observed
 
 
 def is_final(conditions: list[Condition]) -> bool:
@@ -77,15 +68,14 @@ def is_over(conditions: list[Condition]) -> bool:
 
 def _conditions(observed: ObservedSandbox, now: datetime) -> list[Condition]:
     generation = observed.sandbox.metadata.generation
-    ready = ready_condition(observed, now)
-    expires = expired(observed, now)
+    ready, expires = ready_condition(observed, now), expired(observed, now)
     # Once it is over its pod goes, and that is no news: the status that said why stays as it is.
-    ended = Cause(Reason(ready.reason), ready.message) if is_over([ready, expires]) else None
+    over = is_over([ready, expires])
     found = [
-        pod_scheduled(observed, ended),
-        network_isolated(observed, over=ended is not None),
-        network_applied(observed, over=ended is not None),
-        kernel_isolated(observed, over=ended is not None),
+        pod_scheduled(observed, Cause.of(ready) if over else None),
+        network_isolated(observed, over=over),
+        network_applied(observed, over=over),
+        kernel_isolated(observed, over=over),
         ready,
         expires,
         suspended(observed),
@@ -93,36 +83,26 @@ def _conditions(observed: ObservedSandbox, now: datetime) -> list[Condition]:
     return [c.model_copy(update={"observed_generation": generation}) for c in found if c is not None]
 
 
-def _condition(kind: ConditionType, status: ConditionStatus, why: Cause) -> Condition:
-    return Condition(type=kind, status=status, reason=why.reason, message=why.message)
-
-
 def pod_scheduled(observed: ObservedSandbox, ended: Cause | None = None) -> Condition:
     """Return whether the pod has a node; with `ended`, why it no longer has one."""
-    kind = ConditionType.POD_SCHEDULED
-    if ended is not None:
-        return _condition(kind, "False", ended)
-    if observed.pod is None:
-        return _condition(kind, "False", no_pod(observed))
-    scheduled = observed.pod.condition("PodScheduled")
-    if scheduled is not None and scheduled.status == "True":
-        return _condition(kind, "True", cause(Reason.SCHEDULED))
-    stuck = obstacle(observed.pod)
+    kind, pod = ConditionType.POD_SCHEDULED, observed.pod
+    if ended is not None or pod is None:
+        return (ended or no_pod(observed)).condition(kind, status=False)
+    if pod.is_true("PodScheduled"):
+        return cause(Reason.SCHEDULED).condition(kind, status=True)
+    if (stuck := obstacle(pod)) is not None and stuck.reason == Reason.UNSCHEDULABLE:
+        return stuck.condition(kind, status=False)
     what = "a node and its volume" if observed.persistent else "a node"
-    waits = Cause(Reason.POD_PENDING, f"The pod is waiting for {what}.")
-    return _condition(kind, "False", stuck if stuck is not None and stuck.reason == Reason.UNSCHEDULABLE else waits)
+    return Cause(Reason.POD_PENDING, f"The pod is waiting for {what}.").condition(kind, status=False)
 
 
 def no_pod(observed: ObservedSandbox) -> Cause:
     """Return why there is no pod yet."""
-    sandbox = observed.sandbox
-    if sandbox.spec.operating_mode == "Suspended":
+    if observed.suspended:
         return _why_suspended(observed)
     if observed.template is None:
-        return Cause(
-            Reason.TEMPLATE_NOT_FOUND,
-            f"SandboxTemplate {sandbox.spec.template_ref.name!r} does not exist in this namespace.",
-        )
+        name = observed.sandbox.spec.template_ref.name
+        return Cause(Reason.TEMPLATE_NOT_FOUND, f"SandboxTemplate {name!r} does not exist in this namespace.")
     if (refused := refused_at_start(observed)) is not None:
         return refused
     if observed.refusal is not None:
@@ -141,45 +121,58 @@ def _why_suspended(observed: ObservedSandbox) -> Cause:
 def kernel_isolated(observed: ObservedSandbox, *, over: bool = False) -> Condition | None:
     """Return whether the sandbox has its own kernel; reported only where a RuntimeClass promises one.
 
-    Args:
-        observed: What there is.
-        over: Whether the sandbox has ended: what was found then stays, when its pod is gone.
+    Once the sandbox is over, what was found then stays when its pod is gone.
     """
-    kind = ConditionType.KERNEL_ISOLATED
-    before = find(observed.sandbox.status.conditions, kind)
+    before = find(observed.sandbox.status.conditions, ConditionType.KERNEL_ISOLATED)
     if observed.pod is None and before is not None and over:
         return before
     if observed.template is None or observed.template.spec.runtime_class_name is None:
         return None
     if before is not None and before.status == "True" and observed.was_ready:
         return before  # a pod keeps its kernel
-    own, why = compare(observed.pod.kernel if observed.pod is not None else "", observed.kernel)
-    return _condition(kind, "Unknown" if own is None else "True" if own else "False", why)
+    own, why = _compare(observed.pod.kernel if observed.pod is not None else "", observed.kernel)
+    return why.condition(ConditionType.KERNEL_ISOLATED, status=own)
+
+
+class _Seen(BaseModel):
+    """What a sandbox reports: untrusted."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    boot_id: Annotated[str, Field(max_length=256)]
+    release: Annotated[str, Field(min_length=1, max_length=256)]
+
+
+def _compare(reported: str, node: Kernel | None) -> tuple[bool | None, Cause]:
+    """Return whether the sandbox has its own kernel, by its report and the node's; None if not known, and why."""
+    if node is not None and not all(node):
+        return None, Cause(Reason.NODE_UNKNOWN, "The operator may not read nodes, so kernels are not compared.")
+    if node is None or not reported:
+        return None, cause(Reason.PROBE_PENDING)
+    try:
+        seen = _Seen.model_validate_json(reported)
+    except ValidationError:
+        return False, cause(Reason.KERNEL_SHARED, "its report of its kernel is invalid.")
+    if seen.boot_id == node.boot_id if seen.boot_id else seen.release == node.release:
+        return False, cause(Reason.KERNEL_SHARED, f"{node.release}{', by its boot id' if seen.boot_id else ''}.")
+    return True, Cause(Reason.PROBED, clean(f"The sandbox sees kernel {seen.release}, its node runs {node.release}."))
 
 
 def ready_condition(observed: ObservedSandbox, now: datetime) -> Condition:
     """Return whether the sandbox accepts runs, and if not, why."""
-    why = _not_ready(observed, now)
-    if why is None:
-        return _condition(ConditionType.READY, "True", cause(Reason.READY))
-    return _condition(ConditionType.READY, "False", why)
-
-
-def _not_ready(observed: ObservedSandbox, now: datetime) -> Cause | None:
-    return _over(observed, now) or _again(observed) or forbidden(observed) or _lost(observed) or _starting(observed)
+    why = _over(observed, now) or _again(observed) or forbidden(observed) or _lost(observed) or _starting(observed)
+    return (why or cause(Reason.READY)).condition(ConditionType.READY, status=why is None)
 
 
 def _over(observed: ObservedSandbox, now: datetime) -> Cause | None:
     """Return why it accepts no runs whatever its pod says: as the spec says, by an earlier end, by its age."""
     sandbox, pod = observed.sandbox, observed.pod
-    is_suspended = sandbox.spec.operating_mode == "Suspended"
     before = find(sandbox.status.conditions, ConditionType.READY)
-    if before is not None and is_final([before]) and (pod is None or pod.deleting or is_suspended):
-        return Cause(Reason(before.reason), before.message)
-    expiry = lifetime.expiry(sandbox, now, suspends=observed.suspends)
-    if expiry is not None:
+    if before is not None and is_final([before]) and (pod is None or pod.deleting or observed.suspended):
+        return Cause.of(before)
+    if (expiry := lifetime.expiry(sandbox, now, suspends=observed.suspends)) is not None:
         return cause(expiry)
-    return _why_suspended(observed) if is_suspended else None
+    return _why_suspended(observed) if observed.suspended else None
 
 
 def _again(observed: ObservedSandbox) -> Cause | None:
@@ -195,8 +188,7 @@ def _again(observed: ObservedSandbox) -> Cause | None:
 
 def _lost(observed: ObservedSandbox) -> Cause | None:
     """Return how its pod ended or disappeared, if it did."""
-    pod = observed.pod
-    was_ready = observed.was_ready
+    pod, was_ready = observed.pod, observed.was_ready
     end = end_of(pod, was_ready=was_ready) if pod is not None else None
     if end is None and was_ready and (pod is None or pod.deleting):
         # Who deletes it for a reason says so first: a drain, the scheduler, a node that is given up.
@@ -214,7 +206,7 @@ def _starting(observed: ObservedSandbox) -> Cause | None:
         return no_pod(observed)
     kernel = kernel_isolated(observed)
     if kernel is not None and kernel.status == "False":
-        return Cause(Reason(kernel.reason), kernel.message)
+        return Cause.of(kernel)
     if pod.ready and not pod.deleting:
         pending = kernel is not None and kernel.reason == Reason.PROBE_PENDING
         return cause(Reason.STARTING, "its kernel is not known yet.") if pending else None
@@ -228,47 +220,46 @@ def _starting(observed: ObservedSandbox) -> Cause | None:
 
 def suspended(observed: ObservedSandbox) -> Condition | None:
     """Return whether it is suspended, for one that is or was. As it turns false the idle clock starts again."""
-    sandbox = observed.sandbox
-    if sandbox.spec.operating_mode == "Suspended":
-        return _condition(ConditionType.SUSPENDED, "True", _why_suspended(observed))
-    if find(sandbox.status.conditions, ConditionType.SUSPENDED) is None:
+    if observed.suspended:
+        return _why_suspended(observed).condition(ConditionType.SUSPENDED, status=True)
+    if find(observed.sandbox.status.conditions, ConditionType.SUSPENDED) is None:
         return None
-    return _condition(ConditionType.SUSPENDED, "False", cause(Reason.RESUMED))
+    return cause(Reason.RESUMED).condition(ConditionType.SUSPENDED, status=False)
 
 
 def expired(observed: ObservedSandbox, now: datetime) -> Condition:
     """Return whether its lifetime has ended."""
-    sandbox = observed.sandbox
-    reason = lifetime.expiry(sandbox, now, suspends=observed.suspends)
+    reason = lifetime.expiry(observed.sandbox, now, suspends=observed.suspends)
     if reason is None:
-        return _condition(ConditionType.EXPIRED, "False", cause(Reason.ALIVE))
-    limits = sandbox.spec.lifetime
+        return cause(Reason.ALIVE).condition(ConditionType.EXPIRED, status=False)
+    limits = observed.sandbox.spec.lifetime
     seconds = limits.ttl if reason == Reason.TTL_EXPIRED else limits.idle_timeout
-    return _condition(ConditionType.EXPIRED, "True", Cause(reason, f"{SENTENCES[reason][:-1]} ({seconds} s)."))
+    return Cause(reason, f"{reason.sentence[:-1]} ({seconds} s).").condition(ConditionType.EXPIRED, status=True)
 
 
 def _start_time(observed: ObservedSandbox, conditions: list[Condition], now: datetime) -> datetime | None:
-    if observed.sandbox.spec.operating_mode == "Suspended":
+    if observed.suspended:
         return None
-    if observed.sandbox.status.start_time is not None or not is_true(conditions, ConditionType.READY):
-        return observed.sandbox.status.start_time
+    begun = observed.sandbox.status.start_time
+    if begun is not None or not is_true(conditions, ConditionType.READY):
+        return begun
     return (observed.pod.ready_since() if observed.pod else None) or now
 
 
 def _retried_pod(observed: ObservedSandbox, ready: Condition | None) -> str | None:
     if ready is not None and ready.reason == Reason.START_RETRIED and observed.pod is not None:
         return observed.pod.metadata.uid
-    begun = ready is None or ready.status == "True" or observed.sandbox.spec.operating_mode == "Suspended"
+    begun = ready is None or ready.status == "True" or observed.suspended
     return None if begun else observed.sandbox.status.retried_pod
 
 
-def _phase(sandbox: Sandbox, conditions: list[Condition]) -> Phase:
+def _phase(observed: ObservedSandbox, conditions: list[Condition]) -> Phase:
     if is_final(conditions):
         return "Failed"
     if is_true(conditions, ConditionType.EXPIRED):
         return "Expired"
-    if sandbox.spec.operating_mode == "Suspended":
+    if observed.suspended:
         return "Suspended"
     if is_true(conditions, ConditionType.READY):
-        return "Ready" if sandbox.spec.claim else "Warm"
+        return "Ready" if observed.sandbox.spec.claim else "Warm"
     return "Pending"

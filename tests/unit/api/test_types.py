@@ -9,10 +9,10 @@ from pydantic import ValidationError
 
 from sandpod_api.base import rfc3339
 from sandpod_api.fields import QUANTITY
+from sandpod_api.templates import Resources
 from sandpod_api.types import (
     Lifetime,
     NetworkProfile,
-    Resources,
     Sandbox,
     SandboxPool,
     SandboxTemplate,

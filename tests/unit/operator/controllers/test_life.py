@@ -293,10 +293,10 @@ async def test_story_is_told_in_events() -> None:
     (name,) = world.named("Sandbox")
     await world.claim(name, ttl=60, idleTimeout=60)
     await world.after(60)
-    assert [e.reason for e in world.events if e.name == name] == ["PodCreated", "Ready", "Claimed", "TTLExpired"]
+    assert [e.reason for e in world.events if e.key.name == name] == ["PodCreated", "Ready", "Claimed", "TTLExpired"]
     await world.given(SANDBOXES, fresh())
     await world.pod_becomes("box", waiting("ErrImagePull", "no such image"))
-    assert [(e.reason, e.kind) for e in world.events if e.name == "box"] == [
+    assert [(e.reason, e.kind) for e in world.events if e.key.name == "box"] == [
         ("PodCreated", "Normal"),
         ("ImagePullFailed", "Warning"),
     ]

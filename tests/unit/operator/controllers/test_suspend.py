@@ -66,7 +66,7 @@ def test_idle_sandbox_with_a_persistent_workspace_is_suspended_and_nothing_else_
     assert kinds(made) == ["Patch Sandbox", "Emit IdleTimeout"]
     patch, told = made.actions
     assert isinstance(patch, Patch)
-    assert (patch.spec, patch.resource_version) == ({"operatingMode": "Suspended"}, "1")
+    assert (patch.spec, patch.metadata.resource_version) == ({"operatingMode": "Suspended"}, "1")
     assert isinstance(told, Emit)
     assert "Idle for 100 s" in told.message
     assert rfc3339(ago(-4000)) in told.message

@@ -9,11 +9,11 @@ from sandpod_kube.resources import SANDBOXES
 from sandpod_operator.manager.event_recorder import EventPoster, build_event
 from sandpod_operator.metrics import Metrics
 from sandpod_operator.model.actions import Emit
-from support.operator.world import NOW
+from support.operator.world import NOW, a_sandbox
 
 
 def emit(message: str = "It is ready.") -> Emit:
-    return Emit(resource=SANDBOXES, namespace="boxes", name="box", uid="uid-box", reason="Ready", message=message)
+    return Emit(SANDBOXES, a_sandbox().metadata, "Ready", message)
 
 
 def test_event_is_exactly_this() -> None:

@@ -5,7 +5,8 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from sandpod_kube.resources import LEASES, PODS, SANDBOXES, Key
 from sandpod_operator.controllers.watches import create_sink
-from sandpod_operator.manager.health import Health, build_heartbeat, create_app
+from sandpod_operator.manager.health import Health, create_app
+from sandpod_operator.manager.leader_election import build_heartbeat
 from sandpod_operator.metrics import Metrics
 from support.operator.world import NOW, World, metadata, settings
 

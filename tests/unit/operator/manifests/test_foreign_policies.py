@@ -7,9 +7,8 @@ import pytest
 from sandpod_api import names
 from sandpod_api.types import NetworkProfile
 from sandpod_kube.resources import POLICIES, TEMPLATES, Key
-from sandpod_operator.controllers.policies import MAX_WIDENING
-from sandpod_operator.manifests.foreign_policies import find_widening
-from sandpod_operator.manifests.network_policies import build_deny_all, build_profile
+from sandpod_operator.controllers.observer import MAX_WIDENING
+from sandpod_operator.manifests.network_policies import build_deny_all, build_profile, find_widening
 from support.operator.world import SPACE, World, a_template, metadata, template_object
 
 OPEN = {"policyTypes": ["Egress"], "egress": [{}]}
@@ -100,7 +99,7 @@ def test_labels_alone_make_no_policy_sandpods_own() -> None:
 
 
 def told(world: World) -> list[tuple[str, str, str]]:
-    return [(e.name, e.reason, e.kind) for e in world.events if e.resource is POLICIES]
+    return [(e.key.name, e.reason, e.kind) for e in world.events if e.resource is POLICIES]
 
 
 def measured(world: World) -> set[str]:

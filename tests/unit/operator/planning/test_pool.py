@@ -56,7 +56,7 @@ def created(made: PoolPlan) -> list[str]:
 
 
 def deleted(made: PoolPlan) -> list[str]:
-    return [a.name for a in made.actions if isinstance(a, Delete)]
+    return [a.key.name for a in made.actions if isinstance(a, Delete)]
 
 
 def status(made: PoolPlan) -> SandboxPoolStatus:
@@ -147,7 +147,7 @@ def test_scale_down_takes_failed_then_unready_then_the_oldest() -> None:
 def test_deletion_names_the_version_that_was_seen_so_that_a_claim_wins() -> None:
     action = plan(observed(member("a", status=READY), replicas=0)).actions[0]
     assert isinstance(action, Delete)
-    assert (action.uid, action.resource_version) == ("uid-a", "1")
+    assert (action.metadata.uid, action.metadata.resource_version, action.unchanged) == ("uid-a", "1", True)
 
 
 def test_changed_template_is_followed_one_by_one_and_never_below_the_replicas() -> None:
@@ -282,7 +282,7 @@ def test_status_is_written_once_a_second_at_most() -> None:
 
 def test_pool_that_is_being_deleted_makes_nothing() -> None:
     going = a_pool().model_copy(update={"metadata": a_pool().metadata.model_copy(update={"deletion_timestamp": NOW})})
-    assert plan(ObservedPool(pool=going, template=TEMPLATE, suffixes=SUFFIXES)) == PoolPlan()
+    assert plan(ObservedPool(pool=going, template=TEMPLATE, suffixes=SUFFIXES)) == PoolPlan(pool=going)
 
 
 @st.composite

@@ -8,15 +8,15 @@ import pytest
 
 from sandpod_api.base import rfc3339
 from sandpod_api.conditions import Reason
+from sandpod_api.fields import ObjectMeta
 from sandpod_api.types import SandboxStatus
 from sandpod_kube.resources import PODS, POLICIES, SANDBOXES, VOLUME_CLAIMS
 from sandpod_operator.manifests.network_policies import build_deny_all, build_profile
 from sandpod_operator.manifests.pod import build_pod, find_profile
 from sandpod_operator.model.actions import Action, Apply, Create, Delete, Emit, PatchStatus, Plan
-from sandpod_operator.model.observed import ObservedNamespace, ObservedSandbox, ObservedTemplate, Refusal
-from sandpod_operator.planning.namespace import plan_namespace
+from sandpod_operator.model.observed import ObservedSandbox, Refusal
+from sandpod_operator.planning.policies import plan_namespace, plan_template
 from sandpod_operator.planning.sandbox import plan_sandbox, whole_status
-from sandpod_operator.planning.template import plan_template
 from sandpod_operator.status.sandbox import compute_status
 from support.operator.world import NOW, a_pod, a_sandbox, a_template, ago, condition, ended, running, settings, waiting
 
@@ -98,15 +98,8 @@ def test_claim_is_told_with_one_write() -> None:
 
 def test_trouble_is_told_as_a_warning_with_its_words() -> None:
     made = plan(observed(pod=a_pod(status=waiting("ErrImagePull", "no such image"))))
-    assert made.actions[-1] == Emit(
-        resource=SANDBOXES,
-        namespace="boxes",
-        name="box",
-        uid="uid-box",
-        reason="ImagePullFailed",
-        message="The image can't be pulled: no such image",
-        kind="Warning",
-    )
+    text = "The image can't be pulled: no such image"
+    assert made.actions[-1] == Emit(SANDBOXES, a_sandbox().metadata, "ImagePullFailed", text, "Warning")
 
 
 @pytest.mark.parametrize(
@@ -144,10 +137,8 @@ def test_expired_sandbox_is_told_so_and_loses_its_pod_but_stays_for_the_retentio
 
 def test_expired_sandbox_is_deleted_after_the_retention_if_nobody_changed_it() -> None:
     over = {"conditions": [condition("Expired", "True", "TTLExpired", since=SETTINGS.retention)]}
-    made = plan(observed(sandbox=a_sandbox(claimed=9000, status=over)))
-    assert made.actions == (
-        Delete(resource=SANDBOXES, namespace="boxes", name="box", uid="uid-box", resource_version="1"),
-    )
+    sandbox = a_sandbox(claimed=9000, status=over)
+    assert plan(observed(sandbox=sandbox)).actions == (Delete(SANDBOXES, sandbox.metadata, unchanged=True),)
 
 
 def test_failed_sandbox_keeps_its_pod_for_a_while_and_never_gets_another() -> None:
@@ -212,20 +203,17 @@ def stored(policy: dict[str, Any]) -> dict[str, Any]:
 def test_template_gets_a_policy_for_each_profile() -> None:
     template = a_template(networkProfiles=[WEB])
     wanted = build_profile(template, template.spec.network_profiles[0])
-    assert plan_template(ObservedTemplate(template=template)).actions == (Apply(resource=POLICIES, manifest=wanted),)
-    settled = ObservedTemplate(template=template, policies={"sandpod-python-web": stored(wanted)})
-    assert plan_template(settled) == Plan()
+    assert plan_template(template, {}).actions == (Apply(POLICIES, wanted),)
+    assert plan_template(template, {"sandpod-python-web": stored(wanted)}) == Plan()
 
 
 def test_profile_that_a_template_dropped_is_closed_again() -> None:
     template = a_template(networkProfiles=[WEB])
     old = stored(build_profile(template, template.spec.network_profiles[0]))
-    made = plan_template(ObservedTemplate(template=a_template(), policies={"sandpod-python-web": old}))
-    assert made.actions == (Delete(resource=POLICIES, namespace="boxes", name="sandpod-python-web", uid="uid-policy"),)
+    made = plan_template(a_template(), {"sandpod-python-web": old})
+    assert made.actions == (Delete(POLICIES, ObjectMeta.model_validate(old["metadata"])),)
 
 
 def test_namespace_is_closed_unless_it_is() -> None:
-    assert plan_namespace(ObservedNamespace(namespace="boxes")) == Plan()
-    assert plan_namespace(ObservedNamespace(namespace="boxes", closed=False)).actions == (
-        Apply(resource=POLICIES, manifest=build_deny_all("boxes")),
-    )
+    assert plan_namespace("boxes", closed=True) == Plan()
+    assert plan_namespace("boxes", closed=False).actions == (Apply(POLICIES, build_deny_all("boxes")),)

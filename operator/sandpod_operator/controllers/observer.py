@@ -1,0 +1,122 @@
+"""What there is of each object, for its plan; where the quota is full, a sandbox that wants a pod joins the line."""
+
+import secrets
+from dataclasses import replace
+from datetime import datetime
+from typing import Any, Final
+
+from sandpod_api import names
+from sandpod_api.conditions import ConditionType, is_true
+from sandpod_kube import resources
+from sandpod_kube.resources import Key
+from sandpod_operator.controllers.context import Context
+from sandpod_operator.manifests.network_policies import build_deny_all, find_widening, in_force
+from sandpod_operator.manifests.pod import find_profile
+from sandpod_operator.manifests.probes import opened_by
+from sandpod_operator.manifests.security import host_users_setting
+from sandpod_operator.model.observed import ObservedPool, ObservedSandbox, Widening
+from sandpod_operator.model.pool_backoff import PoolBackoff
+from sandpod_operator.planning.sandbox import wants_pod
+
+MAX_WIDENING: Final = 50  # each is a series of a metric and an Event
+# Without vowels and look-alikes, as Kubernetes' own: no words, no confusion.
+_ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"
+_SUFFIX: Final = 8
+
+
+async def observe_sandbox(context: Context, key: Key, now: datetime) -> ObservedSandbox | None:
+    """Return what there is of a Sandbox; None once it is gone."""
+    observed = _read_sandbox(context, key)
+    if observed is None:
+        return None
+    node = node_to_look_at(observed)
+    if node is not None and observed.pod is not None:
+        # Once for each pod, and not for each node: nodes restart.
+        kernel = await context.nodes.kernel(node)
+        context.state.kernels[observed.pod.metadata.uid] = kernel
+        observed = replace(observed, kernel=kernel)
+    spec = observed.template.spec if observed.template is not None and observed.pod is None else None
+    if spec and host_users_setting(spec, default=context.settings.host_users) is None:
+        observed = replace(observed, user_namespaces=await context.nodes.give_user_namespaces(spec))
+    held = context.line(key.namespace).held(observed.sandbox, wants=wants_pod(observed, context.settings, now))
+    return observed if held is None else replace(observed, refusal=held)
+
+
+def _read_sandbox(context: Context, key: Key) -> ObservedSandbox | None:
+    store, state, settings = context.store, context.state, context.settings
+    sandbox, found = store.sandbox(key.namespace, key.name), store.pod(key.namespace, key.name)
+    if sandbox is None:
+        return None
+    pod = found if found is not None and found.metadata.owned_by(sandbox.metadata.uid) else None
+    template = store.template(key.namespace, sandbox.spec.template_ref.name)
+    profile = find_profile(sandbox, template) if template is not None and found is None else None
+    return ObservedSandbox(
+        sandbox=sandbox,
+        pod=pod,
+        name_taken=found is not None and pod is None,
+        template=template,
+        refusal=state.refusals.get(sandbox.metadata.uid),
+        closed=is_closed(context, key.namespace),
+        kernel=state.kernels.get(pod.metadata.uid) if pod is not None else None,
+        open_allowed=settings.allow_open_network,
+        opened=opened_by(profile, template, settings) if template is not None and profile is not None else None,
+    )
+
+
+def node_to_look_at(observed: ObservedSandbox) -> str | None:
+    """Return the node whose kernel has to be known now: the pod has said which one it sees, and nobody has compared."""
+    pod, template, status = observed.pod, observed.template, observed.sandbox.status
+    if status.start_time is not None and is_true(status.conditions, ConditionType.KERNEL_ISOLATED):
+        return None
+    wanted = template is not None and template.spec.runtime_class_name is not None
+    return pod.spec.node_name if wanted and pod is not None and pod.kernel and observed.kernel is None else None
+
+
+def observe_pool(context: Context, key: Key) -> ObservedPool | None:
+    """Return what there is of a pool; None, and forget it, once it is gone."""
+    store, state = context.store, context.state
+    pool = store.pool(key.namespace, key.name)
+    if pool is None:
+        context.metrics.forget_pool(key.namespace, key.name)
+        context.line(key.namespace).forget_pool(key)
+        return None
+    uid = pool.metadata.uid
+    # By uid, since the pool may have been made anew.
+    owned = (s for s in store.members(key.namespace, key.name) if s.metadata.owned_by(uid))
+    return ObservedPool(
+        pool=pool,
+        members=tuple(s for s in owned if s.metadata.deletion_timestamp is None),
+        template=store.template(key.namespace, pool.spec.template_ref.name),
+        failures=state.failures.get(uid, 0),
+        suffixes=tuple(_suffix() for _ in range(context.settings.pool_burst)),
+        status_written=state.status_written.get(uid),
+        backoff=state.backoffs.get(uid, PoolBackoff()),
+        neighbours=context.line(key.namespace).neighbours(key),
+    )
+
+
+def _suffix() -> str:
+    # Not by secrets.choice: names need not be of even odds, and many are drawn for each event of a pool.
+    return "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in secrets.token_bytes(_SUFFIX))
+
+
+def policies_of(context: Context, template: Key) -> dict[str, dict[str, Any]]:
+    """Return the policies that were made for a template, by name."""
+    ours = {names.LABEL_MANAGED_BY: names.MANAGED_BY, names.LABEL_TEMPLATE: template.name}
+    return {
+        policy["metadata"]["name"]: policy
+        for policy in context.store.policies(template.namespace)
+        if ours.items() <= policy["metadata"].get("labels", {}).items()
+    }
+
+
+def is_closed(context: Context, namespace: str) -> bool:
+    """Return whether a namespace's deny-all policy is in force."""
+    return in_force(build_deny_all(namespace), context.store.policy(namespace, names.POLICY_DENY_ALL))
+
+
+def find_all_widening(context: Context, namespace: str) -> list[Widening]:
+    """Return the policies of others that open something to a namespace's sandboxes, the first ones by name."""
+    templates = {each.name for each in context.store.keys(resources.TEMPLATES, namespace)}
+    found = (find_widening(policy, templates) for policy in context.store.policies(namespace))
+    return sorted(filter(None, found), key=lambda each: each.metadata.name)[:MAX_WIDENING]
