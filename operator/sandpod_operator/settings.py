@@ -103,7 +103,7 @@ class OperatorSettings(BaseSettings):
         ),
     ] = 5
     refused_retry: Annotated[
-        float, Field(gt=0, description="First wait before a refused pod is tried again; doubles up to backoff_max.")
+        float, Field(gt=0, description="First wait before a refused pod is tried again; doubles up to a minute.")
     ] = 5
     pool_burst: Annotated[
         int, Field(ge=1, le=500, description="Most warm sandboxes that one pass over a pool creates.")

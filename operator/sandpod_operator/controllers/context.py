@@ -22,6 +22,8 @@ from sandpod_operator.status.failures import clean
 
 QUOTA: Final = "exceeded quota"
 _MAX_DOUBLINGS: Final = 16
+_LONGEST_REFUSAL: Final = 60.0
+"""Seconds: whoever has mended what refused a pod does not wait longer for it to be tried again."""
 
 
 @dataclass(kw_only=True, slots=True)
@@ -44,7 +46,7 @@ class State:
             reason=Reason.QUOTA_EXCEEDED if QUOTA in error.message else Reason.ADMISSION_REFUSED,
             message=clean(error.message),
             attempts=attempts,
-            until=now + timedelta(seconds=min(doubled, settings.backoff_max)),
+            until=now + timedelta(seconds=min(doubled, _LONGEST_REFUSAL, settings.backoff_max)),
         )
 
     def trim(self, sandboxes: AbstractSet[str], pods: AbstractSet[str], pools: AbstractSet[str]) -> None:
