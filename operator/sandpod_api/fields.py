@@ -6,11 +6,11 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field
 
 from sandpod_api.base import ApiModel, ObservedModel, Timestamp
+from sandpod_api.names import DNS_LABEL
 
 DAY: Final = 86_400
 MAX_LIFETIME: Final = 7 * DAY
 
-DNS_LABEL: Final = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 QUANTITY: Final = r"^[0-9]+(\.[0-9]+)?(m|k|Ki|M|Mi|G|Gi|T|Ti)?$"
 _UNITS: Final[dict[str, float]] = {"m": 1e-3, "": 1, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12} | {
     f"{unit}i": 2 ** (10 * power) for power, unit in enumerate("KMGT", 1)

@@ -91,6 +91,7 @@ NETWORK_NONE: Final = "none"
 POLICY_DENY_ALL: Final = "sandpod-deny-all"
 
 MAX_LABEL: Final = 63  # Kubernetes' limit for label values and DNS labels
+DNS_LABEL: Final = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 
 
 def label_value(text: str) -> str:
@@ -121,9 +122,6 @@ def network_policy_name(template: str, profile: str) -> str:
     return child_name(f"sandpod-{template}", profile)
 
 
-_DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
-
-
 def is_dns_label(text: str) -> bool:
     """Return whether Kubernetes takes the text as the name of a Sandbox, template or profile."""
-    return _DNS_LABEL.fullmatch(text) is not None
+    return re.fullmatch(DNS_LABEL, text) is not None

@@ -50,11 +50,12 @@ class OrphanCollector:
         async with slots:
             uid = store.uid_of(key)
             if not uid or store.sandbox(key.namespace, key.name) is not None:
-                return None
-            with suppress(NotFoundError):
-                if ask:
+                return
+            if ask:
+                with suppress(NotFoundError):
                     found = await cluster.get(resources.SANDBOXES, key.namespace, key.name)
-                    return self._dispatcher.saw(resources.SANDBOXES, found)
+                    self._dispatcher.saw(resources.SANDBOXES, found)
+                    return
             _log.info("pod %s/%s has no Sandbox any more: deleting it", key.namespace, key.name)
             try:
                 await cluster.delete(resources.PODS, key.namespace, key.name, {"uid": uid})

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandpod_api.fields import DNS_LABEL
-from sandpod_api.names import MAX_LABEL, child_name, is_dns_label, label_value, network_policy_name
+from sandpod_api.names import DNS_LABEL, MAX_LABEL, child_name, is_dns_label, label_value, network_policy_name
 
 LABELS = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", fullmatch=True)
 
