@@ -89,10 +89,12 @@ async def _serve(settings: Settings, listen_fd: int | None) -> int:
     sigterm.watch_term(loop, ending.set)
     start_threads()
     tmp = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - the sandbox's own
-    env = environment.build_environment(os.environ, tmp=tmp, cpus=environment.count_cpus())
+    closed = settings.closed_network and not settings.allow_open_network
+    offline = closed or network_probe.has_loopback_alone()
+    env = environment.build_environment(os.environ, tmp=tmp, cpus=environment.count_cpus(), offline=offline)
     environment.prepare_home(env, settings.skeleton)
     python = find_python(settings.python, env)
-    connects = Connects() if settings.closed_network and not settings.allow_open_network else None
+    connects = Connects() if closed else None
     launcher = Launcher(env, settings.preimport, python.program, connects)
     opened: asyncio.Task[str] | None = None
     try:

@@ -32,8 +32,10 @@ _MAX_FILES: Final = 50_000
 """Files of the workspace that are looked at."""
 _QUICK: Final = 0.003
 """Seconds that a look at the workspace may take in the event loop."""
-_CACHES: Final = frozenset({"__pycache__"})
-"""Folders that interpreters fill for themselves."""
+_CACHES: Final = frozenset(
+    {"__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".ipynb_checkpoints", "node_modules"}
+)
+"""Folders that tools fill for themselves."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,11 @@ from typing import Final
 
 from sandpod_runner.protocol.messages import MAX_DISPLAY, MAX_RESULT
 
+KEPT_FOLDER: Final = "pictures"
+"""Where pictures are kept whole that are not shown as they are, in a run's working directory."""
+MAX_KEPT: Final = 64
+"""Pictures of one run that are."""
+
 RECORD: Final = Struct(">BBI")
 """What stands before the bytes of a record: its kind, its type as a place in MIME_TYPES, how many bytes follow."""
 
@@ -24,6 +29,8 @@ class RecordKind(IntEnum):
     DONE = 3
     FORM = 4
     """Another form of the display before it."""
+    KEPT = 5
+    """A picture was kept as a file."""
 
 
 DONE: Final = Struct(">Bdq")
@@ -34,5 +41,6 @@ LIMITS: Final = {
     RecordKind.DROPPED: 0,
     RecordKind.DONE: DONE.size,
     RecordKind.FORM: MAX_DISPLAY,
+    RecordKind.KEPT: 0,
 }
 """Largest record of each kind, bytes."""

@@ -49,6 +49,11 @@ def find_lasting_open(
         time.sleep(pause)
 
 
+def has_loopback_alone() -> bool:
+    """Return whether the sandbox has no network interface but its own loopback, as under the local backend."""
+    return all(name == "lo" for _, name in socket.if_nameindex())
+
+
 async def wait_for_open(addresses: tuple[tuple[str, int], ...], interval: float) -> str:
     """Return an address once it can be reached and stays so; looks every so often, and not all sandboxes at once."""
     wait = min(interval, SOON)

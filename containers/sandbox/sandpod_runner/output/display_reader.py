@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable
 from typing import Final
 
-from sandpod_runner.ipc.display_records import DONE, LIMITS, RECORD, RecordKind
+from sandpod_runner.ipc.display_records import DONE, LIMITS, MAX_KEPT, RECORD, RecordKind
 from sandpod_runner.ipc.jobs import Exit
 from sandpod_runner.output.pipe_reader import PipeReader
 from sandpod_runner.protocol.messages import MAX_DISPLAYS, MIME_TYPES
@@ -45,6 +45,8 @@ class Shown:
         """How many forms of a last value were."""
         self.dropped = 0
         """How many were too large or too many."""
+        self.kept = 0
+        """How many pictures were kept as files."""
 
     def _take(self, data: bytes) -> bool:
         """Pass whole records on, and return whether all of it was records."""
@@ -74,6 +76,8 @@ class Shown:
                 self.results += 1
             case RecordKind.DROPPED:
                 self.dropped += 1
+            case RecordKind.KEPT if self.kept < MAX_KEPT:
+                self.kept += 1
             case RecordKind.DONE if self._done is not None and len(data) == DONE.size:
                 code, cpu, max_rss = DONE.unpack(data)
                 if math.isfinite(cpu):

@@ -35,7 +35,11 @@ _HOME = "home"
 _DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
-def build_environment(inherited: Mapping[str, str], *, tmp: str, cpus: int) -> dict[str, str]:
+_OFFLINE = {"PIP_RETRIES": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "npm_config_fetch_retries": "0"}
+"""Package managers fail at once in place of trying again for seconds."""
+
+
+def build_environment(inherited: Mapping[str, str], *, tmp: str, cpus: int, offline: bool) -> dict[str, str]:
     """Return the environment that every program gets; a run's own variables come on top."""
     home = f"{tmp}/{_HOME}"
     env = {
@@ -54,10 +58,13 @@ def build_environment(inherited: Mapping[str, str], *, tmp: str, cpus: int) -> d
         # Output is seen when it is written, and the workspace holds the user's files alone.
         "PYTHONUNBUFFERED": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
-        # Numeric libraries count the node's cores and not the sandbox's share of them.
+        # Numeric libraries and Python count the node's cores and not the sandbox's share of them.
         "OMP_NUM_THREADS": str(cpus),
         "OPENBLAS_NUM_THREADS": str(cpus),
+        "PYTHON_CPU_COUNT": str(cpus),  # os.cpu_count from Python 3.13 on
     }
+    if offline:
+        env |= _OFFLINE
     env |= {name: inherited[name] for name in INHERITED if inherited.get(name)}
     # Programs of added packages, and those of JavaScript.
     env["PATH"] = f"{home}/.local/bin:{env['PATH']}"

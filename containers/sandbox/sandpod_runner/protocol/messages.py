@@ -110,6 +110,10 @@ MAX_DISPLAYS: Final = 32
 """Displays of one run, each form of one counted."""
 MAX_DISPLAY: Final = 4 * 1024 * 1024
 """Largest display, bytes."""
+MAX_PICTURES: Final = 8
+"""Pictures of one run; those that are more are kept as files of the workspace."""
+PICTURE_BYTES: Final = 400 * 1024
+"""Bytes of all pictures of one run: in base64 they must fit into an answer of 900 KiB. Larger ones are scaled down."""
 MAX_RESULT: Final = 512 * 1024
 """Largest form of a last value, bytes."""
 MAX_CONTEXTS: Final = 8

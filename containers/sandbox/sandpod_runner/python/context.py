@@ -37,7 +37,7 @@ def serve(job: Job, fd: int) -> int:
     sys.path[0] = ""
     sys.excepthook = _tell
     _hold_interrupts()
-    context = _Context(socket.socket(fileno=fd), kind, said)
+    context = _Context(socket.socket(fileno=fd), job.cwd, kind, said)
     while context.take():
         pass
     return 0
@@ -65,8 +65,9 @@ def _begin(kind: type[Interpreter]) -> Interpreter:
 
 
 class _Context:
-    def __init__(self, sock: socket.socket, kind: type[Interpreter], said: str) -> None:
+    def __init__(self, sock: socket.socket, cwd: str, kind: type[Interpreter], said: str) -> None:
         self._sock = sock
+        self._cwd = cwd
         self._pid = os.getpid()
         try:
             self._interpreter = _begin(kind)
@@ -83,7 +84,8 @@ class _Context:
         (number,) = REQUEST.unpack(data)
         cell = read_job(fds[0])
         _place(fds[1:-1])
-        channel = display_channel.Channel(move_away(fds[-1]))
+        self._cwd = cell.cwd or self._cwd
+        channel = display_channel.Channel(move_away(fds[-1]), self._cwd)
         display_channel.use(channel)
         before = _used()
         status = self._interruptible(number, cell, channel)

@@ -148,7 +148,7 @@ def _send(figure: Any) -> None:
     channel = display_channel.current()
     if channel is None or not (figure.axes or figure.lines or figure.texts or figure.images or figure.patches):
         return
-    if channel.full:
-        channel.drop()
-    else:
+    if channel.takes_pictures:
         channel.show({"image/png": draw(figure)})
+    else:
+        channel.drop()

@@ -27,8 +27,7 @@ _METHODS: Final = {
     "_repr_latex_": "text/latex",
     "_repr_markdown_": "text/markdown",
 }
-BINARY: Final = ("image/png", "image/jpeg")
-_INSTEAD_OF_TEXT: Final = ("image/png", "image/jpeg", "image/svg+xml", "application/json")
+_INSTEAD_OF_TEXT: Final = (*display_channel.PICTURES, "image/svg+xml", "application/json")
 
 _SAYS_NOTHING: Final = re.compile(rb"<[\w.]+ object( at 0x[0-9a-f]+)?>")
 
@@ -157,7 +156,8 @@ def _encoded(mime: str, content: Any) -> Iterator[tuple[str, bytes]]:
         elif mime == "application/json":
             yield mime, json.dumps(content, allow_nan=False).encode()
         elif isinstance(content, str):
-            yield mime, base64.b64decode(content) if mime in BINARY else content.encode("utf-8", "backslashreplace")
+            binary = mime in display_channel.PICTURES
+            yield mime, base64.b64decode(content) if binary else content.encode("utf-8", "backslashreplace")
 
 
 def _has_shell() -> bool:

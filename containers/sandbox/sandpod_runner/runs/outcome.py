@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from sandpod_runner.ipc.display_records import KEPT_FOLDER
 from sandpod_runner.ipc.jobs import Exit
 
 Outcome = Literal["ok", "error", "timeout", "cancelled", "out_of_memory", "output_limit", "sandbox_lost"]
@@ -57,6 +58,13 @@ def killed_for_memory(limit: int) -> str:
         limit: The sandbox's memory, bytes.
     """
     return f"While it ran, the kernel killed a process: the sandbox's {limit // _MIB} MiB of memory had run out."
+
+
+def about_kept(count: int) -> str | None:
+    """Return what is said of pictures that were kept as files, or None where there are none."""
+    if not count:
+        return None
+    return f"Pictures too large or too many for this answer: {count}. They are whole in the folder {KEPT_FOLDER}."
 
 
 def ran_out(language: str, how: Exit, last_words: bytes) -> bool:

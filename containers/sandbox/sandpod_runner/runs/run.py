@@ -16,10 +16,11 @@ from sandpod_runner.processes.languages import Languages
 from sandpod_runner.processes.launcher import Launcher
 from sandpod_runner.processes.node_pool import NodePool
 from sandpod_runner.processes.program import LostError, Program
+from sandpod_runner.runs import outcome
 from sandpod_runner.runs.code_folder import CodeFolder
 from sandpod_runner.runs.context import Contexts
 from sandpod_runner.runs.delivery import Delivery
-from sandpod_runner.runs.outcome import Stop, describe_end, killed, killed_for_memory, out_of_memory, ran_out
+from sandpod_runner.runs.outcome import Stop
 from sandpod_runner.runs.request import RunRequest
 from sandpod_runner.runs.streams import Streams
 
@@ -161,17 +162,18 @@ class Run:
         memory, how = self.toolbox.memory, ending.how
         limit = None if memory is None else memory.limit
         by_kernel = memory is not None and memory.kills() > self._kills
-        if (by_kernel and killed(how)) or ran_out(self.request.language, how, self.streams.last_words):
-            self.stop(out_of_memory(limit, [context.state for context in self.toolbox.contexts.pids()]))
+        if (by_kernel and outcome.killed(how)) or outcome.ran_out(self.request.language, how, self.streams.last_words):
+            self.stop(outcome.out_of_memory(limit, [context.state for context in self.toolbox.contexts.pids()]))
         elif by_kernel and limit is not None:
-            ending.note = " ".join(filter(None, (ending.note, killed_for_memory(limit))))
+            ending.note = " ".join(filter(None, (ending.note, outcome.killed_for_memory(limit))))
 
     def _send_end(self, ending: Ending, found: Found) -> None:
         begin, end = ending.times
         stdout, stderr = self.streams.counts
-        shown, dropped = self.streams.displays
-        fields = describe_end(ending.how, self.stopping.result() if self.stopping.done() else None, ending.fault)
-        fields["detail"] = " ".join(filter(None, (fields["detail"], ending.note))) or None
+        shown, dropped, kept = self.streams.displays
+        stop = self.stopping.result() if self.stopping.done() else None
+        fields = outcome.describe_end(ending.how, stop, ending.fault)
+        fields["detail"] = " ".join(filter(None, (fields["detail"], ending.note, outcome.about_kept(kept)))) or None
         self.delivery.finish(
             {
                 "run": self.request.run,

@@ -40,9 +40,10 @@ class Streams:
         return b"" if self._output is None else self._output.last_words
 
     @property
-    def displays(self) -> tuple[int, int]:
-        """How many forms of displays and results were passed on, and how many were not."""
-        return (0, 0) if self._shown is None else (self._shown.forms + self._shown.results, self._shown.dropped)
+    def displays(self) -> tuple[int, int, int]:
+        """How many forms of displays and results were passed on, how many were not, and how many pictures were kept."""
+        shown = self._shown
+        return (0, 0, 0) if shown is None else (shown.forms + shown.results, shown.dropped, shown.kept)
 
     def connect(self, pipes: Pipes, done: Callable[[Exit], None] | None = None) -> None:
         """Begin.

@@ -69,7 +69,7 @@ def _run(fds: list[int]) -> int:
     _confine(job)
     if job.context:
         return _serve(job, channel)
-    shown = display_channel.Channel(channel)
+    shown = display_channel.Channel(channel, job.cwd)
     display_channel.use(shown)
     before = _processor_seconds()
     status = program.run(job)
