@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sandpod_runner.files.walk import Walk
+from sandpod_runner.files.walk import Entry, Walk
 from sandpod_runner.files.workspace import Workspace, reopen
 from sandpod_runner.protocol.errors import Refusal
 from sandpod_runner.protocol.fields import flag, whole
@@ -105,10 +105,13 @@ class Files:
         walk = Walk(self._workspace.root, top, without={HIDDEN}, recursive=recursive, ordered=True)
         prefix = "" if path == "." else path
         for entry in walk:
-            shown_path = f"{prefix}{entry.path[len(top) :]}" if top else f"{prefix}/{entry.path}".lstrip("/")
-            if not entry.name.startswith(PARTIAL) and not listing.add(_entry(shown_path.lstrip("/"), entry.info)):
+            if entry.name.startswith(PARTIAL):
+                continue
+            shown_path = f"{prefix}{entry.path[len(top) :]}" if top else f"{prefix}/{entry.path}"
+            mark = {} if _is_readable(entry) else {"unreadable": True}
+            if not listing.add(_entry(shown_path.lstrip("/"), entry.info) | mark):
                 break
-        # What its own user can't look into is in the list itself. Anything else is missing.
+        # A folder that its own user can't look into is marked in the list itself. Anything else is missing.
         missing = walk.missed is not None and not isinstance(walk.missed, PermissionError)
         return {"entries": listing.entries, "truncated": listing.truncated or missing}, b""
 
@@ -171,6 +174,12 @@ def _entry(path: str, info: os.stat_result) -> dict[str, Any]:
     kinds = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
     kind = kinds.get(stat.S_IFMT(info.st_mode), "other")
     return {"path": spell(path), "kind": kind, "size": info.st_size, "mtime": info.st_mtime}
+
+
+def _is_readable(entry: Entry) -> bool:
+    if stat.S_ISLNK(entry.info.st_mode):
+        return True
+    return os.access(entry.name, os.R_OK | (os.X_OK if entry.is_folder else 0), dir_fd=entry.folder)
 
 
 def _there(name: str, folder: int) -> bool:

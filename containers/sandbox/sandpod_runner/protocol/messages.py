@@ -72,7 +72,7 @@ File operations (paths relative to the workspace, or absolute inside it, spelled
 |---|---|---|
 | read | offset, limit | size, mtime; payload the bytes |
 | write | overwrite (bool), last (bool), abort (bool: forget the parts that came); parts of one id in order, the file appears whole at the last | size, sha256 (with the last part only; earlier parts get no reply) |
-| list | recursive (bool), limit | entries [{path, kind, size, mtime}], truncated |
+| list | recursive (bool), limit | entries [{path, kind, size, mtime, unreadable (true where permissions forbid to read it or look into it)}], truncated |
 | stat | | path, kind, size, mtime |
 | delete | recursive (bool) | |
 | mkdir | | |
