@@ -10,11 +10,7 @@ _WRONG_USE = 2
 
 
 def main(argv: list[str]) -> int:
-    """Run one command and return the exit code.
-
-    Args:
-        argv: The command and its options, without the program's name.
-    """
+    """Run one command, which comes without the program's name, and return the exit code."""
     match argv:
         case [] | ["serve"]:
             return _serve()

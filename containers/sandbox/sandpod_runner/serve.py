@@ -53,11 +53,7 @@ _PEER: Final = struct.Struct("=iII")
 
 
 def serve(listen_fd: int | None) -> int:
-    """Serve until SIGTERM, and return the exit code.
-
-    Args:
-        listen_fd: An inherited socket that streams come from; None for the named one.
-    """
+    """Serve until SIGTERM, and return the exit code. Streams come from an inherited socket or the named one."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="sandpod-runner: %(message)s")
     try:
         settings = read_settings(os.environ)

@@ -16,49 +16,36 @@ class SettingsError(ValueError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """The runner's settings. Sizes are bytes; None is no limit.
+    """The runner's settings. Sizes are bytes; None is no limit."""
 
-    Attributes:
-        workspace: SANDPOD_WORKSPACE, the folder that files are served from and programs start in.
-        memory_limit: SANDPOD_MEMORY_LIMIT, where no cgroup says it: the local backend.
-        processes: SANDPOD_PROCESSES, of the user in all.
-        open_files: SANDPOD_OPEN_FILES, of one process.
-        run_timeout: SANDPOD_RUN_TIMEOUT, seconds that a run takes at most, whatever it asks for.
-        output_bytes: SANDPOD_OUTPUT_BYTES, what a run may write at most, whatever it asks for.
-        workspace_bytes: SANDPOD_WORKSPACE_BYTES, what the folder holds at most; on a disk no file may be larger.
-        in_memory: SANDPOD_IN_MEMORY, folders by comma whose files take the sandbox's memory; mounts may not show it.
-        preimport: SANDPOD_PREIMPORT, Python modules by comma, imported once so that runs need not.
-        probes: SANDPOD_PROBES, `host:port` by comma, which must not be reachable from here.
-        probe_interval: SANDPOD_PROBE_INTERVAL, seconds between two later looks whether they are; None is never.
-        allow_open_network: SANDPOD_ALLOW_OPEN_NETWORK=1, serve even where they are.
-        closed_network: SANDPOD_CLOSED_NETWORK=1, programs have no network: what they want of one is refused at once.
-        python: SANDPOD_PYTHON, what the image's own Python is called, where the runner has one for itself.
-        languages: SANDPOD_LANGUAGES, the template's languages as JSON.
-        skeleton: SANDPOD_SKELETON, a folder whose files are linked into the programs' home at the start.
-    """
-
-    workspace: str = "/workspace"
-    memory_limit: int | None = None
-    processes: int | None = None
-    open_files: int | None = None
-    run_timeout: int | None = None
-    output_bytes: int | None = None
+    workspace: str = "/workspace"  # SANDPOD_WORKSPACE, the folder that files are served from and programs start in
+    memory_limit: int | None = None  # SANDPOD_MEMORY_LIMIT, where no cgroup says it: the local backend
+    processes: int | None = None  # SANDPOD_PROCESSES, of the user in all
+    open_files: int | None = None  # SANDPOD_OPEN_FILES, of one process
+    run_timeout: int | None = None  # SANDPOD_RUN_TIMEOUT, seconds that a run takes at most, whatever it asks for
+    output_bytes: int | None = None  # SANDPOD_OUTPUT_BYTES, what a run may write at most, whatever it asks for
+    # SANDPOD_WORKSPACE_BYTES, what the folder holds at most; on a disk no file may be larger.
     workspace_bytes: int | None = None
+    # SANDPOD_IN_MEMORY, folders by comma whose files take the sandbox's memory; mounts may not show it.
     in_memory: tuple[str, ...] = ()
-    preimport: tuple[str, ...] = ()
+    preimport: tuple[str, ...] = ()  # SANDPOD_PREIMPORT, Python modules by comma, imported once so that runs need not
+    # SANDPOD_PROBES, `host:port` by comma, which must not be reachable from here.
     probes: tuple[tuple[str, int], ...] = ()
+    # SANDPOD_PROBE_INTERVAL, seconds between two later looks whether they are; None is never.
     probe_interval: int | None = None
-    allow_open_network: bool = False
+    allow_open_network: bool = False  # SANDPOD_ALLOW_OPEN_NETWORK=1, serve even where they are
+    # SANDPOD_CLOSED_NETWORK=1, programs have no network: what they want of one is refused at once.
     closed_network: bool = False
+    # SANDPOD_PYTHON, what the image's own Python is called, where the runner has one for itself.
     python: str | None = None
-    languages: tuple[CommandLanguage, ...] = ()
+    languages: tuple[CommandLanguage, ...] = ()  # SANDPOD_LANGUAGES, the template's languages as JSON
+    # SANDPOD_SKELETON, a folder whose files are linked into the programs' home at the start.
     skeleton: str | None = None
 
     def rlimits(self, *, on_disk: bool) -> list[tuple[int, int]]:
         """Return the limits of each program's process: resource and value.
 
-        Args:
-            on_disk: Whether the workspace is on a disk. In memory its size holds by itself, and a file may have holes.
+        A workspace in memory keeps its size by itself, and a file there may have holes.
         """
         wanted = (
             (resource.RLIMIT_NPROC, self.processes),
@@ -70,11 +57,7 @@ class Settings:
 
 
 def read_settings(env: Mapping[str, str]) -> Settings:
-    """Return the settings that the environment holds.
-
-    Raises:
-        SettingsError: A value is malformed.
-    """
+    """Return the settings that the environment holds. Raises SettingsError: A value is malformed."""
     return Settings(
         workspace=env.get("SANDPOD_WORKSPACE") or "/workspace",
         memory_limit=_number(env, "SANDPOD_MEMORY_LIMIT"),

@@ -20,13 +20,10 @@ from sandpod_runner.protocol.errors import Refusal
 from sandpod_runner.protocol.fields import whole
 from sandpod_runner.protocol.messages import FILE_PART, HIDDEN
 
-MAX_AT_ONCE: Final = 4
-"""Archives of one stream: each holds a part of up to 1 MiB and an open folder for each level."""
-GIVEN_UP: Final = 60.0
-"""Seconds without a request after which an archive makes room for another one."""
+MAX_AT_ONCE: Final = 4  # archives of one stream: each holds a part of up to 1 MiB and an open folder for each level
+GIVEN_UP: Final = 60.0  # seconds without a request after which an archive makes room for another one
 _PIECE: Final = 64 * 1024
-_LEVEL: Final = 1
-"""The fastest compression: what it gains over the next ones in time it hardly loses in size."""
+_LEVEL: Final = 1  # the fastest compression: what it gains over the next ones in time it hardly loses in size
 _GZIP: Final = 31
 _BLOCK: Final = tarfile.BLOCKSIZE
 
@@ -39,12 +36,7 @@ class _Archive:
 
 
 class Archives:
-    """The archives of one stream that are being made, by their request's name for them.
-
-    Args:
-        workspace: What they hold.
-        clock: The time, seconds.
-    """
+    """The archives of one stream that are being made, by their request's name for them."""
 
     def __init__(self, workspace: Workspace, clock: Callable[[], float] = time.monotonic) -> None:
         self._workspace = workspace
@@ -54,9 +46,8 @@ class Archives:
     def part(self, fields: dict[str, Any]) -> Reply:
         """Return a part of an archive, beginning with number 0; `last` says that it was whole before.
 
-        Raises:
-            Refusal: invalid_argument; session_busy, too many are being made; not_found, it was given up, or it is not
-                the next part: what was sent before is of no use then.
+        Raises Refusal: invalid_argument; session_busy, too many are being made; not_found, it was given up, or it is
+        not the next part: what was sent before is of no use then.
         """
         name, number = fields.get("archive"), whole(fields, "part")
         if not isinstance(name, str) or not name:

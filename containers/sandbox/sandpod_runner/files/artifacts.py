@@ -20,18 +20,13 @@ from sandpod_runner.protocol.errors import Refusal
 from sandpod_runner.protocol.messages import HIDDEN
 from sandpod_runner.protocol.paths import spell
 
-COARSE: Final = 5
-"""CLOCK_REALTIME_COARSE of Linux, for which `time` has no name."""
-MOST: Final = 100
-"""Artifacts that a run's end names; the rest is counted."""
-_ROOM: Final = 32 * 1024
-"""Bytes of their names and sizes there."""
+COARSE: Final = 5  # CLOCK_REALTIME_COARSE of Linux, for which `time` has no name
+MOST: Final = 100  # artifacts that a run's end names; the rest is counted
+_ROOM: Final = 32 * 1024  # bytes of their names and sizes there
 MAX_KNOWN: Final = 2000
 """Artifacts of all runs that a list can have, and runs since which it can be asked for; the oldest are forgotten."""
-_MAX_FILES: Final = 50_000
-"""Files of the workspace that are looked at."""
-_QUICK: Final = 0.003
-"""Seconds that a look at the workspace may take in the event loop."""
+_MAX_FILES: Final = 50_000  # files of the workspace that are looked at
+_QUICK: Final = 0.003  # seconds that a look at the workspace may take in the event loop
 _CACHES: Final = frozenset(
     {"__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".ipynb_checkpoints", "node_modules"}
 )
@@ -55,11 +50,7 @@ class Found:
 
 
 class Artifacts:
-    """The artifacts of one workspace.
-
-    Args:
-        root: The workspace.
-    """
+    """The artifacts of one workspace."""
 
     def __init__(self, root: str) -> None:
         self._root = os.path.realpath(root)
@@ -68,8 +59,7 @@ class Artifacts:
         self._known: dict[str, int] = {}
         self._runs: dict[str, int] = {}
         self._count = 0
-        self._lock = threading.Lock()
-        """Uploads are noted and workspaces looked through in threads."""
+        self._lock = threading.Lock()  # uploads are noted and workspaces looked through in threads
 
     def begin(self, run: str) -> Mark:
         """Note a run that is about to begin, and return when that is."""
@@ -117,13 +107,9 @@ class Artifacts:
         return Found(listing.entries, len(found) - len(listing.entries))
 
     def list(self, since: Any = None) -> list[dict[str, Any]]:
-        """Return the artifacts that are still there, sorted by path.
+        """Return the artifacts that are still there, sorted by path: all, or those of a run and later ones.
 
-        Args:
-            since: A run: only what was created or changed from its beginning on; None for all.
-
-        Raises:
-            Refusal: not_found: there is no such run, or it was forgotten.
+        Raises Refusal: not_found: there is no such run, or it was forgotten.
         """
         with self._lock:
             order = 0

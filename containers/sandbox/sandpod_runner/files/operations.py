@@ -21,10 +21,8 @@ from sandpod_runner.protocol.paths import spell
 
 DEFAULT_ENTRIES: Final = 1000
 MAX_ENTRIES: Final = 10_000
-PARTIAL: Final = ".sandpod-part-"
-"""How names of files begin that are still being written; listings leave them out."""
-_LISTING_BYTES: Final = 200 * 1024
-"""A listing is one header: it ends, marked as cut, before it is too large for one."""
+PARTIAL: Final = ".sandpod-part-"  # how names of files begin that are still being written; listings leave them out
+_LISTING_BYTES: Final = 200 * 1024  # A listing is one header: it ends, marked as cut, before it is too large for one
 
 Reply = tuple[dict[str, Any], bytes]
 
@@ -65,8 +63,7 @@ class Files:
     def operation(self, name: Any) -> Callable[[dict[str, Any]], Reply]:
         """Return the operation of that name: called with a frame's fields, it returns the reply's fields and payload.
 
-        Raises:
-            Refusal: invalid_argument.
+        Raises Refusal: invalid_argument.
         """
         found = self._operations.get(name) if isinstance(name, str) else None
         if found is None:

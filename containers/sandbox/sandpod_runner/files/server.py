@@ -46,10 +46,7 @@ class Storage:
 class FileServer:
     """The file requests of one stream.
 
-    Args:
-        storage: Where the files are.
-        answer: Called with a request's number and its reply or refusal.
-        hold: Called with whether the stream must not be read for now.
+    `answer` gets a request's number with its reply or refusal, `hold` whether the stream must not be read for now.
     """
 
     def __init__(self, storage: Storage, answer: Answer, hold: Callable[[bool], None]) -> None:
@@ -67,11 +64,7 @@ class FileServer:
         self._closed = False
 
     def submit(self, frame: Frame) -> None:
-        """Take a `file` frame.
-
-        Raises:
-            Refusal: invalid_argument: it has no number to answer to.
-        """
+        """Take a `file` frame. Raises Refusal: invalid_argument: it has no number to answer to."""
         self._waiting.append((request_id(frame.header), frame))
         self._bytes += len(frame.payload)
         if self._full():

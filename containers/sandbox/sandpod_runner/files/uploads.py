@@ -72,9 +72,7 @@ class Uploads:
     def part(self, number: int, fields: dict[str, Any], data: bytes) -> Reply | None:
         """Take one part of the upload with that number and return the reply, which only the last part has.
 
-        Raises:
-            Refusal: It can't be written; parts of it that still come are ignored.
-            OSError: As above.
+        Raises Refusal: it can't be written; parts of it that still come are ignored (or OSError).
         """
         last = flag(fields, "last")
         if flag(fields, "abort"):

@@ -17,19 +17,12 @@ _FLAGS: Final = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @dataclass(slots=True)
 class Entry:
-    """What a folder holds.
+    """What a folder holds."""
 
-    Attributes:
-        path: Relative to the root.
-        name: The last part of it.
-        folder: A descriptor of the folder that it is in, open until the next entry is asked for.
-        info: As from `lstat`.
-    """
-
-    path: str
+    path: str  # relative to the root
     name: str
-    folder: int
-    info: os.stat_result
+    folder: int  # a descriptor of the folder that it is in, open until the next entry is asked for
+    info: os.stat_result  # as from `lstat`
 
     @property
     def is_folder(self) -> bool:
@@ -40,15 +33,9 @@ class Entry:
 class Walk:
     """What is in a folder and, folder by folder, below it. Links are not followed.
 
-    Args:
-        root: The workspace, a real path.
-        top: Where to begin, relative to it; empty for all of it.
-        without: Paths that are left out, with all below them.
-        skip: Names of folders that are, wherever they are.
-        device: The only file system whose entries count; None for all.
-        recursive: Whether to go into the folders.
-        ordered: Whether each folder's entries come in the order of their names, read as a whole before the first.
-        repair: Whether to take the rights that are needed for folders that have been closed to their own user.
+    `top` is where to begin, relative to the root. `without` are paths that are left out with all below them, `skip`
+    names of such folders, `device` is the only file system whose entries count. With `ordered` each folder is read as a
+    whole and sorted by name; `repair` takes the rights over folders that are closed to their own user.
     """
 
     def __init__(

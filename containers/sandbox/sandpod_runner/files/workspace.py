@@ -23,16 +23,10 @@ _O_PATH: Final = os.O_PATH | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A name in a folder that was checked. `folder` is an open descriptor of it; whoever asked closes it.
-
-    Attributes:
-        folder: The descriptor.
-        name: The last part of the path, which may be a link or not exist.
-        path: The path relative to the workspace.
-    """
+    """A name in a folder that was checked. `folder` is an open descriptor of it; whoever asked closes it."""
 
     folder: int
-    name: str
+    name: str  # the last part of the path, which may be a link or not exist
     path: str
 
 
@@ -45,8 +39,7 @@ class Workspace:
     def relative(self, path: Any) -> str:
         """Return a path relative to the workspace, without dots; `.` is the workspace itself.
 
-        Raises:
-            Refusal: invalid_path: it is no path, too long, or leads out.
+        Raises Refusal: invalid_path: it is no path, too long, or leads out.
         """
         if not isinstance(path, str) or not path or "\0" in path:
             raise Refusal("invalid_path", "The path is empty or has a NUL character in it.")
@@ -68,9 +61,7 @@ class Workspace:
     def open(self, path: Any) -> int:
         """Return a descriptor (O_PATH) of the file or folder at the path, which may go through links that stay inside.
 
-        Raises:
-            Refusal: invalid_path.
-            OSError: There is none, or it can't be reached.
+        Raises Refusal: invalid_path; OSError: There is none, or it can't be reached.
         """
         fd = os.open(os.path.join(self.root, self.relative(path)), _O_PATH)
         return self._checked(fd)
@@ -78,9 +69,7 @@ class Workspace:
     def open_folder(self, path: Any) -> int:
         """Return a descriptor (O_PATH) of a folder.
 
-        Raises:
-            Refusal: invalid_path, also where it is no folder.
-            OSError: There is none.
+        Raises Refusal: invalid_path, also where it is no folder; OSError: There is none.
         """
         fd = self.open(path)
         if not stat.S_ISDIR(os.fstat(fd).st_mode):
@@ -93,14 +82,9 @@ class Workspace:
         return os.path.join(_location(folder), name).removeprefix(self.root).strip("/")
 
     def folder_path(self, path: Any) -> str:
-        """Return the real path of a folder, to start a program in.
+        """Return the real path of a folder, which is spelled as in a frame, to start a program in.
 
-        Args:
-            path: The folder, as it is spelled in a frame.
-
-        Raises:
-            Refusal: invalid_path, also where it is no folder.
-            OSError: There is none.
+        Raises Refusal: invalid_path, also where it is no folder; OSError: There is none.
         """
         self.restore()
         fd = self.open_folder(unspell(path) if isinstance(path, str) else path)
@@ -116,15 +100,10 @@ class Workspace:
         make_usable(self.root)
 
     def place(self, path: Any, *, create: bool = False) -> Place:
-        """Return the checked folder of a path and the name in it.
+        """Return the checked folder of a path and the name in it, which may not exist. `create` makes missing folders.
 
-        Args:
-            path: The path; its last part may not exist.
-            create: Make the folders on the way that are missing.
-
-        Raises:
-            Refusal: invalid_path, also for the workspace itself.
-            OSError: A folder on the way is missing or can't be made.
+        Raises Refusal: invalid_path, also for the workspace itself; OSError: A folder on the way is missing or can't be
+        made.
         """
         relative = self.relative(path)
         if relative == ".":
@@ -172,8 +151,7 @@ def make_usable(folder: str) -> None:
 def reopen(fd: int, flags: int) -> int:
     """Return a descriptor of the same file for reading; only for regular files and folders.
 
-    Raises:
-        OSError: It may not be read.
+    Raises OSError: It may not be read.
     """
     return os.open(f"/proc/self/fd/{fd}", flags | os.O_CLOEXEC)
 

@@ -6,8 +6,7 @@ import fcntl
 import os
 from typing import Final
 
-_OUT_OF_THE_WAY: Final = 100
-"""Programs may count on descriptors 3 and up being free."""
+_OUT_OF_THE_WAY: Final = 100  # programs may count on descriptors 3 and up being free
 
 
 def move_away(fd: int) -> int:
@@ -19,11 +18,7 @@ def move_away(fd: int) -> int:
 
 
 def write_all(fd: int, data: bytes) -> None:
-    """Write all of it, however little each write takes.
-
-    Raises:
-        OSError: As `os.write` does.
-    """
+    """Write all of it, however little each write takes. Raises OSError: As `os.write` does."""
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]

@@ -13,8 +13,7 @@ from sandpod_runner.protocol.messages import MAX_DISPLAY, MAX_RESULT
 
 KEPT_FOLDER: Final = "pictures"
 """Where pictures are kept whole that are not shown as they are, in a run's working directory."""
-MAX_KEPT: Final = 64
-"""Pictures of one run that are."""
+MAX_KEPT: Final = 64  # pictures of one run that are
 
 RECORD: Final = Struct(">BBI")
 """What stands before the bytes of a record: its kind, its type as a place in MIME_TYPES, how many bytes follow."""
@@ -27,10 +26,8 @@ class RecordKind(IntEnum):
     RESULT = 1
     DROPPED = 2
     DONE = 3
-    FORM = 4
-    """Another form of the display before it."""
-    KEPT = 5
-    """A picture was kept as a file."""
+    FORM = 4  # another form of the display before it
+    KEPT = 5  # A picture was kept as a file
 
 
 DONE: Final = Struct(">Bdq")

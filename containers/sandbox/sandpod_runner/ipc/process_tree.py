@@ -93,10 +93,8 @@ def send(pids: Iterable[int], number: int) -> None:
 def end_trees(roots: Iterable[int], *, freeze: bool = False) -> None:
     """Kill the roots and all that descends from them.
 
-    Args:
-        roots: Where the trees begin.
-        freeze: Stop everything first, again and again until nothing new shows up: for trees that grow faster than
-            they are killed. Large trees are stopped first in any case.
+    `freeze` stops everything first until nothing new shows up: for trees that grow faster than they are killed. Large
+    trees are stopped first in any case.
     """
     roots = set(roots)
     found = trees(roots, parents())

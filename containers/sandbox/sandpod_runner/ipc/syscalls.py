@@ -57,11 +57,7 @@ class _Filter(ctypes.Structure):
 
 
 def filter_calls(program: bytes) -> None:
-    """Put a filter on the system calls of this process and of all that come from it.
-
-    Args:
-        program: Classic BPF, eight bytes an instruction.
-    """
+    """Put a filter (classic BPF) on the system calls of this process and of all that come from it."""
     wanted = _Filter(len(program) // 8, program)
     _checked(_libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(wanted), 0, 0))
 

@@ -27,10 +27,7 @@ _RUNNER: Final = 4
 def serve(job: Job, fd: int, become: Callable[[Job], NoReturn]) -> NoReturn:
     """Pass cells on until the runner closes its end of the socket or Node ends, and end as that ended.
 
-    Args:
-        job: Node's job: the command and its environment.
-        fd: The socket to the runner.
-        become: Puts a job's command in the place of the process.
+    `job` is Node's, `fd` the socket to the runner; `become` puts a job's command in the place of the process.
     """
     # Open to the end of this process: the runner kills what has closed it, and would not see how it ends.
     runner = socket.socket(fileno=fd)

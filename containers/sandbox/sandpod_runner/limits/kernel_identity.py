@@ -13,11 +13,7 @@ _MOST = 256
 
 
 def tell(path: str = _MESSAGE) -> int:
-    """Write what is seen as the container's termination message, JSON: boot_id (empty where there is none), release.
-
-    Args:
-        path: Where the message goes.
-    """
+    """Write what is seen as the container's termination message, JSON: boot_id (empty where there is none), release."""
     try:
         with open(_BOOT_ID, encoding="ascii", errors="replace") as file:
             boot_id = file.read(_MOST).strip()

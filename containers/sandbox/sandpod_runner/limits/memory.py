@@ -20,11 +20,9 @@ _MIB: Final = 1024 * 1024
 _GVISOR: Final = 96 * _MIB
 """What gVisor's own kernel takes, about 35 MiB, and what programs take there until they are ended."""
 _UNLIMITED: Final = 2**60
-_RATE: Final = 4096 * _MIB
-"""Bytes a second that programs may fill at most: how soon the next look must be."""
+_RATE: Final = 4096 * _MIB  # bytes a second that programs may fill at most: how soon the next look must be
 _RESIDENT: Final = ("RssAnon", "RssShmem")
-_INODE: Final = 1024
-"""Bytes that the kernel keeps for a file in memory, be it empty."""
+_INODE: Final = 1024  # bytes that the kernel keeps for a file in memory, be it empty
 _SOONEST: Final = 0.002
 _LATEST: Final = 0.25
 
@@ -177,11 +175,8 @@ def find_watch(
 ) -> Watch | None:
     """Return a watch over this sandbox's memory, or None where nothing limits it.
 
-    Args:
-        limit: Bytes that the settings say. A cgroup's own limit counts if it is no larger.
-        folders: Folders whose files may be in memory.
-        in_memory_anyway: Folders whose files are, though it may not look so.
-        base: Where the cgroup's files are.
+    `limit` is what the settings say; a cgroup's own counts if it is no larger. Files of `folders` may be in memory,
+    those of `in_memory_anyway` are, though it may not look so.
     """
     version_2 = ("memory.max", "memory.current", "memory.stat", "memory.events")
     version_1 = ("limit_in_bytes", "usage_in_bytes", "stat", "oom_control")

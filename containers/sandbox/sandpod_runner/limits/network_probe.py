@@ -18,10 +18,8 @@ from sandpod_runner.limits.threads import in_thread
 SECONDS: Final = 1.2
 """For all addresses together: they are tried side by side. Linux says a lost SYN again after a second."""
 
-PATIENCE: Final = 10.0
-"""Seconds in which the network must be found closed."""
-PAUSE: Final = 0.5
-"""Seconds between two looks."""
+PATIENCE: Final = 10.0  # seconds in which the network must be found closed
+PAUSE: Final = 0.5  # seconds between two looks
 SOON: Final = 10.0
 """Seconds until the first later look; then twice as many each time, up to the interval. A policy that opens something
 may reach the network plug-in after the pod has started."""

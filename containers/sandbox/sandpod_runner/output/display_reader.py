@@ -19,11 +19,8 @@ _MAX_RESULTS: Final = len(MIME_TYPES)
 class Shown:
     """The reading end of one run.
 
-    Args:
-        fd: The pipe's reading end; closed here.
-        display: Called with type, number of the display and bytes of each form of a display.
-        result: Called with type and bytes of each form of a last value; None where there is none.
-        done: Called when the program says that it is over, and how; None where its word is not taken.
+    `display` gets type, index and bytes of each form of a display, `result` those of a last value. `done` gets the
+    program's word that it is over. Both are None where that is not taken.
     """
 
     def __init__(
@@ -39,14 +36,10 @@ class Shown:
         self._done = done
         self._buffer = bytearray()
         self._index = -1
-        self.forms = 0
-        """How many forms of displays were passed on."""
-        self.results = 0
-        """How many forms of a last value were."""
-        self.dropped = 0
-        """How many were too large or too many."""
-        self.kept = 0
-        """How many pictures were kept as files."""
+        self.forms = 0  # how many forms of displays were passed on
+        self.results = 0  # how many forms of a last value were
+        self.dropped = 0  # how many were too large or too many
+        self.kept = 0  # how many pictures were kept as files
 
     def _take(self, data: bytes) -> bool:
         """Pass whole records on, and return whether all of it was records."""

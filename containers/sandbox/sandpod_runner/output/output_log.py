@@ -14,33 +14,23 @@ from itertools import chain
 from typing import Final, Protocol, TypeAlias
 
 STREAMS: Final = ("stdout", "stderr")
-BLOCK: Final = 64 * 1024
-"""Largest block that small pieces are gathered in, bytes: so much is dropped at once."""
-_ADOPT: Final = BLOCK // 2
-"""Pieces of this size are kept as they came, without copying them."""
+BLOCK: Final = 64 * 1024  # largest block that small pieces are gathered in, bytes: so much is dropped at once
+_ADOPT: Final = BLOCK // 2  # pieces of this size are kept as they came, without copying them
 _MARK: Final = 4
-_OVERHEAD: Final = 512
-"""What a block takes in addition to its data and marks, bytes."""
+_OVERHEAD: Final = 512  # what a block takes in addition to its data and marks, bytes
 
 Marks: TypeAlias = "array[int]"
-Piece = tuple[int, int, bytes]
-"""Number of the stream, offset in that stream, data."""
+Piece = tuple[int, int, bytes]  # number of the stream, offset in that stream, data
 
 
 @dataclass(slots=True)
 class Block:
-    """Consecutive output.
+    """Consecutive output."""
 
-    Attributes:
-        start: Cursor of its first byte.
-        offsets: Bytes of each stream before it.
-        data: The output.
-        marks: For each stretch of one stream its length and, in the lowest bit, the stream's number.
-    """
-
-    start: int
-    offsets: tuple[int, int]
+    start: int  # cursor of its first byte
+    offsets: tuple[int, int]  # bytes of each stream before it
     data: bytes | bytearray = field(repr=False)
+    # For each stretch of one stream its length and, in the lowest bit, the stream's number.
     marks: Marks = field(repr=False)
 
     @property
@@ -106,26 +96,15 @@ class Spill(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What was read.
+    """What was read."""
 
-    Attributes:
-        dropped: Bytes after the cursor that was asked for which are lost; `pieces` come after them.
-        cursor: Where to go on.
-        pieces: The output, in order.
-    """
-
-    dropped: int
+    dropped: int  # bytes after the cursor that was asked for which are lost; `pieces` come after them
     cursor: int
     pieces: list[Piece]
 
 
 class OutputLog:
-    """The log of one run.
-
-    Args:
-        memory: Bytes that it may take in memory.
-        spill: Where older output goes.
-    """
+    """The log of one run: `memory` bytes of it in memory, and older output in the spill."""
 
     def __init__(self, memory: int, spill: Spill | None = None) -> None:
         self._memory = memory
@@ -135,8 +114,7 @@ class OutputLog:
         self._held = 0
         self._largest = min(BLOCK, memory // 4)
         self._counts = [0, 0]
-        self.end = 0
-        """Cursor after all that was appended."""
+        self.end = 0  # cursor after all that was appended
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -173,13 +151,7 @@ class OutputLog:
             self._let_go()
 
     def read(self, cursor: int, limit: int, most: int) -> Reading:
-        """Return what is at a cursor and after it, up to the next gap.
-
-        Args:
-            cursor: From 0 to `end`.
-            limit: Bytes to return at most.
-            most: Pieces to return at most.
-        """
+        """Return what is at a cursor and after it, up to the next gap: at most so many bytes and so many pieces."""
         dropped, pieces = 0, list[Piece]()
         while limit > 0 and cursor < self.end and len(pieces) < most:
             block = self._block_at(cursor)

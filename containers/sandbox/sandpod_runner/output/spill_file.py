@@ -15,10 +15,8 @@ from typing import Final
 from sandpod_runner.output.output_log import Block, Extent
 from sandpod_runner.protocol.messages import HIDDEN
 
-FILE_SIZE: Final = 16 * 1024 * 1024
-"""Bytes of one run's file."""
-TOTAL: Final = 64 * 1024 * 1024
-"""Bytes of all files together."""
+FILE_SIZE: Final = 16 * 1024 * 1024  # bytes of one run's file
+TOTAL: Final = 64 * 1024 * 1024  # bytes of all files together
 _PREFIX: Final = "log-"
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -43,8 +41,7 @@ class SpillFolder:
     def create(self) -> tuple[int, str]:
         """Return a new file's descriptor and name.
 
-        Raises:
-            OSError: There is no room, or a program put something else in the folder's place.
+        Raises OSError: There is no room, or a program put something else in the folder's place.
         """
         with contextlib.suppress(FileExistsError):
             os.mkdir(self._path, mode=0o700)
@@ -89,8 +86,7 @@ class SpillFile:
         self._name = ""
         self._next = 0
         self.extents: deque[Extent] = deque()
-        self.size = 0
-        """Bytes of the file."""
+        self.size = 0  # bytes of the file
 
     def put(self, block: Block) -> None:
         """Take a block over the oldest ones, or drop it where there is no room for it."""

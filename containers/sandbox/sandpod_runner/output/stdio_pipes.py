@@ -17,19 +17,11 @@ MAX_WAITING_INPUT: Final = 8 * 1024 * 1024
 """Input of one run that its program has not read yet, bytes. More of it ends the run."""
 
 
-LAST_WORDS: Final = 4096
-"""Bytes of stderr that are looked at."""
+LAST_WORDS: Final = 4096  # bytes of stderr that are looked at
 
 
 class Output:
-    """Both output streams of one run.
-
-    Args:
-        fds: The reading ends of stdout's and stderr's pipes; they are closed here.
-        limit: Bytes of both together that are passed on.
-        send: Called with the stream's name, the offset and each piece.
-        over: Called once when there is more than the limit.
-    """
+    """Both output streams of one run; `over` is called once when there are more than `limit` bytes."""
 
     def __init__(
         self, fds: dict[str, int], limit: int, send: Callable[[str, int, bytes], None], over: Callable[[], None]
@@ -39,8 +31,7 @@ class Output:
         self._send = send
         self._over = over
         self.counts = dict.fromkeys(fds, 0)
-        self.last_words = b""
-        """The end of stderr: what a runtime says when it gives up."""
+        self.last_words = b""  # the end of stderr: what a runtime says when it gives up
 
     def resume(self) -> None:
         """Read whatever comes."""
@@ -147,11 +138,7 @@ class Pairs:
             os.close(fd)
 
     def open(self) -> tuple[int, int]:
-        """Return the reading and the writing end of a new pipe.
-
-        Raises:
-            OSError: No more descriptors can be had.
-        """
+        """Return the reading and the writing end of a new pipe. Raises OSError: No more descriptors can be had."""
         ends = os.pipe2(os.O_CLOEXEC)
         self._open.update(ends)
         return ends
@@ -186,8 +173,7 @@ class Pipes:
 def make_pipes(*, stdin: bool, shows: bool) -> tuple[Pipes, list[int]]:
     """Return the runner's ends and the program's: input (or none at all), output, errors, and what it shows.
 
-    Raises:
-        OSError: No more descriptors can be had.
+    Raises OSError: No more descriptors can be had.
     """
     with Pairs() as pairs:
         read, write = pairs.open() if stdin else (pairs.add(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)), -1)

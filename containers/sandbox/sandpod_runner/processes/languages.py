@@ -18,12 +18,10 @@ from typing import Any, Final
 from sandpod_runner.processes.environment import find_program
 from sandpod_runner.protocol.messages import LANGUAGE, LANGUAGES
 
-PATIENCE: Final = 10.0
-"""Seconds in which a program must have said its version: the sandbox is not ready before."""
+PATIENCE: Final = 10.0  # seconds in which a program must have said its version: the sandbox is not ready before
 _PAUSE: Final = 0.002
 _MOST: Final = 64
-FILE: Final = "{file}"
-"""What stands in a command line for the code's file."""
+FILE: Final = "{file}"  # what stands in a command line for the code's file
 MAX_LANGUAGES: Final = 16
 _EXTENSION: Final = re.compile(r"(\.[A-Za-z0-9_]{1,15})?", re.ASCII)
 _WRONG: Final = "a language is a name, a command with {file} in it, and an extension"
@@ -66,18 +64,13 @@ class Languages:
     node: str | None
     shell: str | None
     commands: Mapping[str, CommandLanguage]
-    versions: Mapping[str, str]
-    """All that can be run, by name; the version is empty where it is not known."""
+    versions: Mapping[str, str]  # all that can be run, by name; the version is empty where it is not known
 
 
 def read_languages(text: str) -> tuple[CommandLanguage, ...]:
-    """Return the languages that a template adds.
+    """Return the languages that a template adds: a JSON list of objects with name, command and extension, or nothing.
 
-    Args:
-        text: A list of objects with name, command and extension, as JSON; empty for none.
-
-    Raises:
-        ValueError: It is not that; says what it should be.
+    Raises ValueError: It is not that; says what it should be.
     """
     rows = json.loads(text or "[]")
     if not isinstance(rows, list) or len(rows) > MAX_LANGUAGES:
@@ -107,9 +100,7 @@ def _is_word(value: Any) -> bool:
 def find_python(name: str | None, env: Mapping[str, str]) -> Python:
     """Return the interpreter of programs: the image's where it can be that, and else the runner's own for itself.
 
-    Args:
-        name: What it is called in the image; None means that the runner's own is the image's.
-        env: The environment of programs.
+    Without a name the runner's own is the image's.
     """
     if name is None:
         return Python(sys.executable, ".".join(map(str, sys.version_info[:3])))
@@ -119,13 +110,7 @@ def find_python(name: str | None, env: Mapping[str, str]) -> Python:
 
 
 def find_languages(python: Python, wanted: tuple[CommandLanguage, ...], env: Mapping[str, str]) -> Languages:
-    """Return what can be run here.
-
-    Args:
-        python: The interpreter of programs.
-        wanted: What the template adds; a language whose program is not there is left out.
-        env: The environment of programs.
-    """
+    """Return what can be run here. A language of the template whose program is not there is left out."""
     path = env["PATH"]
     node, shell = find_program(("node",), path), find_program(("bash", "sh"), path)
     commands = {}

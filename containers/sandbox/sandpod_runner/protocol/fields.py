@@ -10,16 +10,9 @@ from sandpod_runner.protocol.messages import RUN_ID
 
 
 def whole(header: dict[str, Any], name: str, default: int = 0, most: int | None = None) -> int:
-    """Return a whole number, 0 or more, or the default where it is absent.
+    """Return a whole number, 0 or more, at most `most`, or the default where it is absent.
 
-    Args:
-        header: The frame's fields.
-        name: The field.
-        default: What counts where it is absent.
-        most: What counts in place of a larger one.
-
-    Raises:
-        Refusal: invalid_argument.
+    Raises Refusal: invalid_argument.
     """
     value = header.get(name)
     if value is None:
@@ -32,8 +25,7 @@ def whole(header: dict[str, Any], name: str, default: int = 0, most: int | None 
 def seconds(header: dict[str, Any], name: str, default: float, most: float) -> float:
     """Return a number of seconds, 0 or more but at most `most`, or the default where it is absent.
 
-    Raises:
-        Refusal: invalid_argument.
+    Raises Refusal: invalid_argument.
     """
     value = header.get(name)
     if value is None:
@@ -44,11 +36,7 @@ def seconds(header: dict[str, Any], name: str, default: float, most: float) -> f
 
 
 def flag(header: dict[str, Any], name: str) -> bool:
-    """Return a field that is true or false, and false where it is absent.
-
-    Raises:
-        Refusal: invalid_argument.
-    """
+    """Return a field that is true or false, and false where it is absent. Raises Refusal: invalid_argument."""
     value = header.get(name)
     if value is not None and not isinstance(value, bool):
         raise Refusal("invalid_argument", f"{name} must be true or false.")
@@ -56,11 +44,7 @@ def flag(header: dict[str, Any], name: str) -> bool:
 
 
 def request_id(header: dict[str, Any]) -> int:
-    """Return the number that the answer to a request carries.
-
-    Raises:
-        Refusal: invalid_argument: there is none.
-    """
+    """Return the number that the answer to a request carries. Raises Refusal: invalid_argument: there is none."""
     number = header.get("id")
     if isinstance(number, bool) or not isinstance(number, int):
         raise Refusal("invalid_argument", "The id of a request must be a whole number.")
@@ -70,8 +54,7 @@ def request_id(header: dict[str, Any]) -> int:
 def run_name(header: dict[str, Any]) -> str:
     """Return the name of the run that a frame is about.
 
-    Raises:
-        Refusal: invalid_argument: it is missing or malformed.
+    Raises Refusal: invalid_argument: it is missing or malformed.
     """
     name = header.get("run")
     if not isinstance(name, str) or not RUN_ID.fullmatch(name):

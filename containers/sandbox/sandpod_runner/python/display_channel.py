@@ -27,9 +27,7 @@ PICTURES: Final = ("image/png", "image/jpeg")
 class Channel:
     """The writing end, in the process that it belongs to: processes forked from it show nothing.
 
-    Args:
-        fd: The pipe's writing end.
-        folder: Where pictures are kept that are too large or too many to be sent as they are.
+    Pictures that are too large or too many to be sent as they are go into `folder`.
     """
 
     def __init__(self, fd: int, folder: str) -> None:
@@ -100,13 +98,7 @@ class Channel:
         self._write(_record(RecordKind.DROPPED, MIME_TYPES[0], b""))
 
     def done(self, code: int, cpu: float, max_rss: int) -> None:
-        """Say that the program is over, and send nothing more: its end need not be waited for.
-
-        Args:
-            code: Its exit code.
-            cpu: Seconds of processor time that it used.
-            max_rss: Its peak memory, bytes.
-        """
+        """Say that the program is over, and send nothing more. `cpu` is in seconds, `max_rss` in bytes."""
         self._write(_record(RecordKind.DONE, MIME_TYPES[0], DONE.pack(code, cpu, max_rss)))
         self.close()
 

@@ -23,11 +23,7 @@ _CO_COROUTINE: Final = 0x80
 
 
 class Interpreter:
-    """One context's evaluator.
-
-    Args:
-        names: The variables, which are those of the module `__main__`.
-    """
+    """One context's evaluator. The names are those of the module `__main__`."""
 
     def __init__(self, names: dict[str, Any]) -> None:
         self.names = names

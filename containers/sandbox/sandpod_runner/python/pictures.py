@@ -15,14 +15,11 @@ from typing import Any, Final
 
 from sandpod_runner.ipc.display_records import KEPT_FOLDER
 
-MAX_SIDE: Final = 2000
-"""Pixels a side: more is refused by models' APIs where a conversation has many pictures."""
+MAX_SIDE: Final = 2000  # pixels a side: more is refused by models' APIs where a conversation has many pictures
 _SUFFIXES: Final = {"image/png": "png", "image/jpeg": "jpg"}
 _PNG: Final = b"\x89PNG\r\n\x1a\n"
-_SIDES: Final = Struct(">16xII")
-"""Where a PNG has its width and height."""
-_WORTH: Final = 8
-"""A PNG this many times too large has noise or photos in it, for which JPEG is the better format."""
+_SIDES: Final = Struct(">16xII")  # where a PNG has its width and height
+_WORTH: Final = 8  # A PNG this many times too large has noise or photos in it, for which JPEG is the better format
 _STEP: Final = 0.7
 
 

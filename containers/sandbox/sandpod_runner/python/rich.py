@@ -33,12 +33,7 @@ _SAYS_NOTHING: Final = re.compile(rb"<[\w.]+ object( at 0x[0-9a-f]+)?>")
 
 
 def display(*values: Any, raw: bool = False, **_: Any) -> None:
-    """Show values to whoever runs the program, each in the forms that it has.
-
-    Args:
-        values: What to show.
-        raw: Whether the values are dictionaries of forms by type.
-    """
+    """Show values to whoever runs the program; with `raw` they are dictionaries of forms by type."""
     channel = display_channel.current()
     for value in values:
         found = bundle(value) if raw else shown(value)
@@ -85,12 +80,7 @@ def bundle(content: Any) -> dict[str, bytes]:
 
 
 def forms(value: Any, registered: Mapping[str, Any] | None = None) -> Iterator[tuple[str, bytes]]:
-    """Yield type and bytes of each form, plain text first. What `repr` raises is raised.
-
-    Args:
-        value: The value.
-        registered: Forms that somebody else has for it.
-    """
+    """Yield type and bytes of each form, plain text first. What `repr` raises is raised."""
     yield "text/plain", _plain(repr(value))
     if isinstance(value, type):
         return  # what it can do, its instances can

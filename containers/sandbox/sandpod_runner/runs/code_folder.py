@@ -25,8 +25,7 @@ class CodeFolder:
     def write(self, request: RunRequest) -> str:
         """Write a run's code and return the file's path.
 
-        Raises:
-            Refusal: quota_exceeded where the disk is full, or what else the system says.
+        Raises Refusal: quota_exceeded where the disk is full, or what else the system says.
         """
         try:
             try:

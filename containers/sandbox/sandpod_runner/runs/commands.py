@@ -29,15 +29,7 @@ def needs_file(request: RunRequest) -> bool:
 
 
 def build_job(request: RunRequest, languages: Languages, *, file: str, cwd: str, base: Job) -> Job:
-    """Return the job of a run of any language but JavaScript.
-
-    Args:
-        request: The run.
-        languages: What runs code here.
-        file: The file with the code, or empty where it needs none.
-        cwd: The working directory, absolute.
-        base: Environment and limits that every program has.
-    """
+    """Return the job of a run of any language but JavaScript; `file` is empty where its code needs none."""
     job = replace(base, cwd=cwd, file=file, args=request.args, env=base.env | request.env)
     if request.language == "python":
         return replace(job, code=request.code)

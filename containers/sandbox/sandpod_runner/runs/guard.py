@@ -24,14 +24,7 @@ Writer: TypeAlias = Run | Context
 
 
 class Guard:
-    """Looks again and again, from a run's begin on.
-
-    Args:
-        memory: The sandbox's memory; None where nothing limits it.
-        disk: The workspace on a disk; None where it is none, or nothing limits it.
-        contexts: The sandbox's contexts.
-        runs: Returns the live runs.
-    """
+    """Looks again and again, from a run's begin on."""
 
     def __init__(
         self,

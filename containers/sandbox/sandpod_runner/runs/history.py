@@ -13,37 +13,26 @@ from sandpod_runner.protocol.errors import Refusal
 from sandpod_runner.runs.delivery import Delivery
 from sandpod_runner.runs.request import RunRequest, fingerprint
 
-MOST: Final = 64
-"""Ended runs of each kind."""
+MOST: Final = 64  # ended runs of each kind
 MAX_BYTES: Final = 32 * 1024 * 1024
 """Bytes of all ended runs' output, in memory and in files. The oldest output is dropped first, its run is not."""
-SHORT: Final = 600.0
-"""Seconds that a run is remembered."""
-LONG: Final = 24 * 3600.0
-"""Seconds that one is which was detached or has a key."""
+SHORT: Final = 600.0  # seconds that a run is remembered
+LONG: Final = 24 * 3600.0  # seconds that one is which was detached or has a key
 NAMES: Final = 2048
 """Names of runs that are known, so that none is used twice: many times what can be on its way over a lost stream."""
 
 
 @dataclass(slots=True, eq=False)
 class Record:
-    """A run, live or ended.
+    """A run, live or ended."""
 
-    Attributes:
-        fields: Its name, language and context, whether it is detached, and the Unix time at which it was started.
-        delivery: Its output and end.
-        key: Its idempotency key.
-        digest: What the key stands for.
-        ended: When it ended, on the clock whose time is given.
-        size: Bytes that were kept of it then.
-    """
-
+    # Its name, language and context, whether it is detached, and the Unix time at which it was started.
     fields: dict[str, Any]
     delivery: Delivery
     key: str | None = None
-    digest: bytes = field(default=b"", repr=False)
-    ended: float = 0.0
-    size: int = 0
+    digest: bytes = field(default=b"", repr=False)  # what the key stands for
+    ended: float = 0.0  # when it ended, on the clock whose time is given
+    size: int = 0  # bytes that were kept of it then
 
     @property
     def long(self) -> bool:
@@ -79,8 +68,7 @@ class MemoryOfRuns:
     def known(self, request: RunRequest) -> str | None:
         """Return the name of the run that was started with this request's key or name, remembered or forgotten.
 
-        Raises:
-            Refusal: invalid_argument: it was started with other code, another language or other arguments.
+        Raises Refusal: invalid_argument: it was started with other code, another language or other arguments.
         """
         record = self._keys.get(request.key) if request.key is not None else None
         if record is None:

@@ -16,15 +16,7 @@ from sandpod_runner.runs.run import Ending, Run
 
 
 class FreshProcess:
-    """The process of one run, which is asked for at once.
-
-    Args:
-        run: The run.
-        cwd: Its working directory.
-
-    Raises:
-        Refusal: The code can't be put into a file.
-    """
+    """The process of one run, which is asked for at once. Raises Refusal: The code can't be put into a file."""
 
     def __init__(self, run: Run, cwd: str) -> None:
         self.pid: int | None = None

@@ -26,8 +26,7 @@ logger = logging.getLogger(__name__)
 
 SHORT_LOG: Final = KEPT_OUTPUT
 """Bytes of output that are kept in memory for a stream that comes in the place of a lost one."""
-LONG_LOG: Final = 1024 * 1024
-"""The same of runs that are remembered long, which have a file in addition."""
+LONG_LOG: Final = 1024 * 1024  # the same of runs that are remembered long, which have a file in addition
 _CANCELLED: Final = Stop("cancelled", "It was cancelled.")
 _ORPHANED: Final = Stop("cancelled", "The stream that it belonged to has gone.")
 _RESTARTED: Final = Stop("cancelled", "Its context was restarted.", gentle=False)
@@ -87,8 +86,7 @@ class Runs:
     def start(self, header: dict[str, Any], code: bytes, owner: Owner) -> None:
         """Start a run; what becomes of it is sent to its owner. A name or key that was used before starts nothing.
 
-        Raises:
-            Refusal: It can't be, and nothing was started.
+        Raises Refusal: it can't be, and nothing was started.
         """
         request = parse_run(header, code, self._toolbox.languages.versions).within(self._limits)
         known = self._memory.known(request)
@@ -116,29 +114,20 @@ class Runs:
         task.add_done_callback(self._tasks.discard)
 
     def find(self, name: str) -> Run:
-        """Return a live run.
-
-        Raises:
-            Refusal: not_found.
-        """
+        """Return a live run. Raises Refusal: not_found."""
         live = self._live.get(name)
         if live is None:
             raise Refusal("not_found", "There is no live run of that name.")
         return live.run
 
     def cancel(self, name: str) -> None:
-        """End a run.
-
-        Raises:
-            Refusal: not_found.
-        """
+        """End a run. Raises Refusal: not_found."""
         self.find(name).stop(_CANCELLED)
 
     def restart(self, name: Any, done: Callable[[], None]) -> None:
         """End a context's process, and the cell that it runs; `done` is called afterwards.
 
-        Raises:
-            Refusal: not_found.
+        Raises Refusal: not_found.
         """
         context = self._toolbox.contexts.find(name)
         for live in self._live.values():
@@ -156,8 +145,7 @@ class Runs:
     def follow(self, header: dict[str, Any], owner: Owner) -> None:
         """Send a run's output from some offsets on, and its end, to this stream: it is the run's owner from now on.
 
-        Raises:
-            Refusal: not_found, or the offsets make no sense.
+        Raises Refusal: not_found, or the offsets make no sense.
         """
         name = run_name(header)
         delivery = self.delivery(name)
@@ -171,11 +159,7 @@ class Runs:
             self._replays.add(delivery)
 
     def acknowledge(self, header: dict[str, Any], owner: Owner) -> None:
-        """Take a live run's owner's word of how much has come.
-
-        Raises:
-            Refusal: The offsets make no sense.
-        """
+        """Take a live run's owner's word of how much has come. Raises Refusal: The offsets make no sense."""
         name = run_name(header)
         live = self._live.get(name)
         if live is not None and live.run.delivery.owner is owner:
@@ -183,11 +167,7 @@ class Runs:
             live.run.streams.flow()
 
     def delivery(self, name: str) -> Delivery:
-        """Return the output of a run, live or remembered.
-
-        Raises:
-            Refusal: not_found.
-        """
+        """Return the output of a run, live or remembered. Raises Refusal: not_found."""
         live = self._live.get(name)
         record = self._memory.find(name) if live is None else live.record
         if record is None:

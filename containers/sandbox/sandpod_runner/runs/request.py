@@ -12,24 +12,17 @@ from sandpod_runner.protocol.fields import flag, run_name, seconds, whole
 DEFAULT_TIMEOUT: Final = 60.0
 MAX_TIMEOUT: Final = 7 * 24 * 3600.0
 DEFAULT_OUTPUT: Final = 64 * 1024 * 1024
-MAX_TEXT: Final = 120_000
-"""Largest single argument or variable, bytes: Linux takes 128 KiB, its name and end included."""
-MAX_KEY: Final = 128
-"""Longest idempotency key or name of a context, bytes."""
+MAX_TEXT: Final = 120_000  # largest single argument or variable, bytes: Linux takes 128 KiB, its name and end included
+MAX_KEY: Final = 128  # longest idempotency key or name of a context, bytes
 CONTEXT_LANGUAGES: Final = ("python", "javascript")
 _TEXTS: Final = f"texts without NUL, each below {MAX_TEXT} bytes"
 
 
 @dataclass(frozen=True, slots=True)
 class RunLimits:
-    """What a run may take at most, whatever it asks for.
+    """What a run may take at most, whatever it asks for."""
 
-    Attributes:
-        timeout: Seconds.
-        output: Bytes.
-    """
-
-    timeout: float = MAX_TIMEOUT
+    timeout: float = MAX_TIMEOUT  # seconds
     output: int = sys.maxsize
 
 
@@ -61,16 +54,7 @@ class RunRequest:
 
 
 def parse_run(header: dict[str, Any], code: bytes, languages: Collection[str]) -> RunRequest:
-    """Return the request.
-
-    Args:
-        header: The frame's fields.
-        code: The program.
-        languages: What can be run.
-
-    Raises:
-        Refusal: A field is missing, malformed or over its limit.
-    """
+    """Return the request. Raises Refusal: A field is missing, malformed or over its limit."""
     language = header.get("language")
     if not isinstance(language, str) or language not in languages:
         raise Refusal("unsupported_language", f"This sandbox runs {', '.join(sorted(languages)) or 'nothing'}.")

@@ -26,8 +26,7 @@ from sandpod_runner.runs.streams import Streams
 
 logger = logging.getLogger(__name__)
 
-START_SECONDS: Final = 30.0
-"""Longest wait for a process: the zygote may just be starting again."""
+START_SECONDS: Final = 30.0  # longest wait for a process: the zygote may just be starting again
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,21 +46,13 @@ class Toolbox:
 
 @dataclass(slots=True)
 class Ending:
-    """How a run has come to its end.
-
-    Attributes:
-        how: How its program ended.
-        fault: What went wrong on the runner's side.
-        note: What else is to be said of it.
-        context_state: What became of its context.
-        times: When its code began and ended, on the event loop's clock.
-    """
+    """How a run has come to its end."""
 
     how: Exit = field(default_factory=lambda: Exit(None))
-    fault: str | None = None
-    note: str | None = None
-    context_state: str | None = None
-    times: tuple[float, float] = (0.0, 0.0)
+    fault: str | None = None  # what went wrong on the runner's side
+    note: str | None = None  # what else is to be said of it
+    context_state: str | None = None  # what became of its context
+    times: tuple[float, float] = (0.0, 0.0)  # when its code began and ended, on the event loop's clock
 
 
 class Way(Protocol):
@@ -131,8 +122,7 @@ class Run:
     async def started(self, program: Program) -> int:
         """Return the process of a program that was asked for.
 
-        Raises:
-            LostError: There is none, or the run was stopped before there was one.
+        Raises LostError: There is none, or the run was stopped before there was one.
         """
         seconds = min(START_SECONDS, self.request.timeout)
         waits: set[asyncio.Future[Any]] = {program.pid, self.stopping}

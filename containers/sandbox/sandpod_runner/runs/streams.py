@@ -12,13 +12,7 @@ from sandpod_runner.runs.request import RunRequest
 
 
 class Streams:
-    """Nothing is read or written before they are connected.
-
-    Args:
-        request: The run.
-        delivery: What gets the output.
-        stop: Called with why the run must end.
-    """
+    """Nothing is read or written before they are connected."""
 
     def __init__(self, request: RunRequest, delivery: Delivery, stop: Callable[[Stop], None]) -> None:
         self._request = request
@@ -46,12 +40,7 @@ class Streams:
         return (0, 0, 0) if shown is None else (shown.forms + shown.results, shown.dropped, shown.kept)
 
     def connect(self, pipes: Pipes, done: Callable[[Exit], None] | None = None) -> None:
-        """Begin.
-
-        Args:
-            pipes: The runner's ends of the program's streams.
-            done: Called when the program says that it is over; None where its word is not taken.
-        """
+        """Begin. `done` is called when the program says that it is over; None where its word is not taken."""
         request, post = self._request, self._delivery.post
 
         def display(mime: str, index: int, data: bytes) -> None:
@@ -77,13 +66,7 @@ class Streams:
                 source.pause() if held else source.resume()
 
     def feed(self, data: bytes, offset: int | None, *, last: bool) -> None:
-        """Take input for the program.
-
-        Args:
-            data: A piece of it.
-            offset: Bytes of input before it, of which some may have come already; or None: it comes next.
-            last: Nothing comes after it.
-        """
+        """Take input for the program, after `offset` bytes of which some may have come already; None: it comes next."""
         if self._input is None or not self._request.stdin:
             return
         if offset is not None:

@@ -11,8 +11,7 @@ import time
 
 from sandpod_runner.protocol import messages
 
-READY_WAIT = 4.0
-"""Seconds; less than the startup probe's timeout."""
+READY_WAIT = 4.0  # seconds; less than the startup probe's timeout
 _ANSWER_WAIT = 0.5
 _LOOK = 0.02
 _WAIT = "read -r _; exit 0"

@@ -23,12 +23,7 @@ _STREAMS = {"stdout": 1, "stderr": 2}
 
 
 def run(language: str, args: list[str]) -> int:
-    """Run what standard input says, and return the exit code: the program's, 128 and a signal's number, or 2.
-
-    Args:
-        language: One that the sandbox has.
-        args: The program's arguments.
-    """
+    """Run what standard input says, and return the exit code: the program's, 128 and a signal's number, or 2."""
     code = sys.stdin.buffer.read(MAX_PAYLOAD + 1)
     what = {"t": "run", "run": f"run-{secrets.token_hex(8)}", "language": language, "args": args, "env": {}}
     limits = {"cwd": ".", "stdin": False, "timeout": _TIMEOUT, "output_limit": _OUTPUT_LIMIT, "detached": False}

@@ -23,8 +23,7 @@ from sandpod_runner.server.tails import Tails
 
 logger = logging.getLogger(__name__)
 
-HIGH_WATER: Final = 256 * 1024
-"""Bytes to send from which on programs have to wait."""
+HIGH_WATER: Final = 256 * 1024  # bytes to send from which on programs have to wait
 LOW_WATER: Final = 64 * 1024
 _REQUESTS: Final = frozenset({"file", "ping", "tail", "list", "artifacts", "restart"})
 """Kinds of frames that are answered by their number."""
@@ -43,11 +42,7 @@ class Service:
 
 
 class Connection(asyncio.Protocol):
-    """One stream.
-
-    Args:
-        service: What all streams share.
-    """
+    """One stream."""
 
     def __init__(self, service: Service) -> None:
         self._service = service

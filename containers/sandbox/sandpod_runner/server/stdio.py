@@ -15,18 +15,12 @@ from sandpod_runner.protocol.messages import HANDED_OVER, READY
 
 logger = logging.getLogger(__name__)
 
-_PATIENCE: Final = 5.0
-"""Seconds that somebody who connects has to say what for."""
+_PATIENCE: Final = 5.0  # seconds that somebody who connects has to say what for
 _PIPES: Final = 2
 
 
 async def join(control: socket.socket, connect: Callable[[], asyncio.Protocol]) -> None:
-    """Serve who has connected: an exec that hands its pipes over, or a probe that asks whether anybody answers.
-
-    Args:
-        control: The accepted socket. It is closed sooner or later.
-        connect: Makes the protocol of a stream, which gets a transport as a socket's would be.
-    """
+    """Serve who has connected: an exec that hands its pipes over, or a probe. The socket is closed in the end."""
     try:
         async with asyncio.timeout(_PATIENCE):
             await _readable(control)

@@ -15,10 +15,8 @@ from sandpod_runner.runs.delivery import Delivery
 
 DEFAULT_BYTES: Final = 64 * 1024
 MAX_BYTES: Final = 1024 * 1024
-MAX_WAIT: Final = 30.0
-"""Seconds."""
-MAX_WAITING: Final = 64
-"""Requests of one stream that wait at a time."""
+MAX_WAIT: Final = 30.0  # seconds
+MAX_WAITING: Final = 64  # requests of one stream that wait at a time
 SETTLE = 0.02
 """Seconds in which a request that waited gathers what comes after the first output.
 
@@ -45,11 +43,7 @@ class Tails:
         self._waiting: set[Callable[[], None]] = set()
 
     def ask(self, header: dict[str, Any], delivery: Delivery) -> None:
-        """Answer a request, now or later.
-
-        Raises:
-            Refusal: A field is malformed, or too many wait.
-        """
+        """Answer a request, now or later. Raises Refusal: A field is malformed, or too many wait."""
         tail = _parse(header)
         if tail.cursor > delivery.log.end:
             raise Refusal("invalid_argument", "The run has not written so much.")

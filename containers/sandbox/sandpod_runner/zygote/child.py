@@ -24,11 +24,7 @@ _NOT_FOUND = 127
 
 
 def begin(fds: list[int]) -> NoReturn:
-    """Become the program at once.
-
-    Args:
-        fds: The file in memory that holds the job, then what become the program's descriptors 0, 1, 2 and so on.
-    """
+    """Become the program at once: the first descriptor is its job, the others become its 0, 1, 2 and so on."""
     _guarded(lambda: _run(fds))
 
 

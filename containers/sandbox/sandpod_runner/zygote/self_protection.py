@@ -47,12 +47,7 @@ def install(pids: Iterable[int]) -> None:
 
 
 def assemble(machine: str, pids: tuple[int, ...]) -> bytes:
-    """Return the filter as the kernel takes it.
-
-    Args:
-        machine: The processor, as `platform.machine` names it.
-        pids: The processes to protect.
-    """
+    """Return the filter as the kernel takes it."""
     column = list(bpf.AUDIT_ARCH).index(machine)
     parts = bpf.head(machine)
     for name, call in _CALLS.items():

@@ -30,10 +30,8 @@ _REFILL_MS: Final = 20
 def main(fd: int, closed: bool, modules: list[str]) -> NoReturn:  # noqa: FBT001 - comes by a command line
     """Import the modules, then serve until the runner closes its end.
 
-    Args:
-        fd: This end of the socket.
-        closed: Whether programs have no network, so that the runner answers for it.
-        modules: What to import; one that can't be is reported on standard error and left out.
+    `closed` says that programs have no network, so that the runner answers for it. A module that can't be imported is
+    reported on standard error and left out.
     """
     syscalls.set_readable(False)
     syscalls.end_with_parent()
