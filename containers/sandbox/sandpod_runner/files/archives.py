@@ -16,6 +16,7 @@ from typing import Any, Final
 from sandpod_runner.files.operations import PARTIAL, Reply
 from sandpod_runner.files.walk import Entry, Walk
 from sandpod_runner.files.workspace import Workspace
+from sandpod_runner.ipc.descriptors import closing
 from sandpod_runner.protocol.errors import Refusal
 from sandpod_runner.protocol.fields import whole
 from sandpod_runner.protocol.messages import FILE_PART, HIDDEN
@@ -72,9 +73,8 @@ class Archives:
             return
         oldest = next(iter(self._going))  # each moves to the end when a part is asked for
         if self._clock() - self._going[oldest].asked < GIVEN_UP:
-            raise Refusal(
-                "session_busy", f"{MAX_AT_ONCE} archives are being made, which is the maximum: try again later."
-            )
+            message = f"{MAX_AT_ONCE} archives are being made, which is the maximum: try again later."
+            raise Refusal("session_busy", message)
         del self._going[oldest]
 
 
@@ -118,8 +118,8 @@ def _entry(entry: Entry) -> Iterator[bytes]:
 
 
 def _file(path: str, name: str, folder: int) -> Iterator[bytes]:
-    fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
-    try:
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with closing(os.open(name, flags, dir_fd=folder)) as fd:
         info = os.fstat(fd)
         if not stat.S_ISREG(info.st_mode):
             return
@@ -130,17 +130,10 @@ def _file(path: str, name: str, folder: int) -> Iterator[bytes]:
             yield data
             left -= len(data)
         yield bytes(-info.st_size % _BLOCK)
-    finally:
-        os.close(fd)
 
 
 def _header(path: str, info: os.stat_result, kind: bytes, *, size: int = 0, target: str = "") -> bytes:
     entry = tarfile.TarInfo(path)
-    entry.size, entry.mtime, entry.mode, entry.type, entry.linkname = (
-        size,
-        info.st_mtime,
-        info.st_mode & 0o777,
-        kind,
-        target,
-    )
+    entry.size, entry.mtime, entry.mode = size, info.st_mtime, info.st_mode & 0o777
+    entry.type, entry.linkname = kind, target
     return entry.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")

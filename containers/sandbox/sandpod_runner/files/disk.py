@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
 from sandpod_runner.files.walk import Walk
-from sandpod_runner.limits.mounts import in_memory
+from sandpod_runner.limits.memory import in_memory
 
 _BLOCK: Final = 512
 _LEAST: Final = 1024  # bytes that a file counts at least: its name and its inode take room, be it empty

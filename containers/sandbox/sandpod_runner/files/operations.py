@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from sandpod_runner.files.walk import Entry, Walk
 from sandpod_runner.files.workspace import Workspace, reopen
+from sandpod_runner.ipc.descriptors import closing
 from sandpod_runner.protocol.errors import Refusal
 from sandpod_runner.protocol.fields import flag, whole
 from sandpod_runner.protocol.messages import FILE_PART, HIDDEN
@@ -73,32 +74,23 @@ class Files:
     def _read(self, fields: dict[str, Any]) -> Reply:
         offset = whole(fields, "offset", 0, 2**62)
         limit = whole(fields, "limit", FILE_PART, FILE_PART)
-        fd = self._workspace.open(fields.get("path"))
-        try:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
+        with closing(self._workspace.open(fields.get("path"))) as fd:
+            info = os.fstat(fd)
+            if not stat.S_ISREG(info.st_mode):
                 raise Refusal("invalid_path", "The path is not a regular file.")
-            readable = reopen(fd, os.O_RDONLY | os.O_NONBLOCK)
-        finally:
-            os.close(fd)
-        try:
-            info = os.fstat(readable)
             data = b""
-            while len(data) < limit and (piece := os.pread(readable, limit - len(data), offset + len(data))):
-                data += piece
-        finally:
-            os.close(readable)
+            with closing(reopen(fd, os.O_RDONLY | os.O_NONBLOCK)) as readable:
+                while len(data) < limit and (piece := os.pread(readable, limit - len(data), offset + len(data))):
+                    data += piece
         return {"size": info.st_size, "mtime": info.st_mtime}, data
 
     def _list(self, fields: dict[str, Any]) -> Reply:
         recursive = flag(fields, "recursive")
         listing = Listing(whole(fields, "limit", DEFAULT_ENTRIES, MAX_ENTRIES), [])
         path = self._workspace.relative(fields.get("path", "."))
-        fd = self._workspace.open_folder(path)
-        try:
+        with closing(self._workspace.open_folder(path)) as fd:
             top = self._workspace.location(fd)  # the path may lead through links
             os.close(reopen(fd, os.O_RDONLY | os.O_DIRECTORY))  # or it is said why it can't be looked into
-        finally:
-            os.close(fd)
         walk = Walk(self._workspace.root, top, without={HIDDEN}, recursive=recursive, ordered=True)
         prefix = "" if path == "." else path
         for entry in walk:
@@ -116,54 +108,38 @@ class Files:
         path = self._workspace.relative(fields.get("path"))
         if path == ".":
             return _entry(".", os.stat(self._workspace.root)), b""
-        place = self._workspace.place(path)
-        try:
-            return _entry(place.path, os.stat(place.name, dir_fd=place.folder, follow_symlinks=False)), b""
-        finally:
-            os.close(place.folder)
+        with self._workspace.place(path) as place:
+            return _entry(place.path, place.stat()), b""
 
     def _delete(self, fields: dict[str, Any]) -> Reply:
         recursive = flag(fields, "recursive")
-        place = self._workspace.place(fields.get("path"))
-        try:
-            info = os.stat(place.name, dir_fd=place.folder, follow_symlinks=False)
-            if not stat.S_ISDIR(info.st_mode):
+        with self._workspace.place(fields.get("path")) as place:
+            if not stat.S_ISDIR(place.stat().st_mode):
                 os.unlink(place.name, dir_fd=place.folder)
             elif recursive:
                 _remove_tree(self._workspace, self._workspace.location(place.folder, place.name))
             else:
                 os.rmdir(place.name, dir_fd=place.folder)
-        finally:
-            os.close(place.folder)
         return {}, b""
 
     def _mkdir(self, fields: dict[str, Any]) -> Reply:
         if self._workspace.relative(fields.get("path")) == ".":
             return {}, b""
-        place = self._workspace.place(fields.get("path"), create=True)
-        try:
-            os.mkdir(place.name, dir_fd=place.folder)
-        except FileExistsError:
-            info = os.stat(place.name, dir_fd=place.folder, follow_symlinks=False)
-            if not stat.S_ISDIR(info.st_mode):
-                raise
-        finally:
-            os.close(place.folder)
+        with self._workspace.place(fields.get("path"), create=True) as place:
+            try:
+                os.mkdir(place.name, dir_fd=place.folder)
+            except FileExistsError:
+                if not stat.S_ISDIR(place.stat().st_mode):
+                    raise
         return {}, b""
 
     def _move(self, fields: dict[str, Any]) -> Reply:
         overwrite = flag(fields, "overwrite")
-        source = self._workspace.place(fields.get("path"))
-        try:
-            target = self._workspace.place(fields.get("destination"))
-            try:
-                if not overwrite and _there(target.name, target.folder):
-                    raise Refusal("file_exists", "There is a file or folder of that name already.")
-                os.rename(source.name, target.name, src_dir_fd=source.folder, dst_dir_fd=target.folder)
-            finally:
-                os.close(target.folder)
-        finally:
-            os.close(source.folder)
+        place = self._workspace.place
+        with place(fields.get("path")) as source, place(fields.get("destination")) as target:
+            if not overwrite and target.exists():
+                raise Refusal("file_exists", "There is a file or folder of that name already.")
+            os.rename(source.name, target.name, src_dir_fd=source.folder, dst_dir_fd=target.folder)
         return {}, b""
 
 
@@ -177,14 +153,6 @@ def _is_readable(entry: Entry) -> bool:
     if stat.S_ISLNK(entry.info.st_mode):
         return True
     return os.access(entry.name, os.R_OK | (os.X_OK if entry.is_folder else 0), dir_fd=entry.folder)
-
-
-def _there(name: str, folder: int) -> bool:
-    try:
-        os.stat(name, dir_fd=folder, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return True
 
 
 def _remove_tree(workspace: Workspace, top: str) -> None:
@@ -201,8 +169,5 @@ def _remove_tree(workspace: Workspace, top: str) -> None:
             raise Refusal("invalid_path", "The folder is too deep: delete it with a shell command.")
         raise walk.missed
     for path in reversed(folders):
-        place = workspace.place(path)
-        try:
+        with workspace.place(path) as place:
             os.rmdir(place.name, dir_fd=place.folder)
-        finally:
-            os.close(place.folder)

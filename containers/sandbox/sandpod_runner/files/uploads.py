@@ -57,7 +57,7 @@ class _Upload:
         with contextlib.suppress(OSError):  # renamed, or removed by a program
             os.unlink(self.partial, dir_fd=self.place.folder)
         os.close(self.fd)
-        os.close(self.place.folder)
+        self.place.close()
 
 
 class Uploads:
@@ -112,7 +112,7 @@ class Uploads:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             fd = os.open(partial, flags, _MODE, dir_fd=place.folder)
         except BaseException:
-            os.close(place.folder)
+            place.close()
             raise
         if self._disk is not None:
             self._disk.look()
@@ -131,11 +131,9 @@ class Uploads:
 
 
 def _check_target(place: Place, *, overwrite: bool) -> None:
-    try:
-        info = os.stat(place.name, dir_fd=place.folder, follow_symlinks=False)
-    except FileNotFoundError:
+    if not place.exists():
         return
-    if stat.S_ISDIR(info.st_mode):
+    if stat.S_ISDIR(place.stat().st_mode):
         raise Refusal("invalid_path", "There is a folder of that name.")
     if not overwrite:
         raise Refusal("file_exists", "There is a file of that name already.")

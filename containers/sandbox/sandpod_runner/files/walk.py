@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from sandpod_runner.files.workspace import make_usable
+from sandpod_runner.ipc.descriptors import closing
 
 _FLAGS: Final = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -74,11 +75,8 @@ class Walk:
             except OSError as error:
                 self.missed = error
                 continue
-            try:
-                with os.scandir(folder) as found:
-                    yield from self._entries(folder, f"{where}/" if where else "", found, deeper)
-            finally:
-                os.close(folder)
+            with closing(folder), os.scandir(folder) as found:
+                yield from self._entries(folder, f"{where}/" if where else "", found, deeper)
             todo += reversed(deeper)
 
     def _entries(
@@ -101,11 +99,8 @@ class Walk:
     def _open(self, where: str) -> int:
         path = os.path.join(self._root, where)
         if self._repair:
-            fd = self._checked(os.open(path, os.O_PATH | _FLAGS))
-            try:
+            with closing(self._checked(os.open(path, os.O_PATH | _FLAGS))) as fd:
                 make_usable(f"/proc/self/fd/{fd}")
-            finally:
-                os.close(fd)
         return self._checked(os.open(path, os.O_RDONLY | _FLAGS))
 
     def _checked(self, fd: int) -> int:

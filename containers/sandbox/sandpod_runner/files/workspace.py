@@ -8,8 +8,9 @@ import contextlib
 import os
 import stat
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Self
 
+from sandpod_runner.ipc.descriptors import closing
 from sandpod_runner.protocol.errors import Refusal
 from sandpod_runner.protocol.messages import HIDDEN
 from sandpod_runner.protocol.paths import unspell
@@ -17,7 +18,7 @@ from sandpod_runner.protocol.paths import unspell
 _OUTSIDE: Final = "The path leads out of the workspace."
 _RESERVED: Final = f"The folder {HIDDEN} is the sandbox's own: use another name."
 _MAX_PATH: Final = 4096
-_DELETED: Final = " (deleted)"
+_DELETED: Final = " (deleted)/"
 _O_PATH: Final = os.O_PATH | os.O_CLOEXEC
 
 
@@ -28,6 +29,28 @@ class Place:
     folder: int
     name: str  # the last part of the path, which may be a link or not exist
     path: str
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def stat(self) -> os.stat_result:
+        """Return what the name stands for, as from `lstat`. Raises FileNotFoundError and other errors of the system."""
+        return os.stat(self.name, dir_fd=self.folder, follow_symlinks=False)
+
+    def exists(self) -> bool:
+        """Return whether the name stands for anything."""
+        try:
+            self.stat()
+        except FileNotFoundError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Close the folder."""
+        os.close(self.folder)
 
 
 class Workspace:
@@ -87,11 +110,8 @@ class Workspace:
         Raises Refusal: invalid_path, also where it is no folder; OSError: There is none.
         """
         self.restore()
-        fd = self.open_folder(unspell(path) if isinstance(path, str) else path)
-        try:
+        with closing(self.open_folder(unspell(path) if isinstance(path, str) else path)) as fd:
             return _location(fd)
-        finally:
-            os.close(fd)
 
     def restore(self) -> None:
         """Make the workspace anew where a program has removed it, or closed it to its own user."""
@@ -116,28 +136,25 @@ class Workspace:
     def _make_folders(self, parent: str) -> int:
         folder = self.open_folder(".")
         for part in filter(None, parent.split("/")):
-            try:
+            with closing(folder):
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(part, dir_fd=folder)
                 # A link to a folder inside is followed, and the folder it leads to is checked like any other.
-                deeper = self._checked(os.open(part, _O_PATH | os.O_DIRECTORY, dir_fd=folder))
-            finally:
-                os.close(folder)
-            folder = deeper
+                folder = self._checked(os.open(part, _O_PATH | os.O_DIRECTORY, dir_fd=folder))
         return folder
 
     def _checked(self, fd: int) -> int:
-        location = _location(fd)
-        if location != self.root and not location.startswith(f"{self.root}/"):
-            os.close(fd)
-            raise Refusal("invalid_path", _OUTSIDE)
-        if location == f"{self.root}/{HIDDEN}" or location.startswith(f"{self.root}/{HIDDEN}/"):
-            os.close(fd)
-            raise Refusal("invalid_path", _RESERVED)
-        if location.endswith(_DELETED) and os.fstat(fd).st_nlink == 0:
-            os.close(fd)
-            raise Refusal("not_found", "There is no such file or folder.")
-        return fd
+        location, own = f"{_location(fd)}/", f"{self.root}/"
+        if not location.startswith(own):
+            refusal = Refusal("invalid_path", _OUTSIDE)
+        elif location.startswith(f"{own}{HIDDEN}/"):
+            refusal = Refusal("invalid_path", _RESERVED)
+        elif location.endswith(_DELETED) and os.fstat(fd).st_nlink == 0:
+            refusal = Refusal("not_found", "There is no such file or folder.")
+        else:
+            return fd
+        os.close(fd)
+        raise refusal
 
 
 def make_usable(folder: str) -> None:

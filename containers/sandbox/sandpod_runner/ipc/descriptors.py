@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+from collections.abc import Iterator
 from typing import Final
 
 _OUT_OF_THE_WAY: Final = 100  # programs may count on descriptors 3 and up being free
@@ -13,6 +15,15 @@ def move_away(fd: int) -> int:
     """Return where a descriptor that has just come is now: out of the way of the program's own."""
     try:
         return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _OUT_OF_THE_WAY)
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def closing(fd: int) -> Iterator[int]:
+    """Close a descriptor afterwards."""
+    try:
+        yield fd
     finally:
         os.close(fd)
 

@@ -8,90 +8,15 @@ stream to the gateway.
 from array import array
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
-from typing import Final, Protocol, TypeAlias
+from typing import Final
+
+from sandpod_runner.output.spill_file import MARK, Block, Extent, Piece, SpillFile
 
 STREAMS: Final = ("stdout", "stderr")
 BLOCK: Final = 64 * 1024  # largest block that small pieces are gathered in, bytes: so much is dropped at once
 _ADOPT: Final = BLOCK // 2  # pieces of this size are kept as they came, without copying them
-_MARK: Final = 4
-_OVERHEAD: Final = 512  # what a block takes in addition to its data and marks, bytes
-
-Marks: TypeAlias = "array[int]"
-Piece = tuple[int, int, bytes]  # number of the stream, offset in that stream, data
-
-
-@dataclass(slots=True)
-class Block:
-    """Consecutive output."""
-
-    start: int  # cursor of its first byte
-    offsets: tuple[int, int]  # bytes of each stream before it
-    data: bytes | bytearray = field(repr=False)
-    # For each stretch of one stream its length and, in the lowest bit, the stream's number.
-    marks: Marks = field(repr=False)
-
-    @property
-    def end(self) -> int:
-        """Cursor after its last byte."""
-        return self.start + len(self.data)
-
-    @property
-    def cost(self) -> int:
-        """Bytes that it takes in memory."""
-        return len(self.data) + _MARK * len(self.marks) + _OVERHEAD
-
-    def pieces(self, cursor: int) -> Iterator[Piece]:
-        """Yield what is at the cursor and after it."""
-        at, offsets = self.start, list(self.offsets)
-        view = memoryview(self.data)
-        for mark in self.marks:
-            length, stream = mark >> 1, mark & 1
-            skip = max(0, cursor - at)
-            if skip < length:
-                begin = at - self.start + skip
-                yield stream, offsets[stream] + skip, view[begin : begin + length - skip].tobytes()
-            at += length
-            offsets[stream] += length
-
-
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """A block that lies in the spill: its data at `position`, its marks behind them, `length` bytes in all."""
-
-    start: int
-    end: int
-    offsets: tuple[int, int]
-    position: int
-    length: int
-
-
-class Spill(Protocol):
-    """Where blocks go for which there is no room in memory."""
-
-    @property
-    def extents(self) -> deque[Extent]:
-        """What it holds, oldest first."""
-        ...
-
-    @property
-    def size(self) -> int:
-        """Bytes that it takes."""
-        ...
-
-    def put(self, block: Block) -> None:
-        """Take a block, or drop it where it can't be kept."""
-        ...
-
-    def load(self, extent: Extent) -> Block | None:
-        """Return a block of it; None, and forget it, when somebody changed what was written."""
-        ...
-
-    def close(self) -> None:
-        """Forget everything."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +31,7 @@ class Reading:
 class OutputLog:
     """The log of one run: `memory` bytes of it in memory, and older output in the spill."""
 
-    def __init__(self, memory: int, spill: Spill | None = None) -> None:
+    def __init__(self, memory: int, spill: SpillFile | None = None) -> None:
         self._memory = memory
         self._spill = spill
         self._blocks: deque[Block] = deque()
@@ -130,7 +55,7 @@ class OutputLog:
         """Keep a piece of a stream."""
         length = len(data)
         block = self._open
-        if length >= _ADOPT or block is None or block.cost + length + _MARK > self._largest:
+        if length >= _ADOPT or block is None or block.cost + length + MARK > self._largest:
             small = length < _ADOPT
             kept = bytearray(data) if small else data
             block = Block(self.end, (self._counts[0], self._counts[1]), kept, array("I", (length << 1 | stream,)))
@@ -144,7 +69,7 @@ class OutputLog:
                 block.marks[-1] += length << 1
             else:
                 block.marks.append(length << 1 | stream)
-                self._held += _MARK
+                self._held += MARK
         self.end += length
         self._counts[stream] += length
         while self._held > self._memory:
