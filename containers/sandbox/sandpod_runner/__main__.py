@@ -1,7 +1,4 @@
-"""`python3 -I -m sandpod_runner`: serve (the default), attach, run, ready or kernel.
-
-Each command imports only what it needs: `attach` starts with every stream. Nothing is decided here.
-"""
+"""`python3 -I -m sandpod_runner`: serve (the default), attach, run, ready or kernel. Each imports what it needs."""
 
 import sys
 

@@ -1,7 +1,6 @@
 """Puts the runner together and serves streams until it is asked to end.
 
-First it protects itself, then the network is probed while the zygote imports its modules, and only then is anybody
-listened to.
+First it protects itself, then the network is probed while the zygote imports its modules; only then it listens.
 """
 
 import asyncio
@@ -190,10 +189,9 @@ async def _accept(listener: socket.socket, welcome: Callable[[socket.socket], Co
 
 
 def is_own_program(sock: socket.socket) -> bool:
-    """Return whether a program of the sandbox is at the other end.
+    """Return whether a program of the sandbox, which descends from the runner, is at the other end.
 
-    It could start runs that outlive its own. The gateway's `attach` comes from outside, so it does not descend from
-    the runner, which everything inside does.
+    It could start runs that outlive its own. The gateway's `attach` comes from outside.
     """
     pid, _, _ = _PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
     if pid == 0:

@@ -1,7 +1,4 @@
-"""What the pod's template or the local backend asks of the runner, read once from its environment.
-
-None of these names reaches a program.
-"""
+"""What the pod's template or the local backend asks of the runner. None of these variables reaches a program."""
 
 import resource
 from collections.abc import Callable, Mapping

@@ -45,10 +45,10 @@ class Archives:
         self._going: dict[str, _Archive] = {}
 
     def part(self, fields: dict[str, Any]) -> Reply:
-        """Return a part of an archive, beginning with number 0; `last` says that it was whole before.
+        """Return a part of an archive, from number 0 on; `last` says that it was whole before.
 
-        Raises Refusal: invalid_argument; session_busy, too many are being made; not_found, it was given up, or it is
-        not the next part: what was sent before is of no use then.
+        Raises Refusal: invalid_argument; session_busy: too many are being made; not_found: it was given up, or it is
+        not the next part.
         """
         name, number = fields.get("archive"), whole(fields, "part")
         if not isinstance(name, str) or not name:

@@ -1,7 +1,7 @@
 """Artifacts: the files that runs create or change, found by their change times, which no program can set.
 
-The clock is the one that file systems use, whose steps are coarse: what changed in the very step in which a run begins
-is looked at before.
+The clock is that of file systems, with coarse steps: what changed in the very step in which a run begins is known
+before.
 """
 
 import itertools
@@ -107,10 +107,7 @@ class Artifacts:
         return Found(listing.entries, len(found) - len(listing.entries))
 
     def list(self, since: Any = None) -> list[dict[str, Any]]:
-        """Return the artifacts that are still there, sorted by path: all, or those of a run and later ones.
-
-        Raises Refusal: not_found: there is no such run, or it was forgotten.
-        """
+        """Return the artifacts that are still there, by path: all, or those since a run. Raises Refusal: not_found."""
         with self._lock:
             order = 0
             if since is not None:

@@ -1,7 +1,6 @@
-"""The file operations of the protocol, confined to the workspace.
+"""The file operations of the protocol, confined to the workspace. They know nothing of frames.
 
-Everything here may block on the disk, so it runs in a thread, and each call works on open descriptors that were checked
-to be inside. It knows nothing of frames.
+All may block on the disk, so they run in a thread, and work on open descriptors that were checked to be inside.
 """
 
 import errno
@@ -62,10 +61,7 @@ class Files:
         }
 
     def operation(self, name: Any) -> Callable[[dict[str, Any]], Reply]:
-        """Return the operation of that name: called with a frame's fields, it returns the reply's fields and payload.
-
-        Raises Refusal: invalid_argument.
-        """
+        """Return what takes a frame's fields and returns the reply's fields and payload. Raises Refusal: unknown."""
         found = self._operations.get(name) if isinstance(name, str) else None
         if found is None:
             raise Refusal("invalid_argument", f"The operations are write, archive, {', '.join(self._operations)}.")

@@ -1,7 +1,4 @@
-"""Files that come in parts and appear whole: written next to their place under another name, and renamed at the end.
-
-One `Uploads` belongs to one stream; what is unfinished when that ends is removed.
-"""
+"""Files that come in parts and appear whole: written under another name next to their place, and renamed at the end."""
 
 import contextlib
 import os
@@ -61,7 +58,7 @@ class _Upload:
 
 
 class Uploads:
-    """The uploads of one stream."""
+    """The uploads of one stream; what is unfinished when that ends is removed."""
 
     def __init__(self, workspace: Workspace, disk: DiskWatch | None) -> None:
         self._workspace = workspace

@@ -60,10 +60,7 @@ class Workspace:
         self.root = os.path.realpath(root)
 
     def relative(self, path: Any) -> str:
-        """Return a path relative to the workspace, without dots; `.` is the workspace itself.
-
-        Raises Refusal: invalid_path: it is no path, too long, or leads out.
-        """
+        """Return a path relative to the workspace, without dots; `.` is itself. Raises Refusal: invalid_path."""
         if not isinstance(path, str) or not path or "\0" in path:
             raise Refusal("invalid_path", "The path is empty or has a NUL character in it.")
         try:
@@ -90,10 +87,7 @@ class Workspace:
         return self._checked(fd)
 
     def open_folder(self, path: Any) -> int:
-        """Return a descriptor (O_PATH) of a folder.
-
-        Raises Refusal: invalid_path, also where it is no folder; OSError: There is none.
-        """
+        """Return a descriptor (O_PATH) of a folder. Raises Refusal: invalid_path; OSError: There is none."""
         fd = self.open(path)
         if not stat.S_ISDIR(os.fstat(fd).st_mode):
             os.close(fd)
@@ -122,8 +116,7 @@ class Workspace:
     def place(self, path: Any, *, create: bool = False) -> Place:
         """Return the checked folder of a path and the name in it, which may not exist. `create` makes missing folders.
 
-        Raises Refusal: invalid_path, also for the workspace itself; OSError: A folder on the way is missing or can't be
-        made.
+        Raises Refusal: invalid_path, also for the workspace itself; OSError: A folder can't be found or made.
         """
         relative = self.relative(path)
         if relative == ".":
@@ -166,10 +159,7 @@ def make_usable(folder: str) -> None:
 
 
 def reopen(fd: int, flags: int) -> int:
-    """Return a descriptor of the same file for reading; only for regular files and folders.
-
-    Raises OSError: It may not be read.
-    """
+    """Return a readable descriptor of the same regular file or folder. Raises OSError: It may not be read."""
     return os.open(f"/proc/self/fd/{fd}", flags | os.O_CLOEXEC)
 
 

@@ -1,7 +1,4 @@
-"""The records in which a program sends the runner what it shows, on a descriptor of its own.
-
-The runner trusts nothing of what it reads there.
-"""
+"""The records in which a program sends the runner, which trusts none of it, what it shows."""
 
 from __future__ import annotations
 

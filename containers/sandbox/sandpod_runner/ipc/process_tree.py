@@ -1,7 +1,6 @@
 """Which processes there are, whose they are, and how to end a tree of them.
 
-Reads `/proc` and sends signals. It keeps no state: what it read may be old by the time it is used, so callers look
-again until nothing is left.
+What was read may be old by the time it is used, so callers look again until nothing is left.
 """
 
 import os

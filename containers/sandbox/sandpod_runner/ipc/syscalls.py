@@ -63,10 +63,7 @@ def filter_calls(program: bytes) -> None:
 
 
 def watch_calls(program: bytes) -> int:
-    """Put such a filter on this process and all that come from it, and return the descriptor on which it asks.
-
-    It is closed at `exec`.
-    """
+    """Put such a filter there, and return the descriptor on which it asks; it is closed at `exec`."""
     wanted = _Filter(len(program) // 8, program)
     number = _SECCOMP[platform.machine()]
     return _checked(_libc.syscall(number, _SECCOMP_SET_MODE_FILTER, _SECCOMP_NEW_LISTENER, ctypes.byref(wanted)))

@@ -1,8 +1,7 @@
 """A context of JavaScript: starts its Node process and gives it each cell, with the descriptors that the runner sends.
 
-Node can't receive descriptors, so they are kept open here until it has opened them for itself, by this process's
-entries under `/proc`. `context.cjs` in Node answers the runner itself. Both belong to the program: nobody trusts what
-they say.
+Node can't receive descriptors, so they are kept open here until it has opened them by this process's entries under
+`/proc`. `context.cjs` answers the runner itself. Both belong to the program: nobody trusts them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Tells which kernel the sandbox sees, before anything may run in it: the operator compares it with the node's own.
+"""Reports which kernel the sandbox sees: the operator compares it with the node's own.
 
-Started in a container of its own before the sandbox's, where a RuntimeClass promises another kernel than the node's. It
-decides nothing.
+Run in a container before the sandbox's, where a RuntimeClass promises another kernel than the node's.
 """
 
 import json

@@ -1,7 +1,6 @@
 """Sees memory running out before the kernel does, so that one run ends and says why, and not the whole sandbox.
 
-In a pod the cgroup says what is used (version 1 and 2); under the local backend, which has none, processes and files in
-memory are added up. What to do about it is decided by the caller.
+In a pod the cgroup says what is used (version 1 and 2); without one, processes and files in memory are added up.
 """
 
 import logging

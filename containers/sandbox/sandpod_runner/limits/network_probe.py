@@ -1,7 +1,6 @@
 """Finds out from inside whether the sandbox's network is closed, before anything may run in it and again later.
 
-The addresses are those that the network policies must keep out of reach. A plug-in that ignores policies is found out
-so. It reports only what it saw; that the sandbox must not serve then is decided by its caller.
+The addresses are those that network policies must keep out of reach: a plug-in that ignores policies is found out so.
 """
 
 import asyncio

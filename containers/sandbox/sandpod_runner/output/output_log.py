@@ -1,8 +1,7 @@
 """The bounded log of a run's output, from which a stream that comes later reads what it missed.
 
-Bytes of both streams have one order, that in which they were read, and a cursor is a place in it. The oldest bytes go
-first: into the spill file, if there is one, and else they are lost, which shows as a gap. It knows no program and no
-stream to the gateway.
+A cursor is a place in the order in which the bytes of both streams were read. The oldest bytes go first: into the spill
+file, if there is one, and else they are lost, which shows as a gap.
 """
 
 from array import array

@@ -11,10 +11,7 @@ _LAST_PIECES: Final = 16
 
 
 class PipeReader:
-    """The reading end of a pipe, which is closed here.
-
-    `take` gets each piece and returns whether to read on.
-    """
+    """The reading end of a pipe, closed here; `take` gets each piece and returns whether to read on."""
 
     def __init__(self, fd: int, take: Callable[[bytes], bool]) -> None:
         self.take = take

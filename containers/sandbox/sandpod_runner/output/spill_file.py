@@ -91,10 +91,7 @@ class SpillFolder:
         self._leave()
 
     def create(self) -> tuple[int, str]:
-        """Return a new file's descriptor and name.
-
-        Raises OSError: There is no room, or a program put something else in the folder's place.
-        """
+        """Return a new file's descriptor and name. Raises OSError: There is no room, or no such folder."""
         with contextlib.suppress(FileExistsError):
             os.mkdir(self._path, mode=0o700)
         name = f"{_PREFIX}{os.urandom(8).hex()}"

@@ -1,7 +1,6 @@
 """A program's standard streams, seen from the runner: output to frames, frames to input.
 
-Nothing here grows without bound: output is read only as fast as it can be sent, so that a slow reader slows the
-program, and input that nobody reads is kept up to a limit.
+Output is read as fast as it can be sent, so that a slow reader slows the program; unread input is kept up to a limit.
 """
 
 import asyncio
@@ -171,10 +170,7 @@ class Pipes:
 
 
 def make_pipes(*, stdin: bool, shows: bool) -> tuple[Pipes, list[int]]:
-    """Return the runner's ends and the program's: input (or none at all), output, errors, and what it shows.
-
-    Raises OSError: No more descriptors can be had.
-    """
+    """Return the runner's ends and the program's: input (or none), output, errors, what it shows. Raises OSError."""
     with Pairs() as pairs:
         read, write = pairs.open() if stdin else (pairs.add(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)), -1)
         out, out_write = pairs.open()

@@ -10,10 +10,7 @@ from sandpod_runner.protocol.messages import RUN_ID
 
 
 def whole(header: dict[str, Any], name: str, default: int = 0, most: int | None = None) -> int:
-    """Return a whole number, 0 or more, at most `most`, or the default where it is absent.
-
-    Raises Refusal: invalid_argument.
-    """
+    """Return a whole number, at most `most`, or the default where it is absent. Raises Refusal: invalid_argument."""
     value = header.get(name)
     if value is None:
         return default
@@ -23,10 +20,7 @@ def whole(header: dict[str, Any], name: str, default: int = 0, most: int | None 
 
 
 def seconds(header: dict[str, Any], name: str, default: float, most: float) -> float:
-    """Return a number of seconds, 0 or more but at most `most`, or the default where it is absent.
-
-    Raises Refusal: invalid_argument.
-    """
+    """Return seconds, at most `most`, or the default where it is absent. Raises Refusal: invalid_argument."""
     value = header.get(name)
     if value is None:
         return default
@@ -52,10 +46,7 @@ def request_id(header: dict[str, Any]) -> int:
 
 
 def run_name(header: dict[str, Any]) -> str:
-    """Return the name of the run that a frame is about.
-
-    Raises Refusal: invalid_argument: it is missing or malformed.
-    """
+    """Return the name of the run that a frame is about. Raises Refusal: invalid_argument."""
     name = header.get("run")
     if not isinstance(name, str) or not RUN_ID.fullmatch(name):
         raise Refusal("invalid_argument", "The name of a run must be 1 to 64 letters, digits, - or _.")

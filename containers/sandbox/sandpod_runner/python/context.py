@@ -8,7 +8,6 @@ nothing else.
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import socket
 import sys
@@ -87,13 +86,13 @@ class _Context:
         self._cwd = cell.cwd or self._cwd
         channel = display_channel.Channel(move_away(fds[-1]), self._cwd)
         display_channel.use(channel)
-        before = _used()
+        before, _ = program.usage()
         status = self._interruptible(number, cell, channel)
         channel.close()
-        cpu, max_rss = _used()
+        cpu, max_rss = program.usage()
         _place([os.open(os.devnull, os.O_RDWR)] * len(_STREAMS))
-        _flush()  # what could not be written must not come in the next cell
-        self._sock.send(Message(Kind.EXITED, number, 0, (status & 0xFF) << 8, cpu - before[0], max_rss).pack())
+        program.flush_streams()  # what could not be written must not come in the next cell
+        self._sock.send(Message(Kind.EXITED, number, 0, (status & 0xFF) << 8, cpu - before, max_rss).pack())
         return True
 
     def _wait(self) -> None:
@@ -125,12 +124,12 @@ class _Context:
         except BaseException:  # noqa: BLE001 - an interrupt after the cell's code, or its standard error is gone
             _hold_interrupts()
         if os.getpid() != self._pid:
-            _flush()
+            program.flush_streams()
             os._exit(status & 0xFF)  # forked by the cell, and through with it
         figures = sys.modules.get("sandpod_runner.python.figures")
         if figures is not None:
             figures.forget_open()
-        _flush()
+        program.flush_streams()
         return status
 
     def _run(self, cell: Job, channel: display_channel.Channel) -> int:
@@ -196,17 +195,3 @@ def _hold_interrupts() -> None:
         except KeyboardInterrupt:
             continue
         return
-
-
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except Exception:  # noqa: BLE001, S112 - any object may stand in for a stream
-            continue
-
-
-def _used() -> tuple[float, int]:
-    """Return the processor time so far, children included, in seconds, and the peak of memory in bytes."""
-    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
-    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime, own.ru_maxrss * 1024

@@ -1,7 +1,4 @@
-"""The program's end of the pipe on which it sends what its streams can't carry: what it shows, and its end.
-
-A program that shows nothing pays for one open pipe.
-"""
+"""The program's end of the pipe on which it sends what it shows, and that it is over."""
 
 from __future__ import annotations
 

@@ -24,10 +24,7 @@ _STEP: Final = 0.7
 
 
 def fit(mime: str, data: bytes, most: int) -> tuple[str, bytes] | None:
-    """Return type and bytes of a picture, scaled down where its sides are too long or its bytes more than `most`.
-
-    None where it can't be: it is no picture, or there is no Pillow.
-    """
+    """Return type and bytes of a picture, scaled down to MAX_SIDE and `most` bytes; None where it can't be."""
     if len(data) <= most and not _has_long_side(mime, data):
         return mime, data
     with warnings.catch_warnings(), contextlib.suppress(Exception):

@@ -1,8 +1,4 @@
-"""The forms in which a value can show itself: text always, and what else it can be. Also the `display` of programs.
-
-It runs in the program's process, where everything belongs to the program. It imports none of the libraries whose values
-it knows.
-"""
+"""The forms in which a value can show itself, and `display`. None of the libraries that it knows is imported here."""
 
 from __future__ import annotations
 

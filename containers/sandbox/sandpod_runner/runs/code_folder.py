@@ -23,10 +23,7 @@ class CodeFolder:
         os.makedirs(self.path, mode=0o700, exist_ok=True)
 
     def write(self, request: RunRequest) -> str:
-        """Write a run's code and return the file's path.
-
-        Raises Refusal: quota_exceeded where the disk is full, or what else the system says.
-        """
+        """Write a run's code and return the file's path. Raises Refusal: quota_exceeded, or what the system says."""
         try:
             try:
                 return self._write(request)

@@ -55,10 +55,7 @@ class Context:
         return None if self.process is None else self.process.pid
 
     def send(self, job: Job, fds: list[int], *, cwd: str) -> tuple[Program, Cell]:
-        """Send a cell to the process, which begins in `cwd` if there is none. The descriptors stay the caller's.
-
-        Raises LostError: There is none, and none can be started now.
-        """
+        """Send a cell to the process, or a new one that begins in `cwd`. Raises LostError: It can't be started."""
         if self.process is not None:
             try:
                 return self.process.program, self.process.give(job, fds)
@@ -116,10 +113,9 @@ class Contexts:
         self._contexts: dict[str, Context] = {}
 
     def place(self, name: str, language: str) -> Context:
-        """Return the context of that name, which is new if there was none, for one more cell.
+        """Return the context of that name, a new one if there was none, for one more cell.
 
-        Raises Refusal: session_busy, too many cells wait there or there are too many contexts; invalid_argument, it is
-        of another language.
+        Raises Refusal: session_busy: too many cells or contexts; invalid_argument: it is of another language.
         """
         context = self._contexts.get(name)
         if context is not None and context.language != language:

@@ -1,7 +1,4 @@
-"""The process of a context: it is given one cell after the other, and says when each begins and ends.
-
-What it says is not trusted: what is no message means that it is lost.
-"""
+"""The process of a context: it is given one cell after the other, and reports, untrusted, when each begins and ends."""
 
 import asyncio
 import itertools
@@ -31,10 +28,7 @@ class Cell:
 
 
 class ContextProcess:
-    """One process, which is asked for at once; `gone` is called when it has ended.
-
-    Raises LostError: It can't be started now (or OSError).
-    """
+    """One process, asked for at once; `gone` is called at its end. Raises LostError, OSError: It can't be started."""
 
     def __init__(self, launcher: Launcher, base: Job, cwd: str, gone: Callable[["ContextProcess"], None]) -> None:
         self._loop = asyncio.get_running_loop()

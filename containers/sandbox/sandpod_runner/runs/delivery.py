@@ -133,20 +133,14 @@ class Delivery:
         self._tell()
 
     def follow(self, owner: Owner, stdout: int, stderr: int, *, acks: bool = False) -> None:
-        """Send to this stream from now on, beginning at these offsets.
-
-        Raises Refusal: invalid_argument: so much was never written.
-        """
+        """Send to this stream from these offsets on. Raises Refusal: so much was never written."""
         self._check(stdout, stderr)
         acked = stdout + stderr if acks else None
         self._to = _Subscriber(owner, acked, self.log.seek(stdout, stderr), (stdout, stderr))
         self.pump()
 
     def acknowledge(self, stdout: int, stderr: int) -> None:
-        """Take the owner's word that all has come up to these offsets: it came in order, so their sum is a cursor.
-
-        Raises Refusal: invalid_argument: so much was never written.
-        """
+        """Note that all has come up to these offsets. Raises Refusal: so much was never written."""
         self._check(stdout, stderr)
         if self._to.acked is not None:
             self._to.acked = max(self._to.acked, stdout + stderr)

@@ -1,8 +1,7 @@
 """What is remembered of runs: how they ended, their output, and which run an idempotency key belongs to.
 
-Runs that were detached or have a key are remembered long, since somebody may come back for them; the others only for a
-stream that is opened again. It is bounded in number, age and bytes, and neither kind of run pushes the other out. The
-time is an argument.
+Detached runs and those with a key are remembered long, others only for a stream that is opened again. Number, age and
+bytes are bounded, and neither kind of run pushes the other out.
 """
 
 from collections import OrderedDict
@@ -66,10 +65,7 @@ class MemoryOfRuns:
         return self._short.get(name) or self._long.get(name)
 
     def known(self, request: RunRequest) -> str | None:
-        """Return the name of the run that was started with this request's key or name, remembered or forgotten.
-
-        Raises Refusal: invalid_argument: it was started with other code, another language or other arguments.
-        """
+        """Return the run that was started with this request's key or name. Raises Refusal: it had other code."""
         record = self._keys.get(request.key) if request.key is not None else None
         if record is None:
             return request.run if request.run in self._names else None

@@ -84,7 +84,7 @@ class Runs:
         return [live.run for live in self._live.values()]
 
     def start(self, header: dict[str, Any], code: bytes, owner: Owner) -> None:
-        """Start a run; what becomes of it is sent to its owner. A name or key that was used before starts nothing.
+        """Start a run, whose frames go to its owner. A name or key that was used before starts nothing.
 
         Raises Refusal: it can't be, and nothing was started.
         """
@@ -125,10 +125,7 @@ class Runs:
         self.find(name).stop(_CANCELLED)
 
     def restart(self, name: Any, done: Callable[[], None]) -> None:
-        """End a context's process, and the cell that it runs; `done` is called afterwards.
-
-        Raises Refusal: not_found.
-        """
+        """End a context's process and its cell; `done` is called afterwards. Raises Refusal: not_found."""
         context = self._toolbox.contexts.find(name)
         for live in self._live.values():
             if isinstance(live.run.way, ContextCell) and live.run.way.runs_in(context):
@@ -143,10 +140,7 @@ class Runs:
         return self._toolbox.contexts.describe()
 
     def follow(self, header: dict[str, Any], owner: Owner) -> None:
-        """Send a run's output from some offsets on, and its end, to this stream: it is the run's owner from now on.
-
-        Raises Refusal: not_found, or the offsets make no sense.
-        """
+        """Make a stream a run's owner, which gets its output from some offsets on and its end. Raises Refusal."""
         name = run_name(header)
         delivery = self.delivery(name)
         stdout, stderr = whole(header, "stdout"), whole(header, "stderr")

@@ -1,7 +1,4 @@
-"""One run from its acceptance to its `end`: started, watched, stopped where it must be, and cleaned up after.
-
-A run ends exactly once, after all of its output, with nothing of it left alive.
-"""
+"""One run from its acceptance to its `end`, which comes once, after all output, with nothing of it left alive."""
 
 import asyncio
 import logging
@@ -120,10 +117,7 @@ class Run:
         self._send_end(ending, found)
 
     async def started(self, program: Program) -> int:
-        """Return the process of a program that was asked for.
-
-        Raises LostError: There is none, or the run was stopped before there was one.
-        """
+        """Return a program's process. Raises LostError: There is none, or the run was stopped before there was one."""
         seconds = min(START_SECONDS, self.request.timeout)
         waits: set[asyncio.Future[Any]] = {program.pid, self.stopping}
         await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)

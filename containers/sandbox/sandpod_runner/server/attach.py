@@ -38,10 +38,7 @@ def attach() -> int:
 
 
 def ready() -> int:
-    """Return whether the runner answers: 0 if it does.
-
-    It waits for one that is starting: the next probe comes a second later, the answer as soon as there is one.
-    """
+    """Return whether the runner answers, which may just be starting: 0 if it does."""
     try:
         deadline = time.monotonic() + READY_WAIT
         stream = _connect(READY_WAIT)

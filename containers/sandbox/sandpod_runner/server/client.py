@@ -1,7 +1,6 @@
-"""Runs one program through the runner, for somebody at a shell: code comes on standard input, its output goes out.
+"""Runs one program through the runner, as `kubectl sandpod run` does: its code comes on standard input.
 
-Started by `kubectl exec` in a sandbox, as `kubectl sandpod run` does. It is one stream like the gateway's, so the
-program has the same limits, environment and end as any other, and counts as use of the sandbox.
+It is a stream like the gateway's, so the program has the same limits and counts as use of the sandbox.
 """
 
 import os

@@ -1,6 +1,5 @@
-"""One stream to the gateway: frames in, frames out.
+"""One stream to the gateway, which is not trusted: what is no frame ends its stream and no other.
 
-The other end is not trusted: what is no frame ends its stream and no other, what asks for nonsense gets an `error`.
 Nothing is kept without bound: while frames out pile up, programs' output stays in their pipes.
 """
 

@@ -1,7 +1,7 @@
 """A stream over the standard streams of the gateway's exec: the two pipes that `attach` has handed over.
 
-The runner reads and writes the pipes itself, so no process stands between it and the exec, and no bytes are copied on
-the way. The socket that they came over stays open: its end is the exec's end, both ways.
+No process stands between the runner and the exec. The socket that the pipes came over stays open: its end is the
+exec's.
 """
 
 import asyncio

@@ -1,7 +1,4 @@
-"""Answers `tail`: what a run has written since a cursor, at once or when there is something.
-
-One `Tails` belongs to one stream. It changes nothing of a run, and the run's owner does not notice it.
-"""
+"""Answers `tail`: what a run has written since a cursor, at once or when there is something."""
 
 import asyncio
 from collections.abc import Callable

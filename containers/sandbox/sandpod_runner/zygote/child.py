@@ -1,7 +1,6 @@
 """What a freshly forked process does to become a program: its streams, limits, signals and environment.
 
-The process never leaves it: at once, or after a wait for its program. Python code runs in this very process; everything
-else is put in its place by `exec`.
+Python code runs in this very process; everything else is put in its place by `exec`.
 """
 
 from __future__ import annotations
@@ -67,11 +66,12 @@ def _run(fds: list[int]) -> int:
         return _serve(job, channel)
     shown = display_channel.Channel(channel, job.cwd)
     display_channel.use(shown)
-    before = _processor_seconds()
+    before, _ = program.usage()
     status = program.run(job)
     if status >= 0 and _is_alone():
         # Taking a process apart takes longer than many a program does, and nothing of interest comes of it.
-        shown.done(status, _processor_seconds() - before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+        cpu, max_rss = program.usage()
+        shown.done(status, cpu - before, max_rss)
     return status
 
 
@@ -83,11 +83,6 @@ def _serve(job: Job, fd: int) -> int:
     from sandpod_runner.python import context  # noqa: PLC0415 - as above
 
     return context.serve(job, fd)
-
-
-def _processor_seconds() -> float:
-    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
 def _is_alone() -> bool:

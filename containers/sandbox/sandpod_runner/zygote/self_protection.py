@@ -34,10 +34,7 @@ _CALLS: Final[dict[str, tuple[int, int, int]]] = {
 
 
 def install(pids: Iterable[int]) -> None:
-    """Refuse, for this process and all that come from it, what would change these processes.
-
-    Where the kernel has no filters, or the processor is not known here, nothing is refused.
-    """
+    """Refuse what would change these processes, where the kernel has filters and the processor is known here."""
     machine = platform.machine()
     if machine in bpf.AUDIT_ARCH:
         try:
