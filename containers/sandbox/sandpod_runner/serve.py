@@ -148,22 +148,16 @@ def _compose(settings: Settings, launcher: Launcher, languages: Languages, tmp: 
 
 async def _listen(service: Service, listen_fd: int | None, ending: asyncio.Event) -> None:
     """Serve streams until it is time to end."""
-    loop = asyncio.get_running_loop()
-
-    def connect() -> Connection:
-        return Connection(service)
-
+    loop, connect = asyncio.get_running_loop(), partial(Connection, service)
     if listen_fd is None:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listener.bind(messages.SOCKET)
         listener.listen(16)
-    else:
-        listener = socket.socket(fileno=listen_fd)
-    listener.setblocking(False)
-    if listen_fd is None:
         accepting = loop.create_task(_accept(listener, lambda sock: join(sock, connect)))
     else:
-        accepting = loop.create_task(_accept(listener, lambda sock: loop.connect_accepted_socket(connect, sock)))
+        listener = socket.socket(fileno=listen_fd)
+        accepting = loop.create_task(_accept(listener, partial(loop.connect_accepted_socket, connect)))
+    listener.setblocking(False)
     logger.info("ready")
     await ending.wait()
     accepting.cancel()

@@ -142,11 +142,6 @@ class Pairs:
         self._open.update(ends)
         return ends
 
-    def add(self, fd: int) -> int:
-        """Take an open descriptor among them, and return it."""
-        self._open.add(fd)
-        return fd
-
     def keep(self, *fds: int) -> None:
         """Leave these open: they are somebody else's now."""
         self._open.difference_update(fds)
@@ -172,10 +167,10 @@ class Pipes:
 def make_pipes(*, stdin: bool, shows: bool) -> tuple[Pipes, list[int]]:
     """Return the runner's ends and the program's: input (or none), output, errors, what it shows. Raises OSError."""
     with Pairs() as pairs:
-        read, write = pairs.open() if stdin else (pairs.add(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)), -1)
-        out, out_write = pairs.open()
-        err, err_write = pairs.open()
-        shown, shown_write = pairs.open() if shows else (None, -1)
-        theirs = [read, out_write, err_write, *([shown_write] if shows else ())]
-        pairs.keep(*theirs, out, err, *([write] if stdin else ()), *(() if shown is None else [shown]))
-    return Pipes(Input(write) if stdin else None, {"stdout": out, "stderr": err}, shown), theirs
+        (out, out_write), (err, err_write) = pairs.open(), pairs.open()
+        shown, *theirs_too = pairs.open() if shows else (None,)
+        # Last, as nothing may fail after it.
+        read, *ours_too = pairs.open() if stdin else (os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC),)
+        theirs = [read, out_write, err_write, *theirs_too]
+        pairs.keep(*theirs, *ours_too, out, err, *([] if shown is None else [shown]))
+    return Pipes(Input(ours_too[0]) if stdin else None, {"stdout": out, "stderr": err}, shown), theirs

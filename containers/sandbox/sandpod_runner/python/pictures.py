@@ -66,7 +66,7 @@ def _has_long_side(mime: str, data: bytes) -> bool:
     if mime == "image/png":
         return data.startswith(_PNG) and len(data) >= _SIDES.size and max(_SIDES.unpack_from(data)) > MAX_SIDE
     with contextlib.suppress(Exception):
-        return max(import_module("PIL.Image").open(io.BytesIO(data)).size) > MAX_SIDE
+        return bool(max(import_module("PIL.Image").open(io.BytesIO(data)).size) > MAX_SIDE)
     return False
 
 

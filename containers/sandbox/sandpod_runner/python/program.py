@@ -208,7 +208,8 @@ def show_figures() -> None:
 
 def flush_streams() -> bool:
     """Write what standard output and standard error hold, and return whether all of it could be."""
-    return all([stream is None or _flush(stream) for stream in (sys.stdout, sys.stderr)])
+    written = [stream is None or _flush(stream) for stream in (sys.stdout, sys.stderr)]
+    return all(written)
 
 
 def _is_regular(file: Any) -> bool:

@@ -31,14 +31,10 @@ Watcher = Callable[[], None]
 class Owner(Protocol):
     """The stream that a run was started on. What is sent after its end is dropped."""
 
-    @property
-    def can_send(self) -> bool:
-        """Whether more can be sent now."""
-        ...
+    can_send: bool  # now
 
     def send(self, header: dict[str, Any], payload: bytes = b"") -> None:
         """Send a frame, without waiting."""
-        ...
 
 
 @dataclass(slots=True)

@@ -4,7 +4,6 @@ Detached runs and those with a key are remembered long, others only for a stream
 bytes are bounded, and neither kind of run pushes the other out.
 """
 
-from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -52,7 +51,7 @@ class MemoryOfRuns:
         self._short: dict[str, Record] = {}
         self._long: dict[str, Record] = {}
         self._keys: dict[str, Record] = {}
-        self._names: OrderedDict[str, None] = OrderedDict()
+        self._names: dict[str, None] = {}
         self._bytes = 0
 
     @property
@@ -78,7 +77,7 @@ class MemoryOfRuns:
         """Note a run that was started."""
         self._names[record.fields["run"]] = None
         if len(self._names) > NAMES:
-            self._names.popitem(last=False)
+            del self._names[next(iter(self._names))]
         if record.key is not None:
             self._keys[record.key] = record
 

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -71,9 +71,7 @@ class Runs:
         self._spills.clear()
         self._spills.make_room = self._memory.drop_output
         self._tasks: set[asyncio.Task[None]] = set()
-        self._guard = Guard(
-            toolbox.memory, toolbox.disk, toolbox.contexts, lambda: [live.run for live in self._live.values()]
-        )
+        self._guard = Guard(toolbox.memory, toolbox.disk, toolbox.contexts, self._live_runs)
 
     @property
     def names(self) -> list[str]:
@@ -109,9 +107,7 @@ class Runs:
         owner.send({"t": "started", "run": request.run})
         if request.detached:
             record.delivery.leave()  # nobody waits for it: its output would only fill the stream
-        task = self._loop.create_task(self._see_through(live))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._keep(self._see_through(live))
 
     def find(self, name: str) -> Run:
         """Return a live run. Raises Refusal: not_found."""
@@ -130,10 +126,7 @@ class Runs:
         for live in self._live.values():
             if isinstance(live.run.way, ContextCell) and live.run.way.runs_in(context):
                 live.run.stop(_RESTARTED)
-        task = self._loop.create_task(context.end())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda _: done())
+        self._keep(context.end()).add_done_callback(lambda _: done())
 
     def contexts(self) -> list[dict[str, Any]]:
         """Return a row for each context."""
@@ -202,6 +195,12 @@ class Runs:
             await asyncio.wait(self._tasks)
         self._spills.clear()
 
+    def _keep(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
     async def _see_through(self, live: _Live) -> None:
         run = live.run
         try:
@@ -214,13 +213,8 @@ class Runs:
     def _record(self, request: RunRequest, owner: Owner) -> Record:
         long = request.detached or request.key is not None
         log = OutputLog(LONG_LOG, SpillFile(self._spills)) if long else OutputLog(SHORT_LOG)
-        fields = {
-            "run": request.run,
-            "language": request.language,
-            "detached": request.detached,
-            "context": request.context,
-            "started": time.time(),
-        }
+        fields = {name: getattr(request, name) for name in ("run", "language", "detached", "context")}
+        fields["started"] = time.time()
         digest = fingerprint(request) if request.key is not None else b""
         delivery = Delivery(request.run, log, owner, detached=request.detached, acks=request.acks)
         return Record(fields, delivery, key=request.key, digest=digest)

@@ -55,18 +55,13 @@ class Ending:
 class Way(Protocol):
     """How the code of a run is run: in a process of its own, or in a context."""
 
-    @property
-    def pid(self) -> int | None:
-        """The process that it runs in, while it does."""
-        ...
+    pid: int | None  # the process that it runs in, while it does
 
     async def follow(self) -> Ending:
         """See the code through to its end, of which nothing is left alive."""
-        ...
 
     def close(self) -> None:
         """Let go of what it was run with."""
-        ...
 
 
 class Run:

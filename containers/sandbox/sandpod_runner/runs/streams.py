@@ -20,6 +20,7 @@ class Streams:
         self._stop = stop
         self._output: Output | None = None
         self._shown: Shown | None = None
+        self._sources: list[Output | PipeReader] = []
         self._input: Input | None = None
         delivery.hold = self.flow
 
@@ -50,8 +51,10 @@ class Streams:
             post({"t": "result", "run": request.run, "mime": mime}, data)
 
         self._output = Output(pipes.outputs, request.output_limit, self._delivery.put, self._too_much)
+        self._sources.append(self._output)
         if pipes.shown is not None:
             self._shown = Shown(pipes.shown, display, result=result if request.context is not None else None, done=done)
+            self._sources.append(self._shown.pipe)
         self.flow()
         self._input = pipes.stdin
         if self._input is not None and not request.stdin:
@@ -61,9 +64,8 @@ class Streams:
         """Let output come, or leave it in the pipes, as its owner can take it."""
         self._delivery.pump()
         held = self._delivery.held
-        for source in (self._output, self._shown.pipe if self._shown is not None else None):
-            if source is not None:
-                source.pause() if held else source.resume()
+        for source in self._sources:
+            source.pause() if held else source.resume()
 
     def feed(self, data: bytes, offset: int | None, *, last: bool) -> None:
         """Take input for the program, after `offset` bytes of which some may have come already; None: it comes next."""
@@ -89,9 +91,8 @@ class Streams:
 
     def close(self) -> None:
         """Read and write nothing more."""
-        for each in (self._output, self._shown.pipe if self._shown is not None else None, self._input):
-            if each is not None:
-                each.close()
+        for each in (*self._sources, *([] if self._input is None else [self._input])):
+            each.close()
 
     def _too_much(self) -> None:
         limit = self._request.output_limit

@@ -2,10 +2,9 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
-from sandpod_runner.output.output_log import STREAMS
+from sandpod_runner.output.output_log import STREAMS, Reading
 from sandpod_runner.protocol.errors import Refusal
 from sandpod_runner.protocol.fields import request_id, seconds, whole
 from sandpod_runner.runs.delivery import Delivery
@@ -24,14 +23,6 @@ _PIECES: Final = 1024
 Send = Callable[[dict[str, Any], bytes], None]
 
 
-@dataclass(frozen=True, slots=True)
-class _Tail:
-    number: int
-    cursor: int
-    wait: float
-    limit: int
-
-
 class Tails:
     """The requests of one stream that wait."""
 
@@ -41,22 +32,29 @@ class Tails:
 
     def ask(self, header: dict[str, Any], delivery: Delivery) -> None:
         """Answer a request, now or later. Raises Refusal: A field is malformed, or too many wait."""
-        tail = _parse(header)
-        if tail.cursor > delivery.log.end:
+        number, cursor = request_id(header), whole(header, "cursor")
+        limit, wait = whole(header, "limit", DEFAULT_BYTES, MAX_BYTES), seconds(header, "wait", 0.0, MAX_WAIT)
+        if limit == 0:
+            raise Refusal("invalid_argument", "limit must be a whole number of bytes over 0.")
+        if cursor > delivery.log.end:
             raise Refusal("invalid_argument", "The run has not written so much.")
-        if tail.cursor < delivery.log.end or delivery.end is not None or not tail.wait:
-            self._answer(tail, delivery)
+
+        def answer() -> None:
+            self._answer(number, delivery, delivery.log.read(cursor, limit, _PIECES))
+
+        if cursor < delivery.log.end or delivery.end is not None or not wait:
+            answer()
         elif len(self._waiting) >= MAX_WAITING:
             raise Refusal("session_busy", f"{MAX_WAITING} requests already wait, which is the maximum.")
         else:
-            self._wait(tail, delivery)
+            self._wait(wait, delivery, answer)
 
     def close(self) -> None:
         """Answer nothing more."""
         for leave in tuple(self._waiting):
             leave()
 
-    def _wait(self, tail: _Tail, delivery: Delivery) -> None:
+    def _wait(self, wait: float, delivery: Delivery, answer: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
 
         def leave() -> None:
@@ -64,30 +62,29 @@ class Tails:
             delivery.watchers.discard(notice)
             self._waiting.discard(leave)
 
-        def answer() -> None:
+        def finish() -> None:
             leave()
-            self._answer(tail, delivery)
+            answer()
 
-        timer = loop.call_later(tail.wait, answer)
+        timer = loop.call_later(wait, finish)
         settling = False
 
         def notice() -> None:
             nonlocal timer, settling
             if delivery.end is not None:
-                answer()
+                finish()
             elif not settling:
                 settling = True
                 timer.cancel()
-                timer = loop.call_later(SETTLE, answer)
+                timer = loop.call_later(SETTLE, finish)
 
         delivery.watchers.add(notice)
         self._waiting.add(leave)
 
-    def _answer(self, tail: _Tail, delivery: Delivery) -> None:
-        reading = delivery.log.read(tail.cursor, tail.limit, _PIECES)
+    def _answer(self, number: int, delivery: Delivery, reading: Reading) -> None:
         header = {
             "t": "reply",
-            "id": tail.number,
+            "id": number,
             "state": "live" if delivery.end is None else "ended",
             "cursor": reading.cursor,
             "dropped": reading.dropped,
@@ -95,10 +92,3 @@ class Tails:
             "end": delivery.end,
         }
         self._send(header, b"".join(data for _, _, data in reading.pieces))
-
-
-def _parse(header: dict[str, Any]) -> _Tail:
-    limit = whole(header, "limit", DEFAULT_BYTES, MAX_BYTES)
-    if limit == 0:
-        raise Refusal("invalid_argument", "limit must be a whole number of bytes over 0.")
-    return _Tail(request_id(header), whole(header, "cursor"), seconds(header, "wait", 0.0, MAX_WAIT), limit)
