@@ -10,8 +10,8 @@ import stat
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
 from sandpod_runner.files.operations import PARTIAL, Listing
 from sandpod_runner.files.walk import Walk
@@ -41,12 +41,11 @@ class Mark:
     ties: frozenset[tuple[int, int]] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     """What a run created or changed: path, size in bytes, time in seconds since 1970; and how many more there are."""
 
-    entries: list[dict[str, Any]] = field(default_factory=list)
-    more: int = 0
+    entries: list[dict[str, Any]]
+    more: int
 
 
 class Artifacts:
@@ -79,7 +78,7 @@ class Artifacts:
             _put(self._uploads, path, info.st_ctime_ns)
 
     async def end(self, run: str, mark: Mark) -> Found:
-        """Return what has been created or changed since a mark, sorted by path.
+        """Return what has been created or changed since a mark, by path, and how many more there are.
 
         It begins in the event loop, since most workspaces are looked through in no time, and goes on in a thread.
         """

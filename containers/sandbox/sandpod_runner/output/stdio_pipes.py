@@ -5,68 +5,13 @@ Output is read as fast as it can be sent, so that a slow reader slows the progra
 
 import asyncio
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final, Self
 
-from sandpod_runner.output.pipe_reader import PIECE, PipeReader
+from sandpod_runner.output.pipe_reader import PIECE
 
 MAX_WAITING_INPUT: Final = 8 * 1024 * 1024
 """Input of one run that its program has not read yet, bytes. More of it ends the run."""
-
-
-LAST_WORDS: Final = 4096  # bytes of stderr that are looked at
-
-
-class Output:
-    """Both output streams of one run; `over` is called once when there are more than `limit` bytes."""
-
-    def __init__(
-        self, fds: dict[str, int], limit: int, send: Callable[[str, int, bytes], None], over: Callable[[], None]
-    ) -> None:
-        self._readers = {name: PipeReader(fd, partial(self._take, name)) for name, fd in fds.items()}
-        self._limit = limit
-        self._send = send
-        self._over = over
-        self.counts = dict.fromkeys(fds, 0)
-        self.last_words = b""  # the end of stderr: what a runtime says when it gives up
-
-    def resume(self) -> None:
-        """Read whatever comes."""
-        for reader in self._readers.values():
-            reader.resume()
-
-    def pause(self) -> None:
-        """Leave what comes in the pipes: the program waits when they are full."""
-        for reader in self._readers.values():
-            reader.pause()
-
-    def release(self) -> list[PipeReader]:
-        """Read what is left in the pipes, and return those that somebody may still write to: they are the caller's."""
-        for reader in self._readers.values():
-            reader.drain()
-        left, self._readers = [reader for reader in self._readers.values() if reader.open], {}
-        return left
-
-    def close(self) -> None:
-        """Read nothing more."""
-        for reader in self._readers.values():
-            reader.close()
-
-    def _take(self, name: str, data: bytes) -> bool:
-        room = self._limit - sum(self.counts.values())
-        offset = self.counts[name]
-        self.counts[name] += min(len(data), room)
-        if room > 0:
-            self._send(name, offset, data[:room])
-        if name == "stderr":
-            self.last_words = (self.last_words + data)[-LAST_WORDS:]
-        if len(data) <= room:
-            return True
-        self.close()
-        self._over()
-        return False
 
 
 class Input:

@@ -76,7 +76,7 @@ def read_languages(text: str) -> tuple[CommandLanguage, ...]:
 
 def _language(row: Any) -> CommandLanguage:
     known: dict[str, Any] = row if isinstance(row, dict) else {}
-    name, command, extension = known.get("name"), known.get("command"), known.get("extension", "")
+    name, command, extension = (known.get(key, "") for key in ("name", "command", "extension"))
     is_command = isinstance(command, list) and all(map(_is_word, command)) and any(FILE in word for word in command[1:])
     is_name = isinstance(name, str) and LANGUAGE.fullmatch(name) and name not in LANGUAGES
     if not (is_command and is_name and isinstance(extension, str) and _EXTENSION.fullmatch(extension)):

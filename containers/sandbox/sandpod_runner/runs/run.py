@@ -95,7 +95,7 @@ class Run:
 
     async def live(self) -> None:
         """See it through, and send its `end`."""
-        ending, found = Ending(), Found()
+        ending, found = Ending(), Found([], 0)
         try:
             ending = await self.way.follow()
             self._look_at_memory(ending)
@@ -148,7 +148,6 @@ class Run:
 
     def _send_end(self, ending: Ending, found: Found) -> None:
         begin, end = ending.times
-        stdout, stderr = self.streams.counts
         shown, dropped, kept = self.streams.displays
         stop = self.stopping.result() if self.stopping.done() else None
         fields = outcome.describe_end(ending.how, stop, ending.fault)
@@ -158,8 +157,7 @@ class Run:
                 "run": self.request.run,
                 **fields,
                 "duration_ms": round((end - begin) * 1000, 3),
-                "stdout_bytes": stdout,
-                "stderr_bytes": stderr,
+                **{f"{name}_bytes": count for name, count in self.streams.counts.items()},
                 "displays": max(0, shown - self.delivery.dropped) if self.request.detached else 0,
                 "displays_dropped": dropped + self.delivery.dropped,
                 "context": self.request.context,
