@@ -19,6 +19,18 @@ def move_away(fd: int) -> int:
         os.close(fd)
 
 
+def place(fds: list[int]) -> None:
+    """Make these, which lie above or where they belong, the descriptors 0, 1, 2 and so on, for `exec` too."""
+    for number, fd in enumerate(fds):
+        if fd == number:
+            os.set_inheritable(fd, True)
+        else:
+            os.dup2(fd, number, inheritable=True)
+    for fd in set(fds):
+        if fd >= len(fds):
+            os.close(fd)
+
+
 @contextlib.contextmanager
 def closing(fd: int) -> Iterator[int]:
     """Close a descriptor afterwards."""

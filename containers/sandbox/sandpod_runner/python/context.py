@@ -15,7 +15,7 @@ import traceback
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
-from sandpod_runner.ipc.descriptors import move_away
+from sandpod_runner.ipc.descriptors import move_away, place
 from sandpod_runner.ipc.jobs import MAX_FDS, REQUEST, Job, Kind, Message, read_job
 from sandpod_runner.python import display_channel, program
 from sandpod_runner.python.interpreter import Interpreter
@@ -49,11 +49,9 @@ def _interpreter() -> tuple[type[Interpreter], str]:
     """
     try:
         from sandpod_runner.python.ipython import IPythonInterpreter  # noqa: PLC0415 - for contexts alone, and not everywhere
-    except ModuleNotFoundError as error:
-        missing = (error.name or "").partition(".")[0] == "IPython"
-        return Interpreter, "" if missing else _WITHOUT.format(f"{type(error).__name__}: {error}")
     except Exception as error:  # noqa: BLE001 - somebody's library may fail in any way
-        return Interpreter, _WITHOUT.format(f"{type(error).__name__}: {error}")
+        missing = isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == "IPython"
+        return Interpreter, "" if missing else _WITHOUT.format(f"{type(error).__name__}: {error}")
     return IPythonInterpreter, ""
 
 
@@ -82,7 +80,7 @@ class _Context:
             return False
         (number,) = REQUEST.unpack(data)
         cell = read_job(fds[0])
-        _place(fds[1:-1])
+        place(fds[1:-1])
         self._cwd = cell.cwd or self._cwd
         channel = display_channel.Channel(move_away(fds[-1]), self._cwd)
         display_channel.use(channel)
@@ -90,7 +88,7 @@ class _Context:
         status = self._interruptible(number, cell, channel)
         channel.close()
         cpu, max_rss = program.usage()
-        _place([os.open(os.devnull, os.O_RDWR)] * len(_STREAMS))
+        place([os.open(os.devnull, os.O_RDWR)] * len(_STREAMS))
         program.flush_streams()  # what could not be written must not come in the next cell
         self._sock.send(Message(Kind.EXITED, number, 0, (status & 0xFF) << 8, cpu - before, max_rss).pack())
         return True
@@ -178,13 +176,6 @@ def _apply(cell: Job) -> None:
         if getattr(getattr(sys, name), "closed", False):
             setattr(sys, name, getattr(sys, f"__{name}__"))
     sys.stdin = sys.__stdin__ = program.standard_input()  # type: ignore[misc]  # as the interpreter sets it
-
-
-def _place(fds: list[int]) -> None:
-    for number, fd in enumerate(fds):
-        os.dup2(fd, number, inheritable=True)
-    for fd in set(fds):
-        os.close(fd)
 
 
 def _hold_interrupts() -> None:

@@ -83,8 +83,11 @@ def forms(value: Any, registered: Mapping[str, Any] | None = None) -> Iterator[t
     found = dict(_figure(value))
     if not found:
         found |= bundle({mime: data for mime, data in (registered or {}).items() if mime != "text/plain"})
-    found |= {mime: data for mime, data in _bundle(value) if mime not in found}
-    found |= {mime: data for mime, data in _methods(value) if mime not in found}
+    content = bundle(_call(value, "_repr_mimebundle_"))
+    found |= {mime: data for mime, data in content.items() if mime not in found and mime != "text/plain"}
+    for name, mime in _METHODS.items():
+        if mime not in found:
+            found.update(_encoded(mime, _call(value, name)))
     if "image/png" in found:
         found.pop("image/jpeg", None)
     yield from found.items()
@@ -109,17 +112,6 @@ def _figure(value: Any) -> Iterator[tuple[str, bytes]]:
         from sandpod_runner.python.figures import plotly_forms  # noqa: PLC0415 - for those who have such a figure
 
         yield from plotly_forms(value).items()
-
-
-def _bundle(value: Any) -> Iterator[tuple[str, bytes]]:
-    found = bundle(_call(value, "_repr_mimebundle_"))
-    found.pop("text/plain", None)
-    yield from found.items()
-
-
-def _methods(value: Any) -> Iterator[tuple[str, bytes]]:
-    for name, mime in _METHODS.items():
-        yield from _encoded(mime, _call(value, name))
 
 
 def _call(value: Any, name: str) -> Any:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from sandpod_runner.output.output_log import STREAMS, OutputLog
-from sandpod_runner.protocol.errors import Refusal
+from sandpod_runner.protocol.fields import require
 from sandpod_runner.protocol.messages import OUT_PIECE
 
 MAX_WAITING: Final = 64
@@ -143,8 +143,7 @@ class Delivery:
 
     def _check(self, stdout: int, stderr: int) -> None:
         counts = self.log.counts
-        if stdout > counts[0] or stderr > counts[1]:
-            raise Refusal("invalid_argument", "The run has not written so much.")
+        require(stdout <= counts[0] and stderr <= counts[1], "The run has not written so much.")
 
     def leave(self) -> None:
         """Be without an owner."""

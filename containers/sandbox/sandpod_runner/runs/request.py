@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from sandpod_runner.protocol.errors import Refusal
-from sandpod_runner.protocol.fields import flag, run_name, seconds, whole
+from sandpod_runner.protocol.fields import flag, require, run_name, seconds, whole
 
 DEFAULT_TIMEOUT: Final = 60.0
 MAX_TIMEOUT: Final = 7 * 24 * 3600.0
@@ -61,17 +61,17 @@ def parse_run(header: dict[str, Any], code: bytes, languages: Collection[str]) -
     if language == "shell" and b"\0" in code:
         raise Refusal("invalid_content", "The command has a NUL byte in it.")
     args, env, cwd = _given(header, "args", []), _given(header, "env", {}), _given(header, "cwd", "") or "."
-    _require(isinstance(args, list) and all(map(_is_text, args)), f"args must be a list of {_TEXTS}.")
+    require(isinstance(args, list) and all(map(_is_text, args)), f"args must be a list of {_TEXTS}.")
     named = isinstance(env, dict) and all(_is_text(name) and name and "=" not in name for name in env)
-    _require(named and all(map(_is_text, env.values())), f"env must be an object of {_TEXTS}.")
-    _require(isinstance(cwd, str), "cwd must be a path in the workspace.")
+    require(named and all(map(_is_text, env.values())), f"env must be an object of {_TEXTS}.")
+    require(isinstance(cwd, str), "cwd must be a path in the workspace.")
     context = _short_text(header, "context")
-    _require(context is None or _is_text(context), "context must be a text without NUL.")
-    _require(context is None or language in CONTEXT_LANGUAGES, "Only Python and JavaScript have contexts.")
+    require(context is None or _is_text(context), "context must be a text without NUL.")
+    require(context is None or language in CONTEXT_LANGUAGES, "Only Python and JavaScript have contexts.")
     timeout = seconds(header, "timeout", DEFAULT_TIMEOUT, MAX_TIMEOUT)
-    _require(timeout > 0, "timeout must be a number of seconds over 0.")
+    require(timeout > 0, "timeout must be a number of seconds over 0.")
     output_limit = whole(header, "output_limit", DEFAULT_OUTPUT)
-    _require(output_limit > 0, "output_limit must be a whole number of bytes over 0.")
+    require(output_limit > 0, "output_limit must be a whole number of bytes over 0.")
     return RunRequest(
         run=run_name(header),
         language=language,
@@ -102,15 +102,10 @@ def _given(header: dict[str, Any], name: str, default: Any) -> Any:
     return default if value is None else value
 
 
-def _require(right: object, message: str) -> None:
-    if not right:
-        raise Refusal("invalid_argument", message)
-
-
 def _short_text(header: dict[str, Any], name: str) -> str | None:
     value = header.get(name)
     right = value is None or (isinstance(value, str) and 1 <= len(value.encode("utf-8", "surrogatepass")) <= MAX_KEY)
-    _require(right, f"{name} must be a text of 1 to {MAX_KEY} bytes.")
+    require(right, f"{name} must be a text of 1 to {MAX_KEY} bytes.")
     return value
 
 

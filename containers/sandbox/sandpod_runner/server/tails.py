@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from sandpod_runner.output.output_log import STREAMS, Reading
 from sandpod_runner.protocol.errors import Refusal
-from sandpod_runner.protocol.fields import request_id, seconds, whole
+from sandpod_runner.protocol.fields import request_id, require, seconds, whole
 from sandpod_runner.runs.delivery import Delivery
 
 DEFAULT_BYTES: Final = 64 * 1024
@@ -34,10 +34,8 @@ class Tails:
         """Answer a request, now or later. Raises Refusal: A field is malformed, or too many wait."""
         number, cursor = request_id(header), whole(header, "cursor")
         limit, wait = whole(header, "limit", DEFAULT_BYTES, MAX_BYTES), seconds(header, "wait", 0.0, MAX_WAIT)
-        if limit == 0:
-            raise Refusal("invalid_argument", "limit must be a whole number of bytes over 0.")
-        if cursor > delivery.log.end:
-            raise Refusal("invalid_argument", "The run has not written so much.")
+        require(limit, "limit must be a whole number of bytes over 0.")
+        require(cursor <= delivery.log.end, "The run has not written so much.")
 
         def answer() -> None:
             self._answer(number, delivery, delivery.log.read(cursor, limit, _PIECES))

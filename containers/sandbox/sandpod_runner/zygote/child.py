@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from sandpod_runner.ipc import syscalls
-from sandpod_runner.ipc.descriptors import move_away
+from sandpod_runner.ipc.descriptors import move_away, place
 from sandpod_runner.ipc.jobs import CHANNEL, MAX_FDS, REQUEST, Job, read_job
 from sandpod_runner.python import display_channel, program
 
@@ -56,10 +56,10 @@ def _wait(sock: socket.socket) -> int:
 def _run(fds: list[int]) -> int:
     job = read_job(fds[0])
     if job.command and not job.context:
-        _place(fds[1:])
+        place(fds[1:])
         _confine(job)
         _replace(job)
-    _place(fds[1:CHANNEL])
+    place(fds[1:CHANNEL])
     channel = move_away(fds[CHANNEL])
     _confine(job)
     if job.context:
@@ -92,18 +92,6 @@ def _is_alone() -> bool:
     except ChildProcessError:
         return len(sys._current_frames()) == 1  # noqa: SLF001 - counts threads that `threading` does not know too
     return False
-
-
-def _place(stream_fds: list[int]) -> None:
-    # They were received into free places above 2, so none is overwritten before it is used.
-    for number, fd in enumerate(stream_fds):
-        if fd == number:
-            os.set_inheritable(fd, True)
-            continue
-        os.dup2(fd, number, inheritable=True)
-    for fd in stream_fds:
-        if fd >= len(stream_fds):
-            os.close(fd)
 
 
 def _detach() -> None:
