@@ -31,9 +31,8 @@ from sandpod_runner.processes.languages import Languages, find_languages, find_p
 from sandpod_runner.processes.launcher import Launcher
 from sandpod_runner.processes.node_pool import NodePool
 from sandpod_runner.protocol import messages
-from sandpod_runner.runs import commands
-from sandpod_runner.runs.code_folder import CodeFolder
 from sandpod_runner.runs.context import Contexts
+from sandpod_runner.runs.programs import CodeFolder, context_commands
 from sandpod_runner.runs.registry import Runs
 from sandpod_runner.runs.request import MAX_TIMEOUT, RunLimits
 from sandpod_runner.runs.run import Toolbox
@@ -134,7 +133,7 @@ def _compose(settings: Settings, launcher: Launcher, languages: Languages, tmp: 
     folders = (workspace.root, tmp, "/dev/shm")  # noqa: S108 - a name of the system's
     memory = find_watch(settings.memory_limit, folders, settings.in_memory)
     artifacts = Artifacts(workspace.root)
-    contexts = Contexts(launcher, base, commands.context_commands(languages))
+    contexts = Contexts(launcher, base, context_commands(languages))
     code = CodeFolder(tmp, languages.commands)
     limits = RunLimits(settings.run_timeout or MAX_TIMEOUT, settings.output_bytes or sys.maxsize)
     toolbox = Toolbox(launcher, languages, node, contexts, code, base, memory, disk, artifacts)

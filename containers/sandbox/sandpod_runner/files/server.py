@@ -104,7 +104,10 @@ class FileServer:
 
     def _do(self, number: int, fields: dict[str, Any], payload: bytes) -> Reply | Refusal | None:
         try:
-            return self._carry_out(number, fields | _unspelled(fields), payload)
+            paths = {
+                name: unspell(path) for name in ("path", "destination") if isinstance(path := fields.get(name), str)
+            }
+            return self._carry_out(number, fields | paths, payload)
         except Refusal as refusal:
             return refusal
         except OSError as error:
@@ -137,8 +140,3 @@ class FileServer:
 
     def _full(self) -> bool:
         return len(self._waiting) >= MAX_WAITING or self._bytes >= MAX_WAITING_BYTES
-
-
-def _unspelled(fields: dict[str, Any]) -> dict[str, str]:
-    paths = {name: fields.get(name) for name in ("path", "destination")}
-    return {name: unspell(path) for name, path in paths.items() if isinstance(path, str)}

@@ -11,7 +11,7 @@ from sandpod_runner.output.stdio_pipes import make_pipes
 from sandpod_runner.processes.node_pool import Spare
 from sandpod_runner.processes.program import LostError, Program
 from sandpod_runner.protocol.messages import STOP_GRACE
-from sandpod_runner.runs.commands import build_job, needs_file
+from sandpod_runner.runs.programs import build_job, needs_file
 from sandpod_runner.runs.run import Ending, Run
 
 

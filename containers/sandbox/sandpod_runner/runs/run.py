@@ -14,10 +14,10 @@ from sandpod_runner.processes.launcher import Launcher
 from sandpod_runner.processes.node_pool import NodePool
 from sandpod_runner.processes.program import LostError, Program
 from sandpod_runner.runs import outcome
-from sandpod_runner.runs.code_folder import CodeFolder
 from sandpod_runner.runs.context import Contexts
 from sandpod_runner.runs.delivery import Delivery
 from sandpod_runner.runs.outcome import Stop
+from sandpod_runner.runs.programs import CodeFolder
 from sandpod_runner.runs.request import RunRequest
 from sandpod_runner.runs.streams import Streams
 
