@@ -9,9 +9,10 @@ from typing import Final, Literal
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
+from sandpod_runner.protocol import messages as protocol
 
 PICTURES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
-MAX_PICTURES: Final = 400 * 1024
+MAX_PICTURES: Final = protocol.PICTURE_BYTES
 """Bytes of all pictures of one run before base64, which makes a third more of them."""
 
 MAX_GROWTH: Final = 3

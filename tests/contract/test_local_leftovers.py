@@ -69,8 +69,8 @@ async def test_folder_that_nothing_can_start_in_is_refused_before_anything_runs(
 async def test_what_may_not_be_read_is_refused_by_name_and_all_can_be_deleted() -> None:
     async with place() as here, httpx2.AsyncClient() as http:
         await here.call("run_shell_command", command=LOCKED)
-        listed = [entry["path"] for entry in (await here.call("list_files", recursive=True))["entries"]]
-        assert sorted(listed) == ["no", "ro", "ro/a", "ro/a/f", "secret.txt"]
+        listed = {e["path"]: e["unreadable"] for e in (await here.call("list_files", recursive=True))["entries"]}
+        assert listed == {"no": True, "ro": False, "ro/a": False, "ro/a/f": False, "secret.txt": True}
         for refused in (
             await here.call("read_file", path="secret.txt"),
             await here.call("write_file", path="ro/a/g", text="1"),

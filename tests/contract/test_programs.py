@@ -307,6 +307,14 @@ async def test_each_figure_comes_back_once_as_an_image(caller: Caller) -> None:
     assert len(caller.pictures) == 1
 
 
+async def test_a_large_figure_comes_back_smaller_and_whole_as_an_artifact(caller: Caller) -> None:
+    noise = "import matplotlib.pyplot as plt, numpy as np\nplt.figure(figsize=(10, 8), dpi=200)\n"
+    result = await caller.python(f"{noise}plt.imshow(np.random.rand(1500, 1500))")
+    assert (result["outcome"], result["displays_dropped"], len(caller.pictures)) == ("ok", 0, 1)
+    assert len(caller.pictures[0]) < result["artifacts"][0]["size"]
+    assert "They are whole in the folder pictures." in result["hint"]
+
+
 async def test_a_table_comes_back_in_a_rich_form(caller: Caller) -> None:
     code = "class T:\n    def _repr_html_(self): return '<table></table>'\nT()"
     assert "<table" in json.dumps((await caller.python(code, context="c"))["result"])

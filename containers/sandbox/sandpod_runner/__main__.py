@@ -1,7 +1,4 @@
-"""`python3 -I -m sandpod_runner`: serve (the default), attach, run, ready or kernel.
-
-Each command imports only what it needs: `attach` starts with every stream. Nothing is decided here.
-"""
+"""`python3 -I -m sandpod_runner`: serve (the default), attach, run, ready or kernel. Each imports what it needs."""
 
 import sys
 
@@ -10,11 +7,7 @@ _WRONG_USE = 2
 
 
 def main(argv: list[str]) -> int:
-    """Run one command and return the exit code.
-
-    Args:
-        argv: The command and its options, without the program's name.
-    """
+    """Run one command, which comes without the program's name, and return the exit code."""
     match argv:
         case [] | ["serve"]:
             return _serve()

@@ -1,7 +1,6 @@
 """Puts the runner together and serves streams until it is asked to end.
 
-First it protects itself, then the network is probed while the zygote imports its modules, and only then is anybody
-listened to.
+First it protects itself, then the network is probed while the zygote imports its modules; only then it listens.
 """
 
 import asyncio
@@ -32,9 +31,8 @@ from sandpod_runner.processes.languages import Languages, find_languages, find_p
 from sandpod_runner.processes.launcher import Launcher
 from sandpod_runner.processes.node_pool import NodePool
 from sandpod_runner.protocol import messages
-from sandpod_runner.runs import commands
-from sandpod_runner.runs.code_folder import CodeFolder
 from sandpod_runner.runs.context import Contexts
+from sandpod_runner.runs.programs import CodeFolder, context_commands
 from sandpod_runner.runs.registry import Runs
 from sandpod_runner.runs.request import MAX_TIMEOUT, RunLimits
 from sandpod_runner.runs.run import Toolbox
@@ -53,11 +51,7 @@ _PEER: Final = struct.Struct("=iII")
 
 
 def serve(listen_fd: int | None) -> int:
-    """Serve until SIGTERM, and return the exit code.
-
-    Args:
-        listen_fd: An inherited socket that streams come from; None for the named one.
-    """
+    """Serve until SIGTERM, and return the exit code. Streams come from an inherited socket or the named one."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="sandpod-runner: %(message)s")
     try:
         settings = read_settings(os.environ)
@@ -89,10 +83,12 @@ async def _serve(settings: Settings, listen_fd: int | None) -> int:
     sigterm.watch_term(loop, ending.set)
     start_threads()
     tmp = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - the sandbox's own
-    env = environment.build_environment(os.environ, tmp=tmp, cpus=environment.count_cpus())
+    closed = settings.closed_network and not settings.allow_open_network
+    offline = closed or network_probe.has_loopback_alone()
+    env = environment.build_environment(os.environ, tmp=tmp, cpus=environment.count_cpus(), offline=offline)
     environment.prepare_home(env, settings.skeleton)
     python = find_python(settings.python, env)
-    connects = Connects() if settings.closed_network and not settings.allow_open_network else None
+    connects = Connects() if closed else None
     launcher = Launcher(env, settings.preimport, python.program, connects)
     opened: asyncio.Task[str] | None = None
     try:
@@ -137,7 +133,7 @@ def _compose(settings: Settings, launcher: Launcher, languages: Languages, tmp: 
     folders = (workspace.root, tmp, "/dev/shm")  # noqa: S108 - a name of the system's
     memory = find_watch(settings.memory_limit, folders, settings.in_memory)
     artifacts = Artifacts(workspace.root)
-    contexts = Contexts(launcher, base, commands.context_commands(languages))
+    contexts = Contexts(launcher, base, context_commands(languages))
     code = CodeFolder(tmp, languages.commands)
     limits = RunLimits(settings.run_timeout or MAX_TIMEOUT, settings.output_bytes or sys.maxsize)
     toolbox = Toolbox(launcher, languages, node, contexts, code, base, memory, disk, artifacts)
@@ -151,22 +147,16 @@ def _compose(settings: Settings, launcher: Launcher, languages: Languages, tmp: 
 
 async def _listen(service: Service, listen_fd: int | None, ending: asyncio.Event) -> None:
     """Serve streams until it is time to end."""
-    loop = asyncio.get_running_loop()
-
-    def connect() -> Connection:
-        return Connection(service)
-
+    loop, connect = asyncio.get_running_loop(), partial(Connection, service)
     if listen_fd is None:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listener.bind(messages.SOCKET)
         listener.listen(16)
-    else:
-        listener = socket.socket(fileno=listen_fd)
-    listener.setblocking(False)
-    if listen_fd is None:
         accepting = loop.create_task(_accept(listener, lambda sock: join(sock, connect)))
     else:
-        accepting = loop.create_task(_accept(listener, lambda sock: loop.connect_accepted_socket(connect, sock)))
+        listener = socket.socket(fileno=listen_fd)
+        accepting = loop.create_task(_accept(listener, partial(loop.connect_accepted_socket, connect)))
+    listener.setblocking(False)
     logger.info("ready")
     await ending.wait()
     accepting.cancel()
@@ -192,10 +182,9 @@ async def _accept(listener: socket.socket, welcome: Callable[[socket.socket], Co
 
 
 def is_own_program(sock: socket.socket) -> bool:
-    """Return whether a program of the sandbox is at the other end.
+    """Return whether a program of the sandbox, which descends from the runner, is at the other end.
 
-    It could start runs that outlive its own. The gateway's `attach` comes from outside, so it does not descend from
-    the runner, which everything inside does.
+    It could start runs that outlive its own. The gateway's `attach` comes from outside.
     """
     pid, _, _ = _PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
     if pid == 0:

@@ -1,13 +1,13 @@
-"""What the pod's template or the local backend asks of the runner, read once from its environment.
-
-None of these names reaches a program.
-"""
+"""What the pod's template or the local backend asks of the runner. None of these variables reaches a program."""
 
 import resource
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final
 
 from sandpod_runner.processes.languages import CommandLanguage, read_languages
+
+Endpoint = tuple[str, int]
 
 
 class SettingsError(ValueError):
@@ -16,49 +16,29 @@ class SettingsError(ValueError):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """The runner's settings. Sizes are bytes; None is no limit.
+    """The runner's settings. Sizes are bytes; None is no limit. Each is read from SANDPOD_ and its name in capitals."""
 
-    Attributes:
-        workspace: SANDPOD_WORKSPACE, the folder that files are served from and programs start in.
-        memory_limit: SANDPOD_MEMORY_LIMIT, where no cgroup says it: the local backend.
-        processes: SANDPOD_PROCESSES, of the user in all.
-        open_files: SANDPOD_OPEN_FILES, of one process.
-        run_timeout: SANDPOD_RUN_TIMEOUT, seconds that a run takes at most, whatever it asks for.
-        output_bytes: SANDPOD_OUTPUT_BYTES, what a run may write at most, whatever it asks for.
-        workspace_bytes: SANDPOD_WORKSPACE_BYTES, what the folder holds at most; on a disk no file may be larger.
-        in_memory: SANDPOD_IN_MEMORY, folders by comma whose files take the sandbox's memory; mounts may not show it.
-        preimport: SANDPOD_PREIMPORT, Python modules by comma, imported once so that runs need not.
-        probes: SANDPOD_PROBES, `host:port` by comma, which must not be reachable from here.
-        probe_interval: SANDPOD_PROBE_INTERVAL, seconds between two later looks whether they are; None is never.
-        allow_open_network: SANDPOD_ALLOW_OPEN_NETWORK=1, serve even where they are.
-        closed_network: SANDPOD_CLOSED_NETWORK=1, programs have no network: what they want of one is refused at once.
-        python: SANDPOD_PYTHON, what the image's own Python is called, where the runner has one for itself.
-        languages: SANDPOD_LANGUAGES, the template's languages as JSON.
-        skeleton: SANDPOD_SKELETON, a folder whose files are linked into the programs' home at the start.
-    """
-
-    workspace: str = "/workspace"
-    memory_limit: int | None = None
-    processes: int | None = None
-    open_files: int | None = None
-    run_timeout: int | None = None
-    output_bytes: int | None = None
-    workspace_bytes: int | None = None
-    in_memory: tuple[str, ...] = ()
-    preimport: tuple[str, ...] = ()
-    probes: tuple[tuple[str, int], ...] = ()
-    probe_interval: int | None = None
-    allow_open_network: bool = False
-    closed_network: bool = False
-    python: str | None = None
-    languages: tuple[CommandLanguage, ...] = ()
-    skeleton: str | None = None
+    workspace: str = "/workspace"  # the folder that files are served from and programs start in
+    memory_limit: int | None = None  # where no cgroup says it: the local backend
+    processes: int | None = None  # of the user in all
+    open_files: int | None = None  # of one process
+    run_timeout: int | None = None  # seconds that a run takes at most, whatever it asks for
+    output_bytes: int | None = None  # what a run may write at most, whatever it asks for
+    workspace_bytes: int | None = None  # what the folder holds at most; on a disk no file may be larger
+    in_memory: tuple[str, ...] = ()  # folders by comma whose files take the sandbox's memory; mounts may not show it
+    preimport: tuple[str, ...] = ()  # Python modules by comma, imported once so that runs need not
+    probes: tuple[Endpoint, ...] = ()  # `host:port` by comma, which must not be reachable from here
+    probe_interval: int | None = None  # seconds between two later looks whether they are; None is never
+    allow_open_network: bool = False  # 1: serve even where they are
+    closed_network: bool = False  # 1: programs have no network, and what they want of one is refused at once
+    python: str | None = None  # what the image's own Python is called, where the runner has one for itself
+    languages: tuple[CommandLanguage, ...] = ()  # the template's languages as JSON
+    skeleton: str | None = None  # a folder whose files are linked into the programs' home at the start
 
     def rlimits(self, *, on_disk: bool) -> list[tuple[int, int]]:
         """Return the limits of each program's process: resource and value.
 
-        Args:
-            on_disk: Whether the workspace is on a disk. In memory its size holds by itself, and a file may have holes.
+        A workspace in memory keeps its size by itself, and a file there may have holes.
         """
         wanted = (
             (resource.RLIMIT_NPROC, self.processes),
@@ -70,53 +50,45 @@ class Settings:
 
 
 def read_settings(env: Mapping[str, str]) -> Settings:
-    """Return the settings that the environment holds.
-
-    Raises:
-        SettingsError: A value is malformed.
-    """
-    return Settings(
-        workspace=env.get("SANDPOD_WORKSPACE") or "/workspace",
-        memory_limit=_number(env, "SANDPOD_MEMORY_LIMIT"),
-        processes=_number(env, "SANDPOD_PROCESSES"),
-        open_files=_number(env, "SANDPOD_OPEN_FILES"),
-        run_timeout=_number(env, "SANDPOD_RUN_TIMEOUT"),
-        output_bytes=_number(env, "SANDPOD_OUTPUT_BYTES"),
-        workspace_bytes=_number(env, "SANDPOD_WORKSPACE_BYTES"),
-        in_memory=_words(env, "SANDPOD_IN_MEMORY"),
-        preimport=_words(env, "SANDPOD_PREIMPORT"),
-        probes=tuple(_endpoint(word) for word in _words(env, "SANDPOD_PROBES")),
-        probe_interval=_number(env, "SANDPOD_PROBE_INTERVAL"),
-        allow_open_network=env.get("SANDPOD_ALLOW_OPEN_NETWORK") == "1",
-        closed_network=env.get("SANDPOD_CLOSED_NETWORK") == "1",
-        python=env.get("SANDPOD_PYTHON") or None,
-        languages=_languages(env.get("SANDPOD_LANGUAGES", "")),
-        skeleton=env.get("SANDPOD_SKELETON") or None,
-    )
+    """Return the settings that the environment holds. Raises SettingsError: A value is malformed."""
+    names = {field.name: f"SANDPOD_{field.name.upper()}" for field in fields(Settings)}
+    kinds = {field.name: field.type for field in fields(Settings)}
+    return Settings(**{name: _READERS[kinds[name]](key, env[key]) for name, key in names.items() if env.get(key)})
 
 
-def _languages(text: str) -> tuple[CommandLanguage, ...]:
+def _languages(name: str, text: str) -> tuple[CommandLanguage, ...]:
     try:
         return read_languages(text)
     except (ValueError, RecursionError) as error:
-        raise SettingsError(f"SANDPOD_LANGUAGES can't be used: {error}") from error
+        raise SettingsError(f"{name} can't be used: {error}") from error
 
 
-def _words(env: Mapping[str, str], name: str) -> tuple[str, ...]:
-    return tuple(word.strip() for word in env.get(name, "").split(",") if word.strip())
+def _words(_: str, text: str) -> tuple[str, ...]:
+    return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
-def _number(env: Mapping[str, str], name: str) -> int | None:
-    text = env.get(name, "")
-    if not text:
-        return None
+def _number(name: str, text: str) -> int:
     if not text.isdecimal() or not text.isascii() or int(text) == 0:
         raise SettingsError(f"{name} is {text!r}: set it to a whole number over 0, or leave it out")
     return int(text)
 
 
-def _endpoint(text: str) -> tuple[str, int]:
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdecimal():
-        raise SettingsError(f"SANDPOD_PROBES has {text!r}: write each as host:port")
-    return host.strip("[]"), int(port)
+def _endpoints(name: str, text: str) -> tuple[Endpoint, ...]:
+    found = []
+    for word in _words(name, text):
+        host, colon, port = word.rpartition(":")
+        if not colon or not host or not port.isdecimal():
+            raise SettingsError(f"{name} has {word!r}: write each as host:port")
+        found.append((host.strip("[]"), int(port)))
+    return tuple(found)
+
+
+_READERS: Final[Mapping[Any, Callable[[str, str], Any]]] = {
+    str: lambda _, text: text,
+    str | None: lambda _, text: text,
+    int | None: _number,
+    bool: lambda _, text: text == "1",
+    tuple[str, ...]: _words,
+    tuple[Endpoint, ...]: _endpoints,
+    tuple[CommandLanguage, ...]: _languages,
+}

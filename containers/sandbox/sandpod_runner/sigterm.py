@@ -1,7 +1,4 @@
-"""SIGTERM for a process that programs of the same user must not be able to end.
-
-The kubelet ends a pod by SIGTERM from outside; a program inside could send the same.
-"""
+"""SIGTERM for a process that programs of the same user must not be able to end, as the kubelet does from outside."""
 
 import asyncio
 import os

@@ -126,6 +126,7 @@ class FileEntry(ResultModel):
     size: Annotated[int, Field(ge=0, description="Bytes.")] = 0
     modified_at: Annotated[str | None, Field(description="When it was last changed, RFC 3339.")] = None
     mime_type: Annotated[str | None, Field(description="Its type, by its name.")] = None
+    unreadable: Annotated[bool, Field(description="Whether its permissions forbid reading it.")] = False
 
 
 class FileList(ResultModel):

@@ -51,11 +51,12 @@ class _Entry(BaseModel):
     kind: Literal["file", "directory", "symlink", "other"]
     size: Annotated[int, Field(ge=0, le=2**63)] = 0
     mtime: Annotated[float, Field(allow_inf_nan=False)] = 0
+    unreadable: bool = False
 
     def entry(self) -> FileEntry:
         mime = mimetypes.guess_type(self.path)[0] if self.kind == "file" else None
-        time = _time(self.mtime)
-        return FileEntry(path=self.path, kind=self.kind, size=self.size, modified_at=time, mime_type=mime)
+        known = self.model_dump(include={"path", "kind", "size", "unreadable"})
+        return FileEntry(**known, modified_at=_time(self.mtime), mime_type=mime)
 
 
 class _Listing(BaseModel):

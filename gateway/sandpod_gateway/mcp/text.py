@@ -120,7 +120,8 @@ def _lines(parts: Iterable[str]) -> str:
 
 
 def _folder_or_file(entry: FileEntry) -> str:
-    return f"{entry.path}/" if entry.kind == "directory" else _file(entry.path, entry.size)
+    line = f"{entry.path}/" if entry.kind == "directory" else _file(entry.path, entry.size)
+    return f"{line} (can't be read)" if entry.unreadable else line
 
 
 def _file(path: str, size: int) -> str:

@@ -91,6 +91,12 @@ async def test_connection_to_elsewhere_is_refused_as_unreachable(client: Client)
     assert result.out.split() == [b"ENETUNREACH"] * len(FAR), result.err
 
 
+async def test_package_managers_try_once_unless_the_run_says_otherwise(client: Client) -> None:
+    code = "import os\nprint(*(os.environ.get(name) for name in ('PIP_RETRIES', 'npm_config_fetch_retries')))"
+    assert (await client.run(code)).out == b"0 0\n"
+    assert (await client.run(code, env={"PIP_RETRIES": "3"})).out == b"3 0\n"
+
+
 async def test_program_of_another_language_and_its_children_are_told_too(client: Client) -> None:
     assert (await client.run(NODE, "javascript")).out == b"ENETUNREACH\n"
     shell = await client.run("python3 -c 'import socket; socket.create_connection((\"203.0.113.1\", 80))'", "shell")

@@ -1,12 +1,15 @@
 """Figures and images that Python programs draw come back, each once."""
 
+import io
+import shutil
 import struct
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
-from sandpod_runner.ipc.display_records import RECORD, RecordKind
+from sandpod_runner.ipc.display_records import MAX_KEPT, RECORD, RecordKind
 from sandpod_runner.protocol import messages as protocol
 from support.runner.harness import FIND_CHANNEL, Client, Result, Runner, running
 
@@ -25,6 +28,8 @@ async def artist(drawing: Runner) -> AsyncIterator[Client]:
     client = await drawing.connect()
     yield client
     await client.close()
+    for kept in drawing.workspace.glob("**/pictures*"):
+        shutil.rmtree(kept) if kept.is_dir() else kept.unlink()
 
 
 def pictures(result: Result) -> list[bytes]:
@@ -106,20 +111,62 @@ async def test_figure_that_cannot_be_drawn_is_one_line_at_the_end(artist: Client
     assert result.err.startswith(b"A figure could not be drawn: ValueError: ")
 
 
-async def test_displays_are_bounded_and_the_rest_is_counted(artist: Client) -> None:
-    code = "import matplotlib.pyplot as plt\nfor _ in range(35):\n    plt.figure(figsize=(1, 1)).add_subplot()\n"
-    result = await artist.run(f"{code}plt.show()")
-    assert len(pictures(result)) == protocol.MAX_DISPLAYS
-    assert result.end["displays_dropped"] == 3
+@pytest.mark.promise("figures")
+async def test_a_few_figures_are_shown_and_the_others_are_kept_as_files(artist: Client) -> None:
+    code = "import matplotlib.pyplot as plt\nfor _ in range(75):\n    plt.figure(figsize=(1, 1)).add_subplot()\n"
+    result = await artist.run(f"{code}plt.show()", timeout=60)
+    assert len(pictures(result)) == protocol.MAX_PICTURES
+    kept = [entry["path"] for entry in result.end["artifacts"]]
+    assert kept == [f"pictures/picture-{number:03}.png" for number in range(1, MAX_KEPT + 1)]
+    assert result.end["displays_dropped"] == 75 - protocol.MAX_PICTURES - MAX_KEPT
+    assert f"too many for this answer: {MAX_KEPT}. They are whole in the folder pictures." in result.end["detail"]
 
 
-async def test_picture_over_the_size_limit_is_counted(artist: Client) -> None:
-    code = (
-        "import numpy as np\nfrom PIL import Image\n"
-        "Image.fromarray(np.random.randint(0, 256, (1500, 1500, 3), dtype=np.uint8)).show()\n"
-    )
+NOISE = "import numpy as np\nnoise = np.random.randint(0, 256, (1500, 1600, 3), dtype=np.uint8)\n"
+FIGURE = f"{NOISE}import matplotlib.pyplot as plt\nfig = plt.figure(figsize=(10, 8), dpi=200)\nplt.imshow(noise)\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "fields"),
+    [
+        (FIGURE, {}),
+        (f"{FIGURE}plt.close()\nfig", {"context": "large"}),
+        (f"from PIL import Image\n{NOISE}Image.fromarray(noise).show()", {}),
+        (f"from PIL import Image\n{NOISE}Image.fromarray(noise)", {"context": "large"}),
+    ],
+    ids=["figure", "value", "image", "image-value"],
+)
+async def test_large_picture_is_shown_smaller_and_kept_whole(artist: Client, code: str, fields: dict[str, str]) -> None:
+    await artist.file("mkdir", path="below")
+    result = await artist.run(code, cwd="below", timeout=60, **fields)
+    (shown,) = [frame for frame in result.frames if frame.header.get("mime") in {"image/png", "image/jpeg"}]
+    assert len(shown.payload) <= protocol.PICTURE_BYTES // 2
+    with Image.open(io.BytesIO(shown.payload)) as small:
+        assert 600 < max(small.size) <= 2000
+    (kept,) = result.end["artifacts"]
+    assert (kept["path"], kept["size"] > 2_000_000) == ("below/pictures/picture-001.png", True)
+    assert (result.outcome, result.err, result.end["displays_dropped"]) == ("ok", b"", 0)
+    assert "They are whole in the folder pictures." in result.end["detail"]
+
+
+async def test_picture_with_long_sides_and_few_bytes_is_shown_smaller(artist: Client) -> None:
+    code = "from PIL import Image\nfor side in (2000, 2001): Image.new('RGB', (side, 5)).show()"
     result = await artist.run(code)
-    assert (pictures(result), result.end["displays_dropped"]) == ([], 1)
+    assert [width(png) for png in pictures(result)] == [2000, 2000]
+    assert [entry["path"] for entry in result.end["artifacts"]] == ["pictures/picture-001.png"]
+
+
+async def test_pictures_share_the_room_of_an_answer(artist: Client) -> None:
+    result = await artist.run(f"from PIL import Image\n{NOISE}for _ in range(9): Image.fromarray(noise[:200]).show()")
+    shown = [frame.payload for frame in result.frames if frame.kind == "display"]
+    assert (len(shown), sum(map(len, shown)) <= protocol.PICTURE_BYTES) == (protocol.MAX_PICTURES, True)
+    assert len(result.end["artifacts"]) == 9
+
+
+async def test_large_picture_that_can_be_neither_scaled_nor_kept_is_counted(artist: Client) -> None:
+    code = "open('pictures', 'w')\ndisplay({'image/png': bytes(500_000)}, raw=True)"
+    result = await artist.run(code)
+    assert (pictures(result), result.end["displays_dropped"], result.end["detail"]) == ([], 1, None)
 
 
 async def test_image_of_pil_is_shown(artist: Client) -> None:
@@ -163,8 +210,9 @@ async def test_first_descriptors_are_free_for_the_program_and_its_children_get_n
         + RECORD.pack(RecordKind.DISPLAY, 2, 1)
         + b"1",
         (RECORD.pack(RecordKind.FORM, 2, 1) + b"1") * (protocol.MAX_DISPLAYS + 1),
+        RECORD.pack(RecordKind.KEPT, 2, 0) * (MAX_KEPT + 1),
     ],
-    ids=["noise", "kind", "type", "size", "result", "half", "many", "forms"],
+    ids=["noise", "kind", "type", "size", "result", "half", "many", "forms", "kept"],
 )
 async def test_nonsense_on_the_channel_is_not_listened_to(client: Client, junk: bytes) -> None:
     code = (

@@ -315,6 +315,32 @@ async def test_listing_is_whole_however_many_folders_there_are(tmp_path: Path) -
         await client.close()
 
 
+async def test_what_tools_cache_is_listed_and_is_no_artifact(client: Client) -> None:
+    caches = [".pytest_cache", ".mypy_cache", ".ruff_cache", ".ipynb_checkpoints", "node_modules", "__pycache__"]
+    code = f"import os\nfor name in {caches}: os.makedirs(f'tools/{{name}}/v')\nopen('tools/own.txt', 'w')\n"
+    code += f"for name in {caches}: open(f'tools/{{name}}/v/file', 'w')"
+    result = await client.run(code)
+    assert [entry["path"] for entry in result.end["artifacts"]] == ["tools/own.txt"]
+    listed = {entry["path"] for entry in (await client.file("list", path="tools", recursive=True)).header["entries"]}
+    assert {f"tools/{name}/v/file" for name in caches} < listed
+
+
+@pytest.mark.everywhere
+async def test_what_may_not_be_read_is_marked_in_a_listing(client: Client) -> None:
+    names = ["closed", "closed.txt", "open", "open.txt"]
+    code = (
+        "import os\nos.makedirs('marks/closed'), os.makedirs('marks/open')\nos.chdir('marks')\n"
+        "open('open.txt', 'w'), open('closed.txt', 'w')\nos.chmod('closed', 0), os.chmod('closed.txt', 0)\n"
+        f"print(*(name for name in {names} if not os.access(name, os.R_OK)))"
+    )
+    unreadable = (await client.run(code)).out.decode().split()
+    listing = (await client.file("list", path="marks", recursive=True)).header
+    assert [(entry["path"], entry.get("unreadable", False)) for entry in listing["entries"]] == [
+        (f"marks/{name}", name in unreadable) for name in names
+    ]
+    assert listing["truncated"] is False
+
+
 @pytest.mark.everywhere
 async def test_folders_that_are_closed_to_their_own_user_can_be_deleted(client: Client) -> None:
     code = "mkdir -p ro/a/b no; touch ro/a/b/f no/f; chmod 555 ro/a/b ro/a ro; chmod 000 no"

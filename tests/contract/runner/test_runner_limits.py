@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from sandpod_runner.processes.environment import count_cpus
 from support.runner.harness import Client, Runner, running
 
 SUSPECT = re.compile("KEY|TOKEN|SECRET|PASS|CRED|KUBERNETES|_SERVICE_|_PORT|SANDPOD")
@@ -55,6 +56,12 @@ async def test_environment_holds_harmless_names_only(client: Client, code: str, 
     assert b"HOME" in result.out
     assert SUSPECT.findall(result.out.decode()) == []
     assert b"s3cret" not in result.out
+
+
+async def test_libraries_count_the_sandboxes_processors(client: Client) -> None:
+    names = ("PYTHON_CPU_COUNT", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    counts = (await client.run(f"import os\nprint(*(os.environ.get(name) for name in {names}))")).out.split()
+    assert counts == [str(count_cpus()).encode()] * 3
 
 
 async def test_runs_own_environment_comes_on_top(client: Client) -> None:

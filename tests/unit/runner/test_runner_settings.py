@@ -51,12 +51,12 @@ def test_probe_without_host_or_port_is_refused(value: str) -> None:
 
 def test_environment_takes_over_only_what_is_named() -> None:
     outer = {"PATH": "/opt/bin", "NODE_PATH": "/n", "HOME": "/root", "SECRET": "x", "KUBERNETES_PORT": "y", "TZ": ""}
-    env = build_environment(outer, tmp="/tmp", cpus=2)
+    env = build_environment(outer, tmp="/tmp", cpus=2, offline=False)
     assert env["PATH"] == "/tmp/home/.local/bin:/opt/bin"
     assert (env["HOME"], env["OMP_NUM_THREADS"]) == ("/tmp/home", "2")
     assert env["NODE_PATH"] == "/tmp/home/.local/lib/node_modules:/n"
     assert not {"SECRET", "KUBERNETES_PORT", "TZ"} & env.keys()
-    assert build_environment({}, tmp="/tmp", cpus=1)["PATH"]
+    assert build_environment({}, tmp="/tmp", cpus=1, offline=False)["PATH"]
 
 
 def test_home_is_made_with_links_to_the_images_files(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ def test_home_is_made_with_links_to_the_images_files(tmp_path: Path) -> None:
     (skeleton / ".config" / "matplotlib" / "fonts.json").write_text("{}")
     (skeleton / ".local").mkdir()
     (skeleton / ".local" / "library").symlink_to("/usr/lib")
-    env = build_environment({}, tmp=str(tmp_path), cpus=1)
+    env = build_environment({}, tmp=str(tmp_path), cpus=1, offline=False)
     for _ in range(2):
         prepare_home(env, str(skeleton))
     linked = Path(env["MPLCONFIGDIR"]) / "fonts.json"
@@ -77,7 +77,7 @@ def test_home_is_made_with_links_to_the_images_files(tmp_path: Path) -> None:
 
 def test_home_that_can_not_be_made_stops_nothing(tmp_path: Path) -> None:
     (tmp_path / "home").write_text("in the way")
-    prepare_home(build_environment({}, tmp=str(tmp_path), cpus=1), None)
+    prepare_home(build_environment({}, tmp=str(tmp_path), cpus=1, offline=False), None)
     assert (tmp_path / "home").is_file()
 
 

@@ -1,4 +1,1 @@
-"""The files of the workspace: operations on them, uploads, archives and artifacts, all confined to the workspace.
-
-Files of the runner's own, such as the log of a run, do not belong here.
-"""
+"""The workspace: file operations, uploads, archives, artifacts. The runner's own files are not among them."""

@@ -16,17 +16,15 @@ from typing import Any, Final
 from sandpod_runner.files.operations import PARTIAL, Reply
 from sandpod_runner.files.walk import Entry, Walk
 from sandpod_runner.files.workspace import Workspace
+from sandpod_runner.ipc.descriptors import closing
 from sandpod_runner.protocol.errors import Refusal
 from sandpod_runner.protocol.fields import whole
 from sandpod_runner.protocol.messages import FILE_PART, HIDDEN
 
-MAX_AT_ONCE: Final = 4
-"""Archives of one stream: each holds a part of up to 1 MiB and an open folder for each level."""
-GIVEN_UP: Final = 60.0
-"""Seconds without a request after which an archive makes room for another one."""
+MAX_AT_ONCE: Final = 4  # archives of one stream: each holds a part of up to 1 MiB and an open folder for each level
+GIVEN_UP: Final = 60.0  # seconds without a request after which an archive makes room for another one
 _PIECE: Final = 64 * 1024
-_LEVEL: Final = 1
-"""The fastest compression: what it gains over the next ones in time it hardly loses in size."""
+_LEVEL: Final = 1  # the fastest compression: what it gains over the next ones in time it hardly loses in size
 _GZIP: Final = 31
 _BLOCK: Final = tarfile.BLOCKSIZE
 
@@ -39,12 +37,7 @@ class _Archive:
 
 
 class Archives:
-    """The archives of one stream that are being made, by their request's name for them.
-
-    Args:
-        workspace: What they hold.
-        clock: The time, seconds.
-    """
+    """The archives of one stream that are being made, by their request's name for them."""
 
     def __init__(self, workspace: Workspace, clock: Callable[[], float] = time.monotonic) -> None:
         self._workspace = workspace
@@ -52,11 +45,10 @@ class Archives:
         self._going: dict[str, _Archive] = {}
 
     def part(self, fields: dict[str, Any]) -> Reply:
-        """Return a part of an archive, beginning with number 0; `last` says that it was whole before.
+        """Return a part of an archive, from number 0 on; `last` says that it was whole before.
 
-        Raises:
-            Refusal: invalid_argument; session_busy, too many are being made; not_found, it was given up, or it is not
-                the next part: what was sent before is of no use then.
+        Raises Refusal: invalid_argument; session_busy: too many are being made; not_found: it was given up, or it is
+        not the next part.
         """
         name, number = fields.get("archive"), whole(fields, "part")
         if not isinstance(name, str) or not name:
@@ -81,9 +73,8 @@ class Archives:
             return
         oldest = next(iter(self._going))  # each moves to the end when a part is asked for
         if self._clock() - self._going[oldest].asked < GIVEN_UP:
-            raise Refusal(
-                "session_busy", f"{MAX_AT_ONCE} archives are being made, which is the maximum: try again later."
-            )
+            message = f"{MAX_AT_ONCE} archives are being made, which is the maximum: try again later."
+            raise Refusal("session_busy", message)
         del self._going[oldest]
 
 
@@ -127,8 +118,8 @@ def _entry(entry: Entry) -> Iterator[bytes]:
 
 
 def _file(path: str, name: str, folder: int) -> Iterator[bytes]:
-    fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
-    try:
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with closing(os.open(name, flags, dir_fd=folder)) as fd:
         info = os.fstat(fd)
         if not stat.S_ISREG(info.st_mode):
             return
@@ -139,17 +130,10 @@ def _file(path: str, name: str, folder: int) -> Iterator[bytes]:
             yield data
             left -= len(data)
         yield bytes(-info.st_size % _BLOCK)
-    finally:
-        os.close(fd)
 
 
 def _header(path: str, info: os.stat_result, kind: bytes, *, size: int = 0, target: str = "") -> bytes:
     entry = tarfile.TarInfo(path)
-    entry.size, entry.mtime, entry.mode, entry.type, entry.linkname = (
-        size,
-        info.st_mtime,
-        info.st_mode & 0o777,
-        kind,
-        target,
-    )
+    entry.size, entry.mtime, entry.mode = size, info.st_mtime, info.st_mode & 0o777
+    entry.type, entry.linkname = kind, target
     return entry.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")

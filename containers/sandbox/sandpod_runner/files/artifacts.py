@@ -1,7 +1,7 @@
 """Artifacts: the files that runs create or change, found by their change times, which no program can set.
 
-The clock is the one that file systems use, whose steps are coarse: what changed in the very step in which a run begins
-is looked at before.
+The clock is that of file systems, with coarse steps: what changed in the very step in which a run begins is known
+before.
 """
 
 import itertools
@@ -10,8 +10,8 @@ import stat
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
 from sandpod_runner.files.operations import PARTIAL, Listing
 from sandpod_runner.files.walk import Walk
@@ -20,20 +20,17 @@ from sandpod_runner.protocol.errors import Refusal
 from sandpod_runner.protocol.messages import HIDDEN
 from sandpod_runner.protocol.paths import spell
 
-COARSE: Final = 5
-"""CLOCK_REALTIME_COARSE of Linux, for which `time` has no name."""
-MOST: Final = 100
-"""Artifacts that a run's end names; the rest is counted."""
-_ROOM: Final = 32 * 1024
-"""Bytes of their names and sizes there."""
+COARSE: Final = 5  # CLOCK_REALTIME_COARSE of Linux, for which `time` has no name
+MOST: Final = 100  # artifacts that a run's end names; the rest is counted
+_ROOM: Final = 32 * 1024  # bytes of their names and sizes there
 MAX_KNOWN: Final = 2000
 """Artifacts of all runs that a list can have, and runs since which it can be asked for; the oldest are forgotten."""
-_MAX_FILES: Final = 50_000
-"""Files of the workspace that are looked at."""
-_QUICK: Final = 0.003
-"""Seconds that a look at the workspace may take in the event loop."""
-_CACHES: Final = frozenset({"__pycache__"})
-"""Folders that interpreters fill for themselves."""
+_MAX_FILES: Final = 50_000  # files of the workspace that are looked at
+_QUICK: Final = 0.003  # seconds that a look at the workspace may take in the event loop
+_CACHES: Final = frozenset(
+    {"__pycache__", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".ipynb_checkpoints", "node_modules"}
+)
+"""Folders that tools fill for themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,20 +41,15 @@ class Mark:
     ties: frozenset[tuple[int, int]] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     """What a run created or changed: path, size in bytes, time in seconds since 1970; and how many more there are."""
 
-    entries: list[dict[str, Any]] = field(default_factory=list)
-    more: int = 0
+    entries: list[dict[str, Any]]
+    more: int
 
 
 class Artifacts:
-    """The artifacts of one workspace.
-
-    Args:
-        root: The workspace.
-    """
+    """The artifacts of one workspace."""
 
     def __init__(self, root: str) -> None:
         self._root = os.path.realpath(root)
@@ -66,8 +58,7 @@ class Artifacts:
         self._known: dict[str, int] = {}
         self._runs: dict[str, int] = {}
         self._count = 0
-        self._lock = threading.Lock()
-        """Uploads are noted and workspaces looked through in threads."""
+        self._lock = threading.Lock()  # uploads are noted and workspaces looked through in threads
 
     def begin(self, run: str) -> Mark:
         """Note a run that is about to begin, and return when that is."""
@@ -87,7 +78,7 @@ class Artifacts:
             _put(self._uploads, path, info.st_ctime_ns)
 
     async def end(self, run: str, mark: Mark) -> Found:
-        """Return what has been created or changed since a mark, sorted by path.
+        """Return what has been created or changed since a mark, by path, and how many more there are.
 
         It begins in the event loop, since most workspaces are looked through in no time, and goes on in a thread.
         """
@@ -115,14 +106,7 @@ class Artifacts:
         return Found(listing.entries, len(found) - len(listing.entries))
 
     def list(self, since: Any = None) -> list[dict[str, Any]]:
-        """Return the artifacts that are still there, sorted by path.
-
-        Args:
-            since: A run: only what was created or changed from its beginning on; None for all.
-
-        Raises:
-            Refusal: not_found: there is no such run, or it was forgotten.
-        """
+        """Return the artifacts that are still there, by path: all, or those since a run. Raises Refusal: not_found."""
         with self._lock:
             order = 0
             if since is not None:

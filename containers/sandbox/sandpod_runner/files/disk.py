@@ -13,34 +13,25 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
 from sandpod_runner.files.walk import Walk
-from sandpod_runner.limits.mounts import in_memory
+from sandpod_runner.limits.memory import in_memory
 
 _BLOCK: Final = 512
-_LEAST: Final = 1024
-"""Bytes that a file counts at least: its name and its inode take room, be it empty."""
-_RATE: Final = 1024 * 1024 * 1024
-"""Bytes a second that programs may write at most: how soon the next look must be."""
+_LEAST: Final = 1024  # bytes that a file counts at least: its name and its inode take room, be it empty
+_RATE: Final = 1024 * 1024 * 1024  # bytes a second that programs may write at most: how soon the next look must be
 _SOONEST: Final = 0.1
 _LATEST: Final = 2.0
-_SHARE: Final = 10
-"""A look may take this part of the time: where there are many files it takes a while."""
+_SHARE: Final = 10  # A look may take this part of the time: where there are many files it takes a while
 
 
 class DiskWatch:
-    """Adds up what a folder holds.
-
-    Args:
-        folder: The workspace.
-        limit: Its size, bytes.
-    """
+    """Adds up what a folder holds, which may be `limit` bytes."""
 
     def __init__(self, folder: str, limit: int) -> None:
         self._folder = os.path.realpath(folder)
         self._device = os.stat(folder).st_dev
         self.limit = limit
         self._room = 0
-        self._lock = threading.Lock()
-        """Uploads come in threads."""
+        self._lock = threading.Lock()  # uploads come in threads
 
     def look(self) -> None:
         """Find out how much all uploads together may still write."""
@@ -49,22 +40,14 @@ class DiskWatch:
             self._room = room
 
     def take(self, size: int) -> None:
-        """Take so many bytes of what uploads may still write.
-
-        Raises:
-            OSError: EDQUOT: there is not so much.
-        """
+        """Take so many bytes of what uploads may still write. Raises OSError: EDQUOT: there is not so much."""
         with self._lock:
             if size > self._room:
                 raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
             self._room -= size
 
     def used(self, pids: Iterable[int] = ()) -> int:
-        """Return the bytes in use.
-
-        Args:
-            pids: Processes whose open files count too: a file that has no name any more takes room until it is closed.
-        """
+        """Return the bytes in use, files without a name that these processes have open included."""
         total = 0
         seen: set[int] = set()
         for info in self._files(pids):
@@ -76,12 +59,7 @@ class DiskWatch:
         return total
 
     def pause(self, used: int, cost: float) -> float:
-        """Return in how many seconds to look again.
-
-        Args:
-            used: What the last look found, bytes.
-            cost: How long that took, seconds.
-        """
+        """Return in how many seconds to look again, after a look that found `used` bytes and took `cost` seconds."""
         return max(min(max((self.limit - used) / _RATE, _SOONEST), _LATEST), _SHARE * cost)
 
     def _files(self, pids: Iterable[int]) -> Iterator[os.stat_result]:
@@ -102,9 +80,6 @@ class DiskWatch:
 def find_disk_watch(folder: str, limit: int | None, in_memory_anyway: Collection[str] = ()) -> DiskWatch | None:
     """Return a watch over the workspace, or None where its file system keeps the limit or there is none.
 
-    Args:
-        folder: The workspace.
-        limit: Its size, bytes.
-        in_memory_anyway: Folders whose files are in memory though it may not look so, as under gVisor.
+    The files of `in_memory_anyway` are in memory though it may not look so, as under gVisor.
     """
     return None if limit is None or folder in in_memory_anyway or in_memory(folder) else DiskWatch(folder, limit)

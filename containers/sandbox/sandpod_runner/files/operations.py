@@ -1,7 +1,6 @@
-"""The file operations of the protocol, confined to the workspace.
+"""The file operations of the protocol, confined to the workspace. They know nothing of frames.
 
-Everything here may block on the disk, so it runs in a thread, and each call works on open descriptors that were checked
-to be inside. It knows nothing of frames.
+All may block on the disk, so they run in a thread, and work on open descriptors that were checked to be inside.
 """
 
 import errno
@@ -12,8 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sandpod_runner.files.walk import Walk
+from sandpod_runner.files.walk import Entry, Walk
 from sandpod_runner.files.workspace import Workspace, reopen
+from sandpod_runner.ipc.descriptors import closing
 from sandpod_runner.protocol.errors import Refusal
 from sandpod_runner.protocol.fields import flag, whole
 from sandpod_runner.protocol.messages import FILE_PART, HIDDEN
@@ -21,10 +21,8 @@ from sandpod_runner.protocol.paths import spell
 
 DEFAULT_ENTRIES: Final = 1000
 MAX_ENTRIES: Final = 10_000
-PARTIAL: Final = ".sandpod-part-"
-"""How names of files begin that are still being written; listings leave them out."""
-_LISTING_BYTES: Final = 200 * 1024
-"""A listing is one header: it ends, marked as cut, before it is too large for one."""
+PARTIAL: Final = ".sandpod-part-"  # how names of files begin that are still being written; listings leave them out
+_LISTING_BYTES: Final = 200 * 1024  # A listing is one header: it ends, marked as cut, before it is too large for one
 
 Reply = tuple[dict[str, Any], bytes]
 
@@ -63,11 +61,7 @@ class Files:
         }
 
     def operation(self, name: Any) -> Callable[[dict[str, Any]], Reply]:
-        """Return the operation of that name: called with a frame's fields, it returns the reply's fields and payload.
-
-        Raises:
-            Refusal: invalid_argument.
-        """
+        """Return what takes a frame's fields and returns the reply's fields and payload. Raises Refusal: unknown."""
         found = self._operations.get(name) if isinstance(name, str) else None
         if found is None:
             raise Refusal("invalid_argument", f"The operations are write, archive, {', '.join(self._operations)}.")
@@ -76,39 +70,33 @@ class Files:
     def _read(self, fields: dict[str, Any]) -> Reply:
         offset = whole(fields, "offset", 0, 2**62)
         limit = whole(fields, "limit", FILE_PART, FILE_PART)
-        fd = self._workspace.open(fields.get("path"))
-        try:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
+        with closing(self._workspace.open(fields.get("path"))) as fd:
+            info = os.fstat(fd)
+            if not stat.S_ISREG(info.st_mode):
                 raise Refusal("invalid_path", "The path is not a regular file.")
-            readable = reopen(fd, os.O_RDONLY | os.O_NONBLOCK)
-        finally:
-            os.close(fd)
-        try:
-            info = os.fstat(readable)
             data = b""
-            while len(data) < limit and (piece := os.pread(readable, limit - len(data), offset + len(data))):
-                data += piece
-        finally:
-            os.close(readable)
+            with closing(reopen(fd, os.O_RDONLY | os.O_NONBLOCK)) as readable:
+                while len(data) < limit and (piece := os.pread(readable, limit - len(data), offset + len(data))):
+                    data += piece
         return {"size": info.st_size, "mtime": info.st_mtime}, data
 
     def _list(self, fields: dict[str, Any]) -> Reply:
         recursive = flag(fields, "recursive")
         listing = Listing(whole(fields, "limit", DEFAULT_ENTRIES, MAX_ENTRIES), [])
         path = self._workspace.relative(fields.get("path", "."))
-        fd = self._workspace.open_folder(path)
-        try:
+        with closing(self._workspace.open_folder(path)) as fd:
             top = self._workspace.location(fd)  # the path may lead through links
             os.close(reopen(fd, os.O_RDONLY | os.O_DIRECTORY))  # or it is said why it can't be looked into
-        finally:
-            os.close(fd)
         walk = Walk(self._workspace.root, top, without={HIDDEN}, recursive=recursive, ordered=True)
         prefix = "" if path == "." else path
         for entry in walk:
-            shown_path = f"{prefix}{entry.path[len(top) :]}" if top else f"{prefix}/{entry.path}".lstrip("/")
-            if not entry.name.startswith(PARTIAL) and not listing.add(_entry(shown_path.lstrip("/"), entry.info)):
+            if entry.name.startswith(PARTIAL):
+                continue
+            shown_path = f"{prefix}{entry.path[len(top) :]}" if top else f"{prefix}/{entry.path}"
+            mark = {} if _is_readable(entry) else {"unreadable": True}
+            if not listing.add(_entry(shown_path.lstrip("/"), entry.info) | mark):
                 break
-        # What its own user can't look into is in the list itself. Anything else is missing.
+        # A folder that its own user can't look into is marked in the list itself. Anything else is missing.
         missing = walk.missed is not None and not isinstance(walk.missed, PermissionError)
         return {"entries": listing.entries, "truncated": listing.truncated or missing}, b""
 
@@ -116,54 +104,38 @@ class Files:
         path = self._workspace.relative(fields.get("path"))
         if path == ".":
             return _entry(".", os.stat(self._workspace.root)), b""
-        place = self._workspace.place(path)
-        try:
-            return _entry(place.path, os.stat(place.name, dir_fd=place.folder, follow_symlinks=False)), b""
-        finally:
-            os.close(place.folder)
+        with self._workspace.place(path) as place:
+            return _entry(place.path, place.stat()), b""
 
     def _delete(self, fields: dict[str, Any]) -> Reply:
         recursive = flag(fields, "recursive")
-        place = self._workspace.place(fields.get("path"))
-        try:
-            info = os.stat(place.name, dir_fd=place.folder, follow_symlinks=False)
-            if not stat.S_ISDIR(info.st_mode):
+        with self._workspace.place(fields.get("path")) as place:
+            if not stat.S_ISDIR(place.stat().st_mode):
                 os.unlink(place.name, dir_fd=place.folder)
             elif recursive:
                 _remove_tree(self._workspace, self._workspace.location(place.folder, place.name))
             else:
                 os.rmdir(place.name, dir_fd=place.folder)
-        finally:
-            os.close(place.folder)
         return {}, b""
 
     def _mkdir(self, fields: dict[str, Any]) -> Reply:
         if self._workspace.relative(fields.get("path")) == ".":
             return {}, b""
-        place = self._workspace.place(fields.get("path"), create=True)
-        try:
-            os.mkdir(place.name, dir_fd=place.folder)
-        except FileExistsError:
-            info = os.stat(place.name, dir_fd=place.folder, follow_symlinks=False)
-            if not stat.S_ISDIR(info.st_mode):
-                raise
-        finally:
-            os.close(place.folder)
+        with self._workspace.place(fields.get("path"), create=True) as place:
+            try:
+                os.mkdir(place.name, dir_fd=place.folder)
+            except FileExistsError:
+                if not stat.S_ISDIR(place.stat().st_mode):
+                    raise
         return {}, b""
 
     def _move(self, fields: dict[str, Any]) -> Reply:
         overwrite = flag(fields, "overwrite")
-        source = self._workspace.place(fields.get("path"))
-        try:
-            target = self._workspace.place(fields.get("destination"))
-            try:
-                if not overwrite and _there(target.name, target.folder):
-                    raise Refusal("file_exists", "There is a file or folder of that name already.")
-                os.rename(source.name, target.name, src_dir_fd=source.folder, dst_dir_fd=target.folder)
-            finally:
-                os.close(target.folder)
-        finally:
-            os.close(source.folder)
+        place = self._workspace.place
+        with place(fields.get("path")) as source, place(fields.get("destination")) as target:
+            if not overwrite and target.exists():
+                raise Refusal("file_exists", "There is a file or folder of that name already.")
+            os.rename(source.name, target.name, src_dir_fd=source.folder, dst_dir_fd=target.folder)
         return {}, b""
 
 
@@ -173,12 +145,10 @@ def _entry(path: str, info: os.stat_result) -> dict[str, Any]:
     return {"path": spell(path), "kind": kind, "size": info.st_size, "mtime": info.st_mtime}
 
 
-def _there(name: str, folder: int) -> bool:
-    try:
-        os.stat(name, dir_fd=folder, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return True
+def _is_readable(entry: Entry) -> bool:
+    if stat.S_ISLNK(entry.info.st_mode):
+        return True
+    return os.access(entry.name, os.R_OK | (os.X_OK if entry.is_folder else 0), dir_fd=entry.folder)
 
 
 def _remove_tree(workspace: Workspace, top: str) -> None:
@@ -195,8 +165,5 @@ def _remove_tree(workspace: Workspace, top: str) -> None:
             raise Refusal("invalid_path", "The folder is too deep: delete it with a shell command.")
         raise walk.missed
     for path in reversed(folders):
-        place = workspace.place(path)
-        try:
+        with workspace.place(path) as place:
             os.rmdir(place.name, dir_fd=place.folder)
-        finally:
-            os.close(place.folder)

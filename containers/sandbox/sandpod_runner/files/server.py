@@ -46,10 +46,7 @@ class Storage:
 class FileServer:
     """The file requests of one stream.
 
-    Args:
-        storage: Where the files are.
-        answer: Called with a request's number and its reply or refusal.
-        hold: Called with whether the stream must not be read for now.
+    `answer` gets a request's number with its reply or refusal, `hold` whether the stream must not be read for now.
     """
 
     def __init__(self, storage: Storage, answer: Answer, hold: Callable[[bool], None]) -> None:
@@ -67,11 +64,7 @@ class FileServer:
         self._closed = False
 
     def submit(self, frame: Frame) -> None:
-        """Take a `file` frame.
-
-        Raises:
-            Refusal: invalid_argument: it has no number to answer to.
-        """
+        """Take a `file` frame. Raises Refusal: invalid_argument: it has no number to answer to."""
         self._waiting.append((request_id(frame.header), frame))
         self._bytes += len(frame.payload)
         if self._full():
@@ -111,7 +104,10 @@ class FileServer:
 
     def _do(self, number: int, fields: dict[str, Any], payload: bytes) -> Reply | Refusal | None:
         try:
-            return self._carry_out(number, fields | _unspelled(fields), payload)
+            paths = {
+                name: unspell(path) for name in ("path", "destination") if isinstance(path := fields.get(name), str)
+            }
+            return self._carry_out(number, fields | paths, payload)
         except Refusal as refusal:
             return refusal
         except OSError as error:
@@ -144,8 +140,3 @@ class FileServer:
 
     def _full(self) -> bool:
         return len(self._waiting) >= MAX_WAITING or self._bytes >= MAX_WAITING_BYTES
-
-
-def _unspelled(fields: dict[str, Any]) -> dict[str, str]:
-    paths = {name: fields.get(name) for name in ("path", "destination")}
-    return {name: unspell(path) for name, path in paths.items() if isinstance(path, str)}

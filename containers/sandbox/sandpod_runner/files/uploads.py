@@ -1,7 +1,4 @@
-"""Files that come in parts and appear whole: written next to their place under another name, and renamed at the end.
-
-One `Uploads` belongs to one stream; what is unfinished when that ends is removed.
-"""
+"""Files that come in parts and appear whole: written under another name next to their place, and renamed at the end."""
 
 import contextlib
 import os
@@ -57,11 +54,11 @@ class _Upload:
         with contextlib.suppress(OSError):  # renamed, or removed by a program
             os.unlink(self.partial, dir_fd=self.place.folder)
         os.close(self.fd)
-        os.close(self.place.folder)
+        self.place.close()
 
 
 class Uploads:
-    """The uploads of one stream."""
+    """The uploads of one stream; what is unfinished when that ends is removed."""
 
     def __init__(self, workspace: Workspace, disk: DiskWatch | None) -> None:
         self._workspace = workspace
@@ -72,9 +69,7 @@ class Uploads:
     def part(self, number: int, fields: dict[str, Any], data: bytes) -> Reply | None:
         """Take one part of the upload with that number and return the reply, which only the last part has.
 
-        Raises:
-            Refusal: It can't be written; parts of it that still come are ignored.
-            OSError: As above.
+        Raises Refusal: it can't be written; parts of it that still come are ignored (or OSError).
         """
         last = flag(fields, "last")
         if flag(fields, "abort"):
@@ -114,7 +109,7 @@ class Uploads:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             fd = os.open(partial, flags, _MODE, dir_fd=place.folder)
         except BaseException:
-            os.close(place.folder)
+            place.close()
             raise
         if self._disk is not None:
             self._disk.look()
@@ -133,11 +128,9 @@ class Uploads:
 
 
 def _check_target(place: Place, *, overwrite: bool) -> None:
-    try:
-        info = os.stat(place.name, dir_fd=place.folder, follow_symlinks=False)
-    except FileNotFoundError:
+    if not place.exists():
         return
-    if stat.S_ISDIR(info.st_mode):
+    if stat.S_ISDIR(place.stat().st_mode):
         raise Refusal("invalid_path", "There is a folder of that name.")
     if not overwrite:
         raise Refusal("file_exists", "There is a file of that name already.")

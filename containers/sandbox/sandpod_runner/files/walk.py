@@ -11,25 +11,19 @@ from dataclasses import dataclass
 from typing import Final
 
 from sandpod_runner.files.workspace import make_usable
+from sandpod_runner.ipc.descriptors import closing
 
 _FLAGS: Final = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 @dataclass(slots=True)
 class Entry:
-    """What a folder holds.
+    """What a folder holds."""
 
-    Attributes:
-        path: Relative to the root.
-        name: The last part of it.
-        folder: A descriptor of the folder that it is in, open until the next entry is asked for.
-        info: As from `lstat`.
-    """
-
-    path: str
+    path: str  # relative to the root
     name: str
-    folder: int
-    info: os.stat_result
+    folder: int  # a descriptor of the folder that it is in, open until the next entry is asked for
+    info: os.stat_result  # as from `lstat`
 
     @property
     def is_folder(self) -> bool:
@@ -40,15 +34,9 @@ class Entry:
 class Walk:
     """What is in a folder and, folder by folder, below it. Links are not followed.
 
-    Args:
-        root: The workspace, a real path.
-        top: Where to begin, relative to it; empty for all of it.
-        without: Paths that are left out, with all below them.
-        skip: Names of folders that are, wherever they are.
-        device: The only file system whose entries count; None for all.
-        recursive: Whether to go into the folders.
-        ordered: Whether each folder's entries come in the order of their names, read as a whole before the first.
-        repair: Whether to take the rights that are needed for folders that have been closed to their own user.
+    `top` is where to begin, relative to the root. `without` are paths that are left out with all below them, `skip`
+    names of such folders, `device` is the only file system whose entries count. With `ordered` each folder is read as a
+    whole and sorted by name; `repair` takes the rights over folders that are closed to their own user.
     """
 
     def __init__(
@@ -87,11 +75,8 @@ class Walk:
             except OSError as error:
                 self.missed = error
                 continue
-            try:
-                with os.scandir(folder) as found:
-                    yield from self._entries(folder, f"{where}/" if where else "", found, deeper)
-            finally:
-                os.close(folder)
+            with closing(folder), os.scandir(folder) as found:
+                yield from self._entries(folder, f"{where}/" if where else "", found, deeper)
             todo += reversed(deeper)
 
     def _entries(
@@ -114,11 +99,8 @@ class Walk:
     def _open(self, where: str) -> int:
         path = os.path.join(self._root, where)
         if self._repair:
-            fd = self._checked(os.open(path, os.O_PATH | _FLAGS))
-            try:
+            with closing(self._checked(os.open(path, os.O_PATH | _FLAGS))) as fd:
                 make_usable(f"/proc/self/fd/{fd}")
-            finally:
-                os.close(fd)
         return self._checked(os.open(path, os.O_RDONLY | _FLAGS))
 
     def _checked(self, fd: int) -> int:

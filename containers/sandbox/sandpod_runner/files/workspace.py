@@ -8,8 +8,9 @@ import contextlib
 import os
 import stat
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Self
 
+from sandpod_runner.ipc.descriptors import closing
 from sandpod_runner.protocol.errors import Refusal
 from sandpod_runner.protocol.messages import HIDDEN
 from sandpod_runner.protocol.paths import unspell
@@ -17,23 +18,39 @@ from sandpod_runner.protocol.paths import unspell
 _OUTSIDE: Final = "The path leads out of the workspace."
 _RESERVED: Final = f"The folder {HIDDEN} is the sandbox's own: use another name."
 _MAX_PATH: Final = 4096
-_DELETED: Final = " (deleted)"
+_DELETED: Final = " (deleted)/"
 _O_PATH: Final = os.O_PATH | os.O_CLOEXEC
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A name in a folder that was checked. `folder` is an open descriptor of it; whoever asked closes it.
-
-    Attributes:
-        folder: The descriptor.
-        name: The last part of the path, which may be a link or not exist.
-        path: The path relative to the workspace.
-    """
+    """A name in a folder that was checked. `folder` is an open descriptor of it; whoever asked closes it."""
 
     folder: int
-    name: str
+    name: str  # the last part of the path, which may be a link or not exist
     path: str
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def stat(self) -> os.stat_result:
+        """Return what the name stands for, as from `lstat`. Raises FileNotFoundError and other errors of the system."""
+        return os.stat(self.name, dir_fd=self.folder, follow_symlinks=False)
+
+    def exists(self) -> bool:
+        """Return whether the name stands for anything."""
+        try:
+            self.stat()
+        except FileNotFoundError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Close the folder."""
+        os.close(self.folder)
 
 
 class Workspace:
@@ -43,11 +60,7 @@ class Workspace:
         self.root = os.path.realpath(root)
 
     def relative(self, path: Any) -> str:
-        """Return a path relative to the workspace, without dots; `.` is the workspace itself.
-
-        Raises:
-            Refusal: invalid_path: it is no path, too long, or leads out.
-        """
+        """Return a path relative to the workspace, without dots; `.` is itself. Raises Refusal: invalid_path."""
         if not isinstance(path, str) or not path or "\0" in path:
             raise Refusal("invalid_path", "The path is empty or has a NUL character in it.")
         try:
@@ -68,20 +81,13 @@ class Workspace:
     def open(self, path: Any) -> int:
         """Return a descriptor (O_PATH) of the file or folder at the path, which may go through links that stay inside.
 
-        Raises:
-            Refusal: invalid_path.
-            OSError: There is none, or it can't be reached.
+        Raises Refusal: invalid_path; OSError: There is none, or it can't be reached.
         """
         fd = os.open(os.path.join(self.root, self.relative(path)), _O_PATH)
         return self._checked(fd)
 
     def open_folder(self, path: Any) -> int:
-        """Return a descriptor (O_PATH) of a folder.
-
-        Raises:
-            Refusal: invalid_path, also where it is no folder.
-            OSError: There is none.
-        """
+        """Return a descriptor (O_PATH) of a folder. Raises Refusal: invalid_path; OSError: There is none."""
         fd = self.open(path)
         if not stat.S_ISDIR(os.fstat(fd).st_mode):
             os.close(fd)
@@ -93,21 +99,13 @@ class Workspace:
         return os.path.join(_location(folder), name).removeprefix(self.root).strip("/")
 
     def folder_path(self, path: Any) -> str:
-        """Return the real path of a folder, to start a program in.
+        """Return the real path of a folder, which is spelled as in a frame, to start a program in.
 
-        Args:
-            path: The folder, as it is spelled in a frame.
-
-        Raises:
-            Refusal: invalid_path, also where it is no folder.
-            OSError: There is none.
+        Raises Refusal: invalid_path, also where it is no folder; OSError: There is none.
         """
         self.restore()
-        fd = self.open_folder(unspell(path) if isinstance(path, str) else path)
-        try:
+        with closing(self.open_folder(unspell(path) if isinstance(path, str) else path)) as fd:
             return _location(fd)
-        finally:
-            os.close(fd)
 
     def restore(self) -> None:
         """Make the workspace anew where a program has removed it, or closed it to its own user."""
@@ -116,15 +114,9 @@ class Workspace:
         make_usable(self.root)
 
     def place(self, path: Any, *, create: bool = False) -> Place:
-        """Return the checked folder of a path and the name in it.
+        """Return the checked folder of a path and the name in it, which may not exist. `create` makes missing folders.
 
-        Args:
-            path: The path; its last part may not exist.
-            create: Make the folders on the way that are missing.
-
-        Raises:
-            Refusal: invalid_path, also for the workspace itself.
-            OSError: A folder on the way is missing or can't be made.
+        Raises Refusal: invalid_path, also for the workspace itself; OSError: A folder can't be found or made.
         """
         relative = self.relative(path)
         if relative == ".":
@@ -137,28 +129,25 @@ class Workspace:
     def _make_folders(self, parent: str) -> int:
         folder = self.open_folder(".")
         for part in filter(None, parent.split("/")):
-            try:
+            with closing(folder):
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(part, dir_fd=folder)
                 # A link to a folder inside is followed, and the folder it leads to is checked like any other.
-                deeper = self._checked(os.open(part, _O_PATH | os.O_DIRECTORY, dir_fd=folder))
-            finally:
-                os.close(folder)
-            folder = deeper
+                folder = self._checked(os.open(part, _O_PATH | os.O_DIRECTORY, dir_fd=folder))
         return folder
 
     def _checked(self, fd: int) -> int:
-        location = _location(fd)
-        if location != self.root and not location.startswith(f"{self.root}/"):
-            os.close(fd)
-            raise Refusal("invalid_path", _OUTSIDE)
-        if location == f"{self.root}/{HIDDEN}" or location.startswith(f"{self.root}/{HIDDEN}/"):
-            os.close(fd)
-            raise Refusal("invalid_path", _RESERVED)
-        if location.endswith(_DELETED) and os.fstat(fd).st_nlink == 0:
-            os.close(fd)
-            raise Refusal("not_found", "There is no such file or folder.")
-        return fd
+        location, own = f"{_location(fd)}/", f"{self.root}/"
+        if not location.startswith(own):
+            refusal = Refusal("invalid_path", _OUTSIDE)
+        elif location.startswith(f"{own}{HIDDEN}/"):
+            refusal = Refusal("invalid_path", _RESERVED)
+        elif location.endswith(_DELETED) and os.fstat(fd).st_nlink == 0:
+            refusal = Refusal("not_found", "There is no such file or folder.")
+        else:
+            return fd
+        os.close(fd)
+        raise refusal
 
 
 def make_usable(folder: str) -> None:
@@ -170,11 +159,7 @@ def make_usable(folder: str) -> None:
 
 
 def reopen(fd: int, flags: int) -> int:
-    """Return a descriptor of the same file for reading; only for regular files and folders.
-
-    Raises:
-        OSError: It may not be read.
-    """
+    """Return a readable descriptor of the same regular file or folder. Raises OSError: It may not be read."""
     return os.open(f"/proc/self/fd/{fd}", flags | os.O_CLOEXEC)
 
 

@@ -1,4 +1,1 @@
-"""What the runner and the processes that it has forked share: messages between them and the few system calls of both.
-
-Both sides import it, so it is written for the oldest Python that an image may have.
-"""
+"""What the runner and forked processes share, for the oldest Python of an image: messages and system calls."""

@@ -23,8 +23,7 @@ NOTIFY: Final = 0x7FC00000
 ERRNO: Final = 0x00050000
 KILL_PROCESS: Final = 0x80000000
 
-AUDIT_ARCH: Final = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-"""By the processor, as `platform.machine` names it."""
+AUDIT_ARCH: Final = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # by the processor, as `platform.machine` names it
 X32_BIT: Final = 0x40000000
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+from collections.abc import Iterator
 from typing import Final
 
-_OUT_OF_THE_WAY: Final = 100
-"""Programs may count on descriptors 3 and up being free."""
+_OUT_OF_THE_WAY: Final = 100  # programs may count on descriptors 3 and up being free
 
 
 def move_away(fd: int) -> int:
@@ -18,12 +19,29 @@ def move_away(fd: int) -> int:
         os.close(fd)
 
 
-def write_all(fd: int, data: bytes) -> None:
-    """Write all of it, however little each write takes.
+def place(fds: list[int]) -> None:
+    """Make these, which lie above or where they belong, the descriptors 0, 1, 2 and so on, for `exec` too."""
+    for number, fd in enumerate(fds):
+        if fd == number:
+            os.set_inheritable(fd, True)
+        else:
+            os.dup2(fd, number, inheritable=True)
+    for fd in set(fds):
+        if fd >= len(fds):
+            os.close(fd)
 
-    Raises:
-        OSError: As `os.write` does.
-    """
+
+@contextlib.contextmanager
+def closing(fd: int) -> Iterator[int]:
+    """Close a descriptor afterwards."""
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Write all of it, however little each write takes. Raises OSError: As `os.write` does."""
     view = memoryview(data)
     while view:
         view = view[os.write(fd, view) :]

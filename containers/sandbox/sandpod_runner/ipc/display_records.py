@@ -1,7 +1,4 @@
-"""The records in which a program sends the runner what it shows, on a descriptor of its own.
-
-The runner trusts nothing of what it reads there.
-"""
+"""The records in which a program sends the runner, which trusts none of it, what it shows."""
 
 from __future__ import annotations
 
@@ -10,6 +7,10 @@ from struct import Struct
 from typing import Final
 
 from sandpod_runner.protocol.messages import MAX_DISPLAY, MAX_RESULT
+
+KEPT_FOLDER: Final = "pictures"
+"""Where pictures are kept whole that are not shown as they are, in a run's working directory."""
+MAX_KEPT: Final = 64  # pictures of one run that are
 
 RECORD: Final = Struct(">BBI")
 """What stands before the bytes of a record: its kind, its type as a place in MIME_TYPES, how many bytes follow."""
@@ -22,8 +23,8 @@ class RecordKind(IntEnum):
     RESULT = 1
     DROPPED = 2
     DONE = 3
-    FORM = 4
-    """Another form of the display before it."""
+    FORM = 4  # another form of the display before it
+    KEPT = 5  # A picture was kept as a file
 
 
 DONE: Final = Struct(">Bdq")
@@ -34,5 +35,6 @@ LIMITS: Final = {
     RecordKind.DROPPED: 0,
     RecordKind.DONE: DONE.size,
     RecordKind.FORM: MAX_DISPLAY,
+    RecordKind.KEPT: 0,
 }
 """Largest record of each kind, bytes."""

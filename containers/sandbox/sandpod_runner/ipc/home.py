@@ -1,8 +1,4 @@
-"""Where the packages that are added to a sandbox lie in its programs' home.
-
-They are where `pip install --user` and `npm install --global` put them, so that any `python3` finds them, and Node by
-NODE_PATH.
-"""
+"""Where added packages lie in the programs' home: where `pip install --user` and `npm install --global` put them."""
 
 from __future__ import annotations
 

@@ -15,42 +15,27 @@ from struct import Struct
 
 @dataclass(frozen=True)
 class Job:
-    """A program to start.
-
-    Attributes:
-        env: The whole environment.
-        rlimits: Resources and their limits.
-        cwd: The working directory.
-        command: Program and arguments to `exec`, or empty for Python code in the forked process itself.
-        code: The Python code.
-        file: The real file that holds the code.
-        args: Arguments of the Python code.
-        context: Whether the process becomes a context, which gets its code cell by cell: of Python, or of the command.
-    """
+    """A program to start."""
 
     env: dict[str, str] = field(repr=False)
     rlimits: list[tuple[int, int]]
     cwd: str = "/"
+    # Program and arguments to `exec`, or empty for Python code in the forked process itself.
     command: list[str] = field(default_factory=list)
     code: bytes = field(default=b"", repr=False)
-    file: str = ""
+    file: str = ""  # the real file that holds the code
     args: list[str] = field(default_factory=list)
+    # Whether the process becomes a context, which gets its code cell by cell: of Python, or of the command.
     context: bool = False
 
 
 @dataclass(frozen=True)
 class Exit:
-    """How a program ended.
+    """How a program ended."""
 
-    Attributes:
-        status: As from `wait`, or None where nobody saw it.
-        cpu: Seconds of processor time, children included.
-        max_rss: Peak memory of the largest process, bytes.
-    """
-
-    status: int | None
-    cpu: float = 0.0
-    max_rss: int = 0
+    status: int | None  # as from `wait`, or None where nobody saw it
+    cpu: float = 0.0  # seconds of processor time, children included
+    max_rss: int = 0  # peak memory of the largest process, bytes
 
 
 class Kind(IntEnum):
@@ -65,23 +50,14 @@ class Kind(IntEnum):
 
 @dataclass(frozen=True)
 class Message:
-    """A message of the zygote.
-
-    Attributes:
-        kind: What it is about. With CONNECTS comes the descriptor on which the kernel asks about them.
-        number: The request's number (FORKED, FAILED).
-        pid: The process (FORKED, EXITED).
-        status: As from `wait` (EXITED), or the system's error number (FAILED).
-        cpu: Seconds of processor time, children included (EXITED).
-        max_rss: Peak memory of the largest process, bytes (EXITED).
-    """
+    """A message of the zygote."""
 
     kind: Kind
     number: int = 0
     pid: int = 0
-    status: int = 0
-    cpu: float = 0.0
-    max_rss: int = 0
+    status: int = 0  # as from `wait` (EXITED), or the system's error number (FAILED)
+    cpu: float = 0.0  # seconds of processor time, children included (EXITED)
+    max_rss: int = 0  # peak memory of the largest process, bytes (EXITED)
 
     def pack(self) -> bytes:
         """Return the bytes of the message."""
@@ -99,12 +75,10 @@ MESSAGE_SIZE = _MESSAGE.size
 REQUEST = Struct("=q")
 """A request to the zygote: its number. The descriptors come with it: the job, then 0, 1, 2 and so on of the program."""
 MAX_FDS = 8
-CHANNEL = 4
-"""The place among the descriptors of what Python code shows things on, or of a context's socket."""
+CHANNEL = 4  # the place among the descriptors of what Python code shows things on, or of a context's socket
 
 
-MARSHAL = 4
-"""The format of marshal that all Pythons from 3.4 on read: the two sides may be of different versions."""
+MARSHAL = 4  # the format of marshal that all Pythons from 3.4 on read: the two sides may be of different versions
 
 
 def write_job(job: Job) -> int:

@@ -1,13 +1,12 @@
 """Which processes there are, whose they are, and how to end a tree of them.
 
-Reads `/proc` and sends signals. It keeps no state: what it read may be old by the time it is used, so callers look
-again until nothing is left.
+What was read may be old by the time it is used, so callers look again until nothing is left.
 """
 
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 _FREEZE_PASSES = 20
 _MANY = 16
@@ -93,10 +92,8 @@ def send(pids: Iterable[int], number: int) -> None:
 def end_trees(roots: Iterable[int], *, freeze: bool = False) -> None:
     """Kill the roots and all that descends from them.
 
-    Args:
-        roots: Where the trees begin.
-        freeze: Stop everything first, again and again until nothing new shows up: for trees that grow faster than
-            they are killed. Large trees are stopped first in any case.
+    `freeze` stops everything first until nothing new shows up: for trees that grow faster than they are killed. Large
+    trees are stopped first in any case.
     """
     roots = set(roots)
     found = trees(roots, parents())
@@ -113,25 +110,21 @@ def end_trees(roots: Iterable[int], *, freeze: bool = False) -> None:
 
 def resident(pids: Iterable[int]) -> int:
     """Return the bytes of memory that these processes hold, shared pages counted for each."""
-    total = 0
-    for pid in pids:
-        try:
-            with open(f"/proc/{pid}/statm") as file:
-                total += int(file.read().split()[1]) * _PAGE
-        except (OSError, ValueError, IndexError):
-            continue
-    return total
+    return _sum(pids, "statm", lambda text: int(text.split()[1]) * _PAGE)
 
 
 def written(pids: Iterable[int]) -> int:
     """Return the bytes that these processes have written to disks."""
+    return _sum(pids, "io", lambda text: int(text.partition("\nwrite_bytes: ")[2].split("\n")[0]))
+
+
+def _sum(pids: Iterable[int], name: str, read: Callable[[str], int]) -> int:
     total = 0
     for pid in pids:
         try:
-            with open(f"/proc/{pid}/io") as file:
-                fields = dict(line.split(": ", 1) for line in file.read().splitlines())
-            total += int(fields["write_bytes"])
-        except (OSError, ValueError, KeyError):
+            with open(f"/proc/{pid}/{name}") as file:
+                total += read(file.read())
+        except (OSError, ValueError, IndexError):
             continue  # gone, or closed to its own user
     return total
 

@@ -57,20 +57,13 @@ class _Filter(ctypes.Structure):
 
 
 def filter_calls(program: bytes) -> None:
-    """Put a filter on the system calls of this process and of all that come from it.
-
-    Args:
-        program: Classic BPF, eight bytes an instruction.
-    """
+    """Put a filter (classic BPF) on the system calls of this process and of all that come from it."""
     wanted = _Filter(len(program) // 8, program)
     _checked(_libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(wanted), 0, 0))
 
 
 def watch_calls(program: bytes) -> int:
-    """Put such a filter on this process and all that come from it, and return the descriptor on which it asks.
-
-    It is closed at `exec`.
-    """
+    """Put such a filter there, and return the descriptor on which it asks; it is closed at `exec`."""
     wanted = _Filter(len(program) // 8, program)
     number = _SECCOMP[platform.machine()]
     return _checked(_libc.syscall(number, _SECCOMP_SET_MODE_FILTER, _SECCOMP_NEW_LISTENER, ctypes.byref(wanted)))

@@ -1,8 +1,7 @@
 """A context of JavaScript: starts its Node process and gives it each cell, with the descriptors that the runner sends.
 
-Node can't receive descriptors, so they are kept open here until it has opened them for itself, by this process's
-entries under `/proc`. `context.cjs` in Node answers the runner itself. Both belong to the program: nobody trusts what
-they say.
+Node can't receive descriptors, so they are kept open here until it has opened them by this process's entries under
+`/proc`. `context.cjs` answers the runner itself. Both belong to the program: nobody trusts them.
 """
 
 from __future__ import annotations
@@ -27,10 +26,7 @@ _RUNNER: Final = 4
 def serve(job: Job, fd: int, become: Callable[[Job], NoReturn]) -> NoReturn:
     """Pass cells on until the runner closes its end of the socket or Node ends, and end as that ended.
 
-    Args:
-        job: Node's job: the command and its environment.
-        fd: The socket to the runner.
-        become: Puts a job's command in the place of the process.
+    `job` is Node's, `fd` the socket to the runner; `become` puts a job's command in the place of the process.
     """
     # Open to the end of this process: the runner kills what has closed it, and would not see how it ends.
     runner = socket.socket(fileno=fd)

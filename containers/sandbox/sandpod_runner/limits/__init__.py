@@ -1,4 +1,1 @@
-"""What a sandbox may use and what it can reach: memory, disk, network and kernel, as seen from inside.
-
-It measures and answers; which run ends is decided in `runs`.
-"""
+"""What a sandbox may use and can reach, as seen from inside. It measures; `runs` decides which run ends."""

@@ -30,8 +30,7 @@ _GO_ON: Final = 1
 _HOST: Final = {int(socket.AF_INET): slice(4, 8), int(socket.AF_INET6): slice(8, 24)}
 """Where a socket address of a family has its host (struct sockaddr_in, struct sockaddr_in6)."""
 _ADDRESS_BYTES: Final = 24
-AT_ONCE: Final = 4
-"""Looks at a time whether the network is open after all."""
+AT_ONCE: Final = 4  # looks at a time whether the network is open after all
 
 Place = tuple[str, int]
 

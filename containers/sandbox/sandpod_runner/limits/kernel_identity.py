@@ -1,7 +1,6 @@
-"""Tells which kernel the sandbox sees, before anything may run in it: the operator compares it with the node's own.
+"""Reports which kernel the sandbox sees: the operator compares it with the node's own.
 
-Started in a container of its own before the sandbox's, where a RuntimeClass promises another kernel than the node's. It
-decides nothing.
+Run in a container before the sandbox's, where a RuntimeClass promises another kernel than the node's.
 """
 
 import json
@@ -13,11 +12,7 @@ _MOST = 256
 
 
 def tell(path: str = _MESSAGE) -> int:
-    """Write what is seen as the container's termination message, JSON: boot_id (empty where there is none), release.
-
-    Args:
-        path: Where the message goes.
-    """
+    """Write what is seen as the container's termination message, JSON: boot_id (empty where there is none), release."""
     try:
         with open(_BOOT_ID, encoding="ascii", errors="replace") as file:
             boot_id = file.read(_MOST).strip()

@@ -1,7 +1,6 @@
 """Sees memory running out before the kernel does, so that one run ends and says why, and not the whole sandbox.
 
-In a pod the cgroup says what is used (version 1 and 2); under the local backend, which has none, processes and files in
-memory are added up. What to do about it is decided by the caller.
+In a pod the cgroup says what is used (version 1 and 2); without one, processes and files in memory are added up.
 """
 
 import logging
@@ -12,7 +11,6 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from sandpod_runner.ipc import process_tree
-from sandpod_runner.limits.mounts import in_memory
 
 logger = logging.getLogger(__name__)
 
@@ -20,11 +18,9 @@ _MIB: Final = 1024 * 1024
 _GVISOR: Final = 96 * _MIB
 """What gVisor's own kernel takes, about 35 MiB, and what programs take there until they are ended."""
 _UNLIMITED: Final = 2**60
-_RATE: Final = 4096 * _MIB
-"""Bytes a second that programs may fill at most: how soon the next look must be."""
+_RATE: Final = 4096 * _MIB  # bytes a second that programs may fill at most: how soon the next look must be
 _RESIDENT: Final = ("RssAnon", "RssShmem")
-_INODE: Final = 1024
-"""Bytes that the kernel keeps for a file in memory, be it empty."""
+_INODE: Final = 1024  # bytes that the kernel keeps for a file in memory, be it empty
 _SOONEST: Final = 0.002
 _LATEST: Final = 0.25
 
@@ -35,20 +31,16 @@ class Source(Protocol):
     @property
     def limit(self) -> int:
         """The limit, bytes."""
-        ...
-
-    def used(self, over: int) -> int:
-        """Return the bytes in use that can't be had back. Below `over` a rough figure that is too high will do."""
-        ...
-
-    def kills(self) -> int:
-        """Return how often the kernel has killed for want of memory."""
-        ...
 
     @property
     def patience(self) -> int:
         """How many times as long as a look took the next one waits at least: looking must not be all that is done."""
-        ...
+
+    def used(self, over: int) -> int:
+        """Return the bytes in use that can't be had back. Below `over` a rough figure that is too high will do."""
+
+    def kills(self) -> int:
+        """Return how often the kernel has killed for want of memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +70,22 @@ class Cgroup:
             return 0
 
 
-class Gvisor:
+class _Uncounted:
+    """A limit of which the kernel knows nothing, and folders whose files it counts nowhere."""
+
+    def __init__(self, limit: int, folders: Iterable[str]) -> None:
+        self.limit = limit
+        self._folders = {os.stat(folder).st_dev: folder for folder in folders}
+
+    def kills(self) -> int:
+        """See `Source`."""
+        return 0
+
+    def _files(self) -> int:
+        return sum(map(_folder_bytes, self._folders.values()))
+
+
+class Gvisor(_Uncounted):
     """A pod under gVisor, which counts what programs use, but calls the node's memory the limit.
 
     What it maps of files, as of the image's, is the node's, which can drop it. Files in folders that the node keeps in
@@ -88,45 +95,34 @@ class Gvisor:
     patience: Final = 1
 
     def __init__(self, limit: int, usage: str, folders: Iterable[str], meminfo: str = "/proc/meminfo") -> None:
-        self.limit = limit
+        super().__init__(limit, [folder for folder in folders if not in_memory(folder)])
         self._usage = usage
         self._meminfo = meminfo
         self._overhead = max(_GVISOR, limit // 8)
-        self._folders = {os.stat(folder).st_dev: folder for folder in folders if not in_memory(folder)}
 
     def used(self, over: int) -> int:
         """See `Source`."""
-        files = sum(_folder_bytes(folder) for folder in self._folders.values())
-        usage = int(_read(self._usage)) + files + self._overhead
+        usage = int(_read(self._usage)) + self._files() + self._overhead
         return usage if usage < over else usage - _sizes(self._meminfo).get("Mapped", 0)
 
-    def kills(self) -> int:
-        """See `Source`: the sandbox ends with its kernel."""
-        return 0
 
-
-class ProcessSum:
+class ProcessSum(_Uncounted):
     """The runner and all that comes from it, and the files in memory, for a limit that no cgroup keeps."""
 
     patience: Final = 4  # where there are many processes a look takes a while
 
     def __init__(self, limit: int, folders: Iterable[str]) -> None:
-        self.limit = limit
-        self._folders = {os.stat(folder).st_dev: folder for folder in folders if in_memory(folder)}
+        super().__init__(limit, [folder for folder in folders if in_memory(folder)])
 
     def used(self, over: int) -> int:
         """See `Source`."""
-        files = sum(_folder_bytes(folder) for folder in self._folders.values())
-        rough = _added("status", _RESIDENT)
-        if rough[0] + max(rough[1], files) < over:
-            return rough[0] + max(rough[1], files)
-        # Forked processes share memory until they write to it: here each page is counted once.
-        exact = _added("smaps_rollup", ("Pss_Anon", "Pss_Shmem"))
-        return exact[0] + max(exact[1], files)
-
-    def kills(self) -> int:
-        """See `Source`: the kernel knows nothing of this limit."""
-        return 0
+        files = self._files()
+        # Forked processes share memory until they write to it: only the second figure counts each page once.
+        for file, names in (("status", _RESIDENT), ("smaps_rollup", ("Pss_Anon", "Pss_Shmem"))):
+            own, shared = _added(file, names)
+            if own + max(shared, files) < over:
+                break
+        return own + max(shared, files)
 
 
 class Watch:
@@ -177,11 +173,8 @@ def find_watch(
 ) -> Watch | None:
     """Return a watch over this sandbox's memory, or None where nothing limits it.
 
-    Args:
-        limit: Bytes that the settings say. A cgroup's own limit counts if it is no larger.
-        folders: Folders whose files may be in memory.
-        in_memory_anyway: Folders whose files are, though it may not look so.
-        base: Where the cgroup's files are.
+    `limit` is what the settings say; a cgroup's own counts if it is no larger. Files of `folders` may be in memory,
+    those of `in_memory_anyway` are, though it may not look so.
     """
     version_2 = ("memory.max", "memory.current", "memory.stat", "memory.events")
     version_1 = ("limit_in_bytes", "usage_in_bytes", "stat", "oom_control")
@@ -222,23 +215,17 @@ def _fields(path: str) -> dict[str, int]:
 
 def _added(file: str, names: tuple[str, str]) -> tuple[int, int]:
     """Add two fields of a file of each own process up; bytes."""
-    first = second = 0
+    sums = [0, 0]
     for pid in process_tree.trees([os.getpid()], process_tree.parents()):
-        one, two = _two_fields(f"/proc/{pid}/{file}", names) or _two_fields(f"/proc/{pid}/status", _RESIDENT) or (0, 0)
-        first, second = first + one, second + two
-    return first, second
-
-
-def _two_fields(path: str, names: tuple[str, str]) -> tuple[int, int] | None:
-    """Return two fields of a file, bytes, or None where it can't be looked into.
-
-    A program can close its `smaps_rollup` to its own user, but not its `status`.
-    """
-    try:
-        values = _sizes(path)
-    except OSError:
-        return None
-    return values.get(names[0], 0), values.get(names[1], 0)
+        # A program can close its `smaps_rollup` to its own user, but not its `status`.
+        for path, fields in ((file, names), ("status", _RESIDENT)):
+            try:
+                values = _sizes(f"/proc/{pid}/{path}")
+            except OSError:
+                continue
+            sums = [total + values.get(name, 0) for total, name in zip(sums, fields, strict=True)]
+            break
+    return sums[0], sums[1]
 
 
 def _sizes(path: str) -> dict[str, int]:
@@ -250,3 +237,14 @@ def _sizes(path: str) -> dict[str, int]:
 def _folder_bytes(folder: str) -> int:
     info = os.statvfs(folder)
     return (info.f_blocks - info.f_bfree) * info.f_frsize + (info.f_files - info.f_ffree) * _INODE
+
+
+def in_memory(folder: str) -> bool:
+    """Return whether a folder's files are in memory; False where that can't be found out."""
+    try:
+        device = os.stat(folder).st_dev
+        mounts = _read("/proc/self/mountinfo").splitlines()
+    except OSError:
+        return False
+    name = f"{os.major(device)}:{os.minor(device)}"
+    return any(f" {name} " in mount and " - tmpfs " in mount for mount in mounts)

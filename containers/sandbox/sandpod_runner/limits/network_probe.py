@@ -1,7 +1,6 @@
 """Finds out from inside whether the sandbox's network is closed, before anything may run in it and again later.
 
-The addresses are those that the network policies must keep out of reach. A plug-in that ignores policies is found out
-so. It reports only what it saw; that the sandbox must not serve then is decided by its caller.
+The addresses are those that network policies must keep out of reach: a plug-in that ignores policies is found out so.
 """
 
 import asyncio
@@ -18,10 +17,8 @@ from sandpod_runner.limits.threads import in_thread
 SECONDS: Final = 1.2
 """For all addresses together: they are tried side by side. Linux says a lost SYN again after a second."""
 
-PATIENCE: Final = 10.0
-"""Seconds in which the network must be found closed."""
-PAUSE: Final = 0.5
-"""Seconds between two looks."""
+PATIENCE: Final = 10.0  # seconds in which the network must be found closed
+PAUSE: Final = 0.5  # seconds between two looks
 SOON: Final = 10.0
 """Seconds until the first later look; then twice as many each time, up to the interval. A policy that opens something
 may reach the network plug-in after the pod has started."""
@@ -47,6 +44,11 @@ def find_lasting_open(
         if reached is None or last:
             return reached
         time.sleep(pause)
+
+
+def has_loopback_alone() -> bool:
+    """Return whether the sandbox has no network interface but its own loopback, as under the local backend."""
+    return all(name == "lo" for _, name in socket.if_nameindex())
 
 
 async def wait_for_open(addresses: tuple[tuple[str, int], ...], interval: float) -> str:

@@ -1,6 +1,6 @@
 """The threads for what may block on a disk or a network.
 
-All of them begin with the runner: later on, programs may have used up all the processes that the sandbox may have.
+All begin with the runner: later, programs may have used up all the processes that the sandbox may have.
 """
 
 import asyncio

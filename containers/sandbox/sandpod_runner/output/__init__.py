@@ -1,4 +1,1 @@
-"""What a program writes, on its way: pipes, displays, and the bounded log with its file.
-
-Who gets it is decided in `runs`.
-"""
+"""What a program writes, on its way: pipes, displays, the bounded log. Who gets it is decided in `runs`."""

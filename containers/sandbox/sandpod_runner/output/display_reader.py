@@ -6,45 +6,36 @@ unfinished record is kept.
 
 import math
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
-from sandpod_runner.ipc.display_records import DONE, LIMITS, RECORD, RecordKind
+from sandpod_runner.ipc.display_records import DONE, LIMITS, MAX_KEPT, RECORD, RecordKind
 from sandpod_runner.ipc.jobs import Exit
 from sandpod_runner.output.pipe_reader import PipeReader
 from sandpod_runner.protocol.messages import MAX_DISPLAYS, MIME_TYPES
 
 _MAX_RESULTS: Final = len(MIME_TYPES)
 
+Post = Callable[[dict[str, Any], bytes], None]
+
 
 class Shown:
-    """The reading end of one run.
+    """The reading end of one run, closed here.
 
-    Args:
-        fd: The pipe's reading end; closed here.
-        display: Called with type, number of the display and bytes of each form of a display.
-        result: Called with type and bytes of each form of a last value; None where there is none.
-        done: Called when the program says that it is over, and how; None where its word is not taken.
+    `post` gets the fields of each form's frame, but for the run, and its bytes. `done` gets the program's word that it
+    is over; None where that is not taken.
     """
 
-    def __init__(
-        self,
-        fd: int,
-        display: Callable[[str, int, bytes], None],
-        result: Callable[[str, bytes], None] | None = None,
-        done: Callable[[Exit], None] | None = None,
-    ) -> None:
+    def __init__(self, fd: int, post: Post, done: Callable[[Exit], None] | None, *, results: bool) -> None:
         self.pipe = PipeReader(fd, self._take)
-        self._display = display
-        self._result = result
+        self._post = post
         self._done = done
+        self._max_results = _MAX_RESULTS if results else 0
         self._buffer = bytearray()
         self._index = -1
-        self.forms = 0
-        """How many forms of displays were passed on."""
-        self.results = 0
-        """How many forms of a last value were."""
-        self.dropped = 0
-        """How many were too large or too many."""
+        self.forms = 0  # of displays, that were passed on
+        self.results = 0  # forms of a last value that were
+        self.dropped = 0  # how many were too large or too many
+        self.kept = 0  # pictures that were kept as files
 
     def _take(self, data: bytes) -> bool:
         """Pass whole records on, and return whether all of it was records."""
@@ -65,15 +56,16 @@ class Shown:
     def _pass_on(self, kind: int, mime: str, data: bytes) -> bool:
         match kind:
             case RecordKind.DISPLAY | RecordKind.FORM if self.forms < MAX_DISPLAYS:
-                if kind == RecordKind.DISPLAY:
-                    self._index += 1
-                self._display(mime, max(0, self._index), data)
+                self._index += kind == RecordKind.DISPLAY
+                self._post({"t": "display", "mime": mime, "index": max(0, self._index)}, data)
                 self.forms += 1
-            case RecordKind.RESULT if self._result is not None and self.results < _MAX_RESULTS:
-                self._result(mime, data)
+            case RecordKind.RESULT if self.results < self._max_results:
+                self._post({"t": "result", "mime": mime}, data)
                 self.results += 1
             case RecordKind.DROPPED:
                 self.dropped += 1
+            case RecordKind.KEPT if self.kept < MAX_KEPT:
+                self.kept += 1
             case RecordKind.DONE if self._done is not None and len(data) == DONE.size:
                 code, cpu, max_rss = DONE.unpack(data)
                 if math.isfinite(cpu):

@@ -1,133 +1,36 @@
 """The bounded log of a run's output, from which a stream that comes later reads what it missed.
 
-Bytes of both streams have one order, that in which they were read, and a cursor is a place in it. The oldest bytes go
-first: into the spill file, if there is one, and else they are lost, which shows as a gap. It knows no program and no
-stream to the gateway.
+A cursor is a place in the order in which the bytes of both streams were read. The oldest bytes go first: into the spill
+file, if there is one, and else they are lost, which shows as a gap.
 """
 
 from array import array
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
-from typing import Final, Protocol, TypeAlias
+from typing import Final
+
+from sandpod_runner.output.spill_file import MARK, Block, Extent, Piece, SpillFile
 
 STREAMS: Final = ("stdout", "stderr")
-BLOCK: Final = 64 * 1024
-"""Largest block that small pieces are gathered in, bytes: so much is dropped at once."""
-_ADOPT: Final = BLOCK // 2
-"""Pieces of this size are kept as they came, without copying them."""
-_MARK: Final = 4
-_OVERHEAD: Final = 512
-"""What a block takes in addition to its data and marks, bytes."""
-
-Marks: TypeAlias = "array[int]"
-Piece = tuple[int, int, bytes]
-"""Number of the stream, offset in that stream, data."""
-
-
-@dataclass(slots=True)
-class Block:
-    """Consecutive output.
-
-    Attributes:
-        start: Cursor of its first byte.
-        offsets: Bytes of each stream before it.
-        data: The output.
-        marks: For each stretch of one stream its length and, in the lowest bit, the stream's number.
-    """
-
-    start: int
-    offsets: tuple[int, int]
-    data: bytes | bytearray = field(repr=False)
-    marks: Marks = field(repr=False)
-
-    @property
-    def end(self) -> int:
-        """Cursor after its last byte."""
-        return self.start + len(self.data)
-
-    @property
-    def cost(self) -> int:
-        """Bytes that it takes in memory."""
-        return len(self.data) + _MARK * len(self.marks) + _OVERHEAD
-
-    def pieces(self, cursor: int) -> Iterator[Piece]:
-        """Yield what is at the cursor and after it."""
-        at, offsets = self.start, list(self.offsets)
-        view = memoryview(self.data)
-        for mark in self.marks:
-            length, stream = mark >> 1, mark & 1
-            skip = max(0, cursor - at)
-            if skip < length:
-                begin = at - self.start + skip
-                yield stream, offsets[stream] + skip, view[begin : begin + length - skip].tobytes()
-            at += length
-            offsets[stream] += length
-
-
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """A block that lies in the spill: its data at `position`, its marks behind them, `length` bytes in all."""
-
-    start: int
-    end: int
-    offsets: tuple[int, int]
-    position: int
-    length: int
-
-
-class Spill(Protocol):
-    """Where blocks go for which there is no room in memory."""
-
-    @property
-    def extents(self) -> deque[Extent]:
-        """What it holds, oldest first."""
-        ...
-
-    @property
-    def size(self) -> int:
-        """Bytes that it takes."""
-        ...
-
-    def put(self, block: Block) -> None:
-        """Take a block, or drop it where it can't be kept."""
-        ...
-
-    def load(self, extent: Extent) -> Block | None:
-        """Return a block of it; None, and forget it, when somebody changed what was written."""
-        ...
-
-    def close(self) -> None:
-        """Forget everything."""
-        ...
+BLOCK: Final = 64 * 1024  # largest block that small pieces are gathered in, bytes: so much is dropped at once
+_ADOPT: Final = BLOCK // 2  # pieces of this size are kept as they came, without copying them
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What was read.
+    """What was read."""
 
-    Attributes:
-        dropped: Bytes after the cursor that was asked for which are lost; `pieces` come after them.
-        cursor: Where to go on.
-        pieces: The output, in order.
-    """
-
-    dropped: int
+    dropped: int  # bytes after the cursor that was asked for which are lost; `pieces` come after them
     cursor: int
     pieces: list[Piece]
 
 
 class OutputLog:
-    """The log of one run.
+    """The log of one run: `memory` bytes of it in memory, and older output in the spill."""
 
-    Args:
-        memory: Bytes that it may take in memory.
-        spill: Where older output goes.
-    """
-
-    def __init__(self, memory: int, spill: Spill | None = None) -> None:
+    def __init__(self, memory: int, spill: SpillFile | None = None) -> None:
         self._memory = memory
         self._spill = spill
         self._blocks: deque[Block] = deque()
@@ -135,8 +38,7 @@ class OutputLog:
         self._held = 0
         self._largest = min(BLOCK, memory // 4)
         self._counts = [0, 0]
-        self.end = 0
-        """Cursor after all that was appended."""
+        self.end = 0  # cursor after all that was appended
 
     @property
     def counts(self) -> tuple[int, int]:
@@ -152,7 +54,7 @@ class OutputLog:
         """Keep a piece of a stream."""
         length = len(data)
         block = self._open
-        if length >= _ADOPT or block is None or block.cost + length + _MARK > self._largest:
+        if length >= _ADOPT or block is None or block.cost + length + MARK > self._largest:
             small = length < _ADOPT
             kept = bytearray(data) if small else data
             block = Block(self.end, (self._counts[0], self._counts[1]), kept, array("I", (length << 1 | stream,)))
@@ -166,20 +68,14 @@ class OutputLog:
                 block.marks[-1] += length << 1
             else:
                 block.marks.append(length << 1 | stream)
-                self._held += _MARK
+                self._held += MARK
         self.end += length
         self._counts[stream] += length
         while self._held > self._memory:
             self._let_go()
 
     def read(self, cursor: int, limit: int, most: int) -> Reading:
-        """Return what is at a cursor and after it, up to the next gap.
-
-        Args:
-            cursor: From 0 to `end`.
-            limit: Bytes to return at most.
-            most: Pieces to return at most.
-        """
+        """Return what is at a cursor and after it, up to the next gap: at most so many bytes and so many pieces."""
         dropped, pieces = 0, list[Piece]()
         while limit > 0 and cursor < self.end and len(pieces) < most:
             block = self._block_at(cursor)

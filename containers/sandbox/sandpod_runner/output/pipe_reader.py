@@ -5,19 +5,13 @@ import os
 from collections.abc import Callable
 from typing import Final
 
-PIECE: Final = 64 * 1024
-"""Bytes that are read at a time: what a pipe holds."""
+PIECE: Final = 64 * 1024  # bytes that are read at a time: what a pipe holds
 _LAST_PIECES: Final = 16
 """Pieces to read after the end: more than a pipe holds, unless somebody is left who goes on writing."""
 
 
 class PipeReader:
-    """The reading end of a pipe, which is closed here.
-
-    Args:
-        fd: The descriptor.
-        take: Called with each piece; returns whether to read on.
-    """
+    """The reading end of a pipe, closed here; `take` gets each piece and returns whether to read on."""
 
     def __init__(self, fd: int, take: Callable[[bytes], bool]) -> None:
         self.take = take

@@ -1,4 +1,4 @@
-"""Files in the workspace that hold what a run's log has no room for in memory.
+"""Blocks of a run's log, and the files in the workspace for those that have no room in memory.
 
 They count in the workspace's quota, and a full disk is no fault: output that can't be written is dropped. Programs can
 change or remove these files, which are their own output: what is read is checked. Writing is not left to a thread: it
@@ -10,17 +10,67 @@ import os
 from array import array
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
 
-from sandpod_runner.output.output_log import Block, Extent
+from sandpod_runner.ipc.descriptors import closing
 from sandpod_runner.protocol.messages import HIDDEN
 
-FILE_SIZE: Final = 16 * 1024 * 1024
-"""Bytes of one run's file."""
-TOTAL: Final = 64 * 1024 * 1024
-"""Bytes of all files together."""
+FILE_SIZE: Final = 16 * 1024 * 1024  # bytes of one run's file
+TOTAL: Final = 64 * 1024 * 1024  # bytes of all files together
+MARK: Final = 4  # bytes of a mark of a block
+_OVERHEAD: Final = 512  # what a block takes in addition to its data and marks, bytes
 _PREFIX: Final = "log-"
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+Marks: TypeAlias = "array[int]"
+Piece = tuple[int, int, bytes]  # number of the stream, offset in that stream, data
+
+
+@dataclass(slots=True)
+class Block:
+    """Consecutive output."""
+
+    start: int  # cursor of its first byte
+    offsets: tuple[int, int]  # bytes of each stream before it
+    data: bytes | bytearray = field(repr=False)
+    # For each stretch of one stream its length and, in the lowest bit, the stream's number.
+    marks: Marks = field(repr=False)
+
+    @property
+    def end(self) -> int:
+        """Cursor after its last byte."""
+        return self.start + len(self.data)
+
+    @property
+    def cost(self) -> int:
+        """Bytes that it takes in memory."""
+        return len(self.data) + MARK * len(self.marks) + _OVERHEAD
+
+    def pieces(self, cursor: int) -> Iterator[Piece]:
+        """Yield what is at the cursor and after it."""
+        at, offsets = self.start, list(self.offsets)
+        view = memoryview(self.data)
+        for mark in self.marks:
+            length, stream = mark >> 1, mark & 1
+            skip = max(0, cursor - at)
+            if skip < length:
+                begin = at - self.start + skip
+                yield stream, offsets[stream] + skip, view[begin : begin + length - skip].tobytes()
+            at += length
+            offsets[stream] += length
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """A block that lies in the spill: its data at `position`, its marks behind them, `length` bytes in all."""
+
+    start: int
+    end: int
+    offsets: tuple[int, int]
+    position: int
+    length: int
 
 
 class SpillFolder:
@@ -41,11 +91,7 @@ class SpillFolder:
         self._leave()
 
     def create(self) -> tuple[int, str]:
-        """Return a new file's descriptor and name.
-
-        Raises:
-            OSError: There is no room, or a program put something else in the folder's place.
-        """
+        """Return a new file's descriptor and name. Raises OSError: There is no room, or no such folder."""
         with contextlib.suppress(FileExistsError):
             os.mkdir(self._path, mode=0o700)
         name = f"{_PREFIX}{os.urandom(8).hex()}"
@@ -89,8 +135,7 @@ class SpillFile:
         self._name = ""
         self._next = 0
         self.extents: deque[Extent] = deque()
-        self.size = 0
-        """Bytes of the file."""
+        self.size = 0  # bytes of the file
 
     def put(self, block: Block) -> None:
         """Take a block over the oldest ones, or drop it where there is no room for it."""
@@ -167,10 +212,5 @@ class SpillFile:
             self.extents.popleft()
 
 
-@contextlib.contextmanager
-def _open_folder(path: str) -> Iterator[int]:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
+def _open_folder(path: str) -> contextlib.AbstractContextManager[int]:
+    return closing(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC))

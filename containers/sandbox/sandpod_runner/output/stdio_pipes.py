@@ -1,82 +1,17 @@
 """A program's standard streams, seen from the runner: output to frames, frames to input.
 
-Nothing here grows without bound: output is read only as fast as it can be sent, so that a slow reader slows the
-program, and input that nobody reads is kept up to a limit.
+Output is read as fast as it can be sent, so that a slow reader slows the program; unread input is kept up to a limit.
 """
 
 import asyncio
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Final, Self
 
-from sandpod_runner.output.pipe_reader import PIECE, PipeReader
+from sandpod_runner.output.pipe_reader import PIECE
 
 MAX_WAITING_INPUT: Final = 8 * 1024 * 1024
 """Input of one run that its program has not read yet, bytes. More of it ends the run."""
-
-
-LAST_WORDS: Final = 4096
-"""Bytes of stderr that are looked at."""
-
-
-class Output:
-    """Both output streams of one run.
-
-    Args:
-        fds: The reading ends of stdout's and stderr's pipes; they are closed here.
-        limit: Bytes of both together that are passed on.
-        send: Called with the stream's name, the offset and each piece.
-        over: Called once when there is more than the limit.
-    """
-
-    def __init__(
-        self, fds: dict[str, int], limit: int, send: Callable[[str, int, bytes], None], over: Callable[[], None]
-    ) -> None:
-        self._readers = {name: PipeReader(fd, partial(self._take, name)) for name, fd in fds.items()}
-        self._limit = limit
-        self._send = send
-        self._over = over
-        self.counts = dict.fromkeys(fds, 0)
-        self.last_words = b""
-        """The end of stderr: what a runtime says when it gives up."""
-
-    def resume(self) -> None:
-        """Read whatever comes."""
-        for reader in self._readers.values():
-            reader.resume()
-
-    def pause(self) -> None:
-        """Leave what comes in the pipes: the program waits when they are full."""
-        for reader in self._readers.values():
-            reader.pause()
-
-    def release(self) -> list[PipeReader]:
-        """Read what is left in the pipes, and return those that somebody may still write to: they are the caller's."""
-        for reader in self._readers.values():
-            reader.drain()
-        left, self._readers = [reader for reader in self._readers.values() if reader.open], {}
-        return left
-
-    def close(self) -> None:
-        """Read nothing more."""
-        for reader in self._readers.values():
-            reader.close()
-
-    def _take(self, name: str, data: bytes) -> bool:
-        room = self._limit - sum(self.counts.values())
-        offset = self.counts[name]
-        self.counts[name] += min(len(data), room)
-        if room > 0:
-            self._send(name, offset, data[:room])
-        if name == "stderr":
-            self.last_words = (self.last_words + data)[-LAST_WORDS:]
-        if len(data) <= room:
-            return True
-        self.close()
-        self._over()
-        return False
 
 
 class Input:
@@ -147,19 +82,10 @@ class Pairs:
             os.close(fd)
 
     def open(self) -> tuple[int, int]:
-        """Return the reading and the writing end of a new pipe.
-
-        Raises:
-            OSError: No more descriptors can be had.
-        """
+        """Return the reading and the writing end of a new pipe. Raises OSError: No more descriptors can be had."""
         ends = os.pipe2(os.O_CLOEXEC)
         self._open.update(ends)
         return ends
-
-    def add(self, fd: int) -> int:
-        """Take an open descriptor among them, and return it."""
-        self._open.add(fd)
-        return fd
 
     def keep(self, *fds: int) -> None:
         """Leave these open: they are somebody else's now."""
@@ -184,16 +110,12 @@ class Pipes:
 
 
 def make_pipes(*, stdin: bool, shows: bool) -> tuple[Pipes, list[int]]:
-    """Return the runner's ends and the program's: input (or none at all), output, errors, and what it shows.
-
-    Raises:
-        OSError: No more descriptors can be had.
-    """
+    """Return the runner's ends and the program's: input (or none), output, errors, what it shows. Raises OSError."""
     with Pairs() as pairs:
-        read, write = pairs.open() if stdin else (pairs.add(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)), -1)
-        out, out_write = pairs.open()
-        err, err_write = pairs.open()
-        shown, shown_write = pairs.open() if shows else (None, -1)
-        theirs = [read, out_write, err_write, *([shown_write] if shows else ())]
-        pairs.keep(*theirs, out, err, *([write] if stdin else ()), *(() if shown is None else [shown]))
-    return Pipes(Input(write) if stdin else None, {"stdout": out, "stderr": err}, shown), theirs
+        (out, out_write), (err, err_write) = pairs.open(), pairs.open()
+        shown, *theirs_too = pairs.open() if shows else (None,)
+        # Last, as nothing may fail after it.
+        read, *ours_too = pairs.open() if stdin else (os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC),)
+        theirs = [read, out_write, err_write, *theirs_too]
+        pairs.keep(*theirs, *ours_too, out, err, *([] if shown is None else [shown]))
+    return Pipes(Input(ours_too[0]) if stdin else None, {"stdout": out, "stderr": err}, shown), theirs

@@ -1,4 +1,1 @@
-"""Starting programs: the zygote as the runner sees it, spare Node processes, languages and the environment of programs.
-
-Nothing here knows of runs.
-"""
+"""Starting programs: launcher, spare Node processes, languages, environment. Nothing here knows of runs."""

@@ -1,7 +1,6 @@
 """What programs see of the world: their environment, their home and their share of the processors.
 
-An allow-list: nothing of the runner's own environment reaches a program unless it is named here, so that no address,
-token or setting of the cluster does.
+Nothing of the runner's own environment reaches a program unless it is named here: no address or token of the cluster.
 """
 
 import contextlib
@@ -35,7 +34,11 @@ _HOME = "home"
 _DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
-def build_environment(inherited: Mapping[str, str], *, tmp: str, cpus: int) -> dict[str, str]:
+_OFFLINE = {"PIP_RETRIES": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "npm_config_fetch_retries": "0"}
+"""Package managers fail at once in place of trying again for seconds."""
+
+
+def build_environment(inherited: Mapping[str, str], *, tmp: str, cpus: int, offline: bool) -> dict[str, str]:
     """Return the environment that every program gets; a run's own variables come on top."""
     home = f"{tmp}/{_HOME}"
     env = {
@@ -54,10 +57,13 @@ def build_environment(inherited: Mapping[str, str], *, tmp: str, cpus: int) -> d
         # Output is seen when it is written, and the workspace holds the user's files alone.
         "PYTHONUNBUFFERED": "1",
         "PYTHONDONTWRITEBYTECODE": "1",
-        # Numeric libraries count the node's cores and not the sandbox's share of them.
+        # Numeric libraries and Python count the node's cores and not the sandbox's share of them.
         "OMP_NUM_THREADS": str(cpus),
         "OPENBLAS_NUM_THREADS": str(cpus),
+        "PYTHON_CPU_COUNT": str(cpus),  # os.cpu_count from Python 3.13 on
     }
+    if offline:
+        env |= _OFFLINE
     env |= {name: inherited[name] for name in INHERITED if inherited.get(name)}
     # Programs of added packages, and those of JavaScript.
     env["PATH"] = f"{home}/.local/bin:{env['PATH']}"
@@ -66,10 +72,7 @@ def build_environment(inherited: Mapping[str, str], *, tmp: str, cpus: int) -> d
 
 
 def prepare_home(env: Mapping[str, str], skeleton: str | None) -> None:
-    """Make the folders that the environment names, with links to the image's ready-made files in them.
-
-    What can't be made is left out: a program then sees its own library's message about it.
-    """
+    """Make the folders that the environment names as far as possible, with links to the image's ready-made files."""
     for name in ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "MPLCONFIGDIR"):
         _make(env[name])
     # There from the start: Python does not look again for a folder that it once did not find.
@@ -89,28 +92,19 @@ def prepare_home(env: Mapping[str, str], skeleton: str | None) -> None:
 def count_cpus() -> int:
     """Return the processors that this sandbox may use, at least 1: its cgroup's quota, or what the system says."""
     allowed = len(os.sched_getaffinity(0))
-    for path, read in (("/sys/fs/cgroup/cpu.max", _quota_v2), ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", _quota_v1)):
-        try:
-            quota = read(path)
-        except (OSError, ValueError):
-            continue
-        if quota is not None:
-            return max(1, min(allowed, -int(-quota // 1)))
+    version_2 = ("/sys/fs/cgroup/cpu.max",)
+    version_1 = ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us")
+    for paths in (version_2, version_1):
+        with contextlib.suppress(OSError, ValueError):  # not this version, or no quota ("max", or a negative one)
+            quota, period = map(int, " ".join(map(_read, paths)).split())
+            if quota > 0:
+                return max(1, min(allowed, -(-quota // period)))
     return allowed
 
 
-def _quota_v2(path: str) -> float | None:
+def _read(path: str) -> str:
     with open(path) as file:
-        quota, period = file.read().split()
-    return None if quota == "max" else int(quota) / int(period)
-
-
-def _quota_v1(path: str) -> float | None:
-    with open(path) as file:
-        quota = int(file.read())
-    with open("/sys/fs/cgroup/cpu/cpu.cfs_period_us") as file:
-        period = int(file.read())
-    return None if quota <= 0 else quota / period
+        return file.read()
 
 
 def _make(folder: str) -> None:
@@ -120,9 +114,5 @@ def _make(folder: str) -> None:
 
 def find_program(names: tuple[str, ...], path: str) -> str | None:
     """Return the full path of the first of these programs that is on the PATH."""
-    for name in names:
-        for folder in path.split(":"):
-            candidate = os.path.join(folder, name)
-            if os.path.isfile(candidate) and os.access(candidate, os.X_OK):
-                return candidate
-    return None
+    candidates = (os.path.join(folder, name) for name in names for folder in path.split(":"))
+    return next((each for each in candidates if os.path.isfile(each) and os.access(each, os.X_OK)), None)

@@ -1,7 +1,7 @@
-"""The languages of this sandbox: Python, JavaScript, shell where the image has them, and those that its template adds.
+"""The languages of this sandbox: Python, JavaScript, shell where the image has them, and those of its template.
 
-What can be run is found out once, at the start, from what is there. A language of the template is a command line with
-the code's file in it, and nothing more.
+What can be run is found out once, at the start. A language of the template is a command line with the code's file in
+it.
 """
 
 import json
@@ -12,21 +12,18 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from sandpod_runner.processes.environment import find_program
 from sandpod_runner.protocol.messages import LANGUAGE, LANGUAGES
 
-PATIENCE: Final = 10.0
-"""Seconds in which a program must have said its version: the sandbox is not ready before."""
+PATIENCE: Final = 10.0  # seconds in which a program must have said its version: the sandbox is not ready before
 _PAUSE: Final = 0.002
 _MOST: Final = 64
-FILE: Final = "{file}"
-"""What stands in a command line for the code's file."""
+FILE: Final = "{file}"  # what stands in a command line for the code's file
 MAX_LANGUAGES: Final = 16
 _EXTENSION: Final = re.compile(r"(\.[A-Za-z0-9_]{1,15})?", re.ASCII)
-_WRONG: Final = "a language is a name, a command with {file} in it, and an extension"
 
 PACKAGES: Final = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))
 """The folder that the runner's own package lies in."""
@@ -66,19 +63,11 @@ class Languages:
     node: str | None
     shell: str | None
     commands: Mapping[str, CommandLanguage]
-    versions: Mapping[str, str]
-    """All that can be run, by name; the version is empty where it is not known."""
+    versions: Mapping[str, str]  # all that can be run, by name; the version is empty where it is not known
 
 
 def read_languages(text: str) -> tuple[CommandLanguage, ...]:
-    """Return the languages that a template adds.
-
-    Args:
-        text: A list of objects with name, command and extension, as JSON; empty for none.
-
-    Raises:
-        ValueError: It is not that; says what it should be.
-    """
+    """Return what a template adds: a JSON list of objects with name, command and extension. Raises ValueError."""
     rows = json.loads(text or "[]")
     if not isinstance(rows, list) or len(rows) > MAX_LANGUAGES:
         raise ValueError(f"it is a list of at most {MAX_LANGUAGES} languages")
@@ -86,17 +75,12 @@ def read_languages(text: str) -> tuple[CommandLanguage, ...]:
 
 
 def _language(row: Any) -> CommandLanguage:
-    if not isinstance(row, dict):
-        raise ValueError(_WRONG)  # noqa: TRY004 - the caller reports all of it in one way
-    name, command, extension = row.get("name"), row.get("command"), row.get("extension", "")
-    if not isinstance(command, list) or not command or not all(_is_word(word) for word in command):
-        raise ValueError(_WRONG)
-    if not any(FILE in word for word in command[1:]):
-        raise ValueError(_WRONG)
-    if not isinstance(name, str) or not LANGUAGE.fullmatch(name) or name in LANGUAGES:
-        raise ValueError(_WRONG)
-    if not isinstance(extension, str) or not _EXTENSION.fullmatch(extension):
-        raise ValueError(_WRONG)
+    known: dict[str, Any] = row if isinstance(row, dict) else {}
+    name, command, extension = (known.get(key, "") for key in ("name", "command", "extension"))
+    is_command = isinstance(command, list) and all(map(_is_word, command)) and any(FILE in word for word in command[1:])
+    is_name = isinstance(name, str) and LANGUAGE.fullmatch(name) and name not in LANGUAGES
+    if not (is_command and is_name and isinstance(extension, str) and _EXTENSION.fullmatch(extension)):
+        raise ValueError("a language is a name, a command with {file} in it, and an extension")
     return CommandLanguage(name, tuple(command), extension)
 
 
@@ -105,12 +89,7 @@ def _is_word(value: Any) -> bool:
 
 
 def find_python(name: str | None, env: Mapping[str, str]) -> Python:
-    """Return the interpreter of programs: the image's where it can be that, and else the runner's own for itself.
-
-    Args:
-        name: What it is called in the image; None means that the runner's own is the image's.
-        env: The environment of programs.
-    """
+    """Return the interpreter of programs: the one of this name in the image, or the runner's own."""
     if name is None:
         return Python(sys.executable, ".".join(map(str, sys.version_info[:3])))
     program = find_program((name,), env["PATH"])
@@ -119,13 +98,7 @@ def find_python(name: str | None, env: Mapping[str, str]) -> Python:
 
 
 def find_languages(python: Python, wanted: tuple[CommandLanguage, ...], env: Mapping[str, str]) -> Languages:
-    """Return what can be run here.
-
-    Args:
-        python: The interpreter of programs.
-        wanted: What the template adds; a language whose program is not there is left out.
-        env: The environment of programs.
-    """
+    """Return what can be run here. A language of the template whose program is not there is left out."""
     path = env["PATH"]
     node, shell = find_program(("node",), path), find_program(("bash", "sh"), path)
     commands = {}
@@ -134,9 +107,7 @@ def find_languages(python: Python, wanted: tuple[CommandLanguage, ...], env: Map
         if program is None:
             sys.stderr.write(f"there is no {language.name}: {language.command[0]} is not in this image\n")
         else:
-            commands[language.name] = CommandLanguage(
-                language.name, (program, *language.command[1:]), language.extension
-            )
+            commands[language.name] = replace(language, command=(program, *language.command[1:]))
     versions = dict.fromkeys(commands, "")
     if python.version:
         versions["python"] = python.version

@@ -70,11 +70,7 @@ class NodePool:
                 self._spare = None  # the next run makes its own, or says why it can't
 
     def take(self) -> Spare:
-        """Return the spare, or a Node process that is just starting.
-
-        Raises:
-            LostError: None can be started now.
-        """
+        """Return the spare, or a Node process that is just starting. Raises LostError: None can be started now."""
         self._launcher.catch_up()
         spare, self._spare = self._spare, None
         if self._refill is None:

@@ -12,8 +12,7 @@ from sandpod_runner.ipc import process_tree
 from sandpod_runner.ipc.jobs import Exit
 
 KILL_ROUNDS: Final = 10
-_KILL_WAIT: Final = 0.5
-"""Seconds from one round of killing to the next."""
+_KILL_WAIT: Final = 0.5  # seconds from one round of killing to the next
 
 
 class LostError(Exception):
@@ -41,11 +40,7 @@ class Program:
             process_tree.send([pid, *others], number)
 
     async def kill(self, over: "asyncio.Future[Any] | None" = None) -> bool:
-        """Kill it with all that came from it, and return whether it has ended.
-
-        Args:
-            over: What is waited for, if that is something else than its end.
-        """
+        """Kill it with all that came from it, and return whether it (or what is waited for, `over`) has ended."""
         over = over or self.ended
         for attempt in range(KILL_ROUNDS):
             if over.done():
@@ -108,5 +103,4 @@ class Link:
     sock: socket.socket
     pending: dict[int, Wish] = field(default_factory=dict)
     ready: bool = False
-    unread: bool = False
-    """Whether it ended before it had read all that it was asked for."""
+    unread: bool = False  # whether it ended before it had read all that it was asked for

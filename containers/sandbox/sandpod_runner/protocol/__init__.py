@@ -1,4 +1,1 @@
-"""The wire format between gateway and runner, and the errors in it: the part that the gateway imports too.
-
-Nothing here reads or writes anything.
-"""
+"""The wire format between gateway and runner and its errors: the part that the gateway imports too. No I/O."""

@@ -1,8 +1,7 @@
-"""The runner's one refusal: a code that callers know and a sentence.
+"""The runner's one refusal: a code that callers know and a sentence, sent as an `error` frame.
 
-Raised wherever a request can't be done; the stream that it came on gets an `error` frame. The codes are those of the
-API's `ErrorCode` that a runner can give; they are written here again because the runner imports nothing but the
-standard library, and a test compares the two.
+The codes are those of the API's `ErrorCode`, written again since the runner imports nothing but the standard library; a
+test compares the two.
 """
 
 import errno

@@ -9,71 +9,51 @@ from sandpod_runner.protocol.errors import Refusal
 from sandpod_runner.protocol.messages import RUN_ID
 
 
+def require(right: object, message: str) -> None:
+    """Raise a refusal, invalid_argument, unless something is right."""
+    if not right:
+        raise Refusal("invalid_argument", message)
+
+
 def whole(header: dict[str, Any], name: str, default: int = 0, most: int | None = None) -> int:
-    """Return a whole number, 0 or more, or the default where it is absent.
-
-    Args:
-        header: The frame's fields.
-        name: The field.
-        default: What counts where it is absent.
-        most: What counts in place of a larger one.
-
-    Raises:
-        Refusal: invalid_argument.
-    """
-    value = header.get(name)
+    """Return a whole number, at most `most`, or the default where it is absent. Raises Refusal: invalid_argument."""
+    value: int | None = header.get(name)
     if value is None:
         return default
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise Refusal("invalid_argument", f"{name} must be a whole number, 0 or more.")
+    require(_is(value, int) and value >= 0, f"{name} must be a whole number, 0 or more.")
     return value if most is None else min(value, most)
 
 
 def seconds(header: dict[str, Any], name: str, default: float, most: float) -> float:
-    """Return a number of seconds, 0 or more but at most `most`, or the default where it is absent.
-
-    Raises:
-        Refusal: invalid_argument.
-    """
+    """Return seconds, at most `most`, or the default where it is absent. Raises Refusal: invalid_argument."""
     value = header.get(name)
     if value is None:
         return default
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
-        raise Refusal("invalid_argument", f"{name} must be a number of seconds, 0 or more.")
+    require(_is(value, (int, float)) and 0 <= value < math.inf, f"{name} must be a number of seconds, 0 or more.")
     return float(min(value, most))
 
 
 def flag(header: dict[str, Any], name: str) -> bool:
-    """Return a field that is true or false, and false where it is absent.
-
-    Raises:
-        Refusal: invalid_argument.
-    """
+    """Return a field that is true or false, and false where it is absent. Raises Refusal: invalid_argument."""
     value = header.get(name)
-    if value is not None and not isinstance(value, bool):
-        raise Refusal("invalid_argument", f"{name} must be true or false.")
+    require(value is None or isinstance(value, bool), f"{name} must be true or false.")
     return bool(value)
 
 
 def request_id(header: dict[str, Any]) -> int:
-    """Return the number that the answer to a request carries.
-
-    Raises:
-        Refusal: invalid_argument: there is none.
-    """
-    number = header.get("id")
-    if isinstance(number, bool) or not isinstance(number, int):
-        raise Refusal("invalid_argument", "The id of a request must be a whole number.")
+    """Return the number that the answer to a request carries. Raises Refusal: invalid_argument: there is none."""
+    number: int = header.get("id", "")
+    require(_is(number, int), "The id of a request must be a whole number.")
     return number
 
 
 def run_name(header: dict[str, Any]) -> str:
-    """Return the name of the run that a frame is about.
+    """Return the name of the run that a frame is about. Raises Refusal: invalid_argument."""
+    name: Any = header.get("run")
+    right = isinstance(name, str) and RUN_ID.fullmatch(name)
+    require(right, "The name of a run must be 1 to 64 letters, digits, - or _.")
+    return str(name)
 
-    Raises:
-        Refusal: invalid_argument: it is missing or malformed.
-    """
-    name = header.get("run")
-    if not isinstance(name, str) or not RUN_ID.fullmatch(name):
-        raise Refusal("invalid_argument", "The name of a run must be 1 to 64 letters, digits, - or _.")
-    return name
+
+def _is(value: Any, kind: type | tuple[type, ...]) -> bool:
+    return isinstance(value, kind) and not isinstance(value, bool)

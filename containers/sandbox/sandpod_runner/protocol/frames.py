@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from struct import Struct
 from typing import Any
 
-MAX_HEADER = 256 * 1024
-"""Largest header, bytes: arguments and environment of a run are in it."""
+MAX_HEADER = 256 * 1024  # largest header, bytes: arguments and environment of a run are in it
 MAX_PAYLOAD = 4 * 1024 * 1024
 """Largest payload, bytes: a run's code or one part of a file. Output comes in far smaller pieces."""
 
@@ -40,11 +39,7 @@ class Frame:
 
 
 def encode(header: dict[str, Any], payload: bytes = b"") -> bytes:
-    """Return the bytes of one frame.
-
-    Raises:
-        FrameError: Header or payload is over its limit.
-    """
+    """Return the bytes of one frame. Raises FrameError: Header or payload is over its limit."""
     head = json.dumps(header, ensure_ascii=True, separators=(",", ":")).encode()
     if len(head) > MAX_HEADER:
         raise FrameError(f"header of {len(head)} bytes is over the limit of {MAX_HEADER}")
@@ -54,21 +49,16 @@ def encode(header: dict[str, Any], payload: bytes = b"") -> bytes:
 
 
 class Decoder:
-    """Turns bytes, in pieces of any size, into frames. It keeps one unfinished frame at most.
-
-    Attributes:
-        header_size: Bytes of the last frame's header.
-    """
+    """Turns bytes, in pieces of any size, into frames. It keeps one unfinished frame at most."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        self.header_size = 0
+        self.header_size = 0  # bytes of the last frame's header
 
     def feed(self, data: bytes) -> Iterator[Frame]:
         """Take bytes and yield the frames that are whole with them.
 
-        Raises:
-            FrameError: A length is over its limit or a header is not a JSON object.
+        Raises FrameError: A length is over its limit or a header is not a JSON object.
         """
         self._buffer += data
         start = 0

@@ -72,7 +72,7 @@ File operations (paths relative to the workspace, or absolute inside it, spelled
 |---|---|---|
 | read | offset, limit | size, mtime; payload the bytes |
 | write | overwrite (bool), last (bool), abort (bool: forget the parts that came); parts of one id in order, the file appears whole at the last | size, sha256 (with the last part only; earlier parts get no reply) |
-| list | recursive (bool), limit | entries [{path, kind, size, mtime}], truncated |
+| list | recursive (bool), limit | entries [{path, kind, size, mtime, unreadable (true where permissions forbid to read it or look into it)}], truncated |
 | stat | | path, kind, size, mtime |
 | delete | recursive (bool) | |
 | mkdir | | |
@@ -88,13 +88,10 @@ from typing import Final
 VERSION: Final = 1
 
 RUN_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
-LANGUAGES: Final = ("python", "javascript", "shell")
-"""Those that the runner knows by itself; a template may add others."""
-LANGUAGE: Final = re.compile(r"[a-z][a-z0-9_+#.-]{0,31}", re.ASCII)
-"""What a language's name looks like."""
+LANGUAGES: Final = ("python", "javascript", "shell")  # those that the runner knows by itself; a template may add others
+LANGUAGE: Final = re.compile(r"[a-z][a-z0-9_+#.-]{0,31}", re.ASCII)  # what a language's name looks like
 
-OUT_PIECE: Final = 64 * 1024
-"""Largest payload of an `out` frame, bytes: the size of a Linux pipe."""
+OUT_PIECE: Final = 64 * 1024  # largest payload of an `out` frame, bytes: the size of a Linux pipe
 MIME_TYPES: Final = (
     "text/plain",
     "text/html",
@@ -106,28 +103,21 @@ MIME_TYPES: Final = (
     "text/markdown",
 )
 """What a display or a result can be."""
-MAX_DISPLAYS: Final = 32
-"""Displays of one run, each form of one counted."""
-MAX_DISPLAY: Final = 4 * 1024 * 1024
-"""Largest display, bytes."""
-MAX_RESULT: Final = 512 * 1024
-"""Largest form of a last value, bytes."""
-MAX_CONTEXTS: Final = 8
-"""Contexts of one sandbox."""
-MAX_CELLS: Final = 8
-"""Cells that wait for their turn in one context."""
-FILE_PART: Final = 1024 * 1024
-"""Largest part of a file in one frame, bytes."""
+MAX_DISPLAYS: Final = 32  # displays of one run, each form of one counted
+MAX_DISPLAY: Final = 4 * 1024 * 1024  # largest display, bytes
+MAX_PICTURES: Final = 8  # pictures of one run; those that are more are kept as files of the workspace
+PICTURE_BYTES: Final = 400 * 1024
+"""Bytes of all pictures of one run: in base64 they must fit into an answer of 900 KiB. Larger ones are scaled down."""
+MAX_RESULT: Final = 512 * 1024  # largest form of a last value, bytes
+MAX_CONTEXTS: Final = 8  # contexts of one sandbox
+MAX_CELLS: Final = 8  # cells that wait for their turn in one context
+FILE_PART: Final = 1024 * 1024  # largest part of a file in one frame, bytes
 HIDDEN: Final = ".sandpod"
 """Folder of the workspace that is the runner's own: no file operation shows it or reaches into it."""
-KEPT_OUTPUT: Final = 1536 * 1024
-"""Bytes of output that are kept of each run; of a detached one more."""
-MAX_RUNS: Final = 64
-"""Runs at once in one sandbox."""
-ORPHAN_GRACE: Final = 10.0
-"""Seconds that a run outlives the stream that it was started on."""
-STOP_GRACE: Final = 0.5
-"""Seconds between TERM and KILL."""
+KEPT_OUTPUT: Final = 1536 * 1024  # bytes of output that are kept of each run; of a detached one more
+MAX_RUNS: Final = 64  # runs at once in one sandbox
+ORPHAN_GRACE: Final = 10.0  # seconds that a run outlives the stream that it was started on
+STOP_GRACE: Final = 0.5  # seconds between TERM and KILL
 
 HANDED_OVER: Final = b"h"
 READY: Final = b"r"

@@ -8,7 +8,6 @@ nothing else.
 from __future__ import annotations
 
 import os
-import resource
 import signal
 import socket
 import sys
@@ -16,7 +15,7 @@ import traceback
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
-from sandpod_runner.ipc.descriptors import move_away
+from sandpod_runner.ipc.descriptors import move_away, place
 from sandpod_runner.ipc.jobs import MAX_FDS, REQUEST, Job, Kind, Message, read_job
 from sandpod_runner.python import display_channel, program
 from sandpod_runner.python.interpreter import Interpreter
@@ -37,7 +36,7 @@ def serve(job: Job, fd: int) -> int:
     sys.path[0] = ""
     sys.excepthook = _tell
     _hold_interrupts()
-    context = _Context(socket.socket(fileno=fd), kind, said)
+    context = _Context(socket.socket(fileno=fd), job.cwd, kind, said)
     while context.take():
         pass
     return 0
@@ -50,11 +49,9 @@ def _interpreter() -> tuple[type[Interpreter], str]:
     """
     try:
         from sandpod_runner.python.ipython import IPythonInterpreter  # noqa: PLC0415 - for contexts alone, and not everywhere
-    except ModuleNotFoundError as error:
-        missing = (error.name or "").partition(".")[0] == "IPython"
-        return Interpreter, "" if missing else _WITHOUT.format(f"{type(error).__name__}: {error}")
     except Exception as error:  # noqa: BLE001 - somebody's library may fail in any way
-        return Interpreter, _WITHOUT.format(f"{type(error).__name__}: {error}")
+        missing = isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] == "IPython"
+        return Interpreter, "" if missing else _WITHOUT.format(f"{type(error).__name__}: {error}")
     return IPythonInterpreter, ""
 
 
@@ -65,8 +62,9 @@ def _begin(kind: type[Interpreter]) -> Interpreter:
 
 
 class _Context:
-    def __init__(self, sock: socket.socket, kind: type[Interpreter], said: str) -> None:
+    def __init__(self, sock: socket.socket, cwd: str, kind: type[Interpreter], said: str) -> None:
         self._sock = sock
+        self._cwd = cwd
         self._pid = os.getpid()
         try:
             self._interpreter = _begin(kind)
@@ -82,16 +80,17 @@ class _Context:
             return False
         (number,) = REQUEST.unpack(data)
         cell = read_job(fds[0])
-        _place(fds[1:-1])
-        channel = display_channel.Channel(move_away(fds[-1]))
+        place(fds[1:-1])
+        self._cwd = cell.cwd or self._cwd
+        channel = display_channel.Channel(move_away(fds[-1]), self._cwd)
         display_channel.use(channel)
-        before = _used()
+        before, _ = program.usage()
         status = self._interruptible(number, cell, channel)
         channel.close()
-        cpu, max_rss = _used()
-        _place([os.open(os.devnull, os.O_RDWR)] * len(_STREAMS))
-        _flush()  # what could not be written must not come in the next cell
-        self._sock.send(Message(Kind.EXITED, number, 0, (status & 0xFF) << 8, cpu - before[0], max_rss).pack())
+        cpu, max_rss = program.usage()
+        place([os.open(os.devnull, os.O_RDWR)] * len(_STREAMS))
+        program.flush_streams()  # what could not be written must not come in the next cell
+        self._sock.send(Message(Kind.EXITED, number, 0, (status & 0xFF) << 8, cpu - before, max_rss).pack())
         return True
 
     def _wait(self) -> None:
@@ -123,12 +122,12 @@ class _Context:
         except BaseException:  # noqa: BLE001 - an interrupt after the cell's code, or its standard error is gone
             _hold_interrupts()
         if os.getpid() != self._pid:
-            _flush()
+            program.flush_streams()
             os._exit(status & 0xFF)  # forked by the cell, and through with it
         figures = sys.modules.get("sandpod_runner.python.figures")
         if figures is not None:
             figures.forget_open()
-        _flush()
+        program.flush_streams()
         return status
 
     def _run(self, cell: Job, channel: display_channel.Channel) -> int:
@@ -179,13 +178,6 @@ def _apply(cell: Job) -> None:
     sys.stdin = sys.__stdin__ = program.standard_input()  # type: ignore[misc]  # as the interpreter sets it
 
 
-def _place(fds: list[int]) -> None:
-    for number, fd in enumerate(fds):
-        os.dup2(fd, number, inheritable=True)
-    for fd in set(fds):
-        os.close(fd)
-
-
 def _hold_interrupts() -> None:
     while True:
         try:
@@ -194,17 +186,3 @@ def _hold_interrupts() -> None:
         except KeyboardInterrupt:
             continue
         return
-
-
-def _flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except Exception:  # noqa: BLE001, S112 - any object may stand in for a stream
-            continue
-
-
-def _used() -> tuple[float, int]:
-    """Return the processor time so far, children included, in seconds, and the peak of memory in bytes."""
-    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
-    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime, own.ru_maxrss * 1024

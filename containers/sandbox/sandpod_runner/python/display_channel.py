@@ -1,7 +1,4 @@
-"""The program's end of the pipe on which it sends what its streams can't carry: what it shows, and its end.
-
-A program that shows nothing pays for one open pipe.
-"""
+"""The program's end of the pipe on which it sends what it shows, and that it is over."""
 
 from __future__ import annotations
 
@@ -9,31 +6,49 @@ import _thread
 import contextlib
 import os
 from collections.abc import Mapping
+from typing import Final
 
-from sandpod_runner.ipc.display_records import DONE, RECORD, RecordKind
-from sandpod_runner.protocol.messages import MAX_DISPLAY, MAX_DISPLAYS, MAX_RESULT, MIME_TYPES
+from sandpod_runner.ipc.display_records import DONE, MAX_KEPT, RECORD, RecordKind
+from sandpod_runner.protocol.messages import (
+    MAX_DISPLAY,
+    MAX_DISPLAYS,
+    MAX_PICTURES,
+    MAX_RESULT,
+    MIME_TYPES,
+    PICTURE_BYTES,
+)
+
+PICTURES: Final = ("image/png", "image/jpeg")
 
 
 class Channel:
-    """The writing end, in the process that it belongs to: processes forked from it show nothing."""
+    """The writing end, in the process that it belongs to: processes forked from it show nothing.
 
-    def __init__(self, fd: int) -> None:
+    Pictures that are too large or too many to be sent as they are go into `folder`.
+    """
+
+    def __init__(self, fd: int, folder: str) -> None:
         self._fd = fd
+        self._folder = folder
         self._owner = os.getpid()
         self._same = _identity(fd)
         self._lock = _thread.allocate_lock()
-        self._shown = 0
+        self._shown = self._pictures = self._kept = 0
+        self._room = PICTURE_BYTES
 
     @property
-    def full(self) -> bool:
-        """Whether what is shown from now on is counted and not sent."""
-        return self._shown >= MAX_DISPLAYS or os.getpid() != self._owner
+    def takes_pictures(self) -> bool:
+        """Whether a picture that is shown from now on is sent or kept, and not only counted."""
+        return self._kept < MAX_KEPT and os.getpid() == self._owner
 
     def show(self, forms: Mapping[str, bytes]) -> None:
         """Send a display in its forms, by type, and count those as dropped that are too large or too many."""
         kind, records = RecordKind.DISPLAY, []
-        for mime, data in forms.items():
-            if self.full or len(data) > MAX_DISPLAY:
+        for each in forms.items():
+            mime, data = each if each[0] not in PICTURES else self._fitted(*each) or ("", b"")
+            if not mime:
+                continue
+            if self._shown >= MAX_DISPLAYS or len(data) > MAX_DISPLAY:
                 self.drop()
                 continue
             self._shown += 1
@@ -44,23 +59,43 @@ class Channel:
 
     def result(self, mime: str, data: bytes) -> None:
         """Send a form of a last value, or count it as dropped where it is too large."""
+        if mime in PICTURES:
+            mime, data = self._fitted(mime, data) or ("", b"")
         if len(data) > MAX_RESULT:
             self.drop()
-        else:
+        elif mime:
             self._write(_record(RecordKind.RESULT, mime, data))
+
+    def _fitted(self, mime: str, data: bytes) -> tuple[str, bytes] | None:
+        """Return a picture as it is to be sent, if it is; one that is sent smaller or not at all is kept whole.
+
+        The first may take half of the room for pictures, and each other one its share of what is left.
+        """
+        from sandpod_runner.python import pictures  # noqa: PLC0415 - for programs that show some
+
+        if not self.takes_pictures:
+            self.drop()
+            return None
+        is_room = self._pictures < MAX_PICTURES and self._shown < MAX_DISPLAYS
+        share = self._room // (MAX_PICTURES - self._pictures if self._pictures else 2) if is_room else 0
+        fitted = pictures.fit(mime, data, share) if is_room else None
+        if fitted is not None:
+            self._pictures += 1
+            self._room -= len(fitted[1])
+        if fitted != (mime, data):
+            if pictures.keep(self._folder, mime, data):
+                self._kept += 1
+                self._write(_record(RecordKind.KEPT, mime, b""))
+            elif fitted is None:
+                self.drop()
+        return fitted
 
     def drop(self) -> None:
         """Count one that is not sent."""
         self._write(_record(RecordKind.DROPPED, MIME_TYPES[0], b""))
 
     def done(self, code: int, cpu: float, max_rss: int) -> None:
-        """Say that the program is over, and send nothing more: its end need not be waited for.
-
-        Args:
-            code: Its exit code.
-            cpu: Seconds of processor time that it used.
-            max_rss: Its peak memory, bytes.
-        """
+        """Say that the program is over, and send nothing more. `cpu` is in seconds, `max_rss` in bytes."""
         self._write(_record(RecordKind.DONE, MIME_TYPES[0], DONE.pack(code, cpu, max_rss)))
         self.close()
 

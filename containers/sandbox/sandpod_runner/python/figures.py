@@ -1,8 +1,7 @@
 """Figures and images of libraries: each that a program shows, or leaves open at its end, is sent to the runner once.
 
-No library is imported from here: `adopt_*` is called when a program imports one. A figure of matplotlib that was shown
-is closed, as its window would be: the next plot begins a new one, and nothing comes twice. One that is shown without
-waiting stays open and comes when it is closed, or at the end, as it looks then.
+`adopt_*` is called when a program imports a library. A figure of matplotlib that was shown is closed, as its window
+would be: the next plot begins a new one. One that is shown without waiting comes when it is closed, or at the end.
 """
 
 from __future__ import annotations
@@ -148,7 +147,7 @@ def _send(figure: Any) -> None:
     channel = display_channel.current()
     if channel is None or not (figure.axes or figure.lines or figure.texts or figure.images or figure.patches):
         return
-    if channel.full:
-        channel.drop()
-    else:
+    if channel.takes_pictures:
         channel.show({"image/png": draw(figure)})
+    else:
+        channel.drop()

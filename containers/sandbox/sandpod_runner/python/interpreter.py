@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import _ast
 import ast
+import contextlib
 import linecache
+import sys
 from collections.abc import Coroutine, Iterable
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Final
@@ -17,17 +19,11 @@ from sandpod_runner.python import rich
 if TYPE_CHECKING:
     import asyncio
 
-    from sandpod_runner.python.event_loop import OldRunner
-
 _CO_COROUTINE: Final = 0x80
 
 
 class Interpreter:
-    """One context's evaluator.
-
-    Args:
-        names: The variables, which are those of the module `__main__`.
-    """
+    """One context's evaluator. The names are those of the module `__main__`."""
 
     def __init__(self, names: dict[str, Any]) -> None:
         self.names = names
@@ -57,9 +53,9 @@ class Interpreter:
         """Return what a coroutine returns, in the context's one event loop."""
         if self._loop is None or self._loop.get_loop().is_closed():
             # For contexts that await: it takes a third of the first cell's time.
-            from sandpod_runner.python.event_loop import make_runner  # noqa: PLC0415
+            import asyncio  # noqa: PLC0415
 
-            self._loop = make_runner()
+            self._loop = asyncio.Runner() if sys.version_info >= (3, 11) else OldRunner(asyncio.new_event_loop())
         return self._loop.run(coroutine)
 
     @property
@@ -91,6 +87,31 @@ class Interpreter:
             if part.co_flags & _CO_COROUTINE:
                 value = await value
         return value
+
+
+class OldRunner:
+    """What `asyncio.Runner` is from Python 3.11 on: one event loop for one coroutine after the other."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def get_loop(self) -> asyncio.AbstractEventLoop:
+        """Return the loop."""
+        return self._loop
+
+    def run(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine to its end; an interrupt cancels it first."""
+        import asyncio  # noqa: PLC0415 - as above
+
+        asyncio.set_event_loop(self._loop)
+        task = self._loop.create_task(coroutine)
+        try:
+            return self._loop.run_until_complete(task)
+        except KeyboardInterrupt:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                self._loop.run_until_complete(task)
+            raise
 
 
 def parse(source: bytes | str, file: str) -> Any:

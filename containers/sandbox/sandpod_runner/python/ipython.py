@@ -28,8 +28,7 @@ if IPython.version_info < (9, 0):
     raise ModuleNotFoundError("IPython 9 or later is needed", name="IPython")
 
 _INSIDE: Final = os.path.dirname(IPython.__file__) + os.sep
-_OWN_NAMES: Final = ("open", "exit", "quit")
-"""What a shell for people puts in the place of built-ins."""
+_OWN_NAMES: Final = ("open", "exit", "quit")  # what a shell for people puts in the place of built-ins
 
 
 class _Formatter(DisplayFormatter):

@@ -1,7 +1,6 @@
 """Gives the user that a program runs as a name and a home, where the image's list of users has none.
 
-Any numeric user will do for a sandbox, and that list is a part of the image, which can't be written. What asks the
-standard library gets an answer all the same.
+Any numeric user will do for a sandbox, and that list can't be written. What asks the standard library gets an answer.
 """
 
 from __future__ import annotations

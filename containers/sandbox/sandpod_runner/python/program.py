@@ -13,6 +13,7 @@ import gc
 import io
 import itertools
 import os
+import resource
 import signal
 import stat
 import sys
@@ -121,6 +122,12 @@ def main_module(file: str) -> types.ModuleType:
     return module
 
 
+def usage() -> tuple[float, int]:
+    """Return the processor time so far, children included, in seconds, and the peak of memory in bytes."""
+    own, children = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime, own.ru_maxrss * 1024
+
+
 def _execute(job: Job, module: types.ModuleType) -> int:
     try:
         # Where nothing is awaited the flag changes nothing.
@@ -184,9 +191,8 @@ def _finish(status: int, module: types.ModuleType, own: list[types.ModuleType]) 
     for file in gc.get_objects():
         if issubclass(type(file), (io.BufferedWriter, io.TextIOWrapper)) and _is_regular(file):
             _flush(file)
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None and not _flush(stream) and status == 0:
-            status = _FLUSH_FAILED
+    if not flush_streams() and status == 0:
+        status = _FLUSH_FAILED
     if status == -signal.SIGINT:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
@@ -198,6 +204,12 @@ def show_figures() -> None:
     figures = sys.modules.get("sandpod_runner.python.figures")
     if figures is not None:  # it is there when something that draws was imported
         figures.show_open()
+
+
+def flush_streams() -> bool:
+    """Write what standard output and standard error hold, and return whether all of it could be."""
+    written = [stream is None or _flush(stream) for stream in (sys.stdout, sys.stderr)]
+    return all(written)
 
 
 def _is_regular(file: Any) -> bool:

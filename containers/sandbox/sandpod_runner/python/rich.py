@@ -1,8 +1,4 @@
-"""The forms in which a value can show itself: text always, and what else it can be. Also the `display` of programs.
-
-It runs in the program's process, where everything belongs to the program. It imports none of the libraries whose values
-it knows.
-"""
+"""The forms in which a value can show itself, and `display`. None of the libraries that it knows is imported here."""
 
 from __future__ import annotations
 
@@ -27,19 +23,13 @@ _METHODS: Final = {
     "_repr_latex_": "text/latex",
     "_repr_markdown_": "text/markdown",
 }
-BINARY: Final = ("image/png", "image/jpeg")
-_INSTEAD_OF_TEXT: Final = ("image/png", "image/jpeg", "image/svg+xml", "application/json")
+_INSTEAD_OF_TEXT: Final = (*display_channel.PICTURES, "image/svg+xml", "application/json")
 
 _SAYS_NOTHING: Final = re.compile(rb"<[\w.]+ object( at 0x[0-9a-f]+)?>")
 
 
 def display(*values: Any, raw: bool = False, **_: Any) -> None:
-    """Show values to whoever runs the program, each in the forms that it has.
-
-    Args:
-        values: What to show.
-        raw: Whether the values are dictionaries of forms by type.
-    """
+    """Show values to whoever runs the program; with `raw` they are dictionaries of forms by type."""
     channel = display_channel.current()
     for value in values:
         found = bundle(value) if raw else shown(value)
@@ -86,20 +76,18 @@ def bundle(content: Any) -> dict[str, bytes]:
 
 
 def forms(value: Any, registered: Mapping[str, Any] | None = None) -> Iterator[tuple[str, bytes]]:
-    """Yield type and bytes of each form, plain text first. What `repr` raises is raised.
-
-    Args:
-        value: The value.
-        registered: Forms that somebody else has for it.
-    """
+    """Yield type and bytes of each form, plain text first. What `repr` raises is raised."""
     yield "text/plain", _plain(repr(value))
     if isinstance(value, type):
         return  # what it can do, its instances can
     found = dict(_figure(value))
     if not found:
         found |= bundle({mime: data for mime, data in (registered or {}).items() if mime != "text/plain"})
-    found |= {mime: data for mime, data in _bundle(value) if mime not in found}
-    found |= {mime: data for mime, data in _methods(value) if mime not in found}
+    content = bundle(_call(value, "_repr_mimebundle_"))
+    found |= {mime: data for mime, data in content.items() if mime not in found and mime != "text/plain"}
+    for name, mime in _METHODS.items():
+        if mime not in found:
+            found.update(_encoded(mime, _call(value, name)))
     if "image/png" in found:
         found.pop("image/jpeg", None)
     yield from found.items()
@@ -126,17 +114,6 @@ def _figure(value: Any) -> Iterator[tuple[str, bytes]]:
         yield from plotly_forms(value).items()
 
 
-def _bundle(value: Any) -> Iterator[tuple[str, bytes]]:
-    found = bundle(_call(value, "_repr_mimebundle_"))
-    found.pop("text/plain", None)
-    yield from found.items()
-
-
-def _methods(value: Any) -> Iterator[tuple[str, bytes]]:
-    for name, mime in _METHODS.items():
-        yield from _encoded(mime, _call(value, name))
-
-
 def _call(value: Any, name: str) -> Any:
     # Of the class: some objects have every attribute that they are asked for.
     method = getattr(type(value), name, None)
@@ -157,7 +134,8 @@ def _encoded(mime: str, content: Any) -> Iterator[tuple[str, bytes]]:
         elif mime == "application/json":
             yield mime, json.dumps(content, allow_nan=False).encode()
         elif isinstance(content, str):
-            yield mime, base64.b64decode(content) if mime in BINARY else content.encode("utf-8", "backslashreplace")
+            binary = mime in display_channel.PICTURES
+            yield mime, base64.b64decode(content) if binary else content.encode("utf-8", "backslashreplace")
 
 
 def _has_shell() -> bool:

@@ -1,4 +1,1 @@
-"""Runs from request to result: their contexts and code files, who gets their output, and what is remembered of them.
-
-How processes are started belongs in `processes`.
-"""
+"""Runs from request to result: contexts, code, who gets the output, what is remembered. `processes` starts them."""

@@ -15,26 +15,18 @@ from sandpod_runner.runs.context import Context
 from sandpod_runner.runs.context_process import Cell
 from sandpod_runner.runs.run import START_SECONDS, Ending, Run
 
-_SECOND: Final = STOP_GRACE
-"""Seconds from the first interrupt to one for all that the cell has started too."""
+_SECOND: Final = STOP_GRACE  # seconds from the first interrupt to one for all that the cell has started too
 _PATIENCE: Final = 3.0
 """Seconds from that to the end of a context that does not listen: on a busy machine it takes a while to put a traceback
 together, and the state of all cells before is at stake."""
-_GONE: Final = 0.02
-"""Seconds in which a killed process has ended."""
+_GONE: Final = 0.02  # seconds in which a killed process has ended
 _TRIES: Final = 2
 """Processes that a cell is given to: one may end before the cell's code has begun, and nothing was done then."""
 _LOST: Final = "The context's process has ended: its variables are lost, and its next cell begins anew."
 
 
 class ContextCell:
-    """The cell of one run.
-
-    Args:
-        run: The run.
-        cwd: Its working directory.
-        context: Where it runs.
-    """
+    """The cell of one run."""
 
     def __init__(self, run: Run, cwd: str, context: Context) -> None:
         self.pid: int | None = None

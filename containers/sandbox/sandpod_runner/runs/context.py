@@ -23,8 +23,7 @@ class Context:
         self.started = time.time()
         self.turn = asyncio.Lock()
         self.waiting = 0
-        self.lost: str | None = None
-        """Why what it held is gone, until a cell has reported it."""
+        self.lost: str | None = None  # why what it held is gone, until a cell has reported it
         self.process: ContextProcess | None = None
         self._launcher = launcher
         self._base = base
@@ -56,16 +55,7 @@ class Context:
         return None if self.process is None else self.process.pid
 
     def send(self, job: Job, fds: list[int], *, cwd: str) -> tuple[Program, Cell]:
-        """Send a cell to the process. The descriptors stay the caller's.
-
-        Args:
-            job: The cell: its code, and what it changes of environment, arguments and working directory.
-            fds: What become descriptors 0, 1, 2 and the channel for what it shows.
-            cwd: Where the process begins if there is none.
-
-        Raises:
-            LostError: There is none, and none can be started now.
-        """
+        """Send a cell to the process, or a new one that begins in `cwd`. Raises LostError: It can't be started."""
         if self.process is not None:
             try:
                 return self.process.program, self.process.give(job, fds)
@@ -123,11 +113,9 @@ class Contexts:
         self._contexts: dict[str, Context] = {}
 
     def place(self, name: str, language: str) -> Context:
-        """Return the context of that name, which is new if there was none, for one more cell.
+        """Return the context of that name, a new one if there was none, for one more cell.
 
-        Raises:
-            Refusal: session_busy, too many cells wait there or there are too many contexts; invalid_argument, it is of
-                another language.
+        Raises Refusal: session_busy: too many cells or contexts; invalid_argument: it is of another language.
         """
         context = self._contexts.get(name)
         if context is not None and context.language != language:
@@ -146,11 +134,7 @@ class Contexts:
         return context
 
     def find(self, name: Any) -> Context:
-        """Return a context.
-
-        Raises:
-            Refusal: not_found.
-        """
+        """Return a context. Raises Refusal: not_found."""
         context = self._contexts.get(name) if isinstance(name, str) else None
         if context is None:
             raise Refusal("not_found", "Unknown context.")

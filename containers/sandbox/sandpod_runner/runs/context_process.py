@@ -1,7 +1,4 @@
-"""The process of a context: it is given one cell after the other, and says when each begins and ends.
-
-What it says is not trusted: what is no message means that it is lost.
-"""
+"""The process of a context: it is given one cell after the other, and reports, untrusted, when each begins and ends."""
 
 import asyncio
 import itertools
@@ -18,10 +15,8 @@ from sandpod_runner.ipc.jobs import MESSAGE_SIZE, REQUEST, Exit, Job, Kind, Mess
 from sandpod_runner.output.pipe_reader import PipeReader
 from sandpod_runner.processes.launcher import Launcher
 
-_MESSAGES: Final = 2
-"""Messages about one cell: that it has begun, and that it has ended."""
-_MAX_LEFT: Final = 16
-"""Pipes of ended cells that are read for the children which still write to them."""
+_MESSAGES: Final = 2  # messages about one cell: that it has begun, and that it has ended
+_MAX_LEFT: Final = 16  # pipes of ended cells that are read for the children which still write to them
 
 
 @dataclass(slots=True, eq=False)
@@ -33,18 +28,7 @@ class Cell:
 
 
 class ContextProcess:
-    """One process, which is asked for at once.
-
-    Args:
-        launcher: Starts it.
-        base: Its job: environment, limits and, but for Python, its command.
-        cwd: Where it begins.
-        gone: Called when it has ended.
-
-    Raises:
-        LostError: It can't be started now.
-        OSError: As above.
-    """
+    """One process, asked for at once; `gone` is called at its end. Raises LostError, OSError: It can't be started."""
 
     def __init__(self, launcher: Launcher, base: Job, cwd: str, gone: Callable[["ContextProcess"], None]) -> None:
         self._loop = asyncio.get_running_loop()
@@ -78,11 +62,7 @@ class ContextProcess:
         return pid.result() if pid.done() and not pid.exception() else None
 
     def give(self, job: Job, fds: list[int]) -> Cell:
-        """Give it a cell. The descriptors stay the caller's.
-
-        Raises:
-            OSError: It does not listen.
-        """
+        """Give it a cell. The descriptors stay the caller's. Raises OSError: It does not listen."""
         self._number = next(self._numbers)
         self._cell = cell = Cell(self._loop.create_future(), self._loop.create_future())
         job_fd = write_job(job)
@@ -126,12 +106,7 @@ class ContextProcess:
         return children if node is None else (children | process_tree.children(node)) - {node}
 
     def new_processes(self, before: set[int], since: int) -> set[int]:
-        """Return the processes that a cell has started.
-
-        Args:
-            before: What cells had left before it.
-            since: When it began, as `process_tree` counts it.
-        """
+        """Return the processes that a cell has started since that time (`process_tree.now`)."""
         if self.pid is None:
             return set()
         table = process_tree.parents()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from sandpod_runner.output.output_log import STREAMS, OutputLog
-from sandpod_runner.protocol.errors import Refusal
+from sandpod_runner.protocol.fields import require
 from sandpod_runner.protocol.messages import OUT_PIECE
 
 MAX_WAITING: Final = 64
@@ -31,56 +31,36 @@ Watcher = Callable[[], None]
 class Owner(Protocol):
     """The stream that a run was started on. What is sent after its end is dropped."""
 
-    @property
-    def can_send(self) -> bool:
-        """Whether more can be sent now."""
-        ...
+    can_send: bool  # now
 
     def send(self, header: dict[str, Any], payload: bytes = b"") -> None:
         """Send a frame, without waiting."""
-        ...
 
 
 @dataclass(slots=True)
 class _Subscriber:
-    """The stream that gets what a run writes, and how far it is.
+    """The stream that gets what a run writes, and how far it is."""
 
-    Attributes:
-        owner: The stream; None when it has gone.
-        acked: The cursor up to which it says that all has come; None where it says nothing.
-        cursor: What has been sent.
-        has: Offsets of both streams before which it has all.
-        posted: Of the other frames that wait, how many were sent.
-    """
-
-    owner: Owner | None
-    acked: int | None
+    owner: Owner | None  # the stream; None when it has gone
+    acked: int | None  # the cursor up to which it says that all has come; None where it says nothing
     cursor: int = 0
-    has: tuple[int, int] = (0, 0)
-    posted: int = 0
+    has: tuple[int, int] = (0, 0)  # offsets of both streams before which it has all
+    posted: int = 0  # of the other frames that wait, how many were sent
 
 
 class Delivery:
     """What one run has written, on its way.
 
-    Args:
-        run: The run's name.
-        log: Keeps the output.
-        owner: The stream that gets it.
-        detached: Whether the program goes on at full speed however slow the owner is.
-        acks: Whether the owner reports what has come, so that the log can keep what has not.
+    A detached run's program never waits for the owner. With `acks` the owner reports what has come, so that the log can
+    keep what has not.
     """
 
     def __init__(self, run: str, log: OutputLog, owner: Owner, *, detached: bool, acks: bool = False) -> None:
         self.log = log
-        self.end: dict[str, Any] | None = None
-        """The fields of the run's `end`, once it has ended."""
-        self.dropped = 0
-        """Frames other than output that were dropped."""
-        self.watchers: set[Watcher] = set()
-        """Called whenever there is more output, and at the end."""
-        self.hold: Watcher = _nothing
-        """Called when the program has to wait from now on."""
+        self.end: dict[str, Any] | None = None  # the fields of the run's `end`, once it has ended
+        self.dropped = 0  # frames other than output that were dropped
+        self.watchers: set[Watcher] = set()  # called whenever there is more output, and at the end
+        self.hold: Watcher = _nothing  # called when the program has to wait from now on
         self._run = run
         self._detached = detached
         self._to = _Subscriber(owner, 0 if acks else None)
@@ -149,30 +129,21 @@ class Delivery:
         self._tell()
 
     def follow(self, owner: Owner, stdout: int, stderr: int, *, acks: bool = False) -> None:
-        """Send to this stream from now on, beginning at these offsets.
-
-        Raises:
-            Refusal: invalid_argument: so much was never written.
-        """
+        """Send to this stream from these offsets on. Raises Refusal: so much was never written."""
         self._check(stdout, stderr)
         acked = stdout + stderr if acks else None
         self._to = _Subscriber(owner, acked, self.log.seek(stdout, stderr), (stdout, stderr))
         self.pump()
 
     def acknowledge(self, stdout: int, stderr: int) -> None:
-        """Take the owner's word that all has come up to these offsets: it came in order, so their sum is a cursor.
-
-        Raises:
-            Refusal: invalid_argument: so much was never written.
-        """
+        """Note that all has come up to these offsets. Raises Refusal: so much was never written."""
         self._check(stdout, stderr)
         if self._to.acked is not None:
             self._to.acked = max(self._to.acked, stdout + stderr)
 
     def _check(self, stdout: int, stderr: int) -> None:
         counts = self.log.counts
-        if stdout > counts[0] or stderr > counts[1]:
-            raise Refusal("invalid_argument", "The run has not written so much.")
+        require(stdout <= counts[0] and stderr <= counts[1], "The run has not written so much.")
 
     def leave(self) -> None:
         """Be without an owner."""

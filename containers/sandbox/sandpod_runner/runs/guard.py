@@ -1,7 +1,6 @@
 """Ends what takes more memory or disk than the sandbox has, before the kernel or the node ends all of it.
 
-It looks while runs go on and, since a context's threads go on between its cells, while there are contexts. What is used
-comes from `limits`; here it is decided who ends.
+It looks while there are runs or contexts, whose threads go on between cells. What is used comes from `limits`.
 """
 
 import asyncio
@@ -24,14 +23,7 @@ Writer: TypeAlias = Run | Context
 
 
 class Guard:
-    """Looks again and again, from a run's begin on.
-
-    Args:
-        memory: The sandbox's memory; None where nothing limits it.
-        disk: The workspace on a disk; None where it is none, or nothing limits it.
-        contexts: The sandbox's contexts.
-        runs: Returns the live runs.
-    """
+    """Looks again and again, from a run's begin on."""
 
     def __init__(
         self,

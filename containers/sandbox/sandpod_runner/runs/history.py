@@ -1,11 +1,9 @@
 """What is remembered of runs: how they ended, their output, and which run an idempotency key belongs to.
 
-Runs that were detached or have a key are remembered long, since somebody may come back for them; the others only for a
-stream that is opened again. It is bounded in number, age and bytes, and neither kind of run pushes the other out. The
-time is an argument.
+Detached runs and those with a key are remembered long, others only for a stream that is opened again. Number, age and
+bytes are bounded, and neither kind of run pushes the other out.
 """
 
-from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -13,37 +11,26 @@ from sandpod_runner.protocol.errors import Refusal
 from sandpod_runner.runs.delivery import Delivery
 from sandpod_runner.runs.request import RunRequest, fingerprint
 
-MOST: Final = 64
-"""Ended runs of each kind."""
+MOST: Final = 64  # ended runs of each kind
 MAX_BYTES: Final = 32 * 1024 * 1024
 """Bytes of all ended runs' output, in memory and in files. The oldest output is dropped first, its run is not."""
-SHORT: Final = 600.0
-"""Seconds that a run is remembered."""
-LONG: Final = 24 * 3600.0
-"""Seconds that one is which was detached or has a key."""
+SHORT: Final = 600.0  # seconds that a run is remembered
+LONG: Final = 24 * 3600.0  # seconds that one is which was detached or has a key
 NAMES: Final = 2048
 """Names of runs that are known, so that none is used twice: many times what can be on its way over a lost stream."""
 
 
 @dataclass(slots=True, eq=False)
 class Record:
-    """A run, live or ended.
+    """A run, live or ended."""
 
-    Attributes:
-        fields: Its name, language and context, whether it is detached, and the Unix time at which it was started.
-        delivery: Its output and end.
-        key: Its idempotency key.
-        digest: What the key stands for.
-        ended: When it ended, on the clock whose time is given.
-        size: Bytes that were kept of it then.
-    """
-
+    # Its name, language and context, whether it is detached, and the Unix time at which it was started.
     fields: dict[str, Any]
     delivery: Delivery
     key: str | None = None
-    digest: bytes = field(default=b"", repr=False)
-    ended: float = 0.0
-    size: int = 0
+    digest: bytes = field(default=b"", repr=False)  # what the key stands for
+    ended: float = 0.0  # when it ended, on the clock whose time is given
+    size: int = 0  # bytes that were kept of it then
 
     @property
     def long(self) -> bool:
@@ -64,7 +51,7 @@ class MemoryOfRuns:
         self._short: dict[str, Record] = {}
         self._long: dict[str, Record] = {}
         self._keys: dict[str, Record] = {}
-        self._names: OrderedDict[str, None] = OrderedDict()
+        self._names: dict[str, None] = {}
         self._bytes = 0
 
     @property
@@ -77,11 +64,7 @@ class MemoryOfRuns:
         return self._short.get(name) or self._long.get(name)
 
     def known(self, request: RunRequest) -> str | None:
-        """Return the name of the run that was started with this request's key or name, remembered or forgotten.
-
-        Raises:
-            Refusal: invalid_argument: it was started with other code, another language or other arguments.
-        """
+        """Return the run that was started with this request's key or name. Raises Refusal: it had other code."""
         record = self._keys.get(request.key) if request.key is not None else None
         if record is None:
             return request.run if request.run in self._names else None
@@ -94,7 +77,7 @@ class MemoryOfRuns:
         """Note a run that was started."""
         self._names[record.fields["run"]] = None
         if len(self._names) > NAMES:
-            self._names.popitem(last=False)
+            del self._names[next(iter(self._names))]
         if record.key is not None:
             self._keys[record.key] = record
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from sandpod_runner.ipc.display_records import KEPT_FOLDER
 from sandpod_runner.ipc.jobs import Exit
 
 Outcome = Literal["ok", "error", "timeout", "cancelled", "out_of_memory", "output_limit", "sandbox_lost"]
@@ -22,25 +23,17 @@ _NODE_MEMORY_ERROR: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Why a run is ended before its program ends.
-
-    Attributes:
-        outcome: What it is called.
-        detail: A sentence for the caller.
-        gentle: Whether the program may clean up first.
-    """
+    """Why a run is ended before its program ends."""
 
     outcome: Outcome
-    detail: str | None = None
-    gentle: bool = True
+    detail: str | None = None  # a sentence for the caller
+    gentle: bool = True  # whether the program may clean up first
 
 
 def out_of_memory(limit: int | None, contexts: Iterable[str] = ()) -> Stop:
     """Return the end of a run that took too much memory.
 
-    Args:
-        limit: The sandbox's memory, bytes; None where it is not known.
-        contexts: The states of the contexts that have a process: idle ones hold a part of it and do nothing.
+    `contexts` are the states of those that have a process: idle ones hold a part of it and do nothing.
     """
     if limit is None:
         return Stop("out_of_memory", "It asked for more memory than it can have.", gentle=False)
@@ -51,22 +44,19 @@ def out_of_memory(limit: int | None, contexts: Iterable[str] = ()) -> Stop:
 
 
 def killed_for_memory(limit: int) -> str:
-    """Return what is said of a run that went on when the kernel killed a process in the sandbox.
-
-    Args:
-        limit: The sandbox's memory, bytes.
-    """
+    """Return what is said of a run that went on when the kernel killed a process in the sandbox."""
     return f"While it ran, the kernel killed a process: the sandbox's {limit // _MIB} MiB of memory had run out."
 
 
-def ran_out(language: str, how: Exit, last_words: bytes) -> bool:
-    """Return whether a language's own runtime gave up for want of memory.
+def about_kept(count: int) -> str | None:
+    """Return what is said of pictures that were kept as files, or None where there are none."""
+    if not count:
+        return None
+    return f"Pictures too large or too many for this answer: {count}. They are whole in the folder {KEPT_FOLDER}."
 
-    Args:
-        language: The program's language.
-        how: How it ended.
-        last_words: The end of its stderr.
-    """
+
+def ran_out(language: str, how: Exit, last_words: bytes) -> bool:
+    """Return whether a language's own runtime gave up for want of memory."""
     if how.status == 0:
         return False
     if language == "javascript":
@@ -85,13 +75,7 @@ def killed(how: Exit) -> bool:
 
 
 def describe_end(how: Exit, stop: Stop | None, fault: str | None) -> dict[str, Any]:
-    """Return the fields of an `end` that say how it came.
-
-    Args:
-        how: How the program ended.
-        stop: Why it was stopped, if it was.
-        fault: What went wrong on the runner's side, if something did.
-    """
+    """Return the fields of an `end` that say how it came."""
     exit_code = signal_name = None
     if how.status is None:
         fault = fault or "How it ended is not known: the process that had started it was killed."

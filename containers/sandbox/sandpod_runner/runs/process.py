@@ -11,20 +11,12 @@ from sandpod_runner.output.stdio_pipes import make_pipes
 from sandpod_runner.processes.node_pool import Spare
 from sandpod_runner.processes.program import LostError, Program
 from sandpod_runner.protocol.messages import STOP_GRACE
-from sandpod_runner.runs.commands import build_job, needs_file
+from sandpod_runner.runs.programs import build_job, needs_file
 from sandpod_runner.runs.run import Ending, Run
 
 
 class FreshProcess:
-    """The process of one run, which is asked for at once.
-
-    Args:
-        run: The run.
-        cwd: Its working directory.
-
-    Raises:
-        Refusal: The code can't be put into a file.
-    """
+    """The process of one run, which is asked for at once. Raises Refusal: The code can't be put into a file."""
 
     def __init__(self, run: Run, cwd: str) -> None:
         self.pid: int | None = None

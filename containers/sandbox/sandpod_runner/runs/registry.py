@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,8 +26,7 @@ logger = logging.getLogger(__name__)
 
 SHORT_LOG: Final = KEPT_OUTPUT
 """Bytes of output that are kept in memory for a stream that comes in the place of a lost one."""
-LONG_LOG: Final = 1024 * 1024
-"""The same of runs that are remembered long, which have a file in addition."""
+LONG_LOG: Final = 1024 * 1024  # the same of runs that are remembered long, which have a file in addition
 _CANCELLED: Final = Stop("cancelled", "It was cancelled.")
 _ORPHANED: Final = Stop("cancelled", "The stream that it belonged to has gone.")
 _RESTARTED: Final = Stop("cancelled", "Its context was restarted.", gentle=False)
@@ -72,9 +71,7 @@ class Runs:
         self._spills.clear()
         self._spills.make_room = self._memory.drop_output
         self._tasks: set[asyncio.Task[None]] = set()
-        self._guard = Guard(
-            toolbox.memory, toolbox.disk, toolbox.contexts, lambda: [live.run for live in self._live.values()]
-        )
+        self._guard = Guard(toolbox.memory, toolbox.disk, toolbox.contexts, self._live_runs)
 
     @property
     def names(self) -> list[str]:
@@ -85,10 +82,9 @@ class Runs:
         return [live.run for live in self._live.values()]
 
     def start(self, header: dict[str, Any], code: bytes, owner: Owner) -> None:
-        """Start a run; what becomes of it is sent to its owner. A name or key that was used before starts nothing.
+        """Start a run, whose frames go to its owner. A name or key that was used before starts nothing.
 
-        Raises:
-            Refusal: It can't be, and nothing was started.
+        Raises Refusal: it can't be, and nothing was started.
         """
         request = parse_run(header, code, self._toolbox.languages.versions).within(self._limits)
         known = self._memory.known(request)
@@ -111,54 +107,33 @@ class Runs:
         owner.send({"t": "started", "run": request.run})
         if request.detached:
             record.delivery.leave()  # nobody waits for it: its output would only fill the stream
-        task = self._loop.create_task(self._see_through(live))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._keep(self._see_through(live))
 
     def find(self, name: str) -> Run:
-        """Return a live run.
-
-        Raises:
-            Refusal: not_found.
-        """
+        """Return a live run. Raises Refusal: not_found."""
         live = self._live.get(name)
         if live is None:
             raise Refusal("not_found", "There is no live run of that name.")
         return live.run
 
     def cancel(self, name: str) -> None:
-        """End a run.
-
-        Raises:
-            Refusal: not_found.
-        """
+        """End a run. Raises Refusal: not_found."""
         self.find(name).stop(_CANCELLED)
 
     def restart(self, name: Any, done: Callable[[], None]) -> None:
-        """End a context's process, and the cell that it runs; `done` is called afterwards.
-
-        Raises:
-            Refusal: not_found.
-        """
+        """End a context's process and its cell; `done` is called afterwards. Raises Refusal: not_found."""
         context = self._toolbox.contexts.find(name)
         for live in self._live.values():
             if isinstance(live.run.way, ContextCell) and live.run.way.runs_in(context):
                 live.run.stop(_RESTARTED)
-        task = self._loop.create_task(context.end())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(lambda _: done())
+        self._keep(context.end()).add_done_callback(lambda _: done())
 
     def contexts(self) -> list[dict[str, Any]]:
         """Return a row for each context."""
         return self._toolbox.contexts.describe()
 
     def follow(self, header: dict[str, Any], owner: Owner) -> None:
-        """Send a run's output from some offsets on, and its end, to this stream: it is the run's owner from now on.
-
-        Raises:
-            Refusal: not_found, or the offsets make no sense.
-        """
+        """Make a stream a run's owner, which gets its output from some offsets on and its end. Raises Refusal."""
         name = run_name(header)
         delivery = self.delivery(name)
         stdout, stderr = whole(header, "stdout"), whole(header, "stderr")
@@ -171,11 +146,7 @@ class Runs:
             self._replays.add(delivery)
 
     def acknowledge(self, header: dict[str, Any], owner: Owner) -> None:
-        """Take a live run's owner's word of how much has come.
-
-        Raises:
-            Refusal: The offsets make no sense.
-        """
+        """Take a live run's owner's word of how much has come. Raises Refusal: The offsets make no sense."""
         name = run_name(header)
         live = self._live.get(name)
         if live is not None and live.run.delivery.owner is owner:
@@ -183,11 +154,7 @@ class Runs:
             live.run.streams.flow()
 
     def delivery(self, name: str) -> Delivery:
-        """Return the output of a run, live or remembered.
-
-        Raises:
-            Refusal: not_found.
-        """
+        """Return the output of a run, live or remembered. Raises Refusal: not_found."""
         live = self._live.get(name)
         record = self._memory.find(name) if live is None else live.record
         if record is None:
@@ -228,6 +195,12 @@ class Runs:
             await asyncio.wait(self._tasks)
         self._spills.clear()
 
+    def _keep(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
     async def _see_through(self, live: _Live) -> None:
         run = live.run
         try:
@@ -240,13 +213,8 @@ class Runs:
     def _record(self, request: RunRequest, owner: Owner) -> Record:
         long = request.detached or request.key is not None
         log = OutputLog(LONG_LOG, SpillFile(self._spills)) if long else OutputLog(SHORT_LOG)
-        fields = {
-            "run": request.run,
-            "language": request.language,
-            "detached": request.detached,
-            "context": request.context,
-            "started": time.time(),
-        }
+        fields = {name: getattr(request, name) for name in ("run", "language", "detached", "context")}
+        fields["started"] = time.time()
         digest = fingerprint(request) if request.key is not None else b""
         delivery = Delivery(request.run, log, owner, detached=request.detached, acks=request.acks)
         return Record(fields, delivery, key=request.key, digest=digest)

@@ -7,29 +7,22 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from sandpod_runner.protocol.errors import Refusal
-from sandpod_runner.protocol.fields import flag, run_name, seconds, whole
+from sandpod_runner.protocol.fields import flag, require, run_name, seconds, whole
 
 DEFAULT_TIMEOUT: Final = 60.0
 MAX_TIMEOUT: Final = 7 * 24 * 3600.0
 DEFAULT_OUTPUT: Final = 64 * 1024 * 1024
-MAX_TEXT: Final = 120_000
-"""Largest single argument or variable, bytes: Linux takes 128 KiB, its name and end included."""
-MAX_KEY: Final = 128
-"""Longest idempotency key or name of a context, bytes."""
+MAX_TEXT: Final = 120_000  # largest single argument or variable, bytes: Linux takes 128 KiB, its name and end included
+MAX_KEY: Final = 128  # longest idempotency key or name of a context, bytes
 CONTEXT_LANGUAGES: Final = ("python", "javascript")
 _TEXTS: Final = f"texts without NUL, each below {MAX_TEXT} bytes"
 
 
 @dataclass(frozen=True, slots=True)
 class RunLimits:
-    """What a run may take at most, whatever it asks for.
+    """What a run may take at most, whatever it asks for."""
 
-    Attributes:
-        timeout: Seconds.
-        output: Bytes.
-    """
-
-    timeout: float = MAX_TIMEOUT
+    timeout: float = MAX_TIMEOUT  # seconds
     output: int = sys.maxsize
 
 
@@ -61,33 +54,24 @@ class RunRequest:
 
 
 def parse_run(header: dict[str, Any], code: bytes, languages: Collection[str]) -> RunRequest:
-    """Return the request.
-
-    Args:
-        header: The frame's fields.
-        code: The program.
-        languages: What can be run.
-
-    Raises:
-        Refusal: A field is missing, malformed or over its limit.
-    """
+    """Return the request. Raises Refusal: A field is missing, malformed or over its limit."""
     language = header.get("language")
     if not isinstance(language, str) or language not in languages:
         raise Refusal("unsupported_language", f"This sandbox runs {', '.join(sorted(languages)) or 'nothing'}.")
     if language == "shell" and b"\0" in code:
         raise Refusal("invalid_content", "The command has a NUL byte in it.")
     args, env, cwd = _given(header, "args", []), _given(header, "env", {}), _given(header, "cwd", "") or "."
-    _require(isinstance(args, list) and all(map(_is_text, args)), f"args must be a list of {_TEXTS}.")
+    require(isinstance(args, list) and all(map(_is_text, args)), f"args must be a list of {_TEXTS}.")
     named = isinstance(env, dict) and all(_is_text(name) and name and "=" not in name for name in env)
-    _require(named and all(map(_is_text, env.values())), f"env must be an object of {_TEXTS}.")
-    _require(isinstance(cwd, str), "cwd must be a path in the workspace.")
+    require(named and all(map(_is_text, env.values())), f"env must be an object of {_TEXTS}.")
+    require(isinstance(cwd, str), "cwd must be a path in the workspace.")
     context = _short_text(header, "context")
-    _require(context is None or _is_text(context), "context must be a text without NUL.")
-    _require(context is None or language in CONTEXT_LANGUAGES, "Only Python and JavaScript have contexts.")
+    require(context is None or _is_text(context), "context must be a text without NUL.")
+    require(context is None or language in CONTEXT_LANGUAGES, "Only Python and JavaScript have contexts.")
     timeout = seconds(header, "timeout", DEFAULT_TIMEOUT, MAX_TIMEOUT)
-    _require(timeout > 0, "timeout must be a number of seconds over 0.")
+    require(timeout > 0, "timeout must be a number of seconds over 0.")
     output_limit = whole(header, "output_limit", DEFAULT_OUTPUT)
-    _require(output_limit > 0, "output_limit must be a whole number of bytes over 0.")
+    require(output_limit > 0, "output_limit must be a whole number of bytes over 0.")
     return RunRequest(
         run=run_name(header),
         language=language,
@@ -118,15 +102,10 @@ def _given(header: dict[str, Any], name: str, default: Any) -> Any:
     return default if value is None else value
 
 
-def _require(right: object, message: str) -> None:
-    if not right:
-        raise Refusal("invalid_argument", message)
-
-
 def _short_text(header: dict[str, Any], name: str) -> str | None:
     value = header.get(name)
     right = value is None or (isinstance(value, str) and 1 <= len(value.encode("utf-8", "surrogatepass")) <= MAX_KEY)
-    _require(right, f"{name} must be a text of 1 to {MAX_KEY} bytes.")
+    require(right, f"{name} must be a text of 1 to {MAX_KEY} bytes.")
     return value
 
 

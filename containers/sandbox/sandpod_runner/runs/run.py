@@ -1,7 +1,4 @@
-"""One run from its acceptance to its `end`: started, watched, stopped where it must be, and cleaned up after.
-
-A run ends exactly once, after all of its output, with nothing of it left alive.
-"""
+"""One run from its acceptance to its `end`, which comes once, after all output, with nothing of it left alive."""
 
 import asyncio
 import logging
@@ -16,17 +13,17 @@ from sandpod_runner.processes.languages import Languages
 from sandpod_runner.processes.launcher import Launcher
 from sandpod_runner.processes.node_pool import NodePool
 from sandpod_runner.processes.program import LostError, Program
-from sandpod_runner.runs.code_folder import CodeFolder
+from sandpod_runner.runs import outcome
 from sandpod_runner.runs.context import Contexts
 from sandpod_runner.runs.delivery import Delivery
-from sandpod_runner.runs.outcome import Stop, describe_end, killed, killed_for_memory, out_of_memory, ran_out
+from sandpod_runner.runs.outcome import Stop
+from sandpod_runner.runs.programs import CodeFolder
 from sandpod_runner.runs.request import RunRequest
 from sandpod_runner.runs.streams import Streams
 
 logger = logging.getLogger(__name__)
 
-START_SECONDS: Final = 30.0
-"""Longest wait for a process: the zygote may just be starting again."""
+START_SECONDS: Final = 30.0  # longest wait for a process: the zygote may just be starting again
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,38 +43,25 @@ class Toolbox:
 
 @dataclass(slots=True)
 class Ending:
-    """How a run has come to its end.
-
-    Attributes:
-        how: How its program ended.
-        fault: What went wrong on the runner's side.
-        note: What else is to be said of it.
-        context_state: What became of its context.
-        times: When its code began and ended, on the event loop's clock.
-    """
+    """How a run has come to its end."""
 
     how: Exit = field(default_factory=lambda: Exit(None))
-    fault: str | None = None
-    note: str | None = None
-    context_state: str | None = None
-    times: tuple[float, float] = (0.0, 0.0)
+    fault: str | None = None  # what went wrong on the runner's side
+    note: str | None = None  # what else is to be said of it
+    context_state: str | None = None  # what became of its context
+    times: tuple[float, float] = (0.0, 0.0)  # when its code began and ended, on the event loop's clock
 
 
 class Way(Protocol):
     """How the code of a run is run: in a process of its own, or in a context."""
 
-    @property
-    def pid(self) -> int | None:
-        """The process that it runs in, while it does."""
-        ...
+    pid: int | None  # the process that it runs in, while it does
 
     async def follow(self) -> Ending:
         """See the code through to its end, of which nothing is left alive."""
-        ...
 
     def close(self) -> None:
         """Let go of what it was run with."""
-        ...
 
 
 class Run:
@@ -111,7 +95,7 @@ class Run:
 
     async def live(self) -> None:
         """See it through, and send its `end`."""
-        ending, found = Ending(), Found()
+        ending, found = Ending(), Found([], 0)
         try:
             ending = await self.way.follow()
             self._look_at_memory(ending)
@@ -128,11 +112,7 @@ class Run:
         self._send_end(ending, found)
 
     async def started(self, program: Program) -> int:
-        """Return the process of a program that was asked for.
-
-        Raises:
-            LostError: There is none, or the run was stopped before there was one.
-        """
+        """Return a program's process. Raises LostError: There is none, or the run was stopped before there was one."""
         seconds = min(START_SECONDS, self.request.timeout)
         waits: set[asyncio.Future[Any]] = {program.pid, self.stopping}
         await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
@@ -161,24 +141,23 @@ class Run:
         memory, how = self.toolbox.memory, ending.how
         limit = None if memory is None else memory.limit
         by_kernel = memory is not None and memory.kills() > self._kills
-        if (by_kernel and killed(how)) or ran_out(self.request.language, how, self.streams.last_words):
-            self.stop(out_of_memory(limit, [context.state for context in self.toolbox.contexts.pids()]))
+        if (by_kernel and outcome.killed(how)) or outcome.ran_out(self.request.language, how, self.streams.last_words):
+            self.stop(outcome.out_of_memory(limit, [context.state for context in self.toolbox.contexts.pids()]))
         elif by_kernel and limit is not None:
-            ending.note = " ".join(filter(None, (ending.note, killed_for_memory(limit))))
+            ending.note = " ".join(filter(None, (ending.note, outcome.killed_for_memory(limit))))
 
     def _send_end(self, ending: Ending, found: Found) -> None:
         begin, end = ending.times
-        stdout, stderr = self.streams.counts
-        shown, dropped = self.streams.displays
-        fields = describe_end(ending.how, self.stopping.result() if self.stopping.done() else None, ending.fault)
-        fields["detail"] = " ".join(filter(None, (fields["detail"], ending.note))) or None
+        shown, dropped, kept = self.streams.displays
+        stop = self.stopping.result() if self.stopping.done() else None
+        fields = outcome.describe_end(ending.how, stop, ending.fault)
+        fields["detail"] = " ".join(filter(None, (fields["detail"], ending.note, outcome.about_kept(kept)))) or None
         self.delivery.finish(
             {
                 "run": self.request.run,
                 **fields,
                 "duration_ms": round((end - begin) * 1000, 3),
-                "stdout_bytes": stdout,
-                "stderr_bytes": stderr,
+                **{f"{name}_bytes": count for name, count in self.streams.counts.items()},
                 "displays": max(0, shown - self.delivery.dropped) if self.request.detached else 0,
                 "displays_dropped": dropped + self.delivery.dropped,
                 "context": self.request.context,

@@ -1,88 +1,59 @@
 """The streams of one run: what its program writes and shows, on the way to the run's delivery, and its input."""
 
 from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
 
 from sandpod_runner.ipc.jobs import Exit
 from sandpod_runner.output.display_reader import Shown
 from sandpod_runner.output.pipe_reader import PipeReader
-from sandpod_runner.output.stdio_pipes import Input, Output, Pipes
+from sandpod_runner.output.stdio_pipes import Input, Pipes
 from sandpod_runner.runs.delivery import Delivery
 from sandpod_runner.runs.outcome import Stop
 from sandpod_runner.runs.request import RunRequest
 
+LAST_WORDS: Final = 4096  # bytes of standard error that are looked at
+
 
 class Streams:
-    """Nothing is read or written before they are connected.
-
-    Args:
-        request: The run.
-        delivery: What gets the output.
-        stop: Called with why the run must end.
-    """
+    """Nothing is read or written before they are connected."""
 
     def __init__(self, request: RunRequest, delivery: Delivery, stop: Callable[[Stop], None]) -> None:
         self._request = request
         self._delivery = delivery
         self._stop = stop
-        self._output: Output | None = None
+        self._outputs: list[PipeReader] = []
         self._shown: Shown | None = None
         self._input: Input | None = None
+        self.counts = {"stdout": 0, "stderr": 0}  # bytes that were passed on
+        self.last_words = b""  # the end of standard error: what a runtime writes when it gives up
         delivery.hold = self.flow
 
     @property
-    def counts(self) -> tuple[int, int]:
-        """Bytes of standard output and standard error."""
-        return (0, 0) if self._output is None else (self._output.counts["stdout"], self._output.counts["stderr"])
-
-    @property
-    def last_words(self) -> bytes:
-        """The end of standard error."""
-        return b"" if self._output is None else self._output.last_words
-
-    @property
-    def displays(self) -> tuple[int, int]:
-        """How many forms of displays and results were passed on, and how many were not."""
-        return (0, 0) if self._shown is None else (self._shown.forms + self._shown.results, self._shown.dropped)
+    def displays(self) -> tuple[int, int, int]:
+        """How many forms of displays and results were passed on, how many were not, and how many pictures were kept."""
+        shown = self._shown
+        return (0, 0, 0) if shown is None else (shown.forms + shown.results, shown.dropped, shown.kept)
 
     def connect(self, pipes: Pipes, done: Callable[[Exit], None] | None = None) -> None:
-        """Begin.
-
-        Args:
-            pipes: The runner's ends of the program's streams.
-            done: Called when the program says that it is over; None where its word is not taken.
-        """
-        request, post = self._request, self._delivery.post
-
-        def display(mime: str, index: int, data: bytes) -> None:
-            post({"t": "display", "run": request.run, "mime": mime, "index": index}, data)
-
-        def result(mime: str, data: bytes) -> None:
-            post({"t": "result", "run": request.run, "mime": mime}, data)
-
-        self._output = Output(pipes.outputs, request.output_limit, self._delivery.put, self._too_much)
+        """Begin. `done` is called when the program says that it is over; None where its word is not taken."""
+        self._outputs = [PipeReader(fd, partial(self._take, name)) for name, fd in pipes.outputs.items()]
         if pipes.shown is not None:
-            self._shown = Shown(pipes.shown, display, result=result if request.context is not None else None, done=done)
+            self._shown = Shown(pipes.shown, self._post, done, results=self._request.context is not None)
         self.flow()
         self._input = pipes.stdin
-        if self._input is not None and not request.stdin:
+        if self._input is not None and not self._request.stdin:
             self._input.end()
 
     def flow(self) -> None:
         """Let output come, or leave it in the pipes, as its owner can take it."""
         self._delivery.pump()
         held = self._delivery.held
-        for source in (self._output, self._shown.pipe if self._shown is not None else None):
-            if source is not None:
-                source.pause() if held else source.resume()
+        for reader in self._readers():
+            reader.pause() if held else reader.resume()
 
     def feed(self, data: bytes, offset: int | None, *, last: bool) -> None:
-        """Take input for the program.
-
-        Args:
-            data: A piece of it.
-            offset: Bytes of input before it, of which some may have come already; or None: it comes next.
-            last: Nothing comes after it.
-        """
+        """Take input for the program, after `offset` bytes of which some may have come already; None: it comes next."""
         if self._input is None or not self._request.stdin:
             return
         if offset is not None:
@@ -97,18 +68,37 @@ class Streams:
 
     def release(self) -> list[PipeReader]:
         """Read what is left, and return the pipes that somebody may still write to: they are the caller's."""
-        left = [] if self._output is None else self._output.release()
+        for reader in self._readers():
+            reader.drain()
         if self._shown is not None:
-            self._shown.pipe.drain()
             self._shown.pipe.close()
+        left, self._outputs = [reader for reader in self._outputs if reader.open], []
         return left
 
     def close(self) -> None:
         """Read and write nothing more."""
-        for each in (self._output, self._shown.pipe if self._shown is not None else None, self._input):
-            if each is not None:
-                each.close()
+        for reader in self._readers():
+            reader.close()
+        if self._input is not None:
+            self._input.close()
 
-    def _too_much(self) -> None:
+    def _readers(self) -> list[PipeReader]:
+        return self._outputs if self._shown is None else [*self._outputs, self._shown.pipe]
+
+    def _post(self, fields: dict[str, Any], data: bytes) -> None:
+        self._delivery.post(fields | {"run": self._request.run}, data)
+
+    def _take(self, name: str, data: bytes) -> bool:
         limit = self._request.output_limit
+        room, offset = limit - sum(self.counts.values()), self.counts[name]
+        self.counts[name] += min(len(data), room)
+        if room > 0:
+            self._delivery.put(name, offset, data[:room])
+        if name == "stderr":
+            self.last_words = (self.last_words + data)[-LAST_WORDS:]
+        if len(data) <= room:
+            return True
+        for reader in self._outputs:
+            reader.close()
         self._stop(Stop("output_limit", f"It wrote more than {limit} bytes of output.", gentle=False))
+        return False

@@ -11,8 +11,7 @@ import time
 
 from sandpod_runner.protocol import messages
 
-READY_WAIT = 4.0
-"""Seconds; less than the startup probe's timeout."""
+READY_WAIT = 4.0  # seconds; less than the startup probe's timeout
 _ANSWER_WAIT = 0.5
 _LOOK = 0.02
 _WAIT = "read -r _; exit 0"
@@ -39,10 +38,7 @@ def attach() -> int:
 
 
 def ready() -> int:
-    """Return whether the runner answers: 0 if it does.
-
-    It waits for one that is starting: the next probe comes a second later, the answer as soon as there is one.
-    """
+    """Return whether the runner answers, which may just be starting: 0 if it does."""
     try:
         deadline = time.monotonic() + READY_WAIT
         stream = _connect(READY_WAIT)

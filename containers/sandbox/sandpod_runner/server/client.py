@@ -1,7 +1,6 @@
-"""Runs one program through the runner, for somebody at a shell: code comes on standard input, its output goes out.
+"""Runs one program through the runner, as `kubectl sandpod run` does: its code comes on standard input.
 
-Started by `kubectl exec` in a sandbox, as `kubectl sandpod run` does. It is one stream like the gateway's, so the
-program has the same limits, environment and end as any other, and counts as use of the sandbox.
+It is a stream like the gateway's, so the program has the same limits and counts as use of the sandbox.
 """
 
 import os
@@ -9,7 +8,6 @@ import secrets
 import signal
 import socket
 import sys
-from collections.abc import Iterator
 
 from sandpod_runner.ipc.descriptors import write_all
 from sandpod_runner.protocol import messages
@@ -23,28 +21,35 @@ _STREAMS = {"stdout": 1, "stderr": 2}
 
 
 def run(language: str, args: list[str]) -> int:
-    """Run what standard input says, and return the exit code: the program's, 128 and a signal's number, or 2.
-
-    Args:
-        language: One that the sandbox has.
-        args: The program's arguments.
-    """
+    """Run what standard input says, and return the exit code: the program's, 128 and a signal's number, or 2."""
     code = sys.stdin.buffer.read(MAX_PAYLOAD + 1)
     what = {"t": "run", "run": f"run-{secrets.token_hex(8)}", "language": language, "args": args, "env": {}}
     limits = {"cwd": ".", "stdin": False, "timeout": _TIMEOUT, "output_limit": _OUTPUT_LIMIT, "detached": False}
     try:
-        stream = _Stream()
-        stream.send(encode({"t": "hello", "version": messages.VERSION}))
-        stream.send(encode({**what, **limits}, code))
-        for frame in stream.frames():
-            status = _take(frame)
-            if status is not None:
-                return status
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as control:  # the stream lasts as long as this is open
+            read_fd, write_fd = _connect(control)
+            write_all(write_fd, encode({"t": "hello", "version": messages.VERSION}) + encode({**what, **limits}, code))
+            decoder = Decoder()
+            while data := os.read(read_fd, _PIECE):
+                for frame in decoder.feed(data):
+                    status = _take(frame)
+                    if status is not None:
+                        return status
     except FrameError as error:
         return _tell(f"The code can't be sent: {error}.")
     except OSError as error:
         return _tell(f"The runner can't be reached: {error.strerror}.")
     return _tell("The runner has ended.")
+
+
+def _connect(control: socket.socket) -> tuple[int, int]:
+    """Return this end of two pipes whose other ends the runner has."""
+    control.connect(messages.SOCKET)
+    (theirs, write_fd), (read_fd, theirs_too) = os.pipe(), os.pipe()
+    socket.send_fds(control, [messages.HANDED_OVER], [theirs, theirs_too])
+    os.close(theirs)
+    os.close(theirs_too)
+    return read_fd, write_fd
 
 
 def _take(frame: Frame) -> int | None:
@@ -65,24 +70,3 @@ def _take(frame: Frame) -> int | None:
 def _tell(sentence: str) -> int:
     sys.stderr.write(f"{sentence}\n")
     return _REFUSED
-
-
-class _Stream:
-    """A stream to the runner: this end of the two pipes whose other ends it has."""
-
-    def __init__(self) -> None:
-        self._control = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)  # the stream lasts as long as this is open
-        self._control.connect(messages.SOCKET)
-        theirs, self._write_fd = os.pipe()
-        self._read_fd, theirs_too = os.pipe()
-        socket.send_fds(self._control, [messages.HANDED_OVER], [theirs, theirs_too])
-        os.close(theirs)
-        os.close(theirs_too)
-
-    def send(self, data: bytes) -> None:
-        write_all(self._write_fd, data)
-
-    def frames(self) -> Iterator[Frame]:
-        decoder = Decoder()
-        while data := os.read(self._read_fd, _PIECE):
-            yield from decoder.feed(data)

@@ -1,6 +1,5 @@
-"""One stream to the gateway: frames in, frames out.
+"""One stream to the gateway, which is not trusted: what is no frame ends its stream and no other.
 
-The other end is not trusted: what is no frame ends its stream and no other, what asks for nonsense gets an `error`.
 Nothing is kept without bound: while frames out pile up, programs' output stays in their pipes.
 """
 
@@ -23,8 +22,7 @@ from sandpod_runner.server.tails import Tails
 
 logger = logging.getLogger(__name__)
 
-HIGH_WATER: Final = 256 * 1024
-"""Bytes to send from which on programs have to wait."""
+HIGH_WATER: Final = 256 * 1024  # bytes to send from which on programs have to wait
 LOW_WATER: Final = 64 * 1024
 _REQUESTS: Final = frozenset({"file", "ping", "tail", "list", "artifacts", "restart"})
 """Kinds of frames that are answered by their number."""
@@ -43,11 +41,7 @@ class Service:
 
 
 class Connection(asyncio.Protocol):
-    """One stream.
-
-    Args:
-        service: What all streams share.
-    """
+    """One stream."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -57,28 +51,16 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._handlers = self._table()
         self._greeted = False
-        self._flowing = True
-
-    @property
-    def can_send(self) -> bool:
-        """Whether programs' output may come."""
-        return self._flowing
+        self.can_send = True  # whether programs' output may come
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Say hello."""
         assert isinstance(transport, asyncio.Transport)  # noqa: S101 - tells the type checker what kind of stream it is
         transport.set_write_buffer_limits(HIGH_WATER, LOW_WATER)
         self._transport = transport
-        self.send(
-            {
-                "t": "hello",
-                "version": messages.VERSION,
-                "languages": self._service.languages,
-                "workspace": self._service.storage.workspace.root,
-                "memory_limit": self._service.memory_limit,
-                "runs": self._service.runs.names,
-            }
-        )
+        service, root = self._service, self._service.storage.workspace.root
+        known = {"languages": service.languages, "workspace": root, "memory_limit": service.memory_limit}
+        self.send({"t": "hello", "version": messages.VERSION, **known, "runs": service.runs.names})
 
     def data_received(self, data: bytes) -> None:
         """Do what the frames ask for."""
@@ -103,7 +85,7 @@ class Connection(asyncio.Protocol):
         """Leave its runs without an owner."""
         del exc  # why it went makes no difference
         self._transport = None
-        self._flowing = True
+        self.can_send = True
         self._files.close()
         self._tails.close()
         self._service.runs.orphan(self)
@@ -199,20 +181,15 @@ class Connection(asyncio.Protocol):
     def _answer(self, number: int, answer: Reply | Refusal) -> None:
         if isinstance(answer, Refusal):
             self.send({"t": "error", "id": number, "code": answer.code, "message": answer.message})
-            return
-        fields, payload = answer
-        self.send({"t": "reply", "id": number, **fields}, payload)
+        else:
+            self.send({"t": "reply", "id": number, **answer[0]}, answer[1])
 
     def _hold(self, held: bool) -> None:  # noqa: FBT001 - the one thing it is about
         transport = self._transport
-        if transport is None or transport.is_closing():
-            return
-        if held:
-            transport.pause_reading()
-        else:
-            transport.resume_reading()
+        if transport is not None and not transport.is_closing():
+            transport.pause_reading() if held else transport.resume_reading()
 
     def _flow(self, *, flowing: bool) -> None:
-        self._flowing = flowing
+        self.can_send = flowing
         self._files.sendable(flowing)
         self._service.runs.flow(self)

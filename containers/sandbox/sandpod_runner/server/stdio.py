@@ -1,7 +1,7 @@
 """A stream over the standard streams of the gateway's exec: the two pipes that `attach` has handed over.
 
-The runner reads and writes the pipes itself, so no process stands between it and the exec, and no bytes are copied on
-the way. The socket that they came over stays open: its end is the exec's end, both ways.
+No process stands between the runner and the exec. The socket that the pipes came over stays open: its end is the
+exec's.
 """
 
 import asyncio
@@ -15,18 +15,12 @@ from sandpod_runner.protocol.messages import HANDED_OVER, READY
 
 logger = logging.getLogger(__name__)
 
-_PATIENCE: Final = 5.0
-"""Seconds that somebody who connects has to say what for."""
+_PATIENCE: Final = 5.0  # seconds that somebody who connects has to say what for
 _PIPES: Final = 2
 
 
 async def join(control: socket.socket, connect: Callable[[], asyncio.Protocol]) -> None:
-    """Serve who has connected: an exec that hands its pipes over, or a probe that asks whether anybody answers.
-
-    Args:
-        control: The accepted socket. It is closed sooner or later.
-        connect: Makes the protocol of a stream, which gets a transport as a socket's would be.
-    """
+    """Serve who has connected: an exec that hands its pipes over, or a probe. The socket is closed in the end."""
     try:
         async with asyncio.timeout(_PATIENCE):
             await _readable(control)
@@ -66,15 +60,19 @@ class _Standard(asyncio.Transport):
         self._out: asyncio.WriteTransport
 
     async def open(self, read_fd: int, write_fd: int) -> None:
-        """Begin. The descriptors are closed with the transport, or at once where one of them is no pipe."""
+        # The descriptors are closed with the transport, or at once where one of them is no pipe.
         source, target = os.fdopen(read_fd, "rb", buffering=0), os.fdopen(write_fd, "wb", buffering=0)
         try:
-            self._out, _ = await self._loop.connect_write_pipe(lambda: _Out(self, self._protocol), target)
+            out, _ = await self._loop.connect_write_pipe(lambda: _Out(self, self._protocol), target)
         except (OSError, ValueError) as error:
             logger.warning("a stream is refused: %s", error)
             for each in (source, target, self._control):
                 each.close()
             return
+        self._out, self.write, self.close = out, out.write, out.close  # type: ignore[method-assign]
+        self.is_closing = out.is_closing  # type: ignore[method-assign]
+        self.get_write_buffer_size = out.get_write_buffer_size  # type: ignore[method-assign]
+        self.set_write_buffer_limits = out.set_write_buffer_limits  # type: ignore[method-assign]
         self._protocol.connection_made(self)
         try:
             self._in, _ = await self._loop.connect_read_pipe(lambda: _In(self, self._protocol), source)
@@ -85,43 +83,20 @@ class _Standard(asyncio.Transport):
         else:
             self._loop.add_reader(self._control, self.abort)
 
-    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """See the base class."""
-        self._out.set_write_buffer_limits(high, low)
-
-    def get_write_buffer_size(self) -> int:
-        """See the base class."""
-        return self._out.get_write_buffer_size()
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        """See the base class."""
-        self._out.write(data)
-
-    def is_closing(self) -> bool:
-        """See the base class."""
-        return self._out.is_closing()
-
     def pause_reading(self) -> None:
-        """See the base class."""
         if self._in is not None:
             self._in.pause_reading()
 
     def resume_reading(self) -> None:
-        """See the base class."""
         if self._in is not None:
             self._in.resume_reading()
 
-    def close(self) -> None:
-        """End after what is still to be sent."""
-        self._out.close()
-
     def abort(self) -> None:
-        """End at once, unless it ends already and has nothing more to send."""
+        # Unless it ends already and has nothing more to send.
         if not self.is_closing() or self.get_write_buffer_size():
             self._out.abort()
 
     def lost(self, error: Exception | None) -> None:
-        """Let go of the exec, to which nothing more can be sent."""
         if self._in is not None:
             self._in.close()
         self._loop.remove_reader(self._control)

@@ -1,24 +1,18 @@
-"""Answers `tail`: what a run has written since a cursor, at once or when there is something.
-
-One `Tails` belongs to one stream. It changes nothing of a run, and the run's owner does not notice it.
-"""
+"""Answers `tail`: what a run has written since a cursor, at once or when there is something."""
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
 
-from sandpod_runner.output.output_log import STREAMS
+from sandpod_runner.output.output_log import STREAMS, Reading
 from sandpod_runner.protocol.errors import Refusal
-from sandpod_runner.protocol.fields import request_id, seconds, whole
+from sandpod_runner.protocol.fields import request_id, require, seconds, whole
 from sandpod_runner.runs.delivery import Delivery
 
 DEFAULT_BYTES: Final = 64 * 1024
 MAX_BYTES: Final = 1024 * 1024
-MAX_WAIT: Final = 30.0
-"""Seconds."""
-MAX_WAITING: Final = 64
-"""Requests of one stream that wait at a time."""
+MAX_WAIT: Final = 30.0  # seconds
+MAX_WAITING: Final = 64  # requests of one stream that wait at a time
 SETTLE = 0.02
 """Seconds in which a request that waited gathers what comes after the first output.
 
@@ -29,14 +23,6 @@ _PIECES: Final = 1024
 Send = Callable[[dict[str, Any], bytes], None]
 
 
-@dataclass(frozen=True, slots=True)
-class _Tail:
-    number: int
-    cursor: int
-    wait: float
-    limit: int
-
-
 class Tails:
     """The requests of one stream that wait."""
 
@@ -45,27 +31,28 @@ class Tails:
         self._waiting: set[Callable[[], None]] = set()
 
     def ask(self, header: dict[str, Any], delivery: Delivery) -> None:
-        """Answer a request, now or later.
+        """Answer a request, now or later. Raises Refusal: A field is malformed, or too many wait."""
+        number, cursor = request_id(header), whole(header, "cursor")
+        limit, wait = whole(header, "limit", DEFAULT_BYTES, MAX_BYTES), seconds(header, "wait", 0.0, MAX_WAIT)
+        require(limit, "limit must be a whole number of bytes over 0.")
+        require(cursor <= delivery.log.end, "The run has not written so much.")
 
-        Raises:
-            Refusal: A field is malformed, or too many wait.
-        """
-        tail = _parse(header)
-        if tail.cursor > delivery.log.end:
-            raise Refusal("invalid_argument", "The run has not written so much.")
-        if tail.cursor < delivery.log.end or delivery.end is not None or not tail.wait:
-            self._answer(tail, delivery)
+        def answer() -> None:
+            self._answer(number, delivery, delivery.log.read(cursor, limit, _PIECES))
+
+        if cursor < delivery.log.end or delivery.end is not None or not wait:
+            answer()
         elif len(self._waiting) >= MAX_WAITING:
             raise Refusal("session_busy", f"{MAX_WAITING} requests already wait, which is the maximum.")
         else:
-            self._wait(tail, delivery)
+            self._wait(wait, delivery, answer)
 
     def close(self) -> None:
         """Answer nothing more."""
         for leave in tuple(self._waiting):
             leave()
 
-    def _wait(self, tail: _Tail, delivery: Delivery) -> None:
+    def _wait(self, wait: float, delivery: Delivery, answer: Callable[[], None]) -> None:
         loop = asyncio.get_running_loop()
 
         def leave() -> None:
@@ -73,30 +60,29 @@ class Tails:
             delivery.watchers.discard(notice)
             self._waiting.discard(leave)
 
-        def answer() -> None:
+        def finish() -> None:
             leave()
-            self._answer(tail, delivery)
+            answer()
 
-        timer = loop.call_later(tail.wait, answer)
+        timer = loop.call_later(wait, finish)
         settling = False
 
         def notice() -> None:
             nonlocal timer, settling
             if delivery.end is not None:
-                answer()
+                finish()
             elif not settling:
                 settling = True
                 timer.cancel()
-                timer = loop.call_later(SETTLE, answer)
+                timer = loop.call_later(SETTLE, finish)
 
         delivery.watchers.add(notice)
         self._waiting.add(leave)
 
-    def _answer(self, tail: _Tail, delivery: Delivery) -> None:
-        reading = delivery.log.read(tail.cursor, tail.limit, _PIECES)
+    def _answer(self, number: int, delivery: Delivery, reading: Reading) -> None:
         header = {
             "t": "reply",
-            "id": tail.number,
+            "id": number,
             "state": "live" if delivery.end is None else "ended",
             "cursor": reading.cursor,
             "dropped": reading.dropped,
@@ -104,10 +90,3 @@ class Tails:
             "end": delivery.end,
         }
         self._send(header, b"".join(data for _, _, data in reading.pieces))
-
-
-def _parse(header: dict[str, Any]) -> _Tail:
-    limit = whole(header, "limit", DEFAULT_BYTES, MAX_BYTES)
-    if limit == 0:
-        raise Refusal("invalid_argument", "limit must be a whole number of bytes over 0.")
-    return _Tail(request_id(header), whole(header, "cursor"), seconds(header, "wait", 0.0, MAX_WAIT), limit)

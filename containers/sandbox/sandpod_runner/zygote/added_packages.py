@@ -1,8 +1,4 @@
-"""How Python programs find the packages that are added to a sandbox while it runs.
-
-Any `python3` finds them by itself. What is forked from the zygote does not: that was started without them and lives
-longer than any program.
-"""
+"""How Python programs find packages that were added to a sandbox after the zygote was started."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """What a freshly forked process does to become a program: its streams, limits, signals and environment.
 
-The process never leaves it: at once, or after a wait for its program. Python code runs in this very process; everything
-else is put in its place by `exec`.
+Python code runs in this very process; everything else is put in its place by `exec`.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from sandpod_runner.ipc import syscalls
-from sandpod_runner.ipc.descriptors import move_away
+from sandpod_runner.ipc.descriptors import move_away, place
 from sandpod_runner.ipc.jobs import CHANNEL, MAX_FDS, REQUEST, Job, read_job
 from sandpod_runner.python import display_channel, program
 
@@ -24,11 +23,7 @@ _NOT_FOUND = 127
 
 
 def begin(fds: list[int]) -> NoReturn:
-    """Become the program at once.
-
-    Args:
-        fds: The file in memory that holds the job, then what become the program's descriptors 0, 1, 2 and so on.
-    """
+    """Become the program at once: the first descriptor is its job, the others become its 0, 1, 2 and so on."""
     _guarded(lambda: _run(fds))
 
 
@@ -61,21 +56,22 @@ def _wait(sock: socket.socket) -> int:
 def _run(fds: list[int]) -> int:
     job = read_job(fds[0])
     if job.command and not job.context:
-        _place(fds[1:])
+        place(fds[1:])
         _confine(job)
         _replace(job)
-    _place(fds[1:CHANNEL])
+    place(fds[1:CHANNEL])
     channel = move_away(fds[CHANNEL])
     _confine(job)
     if job.context:
         return _serve(job, channel)
-    shown = display_channel.Channel(channel)
+    shown = display_channel.Channel(channel, job.cwd)
     display_channel.use(shown)
-    before = _processor_seconds()
+    before, _ = program.usage()
     status = program.run(job)
     if status >= 0 and _is_alone():
         # Taking a process apart takes longer than many a program does, and nothing of interest comes of it.
-        shown.done(status, _processor_seconds() - before, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+        cpu, max_rss = program.usage()
+        shown.done(status, cpu - before, max_rss)
     return status
 
 
@@ -89,11 +85,6 @@ def _serve(job: Job, fd: int) -> int:
     return context.serve(job, fd)
 
 
-def _processor_seconds() -> float:
-    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
-
-
 def _is_alone() -> bool:
     """Return whether only this thread of the program goes on: no other one and, as orphans come here, no child."""
     try:
@@ -101,18 +92,6 @@ def _is_alone() -> bool:
     except ChildProcessError:
         return len(sys._current_frames()) == 1  # noqa: SLF001 - counts threads that `threading` does not know too
     return False
-
-
-def _place(stream_fds: list[int]) -> None:
-    # They were received into free places above 2, so none is overwritten before it is used.
-    for number, fd in enumerate(stream_fds):
-        if fd == number:
-            os.set_inheritable(fd, True)
-            continue
-        os.dup2(fd, number, inheritable=True)
-    for fd in stream_fds:
-        if fd >= len(stream_fds):
-            os.close(fd)
 
 
 def _detach() -> None:

@@ -1,7 +1,4 @@
-"""Has the kernel ask the runner about each connection that a program wants to make.
-
-What is answered is decided in the runner.
-"""
+"""Has the kernel ask the runner about each connection that a program wants to make."""
 
 from __future__ import annotations
 
@@ -17,10 +14,7 @@ _FIRST_KERNEL: Final = (5, 5)
 
 
 def watch_connects() -> int | None:
-    """Return the descriptor on which the kernel asks, for this process and all that come from it.
-
-    None where it can't be had; then the kernel answers by itself, as without.
-    """
+    """Return the descriptor on which the kernel asks, for this process and its descendants; None where it can't."""
     machine = platform.machine()
     release = platform.release().split(".")[:2]
     if machine not in _CONNECT or not all(part.isdecimal() for part in release):

@@ -1,8 +1,4 @@
-"""Notices when a program imports a library that draws, so that those that show nothing pay nothing.
-
-Installed before anything is imported, so libraries that the zygote imports are noticed too. It imports none of them
-itself.
-"""
+"""Notices when a program, or the zygote, imports a library that draws, so that those that show nothing pay nothing."""
 
 from __future__ import annotations
 

@@ -34,10 +34,7 @@ _CALLS: Final[dict[str, tuple[int, int, int]]] = {
 
 
 def install(pids: Iterable[int]) -> None:
-    """Refuse, for this process and all that come from it, what would change these processes.
-
-    Where the kernel has no filters, or the processor is not known here, nothing is refused.
-    """
+    """Refuse what would change these processes, where the kernel has filters and the processor is known here."""
     machine = platform.machine()
     if machine in bpf.AUDIT_ARCH:
         try:
@@ -47,12 +44,7 @@ def install(pids: Iterable[int]) -> None:
 
 
 def assemble(machine: str, pids: tuple[int, ...]) -> bytes:
-    """Return the filter as the kernel takes it.
-
-    Args:
-        machine: The processor, as `platform.machine` names it.
-        pids: The processes to protect.
-    """
+    """Return the filter as the kernel takes it."""
     column = list(bpf.AUDIT_ARCH).index(machine)
     parts = bpf.head(machine)
     for name, call in _CALLS.items():

@@ -14,7 +14,6 @@ import select
 import signal
 import socket
 import sys
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Final, NoReturn
 
@@ -30,10 +29,8 @@ _REFILL_MS: Final = 20
 def main(fd: int, closed: bool, modules: list[str]) -> NoReturn:  # noqa: FBT001 - comes by a command line
     """Import the modules, then serve until the runner closes its end.
 
-    Args:
-        fd: This end of the socket.
-        closed: Whether programs have no network, so that the runner answers for it.
-        modules: What to import; one that can't be is reported on standard error and left out.
+    `closed` says that programs have no network, so that the runner answers for it. A module that can't be imported is
+    reported on standard error and left out.
     """
     syscalls.set_readable(False)
     syscalls.end_with_parent()
@@ -69,19 +66,12 @@ def _import(modules: list[str]) -> None:
     sys.stderr.flush()
 
 
-@dataclass(frozen=True)
-class _Waiting:
-    """A forked process that waits for its program."""
-
-    pid: int
-    sock: socket.socket
-
-
 class _Zygote:
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._wake, self._woken = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        self._waiting: _Waiting | None = None
+        # The forked process that waits for its program, and the socket to it.
+        self._waiting: tuple[int, socket.socket] | None = None
         self._refill_due = False
 
     def serve(self) -> None:
@@ -130,16 +120,16 @@ class _Zygote:
         self._refill_due = True
         if waiting is None:
             return None
-        if self_protection.is_changed(waiting.pid):
-            waiting.sock.close()  # it ends
-            return None
-        with waiting.sock:
+        pid, sock = waiting
+        with sock:
+            if self_protection.is_changed(pid):
+                return None  # it ends
             try:
-                os.kill(waiting.pid, signal.SIGCONT)  # a program may have stopped it
-                socket.send_fds(waiting.sock, [data], fds)
+                os.kill(pid, signal.SIGCONT)  # a program may have stopped it
+                socket.send_fds(sock, [data], fds)
             except OSError:
                 return None  # it was killed
-        return waiting.pid
+        return pid
 
     def _fork(self, fds: list[int]) -> int:
         pid = os.fork()
@@ -162,7 +152,7 @@ class _Zygote:
                 self._leave()
                 ours.close()
                 child.wait(theirs)
-        self._waiting = _Waiting(pid, ours)
+        self._waiting = pid, ours
 
     def _leave(self) -> None:
         """Let go of what is the zygote's own, in a forked process."""
@@ -183,8 +173,8 @@ class _Zygote:
             with contextlib.suppress(OSError):  # nothing of its group is left, which is how most programs end
                 os.killpg(ended.si_pid, signal.SIGKILL)
             pid, status, usage = os.wait4(ended.si_pid, 0)
-            if self._waiting is not None and self._waiting.pid == pid:
-                self._waiting.sock.close()
+            if self._waiting is not None and self._waiting[0] == pid:
+                self._waiting[1].close()
                 self._waiting = None
             cpu = usage.ru_utime + usage.ru_stime
             self._tell(Message(Kind.EXITED, 0, pid, status, cpu, usage.ru_maxrss * 1024))

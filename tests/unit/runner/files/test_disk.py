@@ -9,7 +9,7 @@ import pytest
 from sandpod_runner.files.disk import DiskWatch, find_disk_watch
 from sandpod_runner.files.uploads import Uploads
 from sandpod_runner.files.workspace import Workspace
-from sandpod_runner.limits.mounts import in_memory
+from sandpod_runner.limits.memory import in_memory
 
 MIB = 1024 * 1024
 
