@@ -8,7 +8,8 @@ import pytest
 from support.cluster.cluster import Cluster, until
 from support.operator.process import Objects, OperatorProcess, namespace, run, running
 
-QUICK = {"LEASE_DURATION": "4", "LEASE_RENEW_DEADLINE": "3", "LEASE_RETRY": "0.5"}
+# The deadline has to be longer than a busy API server takes to answer: a replica ends when it could not renew in time.
+QUICK = {"LEASE_DURATION": "10", "LEASE_RENEW_DEADLINE": "8", "LEASE_RETRY": "0.5"}
 
 
 @pytest.fixture
