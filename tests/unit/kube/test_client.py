@@ -179,9 +179,9 @@ async def test_token_of_a_kubeconfigs_plugin_is_renewed(
     token.write_text("first")
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", peer.answer)
-    async with TestServer(app) as server, asyncio.timeout(5):
+    async with TestServer(app) as server, asyncio.timeout(60):
         client = KubeClient(
-            await load(_kubeconfig(tmp_path, str(server.make_url("")), plugin)), manager="test", timeout=5
+            await load(_kubeconfig(tmp_path, str(server.make_url("")), plugin)), manager="test", timeout=60
         )
         await client.get(PODS, "boxes", "box")
         assert peer.tokens == ["Bearer first"]
