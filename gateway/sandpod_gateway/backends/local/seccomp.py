@@ -111,6 +111,7 @@ _CLONE: Final = {"x86_64": 56, "aarch64": 220}
 _CLONE3: Final = 435  # its flags are in memory, where no filter sees them; libc falls back to clone
 _IOCTL: Final = {"x86_64": 16, "aarch64": 29}
 _SOCKET: Final = {"x86_64": 41, "aarch64": 198}
+_SOCKETPAIR: Final = {"x86_64": 53, "aarch64": 199}
 
 Machine = str
 _Instruction = tuple[int, int, int, int]
@@ -149,6 +150,7 @@ def program(machine: Machine) -> bytes:
     code += _call(_CLONE[machine], _clone())
     code += _call(_IOCTL[machine], _ioctl())
     code += _call(_SOCKET[machine], _socket())
+    code += _call(_SOCKETPAIR[machine], _socketpair())
     code.append((bpf.RETURN, 0, 0, bpf.ALLOW))
     return b"".join(bpf.INSTRUCTION.pack(*instruction) for instruction in code)
 
@@ -198,6 +200,15 @@ def _socket() -> list[_Instruction]:
         *netlink,
         *_unless((_AF_INET, _AF_INET6), errno.EAFNOSUPPORT),
         *internet,
+    ]
+
+
+def _socketpair() -> list[_Instruction]:
+    """Allow Unix sockets alone: of other families, the kernel has code to make pairs, or loads it to refuse them."""
+    return [
+        (bpf.LOAD, 0, 0, bpf.ARGUMENTS[0]),
+        *_unless((_AF_UNIX,), errno.EAFNOSUPPORT),
+        (bpf.RETURN, 0, 0, bpf.ALLOW),
     ]
 
 
