@@ -26,6 +26,7 @@ class SandboxStore:
         self._warm: dict[str, dict[str, Sandbox]] = {}
         self._live: Counter[str] = Counter()  # by owner
         self._pods = 0  # of live ones
+        self._reached = -1
         self._wakers: set[asyncio.Event] = set()
 
     def get(self, name: str) -> Sandbox | None:
@@ -69,6 +70,16 @@ class SandboxStore:
         """Leave out a Sandbox that this version does not understand, until it does."""
         self._cache.drop(_key(name))
 
+    def reached(self, version: str) -> None:
+        """Take in that the watch has reported every write up to a resource version."""
+        if version.isdecimal():
+            self._reached = int(version)
+            self._wake()
+
+    def has_reached(self, version: str) -> bool:
+        """Return whether the watch has reported every write up to a resource version."""
+        return version.isdecimal() and int(version) <= self._reached
+
     def listing(self) -> "SandboxListing":
         """Return what takes in a full list; to be entered before the list is asked for."""
         return SandboxListing(self._cache, SANDBOXES.kind, "")
@@ -98,6 +109,9 @@ class SandboxStore:
             self._unindex(key.name, old)
         if new is not None:
             self._index(key.name, new)
+        self._wake()
+
+    def _wake(self) -> None:
         for changed in self._wakers:
             changed.set()
 

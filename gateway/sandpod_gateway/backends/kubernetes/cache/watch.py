@@ -102,6 +102,7 @@ class SandboxWatch:
                     break
                 query["continue"] = meta["continue"]
         self._version = str(meta.get("resourceVersion") or "")
+        self._store.reached(self._version)
 
     async def _watch(self) -> bool:
         """Follow one watch to its end. Return whether it told anything: one that did not is no reason to hurry."""
@@ -134,6 +135,7 @@ class SandboxWatch:
         elif kind != "BOOKMARK":
             self._store.remove(str(meta.get("name")), str(meta.get("uid")))
         self._version = str(meta.get("resourceVersion") or self._version)
+        self._store.reached(self._version)
 
 
 def _parse(body: dict[str, Any]) -> Sandbox | None:

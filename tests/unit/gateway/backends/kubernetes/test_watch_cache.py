@@ -204,6 +204,16 @@ async def test_a_watch_that_ends_goes_on_at_the_last_bookmark() -> None:
     assert script.asked == ["list", "watch 10", "watch 50", "watch 50"]
 
 
+async def test_it_is_known_how_far_the_watch_has_come() -> None:
+    bookmark = event("BOOKMARK", {"metadata": {"resourceVersion": "50"}})
+    async with watched(Script([page(version="10")], [])) as store:
+        assert (store.has_reached("10"), store.has_reached("11")) == (True, False)
+    async with watched(Script([page()], [[event("ADDED", body("a", version="20"))]])) as store:
+        assert (store.has_reached("20"), store.has_reached("21"), store.has_reached("opaque")) == (True, False, False)
+    async with watched(Script([page()], [[bookmark]])) as store:
+        assert store.has_reached("50")
+
+
 async def test_a_watch_that_breaks_goes_on_after_what_was_seen() -> None:
     script = Script([page()], [[event("ADDED", body("a", version="20")), UnreachableError("broken")]])
     async with watched(script) as store:
