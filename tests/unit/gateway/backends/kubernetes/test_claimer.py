@@ -197,6 +197,9 @@ async def test_a_claim_with_a_session_takes_no_list_from_the_api_server(
     async with asyncio.timeout(LIMIT):
         while "patch" not in place.api.requests:  # noqa: ASYNC110 # the API in memory has no event for it
             await asyncio.sleep(0)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not claiming.done(), "the watch has not reported what was written before"
     place.watch_catches_up()
     assert (await claiming).metadata.name == winner
     await place.background.close()
