@@ -28,7 +28,7 @@ from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.links import LinkMaker
 from sandpod_gateway.files.service import Files
 from sandpod_gateway.files.transfers import Transfers
-from sandpod_gateway.http import loopback
+from sandpod_gateway.http import servers
 from sandpod_gateway.http.bodies import Requests
 from sandpod_gateway.http.file_routes import FileRoutes
 from sandpod_gateway.http.health import Health, metrics_route
@@ -162,7 +162,7 @@ class Gateway:
             if self._settings.links.loopback:
                 try:
                     app = Starlette(routes=self._file_routes.routes())
-                    self._loopback = await stack.enter_async_context(loopback.serving(app))
+                    self._loopback = await stack.enter_async_context(servers.serving(app))
                 except OSError as error:
                     logger.warning("there are no links, since no port can be had: %s", error)
             yield

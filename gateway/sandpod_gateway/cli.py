@@ -10,8 +10,8 @@ import importlib.metadata
 import logging
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -24,7 +24,7 @@ from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.backends.factory import create_backend
 from sandpod_gateway.errors import SandpodError, StartError
-from sandpod_gateway.http import connections
+from sandpod_gateway.http import connections, servers
 from sandpod_gateway.mcp import stdio
 from sandpod_gateway.packages.process import shield_memory
 from sandpod_gateway.settings import Settings, load
@@ -92,44 +92,14 @@ async def _serve_stdio(gateway: Gateway) -> None:
 async def _serve_http(gateway: Gateway, settings: Settings) -> None:
     async with contextlib.AsyncExitStack() as stack:
         listener = stack.enter_context(_listen(settings.host, settings.port, flag="--port"))
-        metrics: socket.socket | None = None
-        if settings.metrics_port is not None:
-            metrics = stack.enter_context(_listen(settings.host, settings.metrics_port, flag="--metrics-port"))
+        port = settings.metrics_port
+        metrics = None if port is None else stack.enter_context(_listen(settings.host, port, flag="--metrics-port"))
         await stack.enter_async_context(gateway.running())
         if metrics is not None:
             await stack.enter_async_context(_serving_metrics(gateway, metrics))
         port = listener.getsockname()[1]
         sys.stderr.write(banner.text(settings.model_copy(update={"port": port})))
         await _uvicorn(gateway, settings).serve(sockets=[listener])
-
-
-class _MetricsServer(uvicorn.Server):
-    """A server beside the main one, which takes the signals."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-@contextlib.asynccontextmanager
-async def _serving_metrics(gateway: Gateway, listener: socket.socket) -> AsyncIterator[None]:
-    server = _MetricsServer(
-        uvicorn.Config(
-            gateway.metrics_app(),
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            http=connections.bounded(METRICS_CONNECTIONS),
-            ws="none",
-            lifespan="off",
-        )
-    )
-    task = asyncio.create_task(server.serve(sockets=[listener]))
-    try:
-        yield
-    finally:
-        server.should_exit = True
-        await task
 
 
 def _listen(host: str, port: int, *, flag: str) -> socket.socket:
@@ -159,16 +129,16 @@ class _Server(uvicorn.Server):
 
 def _uvicorn(gateway: Gateway, settings: Settings) -> uvicorn.Server:
     return _Server(
-        uvicorn.Config(
+        servers.config(
             gateway.http_app(),
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            http=connections.bounded(connections.most_connections()),
-            ws="none",
+            connections_at_most=connections.most_connections(),
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=SHUTDOWN_SECONDS,
             ssl_certfile=settings.tls.cert,
             ssl_keyfile=settings.tls.key,
         )
     )
+
+
+def _serving_metrics(gateway: Gateway, listener: socket.socket) -> AbstractAsyncContextManager[None]:
+    return servers.serving_beside(gateway.metrics_app(), listener, connections_at_most=METRICS_CONNECTIONS)

@@ -8,6 +8,7 @@ from collections import Counter
 from http import HTTPStatus
 from typing import Final
 
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
@@ -15,9 +16,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sandpod_gateway import message_bounds as messages
 from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.auth.api_keys import LOCAL_OWNER, owner_of
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.http.callers import owner_in
-from sandpod_gateway.http.refusals import refused
+from sandpod_gateway.http.refusals import JSON, refused
 from sandpod_gateway.metrics import Metrics
 
 BODY_SECONDS: Final = 60.0  # for a body of 4 MiB over half a megabit a second
@@ -25,8 +26,18 @@ MAX_BODIES: Final = 64 * 2**20  # bytes of one caller's requests in progress; ea
 _RETRY: Final = {"retry-after": "1"}
 
 
+def owner_in(scope: Scope) -> str | None:
+    """Return whose request it is, or None for one whose key will be refused."""
+    if scope["type"] != "http":
+        return None
+    user = scope.get("user")
+    if user is None:
+        return LOCAL_OWNER
+    return owner_of(user.access_token) if isinstance(user, AuthenticatedUser) else None
+
+
 class Requests:
-    """Counts the requests that each caller has in progress, and their bytes.
+    """Counts the requests that each caller has in progress, and their bytes; each refusal counts in the metrics.
 
     Args:
         per_owner: Most requests of one caller.
@@ -43,7 +54,7 @@ class Requests:
         """Count a request.
 
         Raises:
-            SandpodError: rate_limited: the caller has too many under way.
+            SandpodError: rate_limited: the caller has too many in progress.
         """
         if self._count[owner] >= self._per_owner:
             raise self._refusal(f"You have {self._per_owner} requests in progress, the most for one caller.")
@@ -66,12 +77,12 @@ class Requests:
         if not self._count[owner]:
             del self._count[owner], self._bytes[owner]
 
-    def refuse(self, refusal: messages.Refusal) -> None:
-        """Count a message that is not handled."""
-        self._metrics.refusals.labels(refusal.error).inc()
+    def refuse(self, code: ErrorCode) -> None:
+        """Count a request that is not handled."""
+        self._metrics.refusals.labels(code).inc()
 
     def _refusal(self, message: str) -> SandpodError:
-        self._metrics.refusals.labels(ErrorCode.RATE_LIMITED).inc()
+        self.refuse(ErrorCode.RATE_LIMITED)
         return SandpodError(ErrorCode.RATE_LIMITED, message, next_step="Wait for some of them to be answered.")
 
 
@@ -79,7 +90,7 @@ class BoundedBodies:
     """Refuses requests whose bodies are too large, too slow or hold too much, and callers with too many of them.
 
     Args:
-        app: What serves the others.
+        app: What serves the others; gets each body in one piece.
         requests: The requests in progress; shared by both transports.
         path: What the paths of messages begin with; nobody reads what comes to others.
     """
@@ -104,7 +115,8 @@ class BoundedBodies:
         try:
             answer = await self._read(owner, scope, receive, body)
             if answer is None:
-                await self._app(scope, _replay(bytes(body), receive), send)
+                whole: Message = {"type": "http.request", "body": bytes(body), "more_body": False}
+                await self._app(scope, replayed(whole, receive), send)
             else:
                 await answer(scope, receive, send)
         except ClientDisconnect:
@@ -124,9 +136,9 @@ class BoundedBodies:
         refusal = messages.refusal(bytes(body)) if complete else messages.too_large(bytes(body))
         if refusal is None:
             return None
-        self._requests.refuse(refusal)
+        self._requests.refuse(refusal.error)
         status = HTTPStatus.BAD_REQUEST if complete else HTTPStatus.REQUEST_ENTITY_TOO_LARGE
-        return Response(refusal.body(), status_code=status, media_type="application/json")
+        return Response(refusal.body(), status_code=status, media_type=JSON)
 
     async def _fill(self, owner: str, scope: Scope, receive: Receive, body: bytearray) -> bool:
         """Return whether all of the body is there; it is not where it is too large."""
@@ -147,9 +159,9 @@ class BoundedBodies:
         return True
 
 
-def _replay(body: bytes, receive: Receive) -> Receive:
-    """Return a `receive` that gives the body first."""
-    waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+def replayed(first: Message, receive: Receive) -> Receive:
+    """Return a `receive` that gives a message once more, and then what follows it."""
+    waiting = [first]
 
     async def replay() -> Message:
         return waiting.pop() if waiting else await receive()

@@ -84,9 +84,5 @@ class BoundedConnection(H11Protocol):
 
 
 def bounded(most: int) -> type[BoundedConnection]:
-    """Return the protocol of one server.
-
-    Args:
-        most: Most connections at a time.
-    """
+    """Return the protocol of one server with that many connections at a time."""
     return type("Connection", (BoundedConnection,), {"most": most, "new": {}, "idle": {}})

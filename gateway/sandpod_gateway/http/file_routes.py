@@ -23,6 +23,7 @@ from sandpod_gateway.auth.link_tokens import Links, Method
 from sandpod_gateway.content import mime_type
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.transfers import Transfers
+from sandpod_gateway.http.refusals import problem
 
 INLINE: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp", "text/plain"})
 """What a browser may show: nothing in it can run script."""
@@ -112,10 +113,10 @@ class FileRoutes:
         span = parse_range(wanted, version.size)
         if span is None:
             return Response(status_code=416, headers={**headers, "Content-Range": f"bytes */{version.size}"})
-        status = 200
-        if wanted is not None and (span.start, span.stop) != (0, version.size):
-            status = 206
+        whole = wanted is None or (span.start, span.stop) == (0, version.size)
+        if not whole:
             headers["Content-Range"] = f"bytes {span.start}-{span.stop - 1}/{version.size}"
+        status = 200 if whole else 206
         headers["Content-Length"] = str(len(span))
         if request.method == "HEAD":
             return Response(status_code=status, headers=headers)
@@ -124,17 +125,12 @@ class FileRoutes:
 
 
 def _forbidden() -> SandpodError:
-    return SandpodError(
-        ErrorCode.FORBIDDEN, "This link is not valid, or not any more.", next_step="Ask for a new one with create_link."
-    )
+    step = "Ask for a new one with create_link."
+    return SandpodError(ErrorCode.FORBIDDEN, "This link is not valid, or not any more.", next_step=step)
 
 
 async def _timely(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Yield what comes.
-
-    Raises:
-        SandpodError: timeout: nothing came for `SILENCE` seconds.
-    """
+    """Yield what comes; a SandpodError (timeout) where nothing comes for `SILENCE` seconds."""
     while True:
         try:
             async with asyncio.timeout(SILENCE):
@@ -142,9 +138,8 @@ async def _timely(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         except StopAsyncIteration:
             return
         except TimeoutError as error:
-            raise SandpodError(
-                ErrorCode.TIMEOUT, f"Nothing came for {SILENCE:.0f} seconds.", next_step="Send the file again."
-            ) from error
+            message = f"Nothing came for {SILENCE:.0f} seconds."
+            raise SandpodError(ErrorCode.TIMEOUT, message, next_step="Send the file again.") from error
         yield chunk
 
 
@@ -156,8 +151,7 @@ async def _chained(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncIter
 
 
 def _refused(error: SandpodError) -> Response:
-    body = error.problem().model_dump(mode="json")
-    return JSONResponse(body, status_code=error.code.http_status, headers=_SAFE_HEADERS)
+    return problem(error, headers=_SAFE_HEADERS)
 
 
 _RANGE: Final = re.compile(r"\s*bytes\s*=\s*([0-9]{0,19})\s*-\s*([0-9]{0,19})\s*", re.ASCII | re.IGNORECASE)
@@ -166,12 +160,7 @@ _RANGE: Final = re.compile(r"\s*bytes\s*=\s*([0-9]{0,19})\s*-\s*([0-9]{0,19})\s*
 def parse_range(header: str | None, size: int) -> range | None:
     """Return the bytes that a Range header (RFC 9110) asks for; all where it asks for none, or for several parts.
 
-    Args:
-        header: The header.
-        size: The file's size, bytes.
-
-    Returns:
-        The bytes, or None where the file has none of those that were asked for.
+    None where a file of that size, bytes, has none of those that were asked for.
     """
     match = _RANGE.fullmatch(header or "")
     first, last = match.groups() if match is not None else ("", "")

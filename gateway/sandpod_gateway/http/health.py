@@ -9,10 +9,11 @@ from fastmcp.server.http import HostOriginGuardMiddleware
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.http.refusals import problem
 
 CHECK_SECONDS: Final = 1.0  # that one look at the backend answers for; probes ask every few seconds
 
@@ -49,20 +50,18 @@ class Health:
         """Return them."""
         guard = Middleware(HostOriginGuardMiddleware, allowed_hosts=self._hosts, mode="strict")
         middleware = [guard] if self._hosts is not None else []
-        routes = [
+        return [
             Route("/healthz", self._healthz, middleware=middleware),
             Route("/readyz", self._readyz, middleware=middleware),
+            *([metrics_route(self._registry, middleware)] if self._registry is not None else []),
         ]
-        return routes if self._registry is None else [*routes, metrics_route(self._registry, middleware)]
 
     async def _healthz(self, _: Request) -> Response:
         return PlainTextResponse("ok\n")
 
     async def _readyz(self, _: Request) -> Response:
         trouble = await self._last_check()
-        if trouble is not None:
-            return JSONResponse(trouble.problem().model_dump(mode="json"), status_code=503)
-        return PlainTextResponse("ready\n")
+        return PlainTextResponse("ready\n") if trouble is None else problem(trouble, status=503)
 
     async def _last_check(self) -> SandpodError | None:
         """Return what is wrong with the backend. Anybody may ask, so one check answers all for a second."""

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.http.callers import owner_in
+from sandpod_gateway.http.bodies import owner_in
 from sandpod_gateway.http.refusals import refused
 from sandpod_gateway.metrics import Metrics
 
@@ -32,17 +32,11 @@ _RETRY: Final = {"retry-after": "60"}
 
 @dataclass(slots=True)
 class _Session:
-    """A session over streamable HTTP.
-
-    Attributes:
-        owner: Whose it is.
-        requests: How many are under way.
-        used: When the last one ended.
-    """
+    """A session over streamable HTTP."""
 
     owner: str
-    requests: int
-    used: float
+    requests: int  # in progress
+    used: float  # when the last one ended
 
 
 class Places:
@@ -53,7 +47,7 @@ class Places:
         in_all: Most sessions of all callers.
         metrics: Where refusals are counted.
         idle: Seconds without a request after which a session ends.
-        clock: Gives the time, in seconds.
+        clock: Seconds.
     """
 
     def __init__(
@@ -80,7 +74,7 @@ class Places:
         Raises:
             SandpodError: max_sessions of the caller, backend_unavailable for those of all.
         """
-        if self._full(owner):
+        if self._of(owner) >= self._per_owner or self._all() >= self._in_all:
             self._forget_idle()
         if self._of(owner) >= self._per_owner:
             error = SandpodError(
@@ -113,9 +107,9 @@ class Places:
     @contextmanager
     def using(self, owner: str, session: str) -> Iterator[None]:
         """Count a request in a session: it is not idle meanwhile."""
-        known = self._sessions.get(session)
-        if known is None or known.owner != owner:
-            yield  # unknown, or another caller's: it will be refused
+        known = self._known(owner, session)
+        if known is None:
+            yield  # it will be refused
             return
         known.requests += 1
         try:
@@ -126,16 +120,16 @@ class Places:
 
     def ended(self, owner: str, session: str) -> None:
         """Give back the place of a session."""
-        known = self._sessions.get(session)
-        if known is None or known.owner != owner:
+        if self._known(owner, session) is None:
             return
         del self._sessions[session]
         self._owned[owner] -= 1
         if not self._owned[owner]:
             del self._owned[owner]
 
-    def _full(self, owner: str) -> bool:
-        return self._of(owner) >= self._per_owner or self._all() >= self._in_all
+    def _known(self, owner: str, session: str) -> _Session | None:
+        known = self._sessions.get(session)
+        return known if known is not None and known.owner == owner else None
 
     def _of(self, owner: str) -> int:
         return self._owned[owner] + self._connected[owner]
@@ -154,7 +148,7 @@ class SessionLimit:
     """Refuses a request that would open a session above the limits.
 
     Args:
-        app: What serves it.
+        app: What serves the others.
         places: The open sessions; shared by both transports.
         always: Whether each request is a session, as an SSE connection is.
         path: The path of such requests.
@@ -168,13 +162,11 @@ class SessionLimit:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
-        owner = owner_in(scope)
+        owner = owner_in(scope) if scope["type"] == "http" and scope["path"] == self._path else None
         session = Headers(scope=scope).get(MCP_SESSION_ID_HEADER) if owner is not None else None
-        if owner is None or scope["path"] != self._path:
-            await self._app(scope, receive, send)
-        elif self._always or _may_open(scope):
+        if owner is not None and (self._always or _may_open(scope)):
             await self._open(owner, scope, receive, send)
-        elif session is not None:
+        elif owner is not None and session is not None:
             await self._use(owner, session, scope, receive, send)
         else:
             await self._app(scope, receive, send)
@@ -182,15 +174,13 @@ class SessionLimit:
     async def _use(self, owner: str, session: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request in a session; one that ends it, or finds it ended, gives its place back."""
 
-        async def watch(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                ends = scope["method"] == "DELETE" and message["status"] < HTTPStatus.BAD_REQUEST
-                if ends or message["status"] == HTTPStatus.NOT_FOUND:
-                    self._places.ended(owner, session)
-            await send(message)
+        def look(start: Message) -> None:
+            ends = scope["method"] == "DELETE" and start["status"] < HTTPStatus.BAD_REQUEST
+            if ends or start["status"] == HTTPStatus.NOT_FOUND:
+                self._places.ended(owner, session)
 
         with self._places.using(owner, session):
-            await self._app(scope, receive, watch)
+            await self._app(scope, receive, _watched(send, look))
 
     async def _open(self, owner: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request that may open a session, or hold one, in a place of its own."""
@@ -201,16 +191,26 @@ class SessionLimit:
             return
         opened: str | None = None
 
-        async def watch(message: Message) -> None:
+        def look(start: Message) -> None:
             nonlocal opened
-            if message["type"] == "http.response.start" and message["status"] < HTTPStatus.BAD_REQUEST:
-                opened = Headers(raw=message["headers"]).get(MCP_SESSION_ID_HEADER)
-            await send(message)
+            if start["status"] < HTTPStatus.BAD_REQUEST:
+                opened = Headers(raw=start["headers"]).get(MCP_SESSION_ID_HEADER)
 
         try:
-            await self._app(scope, receive, watch)
+            await self._app(scope, receive, _watched(send, look))
         finally:
             self._places.leave(owner, opened)
+
+
+def _watched(send: Send, look: Callable[[Message], None]) -> Send:
+    """Return a `send` that shows the start of an answer before it sends it on."""
+
+    async def watch(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            look(message)
+        await send(message)
+
+    return watch
 
 
 def _may_open(scope: Scope) -> bool:
