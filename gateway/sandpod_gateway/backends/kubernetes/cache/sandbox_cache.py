@@ -1,7 +1,7 @@
 """The gateway's own copy of the namespace's Sandboxes, so that looking one up costs no request.
 
-Fed with what the watch reports and with the answers to this gateway's own requests: an own write counts at once. It
-does no I/O. Everything is bounded by the number of Sandboxes in the namespace.
+It takes in what the watch reports and the answers to this gateway's own requests: an own write counts at once. It does
+no I/O. Everything is bounded by the number of Sandboxes in the namespace.
 """
 
 import asyncio
@@ -125,21 +125,16 @@ class SandboxStore:
 
     def _unindex(self, name: str, sandbox: Sandbox) -> None:
         if sandbox.spec.claim is not None:
-            _drop(self._owned, sandbox.spec.claim.owner, name)
-            self._live[sandbox.spec.claim.owner] -= is_live(sandbox)
+            owner = sandbox.spec.claim.owner
+            del self._owned[owner][name]
+            if not self._owned[owner]:
+                del self._owned[owner]
+            self._live[owner] -= is_live(sandbox)
+            if not self._live[owner]:
+                del self._live[owner]
             self._pods -= takes_pod(sandbox)
-            if not self._live[sandbox.spec.claim.owner]:
-                del self._live[sandbox.spec.claim.owner]
         # A template stays known with no warm sandbox left: a gauge that vanishes is not the same as one at zero.
         self._warm.get(sandbox.spec.template_ref.name, {}).pop(name, None)
-
-
-def _drop(index: dict[str, dict[str, Sandbox]], key: str, name: str) -> None:
-    names = index.get(key)
-    if names is not None:
-        names.pop(name, None)
-        if not names:
-            del index[key]
 
 
 class SandboxListing(Listing[Sandbox]):

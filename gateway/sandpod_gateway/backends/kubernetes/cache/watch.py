@@ -1,8 +1,8 @@
 """Keeps the store of Sandboxes as the API server has them: one list, then a watch, over again when it breaks.
 
-Started and stopped by the Kubernetes backend. A watch that ends goes on where it was; one that is too old (410) or
-told an error starts anew with a list. Errors are waited out with a growing pause, for ever: what is in the store stays
-usable meanwhile, and whoever writes finds out by the answer.
+A watch that ends goes on where it was; one that is too old (410) or reports an error starts anew with a list. Errors
+are waited out with a growing pause, for ever: what is in the store stays usable meanwhile, and whoever writes finds out
+by the answer.
 """
 
 import asyncio
@@ -10,7 +10,6 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import AsyncGenerator
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -105,23 +104,17 @@ class SandboxWatch:
         self._store.reached(self._version)
 
     async def _watch(self) -> bool:
-        """Follow one watch to its end. Return whether it told anything: one that did not is no reason to hurry."""
-        told = False
-        async with contextlib.aclosing(self._open()) as events:
+        """Follow one watch to its end. Return whether anything came: where nothing did, there is no reason to hurry."""
+        came = False
+        watch = self._client.watch(SANDBOXES, self._namespace, SELECTOR, self._version, silence=self._silence)
+        async with contextlib.aclosing(watch) as events:
             async for event in events:
                 self._take(event)
-                self._failures, told = 0, True
-        return told
-
-    def _open(self) -> AsyncGenerator[dict[str, Any], None]:
-        return self._client.watch(SANDBOXES, self._namespace, SELECTOR, self._version, silence=self._silence)
+                self._failures, came = 0, True
+        return came
 
     def _take(self, event: dict[str, Any]) -> None:
-        """Take one event.
-
-        Raises:
-            RefusedError: It tells that the watch has ended for a reason.
-        """
+        """Take one event; RefusedError where it says that the watch has ended for a reason."""
         kind, body = event.get("type"), event.get("object") or {}
         if kind == "ERROR":
             code = int(body.get("code") or HTTPStatus.INTERNAL_SERVER_ERROR)

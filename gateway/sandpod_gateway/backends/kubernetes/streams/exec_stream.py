@@ -1,8 +1,7 @@
 """A stream of bytes to a program in a pod: Kubernetes' exec protocol over a WebSocket.
 
-Called by the Kubernetes backend. Written here because the clients' own lose exit codes, break on characters that are
-split between frames, or read ahead without bounds. The protocol's words are in `exec_protocol.py`; what the bytes on
-the stream mean is not known here.
+Written here because the clients' own lose exit codes, break on characters that are split between frames, or read ahead
+without bounds. What the bytes on the stream mean is not known here.
 
 The other end is untrusted: messages, the unread rest and what is kept of standard error all have limits. Reading stops
 while the reader is slow, so that the API server, the kubelet and at last the program wait too.
@@ -19,20 +18,8 @@ from typing import Final
 
 import aiohttp
 
-from sandpod_gateway.backends.kubernetes.streams.exec_protocol import (
-    CLOSE,
-    STATUS,
-    STDERR,
-    STDERR_TAIL,
-    STDIN,
-    STDOUT,
-    V4,
-    V5,
-    ExecEnd,
-    ExecTarget,
-    parse_status,
-    printable,
-)
+from sandpod_gateway.backends.kubernetes.streams import exec_protocol as protocol
+from sandpod_gateway.backends.kubernetes.streams.exec_protocol import STDERR_TAIL, STDIN, V4, V5, printable
 from sandpod_gateway.time_slices import Turn
 from sandpod_kube.errors import RefusedError, UnreachableError
 
@@ -54,13 +41,10 @@ WRITE_PIECE: Final = 256 * 1024
 """Largest message sent, bytes."""
 
 
-async def open_exec(http: aiohttp.ClientSession, target: ExecTarget, *, heartbeat: float = HEARTBEAT) -> "ExecStream":
-    """Open a stream.
-
-    Args:
-        http: The connections' owner; without a limit of connections, since each stream is one.
-        target: Where and what.
-        heartbeat: Seconds between pings.
+async def open_exec(
+    http: aiohttp.ClientSession, target: protocol.ExecTarget, *, heartbeat: float = HEARTBEAT
+) -> "ExecStream":
+    """Open a stream that sends a ping every `heartbeat` seconds. Each is a connection: `http` must not limit them.
 
     Raises:
         RefusedError: The API server refused, as 404 where there is no such pod.
@@ -122,9 +106,9 @@ class ExecStream:
         return self._closed or self._ended.is_set()
 
     @property
-    def end(self) -> ExecEnd | None:
-        """How the program ended; None while it runs, and where the connection was lost before that was told."""
-        return None if self._status is None else parse_status(self._status)
+    def end(self) -> protocol.ExecEnd | None:
+        """How the program ended; None while it runs, and where the connection was lost before its end was known."""
+        return None if self._status is None else protocol.parse_status(self._status)
 
     @property
     def stderr(self) -> str:
@@ -164,7 +148,7 @@ class ExecStream:
             ConnectionError: The stream is closed, by either side.
         """
         if self._socket.protocol == V5:
-            await self._send([bytes((CLOSE, STDIN))])
+            await self._send([bytes((protocol.CLOSE, STDIN))])
 
     async def close(self) -> None:
         """Close both directions, also while `read` or `write` wait. May be called more than once."""
@@ -252,13 +236,13 @@ class ExecStream:
 
     def _take(self, data: bytes) -> None:
         channel = data[0] if data else None
-        if channel == STDOUT and len(data) > 1:
+        if channel == protocol.STDOUT and len(data) > 1:
             self._unread += memoryview(data)[1:]
             self._readable.set()
-        elif channel == STDERR:
+        elif channel == protocol.STDERR:
             self._stderr += data[1:]
             del self._stderr[:-STDERR_TAIL]
-        elif channel == STATUS:
+        elif channel == protocol.STATUS:
             self._status = data[1:]
 
     async def _keep_alive(self) -> None:

@@ -1,7 +1,6 @@
 """Streams to warm sandboxes, opened before anyone needs them: opening one would delay a fresh sandbox's first output.
 
-Owned by the Kubernetes backend; claims prefer the sandboxes that have one. Each stream is handed out once, and never
-one that has ended.
+Claims prefer the sandboxes that have one. Each stream is handed out once, and never one that has ended.
 """
 
 import asyncio
@@ -89,7 +88,7 @@ class WarmStreams:
             await self._store.until(self._work, LOOK_AGAIN)
 
     def _work(self) -> bool | None:
-        """Tell whether there is something to close or to open."""
+        """Return whether there is something to close or to open, None where there is not."""
         return True if self._surplus() or self._next() is not None else None
 
     def _surplus(self) -> list[str]:
@@ -115,8 +114,7 @@ class WarmStreams:
 
     async def _drop(self) -> None:
         for name in self._surplus():
-            entry = self._held.pop(name)
-            await entry.stream.close()
+            await self._held.pop(name).stream.close()
 
     async def _fill(self) -> None:
         while (name := self._next()) is not None:
