@@ -1,14 +1,11 @@
-"""Keeps some sandboxes started before they are asked for.
-
-Called by `local.py`. A warm sandbox is used once and never returned.
-"""
+"""Keeps some sandboxes started before they are asked for. Each is used once and never returned."""
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final
 
+from sandpod_gateway.backends.local.process import LocalProcess
 from sandpod_gateway.errors import SandpodError
 
 logger = logging.getLogger(__name__)
@@ -16,23 +13,13 @@ logger = logging.getLogger(__name__)
 _RETRY_SECONDS: Final = 5.0
 
 
-class _Startable(Protocol):
-    @property
-    def ended(self) -> bool: ...
-
-    async def end(self) -> None: ...
-
-
-T = TypeVar("T", bound=_Startable)
-
-
-class WarmPool(Generic[T]):
+class WarmPool:
     """Sandboxes that wait for a claim."""
 
-    def __init__(self, start: Callable[[], Awaitable[T]], size: int) -> None:
+    def __init__(self, start: Callable[[], Awaitable[LocalProcess]], size: int) -> None:
         self._start = start
         self._size = size
-        self._ready: list[T] = []
+        self._ready: list[LocalProcess] = []
         self._wanted = asyncio.Event()
         self._filler: asyncio.Task[None] | None = None
 
@@ -50,7 +37,7 @@ class WarmPool(Generic[T]):
         while self._ready:
             await self._ready.pop().end()
 
-    async def take(self) -> T | None:
+    async def take(self) -> LocalProcess | None:
         """Return a warm sandbox, or None where none is ready."""
         while self._ready:
             taken = self._ready.pop(0)
@@ -61,7 +48,7 @@ class WarmPool(Generic[T]):
         return None
 
     def __len__(self) -> int:
-        return sum(1 for waiting in self._ready if not waiting.ended)
+        return sum(not waiting.ended for waiting in self._ready)
 
     async def _fill(self) -> None:
         while True:
@@ -72,6 +59,5 @@ class WarmPool(Generic[T]):
                     self._ready.append(await self._start())
             except (SandpodError, OSError) as error:
                 logger.warning("can't start a sandbox to have ready: %s", error)
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.sleep(_RETRY_SECONDS)
+                await asyncio.sleep(_RETRY_SECONDS)
                 self._wanted.set()
