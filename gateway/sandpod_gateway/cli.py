@@ -24,7 +24,7 @@ from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.backends.factory import create_backend
 from sandpod_gateway.errors import SandpodError, StartError
-from sandpod_gateway.http import connections, servers
+from sandpod_gateway.http import connections
 from sandpod_gateway.mcp import stdio
 from sandpod_gateway.packages.process import shield_memory
 from sandpod_gateway.settings import Settings, load
@@ -111,11 +111,9 @@ def _listen(host: str, port: int, *, flag: str) -> socket.socket:
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return listener  # noqa: TRY300  # either call can fail
     except OSError as error:
-        raise StartError(
-            ErrorCode.BACKEND_UNAVAILABLE,
-            f"Can't listen on {host}:{port}: {error.strerror}.",
-            next_step=f"Choose another address with --host and {flag}.",
-        ) from error
+        message = f"Can't listen on {host}:{port}: {error.strerror}."
+        step = f"Choose another address with --host and {flag}."
+        raise StartError(ErrorCode.BACKEND_UNAVAILABLE, message, next_step=step) from error
 
 
 class _Server(uvicorn.Server):
@@ -129,9 +127,9 @@ class _Server(uvicorn.Server):
 
 def _uvicorn(gateway: Gateway, settings: Settings) -> uvicorn.Server:
     return _Server(
-        servers.config(
+        connections.config(
             gateway.http_app(),
-            connections_at_most=connections.most_connections(),
+            most=connections.most_connections(),
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=SHUTDOWN_SECONDS,
             ssl_certfile=settings.tls.cert,
@@ -141,4 +139,4 @@ def _uvicorn(gateway: Gateway, settings: Settings) -> uvicorn.Server:
 
 
 def _serving_metrics(gateway: Gateway, listener: socket.socket) -> AbstractAsyncContextManager[None]:
-    return servers.serving_beside(gateway.metrics_app(), listener, connections_at_most=METRICS_CONNECTIONS)
+    return connections.serving(gateway.metrics_app(), listener, most=METRICS_CONNECTIONS)

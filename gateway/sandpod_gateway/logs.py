@@ -7,12 +7,7 @@ from sandpod_api import log_lines
 
 
 def configure(level: str, style: Literal["console", "json"]) -> None:
-    """Send all logs to standard error.
-
-    Args:
-        level: debug, info, warning or error.
-        style: console or json.
-    """
+    """Send all logs of that level (debug, info, warning or error) and above to standard error."""
     log_lines.configure(style, level)
     # FastMCP brings a handler of its own, with colours and boxes.
     library = logging.getLogger("fastmcp")

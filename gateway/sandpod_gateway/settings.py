@@ -30,10 +30,10 @@ from sandpod_gateway.errors import StartError
 from sandpod_gateway.limits import RunLimits
 from sandpod_gateway.mcp.compat.settings import CompatSettings, from_environment
 from sandpod_gateway.packages.settings import PackageSettings
-from sandpod_gateway.settings_model import SettingsModel
+from sandpod_gateway.strict_model import StrictModel
 
 
-class LimitSettings(SettingsModel):
+class LimitSettings(StrictModel):
     """Bounds of calls. Sizes in bytes, times in seconds."""
 
     code_bytes: Annotated[int, Field(ge=1024, le=3 * 2**20)] = 2**20
@@ -72,7 +72,7 @@ class LimitSettings(SettingsModel):
         )
 
 
-class Settings(SettingsModel, BaseSettings):
+class Settings(StrictModel, BaseSettings):
     """The gateway's settings."""
 
     model_config = SettingsConfigDict(env_prefix="SANDPOD_", env_nested_delimiter="__")
@@ -148,20 +148,13 @@ class Settings(SettingsModel, BaseSettings):
             StartError: It would listen on more than loopback without keys.
         """
         if self.auth.keys_file is None and not self.loopback_only:
-            raise StartError(
-                ErrorCode.UNAUTHORIZED,
-                f"Without API keys the server listens on loopback only, not on {self.host}.",
-                next_step="Make one: sandpod keys create --user NAME --file keys.yaml; then set --auth.keys-file.",
-            )
+            message = f"Without API keys the server listens on loopback only, not on {self.host}."
+            step = "Make one: sandpod keys create --user NAME --file keys.yaml; then set --auth.keys-file."
+            raise StartError(ErrorCode.UNAUTHORIZED, message, next_step=step)
 
 
 def load(arguments: list[str] | None, *, config: Path | None, program: str) -> Settings:
-    """Return the settings of flags, environment and file (YAML).
-
-    Args:
-        arguments: Flags, or None to take none.
-        config: The file, if there is one.
-        program: What the help text calls the program.
+    """Return the settings of flags, environment and file (YAML); the help text calls the program so.
 
     Raises:
         StartError: They do not fit the schema; the message names the setting and the reason.
@@ -184,11 +177,8 @@ def load(arguments: list[str] | None, *, config: Path | None, program: str) -> S
     try:
         return _Sources()
     except ValidationError as error:
-        raise StartError(
-            ErrorCode.INVALID_ARGUMENT,
-            f"Settings are wrong: {_first(error)}.",
-            next_step=f"See `{program} --help`.",
-        ) from error
+        message, step = f"Settings are wrong: {_first(error)}.", f"See `{program} --help`."
+        raise StartError(ErrorCode.INVALID_ARGUMENT, message, next_step=step) from error
 
 
 # Nested flags with a short form: those that errors name, and those of another system.

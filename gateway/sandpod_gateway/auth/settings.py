@@ -6,10 +6,10 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from sandpod_api.fields import DAY
-from sandpod_gateway.settings_model import SettingsModel
+from sandpod_gateway.strict_model import StrictModel
 
 
-class AuthSettings(SettingsModel):
+class AuthSettings(StrictModel):
     """Who may call."""
 
     keys_file: Path | None = None
@@ -19,7 +19,7 @@ class AuthSettings(SettingsModel):
     addresses."""
 
 
-class TlsSettings(SettingsModel):
+class TlsSettings(StrictModel):
     """TLS in the gateway itself; behind an Ingress with TLS leave it out."""
 
     cert: Path | None = None
@@ -34,7 +34,7 @@ class TlsSettings(SettingsModel):
         return self
 
 
-class LinkSettings(SettingsModel):
+class LinkSettings(StrictModel):
     """Links to files. Sizes in bytes, times in seconds."""
 
     public_url: Annotated[str | None, Field(pattern=r"^https?://[^/?#]+$")] = None

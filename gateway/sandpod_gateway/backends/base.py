@@ -97,9 +97,9 @@ class ByteStream(Protocol):
 class Backend(Protocol):
     """Sandboxes of one kind. All methods raise `errors.SandpodError` with a code, a message and a next step.
 
-    Names, owners and sessions are data: a backend never lets them become options, paths or selectors unchecked.
-    A name that is malformed is one that does not exist. Records of ended sandboxes (Expired, Failed) stay for some
-    time, so that a later call can be told why.
+    Names, owners and sessions are data: a backend never lets them become options, paths or selectors unchecked. A name
+    that is malformed is one that does not exist. Records of ended sandboxes (Expired, Failed) stay for some time, so
+    that a later call learns why.
     """
 
     @property
@@ -117,11 +117,7 @@ class Backend(Protocol):
         """Close what `start` opened. A backend whose sandboxes live in this process ends them."""
 
     async def check(self) -> None:
-        """Return when sandboxes could be claimed now.
-
-        Raises:
-            SandpodError: backend_unavailable.
-        """
+        """Return when sandboxes could be claimed now. Raises SandpodError: backend_unavailable."""
 
     async def claim(self, request: ClaimRequest) -> SandboxRecord:
         """Give the caller a sandbox that is Ready, warm where there is one.
@@ -175,10 +171,8 @@ class Backend(Protocol):
     async def keep_busy(self, name: str, seconds: float) -> None:
         """Note that a background run may go on in the sandbox for so many seconds: until then it is not idle.
 
-        The note holds without this gateway. A shorter one never replaces a longer one; the ttl bounds it.
-
-        Raises:
-            SandpodError: backend_unavailable; the note is not made then.
+        The note holds without this gateway. A shorter one never replaces a longer one; the ttl bounds it. It is not
+        made where this raises backend_unavailable.
         """
 
     async def open_stream(self, name: str) -> ByteStream:

@@ -11,11 +11,8 @@ from sandpod_gateway.errors import SandpodError
 def may_make(request: ClaimRequest, *, allowed: bool) -> bool:
     """Return whether a sandbox may be made for the claim.
 
-    What can't be had is refused even while a warm one is ready: a caller should not learn of it from a drained pool.
-
-    Args:
-        request: The claim.
-        allowed: Whether the server makes sandboxes on demand; the default too, for callers that do not say.
+    A claim that does not say gets what the server allows. What can't be had is refused even while a warm one is ready:
+    a caller should not learn of it from a drained pool.
 
     Raises:
         SandpodError: invalid_argument, for a cold start on a server that makes none, or a claim that no warm sandbox

@@ -84,7 +84,6 @@ def keeping(scope: Scope, resolved_scope: Scope, send: Send, *, allow_query_key:
 
 
 def _split(path: str) -> tuple[str | None, str | None]:
-    """Return the transport's path, and the toolsets that the path names."""
     if path.startswith(MESSAGES_PATH):
         return MESSAGES_PATH, None
     for base in (MCP_PATH, SSE_PATH):

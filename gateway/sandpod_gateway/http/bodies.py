@@ -5,6 +5,7 @@ A caller without a valid key is refused unread.
 
 import asyncio
 from collections import Counter
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Final
 
@@ -36,36 +37,23 @@ def owner_in(scope: Scope) -> str | None:
     return owner_of(user.access_token) if isinstance(user, AuthenticatedUser) else None
 
 
+@dataclass(eq=False)
 class Requests:
-    """Counts the requests that each caller has in progress, and their bytes; each refusal counts in the metrics.
+    """Counts the requests that each caller has in progress, and their bytes; each refusal counts in the metrics."""
 
-    Args:
-        per_owner: Most requests of one caller.
-        metrics: Where refusals are counted.
-    """
-
-    def __init__(self, *, per_owner: int, metrics: Metrics) -> None:
-        self._per_owner = per_owner
-        self._metrics = metrics
-        self._count: Counter[str] = Counter()
-        self._bytes: Counter[str] = Counter()
+    per_owner: int  # most requests of one caller
+    metrics: Metrics
+    _count: Counter[str] = field(default_factory=Counter, init=False)
+    _bytes: Counter[str] = field(default_factory=Counter, init=False)
 
     def enter(self, owner: str) -> None:
-        """Count a request.
-
-        Raises:
-            SandpodError: rate_limited: the caller has too many in progress.
-        """
-        if self._count[owner] >= self._per_owner:
-            raise self._refusal(f"You have {self._per_owner} requests in progress, the most for one caller.")
+        """Count a request. Raises SandpodError (rate_limited): the caller has too many in progress."""
+        if self._count[owner] >= self.per_owner:
+            raise self._refusal(f"You have {self.per_owner} requests in progress, the most for one caller.")
         self._count[owner] += 1
 
     def hold(self, owner: str, size: int) -> None:
-        """Count bytes of a request's body.
-
-        Raises:
-            SandpodError: rate_limited: the caller's requests hold too much.
-        """
+        """Count bytes of a request's body. Raises SandpodError (rate_limited): the caller's requests hold too much."""
         if self._bytes[owner] + size > MAX_BODIES:
             raise self._refusal(f"Your requests in progress hold {MAX_BODIES} bytes, the most for one caller.")
         self._bytes[owner] += size
@@ -79,36 +67,30 @@ class Requests:
 
     def refuse(self, code: ErrorCode) -> None:
         """Count a request that is not handled."""
-        self._metrics.refusals.labels(code).inc()
+        self.metrics.refusals.labels(code).inc()
 
     def _refusal(self, message: str) -> SandpodError:
         self.refuse(ErrorCode.RATE_LIMITED)
         return SandpodError(ErrorCode.RATE_LIMITED, message, next_step="Wait for some of them to be answered.")
 
 
+@dataclass(eq=False)
 class BoundedBodies:
-    """Refuses requests whose bodies are too large, too slow or hold too much, and callers with too many of them.
+    """Refuses requests whose bodies are too large, too slow or hold too much, and callers with too many of them."""
 
-    Args:
-        app: What serves the others; gets each body in one piece.
-        requests: The requests in progress; shared by both transports.
-        path: What the paths of messages begin with; nobody reads what comes to others.
-    """
-
-    def __init__(self, app: ASGIApp, *, requests: Requests, path: str) -> None:
-        self._app = app
-        self._requests = requests
-        self._path = path
+    app: ASGIApp  # what serves the others; gets each body in one piece
+    requests: Requests  # those in progress; shared by both transports
+    path: str  # what the paths of messages begin with; nobody reads what comes to others
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request once its body is there."""
         owner = owner_in(scope)
-        if owner is None or scope["method"] != "POST" or not scope["path"].startswith(self._path):
-            await self._app(scope, receive, send)
+        if owner is None or scope["method"] != "POST" or not scope["path"].startswith(self.path):
+            await self.app(scope, receive, send)
             return
         body = bytearray()
         try:
-            self._requests.enter(owner)
+            self.requests.enter(owner)
         except SandpodError as error:
             await refused(error, headers=_RETRY)(scope, receive, send)
             return
@@ -116,13 +98,13 @@ class BoundedBodies:
             answer = await self._read(owner, scope, receive, body)
             if answer is None:
                 whole: Message = {"type": "http.request", "body": bytes(body), "more_body": False}
-                await self._app(scope, replayed(whole, receive), send)
+                await self.app(scope, replayed(whole, receive), send)
             else:
                 await answer(scope, receive, send)
         except ClientDisconnect:
             pass  # nobody reads an answer
         finally:
-            self._requests.leave(owner, len(body))
+            self.requests.leave(owner, len(body))
 
     async def _read(self, owner: str, scope: Scope, receive: Receive, body: bytearray) -> Response | None:
         """Read the body; return the answer where the request goes no further."""
@@ -136,7 +118,7 @@ class BoundedBodies:
         refusal = messages.refusal(bytes(body)) if complete else messages.too_large(bytes(body))
         if refusal is None:
             return None
-        self._requests.refuse(refusal.error)
+        self.requests.refuse(refusal.error)
         status = HTTPStatus.BAD_REQUEST if complete else HTTPStatus.REQUEST_ENTITY_TOO_LARGE
         return Response(refusal.body(), status_code=status, media_type=JSON)
 
@@ -153,7 +135,7 @@ class BoundedBodies:
             part = message.get("body", b"")
             if len(body) + len(part) > messages.MAX_BYTES:
                 return False
-            self._requests.hold(owner, len(part))
+            self.requests.hold(owner, len(part))
             body += part
             more = message.get("more_body", False)
         return True

@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
+from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import quote
 
@@ -40,13 +41,13 @@ MAX_UPLOADS: Final = 16  # into one sandbox at a time; each holds a part of a fi
 SILENCE: Final = 60.0  # seconds without a byte, after which an upload is given up
 
 
+@dataclass(eq=False)
 class FileRoutes:
     """The routes below /files."""
 
-    def __init__(self, links: Links, transfers: Transfers) -> None:
-        self._links = links
-        self._transfers = transfers
-        self._uploads: Counter[str] = Counter()
+    links: Links
+    transfers: Transfers
+    _uploads: Counter[str] = field(default_factory=Counter, init=False)
 
     def routes(self) -> list[Route]:
         """Return them."""
@@ -57,10 +58,10 @@ class FileRoutes:
 
     async def _archive(self, request: Request) -> Response:
         sandbox = request.path_params["sandbox"]
-        owner = self._links.owner(request.query_params.get("token", ""), "archive", sandbox, "")
+        owner = self.links.owner(request.query_params.get("token", ""), "archive", sandbox, "")
         if owner is None:
             return _refused(_forbidden())
-        parts = self._transfers.archive(owner, sandbox)
+        parts = self.transfers.archive(owner, sandbox)
         try:
             first = await anext(parts)
         except SandpodError as error:
@@ -76,7 +77,7 @@ class FileRoutes:
     async def _answer(self, request: Request) -> Response:
         sandbox, path = request.path_params["sandbox"], request.path_params["path"]
         method: Method = "put" if request.method == "PUT" else "get"
-        owner = self._links.owner(request.query_params.get("token", ""), method, sandbox, path)
+        owner = self.links.owner(request.query_params.get("token", ""), method, sandbox, path)
         if owner is None:
             return _refused(_forbidden())
         try:
@@ -98,7 +99,7 @@ class FileRoutes:
             )
         self._uploads[sandbox] += 1
         try:
-            return await self._transfers.write(owner, sandbox, path, _timely(chunks))
+            return await self.transfers.write(owner, sandbox, path, _timely(chunks))
         finally:
             self._uploads[sandbox] -= 1
             if not self._uploads[sandbox]:
@@ -106,7 +107,7 @@ class FileRoutes:
 
     async def _send(self, request: Request, owner: str) -> Response:
         sandbox, path = request.path_params["sandbox"], request.path_params["path"]
-        version = await self._transfers.look(owner, sandbox, path)
+        version = await self.transfers.look(owner, sandbox, path)
         tag = f'"{version.mtime:.6f}-{version.size}"'
         headers = {**_SAFE_HEADERS, **_described(path), "ETag": tag}
         wanted = request.headers.get("range") if request.headers.get("if-range", tag) == tag else None
@@ -120,7 +121,7 @@ class FileRoutes:
         headers["Content-Length"] = str(len(span))
         if request.method == "HEAD":
             return Response(status_code=status, headers=headers)
-        body = self._transfers.read(owner, sandbox, path, version, span)
+        body = self.transfers.read(owner, sandbox, path, version, span)
         return StreamingResponse(body, status_code=status, headers=headers)
 
 

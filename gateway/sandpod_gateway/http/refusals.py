@@ -1,8 +1,9 @@
 """Refusals of HTTP requests as JSON with a code, a sentence and what to do: also those that a library words."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 
 from mcp_types import INVALID_REQUEST
 from starlette.datastructures import Headers
@@ -11,6 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.message_bounds import Refusal
 
 JSON: Final = "application/json"
 _MAX_TEXT: Final = 500  # characters of a library's own sentence
@@ -43,41 +45,28 @@ def problem(error: SandpodError, *, status: int | None = None, headers: Mapping[
 
 def refused(error: SandpodError, *, status: int | None = None, headers: Mapping[str, str] | None = None) -> Response:
     """Return the answer to a request that no MCP session sees, with the code's own status by default."""
-    details: dict[str, Any] = {
-        "code": INVALID_REQUEST,
-        "message": f"{error.message} {error.next_step}",
-        "data": error.problem().model_dump(mode="json"),
-    }
-    answer = {"jsonrpc": "2.0", "id": None, "error": details}  # the id stands in what was not read
-    return JSONResponse(answer, status_code=status or error.code.http_status, headers=headers)
+    # Without an id: it stands in what was not read.
+    body = Refusal(None, INVALID_REQUEST, error.message, error.code, error.next_step).body()
+    return Response(body, status_code=status or error.code.http_status, headers=headers, media_type=JSON)
 
 
+@dataclass(eq=False)
 class HeldAnswer:
-    """Sends an answer on, or holds it back so that another can be sent in its place.
+    """Sends an answer on, or holds it back so that another can be sent in its place."""
 
-    Args:
-        send: Where the answer goes.
-        holds: Returns whether an answer is held back, by its first message.
-        take: Gets the body of one that is, in parts.
-
-    Attributes:
-        start: The first message of an answer that is held back.
-    """
-
-    def __init__(self, send: Send, holds: Callable[[Message], bool], take: Callable[[bytes], None]) -> None:
-        self.start: Message | None = None
-        self._send = send
-        self._holds = holds
-        self._take = take
+    target: Send  # where the answer goes
+    holds: Callable[[Message], bool]  # whether an answer is held back, by its first message
+    take: Callable[[bytes], None]  # gets the body of one that is, in parts
+    start: Message | None = None  # the first message of an answer that is held back
 
     async def send(self, message: Message) -> None:
         """Take a message of the answer."""
-        if message["type"] == "http.response.start" and self._holds(message):
+        if message["type"] == "http.response.start" and self.holds(message):
             self.start = message
         elif self.start is None:
-            await self._send(message)
+            await self.target(message)
         else:
-            self._take(message.get("body", b""))
+            self.take(message.get("body", b""))
 
 
 async def worded(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:

@@ -21,20 +21,11 @@ from sandpod_gateway.http.addresses import MCP_PATH, MESSAGES_PATH, SSE_PATH, ke
 from sandpod_gateway.http.bodies import BoundedBodies, Requests
 from sandpod_gateway.http.negotiation import negotiated
 from sandpod_gateway.http.refusals import worded
-from sandpod_gateway.http.session_limits import Places, SessionLimit
+from sandpod_gateway.http.session_limits import OpenSessions, SessionLimit
 
 
 class Transports:
-    """An ASGI app that serves one MCP server by both.
-
-    Args:
-        mcp: The server.
-        hosts: Host names that requests may be for.
-        origins: Web origins, besides the server's own, whose pages may call it; None for none.
-        places: The open sessions and their limits.
-        requests: The requests in progress and their limits.
-        allow_query_key: Whether a key may stand in the address.
-    """
+    """An ASGI app that serves one MCP server by both; see `Settings` for what its arguments mean."""
 
     def __init__(
         self,
@@ -42,24 +33,20 @@ class Transports:
         *,
         hosts: list[str],
         origins: list[str] | None,
-        places: Places,
+        sessions: OpenSessions,
         requests: Requests,
         allow_query_key: bool,
     ) -> None:
         self._allow_query_key = allow_query_key
-        guards: dict[str, Any] = {
-            "host_origin_protection": True,
-            "allowed_hosts": hosts,
-            "allowed_origins": origins,
-        }
+        guards: dict[str, Any] = {"host_origin_protection": True, "allowed_hosts": hosts, "allowed_origins": origins}
         self._streamable = mcp.http_app(
             path=MCP_PATH,
             middleware=[
                 Middleware(BoundedBodies, requests=requests, path=MCP_PATH),
                 Middleware(negotiated),
-                Middleware(SessionLimit, places=places, always=False, path=MCP_PATH),
+                Middleware(SessionLimit, sessions=sessions, always=False, path=MCP_PATH),
             ],
-            session_idle_timeout=places.idle,
+            session_idle_timeout=sessions.idle,
             **guards,
         )
         self._sse = create_sse_app(
@@ -69,7 +56,7 @@ class Transports:
             mcp.auth,
             middleware=[
                 Middleware(BoundedBodies, requests=requests, path=MESSAGES_PATH),
-                Middleware(SessionLimit, places=places, always=True, path=SSE_PATH),
+                Middleware(SessionLimit, sessions=sessions, always=True, path=SSE_PATH),
             ],
             **guards,
         )

@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import aiohttp
+from cachetools import LRUCache
 
 from sandpod_api import names
 from sandpod_api.base import rfc3339
@@ -52,8 +53,9 @@ class KubernetesBackend:
         self._settings = settings
         self._store = SandboxStore()
         self._background = Background()
-        self._touched: dict[str, float] = {}
+        self._touched: LRUCache[str, float] = LRUCache(2 * settings.max_sandboxes)
         self._parts: _Parts | None = None
+        self._at_end = contextlib.AsyncExitStack()
 
     async def start(self) -> None:
         """Connect, check the rights, read the Sandboxes; see `base.Backend.start`."""
@@ -61,15 +63,16 @@ class KubernetesBackend:
         try:
             async with asyncio.timeout(START_TIMEOUT):
                 cluster = await Cluster.connect(self._settings)
+                self._at_end.push_async_callback(cluster.close)
                 await check_installed(cluster)
                 await check_rights(cluster)
-                self._parts = self._assemble(cluster)
-                await self._parts.start()
+                self._parts = parts = self._assemble(cluster)
+                for part in (parts.http, parts.watch, parts.streams):
+                    self._at_end.push_async_callback(part.close)
+                await parts.watch.start()
+                parts.streams.start()
         except BaseException as error:
-            if self._parts is not None:
-                await self.close()
-            elif cluster is not None:
-                await cluster.close()
+            await self.close()
             if isinstance(error, ClusterError | TimeoutError | StartError):
                 raise start_error(error, cluster) from error
             raise
@@ -78,8 +81,7 @@ class KubernetesBackend:
     async def close(self) -> None:
         """Close streams, watch and connections. The sandboxes stay: they live in the cluster."""
         await self._background.close()
-        if self._parts is not None:
-            await self._parts.close()
+        await self._at_end.aclose()
 
     async def check(self) -> None:
         """Ask the API server for next to nothing; see `base.Backend.check`."""
@@ -140,7 +142,7 @@ class KubernetesBackend:
             return
         with translated("a sandbox was deleted"), contextlib.suppress(NotFoundError):
             await self._open.cluster.delete(names.SANDBOXES, name)
-        self._store.deleted(name)
+        self._store.remove(name)
         self._touched.pop(name, None)
 
     async def touch(self, name: str) -> None:
@@ -154,8 +156,6 @@ class KubernetesBackend:
         if now - self._touched.get(name, float("-inf")) < interval:
             return
         self._touched[name] = now
-        if len(self._touched) > 2 * self._settings.max_sandboxes:
-            self._touched = {n: t for n, t in self._touched.items() if self._store.get(n) is not None}
         self._background.start(self._write_activity(name))
 
     async def keep_busy(self, name: str, seconds: float) -> None:
@@ -193,10 +193,8 @@ class KubernetesBackend:
             return await open_exec(http, await cluster.exec_target(name, command))
 
         streams = WarmStreams(self._store, connect, self._settings.warm_streams)
-        claimer = Claimer(
-            cluster, self._store, self._settings, streams=streams, background=self._background, touch=self.touch
-        )
-        watch = SandboxWatch(cluster.client, cluster.namespace, self._store, silence=self._settings.watch_silence)
+        claimer = Claimer(cluster, self._store, self._settings, streams, self._background, self.touch)
+        watch = SandboxWatch(cluster.client, cluster.namespace, self._store, self._settings.watch_silence)
         return _Parts(cluster, http, watch, streams, claimer)
 
     @property
@@ -211,12 +209,11 @@ class KubernetesBackend:
             step = "Call list_sandboxes, or create_sandbox for a new one."
             raise SandpodError(ErrorCode.SESSION_NOT_FOUND, "There is no such sandbox.", next_step=step)
         if record.status in {"Pending", "Suspended"}:
-            raise SandpodError(
-                ErrorCode.BACKEND_UNAVAILABLE,
-                "The sandbox is still starting." if record.status == "Pending" else "The sandbox was just suspended.",
-                cause=record.message or record.reason,
-                next_step="Try again in a moment.",
+            message = (
+                "The sandbox is still starting." if record.status == "Pending" else "The sandbox was just suspended."
             )
+            cause, step = record.message or record.reason, "Try again in a moment."
+            raise SandpodError(ErrorCode.BACKEND_UNAVAILABLE, message, cause=cause, next_step=step)
         if record.status != "Ready":
             raise _lost(record.message or record.reason or f"It is {record.status.lower()}.")
 
@@ -240,21 +237,7 @@ class _Parts:
     streams: WarmStreams
     claimer: Claimer
 
-    async def start(self) -> None:
-        await self.watch.start()
-        self.streams.start()
-
-    async def close(self) -> None:
-        await self.streams.close()
-        await self.watch.close()
-        await self.http.close()
-        await self.cluster.close()
-
 
 def _lost(cause: str) -> SandpodError:
-    return SandpodError(
-        ErrorCode.SANDBOX_LOST,
-        "The sandbox is lost, with the files in it.",
-        cause=cause,
-        next_step="Call create_sandbox for a new one.",
-    )
+    message, step = "The sandbox is lost, with the files in it.", "Call create_sandbox for a new one."
+    return SandpodError(ErrorCode.SANDBOX_LOST, message, cause=cause, next_step=step)

@@ -28,11 +28,7 @@ class Cluster:
 
     @classmethod
     async def connect(cls, settings: KubernetesSettings) -> Self:
-        """Read the configuration; no request is made.
-
-        Raises:
-            ConfigError: There is no usable one.
-        """
+        """Read the configuration; no request is made. Raises ConfigError: there is no usable one."""
         configuration = await load(settings.kubeconfig, settings.context)
         client = KubeClient(configuration, manager="sandpod-gateway", timeout=REQUEST_TIMEOUT)
         return cls(client, settings.namespace or client.namespace or "default")
@@ -70,11 +66,7 @@ class Cluster:
         attributes = {"namespace": self.namespace, "verb": verb, "resource": resource, "group": group}
         if subresource:
             attributes["subresource"] = subresource
-        review = {
-            "apiVersion": _REVIEWS,
-            "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": attributes},
-        }
+        review = {"apiVersion": _REVIEWS, "kind": "SelfSubjectAccessReview", "spec": {"resourceAttributes": attributes}}
         answer = await self.client.ask(f"/apis/{_REVIEWS}/selfsubjectaccessreviews", review)
         return answer.get("status", {}).get("allowed") is True
 

@@ -22,12 +22,7 @@ def translated(doing: str) -> Iterator[None]:
 
 
 def translate(error: ClusterError, doing: str) -> SandpodError:
-    """Return the caller's error for a request that failed. What the API server said goes to the log only.
-
-    Args:
-        error: What happened.
-        doing: What was tried, to go after "while".
-    """
+    """Return the caller's error for a request that failed while so was done. The API server's words are only logged."""
     logger.warning("the cluster failed while %s: %s", doing, error)
     code, message, next_step = _meaning(error, doing)
     return SandpodError(code, message, next_step=next_step)

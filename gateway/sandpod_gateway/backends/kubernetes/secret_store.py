@@ -19,12 +19,7 @@ KEY: Final = "keys.json"
 
 
 class KubernetesSecret:
-    """A Secret; implements `link_keys.SecretStore`.
-
-    Args:
-        cluster: Returns the cluster; raises `SandpodError` while there is none.
-        reference: Its namespace and name, with a slash between.
-    """
+    """A Secret (namespace/name) of a cluster, once there is one; implements `link_keys.SecretStore`."""
 
     def __init__(self, cluster: Callable[[], Cluster], reference: str) -> None:
         self._cluster = cluster

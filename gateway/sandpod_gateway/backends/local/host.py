@@ -67,11 +67,7 @@ class Host:
 
 
 def inspect(settings: LocalSettings) -> Host:
-    """Look at the machine.
-
-    Raises:
-        StartError: The chosen Python or Node.js can't be used.
-    """
+    """Look at the machine. Raises StartError: the chosen Python or Node.js can't be used."""
     environment = environments.ready(settings)
     python = _python(settings, environment)
     prefixes, version = _installation(python)

@@ -84,11 +84,7 @@ class Ledger:
     ) -> SandboxRecord:
         """Record a new Ready sandbox and give it a name that can't be guessed.
 
-        Args:
-            request: Whose it is.
-            source: The template that it is made from, and what stands for an image.
-            lifetime: Seconds to live, and to live without use.
-            now: When it was claimed.
+        Its source is the template and what stands for an image, its lifetime the seconds to live, and without use.
         """
         record = SandboxRecord(
             name="sbx-" + "".join(secrets.choice(_ALPHABET) for _ in range(10)),

@@ -51,11 +51,7 @@ class LocalProcess:
             self.at_end.callback(os.close, self._pidfd)
 
     async def connect(self) -> SocketStream:
-        """Open a stream to the runner.
-
-        Raises:
-            OSError: The sandbox has ended.
-        """
+        """Open a stream to the runner. Raises OSError: the sandbox has ended."""
         return await connect(self._address)
 
     async def wait(self) -> int:
@@ -113,11 +109,9 @@ class LocalProcess:
 
 
 async def _first_process(info: int, parent: int) -> int | None:
-    """Return an open file of the sandbox's PID 1, or None when bubblewrap failed before there was one.
+    """Return an open file of the sandbox's PID 1, which is bubblewrap's child, or None when it failed before.
 
-    Args:
-        info: Where bubblewrap writes; closed here.
-        parent: Bubblewrap's own process id.
+    Bubblewrap writes to `info`, which is closed here.
     """
     reader = asyncio.StreamReader()
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(

@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from sandpod_api.fields import MAX_LIFETIME, Name, Quantity, parse_quantity
 from sandpod_api.templates import ModuleName, TemplateLanguage
-from sandpod_gateway.settings_model import SettingsModel
+from sandpod_gateway.strict_model import StrictModel
 
 _DATA_FACTOR: Final = 2
 """Private memory of one process over the sandbox's limit: room for what a program reserves and does not touch."""
@@ -19,7 +19,7 @@ _DATA_LEAST: Final = 2**32
 """Bytes. Node.js 24 reserves about 550 MiB when it starts and as many for each worker thread, and needs few of them."""
 
 
-class LocalSettings(SettingsModel):
+class LocalSettings(StrictModel):
     """Settings of the local backend."""
 
     python: str | None = None

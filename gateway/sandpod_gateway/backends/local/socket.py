@@ -85,10 +85,6 @@ class SocketStream:
 
 
 async def connect(address: str) -> SocketStream:
-    """Connect to a listener.
-
-    Raises:
-        OSError: Nothing listens there any more.
-    """
+    """Connect to a listener. Raises OSError: nothing listens there any more."""
     reader, writer = await asyncio.open_unix_connection(address, limit=_READ)
     return SocketStream(reader, writer)

@@ -161,11 +161,7 @@ def staged(view: View, first: str) -> tuple[list[str], View]:
 
 
 async def start_plain(host: Host, settings: LocalSettings) -> LocalProcess:
-    """Start a runner without any isolation, in a folder of its own.
-
-    Raises:
-        OSError: Nothing could be started.
-    """
+    """Start a runner without any isolation, in a folder of its own. Raises OSError: nothing could be started."""
     folder = Path(tempfile.mkdtemp(prefix="sandpod-"))
     workspace, temporary = folder / "workspace", folder / "tmp"
     workspace.mkdir()

@@ -56,15 +56,11 @@ class SandboxStore:
 
     def put(self, sandbox: Sandbox) -> None:
         """Take in a Sandbox that the watch or an answer reports, unless a newer state of it is known."""
-        self._cache.put(_key(sandbox.metadata.name), *_state(sandbox))
+        self._cache.put(*entry(sandbox))
 
-    def remove(self, name: str, uid: str) -> None:
-        """Take in that a Sandbox is gone."""
+    def remove(self, name: str, uid: str = "") -> None:
+        """Take in that a Sandbox is gone: that of a uid, or the one that is known, whatever the watch still reports."""
         self._cache.remove(_key(name), uid)
-
-    def deleted(self, name: str) -> None:
-        """Take in that this gateway has deleted a Sandbox, whatever the watch still reports of it."""
-        self._cache.remove(_key(name))
 
     def drop(self, name: str) -> None:
         """Leave out a Sandbox that this version does not understand, until it does."""
@@ -80,16 +76,14 @@ class SandboxStore:
         """Return whether the watch has reported every write up to a resource version."""
         return version.isdecimal() and int(version) <= self._reached
 
-    def listing(self) -> "SandboxListing":
-        """Return what takes in a full list; to be entered before the list is asked for."""
-        return SandboxListing(self._cache, SANDBOXES.kind, "")
+    def listing(self) -> Listing[Sandbox]:
+        """Return what takes in the entries of a full list; to be entered before the list is asked for."""
+        return self._cache.listing(SANDBOXES.kind, "")
 
     async def until(self, check: Callable[[], T | None], timeout: float) -> T | None:  # noqa: ASYNC109 # None is an answer here
-        """Return what `check` gives once it gives something; it is asked again after every change.
+        """Return what `check` gives once it gives something, or None after so many seconds.
 
-        Args:
-            check: Looks at the store; must not wait.
-            timeout: Seconds after which None is returned.
+        It is asked again after every change, and must not wait.
         """
         changed = asyncio.Event()
         self._wakers.add(changed)
@@ -137,20 +131,13 @@ class SandboxStore:
         self._warm.get(sandbox.spec.template_ref.name, {}).pop(name, None)
 
 
-class SandboxListing(Listing[Sandbox]):
-    """A full list of the namespace's Sandboxes."""
-
-    def add(self, sandbox: Sandbox) -> None:
-        """Take in the next Sandbox."""
-        self.put(_key(sandbox.metadata.name), *_state(sandbox))
+def entry(sandbox: Sandbox) -> tuple[Key, dict[str, str], Callable[[], Sandbox]]:
+    """Return a Sandbox as `ObjectCache` and its listings take it."""
+    meta = sandbox.metadata
+    created = meta.creation_timestamp.isoformat() if meta.creation_timestamp is not None else ""
+    metadata = {"uid": meta.uid, "resourceVersion": meta.resource_version, "creationTimestamp": created}
+    return _key(meta.name), metadata, lambda: sandbox
 
 
 def _key(name: str) -> Key:
     return Key(SANDBOXES.kind, "", name)
-
-
-def _state(sandbox: Sandbox) -> tuple[dict[str, str], Callable[[], Sandbox]]:
-    meta = sandbox.metadata
-    created = meta.creation_timestamp.isoformat() if meta.creation_timestamp is not None else ""
-    said = {"uid": meta.uid, "resourceVersion": meta.resource_version, "creationTimestamp": created}
-    return said, lambda: sandbox

@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Collection, Coroutine, Iterator
 from contextlib import contextmanager
+from dataclasses import InitVar, dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any, Final, Protocol
@@ -54,25 +55,19 @@ class WarmStreamKeeper(Protocol):
     def promise(self, name: str) -> None: ...  # noqa: D102
 
 
+@dataclass(eq=False)
 class Claimer:
     """All claims of one gateway."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        store: SandboxStore,
-        settings: KubernetesSettings,
-        *,
-        streams: WarmStreamKeeper,
-        background: Background,
-        touch: Touch,
-    ) -> None:
-        self._cluster = cluster
-        self._store = store
-        self._settings = settings
-        self._streams = streams
-        self._background = background
-        self.waker = Waker(cluster, store, settings, background=background, touch=touch)
+    cluster: Cluster
+    store: SandboxStore
+    settings: KubernetesSettings
+    streams: WarmStreamKeeper
+    background: Background
+    touch: InitVar[Touch]
+
+    def __post_init__(self, touch: Touch) -> None:
+        self.waker = Waker(self.cluster, self.store, self.settings, self.background, touch)
         self._in_progress: Counter[str] = Counter()
         self._reserved: set[str] = set()
         self._passed: LRUCache[tuple[str, str], None] = LRUCache(PASSED_VERSIONS)
@@ -84,8 +79,8 @@ class Claimer:
         Raises:
             SandpodError: As `base.Backend.claim`.
         """
-        wanted = claims.check_request(request, self._settings, datetime.now(UTC))
-        task = self._background.start(self._claim(wanted))
+        wanted = claims.check_request(request, self.settings, datetime.now(UTC))
+        task = self.background.start(self._claim(wanted))
         with translated("a sandbox was claimed"):
             try:
                 return await asyncio.shield(task)
@@ -94,17 +89,17 @@ class Claimer:
                 if not task.cancel() and not task.cancelled() and task.exception() is None:
                     unfetched, fresh = task.result()
                     if fresh:
-                        self._background.start(self.release(unfetched.metadata.name))
+                        self.background.start(self.release(unfetched.metadata.name))
                 raise
 
     async def release(self, name: str) -> None:
         """Delete a sandbox that this claim made or took, whatever happens."""
         try:
-            await self._cluster.delete(names.SANDBOXES, name)
+            await self.cluster.delete(names.SANDBOXES, name)
         except ClusterError as error:
             if not (isinstance(error, RefusedError) and error.not_found):
                 logger.warning("sandbox %s can't be deleted and is left to its idle timeout: %s", name, error)
-        self._store.deleted(name)
+        self.store.remove(name)
 
     async def _claim(self, wanted: Wanted) -> tuple[Sandbox, bool]:
         """Return the sandbox, and whether it is fresh: claimed by this very call."""
@@ -113,7 +108,7 @@ class Claimer:
             return await self._take(wanted)
         lock = self._sessions.setdefault((claim.owner, claim.session), asyncio.Lock())
         async with lock:
-            held = [s for s in self._store.owned(claim.owner) if claims.same_session(s, claim) and is_live(s)]
+            held = [s for s in self.store.owned(claim.owner) if claims.same_session(s, claim) and is_live(s)]
             if held:
                 return await self.waker.wake(claims.first_claimed(held).metadata.name), False
             return await self._take(wanted)
@@ -125,22 +120,22 @@ class Claimer:
             mine = warm or await self._make(wanted)
         name = mine.metadata.name
         try:
-            rival = await find_rival(self._cluster, self._store, mine, wanted.claim)
+            rival = await find_rival(self.cluster, self.store, mine, wanted.claim)
             if rival is None:
                 # The answer to our own write is newer than anything that the watch has reported.
                 return mine if status_of(mine) == "Ready" else await self.waker.wait(name), True
         except BaseException:
-            await asyncio.shield(self._background.start(self.release(name)))
+            await asyncio.shield(self.background.start(self.release(name)))
             raise
-        self._background.start(self.release(name))
+        self.background.start(self.release(name))
         return await self.waker.wait(rival), False
 
     @contextmanager
     def _admitted(self, owner: str) -> Iterator[None]:
         """Hold one place within the limits until the claimed sandbox is in the store."""
-        owned = self._store.live(owner) + self._in_progress[owner]
-        total = self._store.live_total + self._in_progress.total()
-        refusal = claim_errors.over_limit(owned, total, self._settings)
+        owned = self.store.live(owner) + self._in_progress[owner]
+        total = self.store.live_total + self._in_progress.total()
+        refusal = claim_errors.over_limit(owned, total, self.settings)
         if refusal is not None:
             raise refusal
         self._in_progress[owner] += 1
@@ -153,15 +148,15 @@ class Claimer:
         """Claim a warm sandbox; None where there is none left."""
 
         def candidate() -> Sandbox | None:
-            warm = self._store.warm(wanted.template)
+            warm = self.store.warm(wanted.template)
             free = [s for s in warm if s.metadata.name not in self._reserved and _version(s) not in self._passed]
-            return claims.choose_candidate(free, wanted.network, self._streams.names(), random.choice)
+            return claims.choose_candidate(free, wanted.network, self.streams.names(), random.choice)
 
         deadline, lost = time.monotonic() + LOST_RACE_WAIT, False
         while True:
             # With nothing lost there is nothing to wait for; else the watch is a moment behind other claims.
             wait = max(deadline - time.monotonic(), 0) if lost else 0
-            found = candidate() or (await self._store.until(candidate, wait) if wait else None)
+            found = candidate() or (await self.store.until(candidate, wait) if wait else None)
             if found is None:
                 return None
             claimed = await self._patch(found, wanted)
@@ -177,10 +172,10 @@ class Claimer:
         claim_id = secrets.token_hex(8)
         patch = claims.claim_patch(sandbox, wanted, claim_id)
         self._reserved.add(name)
-        self._streams.promise(name)
+        self.streams.promise(name)
         try:
-            write = self._cluster.json_patch(names.SANDBOXES, name, patch)
-            return note(self._store, await self._write(write, name, claim_id))
+            write = self.cluster.json_patch(names.SANDBOXES, name, patch)
+            return note(self.store, await self._write(write, name, claim_id))
         except RefusedError as error:
             if _lost_race(error):
                 return None
@@ -191,15 +186,14 @@ class Claimer:
             self._reserved.discard(name)
 
     async def _make(self, wanted: Wanted) -> Sandbox:
-        """Create a sandbox for the claim."""
         workspace = claims.workspace_for(wanted, await self._template(wanted))
         if not wanted.may_make:
-            raise cold_starts.pool_exhausted(wanted.template, wanted.network, chosen=self._settings.cold_start)
+            raise cold_starts.pool_exhausted(wanted.template, wanted.network, chosen=self.settings.cold_start)
         name, claim_id = f"sbx-{secrets.token_hex(6)}", secrets.token_hex(8)
         try:
             body = claims.new_sandbox(name, wanted, claim_id, workspace)
-            write = self._cluster.create(names.SANDBOXES, body)
-            return note(self._store, await self._write(write, name, claim_id))
+            write = self.cluster.create(names.SANDBOXES, body)
+            return note(self.store, await self._write(write, name, claim_id))
         except UnreachableError as error:
             made = await self._reread_claim(name, claim_id, error)
             if made is None:
@@ -208,11 +202,11 @@ class Claimer:
 
     async def _write(self, work: Coroutine[Any, Any, dict[str, Any]], name: str, claim_id: str) -> dict[str, Any]:
         """Do a write that a cancel does not leave half known: it is finished, then undone."""
-        task = self._background.start(work)
+        task = self.background.start(work)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            self._background.start(self._undo(task, name, claim_id))
+            self.background.start(self._undo(task, name, claim_id))
             raise
 
     async def _undo(self, write: asyncio.Task[dict[str, Any]], name: str, claim_id: str) -> None:
@@ -237,7 +231,7 @@ class Claimer:
             ClusterError: It was not, or that can't be known: should it be done later, the idle timeout ends it.
         """
         try:
-            sandbox = note(self._store, await self._cluster.get(names.SANDBOXES, name))
+            sandbox = note(self.store, await self.cluster.get(names.SANDBOXES, name))
         except RefusedError as refusal:
             raise error from refusal
         return sandbox if claims.is_by(sandbox, claim_id) else None
@@ -245,7 +239,7 @@ class Claimer:
     async def _template(self, wanted: Wanted) -> SandboxTemplate:
         """Return the template; refuse (invalid_argument) what can't start before anything is made."""
         try:
-            template = SandboxTemplate.model_validate(await self._cluster.get(names.TEMPLATES, wanted.template))
+            template = SandboxTemplate.model_validate(await self.cluster.get(names.TEMPLATES, wanted.template))
         except ValidationError as error:
             raise ClusterError("the template is not one that this version understands") from error
         except RefusedError as error:

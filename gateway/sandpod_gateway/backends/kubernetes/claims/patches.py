@@ -68,18 +68,12 @@ def lifetime_of(request: ClaimRequest) -> Lifetime | None:
 
 
 def choose_candidate(
-    warm: Sequence[Sandbox],
-    network: str,
-    preferred: Collection[str],
-    choose: Callable[[Sequence[Sandbox]], Sandbox],
+    warm: Sequence[Sandbox], network: str, preferred: Collection[str], choose: Callable[[Sequence[Sandbox]], Sandbox]
 ) -> Sandbox | None:
-    """Return the warm sandbox to try, or None where none fits.
+    """Return the warm sandbox to try, or None where none has that network, which a pod can't change.
 
-    Args:
-        warm: What can be claimed.
-        network: The profile that is needed; a pod's network can't be changed.
-        preferred: Names to try first: those with a stream open already.
-        choose: Picks one of several at random, so that gateways rarely try the same one.
+    Those whose names are preferred come first: they have a stream open already. `choose` picks one of several at
+    random, so that gateways rarely try the same one.
     """
     fitting = [sandbox for sandbox in warm if sandbox.spec.network == network]
     first = [sandbox for sandbox in fitting if sandbox.metadata.name in preferred]
@@ -89,10 +83,7 @@ def choose_candidate(
 def claim_patch(sandbox: Sandbox, wanted: Wanted, claim_id: str) -> list[dict[str, Any]]:
     """Return the JSON patch that claims a warm sandbox, or changes nothing if anyone changed it meanwhile.
 
-    Args:
-        sandbox: The warm one.
-        wanted: The claim.
-        claim_id: Unique for this write: by it the claimer knows its own, should there be no answer.
+    The id is unique for this write: by it the claimer knows its own, should there be no answer.
     """
     meta, claim = sandbox.metadata, wanted.claim
     annotations = _annotations(claim, claim_id)

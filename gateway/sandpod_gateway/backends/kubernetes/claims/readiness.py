@@ -7,6 +7,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -47,24 +48,16 @@ def note(store: SandboxStore, body: dict[str, Any]) -> Sandbox:
     return sandbox
 
 
+@dataclass(eq=False)
 class Waker:
     """All waits for sandboxes, and all resumes, of one gateway."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        store: SandboxStore,
-        settings: KubernetesSettings,
-        *,
-        background: Background,
-        touch: Touch,
-    ) -> None:
-        self._cluster = cluster
-        self._store = store
-        self._settings = settings
-        self._background = background
-        self._touch = touch
-        self._waking: dict[str, asyncio.Task[Sandbox]] = {}
+    cluster: Cluster
+    store: SandboxStore
+    settings: KubernetesSettings
+    background: Background
+    touch: Touch
+    _waking: dict[str, asyncio.Task[Sandbox]] = field(default_factory=dict, init=False)
 
     async def wake(self, name: str) -> Sandbox:
         """Return the sandbox once it is Ready; a suspended one is resumed, with one write for all who wait for it.
@@ -76,7 +69,7 @@ class Waker:
         """
         task = self._waking.get(name)
         if task is None:
-            task = self._waking[name] = self._background.start(self._wake(name))
+            task = self._waking[name] = self.background.start(self._wake(name))
             task.add_done_callback(lambda _: self._waking.pop(name, None))
         return await asyncio.shield(task)
 
@@ -91,38 +84,37 @@ class Waker:
             SandpodError: It will not become so, or not in time.
         """
         verdict = self._verdict(name, generation)
-        timeout = self._settings.cold_start_timeout
+        timeout = self.settings.cold_start_timeout
         end = time.monotonic() + timeout
         looks = 0
         while (left := end - time.monotonic()) > 0:
-            found: Sandbox | SandpodError | None = await self._store.until(verdict, min(left, LOOK_AGAIN))
+            found: Sandbox | SandpodError | None = await self.store.until(verdict, min(left, LOOK_AGAIN))
             if isinstance(found, SandpodError):
                 raise found
             if found is not None:
                 return found
             looks += 1
             # What someone waits for is in use: a short idle timeout must not end it while it starts.
-            await self._touch(name)
+            await self.touch(name)
             if looks % REREAD_EVERY == 0:
                 await self._reread(name)
-        raise claim_errors.start_timeout(self._store.get(name), timeout)
+        raise claim_errors.start_timeout(self.store.get(name), timeout)
 
     async def _wake(self, name: str) -> Sandbox:
-        sandbox = self._store.get(name)
+        sandbox = self.store.get(name)
         generation = 0
         if sandbox is not None and sandbox.spec.operating_mode == "Suspended":
-            total = self._store.live_total
-            if total >= self._settings.max_sandboxes:
+            total = self.store.live_total
+            if total >= self.settings.max_sandboxes:
                 raise claim_errors.server_full(total)
             with translated("a suspended sandbox was resumed"):
                 generation = (await self._resume(name)).metadata.generation
         return await self.wait(name, generation)
 
     async def _resume(self, name: str) -> Sandbox:
-        """Ask for the pod, and note the use."""
         patch = claims.resume_patch(datetime.now(UTC))
         try:
-            return note(self._store, await self._cluster.merge_patch(names.SANDBOXES, name, patch))
+            return note(self.store, await self.cluster.merge_patch(names.SANDBOXES, name, patch))
         except RefusedError as error:
             if error.not_found:
                 raise claim_errors.start_deleted() from error
@@ -133,7 +125,7 @@ class Waker:
         since: dict[str, float] = {}
 
         def look() -> Sandbox | SandpodError | None:
-            sandbox = self._store.get(name)
+            sandbox = self.store.get(name)
             if sandbox is None:
                 return claim_errors.start_deleted()
             failure = claim_errors.start_failure(sandbox)
@@ -149,9 +141,9 @@ class Waker:
 
     async def _reread(self, name: str) -> None:
         try:
-            note(self._store, await self._cluster.get(names.SANDBOXES, name))
+            note(self.store, await self.cluster.get(names.SANDBOXES, name))
         except ClusterError as error:
             if isinstance(error, RefusedError) and error.not_found:
-                self._store.deleted(name)
+                self.store.remove(name)
             else:
                 logger.info("sandbox %s can't be read while it starts: %s", name, error)

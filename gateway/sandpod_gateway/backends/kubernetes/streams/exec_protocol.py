@@ -1,7 +1,6 @@
 """The words of Kubernetes' exec protocol: names, channels, where to open a stream, how a program ends. Pure.
 
-`v5.channel.k8s.io`, and `v4` with older API servers: the first byte of each message is its channel; v5 adds a channel
-that closes another one.
+`v5.channel.k8s.io`, and `v4` with older API servers: the first byte of each message is its channel.
 """
 
 import json
@@ -13,7 +12,7 @@ from typing import Final
 V5: Final = "v5.channel.k8s.io"
 V4: Final = "v4.channel.k8s.io"
 
-STDIN, STDOUT, STDERR, STATUS, CLOSE = 0, 1, 2, 3, 255
+STDIN, STDOUT, STDERR, STATUS = range(4)
 
 STDERR_TAIL: Final = 4096
 """Bytes kept of what the program wrote to standard error, for the log."""

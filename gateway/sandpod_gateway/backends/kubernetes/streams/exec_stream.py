@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Iterable
 from http import HTTPStatus
 from socket import SHUT_RDWR
 from typing import Final
@@ -19,7 +18,7 @@ from typing import Final
 import aiohttp
 
 from sandpod_gateway.backends.kubernetes.streams import exec_protocol as protocol
-from sandpod_gateway.backends.kubernetes.streams.exec_protocol import STDERR_TAIL, STDIN, V4, V5, printable
+from sandpod_gateway.backends.kubernetes.streams.exec_protocol import STDERR_TAIL, V4, V5, printable
 from sandpod_gateway.time_slices import Turn
 from sandpod_kube.errors import RefusedError, UnreachableError
 
@@ -115,10 +114,6 @@ class ExecStream:
         """The last of what the program wrote to standard error, printable in a log."""
         return printable(self._stderr.decode("utf-8", "replace"))
 
-    async def wait_ended(self) -> None:
-        """Return when the other side is gone."""
-        await self._ended.wait()
-
     async def read(self) -> bytes:
         """Return the next bytes of the program's standard output; empty when there will be none."""
         while not self._unread:
@@ -137,25 +132,22 @@ class ExecStream:
         Raises:
             ConnectionError: The stream is closed, by either side.
         """
-        view = memoryview(data)
-        pieces = (view[start : start + WRITE_PIECE] for start in range(0, len(view), WRITE_PIECE))
-        await self._send(bytes((STDIN,)) + piece for piece in pieces)
-
-    async def end_input(self) -> None:
-        """Tell the program that there is no more input (v5; under v4 only `close` can).
-
-        Raises:
-            ConnectionError: The stream is closed, by either side.
-        """
-        if self._socket.protocol == V5:
-            await self._send([bytes((protocol.CLOSE, STDIN))])
+        async with self._write_lock:
+            while self._unsent and not self._finished:
+                self._sent.clear()
+                await self._sent.wait()
+            if self._finished:
+                raise ConnectionResetError("the stream is closed")
+            view = memoryview(data)
+            pieces = (view[start : start + WRITE_PIECE] for start in range(0, len(view), WRITE_PIECE))
+            self._unsent.extend(bytes((protocol.STDIN,)) + piece for piece in pieces)
+            self._due.set()
 
     async def close(self) -> None:
         """Close both directions, also while `read` or `write` wait. May be called more than once."""
-        if not self._closed:
-            self._closed = True
-            self._unread.clear()
-            self._wake()
+        self._closed = True
+        self._unread.clear()
+        self._wake()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -166,16 +158,6 @@ class ExecStream:
         # What is left is TLS's own farewell, which would keep the connection for as long as the server likes.
         with contextlib.suppress(OSError):
             self._connection.shutdown(SHUT_RDWR)
-
-    async def _send(self, messages: Iterable[bytes]) -> None:
-        async with self._write_lock:
-            while self._unsent and not self._finished:
-                self._sent.clear()
-                await self._sent.wait()
-            if self._finished:
-                raise ConnectionResetError("the stream is closed")
-            self._unsent.extend(messages)
-            self._due.set()
 
     async def _send_on(self) -> None:
         """Send what is unsent, whatever becomes of those who wrote it, until the stream ends."""
@@ -204,7 +186,6 @@ class ExecStream:
         self._sent.set()
 
     async def _pump(self) -> None:
-        """Take messages while there is room for them, until the stream ends."""
         turn = Turn()
         try:
             while await self._next():
@@ -267,10 +248,8 @@ class ExecStream:
     def _log_end(self) -> None:
         """Say how it ended, unless this side closed it. No warning: a sandbox that is deleted ends so, too."""
         how = self.end
-        if self._closed:
-            return
-        if how is None:
+        if how is None and not self._closed:
             logger.info("an exec stream was lost; standard error: %s", self.stderr or "empty")
-        elif how.exit_code != 0:
+        elif how is not None and how.exit_code != 0 and not self._closed:
             message = printable(how.message)
             logger.info("an exec ended with code %s: %s; standard error: %s", how.exit_code, message, self.stderr)

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sandpod_gateway.backends.kubernetes.cache.sandbox_cache import SandboxStore
@@ -30,23 +30,21 @@ class _Held:
     promised: float = float("-inf")
 
 
+@dataclass(eq=False)
 class WarmStreams:
-    """At most `limit` streams to warm sandboxes, besides those promised to claims."""
+    """At most `limit` streams to warm sandboxes, in addition to those promised to claims."""
 
-    def __init__(
-        self, store: SandboxStore, connect: Callable[[str], Coroutine[Any, Any, ExecStream]], limit: int
-    ) -> None:
-        self._store = store
-        self.connect = connect
-        self._limit = limit
-        self._held: dict[str, _Held] = {}
-        self._refused: dict[str, float] = {}
-        self._task: asyncio.Task[None] | None = None
-        self._opening: asyncio.Task[ExecStream] | None = None
+    store: SandboxStore
+    connect: Callable[[str], Coroutine[Any, Any, ExecStream]]
+    limit: int
+    _held: dict[str, _Held] = field(default_factory=dict, init=False)
+    _refused: dict[str, float] = field(default_factory=dict, init=False)
+    _task: asyncio.Task[None] | None = field(default=None, init=False)
+    _opening: asyncio.Task[ExecStream] | None = field(default=None, init=False)
 
     def start(self) -> None:
         """Begin to open streams, in the background."""
-        if self._limit:
+        if self.limit:
             self._task = asyncio.create_task(self._run())
 
     async def close(self) -> None:
@@ -85,7 +83,7 @@ class WarmStreams:
             except Exception:
                 # The outermost loop: without it every first run would be slow and nobody would know why.
                 logger.exception("keeping streams to warm sandboxes failed")
-            await self._store.until(self._work, LOOK_AGAIN)
+            await self.store.until(self._work, LOOK_AGAIN)
 
     def _work(self) -> bool | None:
         """Return whether there is something to close or to open, None where there is not."""
@@ -103,14 +101,14 @@ class WarmStreams:
     def _next(self) -> str | None:
         """Return a warm sandbox to open a stream to, if another one is to be kept."""
         warm = self._warm()
-        if sum(1 for name in self._held if name in warm) >= self._limit:
+        if sum(1 for name in self._held if name in warm) >= self.limit:
             return None
         now = time.monotonic()
         self._refused = {n: t for n, t in self._refused.items() if n in warm and now - t < RETRY_AFTER}
         return next((name for name in warm if name not in self._held and name not in self._refused), None)
 
     def _warm(self) -> set[str]:
-        return {s.metadata.name for template in self._store.warm_counts() for s in self._store.warm(template)}
+        return {s.metadata.name for template in self.store.warm_counts() for s in self.store.warm(template)}
 
     async def _drop(self) -> None:
         for name in self._surplus():

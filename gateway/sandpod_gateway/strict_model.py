@@ -1,12 +1,12 @@
-"""What all groups of settings have in common."""
+"""What settings and stored keys have in common: a closed, frozen model with the description of a field below it."""
 
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
 
-class SettingsModel(BaseModel):
-    """A group of settings. The text below a field is its description, in the help of flags and in the docs."""
+class StrictModel(BaseModel):
+    """A model that refuses unknown fields and can't be changed. The text below a field is its description."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
 
