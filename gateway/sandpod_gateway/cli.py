@@ -18,7 +18,8 @@ from typing import Final
 
 import uvicorn
 
-from sandpod_gateway import banner, cli_setup, logs, temporary
+from sandpod_api import log_lines
+from sandpod_gateway import banner, cli_setup, temporary
 from sandpod_gateway import cli_keys as key_commands
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.app import Gateway
@@ -73,7 +74,7 @@ def _reported(command: Callable[[], None]) -> int:
 
 def _serve(command: str, config: Path | None, flags: list[str]) -> None:
     settings = load(flags, config=config, program=f"sandpod {command}")
-    logs.configure(settings.log_level, settings.log_format)
+    _configure_logs(settings)
     if command == "setup":
         cli_setup.run(settings)
         return
@@ -82,6 +83,19 @@ def _serve(command: str, config: Path | None, flags: list[str]) -> None:
     gateway = Gateway(settings, backend)
     with temporary.own_folder():
         asyncio.run(_serve_stdio(gateway) if command == "stdio" else _serve_http(gateway, settings))
+
+
+def _configure_logs(settings: Settings) -> None:
+    """Send all logs to standard error: standard output belongs to the protocol in stdio mode."""
+    log_lines.configure(settings.log_format, settings.log_level)
+    # FastMCP brings a handler of its own, with colours and boxes.
+    library = logging.getLogger("fastmcp")
+    library.handlers.clear()
+    library.propagate = True
+    # These log each request or frame at info level.
+    level = logging.getLevelNamesMapping()[settings.log_level.upper()]
+    for noisy in ("uvicorn.access", "httpx", "mcp", "fastmcp", "asyncio"):
+        logging.getLogger(noisy).setLevel(max(level, logging.WARNING))
 
 
 async def _serve_stdio(gateway: Gateway) -> None:

@@ -34,7 +34,7 @@ from sandpod_gateway.backends.kubernetes.streams.warm_streams import WarmStreams
 from sandpod_gateway.backends.kubernetes.tasks import Background
 from sandpod_gateway.errors import SandpodError, StartError
 from sandpod_kube.environment import has_proxy
-from sandpod_kube.errors import ClusterError, NotFoundError, RefusedError, UnreachableError
+from sandpod_kube.errors import ClusterError, NotFoundError, UnreachableError
 
 logger = logging.getLogger(__name__)
 
@@ -179,10 +179,8 @@ class KubernetesBackend:
         with translated("a stream to the sandbox was opened"):
             try:
                 return await self._open.streams.connect(name)
-            except RefusedError as error:
-                if error.not_found:
-                    raise _lost("Its pod is gone.") from error
-                raise
+            except NotFoundError as error:
+                raise _lost("Its pod is gone.") from error
 
     def _assemble(self, cluster: Cluster) -> "_Parts":
         http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), trust_env=has_proxy(cluster.host))

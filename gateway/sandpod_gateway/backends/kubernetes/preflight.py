@@ -7,7 +7,7 @@ from sandpod_api import names
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.kubernetes.cluster import Cluster
 from sandpod_gateway.errors import StartError
-from sandpod_kube.errors import ConfigError, RefusedError
+from sandpod_kube.errors import ConfigError, NotFoundError, RefusedError
 
 RIGHTS: Final = (
     *((verb, names.SANDBOXES, "") for verb in ("get", "list", "watch", "create", "patch", "delete")),
@@ -27,9 +27,7 @@ async def check_installed(cluster: Cluster) -> None:
     """
     try:
         await cluster.list_page(names.TEMPLATES, {"limit": "1"})
-    except RefusedError as error:
-        if not error.not_found:
-            raise
+    except NotFoundError as error:
         raise StartError(
             ErrorCode.BACKEND_UNAVAILABLE,
             f"The cluster at {cluster.host} does not have Sandpod's resources.",

@@ -20,7 +20,7 @@ import aiohttp
 from sandpod_gateway.backends.kubernetes.streams import exec_protocol as protocol
 from sandpod_gateway.backends.kubernetes.streams.exec_protocol import STDERR_TAIL, V4, V5, printable
 from sandpod_gateway.time_slices import Turn
-from sandpod_kube.errors import RefusedError, UnreachableError
+from sandpod_kube.errors import UnreachableError, refusal
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ async def open_exec(
             )
     except aiohttp.WSServerHandshakeError as error:
         if error.status >= HTTPStatus.BAD_REQUEST:
-            raise RefusedError(error.status) from error
+            raise refusal(error.status, "", "") from error
         raise UnreachableError(f"what answers with status {error.status} is no exec stream") from error
     except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
         raise UnreachableError(f"no exec stream could be opened: {type(error).__name__}") from error
