@@ -21,7 +21,9 @@ def own_folder() -> Iterator[None]:
     """
     parent = Path(tempfile.gettempdir())
     for left in parent.glob(f"{_PREFIX}*"):
-        remove_unused(left)
+        with contextlib.suppress(OSError):  # another server removes it too
+            if left.lstat().st_uid == os.getuid():
+                remove_unused(left)
     new = Path(tempfile.mkdtemp(prefix="sandpod-", dir=parent))
     with locked(new, fcntl.LOCK_EX):
         # Named only now: another server that starts at this moment must not take it for one that was left.
@@ -46,8 +48,6 @@ def locked(folder: Path, kind: int) -> Iterator[int]:
 
 
 def remove_unused(folder: Path) -> None:
-    """Remove a folder of this user's that nobody holds a lock on."""
-    with contextlib.suppress(OSError):  # it is no folder, another user's, in use, or somebody else removes it too
-        if folder.lstat().st_uid == os.getuid():
-            with locked(folder, fcntl.LOCK_EX | fcntl.LOCK_NB):
-                shutil.rmtree(folder, ignore_errors=True)
+    """Remove a folder, unless somebody holds a lock on it."""
+    with contextlib.suppress(OSError), locked(folder, fcntl.LOCK_EX | fcntl.LOCK_NB):
+        shutil.rmtree(folder, ignore_errors=True)
