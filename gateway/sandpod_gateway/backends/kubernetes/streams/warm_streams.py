@@ -10,6 +10,8 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from cachetools import TTLCache
+
 from sandpod_gateway.backends.kubernetes.cache.sandbox_cache import SandboxStore
 from sandpod_gateway.backends.kubernetes.streams.exec_stream import ExecStream
 from sandpod_kube.errors import ClusterError
@@ -22,6 +24,7 @@ LOOK_AGAIN: Final = 5.0
 """Seconds between two looks when nothing changes: for streams that ended."""
 RETRY_AFTER: Final = 30.0
 """Seconds after which a sandbox that refused a stream is tried again."""
+_MOST_REFUSED: Final = 10_000
 
 
 @dataclass(slots=True)
@@ -38,7 +41,7 @@ class WarmStreams:
     connect: Callable[[str], Coroutine[Any, Any, ExecStream]]
     limit: int
     _held: dict[str, _Held] = field(default_factory=dict, init=False)
-    _refused: dict[str, float] = field(default_factory=dict, init=False)
+    _refused: TTLCache[str, None] = field(default_factory=lambda: TTLCache(_MOST_REFUSED, RETRY_AFTER), init=False)
     _task: asyncio.Task[None] | None = field(default=None, init=False)
     _opening: asyncio.Task[ExecStream] | None = field(default=None, init=False)
 
@@ -103,8 +106,6 @@ class WarmStreams:
         warm = self._warm()
         if sum(1 for name in self._held if name in warm) >= self.limit:
             return None
-        now = time.monotonic()
-        self._refused = {n: t for n, t in self._refused.items() if n in warm and now - t < RETRY_AFTER}
         return next((name for name in warm if name not in self._held and name not in self._refused), None)
 
     def _warm(self) -> set[str]:
@@ -122,4 +123,4 @@ class WarmStreams:
                 self._opening = None
             except ClusterError as error:
                 logger.info("no stream to warm sandbox %s can be opened: %s", name, error)
-                self._refused[name] = time.monotonic()
+                self._refused[name] = None
