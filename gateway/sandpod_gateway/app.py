@@ -1,7 +1,4 @@
-"""Composes the server: backend, sandboxes, runs, MCP, and the plain routes around it.
-
-`Gateway.running` owns all that opens and closes; importing it starts nothing.
-"""
+"""Composes the server: backend, sandboxes, runs, MCP, and the plain routes around it."""
 
 import asyncio
 import contextlib
@@ -28,11 +25,11 @@ from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.links import LinkMaker
 from sandpod_gateway.files.service import Files
 from sandpod_gateway.files.transfers import Transfers
-from sandpod_gateway.http import loopback
 from sandpod_gateway.http.bodies import Requests
+from sandpod_gateway.http.connections import serving_on_loopback
 from sandpod_gateway.http.file_routes import FileRoutes
 from sandpod_gateway.http.health import Health, metrics_route
-from sandpod_gateway.http.session_limits import Places
+from sandpod_gateway.http.session_limits import OpenSessions
 from sandpod_gateway.http.transports import Transports
 from sandpod_gateway.mcp.server import create_mcp
 from sandpod_gateway.mcp.services import Parts
@@ -51,11 +48,7 @@ LOOPBACK_HOSTS: Final = ["127.0.0.1", "localhost", "[::1]", "127.0.0.1:*", "loca
 
 
 class Gateway:
-    """One server over one backend.
-
-    Args:
-        settings: The settings.
-        backend: Where sandboxes come from; `running` starts and closes it.
+    """One server over one backend; `running` opens and closes all that it has.
 
     Raises:
         StartError: The settings would leave it open to all, or the key file is wrong.
@@ -72,7 +65,7 @@ class Gateway:
         self.metrics.open_streams.set_function(self._sandboxes.open_streams)
         limits = settings.limits.for_runs()
         self._link_keys = LinkKeys(backend.link_store() or MemoryStore())
-        links = Links(self._link_keys, self._keys.owner_of_key if self._keys is not None else owner_without_keys)
+        links = Links(self._link_keys, owner_without_keys if self._keys is None else self._keys.owner_of_key)
         transfers = Transfers(self._sandboxes, self.metrics, max_bytes=settings.links.upload_bytes)
         self._file_routes = FileRoutes(links, transfers)
         self._loopback: str | None = None
@@ -126,13 +119,13 @@ class Gateway:
         await self._backend.start()
         await self._read_link_keys()
         failures = self.metrics.background_failures
-        tasks = [
-            asyncio.create_task(self._sandboxes.sweep()),
-            asyncio.create_task(every(POLL_SECONDS, self._link_keys.refresh, task="link_keys", failures=failures)),
+        work = [
+            self._sandboxes.sweep(),
+            every(POLL_SECONDS, self._link_keys.refresh, task="link_keys", failures=failures),
         ]
         if self._keys is not None:
-            work = every(KEYS_POLL, self._keys.follow, task="api_keys", failures=failures)
-            tasks.append(asyncio.create_task(work))
+            work.append(every(KEYS_POLL, self._keys.follow, task="api_keys", failures=failures))
+        tasks = [asyncio.create_task(each) for each in work]
         try:
             yield
         finally:
@@ -162,7 +155,7 @@ class Gateway:
             if self._settings.links.loopback:
                 try:
                     app = Starlette(routes=self._file_routes.routes())
-                    self._loopback = await stack.enter_async_context(loopback.serving(app))
+                    self._loopback = await stack.enter_async_context(serving_on_loopback(app))
                 except OSError as error:
                     logger.warning("there are no links, since no port can be had: %s", error)
             yield
@@ -182,14 +175,14 @@ class Gateway:
         if hosts is None:
             hosts = LOOPBACK_HOSTS if self._keys is None else ["*"]
         limits = settings.limits
-        places = Places(per_owner=limits.max_sessions_per_owner, in_all=limits.max_sessions, metrics=self.metrics)
-        requests = Requests(per_owner=limits.max_requests_per_owner, metrics=self.metrics)
         transports = Transports(
             self.mcp,
             hosts=hosts,
             origins=settings.allowed_origins or None,
-            places=places,
-            requests=requests,
+            sessions=OpenSessions(
+                per_owner=limits.max_sessions_per_owner, in_all=limits.max_sessions, metrics=self.metrics
+            ),
+            requests=Requests(per_owner=limits.max_requests_per_owner, metrics=self.metrics),
             allow_query_key=settings.auth.allow_query_key,
         )
         # With keys, others reach this port: metrics are for the operators of the server.

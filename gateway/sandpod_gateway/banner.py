@@ -18,11 +18,7 @@ _UNSAFE = """\
 
 
 def text(settings: Settings) -> str:
-    """Return the lines to print on standard error.
-
-    Args:
-        settings: The settings, with the port that is in use.
-    """
+    """Return the lines to print on standard error, by settings with the port that is in use."""
     lines = [f"Sandpod is ready: {settings.url}\n"]
     if settings.auth.keys_file is None:
         lines.append(f"  Try it: {_program('fastmcp')} call {settings.url} run_python_code code='print(\"hello\")'\n")

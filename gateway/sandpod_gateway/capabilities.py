@@ -38,13 +38,9 @@ def local_libraries(settings: Settings) -> list[str]:
 
 
 def capabilities(settings: Settings, kind: str, templates: Iterable[TemplateInfo], *, toolsets: frozenset[str]) -> str:
-    """Return limits, languages, templates and network profiles as JSON. Sizes in bytes, times in seconds.
+    """Return limits, languages, templates and network profiles as JSON, for a caller who may use those toolsets.
 
-    Args:
-        settings: The settings.
-        kind: The backend's kind.
-        templates: The templates that there are.
-        toolsets: The toolsets that the caller may use.
+    Sizes in bytes, times in seconds.
     """
     limits = settings.limits
     backend = settings.kubernetes if kind == "kubernetes" else settings.local

@@ -10,15 +10,16 @@ import importlib.metadata
 import logging
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 import uvicorn
 
-from sandpod_gateway import banner, cli_setup, logs, temporary
+from sandpod_api import log_lines
+from sandpod_gateway import banner, cli_setup, temporary
 from sandpod_gateway import cli_keys as key_commands
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.app import Gateway
@@ -73,7 +74,7 @@ def _reported(command: Callable[[], None]) -> int:
 
 def _serve(command: str, config: Path | None, flags: list[str]) -> None:
     settings = load(flags, config=config, program=f"sandpod {command}")
-    logs.configure(settings.log_level, settings.log_format)
+    _configure_logs(settings)
     if command == "setup":
         cli_setup.run(settings)
         return
@@ -84,6 +85,19 @@ def _serve(command: str, config: Path | None, flags: list[str]) -> None:
         asyncio.run(_serve_stdio(gateway) if command == "stdio" else _serve_http(gateway, settings))
 
 
+def _configure_logs(settings: Settings) -> None:
+    """Send all logs to standard error: standard output belongs to the protocol in stdio mode."""
+    log_lines.configure(settings.log_format, settings.log_level)
+    # FastMCP brings a handler of its own, with colours and boxes.
+    library = logging.getLogger("fastmcp")
+    library.handlers.clear()
+    library.propagate = True
+    # These log each request or frame at info level.
+    level = logging.getLevelNamesMapping()[settings.log_level.upper()]
+    for noisy in ("uvicorn.access", "httpx", "mcp", "fastmcp", "asyncio"):
+        logging.getLogger(noisy).setLevel(max(level, logging.WARNING))
+
+
 async def _serve_stdio(gateway: Gateway) -> None:
     async with gateway.running(), gateway.links_on_loopback():
         await stdio.serve(gateway.mcp)
@@ -92,44 +106,14 @@ async def _serve_stdio(gateway: Gateway) -> None:
 async def _serve_http(gateway: Gateway, settings: Settings) -> None:
     async with contextlib.AsyncExitStack() as stack:
         listener = stack.enter_context(_listen(settings.host, settings.port, flag="--port"))
-        metrics: socket.socket | None = None
-        if settings.metrics_port is not None:
-            metrics = stack.enter_context(_listen(settings.host, settings.metrics_port, flag="--metrics-port"))
+        port = settings.metrics_port
+        metrics = None if port is None else stack.enter_context(_listen(settings.host, port, flag="--metrics-port"))
         await stack.enter_async_context(gateway.running())
         if metrics is not None:
             await stack.enter_async_context(_serving_metrics(gateway, metrics))
         port = listener.getsockname()[1]
         sys.stderr.write(banner.text(settings.model_copy(update={"port": port})))
         await _uvicorn(gateway, settings).serve(sockets=[listener])
-
-
-class _MetricsServer(uvicorn.Server):
-    """A server beside the main one, which takes the signals."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-@contextlib.asynccontextmanager
-async def _serving_metrics(gateway: Gateway, listener: socket.socket) -> AsyncIterator[None]:
-    server = _MetricsServer(
-        uvicorn.Config(
-            gateway.metrics_app(),
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            http=connections.bounded(METRICS_CONNECTIONS),
-            ws="none",
-            lifespan="off",
-        )
-    )
-    task = asyncio.create_task(server.serve(sockets=[listener]))
-    try:
-        yield
-    finally:
-        server.should_exit = True
-        await task
 
 
 def _listen(host: str, port: int, *, flag: str) -> socket.socket:
@@ -141,11 +125,9 @@ def _listen(host: str, port: int, *, flag: str) -> socket.socket:
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return listener  # noqa: TRY300  # either call can fail
     except OSError as error:
-        raise StartError(
-            ErrorCode.BACKEND_UNAVAILABLE,
-            f"Can't listen on {host}:{port}: {error.strerror}.",
-            next_step=f"Choose another address with --host and {flag}.",
-        ) from error
+        message = f"Can't listen on {host}:{port}: {error.strerror}."
+        step = f"Choose another address with --host and {flag}."
+        raise StartError(ErrorCode.BACKEND_UNAVAILABLE, message, next_step=step) from error
 
 
 class _Server(uvicorn.Server):
@@ -159,16 +141,16 @@ class _Server(uvicorn.Server):
 
 def _uvicorn(gateway: Gateway, settings: Settings) -> uvicorn.Server:
     return _Server(
-        uvicorn.Config(
+        connections.config(
             gateway.http_app(),
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            http=connections.bounded(connections.most_connections()),
-            ws="none",
+            most=connections.most_connections(),
             timeout_keep_alive=KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=SHUTDOWN_SECONDS,
             ssl_certfile=settings.tls.cert,
             ssl_keyfile=settings.tls.key,
         )
     )
+
+
+def _serving_metrics(gateway: Gateway, listener: socket.socket) -> AbstractAsyncContextManager[None]:
+    return connections.serving(gateway.metrics_app(), listener, most=METRICS_CONNECTIONS)

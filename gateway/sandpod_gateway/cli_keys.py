@@ -33,20 +33,15 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace, now: datetime) -> None:
-    """Create a key from the arguments, and print it.
-
-    Raises:
-        StartError: An argument or the key file is wrong.
-    """
+    """Create a key from the arguments, and print it. Raises StartError: an argument or the key file is wrong."""
     if arguments.days is not None and arguments.days < 1:
         raise StartError(ErrorCode.INVALID_ARGUMENT, "--days is at least 1.", next_step="Correct it.")
     tools = _toolsets(arguments.tools)
     try:
         key, entry = make_key(user=arguments.user, name=arguments.name, days=arguments.days, now=now, tools=tools)
     except ValidationError as error:
-        raise StartError(
-            ErrorCode.INVALID_ARGUMENT, "User and name have 1 to 128 characters.", next_step="Correct them."
-        ) from error
+        message = "User and name have 1 to 128 characters."
+        raise StartError(ErrorCode.INVALID_ARGUMENT, message, next_step="Correct them.") from error
     if arguments.file is not None:
         _add(arguments.file, entry)
     sys.stdout.write(_report(key, entry, arguments))
@@ -58,11 +53,8 @@ def _toolsets(text: str | None) -> list[str] | None:
     known = get_args(ToolsetName)
     names = [name.strip() for name in text.split(",")]
     if not set(names) <= set(known):
-        raise StartError(
-            ErrorCode.INVALID_ARGUMENT,
-            "--tools has a name that is not a toolset.",
-            next_step=f"Toolsets are: {', '.join(known)}.",
-        )
+        message, step = "--tools has a name that is not a toolset.", f"Toolsets are: {', '.join(known)}."
+        raise StartError(ErrorCode.INVALID_ARGUMENT, message, next_step=step)
     return names
 
 
@@ -86,8 +78,5 @@ def _add(path: Path, entry: KeyEntry) -> None:
             out.write(text)
         Path(temporary).replace(path)
     except OSError as error:
-        raise StartError(
-            ErrorCode.BACKEND_ERROR,
-            f"The key file {path} can't be written: {error.strerror}.",
-            next_step="Choose another place with --file.",
-        ) from error
+        message = f"The key file {path} can't be written: {error.strerror}."
+        raise StartError(ErrorCode.BACKEND_ERROR, message, next_step="Choose another place with --file.") from error

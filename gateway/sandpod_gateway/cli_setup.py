@@ -4,7 +4,6 @@ Several may be started at once: one works and the others wait. What is stopped h
 from what pip's cache has kept. An environment that nobody needs any more is removed.
 """
 
-import contextlib
 import fcntl
 import os
 import shlex
@@ -25,6 +24,7 @@ from sandpod_gateway.backends.local.environments import Environment
 from sandpod_gateway.errors import SandpodError, StartError
 from sandpod_gateway.packages.pip.errors import failure_of
 from sandpod_gateway.settings import Settings
+from sandpod_gateway.temporary import remove_unused
 
 _KEPT_LINES: Final = 200  # of what pip says, to tell why it failed
 _SHOWN: Final = ("Downloading ", "Using cached ", "Installing ")
@@ -52,11 +52,9 @@ def run(settings: Settings) -> None:
                 _make(environment, settings, lock)
             _remove_others(environment)
     except OSError as error:
-        raise StartError(
-            ErrorCode.BACKEND_ERROR,
-            f"The libraries can't be put into {environment.folder}: {error.strerror}.",
-            next_step="Make room there, or choose another place with XDG_DATA_HOME.",
-        ) from error
+        message = f"The libraries can't be put into {environment.folder}: {error.strerror}."
+        step = "Make room there, or choose another place with XDG_DATA_HOME."
+        raise StartError(ErrorCode.BACKEND_ERROR, message, next_step=step) from error
     _say(f"Sandboxes have the libraries in {environment.folder}.")
 
 
@@ -85,13 +83,8 @@ def _make(environment: Environment, settings: Settings, lock: int) -> None:
     _say(f"Installing the libraries of sandboxes into {environment.folder}, once.")
     shutil.rmtree(environment.folder, ignore_errors=True)
     python = environments.own_python()
-    made = subprocess.run(
-        [python, "-I", "-m", "venv", "--without-pip", str(environment.folder)],
-        pass_fds=[lock],
-        capture_output=True,
-        check=False,
-        text=True,
-    )
+    command = [python, "-I", "-m", "venv", "--without-pip", str(environment.folder)]
+    made = subprocess.run(command, pass_fds=[lock], capture_output=True, check=False, text=True)
     if made.returncode != 0:
         raise StartError(
             ErrorCode.BACKEND_UNAVAILABLE,
@@ -152,7 +145,6 @@ def _install(environment: Environment, settings: Settings, lock: int) -> None:
 
 
 def _failed(output: str) -> StartError:
-    """Return the error for what pip said before it gave up."""
     errors = [line.strip() for line in output.splitlines() if line.startswith("ERROR: ")]
     meaning = failure_of(output, sys.maxsize)
     known = meaning.message if isinstance(meaning, SandpodError) else "The list of libraries contradicts itself."
@@ -168,12 +160,5 @@ def _failed(output: str) -> StartError:
 def _remove_others(environment: Environment) -> None:
     """Remove the environments of other lists and other Pythons, but for those that a server's sandboxes use."""
     for folder in environment.folder.parent.iterdir():
-        if folder == environment.folder or not folder.is_dir():
-            continue
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            with contextlib.suppress(BlockingIOError):
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
-        finally:
-            os.close(descriptor)
+        if folder != environment.folder:
+            remove_unused(folder)

@@ -38,23 +38,16 @@ def mime_type(path: str) -> str:
 
 
 def decode_base64(text: str) -> bytes:
-    """Return the bytes that base64 text stands for.
-
-    Raises:
-        SandpodError: invalid_content.
-    """
+    """Return the bytes that base64 text stands for. Raises SandpodError: invalid_content."""
     try:
         return base64.b64decode(text.encode("ascii"), validate=True)
     except (ValueError, binascii.Error) as error:
-        raise SandpodError(
-            ErrorCode.INVALID_CONTENT,
-            "The content is not base64.",
-            next_step="Encode the bytes as standard base64 with padding, or send text.",
-        ) from error
+        step = "Encode the bytes as standard base64 with padding, or send text."
+        raise SandpodError(ErrorCode.INVALID_CONTENT, "The content is not base64.", next_step=step) from error
 
 
 def as_text(data: bytes, wanted: str | None) -> tuple[Literal["utf-8", "base64"], str]:
-    """Return how the bytes are told, and that: as the caller wants it, or as text where they are text.
+    """Return the encoding of the bytes, and them in it: as the caller wants it, or as text where they are text.
 
     Raises:
         SandpodError: invalid_content: text is wanted, and they are none.
@@ -64,11 +57,8 @@ def as_text(data: bytes, wanted: str | None) -> tuple[Literal["utf-8", "base64"]
         if text is not None:
             return "utf-8", text
         if wanted == "utf-8":
-            raise SandpodError(
-                ErrorCode.INVALID_CONTENT,
-                "That part of the file is not UTF-8 text.",
-                next_step="Read it with encoding base64.",
-            )
+            message = "That part of the file is not UTF-8 text."
+            raise SandpodError(ErrorCode.INVALID_CONTENT, message, next_step="Read it with encoding base64.")
     return "base64", base64.b64encode(data).decode("ascii")
 
 

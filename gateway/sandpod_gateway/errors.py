@@ -3,7 +3,7 @@
     SandpodError       code, message, cause, next: public in every word
     └── StartError     the server can't start: one sentence on standard error, exit code 2
 
-Anything else that is raised is a bug: it is logged whole and told as `backend_error` without its text.
+Anything else that is raised is a bug: it is logged whole and becomes `backend_error` without its text.
 """
 
 from sandpod_gateway.api.results import ErrorCode, Problem
@@ -25,4 +25,4 @@ class SandpodError(Exception):
 
 
 class StartError(SandpodError):
-    """The server can't start as it was told to."""
+    """The server can't start."""

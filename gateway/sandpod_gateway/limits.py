@@ -15,25 +15,15 @@ MAX_SPELLED_PATH: Final = 4 * MAX_PATH  # characters: each byte may take four in
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunLimits:
-    """Bounds of single runs.
+    """Bounds of single runs. Sizes in bytes, times in seconds."""
 
-    Attributes:
-        code_bytes: Longest program, bytes.
-        stdin_bytes: Longest input, bytes.
-        default_timeout: Seconds for a run that names none.
-        max_timeout: Most seconds that a run may ask for.
-        output_cap: Bytes of each stream that are kept for a result, head and tail.
-        output_chars: Characters of output that a result has unless its call asks for fewer or more.
-        output_limit: Bytes of output at which a run is ended.
-    """
-
-    code_bytes: int
-    stdin_bytes: int
-    default_timeout: float
-    max_timeout: float
-    output_cap: int
-    output_chars: int
-    output_limit: int
+    code_bytes: int  # of the longest program
+    stdin_bytes: int  # of the longest input
+    default_timeout: float  # of a run that names none
+    max_timeout: float  # the most that a run may ask for
+    output_cap: int  # of each stream that are kept for a result, head and tail
+    output_chars: int  # characters that a result has unless its call asks for fewer or more
+    output_limit: int  # of output at which a run is ended
 
     def timeout(self, wanted: float | None) -> float:
         """Return a run's timeout, seconds."""
@@ -46,16 +36,10 @@ def text_size(text: str) -> int:
 
 
 def check_text(text: str, what: str) -> None:
-    """Refuse text that can't be told to a program: lone surrogates have no UTF-8.
-
-    Raises:
-        SandpodError: invalid_content.
-    """
+    """Refuse text that no program can get: lone surrogates have no UTF-8. Raises SandpodError: invalid_content."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise SandpodError(
-            ErrorCode.INVALID_CONTENT,
-            f"The {what} is not valid Unicode text.",
-            next_step="Send text that can be written as UTF-8.",
-        ) from error
+        message = f"The {what} is not valid Unicode text."
+        step = "Send text that can be written as UTF-8."
+        raise SandpodError(ErrorCode.INVALID_CONTENT, message, next_step=step) from error

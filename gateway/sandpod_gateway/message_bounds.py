@@ -38,39 +38,23 @@ _TAIL: Final = 1024  # bytes
 
 @dataclass(frozen=True)
 class Refusal:
-    """Why a message is not handled.
+    """Why a message is not handled."""
 
-    Attributes:
-        id: The request's id, or None where it can't be read.
-        code: The JSON-RPC error code.
-        message: One sentence.
-        error: The code that all transports share.
-        next_step: What to do about it.
-    """
-
-    id: str | int | None
-    code: int
-    message: str
-    error: ErrorCode = ErrorCode.INVALID_ARGUMENT
+    id: str | int | None  # of the request; None where it can't be read
+    code: int  # of JSON-RPC
+    message: str  # one sentence
+    error: ErrorCode = ErrorCode.INVALID_ARGUMENT  # which all transports share
     next_step: str = "Send large data as one string, or as a file through upload_file without content."
 
     def body(self) -> bytes:
         """Return the JSON-RPC answer."""
-        problem = Problem(error=self.error, message=self.message, next=self.next_step)
-        error = {
-            "code": self.code,
-            "message": f"{self.message} {self.next_step}",
-            "data": problem.model_dump(mode="json"),
-        }
+        problem = Problem(error=self.error, message=self.message, next=self.next_step).model_dump(mode="json")
+        error = {"code": self.code, "message": f"{self.message} {self.next_step}", "data": problem}
         return json.dumps({"jsonrpc": "2.0", "id": self.id, "error": error}).encode()
 
 
 def refusal(body: bytes) -> Refusal | None:
-    """Return why a message can't be handled, or None where it can.
-
-    Args:
-        body: The message as it came.
-    """
+    """Return why a message can't be handled, or None where it can."""
     if len(body) > MAX_BYTES:
         return too_large(body)
     if _crowded(body):
@@ -78,12 +62,8 @@ def refusal(body: bytes) -> Refusal | None:
     try:
         message = pydantic_core.from_json(body, allow_inf_nan=False, cache_strings="none")
     except ValueError as error:
-        return Refusal(
-            _readable_id(body),
-            PARSE_ERROR,
-            f"The message is not readable JSON: {error}."[:256],
-            next_step=_RESEND,
-        )
+        text = f"The message is not readable JSON: {error}."[:256]
+        return Refusal(_readable_id(body), PARSE_ERROR, text, next_step=_RESEND)
     if (fault := _fault(message)) is not None:
         return Refusal(_id_of(message), INVALID_PARAMS, fault)
     return _unlike_json_rpc(message)
@@ -98,24 +78,15 @@ def _unlike_json_rpc(message: Any) -> Refusal | None:
         return Refusal(_id_of(message), INVALID_REQUEST, "The message is not JSON-RPC 2.0.", next_step=_RESEND)
     # As a notification, which it would be taken for, it would never be answered.
     if "method" in message and "id" in message and not _is_id(message["id"]):
-        return Refusal(
-            None, INVALID_REQUEST, "The request's id is neither a string nor an integer.", next_step="Send such an id."
-        )
+        text = "The request's id is neither a string nor an integer."
+        return Refusal(None, INVALID_REQUEST, text, next_step="Send such an id.")
     return None
 
 
 def too_large(start: bytes) -> Refusal:
-    """Return the refusal of a message that is too long to be read whole.
-
-    Args:
-        start: What was read of it.
-    """
-    return Refusal(
-        _readable_id(start),
-        INVALID_REQUEST,
-        f"The message is over {MAX_BYTES} bytes.",
-        next_step="Call upload_file without content for a link that takes large files.",
-    )
+    """Return the refusal of a message that is too long to be read whole, by what was read of it."""
+    step = "Call upload_file without content for a link that takes large files."
+    return Refusal(_readable_id(start), INVALID_REQUEST, f"The message is over {MAX_BYTES} bytes.", next_step=step)
 
 
 _RESEND: Final = "Send one JSON-RPC message as UTF-8 JSON, nested and with numbers as other programs can read them."
@@ -150,7 +121,7 @@ def _readable_id(body: bytes) -> str | int | None:
 
 
 def _id_of(message: Any) -> str | int | None:
-    value = message.get("id") if isinstance(message, dict) else None
+    value = _field(message, "id")
     return value if _is_id(value) else None
 
 
@@ -160,12 +131,11 @@ def _is_id(value: object) -> TypeGuard[str | int]:
 
 def _fault(message: Any) -> str | None:
     """Return the first bound that a parsed message breaks, in a sentence."""
-    params = message.get("params") if isinstance(message, dict) else None
-    arguments = params.get("arguments") if isinstance(params, dict) else None
+    params = _field(message, "params")
+    arguments = _field(params, "arguments")
     if isinstance(arguments, dict) and len(arguments) > MAX_ARGUMENTS:
         return f"A call has at most {MAX_ARGUMENTS} arguments."
-    meta = params.get("_meta") if isinstance(params, dict) else None
-    tokens = (message.get("id") if isinstance(message, dict) else None, _token(meta))
+    tokens = (_field(message, "id"), _field(_field(params, "_meta"), "progressToken"))
     if any(isinstance(token, str) and len(token) > MAX_TOKEN for token in tokens):
         return f"An id or a progress token has over {MAX_TOKEN} characters."
     waiting = [(message, 1, MAX_TEXT)]
@@ -181,8 +151,8 @@ def _fault(message: Any) -> str | None:
     return None
 
 
-def _token(meta: Any) -> Any:
-    return meta.get("progressToken") if isinstance(meta, dict) else None
+def _field(value: Any, name: str) -> Any:
+    return value.get(name) if isinstance(value, dict) else None
 
 
 def _fault_of_one(value: Any, longest: int) -> str | None:

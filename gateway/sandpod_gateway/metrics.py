@@ -1,9 +1,7 @@
-"""The gateway's Prometheus metrics. Every label has a fixed, short list of values: no ids, no callers.
-
-Called by `runs.py`, `sandboxes.py` and the `/metrics` route.
-"""
+"""The gateway's Prometheus metrics. Every label has a fixed, short list of values: no ids, no callers."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -45,40 +43,26 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.runs = Counter(
-            "sandpod_runs", "Runs that ended, by outcome.", ["language", "outcome"], registry=self.registry
+        counter, gauge = partial(Counter, registry=self.registry), partial(Gauge, registry=self.registry)
+        histogram = partial(Histogram, registry=self.registry)
+        times = _CLAIM_SECONDS
+        self.runs = counter("sandpod_runs", "Runs that ended, by outcome.", ["language", "outcome"])
+        self.run_seconds = histogram(
+            "sandpod_run_seconds", "Time from call to result.", ["language"], buckets=_RUN_SECONDS
         )
-        self.run_seconds = Histogram(
-            "sandpod_run_seconds",
-            "Time from call to result.",
-            ["language"],
-            buckets=_RUN_SECONDS,
-            registry=self.registry,
+        self.refusals = counter("sandpod_refusals", "Calls refused, by error code.", ["code"])
+        self.claims = counter("sandpod_claims", "Claims of sandboxes.", ["result"])
+        self.claim_seconds = histogram("sandpod_claim_seconds", "Time of a claim.", buckets=times)
+        self.active_runs = gauge("sandpod_active_runs", "Runs that are going on.")
+        self.open_streams = gauge("sandpod_open_streams", "Streams to sandboxes.")
+        self.stream_seconds = histogram("sandpod_stream_open_seconds", "Time to open a stream.", buckets=times)
+        self.output_bytes = counter("sandpod_output_bytes", "Bytes that programs wrote.", ["stream"])
+        self.file_bytes = counter("sandpod_file_bytes", "Bytes of files moved.", ["direction"])
+        self.progress_dropped = counter(
+            "sandpod_progress_dropped_bytes", "Output bytes not streamed because a client read slowly."
         )
-        self.refusals = Counter("sandpod_refusals", "Calls refused, by error code.", ["code"], registry=self.registry)
-        self.claims = Counter("sandpod_claims", "Claims of sandboxes.", ["result"], registry=self.registry)
-        self.claim_seconds = Histogram(
-            "sandpod_claim_seconds", "Time of a claim.", buckets=_CLAIM_SECONDS, registry=self.registry
-        )
-        self.active_runs = Gauge("sandpod_active_runs", "Runs that are going on.", registry=self.registry)
-        self.open_streams = Gauge("sandpod_open_streams", "Streams to sandboxes.", registry=self.registry)
-        self.stream_seconds = Histogram(
-            "sandpod_stream_open_seconds", "Time to open a stream.", buckets=_CLAIM_SECONDS, registry=self.registry
-        )
-        self.output_bytes = Counter(
-            "sandpod_output_bytes", "Bytes that programs wrote.", ["stream"], registry=self.registry
-        )
-        self.file_bytes = Counter("sandpod_file_bytes", "Bytes of files moved.", ["direction"], registry=self.registry)
-        self.progress_dropped = Counter(
-            "sandpod_progress_dropped_bytes",
-            "Output bytes not streamed because a client read slowly.",
-            registry=self.registry,
-        )
-        self.background_failures = Counter(
-            "sandpod_background_failures",
-            "Failed rounds of reading the API keys and the keys of links.",
-            ["task"],
-            registry=self.registry,
+        self.background_failures = counter(
+            "sandpod_background_failures", "Failed rounds of reading the API keys and the keys of links.", ["task"]
         )
         self._make_all_series()
 
@@ -88,16 +72,15 @@ class Metrics:
             self.run_seconds.labels(language)
             for outcome in Outcome:
                 self.runs.labels(language, outcome)
-        for code in ErrorCode:
-            self.refusals.labels(code)
-        for task in ("api_keys", "link_keys"):
-            self.background_failures.labels(task)
-        for result in ("ok", "failed"):
-            self.claims.labels(result)
-        for stream in ("stdout", "stderr"):
-            self.output_bytes.labels(stream)
-        for direction in ("in", "out"):
-            self.file_bytes.labels(direction)
+        for metric, values in (
+            (self.refusals, ErrorCode),
+            (self.background_failures, ("api_keys", "link_keys")),
+            (self.claims, ("ok", "failed")),
+            (self.output_bytes, ("stdout", "stderr")),
+            (self.file_bytes, ("in", "out")),
+        ):
+            for value in values:
+                metric.labels(value)
 
     def watch_pools(self, read: Callable[[], dict[str, int]]) -> None:
         """Export the number of warm sandboxes by template, read when asked."""

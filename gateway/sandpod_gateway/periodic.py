@@ -12,32 +12,24 @@ logger = logging.getLogger(__name__)
 
 
 async def every(seconds: float, work: Callable[[], Awaitable[None]], *, task: str, failures: Counter) -> None:
-    """Do something again and again until cancelled; a round that fails is logged and counted, and the next one comes.
+    """Do something again and again until cancelled, with a pause of so many seconds before each round.
 
-    Args:
-        seconds: Pause before each round.
-        work: One round.
-        task: What the log and the metric call it.
-        failures: Counts failed rounds by task.
+    A round that fails is logged and counted under the task's name, and the next one comes.
     """
     last: str | None = None
     while True:
         await asyncio.sleep(seconds)
         try:
             await work()
-        except Exception as error:  # noqa: BLE001 - the outermost loop: whatever it is, the next round must come
+        except Exception as error:
             failures.labels(task).inc()
             if repr(error) != last:  # once, not every other second for as long as it lasts
-                _log(task, error)
+                if isinstance(error, SandpodError):
+                    logger.error("%s: %s %s", task, error.message, error.next_step)  # noqa: TRY400 - no bug of ours
+                else:
+                    logger.exception("%s failed", task)
             last = repr(error)
         else:
             if last is not None:
                 logger.info("%s works again", task)
             last = None
-
-
-def _log(task: str, error: Exception) -> None:
-    if isinstance(error, SandpodError):
-        logger.error("%s: %s %s", task, error.message, error.next_step)
-    else:
-        logger.error("%s failed", task, exc_info=error)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from mcp.server.streamable_http_manager import DEFAULT_MAX_SESSIONS
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 from pydantic_settings import (
     BaseSettings,
     CliSettingsSource,
@@ -30,46 +30,34 @@ from sandpod_gateway.errors import StartError
 from sandpod_gateway.limits import RunLimits
 from sandpod_gateway.mcp.compat.settings import CompatSettings, from_environment
 from sandpod_gateway.packages.settings import PackageSettings
+from sandpod_gateway.strict_model import StrictModel
 
 
-class LimitSettings(BaseModel):
+class LimitSettings(StrictModel):
     """Bounds of calls. Sizes in bytes, times in seconds."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    code_bytes: Annotated[int, Field(ge=1024, le=3 * 2**20, description="Longest program.")] = 2**20
-    stdin_bytes: Annotated[int, Field(ge=0, le=3 * 2**20, description="Longest input of a run.")] = 2**20
-    upload_bytes: Annotated[
-        int,
-        Field(ge=1024, le=2 * 2**20, description="Largest file in one call; as base64 it must fit a 4 MiB request."),
-    ] = 2 * 2**20
-    run_timeout: Annotated[
-        float, Field(gt=0, description="Time of a run that names none: clients give up after 60.")
-    ] = 45
-    max_run_timeout: Annotated[float, Field(gt=0, le=86_400, description="Most time a run may ask for.")] = 3600
-    output_cap: Annotated[
-        int, Field(ge=1024, le=256 * 1024, description="Bytes of each stream in a result, head and tail.")
-    ] = 100 * 1024
-    output_chars: Annotated[
-        int,
-        Field(
-            ge=100,
-            description="Characters of output in an answer whose call does not ask for fewer or more; 24,000 are about "
-            "8,000 tokens.",
-        ),
-    ] = 24_000
-    output_bytes: Annotated[
-        int, Field(ge=1024, description="Output of one run at which it is ended; guards the network, not memory.")
-    ] = 2 * 2**30
-    max_sessions_per_owner: Annotated[
-        int, Field(ge=1, description="MCP sessions that one caller may have open; idle ones end after half an hour.")
-    ] = 1000
-    max_sessions: Annotated[
-        int, Field(ge=1, le=DEFAULT_MAX_SESSIONS, description="MCP sessions that all callers together may have open.")
-    ] = DEFAULT_MAX_SESSIONS
-    max_requests_per_owner: Annotated[
-        int, Field(ge=1, description="Requests of one caller, waiting runs among them, that are handled at a time.")
-    ] = 1000
+    code_bytes: Annotated[int, Field(ge=1024, le=3 * 2**20)] = 2**20
+    """Longest program."""
+    stdin_bytes: Annotated[int, Field(ge=0, le=3 * 2**20)] = 2**20
+    """Longest input of a run."""
+    upload_bytes: Annotated[int, Field(ge=1024, le=2 * 2**20)] = 2 * 2**20
+    """Largest file in one call; as base64 it must fit a 4 MiB request."""
+    run_timeout: Annotated[float, Field(gt=0)] = 45
+    """Time of a run that names none: clients give up after 60."""
+    max_run_timeout: Annotated[float, Field(gt=0, le=86_400)] = 3600
+    """Most time a run may ask for."""
+    output_cap: Annotated[int, Field(ge=1024, le=256 * 1024)] = 100 * 1024
+    """Bytes of each stream in a result, head and tail."""
+    output_chars: Annotated[int, Field(ge=100)] = 24_000
+    """Characters of output in an answer whose call does not ask for fewer or more; 24,000 are about 8,000 tokens."""
+    output_bytes: Annotated[int, Field(ge=1024)] = 2 * 2**30
+    """Output of one run at which it is ended; guards the network, not memory."""
+    max_sessions_per_owner: Annotated[int, Field(ge=1)] = 1000
+    """MCP sessions that one caller may have open; idle ones end after half an hour."""
+    max_sessions: Annotated[int, Field(ge=1, le=DEFAULT_MAX_SESSIONS)] = DEFAULT_MAX_SESSIONS
+    """MCP sessions that all callers together may have open."""
+    max_requests_per_owner: Annotated[int, Field(ge=1)] = 1000
+    """Requests of one caller, waiting runs among them, that are handled at a time."""
 
     def for_runs(self) -> RunLimits:
         """Return the bounds of runs."""
@@ -84,57 +72,50 @@ class LimitSettings(BaseModel):
         )
 
 
-class Settings(BaseSettings):
+class Settings(StrictModel, BaseSettings):
     """The gateway's settings."""
 
-    model_config = SettingsConfigDict(env_prefix="SANDPOD_", env_nested_delimiter="__", extra="forbid", frozen=True)
+    model_config = SettingsConfigDict(env_prefix="SANDPOD_", env_nested_delimiter="__")
 
-    backend: Annotated[BackendKind, Field(description="Where sandboxes come from.")] = "local"
-    host: Annotated[str, Field(description="Address to listen on.")] = "127.0.0.1"
-    port: Annotated[int, Field(ge=0, le=65535, description="Port to listen on; 0 takes a free one.")] = 8000
-    metrics_port: Annotated[
-        int | None,
-        Field(
-            ge=0,
-            le=65535,
-            description="Port for /metrics, apart from the one that callers reach; default: none, and /metrics is on "
-            "`port` only where no keys are needed.",
-        ),
-    ] = None
-    allowed_hosts: Annotated[
-        list[str] | None,
-        Field(description="Host names that requests may be for; default: loopback only without keys, any with keys."),
-    ] = None
-    allowed_origins: Annotated[
-        list[str], Field(description="Web origins, besides the server's own, whose pages may call it.")
-    ] = []
-    log_level: Annotated[Literal["debug", "info", "warning", "error"], Field(description="How much is logged.")] = (
-        "info"
-    )
-    log_format: Annotated[Literal["console", "json"], Field(description="How logs are written (to stderr).")] = (
-        "console"
-    )
-    auth: Annotated[AuthSettings, Field(description="Who may call.")] = AuthSettings()
-    tls: Annotated[TlsSettings, Field(description="TLS in the gateway itself.")] = TlsSettings()
-    limits: Annotated[LimitSettings, Field(description="Bounds of calls.")] = LimitSettings()
-    links: Annotated[LinkSettings, Field(description="Links to files.")] = LinkSettings()
-    packages: Annotated[PackageSettings, Field(description="Packages for sandboxes.")] = PackageSettings()
-    tools: Annotated[
-        list[ToolsetName] | None,
-        Field(
-            description="Toolsets that are offered: core, background, sandboxes, files, links, contexts, or all; a key "
-            "and the address (/mcp?tools=core) can choose fewer. Tools of other systems are in none, and always "
-            "offered. "
-            "Default: all, or none if `compat.systems` is set."
-        ),
-    ] = None
-    libraries: Annotated[
-        list[str],
-        Field(description="Python libraries that the default sandbox has, as the tool's description names them."),
-    ] = []
-    compat: Annotated[CompatSettings, Field(description="Tools of other systems.")] = CompatSettings()
-    local: Annotated[LocalSettings, Field(description="The local backend.")] = LocalSettings()
-    kubernetes: Annotated[KubernetesSettings, Field(description="The Kubernetes backend.")] = KubernetesSettings()
+    backend: BackendKind = "local"
+    """Where sandboxes come from."""
+    host: str = "127.0.0.1"
+    """Address to listen on."""
+    port: Annotated[int, Field(ge=0, le=65535)] = 8000
+    """Port to listen on; 0 takes a free one."""
+    metrics_port: Annotated[int | None, Field(ge=0, le=65535)] = None
+    """Port for /metrics, apart from the one that callers reach; default: none, and /metrics is on `port` only where no
+    keys are needed."""
+    allowed_hosts: list[str] | None = None
+    """Host names that requests may be for; default: loopback only without keys, any with keys."""
+    allowed_origins: list[str] = []
+    """Web origins, besides the server's own, whose pages may call it."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """How much is logged."""
+    log_format: Literal["console", "json"] = "console"
+    """How logs are written (to stderr)."""
+    auth: AuthSettings = AuthSettings()
+    """Who may call."""
+    tls: TlsSettings = TlsSettings()
+    """TLS in the gateway itself."""
+    limits: LimitSettings = LimitSettings()
+    """Bounds of calls."""
+    links: LinkSettings = LinkSettings()
+    """Links to files."""
+    packages: PackageSettings = PackageSettings()
+    """Packages for sandboxes."""
+    tools: list[ToolsetName] | None = None
+    """Toolsets that are offered: core, background, sandboxes, files, links, contexts, or all; a key and the address
+    (/mcp?tools=core) can choose fewer. Tools of other systems are in none, and always offered. Default: all, or none if
+    `compat.systems` is set."""
+    libraries: list[str] = []
+    """Python libraries that the default sandbox has, as the tool's description names them."""
+    compat: CompatSettings = CompatSettings()
+    """Tools of other systems."""
+    local: LocalSettings = LocalSettings()
+    """The local backend."""
+    kubernetes: KubernetesSettings = KubernetesSettings()
+    """The Kubernetes backend."""
 
     @property
     def toolsets(self) -> frozenset[str]:
@@ -167,20 +148,13 @@ class Settings(BaseSettings):
             StartError: It would listen on more than loopback without keys.
         """
         if self.auth.keys_file is None and not self.loopback_only:
-            raise StartError(
-                ErrorCode.UNAUTHORIZED,
-                f"Without API keys the server listens on loopback only, not on {self.host}.",
-                next_step="Make one: sandpod keys create --user NAME --file keys.yaml; then set --auth.keys-file.",
-            )
+            message = f"Without API keys the server listens on loopback only, not on {self.host}."
+            step = "Make one: sandpod keys create --user NAME --file keys.yaml; then set --auth.keys-file."
+            raise StartError(ErrorCode.UNAUTHORIZED, message, next_step=step)
 
 
 def load(arguments: list[str] | None, *, config: Path | None, program: str) -> Settings:
-    """Return the settings of flags, environment and file.
-
-    Args:
-        arguments: Flags, or None for none.
-        config: The file (YAML), if there is one.
-        program: What the help text calls the program.
+    """Return the settings of flags, environment and file (YAML); the help text calls the program so.
 
     Raises:
         StartError: They do not fit the schema; the message names the setting and the reason.
@@ -193,23 +167,18 @@ def load(arguments: list[str] | None, *, config: Path | None, program: str) -> S
         def settings_customise_sources(
             cls, settings_cls: type[BaseSettings], *_: PydanticBaseSettingsSource, **__: PydanticBaseSettingsSource
         ) -> tuple[PydanticBaseSettingsSource, ...]:
-            sources: list[PydanticBaseSettingsSource] = []
-            if arguments is not None:
-                sources.append(_flags(settings_cls, arguments, program))
-            sources.append(EnvSettingsSource(settings_cls))
-            sources.append(InitSettingsSource(settings_cls, from_environment()))
-            if config is not None:
-                sources.append(YamlConfigSettingsSource(settings_cls, yaml_file=config))
-            return tuple(sources)
+            return (
+                *(() if arguments is None else (_flags(settings_cls, arguments, program),)),
+                EnvSettingsSource(settings_cls),
+                InitSettingsSource(settings_cls, from_environment()),
+                *(() if config is None else (YamlConfigSettingsSource(settings_cls, yaml_file=config),)),
+            )
 
     try:
         return _Sources()
     except ValidationError as error:
-        raise StartError(
-            ErrorCode.INVALID_ARGUMENT,
-            f"Settings are wrong: {_first(error)}.",
-            next_step=f"See `{program} --help`.",
-        ) from error
+        message, step = f"Settings are wrong: {_first(error)}.", f"See `{program} --help`."
+        raise StartError(ErrorCode.INVALID_ARGUMENT, message, next_step=step) from error
 
 
 # Nested flags with a short form: those that errors name, and those of another system.

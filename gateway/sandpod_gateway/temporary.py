@@ -20,28 +20,34 @@ def own_folder() -> Iterator[None]:
     A server holds a lock on its folder, which the kernel lets go when the server ends in whatever way.
     """
     parent = Path(tempfile.gettempdir())
-    _remove_left(parent)
+    for left in parent.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):  # another server removes it too
+            if left.lstat().st_uid == os.getuid():
+                remove_unused(left)
     new = Path(tempfile.mkdtemp(prefix="sandpod-", dir=parent))
-    descriptor = os.open(new, os.O_RDONLY | os.O_DIRECTORY)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    # Named only now: another server that starts at this moment must not take it for one that was left.
-    folder = new.rename(new.with_name(new.name.replace("sandpod-", _PREFIX, 1)))
-    tempfile.tempdir = str(folder)
+    with locked(new, fcntl.LOCK_EX):
+        # Named only now: another server that starts at this moment must not take it for one that was left.
+        folder = new.rename(new.with_name(new.name.replace("sandpod-", _PREFIX, 1)))
+        tempfile.tempdir = str(folder)
+        try:
+            yield
+        finally:
+            tempfile.tempdir = None
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def locked(folder: Path, kind: int) -> Iterator[int]:
+    """Hold a lock (`fcntl.LOCK_EX` or its kind) on a folder, which must be no link, and give its descriptor."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        yield
+        fcntl.flock(descriptor, kind)
+        yield descriptor
     finally:
-        tempfile.tempdir = None
         os.close(descriptor)
+
+
+def remove_unused(folder: Path) -> None:
+    """Remove a folder, unless somebody holds a lock on it."""
+    with contextlib.suppress(OSError), locked(folder, fcntl.LOCK_EX | fcntl.LOCK_NB):
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _remove_left(parent: Path) -> None:
-    for folder in parent.glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):  # it is no folder, another user's, or another server removes it too
-            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            try:
-                if os.fstat(descriptor).st_uid == os.getuid():
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    shutil.rmtree(folder, ignore_errors=True)
-            finally:
-                os.close(descriptor)

@@ -1,4 +1,4 @@
-"""How long a task may work before other tasks have their turn. Called by the loops that the other side keeps busy."""
+"""How long a task may work before other tasks have their turn: for loops that the other side keeps busy."""
 
 import asyncio
 from time import monotonic

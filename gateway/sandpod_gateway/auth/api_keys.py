@@ -17,11 +17,12 @@ import yaml
 from fastmcp.server.auth import AccessToken, TokenVerifier
 from fastmcp.server.dependencies import get_access_token
 from mcp.server.auth.provider import AccessToken as SdkToken
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AwareDatetime, Field, ValidationError
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.toolsets import ToolsetName
 from sandpod_gateway.errors import StartError
+from sandpod_gateway.strict_model import StrictModel
 
 logger = logging.getLogger(__name__)
 
@@ -40,29 +41,27 @@ MAX_TOKEN: Final = 256  # characters; longer ones are not hashed
 POLL_SECONDS: Final = 2.0  # the kubelet itself takes up to a minute to bring a changed Secret
 
 
-class KeyEntry(BaseModel):
+class KeyEntry(StrictModel):
     """One key as it is stored."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    name: Annotated[str, Field(min_length=1, max_length=128, description="What the key is for.")]
-    user: Annotated[str, Field(min_length=1, max_length=128, description="Whose it is; sandboxes belong to users.")]
-    hash: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$", description="SHA-256 of the key.")]
+    name: Annotated[str, Field(min_length=1, max_length=128)]
+    """What the key is for."""
+    user: Annotated[str, Field(min_length=1, max_length=128)]
+    """Whose it is; sandboxes belong to users."""
+    hash: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
+    """SHA-256 of the key."""
     created: AwareDatetime
     expires: AwareDatetime | None = None
-    tools: Annotated[
-        list[ToolsetName] | None, Field(min_length=1, description="Toolsets that the key may use; default: all.")
-    ] = None
+    tools: Annotated[list[ToolsetName] | None, Field(min_length=1)] = None
+    """Toolsets that the key may use; default: all."""
 
     def is_valid(self, now: datetime) -> bool:
         """Return whether it may be used."""
         return self.expires is None or now < self.expires
 
 
-class KeyFile(BaseModel):
+class KeyFile(StrictModel):
     """The file of keys."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     keys: Annotated[list[KeyEntry], Field(max_length=10_000)] = Field(default_factory=list)
 
@@ -94,17 +93,8 @@ def make_key(
     """
     key = KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
     expires = now + timedelta(days=days) if days is not None else None
-    entry = KeyEntry.model_validate(
-        {
-            "name": name,
-            "user": user,
-            "hash": hash_key(key),
-            "created": now.replace(microsecond=0),
-            "expires": expires,
-            "tools": tools,
-        }
-    )
-    return key, entry
+    entry = {"name": name, "user": user, "hash": hash_key(key), "expires": expires, "tools": tools}
+    return key, KeyEntry.model_validate(entry | {"created": now.replace(microsecond=0)})
 
 
 def _load(raw: bytes) -> object:
@@ -125,23 +115,17 @@ def read_keys(path: Path) -> KeyFile:
         with path.open("rb") as file:
             raw = file.read(MAX_FILE + 1)
         if len(raw) > MAX_FILE:
-            raise StartError(
-                ErrorCode.INVALID_CONTENT, f"The key file {path} is too large.", next_step="Remove expired keys."
-            )
+            message = f"The key file {path} is too large."
+            raise StartError(ErrorCode.INVALID_CONTENT, message, next_step="Remove expired keys.")
         document = _load(raw)
         return KeyFile.model_validate({} if document is None else document)
     except OSError as error:
-        raise StartError(
-            ErrorCode.NOT_FOUND,
-            f"The key file {path} can't be read: {error.strerror}.",
-            next_step="Make it with: sandpod keys create --user NAME --file FILE",
-        ) from error
+        message = f"The key file {path} can't be read: {error.strerror}."
+        step = "Make it with: sandpod keys create --user NAME --file FILE"
+        raise StartError(ErrorCode.NOT_FOUND, message, next_step=step) from error
     except (yaml.YAMLError, ValidationError) as error:
-        raise StartError(
-            ErrorCode.INVALID_CONTENT,
-            f"{path} is not a key file.",
-            next_step="Each entry is what `sandpod keys create` prints.",
-        ) from error
+        step = "Each entry is what `sandpod keys create` prints."
+        raise StartError(ErrorCode.INVALID_CONTENT, f"{path} is not a key file.", next_step=step) from error
 
 
 class KeyVerifier(TokenVerifier):
@@ -186,11 +170,7 @@ class KeyVerifier(TokenVerifier):
         )
 
     async def follow(self) -> None:
-        """Read the file again if it has changed, off the event loop.
-
-        Raises:
-            StartError: As `reload`.
-        """
+        """Read the file again if it has changed, off the event loop; raises as `reload`."""
         await asyncio.to_thread(self.reload)
 
     def reload(self) -> None:

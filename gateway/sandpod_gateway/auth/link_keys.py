@@ -11,11 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from sandpod_api.fields import DAY
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.strict_model import StrictModel
 
 POLL_SECONDS: Final = 30.0
 """Pause between two looks at the store."""
@@ -31,20 +32,17 @@ MAX_KEYS: Final = 16
 MAX_TRIES: Final = 5  # lost races for the store; each is lost to a gateway that did the work
 
 
-class LinkKey(BaseModel):
+class LinkKey(StrictModel):
     """One secret."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     id: Annotated[str, Field(pattern=rf"^[0-9a-f]{{{2 * ID_BYTES}}}$")]
     secret: Annotated[str, Field(pattern=rf"^[0-9a-f]{{{2 * SECRET_BYTES}}}$", repr=False)]
-    created: Annotated[int, Field(ge=0, le=2**32, description="Seconds since 1970.")]
+    created: Annotated[int, Field(ge=0, le=2**32)]
+    """Seconds since 1970."""
 
 
-class _KeySet(BaseModel):
+class _KeySet(StrictModel):
     """What a store holds, as JSON."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     keys: Annotated[tuple[LinkKey, ...], Field(max_length=MAX_KEYS)] = ()
 
@@ -62,11 +60,9 @@ class SecretStore(Protocol):
 
     async def read(self) -> Stored | None:
         """Return what is there, perhaps nothing yet; None when there is no place for it."""
-        ...
 
     async def replace(self, content: bytes, version: str) -> bool:
         """Write, unless it is not that version any more. Return whether it was written."""
-        ...
 
 
 class MemoryStore:
@@ -87,18 +83,13 @@ class MemoryStore:
         return True
 
 
+@dataclass(eq=False)
 class LinkKeys:
-    """The secrets as this gateway knows them.
+    """The secrets as this gateway knows them."""
 
-    Args:
-        store: Where they are kept.
-        clock: Seconds since 1970.
-    """
-
-    def __init__(self, store: SecretStore, clock: Callable[[], float] = time.time) -> None:
-        self._store = store
-        self._clock = clock
-        self._keys: tuple[LinkKey, ...] = ()
+    store: SecretStore
+    clock: Callable[[], float] = time.time  # seconds since 1970
+    _keys: tuple[LinkKey, ...] = ()
 
     async def refresh(self) -> None:
         """Read the store; make a secret where there is none, and a new one when the newest is too old.
@@ -109,7 +100,7 @@ class LinkKeys:
             SandpodError: backend_unavailable or backend_error.
         """
         for _ in range(MAX_TRIES):
-            stored = await self._store.read()
+            stored = await self.store.read()
             if stored is None:
                 self._keys = ()
                 raise SandpodError(
@@ -118,9 +109,9 @@ class LinkKeys:
                     next_step="Create the empty Secret that the chart has for it.",
                 )
             keys = _parse(stored.content)
-            wanted = renewed(keys, int(self._clock()))
+            wanted = renewed(keys, int(self.clock()))
             content = _KeySet(keys=wanted).model_dump_json().encode()
-            if wanted == keys or await self._store.replace(content, stored.version):
+            if wanted == keys or await self.store.replace(content, stored.version):
                 self._keys = wanted
                 return
         raise SandpodError(
@@ -141,21 +132,16 @@ class LinkKeys:
                 "Links can't be made now.",
                 next_step="Use read_file and write_file, and tell the administrator: the gateway's log has the reason.",
             )
-        now = self._clock()
+        now = self.clock()
         return next((key for key in reversed(self._keys) if key.created + LEAD <= now), self._keys[0])
 
     def find(self, key_id: str) -> LinkKey | None:
         """Return the secret of that id, if it is still in force."""
-        return next((key for key in _in_force(self._keys, int(self._clock())) if key.id == key_id), None)
+        return next((key for key in _in_force(self._keys, int(self.clock())) if key.id == key_id), None)
 
 
 def renewed(keys: Sequence[LinkKey], now: int) -> tuple[LinkKey, ...]:
-    """Return what a store is to hold: the secrets in force, oldest first, and a new one when one is due.
-
-    Args:
-        keys: What it holds.
-        now: Seconds since 1970.
-    """
+    """Return what a store is to hold: the secrets in force, oldest first, and a new one when one is due."""
     kept = _in_force(sorted(keys, key=lambda key: (key.created, key.id)), now)
     if kept and now < kept[-1].created + ROTATE:
         return kept
@@ -163,13 +149,9 @@ def renewed(keys: Sequence[LinkKey], now: int) -> tuple[LinkKey, ...]:
 
 
 def _in_force(keys: Sequence[LinkKey], now: int) -> tuple[LinkKey, ...]:
-    """Return the secrets that no successor has ended."""
-    successors = [*keys[1:], None]
-    return tuple(
-        key
-        for key, successor in zip(keys, successors, strict=False)
-        if successor is None or now < successor.created + RETIRE
-    )
+    successors = (*keys[1:], None)
+    pairs = zip(keys, successors, strict=False)
+    return tuple(key for key, successor in pairs if successor is None or now < successor.created + RETIRE)
 
 
 def _parse(content: bytes) -> tuple[LinkKey, ...]:

@@ -1,4 +1,4 @@
-"""Links to one file of one sandbox that work without a key until they expire. Made by tools, checked by routes.
+"""Links to one file of one sandbox that work without a key until they expire.
 
 A link is a path and a token of 43 characters: which secret signed it, when it ends, which API key made it, and a
 message authentication code (HMAC-SHA256, cut to 128 bits as RFC 2104 allows) over these, the owner, the method, the
@@ -15,6 +15,7 @@ import re
 import struct
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, Literal
 from urllib.parse import quote
 
@@ -31,42 +32,26 @@ _MAC_BYTES: Final = 16
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
 
 
+@dataclass(frozen=True, slots=True)
 class Links:
-    """Makes and checks links.
+    """Makes and checks links."""
 
-    Args:
-        keys: The secrets.
-        owner_of_key: Returns whom an API key stands for, by its id; None when it is not valid.
-        clock: Seconds since 1970.
-    """
-
-    def __init__(
-        self, keys: LinkKeys, owner_of_key: Callable[[bytes], str | None], clock: Callable[[], float] = time.time
-    ) -> None:
-        self._keys = keys
-        self._owner_of_key = owner_of_key
-        self._clock = clock
+    keys: LinkKeys
+    owner_of_key: Callable[[bytes], str | None]  # whom an API key stands for, by its id; None when it is not valid
+    clock: Callable[[], float] = time.time  # seconds since 1970
 
     def make(self, maker: Maker, method: Method, sandbox: str, path: str, *, seconds: int) -> tuple[str, int]:
-        """Return a link, from the first slash on, and when it ends, in seconds since 1970.
+        """Return a link that lives for so many seconds, from the first slash on, and its end, in seconds since 1970.
 
-        Args:
-            maker: Who makes it.
-            method: What it allows: to get the file, to put one there, or to get the whole workspace.
-            sandbox: The sandbox.
-            path: The file, relative to the workspace; empty for the whole of it.
-            seconds: How long it lives.
+        The path is relative to the workspace; empty for the whole of it.
 
         Raises:
             SandpodError: backend_unavailable: there is no secret to sign with.
         """
-        end = int(self._clock()) + seconds
-        token = _sign(self._keys.signing(), end, maker, (method, sandbox, path))
-        where = (
-            f"archives/{quote(sandbox, safe='')}.tar.gz"
-            if method == "archive"
-            else f"files/{quote(sandbox, safe='')}/{quote(path, safe='/')}"
-        )
+        end = int(self.clock()) + seconds
+        token = _sign(self.keys.signing(), end, maker, (method, sandbox, path))
+        of = quote(sandbox, safe="")
+        where = f"archives/{of}.tar.gz" if method == "archive" else f"files/{of}/{quote(path, safe='/')}"
         return f"/{where}?token={token}", end
 
     def owner(self, token: str, method: Method, sandbox: str, path: str) -> str | None:
@@ -75,8 +60,8 @@ class Links:
             return None
         claims = base64.urlsafe_b64decode(token + "=")[: _CLAIMS.size]
         key_id, end, maker_id = _CLAIMS.unpack(claims)
-        key, owner = self._keys.find(key_id.hex()), self._owner_of_key(maker_id)
-        if key is None or owner is None or self._clock() >= end:
+        key, owner = self.keys.find(key_id.hex()), self.owner_of_key(maker_id)
+        if key is None or owner is None or self.clock() >= end:
             return None
         expected = _sign(key, end, Maker(owner, maker_id), (method, sandbox, path))
         return owner if hmac.compare_digest(token, expected) else None

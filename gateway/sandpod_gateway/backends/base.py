@@ -1,7 +1,7 @@
 """What a backend must give: sandboxes that can be claimed, found and deleted, and a byte stream to their runners.
 
-The gateway knows backends by this protocol alone; `factory.py` holds the one switch. `tests/contract` holds the one
-suite that all of them pass. A backend runs no code itself: that is the runner's work, at the other end of the stream.
+The gateway knows backends by this protocol alone, and `tests/contract` holds the one suite that all of them pass. A
+backend runs no code itself: that is the runner's work, at the other end of the stream.
 """
 
 from dataclasses import dataclass
@@ -17,48 +17,29 @@ Status = Literal["Pending", "Ready", "Failed", "Expired", "Suspended"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkspaceRequest:
-    """What a caller wants of a sandbox's workspace, where it is not what the template gives.
+    """What a caller wants of a sandbox's workspace, where it is not what the template gives."""
 
-    Attributes:
-        size: Bytes, or None for the template's.
-        persistent: Whether its files outlive the pod, so that the sandbox can be suspended and resumed.
-    """
-
-    size: int | None = None
-    persistent: bool = False
+    size: int | None = None  # bytes; None for the template's
+    persistent: bool = False  # files outlive the pod, so that the sandbox can be suspended and resumed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClaimRequest:
-    """What a caller wants of a sandbox.
+    """What a caller wants of a sandbox. None stands for the default."""
 
-    Attributes:
-        owner: The caller; it alone may use the sandbox.
-        session: The owner's own name for it: unique among the owner's live sandboxes unless empty.
-        template: Name of the template, or None for the backend's default.
-        network: Name of a network profile of the template.
-        ttl: Seconds from claim to end, or None for the default.
-        idle_timeout: Seconds without use to the end, or None for the default.
-        workspace: A workspace other than the template's, which no warm sandbox has; None for that one.
-        cold_start: Whether one may be made while none is warm; None for what the server does by itself.
-    """
-
-    owner: str
-    session: str = ""
+    owner: str  # the caller, who alone may use it
+    session: str = ""  # the owner's own name for it: unique among the owner's live sandboxes unless empty
     template: str | None = None
-    network: str = "none"
-    ttl: int | None = None
-    idle_timeout: int | None = None
-    workspace: WorkspaceRequest | None = None
-    cold_start: bool | None = None
+    network: str = "none"  # a network profile of the template
+    ttl: int | None = None  # seconds from claim to end
+    idle_timeout: int | None = None  # seconds without use to the end
+    workspace: WorkspaceRequest | None = None  # other than the template's, which no warm sandbox has
+    cold_start: bool | None = None  # whether one may be made while none is warm
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SandboxRecord:
-    """A claimed sandbox as the backend knows it. `reason` is one of `sandpod_api.conditions.Reason`, if any.
-
-    `persistent` tells whether its workspace outlives a suspension, `resumed` when the last one ended.
-    """
+    """A claimed sandbox as the backend knows it."""
 
     name: str
     owner: str
@@ -70,35 +51,25 @@ class SandboxRecord:
     ttl: int
     idle_timeout: int
     image: str | None = None
-    reason: str | None = None
+    reason: str | None = None  # one of `sandpod_api.conditions.Reason`
     message: str | None = None
     last_activity: datetime | None = None
     expires: datetime | None = None
-    persistent: bool = False
-    resumed: datetime | None = None
+    persistent: bool = False  # the workspace outlives a suspension
+    resumed: datetime | None = None  # when the last suspension ended
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TemplateInfo:
-    """A kind of sandbox that a claim may name.
-
-    Attributes:
-        name: Its name.
-        image: Its container image, where there is one.
-        languages: What it runs beside Python, JavaScript and shell.
-        networks: Its network profiles; `none` is one of them.
-        foreign: Whether the image was not made for this, so that what it runs is known only once it does.
-        workspace_max: The largest workspace that a claim may ask for, bytes; None where its size is fixed.
-        persistent: Whether a claim may ask for a persistent workspace.
-    """
+    """A kind of sandbox that a claim may name."""
 
     name: str
     image: str | None = None
-    languages: tuple[str, ...] = ()
+    languages: tuple[str, ...] = ()  # in addition to Python, JavaScript and shell
     networks: tuple[str, ...] = ("none",)
-    foreign: bool = False
-    workspace_max: int | None = None
-    persistent: bool = False
+    foreign: bool = False  # the image was not made for this: what it runs is known only once it does
+    workspace_max: int | None = None  # bytes of the largest workspace for a claim; None where the size is fixed
+    persistent: bool = False  # a claim may ask for a persistent workspace
 
 
 class ByteStream(Protocol):
@@ -109,7 +80,6 @@ class ByteStream(Protocol):
 
         Nothing is read ahead beyond a bounded buffer, so that a slow reader slows the sandbox.
         """
-        ...
 
     async def write(self, data: bytes) -> None:
         """Send the bytes, all of them or, when it raises or is cancelled, none: frames are never cut.
@@ -119,25 +89,22 @@ class ByteStream(Protocol):
         Raises:
             ConnectionError: The stream is closed.
         """
-        ...
 
     async def close(self) -> None:
         """Close both directions. May be called more than once, and while `read` waits: `read` then returns empty."""
-        ...
 
 
 class Backend(Protocol):
     """Sandboxes of one kind. All methods raise `errors.SandpodError` with a code, a message and a next step.
 
-    Names, owners and sessions are data: a backend never lets them become options, paths or selectors unchecked.
-    A name that is malformed is one that does not exist. Records of ended sandboxes (Expired, Failed) stay for some
-    time, so that a later call can be told why.
+    Names, owners and sessions are data: a backend never lets them become options, paths or selectors unchecked. A name
+    that is malformed is one that does not exist. Records of ended sandboxes (Expired, Failed) stay for some time, so
+    that a later call learns why.
     """
 
     @property
     def kind(self) -> str:
         """Kubernetes or local."""
-        ...
 
     async def start(self) -> None:
         """Open what the backend needs.
@@ -145,19 +112,12 @@ class Backend(Protocol):
         Raises:
             SandpodError: backend_unavailable, when sandboxes can't be had; says what to do.
         """
-        ...
 
     async def close(self) -> None:
         """Close what `start` opened. A backend whose sandboxes live in this process ends them."""
-        ...
 
     async def check(self) -> None:
-        """Return when sandboxes could be claimed now.
-
-        Raises:
-            SandpodError: backend_unavailable.
-        """
-        ...
+        """Return when sandboxes could be claimed now. Raises SandpodError: backend_unavailable."""
 
     async def claim(self, request: ClaimRequest) -> SandboxRecord:
         """Give the caller a sandbox that is Ready, warm where there is one.
@@ -169,15 +129,12 @@ class Backend(Protocol):
                 invalid_argument (no such template or profile, a cold start that is not made), backend_unavailable,
                 backend_error. Nothing is left behind then.
         """
-        ...
 
     async def get(self, name: str) -> SandboxRecord | None:
         """Return the claimed sandbox of that name, whosever it is, or None. Costs no request to a server."""
-        ...
 
     async def list(self, owner: str) -> list[SandboxRecord]:
         """Return the owner's sandboxes, oldest first. Costs no request to a server."""
-        ...
 
     async def templates(self) -> tuple[TemplateInfo, ...]:
         """Return the templates that claims may name, by name; the first `MAX_TEMPLATES` where there are more.
@@ -185,18 +142,15 @@ class Backend(Protocol):
         Raises:
             SandpodError: backend_unavailable.
         """
-        ...
 
     def link_store(self) -> SecretStore | None:
         """Return where all gateways over these sandboxes keep what they sign links with; None when there is only one.
 
         It works while the backend is started.
         """
-        ...
 
     def warm(self) -> dict[str, int]:
         """Return how many Ready sandboxes wait for a claim, by template, for the metrics. Costs no request."""
-        ...
 
     async def wake(self, name: str) -> SandboxRecord | None:
         """Return the sandbox once it is Ready: a suspended one is resumed, one that starts is waited for.
@@ -207,25 +161,19 @@ class Backend(Protocol):
             SandpodError: max_sessions, unschedulable, quota_exceeded, image_pull_failed, backend_unavailable or
                 backend_error: why it does not start. It stays as it is, and can be tried again.
         """
-        ...
 
     async def delete(self, name: str) -> None:
         """End the sandbox and all that runs in it. No-op when there is none."""
-        ...
 
     async def touch(self, name: str) -> None:
         """Note that the sandbox is in use now. May be called on every use; writes are bounded by the backend."""
-        ...
 
     async def keep_busy(self, name: str, seconds: float) -> None:
         """Note that a background run may go on in the sandbox for so many seconds: until then it is not idle.
 
-        The note holds without this gateway. A shorter one never replaces a longer one; the ttl bounds it.
-
-        Raises:
-            SandpodError: backend_unavailable; the note is not made then.
+        The note holds without this gateway. A shorter one never replaces a longer one; the ttl bounds it. It is not
+        made where this raises backend_unavailable.
         """
-        ...
 
     async def open_stream(self, name: str) -> ByteStream:
         """Open a stream to the sandbox's runner.
@@ -233,4 +181,3 @@ class Backend(Protocol):
         Raises:
             SandpodError: sandbox_lost, session_not_found, backend_unavailable.
         """
-        ...

@@ -1,6 +1,6 @@
 """Whether a claim may have a sandbox made for it, where no warm one is ready: the caller's choice within the server's.
 
-Pure: called by both kinds of backends, so that the argument means the same in each.
+Pure, and one for all backends, so that the argument means the same in each.
 """
 
 from sandpod_gateway.api.results import ErrorCode
@@ -11,11 +11,8 @@ from sandpod_gateway.errors import SandpodError
 def may_make(request: ClaimRequest, *, allowed: bool) -> bool:
     """Return whether a sandbox may be made for the claim.
 
-    What can't be had is refused even while a warm one is ready: a caller should not learn of it from a drained pool.
-
-    Args:
-        request: The claim.
-        allowed: Whether the server makes sandboxes on demand; the default too, for callers that do not say.
+    A claim that does not say gets what the server allows. What can't be had is refused even while a warm one is ready:
+    a caller should not learn of it from a drained pool.
 
     Raises:
         SandpodError: invalid_argument, for a cold start on a server that makes none, or a claim that no warm sandbox
@@ -38,19 +35,12 @@ def may_make(request: ClaimRequest, *, allowed: bool) -> bool:
 
 
 def pool_exhausted(template: str, network: str, *, chosen: bool) -> SandpodError:
-    """Return the refusal where nothing is warm and nothing may be made.
-
-    Args:
-        template: What was asked for.
-        network: Its network profile.
-        chosen: Whether the caller ruled a cold start out, and could have one.
-    """
-    again = "Try again in some seconds"
-    return SandpodError(
-        ErrorCode.POOL_EXHAUSTED,
-        f"No warm sandbox of template {template} with network {network} is ready, and "
-        + ("cold_start=false rules out waiting for a new one." if chosen else "none is made on demand."),
-        next_step=f"{again}, or leave cold_start out and wait for a new one."
-        if chosen
-        else f"{again}; if it stays so, ask the administrator for a larger pool.",
-    )
+    """Return the refusal where nothing is warm and nothing may be made, as the caller chose, or as the server does."""
+    if chosen:
+        why = "cold_start=false rules out waiting for a new one."
+        step = "Try again in some seconds, or leave cold_start out and wait for a new one."
+    else:
+        why = "none is made on demand."
+        step = "Try again in some seconds; if it stays so, ask the administrator for a larger pool."
+    message = f"No warm sandbox of template {template} with network {network} is ready, and {why}"
+    return SandpodError(ErrorCode.POOL_EXHAUSTED, message, next_step=step)

@@ -1,7 +1,6 @@
 """The one place that knows which backends there are.
 
-Called by the gateway's composition. What a backend needs is imported only when that one is chosen: a laptop has no
-Kubernetes client.
+What a backend needs is imported only when that one is chosen: a laptop has no Kubernetes client.
 """
 
 from typing import Literal
@@ -16,13 +15,7 @@ BackendKind = Literal["kubernetes", "local"]
 def create_backend(
     kind: BackendKind, *, local: LocalSettings | None = None, kubernetes: KubernetesSettings | None = None
 ) -> Backend:
-    """Return the backend of that kind, not started.
-
-    Args:
-        kind: Which one.
-        local: Settings of the local backend; its defaults when left out.
-        kubernetes: Settings of the Kubernetes backend; its defaults when left out.
-    """
+    """Return the backend of that kind, not started; with default settings where none are given."""
     match kind:
         case "kubernetes":
             from sandpod_gateway.backends.kubernetes.backend import KubernetesBackend  # noqa: PLC0415 - an optional extra

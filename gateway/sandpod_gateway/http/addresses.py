@@ -12,7 +12,7 @@ from starlette.types import Message, Scope, Send
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.toolsets import expanded
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.http.refusals import not_found, refused
+from sandpod_gateway.http.refusals import problem, refused
 
 MCP_PATH: Final = "/mcp"
 SSE_PATH: Final = "/sse"
@@ -30,15 +30,13 @@ def resolved(scope: Scope, *, allow_query_key: bool) -> Scope | Response:
     """Return a request as the transports take it, or the refusal of one that none of them takes.
 
     A slash at the end is taken off: a redirect would cost some clients their key. `/mcp/core` is `/mcp?tools=core`.
-    The key moves from where it stands to the Authorization header, and out of the query, which may be logged.
-
-    Args:
-        scope: The request.
-        allow_query_key: Whether a key may stand in the query.
+    The key moves from where it stands (the query only where that is allowed) to the Authorization header, and out of
+    the query, which may be logged.
     """
     path, names = _split(scope["path"])
     if path is None:
-        return not_found()
+        step = "Connect to /mcp, or to /sse for SSE."
+        return problem(SandpodError(ErrorCode.NOT_FOUND, "Nothing is served at this path.", next_step=step))
     methods = _METHODS[path]
     if scope["method"] not in methods:
         return _wrong_method(path, methods)
@@ -50,14 +48,11 @@ def resolved(scope: Scope, *, allow_query_key: bool) -> Scope | Response:
             if name == TOOLS:
                 expanded(value.split(","))
     except ValueError as error:
-        problem = SandpodError(
-            ErrorCode.INVALID_ARGUMENT, str(error), next_step="sandpod://capabilities lists the toolsets."
-        )
-        return refused(problem)
+        step = "sandpod://capabilities lists the toolsets."
+        return refused(SandpodError(ErrorCode.INVALID_ARGUMENT, str(error), next_step=step))
     key = next((value for name, value in query if name == API_KEY), None) if allow_query_key else None
     kept = [(name, value) for name, value in query if name != API_KEY]
-    # The rest of a message's path is nothing that anybody looks at.
-    path = scope["path"] if path == MESSAGES_PATH else path
+    path = scope["path"] if path == MESSAGES_PATH else path  # nobody looks at the rest of a message's path
     return {
         **scope,
         "path": path,
@@ -68,14 +63,7 @@ def resolved(scope: Scope, *, allow_query_key: bool) -> Scope | Response:
 
 
 def keeping(scope: Scope, resolved_scope: Scope, send: Send, *, allow_query_key: bool) -> Send:
-    """Return a `send` for an SSE connection that passes its query on to the address of its messages.
-
-    Args:
-        scope: The request as it came.
-        resolved_scope: The request as the transport takes it.
-        send: Where the answer goes.
-        allow_query_key: Whether a key may stand in the query.
-    """
+    """Return a `send` for an SSE connection that passes the query of its request on to the address of its messages."""
     query = parse_qsl(resolved_scope["query_string"].decode("latin-1"))
     kept = [(name, value) for name, value in query if name == TOOLS]
     if allow_query_key:
@@ -96,7 +84,6 @@ def keeping(scope: Scope, resolved_scope: Scope, send: Send, *, allow_query_key:
 
 
 def _split(path: str) -> tuple[str | None, str | None]:
-    """Return the transport's path, and the toolsets that the path names."""
     if path.startswith(MESSAGES_PATH):
         return MESSAGES_PATH, None
     for base in (MCP_PATH, SSE_PATH):
@@ -109,8 +96,8 @@ def _split(path: str) -> tuple[str | None, str | None]:
 
 
 def _wrong_method(path: str, methods: Iterable[str]) -> Response:
-    words = " or ".join(methods)
-    error = SandpodError(ErrorCode.INVALID_ARGUMENT, f"{path} takes {words}.", next_step="Use one of these methods.")
+    message = f"{path} takes {' or '.join(methods)}."
+    error = SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step="Use one of these methods.")
     return refused(error, status=HTTPStatus.METHOD_NOT_ALLOWED, headers={"allow": ", ".join(methods)})
 
 

@@ -1,4 +1,4 @@
-"""Connections to the HTTP server: how many there may be, and how long one may go without a whole request.
+"""HTTP servers, and their connections: how many there may be, and how long one may go without a whole request.
 
 uvicorn has no such limits. A connection costs a file descriptor before any key is checked, so someone who opens many
 and sends nothing must not keep others out.
@@ -6,12 +6,21 @@ and sends nothing must not keep others out.
 
 import asyncio
 import resource
-from typing import ClassVar, Final
+import socket
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from typing import Any, ClassVar, Final
 
+import uvicorn
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 REQUEST_SECONDS: Final = 20.0  # from the first byte of a request, or the connection, to the end of its headers
 _DESCRIPTORS: Final = 65_536  # more than that, memory would not serve
+_LOOPBACK: Final = "127.0.0.1"
+_LOOPBACK_CONNECTIONS: Final = 256
+_END_SECONDS: Final = 1  # for answers in progress when the client over standard input and output leaves
 
 
 def most_connections() -> int:
@@ -27,17 +36,11 @@ def most_connections() -> int:
 
 
 class BoundedConnection(H11Protocol):
-    """A connection that is closed when its request does not come, or when others need its place.
+    """A connection that is closed when its request does not come, or when others need its place."""
 
-    Attributes:
-        most: Most connections at a time.
-        new: Those that have not had an answer yet and wait for a request, the oldest first.
-        idle: Those that wait for another request, the longest idle first.
-    """
-
-    most: ClassVar[int]
-    new: ClassVar[dict["BoundedConnection", None]]
-    idle: ClassVar[dict["BoundedConnection", None]]
+    most: ClassVar[int]  # connections at a time
+    new: ClassVar[dict["BoundedConnection", None]]  # which wait for a first request, the oldest first
+    idle: ClassVar[dict["BoundedConnection", None]]  # which wait for another request, the longest idle first
 
     _deadline: asyncio.TimerHandle | None = None
 
@@ -83,10 +86,43 @@ class BoundedConnection(H11Protocol):
             self._deadline = None
 
 
-def bounded(most: int) -> type[BoundedConnection]:
-    """Return the protocol of one server.
+def config(app: ASGIApp, *, most: int, **options: Any) -> uvicorn.Config:
+    """Return what all servers have in common: so many connections at most, no log and no name of their own."""
+    http = type("Connection", (BoundedConnection,), {"most": most, "new": {}, "idle": {}})
+    return uvicorn.Config(app, log_config=None, access_log=False, server_header=False, http=http, ws="none", **options)
 
-    Args:
-        most: Most connections at a time.
+
+class _Server(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals alone: they are for the main server."""
+        yield
+
+
+@asynccontextmanager
+async def serving(app: ASGIApp, listener: socket.socket, *, most: int, **options: Any) -> AsyncIterator[None]:
+    """Serve an app in addition to the main one, until the block is left."""
+    server = _Server(config(app, most=most, lifespan="off", **options))
+    task = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+@asynccontextmanager
+async def serving_on_loopback(app: ASGIApp) -> AsyncIterator[str]:
+    """Serve an app at a free port of this machine's loopback until the block is left, and give its address.
+
+    Callers over standard input and output have no other address for links to lead to. A page of a browser that reaches
+    it by a name of its own (DNS rebinding) is refused.
+
+    Raises:
+        OSError: No port can be had.
     """
-    return type("Connection", (BoundedConnection,), {"most": most, "new": {}, "idle": {}})
+    with socket.create_server((_LOOPBACK, 0), backlog=_LOOPBACK_CONNECTIONS) as listener:
+        guarded = TrustedHostMiddleware(app, [_LOOPBACK, "localhost"])
+        async with serving(guarded, listener, most=_LOOPBACK_CONNECTIONS, timeout_graceful_shutdown=_END_SECONDS):
+            yield f"http://{_LOOPBACK}:{listener.getsockname()[1]}"

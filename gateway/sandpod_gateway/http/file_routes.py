@@ -11,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
+from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import quote
 
@@ -23,6 +24,7 @@ from sandpod_gateway.auth.link_tokens import Links, Method
 from sandpod_gateway.content import mime_type
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.transfers import Transfers
+from sandpod_gateway.http.refusals import problem
 
 INLINE: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp", "text/plain"})
 """What a browser may show: nothing in it can run script."""
@@ -39,13 +41,13 @@ MAX_UPLOADS: Final = 16  # into one sandbox at a time; each holds a part of a fi
 SILENCE: Final = 60.0  # seconds without a byte, after which an upload is given up
 
 
+@dataclass(eq=False)
 class FileRoutes:
     """The routes below /files."""
 
-    def __init__(self, links: Links, transfers: Transfers) -> None:
-        self._links = links
-        self._transfers = transfers
-        self._uploads: Counter[str] = Counter()
+    links: Links
+    transfers: Transfers
+    _uploads: Counter[str] = field(default_factory=Counter, init=False)
 
     def routes(self) -> list[Route]:
         """Return them."""
@@ -56,10 +58,10 @@ class FileRoutes:
 
     async def _archive(self, request: Request) -> Response:
         sandbox = request.path_params["sandbox"]
-        owner = self._links.owner(request.query_params.get("token", ""), "archive", sandbox, "")
+        owner = self.links.owner(request.query_params.get("token", ""), "archive", sandbox, "")
         if owner is None:
             return _refused(_forbidden())
-        parts = self._transfers.archive(owner, sandbox)
+        parts = self.transfers.archive(owner, sandbox)
         try:
             first = await anext(parts)
         except SandpodError as error:
@@ -75,7 +77,7 @@ class FileRoutes:
     async def _answer(self, request: Request) -> Response:
         sandbox, path = request.path_params["sandbox"], request.path_params["path"]
         method: Method = "put" if request.method == "PUT" else "get"
-        owner = self._links.owner(request.query_params.get("token", ""), method, sandbox, path)
+        owner = self.links.owner(request.query_params.get("token", ""), method, sandbox, path)
         if owner is None:
             return _refused(_forbidden())
         try:
@@ -97,7 +99,7 @@ class FileRoutes:
             )
         self._uploads[sandbox] += 1
         try:
-            return await self._transfers.write(owner, sandbox, path, _timely(chunks))
+            return await self.transfers.write(owner, sandbox, path, _timely(chunks))
         finally:
             self._uploads[sandbox] -= 1
             if not self._uploads[sandbox]:
@@ -105,36 +107,31 @@ class FileRoutes:
 
     async def _send(self, request: Request, owner: str) -> Response:
         sandbox, path = request.path_params["sandbox"], request.path_params["path"]
-        version = await self._transfers.look(owner, sandbox, path)
+        version = await self.transfers.look(owner, sandbox, path)
         tag = f'"{version.mtime:.6f}-{version.size}"'
         headers = {**_SAFE_HEADERS, **_described(path), "ETag": tag}
         wanted = request.headers.get("range") if request.headers.get("if-range", tag) == tag else None
         span = parse_range(wanted, version.size)
         if span is None:
             return Response(status_code=416, headers={**headers, "Content-Range": f"bytes */{version.size}"})
-        status = 200
-        if wanted is not None and (span.start, span.stop) != (0, version.size):
-            status = 206
+        whole = wanted is None or (span.start, span.stop) == (0, version.size)
+        if not whole:
             headers["Content-Range"] = f"bytes {span.start}-{span.stop - 1}/{version.size}"
+        status = 200 if whole else 206
         headers["Content-Length"] = str(len(span))
         if request.method == "HEAD":
             return Response(status_code=status, headers=headers)
-        body = self._transfers.read(owner, sandbox, path, version, span)
+        body = self.transfers.read(owner, sandbox, path, version, span)
         return StreamingResponse(body, status_code=status, headers=headers)
 
 
 def _forbidden() -> SandpodError:
-    return SandpodError(
-        ErrorCode.FORBIDDEN, "This link is not valid, or not any more.", next_step="Ask for a new one with create_link."
-    )
+    step = "Ask for a new one with create_link."
+    return SandpodError(ErrorCode.FORBIDDEN, "This link is not valid, or not any more.", next_step=step)
 
 
 async def _timely(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Yield what comes.
-
-    Raises:
-        SandpodError: timeout: nothing came for `SILENCE` seconds.
-    """
+    """Yield what comes; a SandpodError (timeout) where nothing comes for `SILENCE` seconds."""
     while True:
         try:
             async with asyncio.timeout(SILENCE):
@@ -142,9 +139,8 @@ async def _timely(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         except StopAsyncIteration:
             return
         except TimeoutError as error:
-            raise SandpodError(
-                ErrorCode.TIMEOUT, f"Nothing came for {SILENCE:.0f} seconds.", next_step="Send the file again."
-            ) from error
+            message = f"Nothing came for {SILENCE:.0f} seconds."
+            raise SandpodError(ErrorCode.TIMEOUT, message, next_step="Send the file again.") from error
         yield chunk
 
 
@@ -156,8 +152,7 @@ async def _chained(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncIter
 
 
 def _refused(error: SandpodError) -> Response:
-    body = error.problem().model_dump(mode="json")
-    return JSONResponse(body, status_code=error.code.http_status, headers=_SAFE_HEADERS)
+    return problem(error, headers=_SAFE_HEADERS)
 
 
 _RANGE: Final = re.compile(r"\s*bytes\s*=\s*([0-9]{0,19})\s*-\s*([0-9]{0,19})\s*", re.ASCII | re.IGNORECASE)
@@ -166,12 +161,7 @@ _RANGE: Final = re.compile(r"\s*bytes\s*=\s*([0-9]{0,19})\s*-\s*([0-9]{0,19})\s*
 def parse_range(header: str | None, size: int) -> range | None:
     """Return the bytes that a Range header (RFC 9110) asks for; all where it asks for none, or for several parts.
 
-    Args:
-        header: The header.
-        size: The file's size, bytes.
-
-    Returns:
-        The bytes, or None where the file has none of those that were asked for.
+    None where a file of that size, bytes, has none of those that were asked for.
     """
     match = _RANGE.fullmatch(header or "")
     first, last = match.groups() if match is not None else ("", "")

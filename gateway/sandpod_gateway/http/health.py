@@ -3,16 +3,18 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from fastmcp.server.http import HostOriginGuardMiddleware
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.http.refusals import problem
 
 CHECK_SECONDS: Final = 1.0  # that one look at the backend answers for; probes ask every few seconds
 
@@ -26,50 +28,40 @@ def metrics_route(registry: CollectorRegistry, middleware: Sequence[Middleware] 
     return Route("/metrics", answer, middleware=middleware)
 
 
+@dataclass(eq=False)
 class Health:
-    """The routes.
+    """The routes."""
 
-    Args:
-        check: Asks the backend for next to nothing; raises SandpodError where that fails.
-        registry: The metrics, or None where they are not served here.
-        hosts: Host names that requests may be for, or None for any: kubelet and Prometheus ask by address.
-    """
-
-    def __init__(
-        self, check: Callable[[], Awaitable[None]], registry: CollectorRegistry | None, *, hosts: list[str] | None
-    ) -> None:
-        self._check = check
-        self._registry = registry
-        self._hosts = hosts
-        self._lock = asyncio.Lock()
-        self._checked_at = -CHECK_SECONDS
-        self._trouble: SandpodError | None = None
+    check: Callable[[], Awaitable[None]]  # asks the backend for next to nothing; raises SandpodError where that fails
+    registry: CollectorRegistry | None  # the metrics, or None where they are not served here
+    hosts: list[str] | None  # that requests may be for, or None for any: kubelet and Prometheus ask by address
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
+    _checked_at: float = field(default=-CHECK_SECONDS, init=False)
+    _trouble: SandpodError | None = field(default=None, init=False)
 
     def routes(self) -> list[Route]:
         """Return them."""
-        guard = Middleware(HostOriginGuardMiddleware, allowed_hosts=self._hosts, mode="strict")
-        middleware = [guard] if self._hosts is not None else []
-        routes = [
+        guard = Middleware(HostOriginGuardMiddleware, allowed_hosts=self.hosts, mode="strict")
+        middleware = [guard] if self.hosts is not None else []
+        return [
             Route("/healthz", self._healthz, middleware=middleware),
             Route("/readyz", self._readyz, middleware=middleware),
+            *([metrics_route(self.registry, middleware)] if self.registry is not None else []),
         ]
-        return routes if self._registry is None else [*routes, metrics_route(self._registry, middleware)]
 
     async def _healthz(self, _: Request) -> Response:
         return PlainTextResponse("ok\n")
 
     async def _readyz(self, _: Request) -> Response:
         trouble = await self._last_check()
-        if trouble is not None:
-            return JSONResponse(trouble.problem().model_dump(mode="json"), status_code=503)
-        return PlainTextResponse("ready\n")
+        return PlainTextResponse("ready\n") if trouble is None else problem(trouble, status=503)
 
     async def _last_check(self) -> SandpodError | None:
         """Return what is wrong with the backend. Anybody may ask, so one check answers all for a second."""
         async with self._lock:
             if time.monotonic() - self._checked_at >= CHECK_SECONDS:
                 try:
-                    await self._check()
+                    await self.check()
                     self._trouble = None
                 except SandpodError as error:
                     self._trouble = error

@@ -20,8 +20,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.http.callers import owner_in
-from sandpod_gateway.http.refusals import JSON, refused
+from sandpod_gateway.http.bodies import owner_in, replayed
+from sandpod_gateway.http.refusals import JSON, HeldAnswer, refused
 
 _EVENTS: Final = "text/event-stream"
 # In the body of a request that negotiates the version itself, and of one whose answer is a stream without end.
@@ -32,51 +32,33 @@ _LOST: Final = SandpodError(
 )
 
 
-class Negotiation:
-    """Adapts requests and answers.
+def negotiated(app: ASGIApp) -> ASGIApp:
+    """Return an app that adapts requests for another and its answers to them; it needs each body in one piece."""
 
-    Args:
-        app: What serves them; gets each body in one piece.
-    """
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request."""
+    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         if owner_in(scope) is None or scope["method"] != "POST":
-            await self._app(scope, receive, send)
+            await app(scope, receive, send)
             return
-        first = await receive()
-
-        async def replay() -> Message:
-            nonlocal first
-            if first:
-                message, first = first, {}
-                return message
-            return await receive()
-
+        message = await receive()
         headers = MutableHeaders(raw=list(scope["headers"]))
-        answer = _adapted(headers, first.get("body", b""))
+        answer = _adapted(headers, message.get("body", b""))
         if isinstance(answer, Response):
             await answer(scope, receive, send)
             return
-        adapter = _OneAnswer(scope, receive, send) if answer == JSON else None
-        await self._app({**scope, "headers": headers.raw}, replay, adapter.send if adapter else send)
-        if adapter is not None:
-            await adapter.finish()
+        scope, receive = {**scope, "headers": headers.raw}, replayed(message, receive)
+        await (_one_answer(app, scope, receive, send) if answer == JSON else app(scope, receive, send))
+
+    return serve
 
 
 def _adapted(headers: MutableHeaders, body: bytes) -> str | Response:
     """Change a request's headers; return the answer's media type, or the refusal."""
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != JSON:
-        return refused(
-            SandpodError(
-                ErrorCode.INVALID_ARGUMENT, "The Content-Type is not JSON.", next_step=f"Send Content-Type: {JSON}."
-            ),
-            status=HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+        error = SandpodError(
+            ErrorCode.INVALID_ARGUMENT, "The Content-Type is not JSON.", next_step=f"Send Content-Type: {JSON}."
         )
+        return refused(error, status=HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
     headers["content-type"] = JSON
     version = headers.get(MCP_PROTOCOL_VERSION_HEADER)
     old = version in {None, *HANDSHAKE_PROTOCOL_VERSIONS}
@@ -101,17 +83,14 @@ def _answer_type(headers: MutableHeaders, *, listens: bool) -> str | Response:
     """Return the answer's media type: a stream where the client names it, JSON where it takes that or anything."""
     headers["accept"] = headers.get("accept") or "*/*"
     wants_json, wants_events = check_accept_headers(Request({"type": "http", "headers": headers.raw}))
-    names_events = _EVENTS in headers["accept"].lower()
-    streams = wants_events and names_events
+    streams = wants_events and _EVENTS in headers["accept"].lower()
     if not wants_json or (listens and not streams):
-        return refused(
-            SandpodError(
-                ErrorCode.INVALID_ARGUMENT,
-                "The Accept header leaves no type to answer with.",
-                next_step=f"Send Accept: {JSON}, {_EVENTS}; or {JSON} alone, which gets no progress.",
-            ),
-            status=HTTPStatus.NOT_ACCEPTABLE,
+        error = SandpodError(
+            ErrorCode.INVALID_ARGUMENT,
+            "The Accept header leaves no type to answer with.",
+            next_step=f"Send Accept: {JSON}, {_EVENTS}; or {JSON} alone, which gets no progress.",
         )
+        return refused(error, status=HTTPStatus.NOT_ACCEPTABLE)
     headers["accept"] = f"{JSON}, {_EVENTS}"
     return _EVENTS if streams else JSON
 
@@ -126,53 +105,30 @@ def _unknown_version(version: str) -> Response:
     return JSONResponse({"jsonrpc": "2.0", "id": None, "error": error}, status_code=HTTPStatus.BAD_REQUEST)
 
 
-class _OneAnswer:
-    """Makes one JSON answer of a stream of events; what is no stream is sent on as it is.
+async def _one_answer(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """Serve a request; of a stream of events, the JSON-RPC response in it is the answer."""
+    unread, answer = b"", b""
 
-    Args:
-        scope: The request.
-        receive: Its body.
-        send: Where the answer goes.
-    """
-
-    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._scope = scope
-        self._receive = receive
-        self._send = send
-        self._start: Message | None = None
-        self._event = bytearray()
-        self._answer: bytes | None = None
-
-    async def send(self, message: Message) -> None:
-        """Take a part of the answer."""
-        if message["type"] == "http.response.start":
-            if Headers(raw=message["headers"]).get("content-type", "").startswith(_EVENTS):
-                self._start = message
-                return
-        elif self._start is not None:
-            self._feed(message.get("body", b""))
-            return
-        await self._send(message)
-
-    def _feed(self, data: bytes) -> None:
-        self._event += data
-        *whole, rest = bytes(self._event).split(b"\r\n\r\n")
-        self._event = bytearray(rest)
-        for event in whole:
+    def take(part: bytes) -> None:
+        nonlocal unread, answer
+        *events, unread = (unread + part).split(b"\r\n\r\n")
+        for event in events:
             text = b"".join(line[6:] for line in event.split(b"\r\n") if line.startswith(b"data: "))
             message: Any = pydantic_core.from_json(text) if text else None
             if isinstance(message, dict) and "method" not in message:
-                self._answer = text
+                answer = text
 
-    async def finish(self) -> None:
-        """Send the answer once the stream has ended."""
-        if self._start is None:
-            return
-        if self._answer is None:
-            await refused(_LOST)(self._scope, self._receive, self._send)
-            return
-        headers = MutableHeaders(raw=list(self._start["headers"]))
+    held = HeldAnswer(send, _is_stream, take)
+    await app(scope, receive, held.send)
+    if held.start is not None and not answer:
+        await refused(_LOST)(scope, receive, send)
+    elif held.start is not None:
+        headers = MutableHeaders(raw=list(held.start["headers"]))
         headers["content-type"] = JSON
-        headers["content-length"] = str(len(self._answer))
-        await self._send({**self._start, "headers": headers.raw})
-        await self._send({"type": "http.response.body", "body": self._answer})
+        headers["content-length"] = str(len(answer))
+        await send({**held.start, "headers": headers.raw})
+        await send({"type": "http.response.body", "body": answer})
+
+
+def _is_stream(start: Message) -> bool:
+    return Headers(raw=start["headers"]).get("content-type", "").startswith(_EVENTS)

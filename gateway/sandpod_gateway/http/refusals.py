@@ -1,16 +1,18 @@
 """Refusals of HTTP requests as JSON with a code, a sentence and what to do: also those that a library words."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Final
 
 from mcp_types import INVALID_REQUEST
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, Response
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.message_bounds import Refusal
 
 JSON: Final = "application/json"
 _MAX_TEXT: Final = 500  # characters of a library's own sentence
@@ -35,77 +37,45 @@ _KEY_NEEDED: Final = SandpodError(
 )
 
 
-def refused(
-    error: SandpodError, *, status: int | None = None, headers: Mapping[str, str] | None = None
-) -> JSONResponse:
-    """Return the answer to a request that no MCP session sees.
-
-    Args:
-        error: Why it is refused.
-        status: The HTTP status; the code's own by default.
-        headers: Headers of the answer.
-    """
-    details: dict[str, Any] = {
-        "code": INVALID_REQUEST,
-        "message": f"{error.message} {error.next_step}",
-        "data": error.problem().model_dump(mode="json"),
-    }
-    return JSONResponse(
-        {"jsonrpc": "2.0", "id": None, "error": details},  # the id stands in what was not read
-        status_code=status or error.code.http_status,
-        headers=dict(headers or {}),
-    )
+def problem(error: SandpodError, *, status: int | None = None, headers: Mapping[str, str] | None = None) -> Response:
+    """Return the answer to a refused request of plain HTTP, with the code's own status by default."""
+    body = error.problem().model_dump(mode="json")
+    return JSONResponse(body, status_code=status or error.code.http_status, headers=headers)
 
 
-def not_found() -> Response:
-    """Return the answer to a request for a path that this server does not have."""
-    error = SandpodError(
-        ErrorCode.NOT_FOUND, "Nothing is served at this path.", next_step="Connect to /mcp, or to /sse for SSE."
-    )
-    return JSONResponse(error.problem().model_dump(mode="json"), status_code=HTTPStatus.NOT_FOUND)
+def refused(error: SandpodError, *, status: int | None = None, headers: Mapping[str, str] | None = None) -> Response:
+    """Return the answer to a request that no MCP session sees, with the code's own status by default."""
+    # Without an id: it stands in what was not read.
+    body = Refusal(None, INVALID_REQUEST, error.message, error.code, error.next_step).body()
+    return Response(body, status_code=status or error.code.http_status, headers=headers, media_type=JSON)
 
 
-class JsonRefusals:
-    """Sends an answer on; one that refuses in another form than JSON, or for its key, is worded here.
+@dataclass(eq=False)
+class HeldAnswer:
+    """Sends an answer on, or holds it back so that another can be sent in its place."""
 
-    Args:
-        scope: The request.
-        receive: Its body.
-        send: Where the answer goes.
-    """
-
-    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._scope = scope
-        self._receive = receive
-        self._send = send
-        self._start: Message | None = None
-        self._text = b""
+    target: Send  # where the answer goes
+    holds: Callable[[Message], bool]  # whether an answer is held back, by its first message
+    take: Callable[[bytes], None]  # gets the body of one that is, in parts
+    start: Message | None = None  # the first message of an answer that is held back
 
     async def send(self, message: Message) -> None:
-        """Take a part of the answer."""
-        if message["type"] == "http.response.start" and _needs_words(message):
-            self._start = message
-        elif self._start is None:
-            await self._send(message)
+        """Take a message of the answer."""
+        if message["type"] == "http.response.start" and self.holds(message):
+            self.start = message
+        elif self.start is None:
+            await self.target(message)
         else:
-            self._text = (self._text + message.get("body", b""))[: 4 * _MAX_TEXT]
-            if not message.get("more_body", False):
-                await self._worded(self._start)(self._scope, self._receive, self._send)
+            self.take(message.get("body", b""))
 
-    def _worded(self, start: Message) -> Response:
-        headers, status = Headers(raw=start["headers"]), HTTPStatus(start["status"])
-        kept = {name: headers[name] for name in ("allow", "retry-after", "connection") if name in headers}
-        if status == HTTPStatus.UNAUTHORIZED:
-            # Without a key, the scheme alone; nothing leads clients into a sign-in that does not exist.
-            wrong = ' error="invalid_token"' if "error=" in headers.get("www-authenticate", "") else ""
-            return refused(_KEY_NEEDED, headers={**kept, "www-authenticate": f"Bearer{wrong}"})
-        text = self._text.decode(errors="replace")[:_MAX_TEXT].strip().rstrip(".") or status.phrase
-        error = SandpodError(
-            _CODES.get(status, ErrorCode.INVALID_ARGUMENT),
-            f"{text}.",
-            next_step=_NEXT_STEPS.get(status, "Correct the request."),
-        )
-        return refused(error, status=status, headers=kept)
+
+async def worded(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """Serve a request; an answer that refuses in another form than JSON, or for its key, is worded here."""
+    text = bytearray()
+    held = HeldAnswer(send, _needs_words, lambda part: text.extend(part[: 4 * _MAX_TEXT - len(text)]))
+    await app(scope, receive, held.send)
+    if held.start is not None:
+        await _in_words(held.start, bytes(text))(scope, receive, send)
 
 
 def _needs_words(start: Message) -> bool:
@@ -113,3 +83,16 @@ def _needs_words(start: Message) -> bool:
         return False
     is_json = Headers(raw=start["headers"]).get("content-type", "").startswith(JSON)
     return not is_json or start["status"] == HTTPStatus.UNAUTHORIZED
+
+
+def _in_words(start: Message, text: bytes) -> Response:
+    headers, status = Headers(raw=start["headers"]), HTTPStatus(start["status"])
+    kept = {name: headers[name] for name in ("allow", "retry-after", "connection") if name in headers}
+    if status == HTTPStatus.UNAUTHORIZED:
+        # Without a key, the scheme alone; nothing leads clients into a sign-in that does not exist.
+        wrong = ' error="invalid_token"' if "error=" in headers.get("www-authenticate", "") else ""
+        return refused(_KEY_NEEDED, headers={**kept, "www-authenticate": f"Bearer{wrong}"})
+    sentence = text.decode(errors="replace")[:_MAX_TEXT].strip().rstrip(".") or status.phrase
+    code = _CODES.get(status, ErrorCode.INVALID_ARGUMENT)
+    error = SandpodError(code, f"{sentence}.", next_step=_NEXT_STEPS.get(status, "Correct the request."))
+    return refused(error, status=status, headers=kept)

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Final
 
@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.http.callers import owner_in
+from sandpod_gateway.http.bodies import owner_in
 from sandpod_gateway.http.refusals import refused
 from sandpod_gateway.metrics import Metrics
 
@@ -32,47 +32,24 @@ _RETRY: Final = {"retry-after": "60"}
 
 @dataclass(slots=True)
 class _Session:
-    """A session over streamable HTTP.
-
-    Attributes:
-        owner: Whose it is.
-        requests: How many are under way.
-        used: When the last one ended.
-    """
+    """A session over streamable HTTP."""
 
     owner: str
-    requests: int
-    used: float
+    requests: int  # in progress
+    used: float  # when the last one ended
 
 
-class Places:
-    """Counts the sessions that each caller has open.
+@dataclass(eq=False, kw_only=True)
+class OpenSessions:
+    """Counts the sessions that each caller has open; each refusal counts in the metrics."""
 
-    Args:
-        per_owner: Most sessions of one caller.
-        in_all: Most sessions of all callers.
-        metrics: Where refusals are counted.
-        idle: Seconds without a request after which a session ends.
-        clock: Gives the time, in seconds.
-    """
-
-    def __init__(
-        self,
-        *,
-        per_owner: int,
-        in_all: int,
-        metrics: Metrics,
-        idle: float = IDLE_SECONDS,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.idle = idle
-        self._per_owner = per_owner
-        self._in_all = in_all
-        self._metrics = metrics
-        self._clock = clock
-        self._sessions: dict[str, _Session] = {}
-        self._owned: Counter[str] = Counter()
-        self._connected: Counter[str] = Counter()
+    per_owner: int  # most sessions of one caller
+    in_all: int  # most sessions of all callers
+    metrics: Metrics
+    idle: float = IDLE_SECONDS  # seconds without a request after which a session ends
+    clock: Callable[[], float] = time.monotonic  # seconds
+    _sessions: dict[str, _Session] = field(default_factory=dict, init=False)
+    _taken: Counter[str] = field(default_factory=Counter, init=False)  # by sessions, and connections that may be one
 
     def enter(self, owner: str) -> None:
         """Take a place for a connection that is a session, or that may open one.
@@ -80,137 +57,130 @@ class Places:
         Raises:
             SandpodError: max_sessions of the caller, backend_unavailable for those of all.
         """
-        if self._full(owner):
+        if self._taken[owner] >= self.per_owner or self._taken.total() >= self.in_all:
             self._forget_idle()
-        if self._of(owner) >= self._per_owner:
-            error = SandpodError(
+        if self._taken[owner] >= self.per_owner:
+            raise self._refusal(
                 ErrorCode.MAX_SESSIONS,
-                f"You have {self._per_owner} MCP sessions open, the most for one caller.",
-                next_step="End sessions that you are done with (DELETE with their Mcp-Session-Id), and use one session "
-                "for many calls.",
+                f"You have {self.per_owner} MCP sessions open, the most for one caller.",
+                "End sessions that you are done with (DELETE with their Mcp-Session-Id), and use one session for many "
+                "calls.",
             )
-        elif self._all() >= self._in_all:
-            error = SandpodError(
+        if self._taken.total() >= self.in_all:
+            raise self._refusal(
                 ErrorCode.BACKEND_UNAVAILABLE,
-                f"{self._in_all} MCP sessions are open, the most that this server takes.",
-                next_step="Try again in a minute, or use protocol revision 2026-07-28, which needs no session.",
+                f"{self.in_all} MCP sessions are open, the most that this server takes.",
+                "Try again in a minute, or use protocol revision 2026-07-28, which needs no session.",
             )
-        else:
-            self._connected[owner] += 1
-            return
-        self._metrics.refusals.labels(error.code).inc()
-        raise error
+        self._taken[owner] += 1
 
     def leave(self, owner: str, session: str | None) -> None:
         """Give the place back, or pass it on to the session that was opened."""
-        self._connected[owner] -= 1
-        if not self._connected[owner]:
-            del self._connected[owner]
-        if session is not None:
-            self._sessions[session] = _Session(owner, requests=0, used=self._clock())
-            self._owned[owner] += 1
+        if session is None:
+            self._give_back(owner)
+        else:
+            self._sessions[session] = _Session(owner, requests=0, used=self.clock())
 
     @contextmanager
     def using(self, owner: str, session: str) -> Iterator[None]:
         """Count a request in a session: it is not idle meanwhile."""
-        known = self._sessions.get(session)
-        if known is None or known.owner != owner:
-            yield  # unknown, or another caller's: it will be refused
+        known = self._known(owner, session)
+        if known is None:
+            yield  # it will be refused
             return
         known.requests += 1
         try:
             yield
         finally:
             known.requests -= 1
-            known.used = self._clock()
+            known.used = self.clock()
 
     def ended(self, owner: str, session: str) -> None:
         """Give back the place of a session."""
+        if self._known(owner, session) is not None:
+            del self._sessions[session]
+            self._give_back(owner)
+
+    def _known(self, owner: str, session: str) -> _Session | None:
         known = self._sessions.get(session)
-        if known is None or known.owner != owner:
-            return
-        del self._sessions[session]
-        self._owned[owner] -= 1
-        if not self._owned[owner]:
-            del self._owned[owner]
+        return known if known is not None and known.owner == owner else None
 
-    def _full(self, owner: str) -> bool:
-        return self._of(owner) >= self._per_owner or self._all() >= self._in_all
+    def _refusal(self, code: ErrorCode, message: str, next_step: str) -> SandpodError:
+        self.metrics.refusals.labels(code).inc()
+        return SandpodError(code, message, next_step=next_step)
 
-    def _of(self, owner: str) -> int:
-        return self._owned[owner] + self._connected[owner]
-
-    def _all(self) -> int:
-        return len(self._sessions) + self._connected.total()
+    def _give_back(self, owner: str) -> None:
+        self._taken[owner] -= 1
+        if not self._taken[owner]:
+            del self._taken[owner]
 
     def _forget_idle(self) -> None:
-        since = self._clock() - self.idle
+        since = self.clock() - self.idle
         idle = [(each.owner, name) for name, each in self._sessions.items() if not each.requests and each.used <= since]
         for owner, session in idle:
             self.ended(owner, session)
 
 
+@dataclass(eq=False)
 class SessionLimit:
-    """Refuses a request that would open a session above the limits.
+    """Refuses a request that would open a session above the limits."""
 
-    Args:
-        app: What serves it.
-        places: The open sessions; shared by both transports.
-        always: Whether each request is a session, as an SSE connection is.
-        path: The path of such requests.
-    """
-
-    def __init__(self, app: ASGIApp, *, places: Places, always: bool, path: str) -> None:
-        self._app = app
-        self._places = places
-        self._always = always
-        self._path = path
+    app: ASGIApp  # what serves the others
+    sessions: OpenSessions  # the open sessions; shared by both transports
+    always: bool  # each request is a session, as an SSE connection is
+    path: str  # of such requests
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request."""
-        owner = owner_in(scope)
+        owner = owner_in(scope) if scope["type"] == "http" and scope["path"] == self.path else None
         session = Headers(scope=scope).get(MCP_SESSION_ID_HEADER) if owner is not None else None
-        if owner is None or scope["path"] != self._path:
-            await self._app(scope, receive, send)
-        elif self._always or _may_open(scope):
+        if owner is not None and (self.always or _may_open(scope)):
             await self._open(owner, scope, receive, send)
-        elif session is not None:
+        elif owner is not None and session is not None:
             await self._use(owner, session, scope, receive, send)
         else:
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
 
     async def _use(self, owner: str, session: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request in a session; one that ends it, or finds it ended, gives its place back."""
 
-        async def watch(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                ends = scope["method"] == "DELETE" and message["status"] < HTTPStatus.BAD_REQUEST
-                if ends or message["status"] == HTTPStatus.NOT_FOUND:
-                    self._places.ended(owner, session)
-            await send(message)
+        def look(start: Message) -> None:
+            ends = scope["method"] == "DELETE" and start["status"] < HTTPStatus.BAD_REQUEST
+            if ends or start["status"] == HTTPStatus.NOT_FOUND:
+                self.sessions.ended(owner, session)
 
-        with self._places.using(owner, session):
-            await self._app(scope, receive, watch)
+        with self.sessions.using(owner, session):
+            await self.app(scope, receive, _watched(send, look))
 
     async def _open(self, owner: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request that may open a session, or hold one, in a place of its own."""
         try:
-            self._places.enter(owner)
+            self.sessions.enter(owner)
         except SandpodError as error:
             await refused(error, headers=_RETRY)(scope, receive, send)
             return
         opened: str | None = None
 
-        async def watch(message: Message) -> None:
+        def look(start: Message) -> None:
             nonlocal opened
-            if message["type"] == "http.response.start" and message["status"] < HTTPStatus.BAD_REQUEST:
-                opened = Headers(raw=message["headers"]).get(MCP_SESSION_ID_HEADER)
-            await send(message)
+            if start["status"] < HTTPStatus.BAD_REQUEST:
+                opened = Headers(raw=start["headers"]).get(MCP_SESSION_ID_HEADER)
 
         try:
-            await self._app(scope, receive, watch)
+            await self.app(scope, receive, _watched(send, look))
         finally:
-            self._places.leave(owner, opened)
+            self.sessions.leave(owner, opened)
+
+
+def _watched(send: Send, look: Callable[[Message], None]) -> Send:
+    """Return a `send` that shows the start of an answer before it sends it on."""
+
+    async def watch(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            look(message)
+        await send(message)
+
+    return watch
 
 
 def _may_open(scope: Scope) -> bool:

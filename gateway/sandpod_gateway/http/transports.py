@@ -19,22 +19,13 @@ from starlette.types import Receive, Scope, Send
 
 from sandpod_gateway.http.addresses import MCP_PATH, MESSAGES_PATH, SSE_PATH, keeping, resolved
 from sandpod_gateway.http.bodies import BoundedBodies, Requests
-from sandpod_gateway.http.negotiation import Negotiation
-from sandpod_gateway.http.refusals import JsonRefusals
-from sandpod_gateway.http.session_limits import Places, SessionLimit
+from sandpod_gateway.http.negotiation import negotiated
+from sandpod_gateway.http.refusals import worded
+from sandpod_gateway.http.session_limits import OpenSessions, SessionLimit
 
 
 class Transports:
-    """An ASGI app that serves one MCP server by both.
-
-    Args:
-        mcp: The server.
-        hosts: Host names that requests may be for.
-        origins: Web origins, besides the server's own, whose pages may call it; None for none.
-        places: How many sessions each caller has, and may have.
-        requests: How many requests each caller has under way, and may have.
-        allow_query_key: Whether a key may stand in the address.
-    """
+    """An ASGI app that serves one MCP server by both; see `Settings` for what its arguments mean."""
 
     def __init__(
         self,
@@ -42,22 +33,21 @@ class Transports:
         *,
         hosts: list[str],
         origins: list[str] | None,
-        places: Places,
+        sessions: OpenSessions,
         requests: Requests,
         allow_query_key: bool,
     ) -> None:
         self._allow_query_key = allow_query_key
+        guards: dict[str, Any] = {"host_origin_protection": True, "allowed_hosts": hosts, "allowed_origins": origins}
         self._streamable = mcp.http_app(
             path=MCP_PATH,
             middleware=[
                 Middleware(BoundedBodies, requests=requests, path=MCP_PATH),
-                Middleware(Negotiation),
-                Middleware(SessionLimit, places=places, always=False, path=MCP_PATH),
+                Middleware(negotiated),
+                Middleware(SessionLimit, sessions=sessions, always=False, path=MCP_PATH),
             ],
-            host_origin_protection=True,
-            allowed_hosts=hosts,
-            allowed_origins=origins,
-            session_idle_timeout=places.idle,
+            session_idle_timeout=sessions.idle,
+            **guards,
         )
         self._sse = create_sse_app(
             mcp,
@@ -66,11 +56,9 @@ class Transports:
             mcp.auth,
             middleware=[
                 Middleware(BoundedBodies, requests=requests, path=MESSAGES_PATH),
-                Middleware(SessionLimit, places=places, always=True, path=SSE_PATH),
+                Middleware(SessionLimit, sessions=sessions, always=True, path=SSE_PATH),
             ],
-            host_origin_protection=True,
-            allowed_hosts=hosts,
-            allowed_origins=origins,
+            **guards,
         )
 
     @asynccontextmanager
@@ -85,13 +73,12 @@ class Transports:
         if isinstance(served, Response):
             await served(scope, receive, send)
             return
-        send = JsonRefusals(scope, receive, send).send
         if served["path"] == MCP_PATH:
-            await self._streamable(served, receive, send)
+            await worded(self._streamable, served, receive, send)
         elif served["path"] == SSE_PATH:  # an endless answer, and a session
             send = keeping(scope, served, send, allow_query_key=self._allow_query_key)
-            await self._sse(served, receive, send)
+            await worded(self._sse, served, receive, send)
         else:
             # A message to a session that ends at this moment was accepted and is dropped, as any later one would be.
             with contextlib.suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
-                await self._sse(served, receive, send)
+                await worded(self._sse, served, receive, send)

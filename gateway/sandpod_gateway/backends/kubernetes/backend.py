@@ -1,11 +1,11 @@
 """The Kubernetes backend: sandboxes are Sandbox resources, their runners are reached by one exec stream each.
 
-Made by `factory.py`, used through `base.Backend`. It wires the parts together and translates their errors: claims are
-in `claimer.py`, the copy of the cluster in `store.py` and `watch.py`, streams in `exec_stream.py` and
-`warm_streams.py`. It makes no pods: that is the operator's work, asked for by resources alone.
+It wires the parts together and translates their errors. It makes no pods: that is the operator's work, asked for by
+resources alone.
 """
 
 import asyncio
+import contextlib
 import logging
 import time
 from dataclasses import dataclass
@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 import aiohttp
+from cachetools import LRUCache
 
 from sandpod_api import names
 from sandpod_api.base import rfc3339
@@ -24,7 +25,7 @@ from sandpod_gateway.backends.kubernetes.cache.sandbox_cache import SandboxStore
 from sandpod_gateway.backends.kubernetes.cache.watch import SandboxWatch
 from sandpod_gateway.backends.kubernetes.claims.claimer import Claimer
 from sandpod_gateway.backends.kubernetes.cluster import Cluster
-from sandpod_gateway.backends.kubernetes.errors import translate
+from sandpod_gateway.backends.kubernetes.errors import translated
 from sandpod_gateway.backends.kubernetes.preflight import check_installed, check_rights, start_error
 from sandpod_gateway.backends.kubernetes.secret_store import KubernetesSecret
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
@@ -33,7 +34,7 @@ from sandpod_gateway.backends.kubernetes.streams.warm_streams import WarmStreams
 from sandpod_gateway.backends.kubernetes.tasks import Background
 from sandpod_gateway.errors import SandpodError, StartError
 from sandpod_kube.environment import has_proxy
-from sandpod_kube.errors import ClusterError, RefusedError, UnreachableError
+from sandpod_kube.errors import ClusterError, NotFoundError, UnreachableError
 
 logger = logging.getLogger(__name__)
 
@@ -52,28 +53,26 @@ class KubernetesBackend:
         self._settings = settings
         self._store = SandboxStore()
         self._background = Background()
-        self._touched: dict[str, float] = {}
+        self._touched: LRUCache[str, float] = LRUCache(2 * settings.max_sandboxes)
         self._parts: _Parts | None = None
+        self._at_end = contextlib.AsyncExitStack()
 
     async def start(self) -> None:
-        """Connect, check the rights, read the Sandboxes.
-
-        Raises:
-            StartError: backend_unavailable; says in one sentence what to do.
-        """
+        """Connect, check the rights, read the Sandboxes; see `base.Backend.start`."""
         cluster = None
         try:
             async with asyncio.timeout(START_TIMEOUT):
                 cluster = await Cluster.connect(self._settings)
+                self._at_end.push_async_callback(cluster.close)
                 await check_installed(cluster)
                 await check_rights(cluster)
-                self._parts = self._assemble(cluster)
-                await self._parts.start()
+                self._parts = parts = self._assemble(cluster)
+                for part in (parts.http, parts.watch, parts.streams):
+                    self._at_end.push_async_callback(part.close)
+                await parts.watch.start()
+                parts.streams.start()
         except BaseException as error:
-            if self._parts is not None:
-                await self.close()
-            elif cluster is not None:
-                await cluster.close()
+            await self.close()
             if isinstance(error, ClusterError | TimeoutError | StartError):
                 raise start_error(error, cluster) from error
             raise
@@ -82,22 +81,16 @@ class KubernetesBackend:
     async def close(self) -> None:
         """Close streams, watch and connections. The sandboxes stay: they live in the cluster."""
         await self._background.close()
-        if self._parts is not None:
-            await self._parts.close()
+        await self._at_end.aclose()
 
     async def check(self) -> None:
-        """Ask the API server for next to nothing.
-
-        Raises:
-            SandpodError: backend_unavailable.
-        """
-        try:
-            async with asyncio.timeout(CHECK_TIMEOUT):
-                await self._open.cluster.list_page(names.TEMPLATES, {"limit": "1"})
-        except TimeoutError as error:
-            raise translate(UnreachableError("it took too long"), "it was asked whether it works") from error
-        except ClusterError as error:
-            raise translate(error, "it was asked whether it works") from error
+        """Ask the API server for next to nothing; see `base.Backend.check`."""
+        with translated("it was asked whether it works"):
+            try:
+                async with asyncio.timeout(CHECK_TIMEOUT):
+                    await self._open.cluster.list_page(names.TEMPLATES, {"limit": "1"})
+            except TimeoutError as error:
+                raise UnreachableError("it took too long") from error
 
     async def claim(self, request: ClaimRequest) -> SandboxRecord:
         """Give the caller a sandbox that is Ready; see `base.Backend.claim`."""
@@ -105,31 +98,26 @@ class KubernetesBackend:
         if fresh:
             # A claim counts as use and writes so: the first run right after it need not write again.
             self._touched[sandbox.metadata.name] = time.monotonic()
-        if sandbox.spec.claim is None:
+        record = to_record(sandbox)
+        if record is None:
             raise RuntimeError("a claimed sandbox lost its claim, which the API server does not allow")
-        return to_record(sandbox, sandbox.spec.claim)
+        return record
 
     async def get(self, name: str) -> SandboxRecord | None:
         """Return the claimed sandbox of that name, whosever it is."""
         sandbox = self._store.get(name)
-        if sandbox is None or sandbox.spec.claim is None:
-            return None
-        return to_record(sandbox, sandbox.spec.claim)
+        return None if sandbox is None else to_record(sandbox)
 
     async def list(self, owner: str) -> list[SandboxRecord]:
         """Return the owner's sandboxes, oldest first."""
-        owned = self._store.owned(owner)
-        records = [to_record(sandbox, sandbox.spec.claim) for sandbox in owned if sandbox.spec.claim is not None]
+        records = filter(None, map(to_record, self._store.owned(owner)))
         return sorted(records, key=lambda record: (record.created, record.name))
 
     async def templates(self) -> tuple[TemplateInfo, ...]:
         """Return the templates of the namespace; ones that this version does not understand are left out."""
-        try:
+        with translated("the templates were listed"):
             page = await self._open.cluster.list_page(names.TEMPLATES, {"limit": str(MAX_TEMPLATES)})
-        except ClusterError as error:
-            raise translate(error, "the templates were listed") from error
-        found = map(template_info, page.get("items", []))
-        return tuple(info for info in found if info is not None)
+        return tuple(filter(None, map(template_info, page.get("items", []))))
 
     def link_store(self) -> KubernetesSecret | None:
         """Return the Secret of the settings; None when they name none."""
@@ -152,14 +140,9 @@ class KubernetesBackend:
         """Delete a claimed sandbox; its pod goes after it."""
         if await self.get(name) is None:
             return
-        try:
+        with translated("a sandbox was deleted"), contextlib.suppress(NotFoundError):
             await self._open.cluster.delete(names.SANDBOXES, name)
-        except RefusedError as error:
-            if not error.not_found:
-                raise translate(error, "a sandbox was deleted") from error
-        except ClusterError as error:
-            raise translate(error, "a sandbox was deleted") from error
-        self._store.deleted(name)
+        self._store.remove(name)
         self._touched.pop(name, None)
 
     async def touch(self, name: str) -> None:
@@ -173,8 +156,6 @@ class KubernetesBackend:
         if now - self._touched.get(name, float("-inf")) < interval:
             return
         self._touched[name] = now
-        if len(self._touched) > 2 * self._settings.max_sandboxes:
-            self._touched = {n: t for n, t in self._touched.items() if self._store.get(n) is not None}
         self._background.start(self._write_activity(name))
 
     async def keep_busy(self, name: str, seconds: float) -> None:
@@ -186,10 +167,8 @@ class KubernetesBackend:
         # Both are UTC in one form, so that their order as texts is their order in time.
         if sandbox.metadata.annotations.get(names.ANNOTATION_BUSY_UNTIL, "") >= until:
             return
-        try:
+        with translated("a background run was noted"):
             await self._annotate(name, names.ANNOTATION_BUSY_UNTIL, until)
-        except ClusterError as error:
-            raise translate(error, "a background run was noted") from error
 
     async def open_stream(self, name: str) -> ByteStream:
         """Open a stream to the sandbox's runner, or hand over the one that is open already."""
@@ -197,14 +176,11 @@ class KubernetesBackend:
         stream = self._open.streams.take(name)
         if stream is not None:
             return stream
-        try:
-            return await self._open.streams.connect(name)
-        except RefusedError as error:
-            if error.not_found:
+        with translated("a stream to the sandbox was opened"):
+            try:
+                return await self._open.streams.connect(name)
+            except NotFoundError as error:
                 raise _lost("Its pod is gone.") from error
-            raise translate(error, "a stream to the sandbox was opened") from error
-        except ClusterError as error:
-            raise translate(error, "a stream to the sandbox was opened") from error
 
     def _assemble(self, cluster: Cluster) -> "_Parts":
         http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), trust_env=has_proxy(cluster.host))
@@ -215,37 +191,27 @@ class KubernetesBackend:
             return await open_exec(http, await cluster.exec_target(name, command))
 
         streams = WarmStreams(self._store, connect, self._settings.warm_streams)
-        claimer = Claimer(
-            cluster, self._store, self._settings, streams=streams, background=self._background, touch=self.touch
-        )
-        silence = self._settings.watch_silence
-        watch = SandboxWatch(cluster.client, cluster.namespace, self._store, silence=silence)
+        claimer = Claimer(cluster, self._store, self._settings, streams, self._background, self.touch)
+        watch = SandboxWatch(cluster.client, cluster.namespace, self._store, self._settings.watch_silence)
         return _Parts(cluster, http, watch, streams, claimer)
 
     @property
     def _open(self) -> "_Parts":
         if self._parts is None:
-            raise SandpodError(
-                ErrorCode.BACKEND_UNAVAILABLE,
-                "The backend is not started.",
-                next_step="Try again in a moment.",
-            )
+            step = "Try again in a moment."
+            raise SandpodError(ErrorCode.BACKEND_UNAVAILABLE, "The backend is not started.", next_step=step)
         return self._parts
 
     def _require_ready(self, record: SandboxRecord | None) -> None:
         if record is None:
-            raise SandpodError(
-                ErrorCode.SESSION_NOT_FOUND,
-                "There is no such sandbox.",
-                next_step="Call list_sandboxes, or create_sandbox for a new one.",
-            )
+            step = "Call list_sandboxes, or create_sandbox for a new one."
+            raise SandpodError(ErrorCode.SESSION_NOT_FOUND, "There is no such sandbox.", next_step=step)
         if record.status in {"Pending", "Suspended"}:
-            raise SandpodError(
-                ErrorCode.BACKEND_UNAVAILABLE,
-                "The sandbox is still starting." if record.status == "Pending" else "The sandbox was just suspended.",
-                cause=record.message or record.reason,
-                next_step="Try again in a moment.",
+            message = (
+                "The sandbox is still starting." if record.status == "Pending" else "The sandbox was just suspended."
             )
+            cause, step = record.message or record.reason, "Try again in a moment."
+            raise SandpodError(ErrorCode.BACKEND_UNAVAILABLE, message, cause=cause, next_step=step)
         if record.status != "Ready":
             raise _lost(record.message or record.reason or f"It is {record.status.lower()}.")
 
@@ -269,21 +235,7 @@ class _Parts:
     streams: WarmStreams
     claimer: Claimer
 
-    async def start(self) -> None:
-        await self.watch.start()
-        self.streams.start()
-
-    async def close(self) -> None:
-        await self.streams.close()
-        await self.watch.close()
-        await self.http.close()
-        await self.cluster.close()
-
 
 def _lost(cause: str) -> SandpodError:
-    return SandpodError(
-        ErrorCode.SANDBOX_LOST,
-        "The sandbox is lost, with the files in it.",
-        cause=cause,
-        next_step="Call create_sandbox for a new one.",
-    )
+    message, step = "The sandbox is lost, with the files in it.", "Call create_sandbox for a new one."
+    return SandpodError(ErrorCode.SANDBOX_LOST, message, cause=cause, next_step=step)

@@ -8,81 +8,66 @@ from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from sandpod_gateway.backends.kubernetes.streams.exec_protocol import ExecTarget
 from sandpod_kube.client import KubeClient
 from sandpod_kube.configuration import load
-from sandpod_kube.resources import PODS, SANDBOXES, TEMPLATES, Resource
+from sandpod_kube.resources import PODS, SANDBOXES, TEMPLATES
 
 REQUEST_TIMEOUT: Final = 15.0
 """Seconds for one request. Claims take milliseconds; what takes longer than this is not going to answer."""
 _RESOURCES: Final = {resource.plural: resource for resource in (SANDBOXES, TEMPLATES, PODS)}
+_REVIEWS: Final = "authorization.k8s.io/v1"
+
+Json = dict[str, Any]
 
 
 class Cluster:
-    """One namespace of one cluster. All methods raise `ClusterError`."""
+    """One namespace of one cluster. All methods raise `ClusterError`; they name resources by their plural."""
 
     def __init__(self, client: KubeClient, namespace: str) -> None:
         self.client = client
         self.namespace = namespace
+        self.host = client.host
 
     @classmethod
     async def connect(cls, settings: KubernetesSettings) -> Self:
-        """Read the configuration; no request is made.
-
-        Raises:
-            ConfigError: There is no usable one.
-        """
+        """Read the configuration; no request is made. Raises ConfigError: there is no usable one."""
         configuration = await load(settings.kubeconfig, settings.context)
         client = KubeClient(configuration, manager="sandpod-gateway", timeout=REQUEST_TIMEOUT)
-        namespace = settings.namespace or client.namespace or "default"
-        return cls(client, namespace)
+        return cls(client, settings.namespace or client.namespace or "default")
 
     async def close(self) -> None:
         """Close all connections."""
         await self.client.close()
 
-    @property
-    def host(self) -> str:
-        """The API server's address."""
-        return self.client.host
-
-    async def get(self, plural: str, name: str) -> dict[str, Any]:
+    async def get(self, plural: str, name: str) -> Json:
         """Return one object."""
-        return await self.client.get(_resource(plural), self.namespace, name)
+        return await self.client.get(_RESOURCES[plural], self.namespace, name)
 
-    async def list_page(self, plural: str, query: dict[str, str]) -> dict[str, Any]:
-        """Return one page of objects.
+    async def list_page(self, plural: str, query: dict[str, str]) -> Json:
+        """Return one page of objects; the query says labelSelector, limit, continue."""
+        return await self.client.list_page(_RESOURCES[plural], self.namespace, query)
 
-        Args:
-            plural: The resource.
-            query: labelSelector, limit, continue.
-        """
-        return await self.client.list_page(_resource(plural), self.namespace, query)
-
-    async def create(self, plural: str, body: dict[str, Any]) -> dict[str, Any]:
+    async def create(self, plural: str, body: Json) -> Json:
         """Create an object and return it."""
-        return await self.client.create(_resource(plural), body, self.namespace)
+        return await self.client.create(_RESOURCES[plural], body, self.namespace)
 
-    async def json_patch(self, plural: str, name: str, operations: list[dict[str, Any]]) -> dict[str, Any]:
+    async def json_patch(self, plural: str, name: str, operations: list[Json]) -> Json:
         """Apply a JSON patch, all or nothing, and return the object."""
-        return await self.client.json_patch(_resource(plural), self.namespace, name, operations)
+        return await self.client.json_patch(_RESOURCES[plural], self.namespace, name, operations)
 
-    async def merge_patch(self, plural: str, name: str, body: dict[str, Any]) -> dict[str, Any]:
+    async def merge_patch(self, plural: str, name: str, body: Json) -> Json:
         """Merge into an object and return it."""
-        return await self.client.patch(_resource(plural), self.namespace, name, body)
+        return await self.client.patch(_RESOURCES[plural], self.namespace, name, body)
 
     async def delete(self, plural: str, name: str) -> None:
         """Delete an object; what it owns goes after it."""
-        await self.client.delete(_resource(plural), self.namespace, name)
+        await self.client.delete(_RESOURCES[plural], self.namespace, name)
 
     async def allowed(self, verb: str, resource: str, *, group: str, subresource: str = "") -> bool:
         """Return whether the gateway's own account may do something in the namespace."""
         attributes = {"namespace": self.namespace, "verb": verb, "resource": resource, "group": group}
         if subresource:
             attributes["subresource"] = subresource
-        review = {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": attributes},
-        }
-        answer = await self.client.ask("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
+        review = {"apiVersion": _REVIEWS, "kind": "SelfSubjectAccessReview", "spec": {"resourceAttributes": attributes}}
+        answer = await self.client.ask(f"/apis/{_REVIEWS}/selfsubjectaccessreviews", review)
         return answer.get("status", {}).get("allowed") is True
 
     async def exec_target(self, pod: str, command: Sequence[str]) -> ExecTarget:
@@ -98,7 +83,3 @@ class Cluster:
             server_hostname=access.server_hostname,
             proxy=access.proxy,
         )
-
-
-def _resource(plural: str) -> Resource:
-    return _RESOURCES[plural]

@@ -1,6 +1,8 @@
-"""What a caller is told of a failed call to the API server: a coded error, and nothing of the cluster's inside."""
+"""What a caller learns of a failed call to the API server: a coded error, and nothing of the cluster's inside."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http import HTTPStatus
 
 from sandpod_gateway.api.results import ErrorCode
@@ -10,40 +12,34 @@ from sandpod_kube.errors import ClusterError, RefusedError
 logger = logging.getLogger(__name__)
 
 
-def translate(error: ClusterError, doing: str) -> SandpodError:
-    """Return the caller's error for a request that failed. What the API server said goes to the log only.
+@contextmanager
+def translated(doing: str) -> Iterator[None]:
+    """Raise the caller's error for a request that fails; see `translate`."""
+    try:
+        yield
+    except ClusterError as error:
+        raise translate(error, doing) from error
 
-    Args:
-        error: What happened.
-        doing: What was tried, to go after "while".
-    """
+
+def translate(error: ClusterError, doing: str) -> SandpodError:
+    """Return the caller's error for a request that failed while so was done. The API server's words are only logged."""
     logger.warning("the cluster failed while %s: %s", doing, error)
+    code, message, next_step = _meaning(error, doing)
+    return SandpodError(code, message, next_step=next_step)
+
+
+def _meaning(error: ClusterError, doing: str) -> tuple[ErrorCode, str, str]:
+    unavailable = ErrorCode.BACKEND_UNAVAILABLE
     if not isinstance(error, RefusedError):
-        return SandpodError(
-            ErrorCode.BACKEND_UNAVAILABLE,
-            f"The cluster did not answer while {doing}.",
-            next_step="Try again in a moment; if it stays so, tell the administrator.",
-        )
+        step = "Try again in a moment; if it stays so, tell the administrator."
+        return unavailable, f"The cluster did not answer while {doing}.", step
     if error.status == HTTPStatus.FORBIDDEN and "exceeded quota" in str(error):
-        return SandpodError(
-            ErrorCode.QUOTA_EXCEEDED,
-            "The namespace's quota leaves no room for another sandbox.",
-            next_step="Close a sandbox that is not needed, or ask the administrator for more quota.",
-        )
+        step = "Close a sandbox that is not needed, or ask the administrator for more quota."
+        return ErrorCode.QUOTA_EXCEEDED, "The namespace's quota leaves no room for another sandbox.", step
     if error.status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
-        return SandpodError(
-            ErrorCode.BACKEND_UNAVAILABLE,
-            f"The cluster did not allow the gateway what it needs while {doing}.",
-            next_step="Tell the administrator: the gateway's Role lacks a right, or its credentials have ended.",
-        )
+        step = "Tell the administrator: the gateway's Role lacks a right, or its credentials have ended."
+        return unavailable, f"The cluster did not allow the gateway what it needs while {doing}.", step
     if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR or error.status == HTTPStatus.TOO_MANY_REQUESTS:
-        return SandpodError(
-            ErrorCode.BACKEND_UNAVAILABLE,
-            f"The cluster was overloaded or failing while {doing}.",
-            next_step="Try again in a moment.",
-        )
-    return SandpodError(
-        ErrorCode.BACKEND_ERROR,
-        f"The cluster refused while {doing}.",
-        next_step="Tell the administrator; the gateway's log has the details.",
-    )
+        return unavailable, f"The cluster was overloaded or failing while {doing}.", "Try again in a moment."
+    step = "Tell the administrator; the gateway's log has the details."
+    return ErrorCode.BACKEND_ERROR, f"The cluster refused while {doing}.", step

@@ -1,7 +1,4 @@
-"""Whether a cluster is one that the gateway can use, and a sentence about it where it is not.
-
-Called by the Kubernetes backend at its start, once; it changes nothing.
-"""
+"""Whether a cluster is one that the gateway can use, and a sentence about it where it is not. It changes nothing."""
 
 import asyncio
 from typing import Final
@@ -10,7 +7,7 @@ from sandpod_api import names
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.kubernetes.cluster import Cluster
 from sandpod_gateway.errors import StartError
-from sandpod_kube.errors import ConfigError, RefusedError
+from sandpod_kube.errors import ConfigError, NotFoundError, RefusedError
 
 RIGHTS: Final = (
     *((verb, names.SANDBOXES, "") for verb in ("get", "list", "watch", "create", "patch", "delete")),
@@ -30,14 +27,12 @@ async def check_installed(cluster: Cluster) -> None:
     """
     try:
         await cluster.list_page(names.TEMPLATES, {"limit": "1"})
-    except RefusedError as error:
-        if error.not_found:
-            raise StartError(
-                ErrorCode.BACKEND_UNAVAILABLE,
-                f"The cluster at {cluster.host} does not have Sandpod's resources.",
-                next_step="Install them: `helm install` of charts/sandpod, or `kubectl apply -f manifests/crds.yaml`.",
-            ) from error
-        raise
+    except NotFoundError as error:
+        raise StartError(
+            ErrorCode.BACKEND_UNAVAILABLE,
+            f"The cluster at {cluster.host} does not have Sandpod's resources.",
+            next_step="Install them: `helm install` of charts/sandpod, or `kubectl apply -f manifests/crds.yaml`.",
+        ) from error
 
 
 async def check_rights(cluster: Cluster) -> None:
@@ -54,11 +49,8 @@ async def check_rights(cluster: Cluster) -> None:
             for verb, resource, subresource in RIGHTS
         )
     )
-    missing = [
-        f"{verb} {resource}{'/' if subresource else ''}{subresource}"
-        for (verb, resource, subresource), is_allowed in zip(RIGHTS, allowed, strict=True)
-        if not is_allowed
-    ]
+    rights = zip(RIGHTS, allowed, strict=True)
+    missing = [f"{verb} {'/'.join(filter(None, of))}" for (verb, *of), is_allowed in rights if not is_allowed]
     if missing:
         raise StartError(
             ErrorCode.BACKEND_UNAVAILABLE,
@@ -68,16 +60,17 @@ async def check_rights(cluster: Cluster) -> None:
 
 
 def start_error(error: Exception, cluster: Cluster | None) -> StartError:
-    """Return what to tell the administrator, who starts the gateway, of any failure to start."""
+    """Return what the administrator, who starts the gateway, learns of any failure to start."""
     if isinstance(error, StartError):
         return error
+    host = cluster.host if cluster else "?"
     if isinstance(error, ConfigError):
         message, next_step = "There is no cluster to use.", "Set a kubeconfig, or use the local backend."
     elif isinstance(error, RefusedError):
-        message = f"The cluster at {cluster.host if cluster else '?'} refuses the gateway."
+        message = f"The cluster at {host} refuses the gateway."
         next_step = "Check the kubeconfig's or the service account's credentials and the gateway's Role."
     else:
-        message = f"The cluster at {cluster.host if cluster else '?'} can't be reached."
+        message = f"The cluster at {host} can't be reached."
         next_step = "Check that it runs and that the kubeconfig's address is right, or use the local backend."
     cause = str(error) or "it gave no answer in time"
     return StartError(ErrorCode.BACKEND_UNAVAILABLE, message, cause=cause, next_step=next_step)

@@ -1,4 +1,4 @@
-"""One Kubernetes Secret as the store of what gateways sign links with; see `link_keys.SecretStore`.
+"""One Kubernetes Secret as the store of what gateways sign links with.
 
 The Secret is made by whoever installs the gateway, without content: the gateway may read and patch this one, by name,
 and can't create any.
@@ -10,8 +10,8 @@ from typing import Final
 
 from sandpod_gateway.auth.link_keys import Stored
 from sandpod_gateway.backends.kubernetes.cluster import Cluster
-from sandpod_gateway.backends.kubernetes.errors import translate
-from sandpod_kube.errors import ClusterError, ConflictError, NotFoundError
+from sandpod_gateway.backends.kubernetes.errors import translated
+from sandpod_kube.errors import ConflictError, NotFoundError
 from sandpod_kube.resources import SECRETS
 
 KEY: Final = "keys.json"
@@ -19,12 +19,7 @@ KEY: Final = "keys.json"
 
 
 class KubernetesSecret:
-    """A Secret.
-
-    Args:
-        cluster: Returns the cluster; raises `SandpodError` while there is none.
-        reference: Its namespace and name, with a slash between.
-    """
+    """A Secret (namespace/name) of a cluster, once there is one; implements `link_keys.SecretStore`."""
 
     def __init__(self, cluster: Callable[[], Cluster], reference: str) -> None:
         self._cluster = cluster
@@ -32,22 +27,20 @@ class KubernetesSecret:
 
     async def read(self) -> Stored | None:
         """Return what is there; None when there is no such Secret."""
-        try:
-            secret = await self._cluster().client.get(SECRETS, self._namespace, self._name)
-        except NotFoundError:
-            return None
-        except ClusterError as error:
-            raise translate(error, "the keys of links were read") from error
+        with translated("the keys of links were read"):
+            try:
+                secret = await self._cluster().client.get(SECRETS, self._namespace, self._name)
+            except NotFoundError:
+                return None
         encoded = (secret.get("data") or {}).get(KEY, "")
         return Stored(base64.b64decode(encoded), str(secret["metadata"]["resourceVersion"]))
 
     async def replace(self, content: bytes, version: str) -> bool:
         """Write, unless it is not that version any more."""
         body = {"metadata": {"resourceVersion": version}, "data": {KEY: base64.b64encode(content).decode()}}
-        try:
-            await self._cluster().client.patch(SECRETS, self._namespace, self._name, body)
-        except ConflictError:
-            return False
-        except ClusterError as error:
-            raise translate(error, "the keys of links were written") from error
+        with translated("the keys of links were written"):
+            try:
+                await self._cluster().client.patch(SECRETS, self._namespace, self._name, body)
+            except ConflictError:
+                return False
         return True

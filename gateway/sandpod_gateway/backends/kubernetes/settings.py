@@ -1,110 +1,49 @@
-"""How the gateway uses a cluster: the settings of the Kubernetes backend.
-
-The gateway's settings nest this model, `factory.py` passes it to the backend. It reads nothing by itself: an empty
-namespace is resolved when the backend starts.
-"""
+"""How the gateway uses a cluster: the settings of the Kubernetes backend."""
 
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from sandpod_api.fields import Name
+from sandpod_gateway.strict_model import StrictModel
 
 
-class KubernetesSettings(BaseModel):
+class KubernetesSettings(StrictModel):
     """Settings of the Kubernetes backend. Times are seconds."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    namespace: Annotated[
-        Name | None,
-        Field(
-            description="Namespace of the sandboxes. Unset: the gateway's own in a cluster, else the kubeconfig "
-            "context's, else `default`. One namespace is one tenant: the gateway's rights end there.",
-        ),
-    ] = None
-    kubeconfig: Annotated[
-        Path | None,
-        Field(
-            description="Kubeconfig file. Unset: the service account in a cluster, else $KUBECONFIG or ~/.kube/config; "
-            "set it where a pod's own service account is not the one to use."
-        ),
-    ] = None
-    context: Annotated[
-        str | None,
-        Field(description="Context of the kubeconfig. Unset: its current one, which others may switch."),
-    ] = None
-    link_secret: Annotated[
-        str | None,
-        Field(
-            pattern=r"^[a-z0-9-]{1,63}/[a-z0-9.-]{1,253}$",
-            description="Secret (namespace/name) with what links are signed with, for all gateways of the namespace; "
-            "it must be there, and the gateway fills it. Unset: links work at the gateway that made them, until it "
-            "ends.",
-        ),
-    ] = None
-    default_template: Annotated[
-        Name,
-        Field(
-            description="SandboxTemplate of callers that name none; the chart's own template has this name.",
-        ),
-    ] = "default"
-    cold_start: Annotated[
-        bool,
-        Field(
-            description="Whether a sandbox is made when no warm one is ready: the caller waits some seconds for its "
-            "pod, unless it chose `cold_start=false`. Off, the answer is `pool_exhausted` at once, callers can't ask "
-            "for more, and only pools decide how many pods there are."
-        ),
-    ] = True
-    cold_start_timeout: Annotated[
-        float,
-        Field(
-            gt=0,
-            le=3600,
-            description="Longest wait for a pod's start, seconds. Failures that are known come much sooner; this is "
-            "for a large image on a new node.",
-        ),
-    ] = 120
-    max_sandboxes_per_owner: Annotated[
-        int,
-        Field(
-            ge=1,
-            description="Live sandboxes of one caller, so that no caller takes all. Several gateways can pass it by "
-            "the number of claims that they work on at the same moment.",
-        ),
-    ] = 20
-    max_sandboxes: Annotated[
-        int,
-        Field(
-            ge=1,
-            description="Live sandboxes of all callers together: set it below what nodes and quota carry, so that "
-            "the answer comes before any pod is made.",
-        ),
-    ] = 200
-    touch_interval: Annotated[
-        float,
-        Field(
-            gt=0,
-            description="Seconds between two notes of a sandbox's use. Each is one write to the API server; the idle "
-            "timeout is exact to this.",
-        ),
-    ] = 30
-    watch_silence: Annotated[
-        float,
-        Field(
-            gt=0,
-            description="Seconds without a word of the watch of the sandboxes after which it is opened anew: its "
-            "connection may be dead and nobody told. The API server says something about once a minute.",
-        ),
-    ] = 90
-    warm_streams: Annotated[
-        int,
-        Field(
-            ge=0,
-            le=100,
-            description="Streams kept open to warm sandboxes: opening one takes about 0.1 s, which the first run of "
-            "a fresh sandbox then does not pay. Each costs a process of a few MB in its pod.",
-        ),
-    ] = 2
+    namespace: Name | None = None
+    """Namespace of the sandboxes. Unset: the gateway's own in a cluster, else the kubeconfig context's, else `default`.
+    One namespace is one tenant: the gateway's rights end there."""
+    kubeconfig: Path | None = None
+    """Kubeconfig file. Unset: the service account in a cluster, else $KUBECONFIG or ~/.kube/config; set it where a
+    pod's own service account is not the one to use."""
+    context: str | None = None
+    """Context of the kubeconfig. Unset: its current one, which others may switch."""
+    link_secret: Annotated[str | None, Field(pattern=r"^[a-z0-9-]{1,63}/[a-z0-9.-]{1,253}$")] = None
+    """Secret (namespace/name) with what links are signed with, for all gateways of the namespace; it must be there, and
+    the gateway fills it. Unset: links work at the gateway that made them, until it ends."""
+    default_template: Name = "default"
+    """SandboxTemplate of callers that name none; the chart's own template has this name."""
+    cold_start: bool = True
+    """Whether a sandbox is made when no warm one is ready: the caller waits some seconds for its pod, unless it chose
+    `cold_start=false`. Off, the answer is `pool_exhausted` at once, callers can't ask for more, and only pools decide
+    how many pods there are."""
+    cold_start_timeout: Annotated[float, Field(gt=0, le=3600)] = 120
+    """Longest wait for a pod's start, seconds. Failures that are known come much sooner; this is for a large image on a
+    new node."""
+    max_sandboxes_per_owner: Annotated[int, Field(ge=1)] = 20
+    """Live sandboxes of one caller, so that no caller takes all. Several gateways can pass it by the number of claims
+    that they work on at the same moment."""
+    max_sandboxes: Annotated[int, Field(ge=1)] = 200
+    """Live sandboxes of all callers together: set it below what nodes and quota carry, so that the answer comes before
+    any pod is made."""
+    touch_interval: Annotated[float, Field(gt=0)] = 30
+    """Seconds between two notes of a sandbox's use. Each is one write to the API server; the idle timeout is exact to
+    this."""
+    watch_silence: Annotated[float, Field(gt=0)] = 90
+    """Seconds without a word of the watch of the sandboxes after which it is opened anew: its connection may be dead
+    and nobody told. The API server says something about once a minute."""
+    warm_streams: Annotated[int, Field(ge=0, le=100)] = 2
+    """Streams kept open to warm sandboxes: opening one takes about 0.1 s, which the first run of a fresh sandbox then
+    does not pay. Each costs a process of a few MB in its pod."""

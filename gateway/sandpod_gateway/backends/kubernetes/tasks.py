@@ -1,7 +1,4 @@
-"""Work that goes on after the call that started it: notes of use, deletions of what a cancelled call left.
-
-Called by the Kubernetes backend, which ends it at its own end.
-"""
+"""Work that goes on after the call that started it: notes of use, deletions of what a cancelled call left."""
 
 import asyncio
 import logging
@@ -11,7 +8,7 @@ from typing import Any, Final, TypeVar
 logger = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT: Final = 5.0
-"""Seconds that work under way gets to finish when the backend closes."""
+"""Seconds that work in progress gets to finish when the backend closes."""
 
 T = TypeVar("T")
 
@@ -35,7 +32,7 @@ class Background:
             logger.debug("background work ended with %r", task.exception())
 
     async def close(self) -> None:
-        """Wait for what is under way, at most `CLOSE_TIMEOUT` seconds, then cancel it."""
+        """Wait for what is in progress, at most `CLOSE_TIMEOUT` seconds, then cancel it."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=CLOSE_TIMEOUT)
         for task in tuple(self._tasks):

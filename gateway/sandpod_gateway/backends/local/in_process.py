@@ -1,24 +1,23 @@
 """A backend whose sandboxes live and end with this process: claims, expiry and clean-up, whatever a sandbox is.
 
-The local backend, and the one that tests use in its place, are this class with a launcher of their own. It keeps the
-promises of `base.py`; what a sandbox is made of, and how it is reached, is the launcher's business.
+It keeps the promises of `base.py`; what a sandbox is made of, and how it is reached, is the launcher's business.
 """
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
+from sandpod_api.conditions import Reason
 from sandpod_api.fields import MAX_LIFETIME
 from sandpod_api.names import NETWORK_NONE
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends import cold_start as cold_starts
 from sandpod_gateway.backends.base import ByteStream, ClaimRequest, SandboxRecord, TemplateInfo
-from sandpod_gateway.backends.local.cell import Cell, Launcher
 from sandpod_gateway.backends.local.ledger import Ledger, Limits, sentence
 from sandpod_gateway.errors import SandpodError
 
@@ -26,33 +25,56 @@ logger = logging.getLogger(__name__)
 
 Clock = Callable[[], datetime]
 
+_SWEEP_SECONDS: Final = 60.0  # longest pause: a laptop that slept must not wait for a time that has long passed
+
 
 def utc_now() -> datetime:
-    """Return the time, as records tell it."""
+    """Return the time, as records have it."""
     return datetime.now(UTC)
 
 
-_SWEEP_SECONDS: Final = 60.0  # longest pause: a laptop that slept must not wait for a time that has long passed
+class Cell(Protocol):
+    """One running sandbox."""
+
+    async def connect(self) -> ByteStream:
+        """Open a stream to its runner; OSError when it has ended."""
+
+    async def ending(self) -> tuple[Reason, str]:
+        """Return why it ended, once it has ended by itself."""
+
+    async def end(self) -> None:
+        """End all that runs in it and wait until it is gone. May be called more than once."""
+
+
+class Launcher(Protocol):
+    """What makes sandboxes. Its errors are `SandpodError`s."""
+
+    @property
+    def image(self) -> str | None:
+        """What stands for an image: what sandboxes run on, in words."""
+
+    async def start(self) -> None:
+        """Open what it needs, and prove that sandboxes can be had."""
+
+    async def close(self) -> None:
+        """End the sandboxes that wait for a claim."""
+
+    async def launch(self, *, may_make: bool) -> Cell | None:
+        """Return a sandbox whose runner answers, warm or, if it may be made, new. A failure leaves nothing behind."""
+
+    def waiting(self) -> int:
+        """Return how many sandboxes wait for a claim."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Terms:
-    """What claims get.
+    """What claims get. Times are seconds, for claims that name none."""
 
-    Attributes:
-        template: The one template's name.
-        languages: What it runs beside Python, JavaScript and shell.
-        ttl: Seconds to live, unless the claim says otherwise.
-        idle_timeout: Seconds without use, unless the claim says otherwise.
-        limits: How many there may be.
-        cold_start: Whether one is made while none is warm.
-    """
-
-    template: str
+    template: str  # the name of the one template
     ttl: int
     idle_timeout: int
     limits: Limits
-    languages: tuple[str, ...] = ()
+    languages: tuple[str, ...] = ()  # in addition to Python, JavaScript and shell
     cold_start: bool = True
 
 
@@ -73,11 +95,7 @@ class InProcessBackend:
         self._sweeper: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Prove that sandboxes can be had, and start to sweep.
-
-        Raises:
-            SandpodError: backend_unavailable; says what to do.
-        """
+        """Prove that sandboxes can be had, and start to sweep; see `base.Backend.start`."""
         await self._launcher.start()
         self._sweeper = asyncio.create_task(self._sweep())
 
@@ -94,15 +112,10 @@ class InProcessBackend:
         await self._launcher.close()
 
     async def check(self) -> None:
-        """Return when sandboxes could be claimed now.
-
-        Raises:
-            SandpodError: backend_unavailable, when the backend is not open.
-        """
+        """Return when the backend is open; see `base.Backend.check`."""
         if self._sweeper is None:
-            raise SandpodError(
-                ErrorCode.BACKEND_UNAVAILABLE, "The server is not running.", next_step="Start it, or try again later."
-            )
+            step = "Start it, or try again later."
+            raise SandpodError(ErrorCode.BACKEND_UNAVAILABLE, "The server is not running.", next_step=step)
 
     async def templates(self) -> tuple[TemplateInfo, ...]:
         """Return the one template."""
@@ -117,8 +130,7 @@ class InProcessBackend:
             return await self._new(request, lifetime, may_make=may_make)
         # One claim at a time for a session: the second one finds what the first one made.
         key = (request.owner, request.session)
-        lock = self._claims.setdefault(key, asyncio.Lock())
-        async with lock:
+        async with self._claims.setdefault(key, asyncio.Lock()):
             return self._ledger.of_session(*key) or await self._new(request, lifetime, may_make=may_make)
 
     async def get(self, name: str) -> SandboxRecord | None:
@@ -155,29 +167,20 @@ class InProcessBackend:
         self._ledger.keep_busy(name, self._clock() + timedelta(seconds=seconds), self._clock())
 
     async def open_stream(self, name: str) -> ByteStream:
-        """Open a stream to the sandbox's runner.
-
-        Raises:
-            SandpodError: sandbox_lost, session_not_found.
-        """
+        """Open a stream to the sandbox's runner; see `base.Backend.open_stream`."""
         record = self._ledger.get(name)
         if record is None:
-            raise SandpodError(
-                ErrorCode.SESSION_NOT_FOUND,
-                "There is no such sandbox.",
-                next_step="List your sandboxes, or create one.",
-            )
+            step = "List your sandboxes, or create one."
+            raise SandpodError(ErrorCode.SESSION_NOT_FOUND, "There is no such sandbox.", next_step=step)
         cause: BaseException | None = None
         if (cell := self._cells.get(name)) is not None:
             try:
                 return await cell.connect()
             except OSError as error:
                 cause = error
+        message = "The sandbox has ended, with the files in it."
         raise SandpodError(
-            ErrorCode.SANDBOX_LOST,
-            "The sandbox has ended, with the files in it.",
-            cause=record.message,
-            next_step="Create a new one.",
+            ErrorCode.SANDBOX_LOST, message, cause=record.message, next_step="Create a new one."
         ) from cause
 
     def _lifetime(self, request: ClaimRequest) -> tuple[int, int]:
@@ -220,7 +223,10 @@ class InProcessBackend:
         if cell is None:
             return None
         self._changed.set()
-        return self._background(self._finish(cell, self._watchers.pop(name)))
+        task = asyncio.ensure_future(self._finish(cell, self._watchers.pop(name)))
+        self._endings.add(task)
+        task.add_done_callback(self._endings.discard)
+        return task
 
     @staticmethod
     async def _finish(cell: Cell, watcher: asyncio.Task[None]) -> None:
@@ -228,12 +234,6 @@ class InProcessBackend:
         await cell.end()
         with contextlib.suppress(asyncio.CancelledError):
             await watcher
-
-    def _background(self, work: Awaitable[None]) -> asyncio.Task[None]:
-        task = asyncio.ensure_future(work)
-        self._endings.add(task)
-        task.add_done_callback(self._endings.discard)
-        return task
 
     async def _sweep(self) -> None:
         while True:
@@ -252,6 +252,5 @@ class InProcessBackend:
 
 
 def _invalid(message: str) -> SandpodError:
-    return SandpodError(
-        ErrorCode.INVALID_ARGUMENT, message, next_step="Correct the argument and call again, or leave it out."
-    )
+    step = "Correct the argument and call again, or leave it out."
+    return SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step=step)

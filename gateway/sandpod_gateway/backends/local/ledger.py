@@ -1,7 +1,6 @@
 """The records of sandboxes that live in this process: who holds them, how many there may be, when they end.
 
-Pure bookkeeping: no task, no clock (the time
-is an argument), no process.
+Pure bookkeeping: no task, no clock (the time is an argument), no process.
 """
 
 import contextlib
@@ -27,12 +26,7 @@ _ALPHABET: Final = "abcdefghijklmnopqrstuvwxyz234567"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """How many live sandboxes there may be.
-
-    Attributes:
-        per_owner: Of one caller.
-        total: Of all callers.
-    """
+    """How many live sandboxes there may be, of one caller and of all together."""
 
     per_owner: int
     total: int
@@ -73,17 +67,12 @@ class Ledger:
         """
         live = Counter(r.owner for r in self.live()) + self._starting
         if live[owner] >= self._limits.per_owner:
-            raise SandpodError(
-                ErrorCode.MAX_SESSIONS,
-                f"You have {live[owner]} sandboxes, which is the most you can have.",
-                next_step="Close one that you no longer need.",
-            )
+            message = f"You have {live[owner]} sandboxes, which is the most you can have."
+            raise SandpodError(ErrorCode.MAX_SESSIONS, message, next_step="Close one that you no longer need.")
         if live.total() >= self._limits.total:
-            raise SandpodError(
-                ErrorCode.POOL_EXHAUSTED,
-                f"All {self._limits.total} sandboxes of this server are in use.",
-                next_step="Close one that you no longer need, or try again later.",
-            )
+            message = f"All {self._limits.total} sandboxes of this server are in use."
+            step = "Close one that you no longer need, or try again later."
+            raise SandpodError(ErrorCode.POOL_EXHAUSTED, message, next_step=step)
         self._starting[owner] += 1
         try:
             yield
@@ -95,13 +84,8 @@ class Ledger:
     ) -> SandboxRecord:
         """Record a new Ready sandbox and give it a name that can't be guessed.
 
-        Args:
-            request: Whose it is.
-            source: The template that it is made from, and what stands for an image.
-            lifetime: Seconds to live, and to live without use.
-            now: When it was claimed.
+        Its source is the template and what stands for an image, its lifetime the seconds to live, and without use.
         """
-        ttl, idle_timeout = lifetime
         record = SandboxRecord(
             name="sbx-" + "".join(secrets.choice(_ALPHABET) for _ in range(10)),
             owner=request.owner,
@@ -111,8 +95,8 @@ class Ledger:
             network=request.network,
             status="Ready",
             created=now,
-            ttl=ttl,
-            idle_timeout=idle_timeout,
+            ttl=lifetime[0],
+            idle_timeout=lifetime[1],
         )
         self._records[record.name] = _used(record, now)
         return self._records[record.name]

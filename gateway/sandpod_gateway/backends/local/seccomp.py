@@ -1,15 +1,15 @@
 """The system-call filter of local sandboxes, assembled as a classic BPF program.
 
-Called by `local_process.py`, which hands the program to bubblewrap. It is a deny-list: everything that a program can
-only need to change the machine, to look into other processes or to reach rarely used kernel code is refused, the
-rest is allowed. It does no I/O. Namespaces and dropped capabilities refuse most of it too; this is the second wall.
+It is a deny-list: everything that a program can only need to change the machine, to look into other processes or to
+reach rarely used kernel code is refused, the rest is allowed. It does no I/O. Namespaces and dropped capabilities
+refuse most of it too; this is the second wall.
 """
 
 import errno
-from collections.abc import Iterable
 from typing import Final
 
 from sandpod_runner.ipc import bpf
+from sandpod_runner.ipc.bpf import one, refuse
 
 _NEWEST: Final = 469
 """Highest number known here (Linux 6.17). Later calls answer ENOSYS, as on the kernels that programs know."""
@@ -21,188 +21,131 @@ _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
 _STREAM, _DATAGRAM = 1, 2
 _TYPE_MASK: Final = 0xF
 
-# name: (x86_64, aarch64); None where the architecture has no such call.
-REFUSED: Final[dict[str, tuple[int | None, int | None]]] = {
-    # Mounts and roots.
-    "mount": (165, 40),
-    "umount2": (166, 39),
-    "pivot_root": (155, 41),
-    "chroot": (161, 51),
-    "mount_setattr": (442, 442),
-    "move_mount": (429, 429),
-    "open_tree": (428, 428),
-    "open_tree_attr": (467, 467),
-    "fsopen": (430, 430),
-    "fsconfig": (431, 431),
-    "fsmount": (432, 432),
-    "fspick": (433, 433),
-    "statmount": (457, 457),
-    "listmount": (458, 458),
-    # Namespaces; clone's flags are looked at below.
-    "unshare": (272, 97),
-    "setns": (308, 268),
-    # Kernel code that programs seldom need and that often had holes.
-    "bpf": (321, 280),
-    "perf_event_open": (298, 241),
-    "add_key": (248, 217),
-    "request_key": (249, 218),
-    "keyctl": (250, 219),
-    "userfaultfd": (323, 282),
-    "io_uring_setup": (425, 425),
-    "io_uring_enter": (426, 426),
-    "io_uring_register": (427, 427),
-    "fanotify_init": (300, 262),
-    "memfd_secret": (447, 447),
-    "personality": (135, 92),
-    "modify_ldt": (154, None),
-    "lookup_dcookie": (212, 18),
-    "nfsservctl": (180, 42),
-    "uselib": (134, None),
-    "ustat": (136, None),
-    "sysfs": (139, None),
-    "_sysctl": (156, None),
-    # Other processes: all of a sandbox's share one uid with its runner.
-    "ptrace": (101, 117),
-    "process_vm_readv": (310, 270),
-    "process_vm_writev": (311, 271),
-    "pidfd_getfd": (438, 438),
-    "kcmp": (312, 272),
-    # Files past the mounts.
-    "open_by_handle_at": (304, 265),
-    "name_to_handle_at": (303, 264),
-    # The machine.
-    "kexec_load": (246, 104),
-    "kexec_file_load": (320, 294),
-    "reboot": (169, 142),
-    "create_module": (174, None),
-    "init_module": (175, 105),
-    "finit_module": (313, 273),
-    "delete_module": (176, 106),
-    "get_kernel_syms": (177, None),
-    "query_module": (178, None),
-    "swapon": (167, 224),
-    "swapoff": (168, 225),
-    "acct": (163, 89),
-    "quotactl": (179, 60),
-    "quotactl_fd": (443, 443),
-    "settimeofday": (164, 170),
-    "clock_settime": (227, 112),
-    "clock_adjtime": (305, 266),
-    "adjtimex": (159, 171),
-    "syslog": (103, 116),
-    "vhangup": (153, 58),
-    "iopl": (172, None),
-    "ioperm": (173, None),
-    "sethostname": (170, 161),
-    "setdomainname": (171, 162),
-    # Memory that stays when no process holds it: nothing would count it.
-    "shmget": (29, 194),
-    "msgget": (68, 186),
-    "semget": (64, 190),
-    # Memory of chosen nodes.
-    "move_pages": (279, 239),
-    "migrate_pages": (256, 238),
-    "mbind": (237, 235),
-    "set_mempolicy": (238, 237),
-    "get_mempolicy": (239, 236),
-    "set_mempolicy_home_node": (450, 450),
+# Each call with its numbers on x86_64 and aarch64; a dash where the architecture has no such call.
+_TABLE: Final = """
+# Mounts and roots.
+mount 165 40; umount2 166 39; pivot_root 155 41; chroot 161 51; mount_setattr 442 442; move_mount 429 429
+open_tree 428 428; open_tree_attr 467 467; fsopen 430 430; fsconfig 431 431; fsmount 432 432; fspick 433 433
+statmount 457 457; listmount 458 458
+# Namespaces; clone's flags are looked at below.
+unshare 272 97; setns 308 268
+# Kernel code that programs seldom need and that often had holes.
+bpf 321 280; perf_event_open 298 241; add_key 248 217; request_key 249 218; keyctl 250 219; userfaultfd 323 282
+io_uring_setup 425 425; io_uring_enter 426 426; io_uring_register 427 427; fanotify_init 300 262
+memfd_secret 447 447; personality 135 92; modify_ldt 154 -; lookup_dcookie 212 18; nfsservctl 180 42; uselib 134 -
+ustat 136 -; sysfs 139 -; _sysctl 156 -
+# Other processes: all of a sandbox's share one uid with its runner.
+ptrace 101 117; process_vm_readv 310 270; process_vm_writev 311 271; pidfd_getfd 438 438; kcmp 312 272
+# Files past the mounts.
+open_by_handle_at 304 265; name_to_handle_at 303 264
+# The machine.
+kexec_load 246 104; kexec_file_load 320 294; reboot 169 142; create_module 174 -; init_module 175 105
+finit_module 313 273; delete_module 176 106; get_kernel_syms 177 -; query_module 178 -; swapon 167 224
+swapoff 168 225; acct 163 89; quotactl 179 60; quotactl_fd 443 443; settimeofday 164 170; clock_settime 227 112
+clock_adjtime 305 266; adjtimex 159 171; syslog 103 116; vhangup 153 58; iopl 172 -; ioperm 173 -
+sethostname 170 161; setdomainname 171 162
+# Memory that stays when no process holds it: nothing would count it.
+shmget 29 194; msgget 68 186; semget 64 190
+# Memory of chosen nodes.
+move_pages 279 239; migrate_pages 256 238; mbind 237 235; set_mempolicy 238 237; get_mempolicy 239 236
+set_mempolicy_home_node 450 450
+"""
+
+_MACHINES: Final = list(bpf.AUDIT_ARCH)
+REFUSED: Final = {
+    name: tuple(None if number == "-" else int(number) for number in numbers)
+    for line in _TABLE.splitlines()
+    if line and not line.startswith("#")
+    for name, *numbers in map(str.split, line.split(";"))
 }
+"""The calls that are refused: their number on each of the machines."""
+
 _CLONE: Final = {"x86_64": 56, "aarch64": 220}
 _CLONE3: Final = 435  # its flags are in memory, where no filter sees them; libc falls back to clone
 _IOCTL: Final = {"x86_64": 16, "aarch64": 29}
 _SOCKET: Final = {"x86_64": 41, "aarch64": 198}
+_SOCKETPAIR: Final = {"x86_64": 53, "aarch64": 199}
 
-Machine = str
-_Instruction = tuple[int, int, int, int]
+_ALLOW: Final = one(bpf.RETURN, bpf.ALLOW)
 
 
-def supported(machine: Machine) -> bool:
-    """Tell whether there is a filter for a machine, named as `platform.machine()` does."""
+def supported(machine: str) -> bool:
+    """Return whether there is a filter for a machine, named as `platform.machine()` does."""
     return machine in bpf.AUDIT_ARCH
 
 
-def program(machine: Machine) -> bytes:
-    """Return the filter as an array of struct sock_filter.
-
-    Args:
-        machine: As `platform.machine()` names it.
+def program(machine: str) -> bytes:
+    """Return the filter for a machine, named as `platform.machine()` does, as an array of struct sock_filter.
 
     Raises:
         ValueError: There is none for that machine.
     """
     if not supported(machine):
         raise ValueError(f"there is no system-call filter for {machine}")
-    column = list(bpf.AUDIT_ARCH).index(machine)
-    code: list[_Instruction] = [
-        (bpf.LOAD, 0, 0, bpf.ARCH),
-        (bpf.EQUAL, 1, 0, bpf.AUDIT_ARCH[machine]),
-        (bpf.RETURN, 0, 0, bpf.KILL_PROCESS),
-        (bpf.LOAD, 0, 0, bpf.NUMBER),
+    code = [
+        one(bpf.LOAD, bpf.ARCH),
+        one(bpf.EQUAL, bpf.AUDIT_ARCH[machine], yes=1),
+        one(bpf.RETURN, bpf.KILL_PROCESS),
+        one(bpf.LOAD, bpf.NUMBER),
         *(_when(bpf.AT_LEAST, bpf.X32_BIT, errno.ENOSYS) if machine == "x86_64" else ()),
         *_when(bpf.AT_LEAST, _NEWEST + 1, errno.ENOSYS),
         *_when(bpf.EQUAL, _CLONE3, errno.ENOSYS),
     ]
     for numbers in REFUSED.values():
-        number = numbers[column]
+        number = numbers[_MACHINES.index(machine)]
         if number is not None:
             code += _when(bpf.EQUAL, number, errno.EPERM)
-    code += _call(_CLONE[machine], _clone())
-    code += _call(_IOCTL[machine], _ioctl())
-    code += _call(_SOCKET[machine], _socket())
-    code.append((bpf.RETURN, 0, 0, bpf.ALLOW))
-    return b"".join(bpf.INSTRUCTION.pack(*instruction) for instruction in code)
+    for call, body in ((_CLONE, _clone()), (_IOCTL, _ioctl()), (_SOCKET, _socket()), (_SOCKETPAIR, _socketpair())):
+        # The body ends by returning, so the number is still loaded after it.
+        code += [one(bpf.EQUAL, call[machine], no=len(body)), *body]
+    return b"".join([*code, _ALLOW])
 
 
-def _when(test: int, value: int, error: int) -> list[_Instruction]:
+def _when(test: int, value: int, error: int) -> list[bytes]:
     """Answer with an error when the test of the loaded value holds; go on otherwise."""
-    return [(test, 0, 1, value), (bpf.RETURN, 0, 0, bpf.ERRNO | error)]
+    return [one(test, value, no=1), refuse(error)]
 
 
-def _call(number: int, body: list[_Instruction]) -> list[_Instruction]:
-    """Look at the arguments of one call. The body ends by returning, so the number is still loaded after it."""
-    return [(bpf.EQUAL, 0, len(body), number), *body]
+def _unless(values: tuple[int, ...], error: int) -> list[bytes]:
+    """Answer with an error when the loaded value is none of the given ones; go on otherwise."""
+    tests = [one(bpf.EQUAL, value, yes=len(values) - index) for index, value in enumerate(values)]
+    return [*tests, refuse(error)]
 
 
-def _clone() -> list[_Instruction]:
-    return [
-        (bpf.LOAD, 0, 0, bpf.ARGUMENTS[0]),
-        *_when(bpf.ANY_BIT, _NEW_NAMESPACES, errno.EPERM),
-        (bpf.RETURN, 0, 0, bpf.ALLOW),
-    ]
+def _clone() -> list[bytes]:
+    return [one(bpf.LOAD, bpf.ARGUMENTS[0]), *_when(bpf.ANY_BIT, _NEW_NAMESPACES, errno.EPERM), _ALLOW]
 
 
-def _ioctl() -> list[_Instruction]:
+def _ioctl() -> list[bytes]:
     refused = [instruction for request in _TERMINAL_INPUT for instruction in _when(bpf.EQUAL, request, errno.EPERM)]
-    return [(bpf.LOAD, 0, 0, bpf.ARGUMENTS[1]), *refused, (bpf.RETURN, 0, 0, bpf.ALLOW)]
+    return [one(bpf.LOAD, bpf.ARGUMENTS[1]), *refused, _ALLOW]
 
 
-def _socket() -> list[_Instruction]:
+def _socket() -> list[bytes]:
     """Allow Unix sockets, plain TCP and UDP, and the netlink that lists interfaces.
 
     Other families and protocols are kernel code (some of it loaded by this very call) that no program here needs.
     """
     internet = [
-        (bpf.LOAD, 0, 0, bpf.ARGUMENTS[1]),
-        (bpf.AND, 0, 0, _TYPE_MASK),
+        one(bpf.LOAD, bpf.ARGUMENTS[1]),
+        one(bpf.AND, _TYPE_MASK),
         *_unless((_STREAM, _DATAGRAM), errno.ESOCKTNOSUPPORT),
-        (bpf.LOAD, 0, 0, bpf.ARGUMENTS[2]),
+        one(bpf.LOAD, bpf.ARGUMENTS[2]),
         *_unless((0, 6, 17), errno.EPROTONOSUPPORT),
-        (bpf.RETURN, 0, 0, bpf.ALLOW),
+        _ALLOW,
     ]
-    netlink = [(bpf.LOAD, 0, 0, bpf.ARGUMENTS[2]), *_unless((0,), errno.EPROTONOSUPPORT), (bpf.RETURN, 0, 0, bpf.ALLOW)]
+    netlink = [one(bpf.LOAD, bpf.ARGUMENTS[2]), *_unless((0,), errno.EPROTONOSUPPORT), _ALLOW]
     return [
-        (bpf.LOAD, 0, 0, bpf.ARGUMENTS[0]),
-        (bpf.EQUAL, 0, 1, _AF_UNIX),
-        (bpf.RETURN, 0, 0, bpf.ALLOW),
-        (bpf.EQUAL, 0, len(netlink), _AF_NETLINK),
+        one(bpf.LOAD, bpf.ARGUMENTS[0]),
+        one(bpf.EQUAL, _AF_UNIX, no=1),
+        _ALLOW,
+        one(bpf.EQUAL, _AF_NETLINK, no=len(netlink)),
         *netlink,
         *_unless((_AF_INET, _AF_INET6), errno.EAFNOSUPPORT),
         *internet,
     ]
 
 
-def _unless(values: Iterable[int], error: int) -> list[_Instruction]:
-    """Answer with an error when the loaded value is none of the given ones; go on otherwise."""
-    wanted = list(values)
-    tests = [(bpf.EQUAL, len(wanted) - index, 0, value) for index, value in enumerate(wanted)]
-    return [*tests, (bpf.RETURN, 0, 0, bpf.ERRNO | error)]
+def _socketpair() -> list[bytes]:
+    """Allow Unix sockets alone: of other families, the kernel has code to make pairs, or loads it to refuse them."""
+    return [one(bpf.LOAD, bpf.ARGUMENTS[0]), *_unless((_AF_UNIX,), errno.EAFNOSUPPORT), _ALLOW]

@@ -1,12 +1,13 @@
 """The socket between gateway and the runner of a local sandbox.
 
-Called by `local_process.py`. The gateway makes the listening socket and the runner inherits it, so that no path of the
-host has to be visible inside. It knows nothing of what is sent.
+The gateway makes the listening socket and the runner inherits it, so that no path of the host has to be visible inside.
+It knows nothing of what is sent.
 """
 
 import asyncio
 import contextlib
 import os
+import shutil
 import socket
 import tempfile
 from pathlib import Path
@@ -25,29 +26,19 @@ class Listener:
     """
 
     def __init__(self) -> None:
-        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._folder = Path(tempfile.mkdtemp(prefix="sandpod-"))
-        self._inode: int | None = None
-        try:
-            self._bind()
-        except BaseException:
-            self.close()
-            raise
-
-    def _bind(self) -> None:
-        path = self._folder / "s"
-        self.socket.bind(str(path))
-        self.socket.listen(_BACKLOG)
-        self.address = str(path)
-        if hasattr(os, "O_PATH"):
-            self._inode = os.open(path, os.O_PATH | os.O_CLOEXEC)
-            self.address = f"/proc/self/fd/{self._inode}"
-            self._remove()
-
-    def _remove(self) -> None:
-        (self._folder / "s").unlink(missing_ok=True)
-        with contextlib.suppress(FileNotFoundError):
-            self._folder.rmdir()
+        with contextlib.ExitStack() as stack:
+            self.socket = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+            folder = Path(tempfile.mkdtemp(prefix="sandpod-"))
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            self.address = str(folder / "s")
+            self.socket.bind(self.address)
+            self.socket.listen(_BACKLOG)
+            if hasattr(os, "O_PATH"):
+                inode = os.open(self.address, os.O_PATH | os.O_CLOEXEC)
+                stack.callback(os.close, inode)
+                self.address = f"/proc/self/fd/{inode}"
+                shutil.rmtree(folder)
+            self._open = stack.pop_all()
 
     def started(self) -> None:
         """Close this process's own end of the listening socket: with the runner gone, connecting fails."""
@@ -55,11 +46,7 @@ class Listener:
 
     def close(self) -> None:
         """Close it. May be called more than once."""
-        self.socket.close()
-        if self._inode is not None:
-            os.close(self._inode)
-            self._inode = None
-        self._remove()
+        self._open.close()
 
 
 class SocketStream:
@@ -98,10 +85,6 @@ class SocketStream:
 
 
 async def connect(address: str) -> SocketStream:
-    """Connect to a listener.
-
-    Raises:
-        OSError: Nothing listens there any more.
-    """
+    """Connect to a listener. Raises OSError: nothing listens there any more."""
     reader, writer = await asyncio.open_unix_connection(address, limit=_READ)
     return SocketStream(reader, writer)

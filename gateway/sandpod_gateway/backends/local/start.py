@@ -1,7 +1,7 @@
 """Starts local sandboxes: isolated by bubblewrap, or, where that was asked for, as plain processes.
 
-What an isolated one may see is decided in `bwrap.py` and `seccomp.py`; this is about descriptors
-that it inherits and about leaving nothing behind when a start fails or is cancelled.
+What an isolated one may see is decided in `bwrap.py` and `seccomp.py`; this is about descriptors that it inherits and
+about leaving nothing behind when a start fails or is cancelled.
 """
 
 import asyncio
@@ -39,22 +39,15 @@ class _Ends:
         self._failed = contextlib.ExitStack()
         self.listener = Listener()
         self._failed.callback(self.listener.close)
-        self.inherited = [self.listener.socket.fileno()]
+        self.listening = self.listener.socket.fileno()  # what the runner listens on
+        self.inherited = [self.listening]
 
-    @property
-    def listening(self) -> int:
-        """The socket that the runner listens on."""
-        return self.listener.socket.fileno()
-
-    def pipe_in(self) -> tuple[int, int]:
-        """Return the sandbox's end to read from and the gateway's to keep."""
-        inside, ours = os.pipe()
-        return self._inherit(inside), self._keep(ours)
-
-    def pipe_out(self) -> tuple[int, int]:
-        """Return the sandbox's end to write to and the gateway's to keep."""
-        ours, inside = os.pipe()
-        return self._inherit(inside), self._keep(ours)
+    def pipe(self, *, into_sandbox: bool) -> tuple[int, int]:
+        """Return the sandbox's end of a pipe and the gateway's to keep."""
+        reader, writer = os.pipe()
+        inside, ours = (reader, writer) if into_sandbox else (writer, reader)
+        self._failed.callback(os.close, ours)
+        return self._inherit(inside), ours
 
     def file(self, content: bytes) -> int:
         """Return a file in memory to read."""
@@ -68,12 +61,10 @@ class _Ends:
         self.inherited.append(descriptor)
         return descriptor
 
-    def _keep(self, descriptor: int) -> int:
-        self._failed.callback(os.close, descriptor)
-        return descriptor
-
-    async def spawn(self, command: Sequence[str], variables: dict[str, str], folder: str) -> asyncio.subprocess.Process:
-        """Start the process that inherits; from then on the kept ends are the caller's."""
+    async def spawn(
+        self, command: Sequence[str], variables: dict[str, str], folder: str, lifeline: int
+    ) -> LocalProcess:
+        """Start the process that inherits; from then on the kept ends are its object's and the caller's."""
         process = await asyncio.create_subprocess_exec(
             *command,
             pass_fds=self.inherited,
@@ -87,7 +78,7 @@ class _Ends:
         )
         self._failed.pop_all()
         self.listener.started()
-        return process
+        return LocalProcess(process, self.listener, lifeline)
 
     def close(self) -> None:
         """Close what was inherited, and after a failure all else."""
@@ -95,18 +86,11 @@ class _Ends:
         self._failed.close()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Isolated:
-    """What starts sandboxes in namespaces of their own.
-
-    Attributes:
-        host: What is used of this machine; it has a bubblewrap.
-        bwrap: That bubblewrap.
-        settings: Sizes and limits.
-    """
+    """What starts sandboxes in namespaces of their own, on a host that has a bubblewrap."""
 
     host: Host
-    bwrap: str
     settings: LocalSettings
 
     async def start(self, uid: int | None, program: Sequence[str] = ()) -> LocalProcess:
@@ -129,18 +113,16 @@ class Isolated:
             raise
 
     async def _start(self, uid: int | None, program: Sequence[str]) -> LocalProcess:
-        ends = _Ends()
-        with contextlib.closing(ends):
-            info, info_ours = ends.pipe_out()
-            lifeline, lifeline_ours = ends.pipe_in()
+        with contextlib.closing(_Ends()) as ends:
+            info, info_ours = ends.pipe(into_sandbox=False)
+            lifeline, lifeline_ours = ends.pipe(into_sandbox=True)
             descriptors = Descriptors(
                 seccomp=ends.file(seccomp.program(platform.machine())),
                 info=info,
                 files={path: ends.file(text.encode()) for path, text in bwrap.FILES.items()},
             )
             command = self._command(uid, descriptors, program or self._runner(ends.listening, lifeline))
-            process = await ends.spawn(command, {}, "/")
-        started = LocalProcess(process, ends.listener, lifeline_ours)
+            started = await ends.spawn(command, {}, "/", lifeline_ours)
         try:
             await started.follow(info_ours)
         except BaseException:
@@ -149,34 +131,24 @@ class Isolated:
         return started
 
     def _runner(self, listening: int, lifeline: int) -> list[str]:
-        options = {
-            "path": bwrap.HOME,
-            "limits": limits(self.settings, self.settings.processes),
-            "lifeline": lifeline,
-            "end_with_gateway": False,  # with bubblewrap, which ends with the gateway
-        }
-        return runner_command(self.host.python, f"{bwrap.HOME}/init.py", options, listening)
+        # With bubblewrap, which ends with the gateway, the runner does.
+        options = _options(self.settings, bwrap.HOME, lifeline, processes=self.settings.processes, with_gateway=False)
+        return [self.host.python, "-I", f"{bwrap.HOME}/init.py", options, "serve", "--listen-fd", str(listening)]
 
     def _command(self, uid: int | None, descriptors: Descriptors, program: Sequence[str]) -> list[str]:
+        path = Path(self.host.bwrap or "")
         if uid is None:
-            return bwrap.command(self.bwrap, self.host.view, self.settings, descriptors, program)
-        path = Path(self.bwrap)
+            return bwrap.command(str(path), self.host.view, self.settings, descriptors, program)
         # The program in PyPI's package finds its library two folders up.
         folder = path.parents[2] if path.parent.name == "_bin" else path.parent
         sources, view = staged(self.host.view, str(folder))
         executable = f"{local_launcher.STAGE}/0/{path.relative_to(folder)}"
         command = bwrap.command(executable, view, self.settings, descriptors, program)
-        launcher = [sys.executable, "-I", "-S", local_launcher.__file__, str(uid)]
-        return [*launcher, *sources, "--", *command]
+        return [sys.executable, "-I", "-S", local_launcher.__file__, str(uid), *sources, "--", *command]
 
 
 def staged(view: View, first: str) -> tuple[list[str], View]:
-    """Return what the launcher binds below its stage, and the view with these places as sources.
-
-    Args:
-        view: What a sandbox sees.
-        first: A folder to stage as number 0.
-    """
+    """Return what the launcher binds below its stage, `first` as number 0, and the view with these as sources."""
     sources = [first]
     binds = []
     for bind in view.binds:
@@ -189,44 +161,33 @@ def staged(view: View, first: str) -> tuple[list[str], View]:
 
 
 async def start_plain(host: Host, settings: LocalSettings) -> LocalProcess:
-    """Start a runner without any isolation, in a folder of its own.
-
-    Raises:
-        OSError: Nothing could be started.
-    """
+    """Start a runner without any isolation, in a folder of its own. Raises OSError: nothing could be started."""
     folder = Path(tempfile.mkdtemp(prefix="sandpod-"))
-    workspace = folder / "workspace"
-    for place in (workspace, folder / "tmp"):
-        place.mkdir()
+    workspace, temporary = folder / "workspace", folder / "tmp"
+    workspace.mkdir()
+    temporary.mkdir()
     chosen = [str(Path(program).parent) for program in (host.python, host.node) if program is not None]
     path = ":".join([*chosen, os.environ.get("PATH", os.defpath)])
     modules = ":".join(bind.source for bind in host.modules)
     variables = bwrap.environment(replace(host.view, path=path, node_path=modules), settings)
-    variables |= {"SANDPOD_WORKSPACE": str(workspace), "TMPDIR": str(folder / "tmp")}
+    variables |= {"SANDPOD_WORKSPACE": str(workspace), "TMPDIR": str(temporary)}
     try:
-        ends = _Ends()
-        with contextlib.closing(ends):
-            lifeline, lifeline_ours = ends.pipe_in()
-            options = {
-                "path": str(Path(host.runner).parent),
-                # Without a user namespace a process limit would count all of the user's own processes.
-                "limits": limits(settings, 0),
-                "lifeline": lifeline,
-                "end_with_gateway": True,
-            }
-            command = runner_command(host.python, local_init.__file__, options, ends.listening)
-            process = await ends.spawn(command, variables, str(workspace))
+        with contextlib.closing(_Ends()) as ends:
+            lifeline, lifeline_ours = ends.pipe(into_sandbox=True)
+            # Without a user namespace a process limit would count all of the user's own processes.
+            options = _options(settings, str(Path(host.runner).parent), lifeline, processes=0, with_gateway=True)
+            runner = [host.python, "-I", local_init.__file__, options, "serve", "--listen-fd", str(ends.listening)]
+            started = await ends.spawn(runner, variables, str(workspace), lifeline_ours)
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
-    started = LocalProcess(process, ends.listener, lifeline_ours)
-    started.owns(folder)
+    started.at_end.callback(shutil.rmtree, folder, ignore_errors=True)
     return started
 
 
-def limits(settings: LocalSettings, processes: int) -> dict[str, int]:
-    """Return the limits that `init.py` sets; 0 sets none."""
-    return {
+def _options(settings: LocalSettings, path: str, lifeline: int, *, processes: int, with_gateway: bool) -> str:
+    """Return what `init.py` is given: where the runner is, limits (0 sets none), if it ends with the gateway itself."""
+    limits = {
         "processes": processes,
         "data": settings.data_bytes,
         "open_files": settings.open_files,
@@ -234,8 +195,4 @@ def limits(settings: LocalSettings, processes: int) -> dict[str, int]:
         # folder are bounded too.
         "file_size": max(settings.workspace_bytes, settings.tmp_bytes, _SPARSE) + 2**20,
     }
-
-
-def runner_command(python: str, init: str, options: dict[str, object], listening: int) -> list[str]:
-    """Return the command that becomes the runner."""
-    return [python, "-I", init, json.dumps(options), "serve", "--listen-fd", str(listening)]
+    return json.dumps({"path": path, "limits": limits, "lifeline": lifeline, "end_with_gateway": with_gateway})

@@ -15,7 +15,7 @@ from fakes.backend import FakeBackend
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.auth.settings import AuthSettings
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.http.session_limits import IDLE_SECONDS, Places
+from sandpod_gateway.http.session_limits import IDLE_SECONDS, OpenSessions
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.settings import LimitSettings, Settings
 from support.gateway.fake_gateway import keys_file
@@ -95,35 +95,35 @@ async def test_the_end_of_a_session_frees_its_place(tmp_path: Path) -> None:
 
 def test_only_a_session_that_was_idle_long_enough_frees_its_place() -> None:
     now = 0.0
-    places = Places(per_owner=2, in_all=9, metrics=Metrics(), idle=30, clock=lambda: now)
+    sessions = OpenSessions(per_owner=2, in_all=9, metrics=Metrics(), idle=30, clock=lambda: now)
     for name in ("idle", "busy"):
-        places.enter("alice")
-        places.leave("alice", name)
-    with places.using("alice", "busy"):
+        sessions.enter("alice")
+        sessions.leave("alice", name)
+    with sessions.using("alice", "busy"):
         now = 29.0
-        with places.using("bob", "idle"), pytest.raises(SandpodError):
-            places.enter("alice")
+        with sessions.using("bob", "idle"), pytest.raises(SandpodError):
+            sessions.enter("alice")
         now = 30.0
-        places.enter("alice")
+        sessions.enter("alice")
         with pytest.raises(SandpodError):
-            places.enter("alice")
+            sessions.enter("alice")
         now = 59.0
     now = 88.0
     with pytest.raises(SandpodError):
-        places.enter("alice")
+        sessions.enter("alice")
     now = 89.0
-    places.enter("alice")
+    sessions.enter("alice")
 
 
 def test_nobody_ends_the_session_of_another() -> None:
-    places = Places(per_owner=1, in_all=9, metrics=Metrics())
-    places.enter("alice")
-    places.leave("alice", "session")
-    places.ended("bob", "session")
+    sessions = OpenSessions(per_owner=1, in_all=9, metrics=Metrics())
+    sessions.enter("alice")
+    sessions.leave("alice", "session")
+    sessions.ended("bob", "session")
     with pytest.raises(SandpodError):
-        places.enter("alice")
-    places.ended("alice", "session")
-    places.enter("alice")
+        sessions.enter("alice")
+    sessions.ended("alice", "session")
+    sessions.enter("alice")
 
 
 async def test_the_server_ends_idle_sessions_when_their_places_are_freed(monkeypatch: pytest.MonkeyPatch) -> None:

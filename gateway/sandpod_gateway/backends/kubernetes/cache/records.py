@@ -1,7 +1,4 @@
-"""What a Sandbox object means to the gateway: whether it can be claimed, is live, and its record for callers.
-
-Pure: called by the modules of the Kubernetes backend, with objects that are already parsed.
-"""
+"""What a Sandbox object means to the gateway: whether it can be claimed, is live, and its record for callers. Pure."""
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
@@ -11,7 +8,7 @@ from pydantic import ValidationError
 
 from sandpod_api import names
 from sandpod_api.conditions import Condition, ConditionType, find, is_true
-from sandpod_api.types import Claim, Sandbox, SandboxTemplate, parse_quantity
+from sandpod_api.types import Sandbox, SandboxTemplate, parse_quantity
 from sandpod_gateway.backends.base import SandboxRecord, Status, TemplateInfo
 
 _ENDED: Final = frozenset({"Failed", "Expired"})
@@ -26,7 +23,7 @@ def parse(body: Mapping[str, Any]) -> Sandbox | None:
 
 
 def is_claimable(sandbox: Sandbox) -> bool:
-    """Tell whether it waits for a claim, started and whole."""
+    """Return whether it waits for a claim, started and whole."""
     return (
         sandbox.spec.claim is None
         and sandbox.metadata.labels.get(names.LABEL_STATE) == names.STATE_WARM
@@ -36,7 +33,7 @@ def is_claimable(sandbox: Sandbox) -> bool:
 
 
 def is_live(sandbox: Sandbox) -> bool:
-    """Tell whether it is someone's and can still be used, now or soon."""
+    """Return whether it is someone's and can still be used, now or soon."""
     return (
         sandbox.spec.claim is not None
         and sandbox.metadata.deletion_timestamp is None
@@ -45,12 +42,12 @@ def is_live(sandbox: Sandbox) -> bool:
 
 
 def takes_pod(sandbox: Sandbox) -> bool:
-    """Tell whether it is someone's and has a pod or is to have one: a suspended one has none."""
+    """Return whether it is someone's and has a pod or is to have one: a suspended one has none."""
     return is_live(sandbox) and sandbox.spec.operating_mode == "Running"
 
 
 def status_of(sandbox: Sandbox) -> Status:
-    """Return a claimed sandbox's status. Conditions speak, the phase only where they say nothing of it."""
+    """Return a claimed sandbox's status: by its conditions, and by the phase only where they say nothing of it."""
     if is_true(sandbox.status.conditions, ConditionType.EXPIRED) or sandbox.status.phase == "Expired":
         return "Expired"
     if sandbox.status.phase == "Failed":
@@ -61,22 +58,18 @@ def status_of(sandbox: Sandbox) -> Status:
 
 
 def blocking(sandbox: Sandbox) -> Condition | None:
-    """Return the condition that tells why the sandbox is not ready: Expired, else the one that `Ready` names."""
+    """Return the condition that says why the sandbox is not ready: Expired, else Ready."""
     conditions = sandbox.status.conditions
-    expired = find(conditions, ConditionType.EXPIRED)
-    if expired is not None and expired.status == "True":
-        return expired
-    ready = find(conditions, ConditionType.READY)
-    return ready if ready is not None and ready.status != "True" else None
+    if is_true(conditions, ConditionType.EXPIRED):
+        return find(conditions, ConditionType.EXPIRED)
+    return None if is_true(conditions, ConditionType.READY) else find(conditions, ConditionType.READY)
 
 
-def to_record(sandbox: Sandbox, claim: Claim) -> SandboxRecord:
-    """Return what callers are told of a claimed sandbox.
-
-    Args:
-        sandbox: The object.
-        claim: Its claim.
-    """
+def to_record(sandbox: Sandbox) -> SandboxRecord | None:
+    """Return what callers learn of a claimed sandbox; None for one that is nobody's."""
+    claim = sandbox.spec.claim
+    if claim is None:
+        return None
     status = status_of(sandbox)
     why = None if status == "Ready" else blocking(sandbox)
     activity = last_activity(sandbox)
@@ -94,14 +87,14 @@ def to_record(sandbox: Sandbox, claim: Claim) -> SandboxRecord:
         reason=why.reason if why else None,
         message=why.message or None if why else None,
         last_activity=activity,
-        expires=sandbox.status.expires_at or _expiry(sandbox, claim, activity),
+        expires=sandbox.status.expires_at or _expiry(sandbox, claim.time, activity),
         persistent=sandbox.spec.workspace is not None and sandbox.spec.workspace.persistent,
         resumed=_resumed(sandbox),
     )
 
 
 def template_info(body: Mapping[str, Any]) -> TemplateInfo | None:
-    """Return what callers are told of a template; None where it is none that this version understands."""
+    """Return what callers learn of a template; None where it is none that this version understands."""
     try:
         template = SandboxTemplate.model_validate(body)
     except ValidationError:
@@ -134,10 +127,10 @@ def last_activity(sandbox: Sandbox) -> datetime | None:
     return max((time for time in times if time is not None), default=None)
 
 
-def _expiry(sandbox: Sandbox, claim: Claim, activity: datetime | None) -> datetime:
+def _expiry(sandbox: Sandbox, claimed: datetime, activity: datetime | None) -> datetime:
     lifetime = sandbox.spec.lifetime
-    end = claim.time + timedelta(seconds=lifetime.ttl)
-    used = activity or claim.time
+    end = claimed + timedelta(seconds=lifetime.ttl)
+    used = activity or claimed
     busy = _parse_time(sandbox, names.ANNOTATION_BUSY_UNTIL) or used
     return min(end, max(used, min(busy, end)) + timedelta(seconds=lifetime.idle_timeout))
 

@@ -1,7 +1,7 @@
 """The gateway's own copy of the namespace's Sandboxes, so that looking one up costs no request.
 
-Fed with what the watch reports and with the answers to this gateway's own requests: an own write counts at once. It
-does no I/O. Everything is bounded by the number of Sandboxes in the namespace.
+It takes in what the watch reports and the answers to this gateway's own requests: an own write counts at once. It does
+no I/O. Everything is bounded by the number of Sandboxes in the namespace.
 """
 
 import asyncio
@@ -26,6 +26,7 @@ class SandboxStore:
         self._warm: dict[str, dict[str, Sandbox]] = {}
         self._live: Counter[str] = Counter()  # by owner
         self._pods = 0  # of live ones
+        self._reached = -1
         self._wakers: set[asyncio.Event] = set()
 
     def get(self, name: str) -> Sandbox | None:
@@ -55,30 +56,34 @@ class SandboxStore:
 
     def put(self, sandbox: Sandbox) -> None:
         """Take in a Sandbox that the watch or an answer reports, unless a newer state of it is known."""
-        self._cache.put(_key(sandbox.metadata.name), *_state(sandbox))
+        self._cache.put(*entry(sandbox))
 
-    def remove(self, name: str, uid: str) -> None:
-        """Take in that a Sandbox is gone."""
+    def remove(self, name: str, uid: str = "") -> None:
+        """Take in that a Sandbox is gone: that of a uid, or the one that is known, whatever the watch still reports."""
         self._cache.remove(_key(name), uid)
-
-    def deleted(self, name: str) -> None:
-        """Take in that this gateway has deleted a Sandbox, whatever the watch still reports of it."""
-        self._cache.remove(_key(name))
 
     def drop(self, name: str) -> None:
         """Leave out a Sandbox that this version does not understand, until it does."""
         self._cache.drop(_key(name))
 
-    def listing(self) -> "SandboxListing":
-        """Return what takes in a full list; to be entered before the list is asked for."""
-        return SandboxListing(self._cache, SANDBOXES.kind, "")
+    def reached(self, version: str) -> None:
+        """Take in that the watch has reported every write up to a resource version."""
+        if version.isdecimal():
+            self._reached = int(version)
+            self._wake()
+
+    def has_reached(self, version: str) -> bool:
+        """Return whether the watch has reported every write up to a resource version."""
+        return version.isdecimal() and int(version) <= self._reached
+
+    def listing(self) -> Listing[Sandbox]:
+        """Return what takes in the entries of a full list; to be entered before the list is asked for."""
+        return self._cache.listing(SANDBOXES.kind, "")
 
     async def until(self, check: Callable[[], T | None], timeout: float) -> T | None:  # noqa: ASYNC109 # None is an answer here
-        """Return what `check` gives once it gives something; it is asked again after every change.
+        """Return what `check` gives once it gives something, or None after so many seconds.
 
-        Args:
-            check: Looks at the store; must not wait.
-            timeout: Seconds after which None is returned.
+        It is asked again after every change, and must not wait.
         """
         changed = asyncio.Event()
         self._wakers.add(changed)
@@ -98,6 +103,9 @@ class SandboxStore:
             self._unindex(key.name, old)
         if new is not None:
             self._index(key.name, new)
+        self._wake()
+
+    def _wake(self) -> None:
         for changed in self._wakers:
             changed.set()
 
@@ -111,37 +119,25 @@ class SandboxStore:
 
     def _unindex(self, name: str, sandbox: Sandbox) -> None:
         if sandbox.spec.claim is not None:
-            _drop(self._owned, sandbox.spec.claim.owner, name)
-            self._live[sandbox.spec.claim.owner] -= is_live(sandbox)
+            owner = sandbox.spec.claim.owner
+            del self._owned[owner][name]
+            if not self._owned[owner]:
+                del self._owned[owner]
+            self._live[owner] -= is_live(sandbox)
+            if not self._live[owner]:
+                del self._live[owner]
             self._pods -= takes_pod(sandbox)
-            if not self._live[sandbox.spec.claim.owner]:
-                del self._live[sandbox.spec.claim.owner]
         # A template stays known with no warm sandbox left: a gauge that vanishes is not the same as one at zero.
         self._warm.get(sandbox.spec.template_ref.name, {}).pop(name, None)
 
 
-def _drop(index: dict[str, dict[str, Sandbox]], key: str, name: str) -> None:
-    names = index.get(key)
-    if names is not None:
-        names.pop(name, None)
-        if not names:
-            del index[key]
-
-
-class SandboxListing(Listing[Sandbox]):
-    """A full list of the namespace's Sandboxes."""
-
-    def add(self, sandbox: Sandbox) -> None:
-        """Take in the next Sandbox."""
-        self.put(_key(sandbox.metadata.name), *_state(sandbox))
+def entry(sandbox: Sandbox) -> tuple[Key, dict[str, str], Callable[[], Sandbox]]:
+    """Return a Sandbox as `ObjectCache` and its listings take it."""
+    meta = sandbox.metadata
+    created = meta.creation_timestamp.isoformat() if meta.creation_timestamp is not None else ""
+    metadata = {"uid": meta.uid, "resourceVersion": meta.resource_version, "creationTimestamp": created}
+    return _key(meta.name), metadata, lambda: sandbox
 
 
 def _key(name: str) -> Key:
     return Key(SANDBOXES.kind, "", name)
-
-
-def _state(sandbox: Sandbox) -> tuple[dict[str, str], Callable[[], Sandbox]]:
-    meta = sandbox.metadata
-    created = meta.creation_timestamp.isoformat() if meta.creation_timestamp is not None else ""
-    said = {"uid": meta.uid, "resourceVersion": meta.resource_version, "creationTimestamp": created}
-    return said, lambda: sandbox

@@ -1,8 +1,8 @@
 """Keeps the store of Sandboxes as the API server has them: one list, then a watch, over again when it breaks.
 
-Started and stopped by the Kubernetes backend. A watch that ends goes on where it was; one that is too old (410) or
-told an error starts anew with a list. Errors are waited out with a growing pause, for ever: what is in the store stays
-usable meanwhile, and whoever writes finds out by the answer.
+A watch that ends goes on where it was; one that is too old (410) or reports an error starts anew with a list. Errors
+are waited out with a growing pause, for ever: what is in the store stays usable meanwhile, and whoever writes finds out
+by the answer.
 """
 
 import asyncio
@@ -10,14 +10,14 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Final
 
 from sandpod_api import names
 from sandpod_api.types import Sandbox
 from sandpod_gateway.backends.kubernetes.cache.records import parse
-from sandpod_gateway.backends.kubernetes.cache.sandbox_cache import SandboxStore
+from sandpod_gateway.backends.kubernetes.cache.sandbox_cache import SandboxStore, entry
 from sandpod_kube.client import PAGE, KubeClient
 from sandpod_kube.errors import RefusedError, UnreachableError
 from sandpod_kube.resources import SANDBOXES
@@ -31,24 +31,20 @@ follow. A tenth is added at random, so that many gateways do not come back at th
 longer before that was known is no reason to wait once more."""
 
 
+@dataclass(eq=False)
 class SandboxWatch:
     """Feeds one store from one namespace."""
 
-    def __init__(self, client: KubeClient, namespace: str, store: SandboxStore, *, silence: float) -> None:
-        self._client = client
-        self._namespace = namespace
-        self._silence = silence
-        self._store = store
-        self._tasks: list[asyncio.Task[None]] = []
-        self._version = ""  # what the store shows; empty where only a new list can tell
-        self._failures = 0
+    client: KubeClient
+    namespace: str
+    store: SandboxStore
+    silence: float  # seconds without an event after which a watch is opened anew
+    _tasks: list[asyncio.Task[None]] = field(default_factory=list, init=False)
+    _version: str = field(default="", init=False)  # what the store shows; empty where only a new list can tell
+    _failures: int = field(default=0, init=False)
 
     async def start(self) -> None:
-        """Fill the store, then keep it filled in the background.
-
-        Raises:
-            ClusterError: The first list failed.
-        """
+        """Fill the store, then keep it filled in the background. Raises ClusterError: the first list failed."""
         await self._list()
         self._tasks = [asyncio.create_task(self._follow())]
 
@@ -59,7 +55,6 @@ class SandboxWatch:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _follow(self) -> None:
-        """List and watch in turns, until cancelled."""
         while True:
             began = time.monotonic()
             try:
@@ -87,40 +82,34 @@ class SandboxWatch:
         await asyncio.sleep(max(0.0, began + pause - time.monotonic()))
 
     async def _list(self) -> None:
-        """Replace the store's content by a whole list."""
         query = {"labelSelector": SELECTOR, "limit": str(PAGE)}
-        with self._store.listing() as listing:
+        with self.store.listing() as listing:
             while True:
-                page = await self._client.list_page(SANDBOXES, self._namespace, query)
+                page = await self.client.list_page(SANDBOXES, self.namespace, query)
                 for body in page.get("items") or []:
                     if (sandbox := _parse(body)) is not None:
-                        listing.add(sandbox)
+                        listing.put(*entry(sandbox))
                     else:
-                        self._store.drop(str(body["metadata"]["name"]))
+                        self.store.drop(str(body["metadata"]["name"]))
                 meta = page.get("metadata") or {}
                 if not meta.get("continue"):
                     break
                 query["continue"] = meta["continue"]
         self._version = str(meta.get("resourceVersion") or "")
+        self.store.reached(self._version)
 
     async def _watch(self) -> bool:
-        """Follow one watch to its end. Return whether it told anything: one that did not is no reason to hurry."""
-        told = False
-        async with contextlib.aclosing(self._open()) as events:
+        """Follow one watch to its end. Return whether anything came: where nothing did, there is no reason to hurry."""
+        came = False
+        watch = self.client.watch(SANDBOXES, self.namespace, SELECTOR, self._version, silence=self.silence)
+        async with contextlib.aclosing(watch) as events:
             async for event in events:
                 self._take(event)
-                self._failures, told = 0, True
-        return told
-
-    def _open(self) -> AsyncGenerator[dict[str, Any], None]:
-        return self._client.watch(SANDBOXES, self._namespace, SELECTOR, self._version, silence=self._silence)
+                self._failures, came = 0, True
+        return came
 
     def _take(self, event: dict[str, Any]) -> None:
-        """Take one event.
-
-        Raises:
-            RefusedError: It tells that the watch has ended for a reason.
-        """
+        """Take one event; RefusedError where it says that the watch has ended for a reason."""
         kind, body = event.get("type"), event.get("object") or {}
         if kind == "ERROR":
             code = int(body.get("code") or HTTPStatus.INTERNAL_SERVER_ERROR)
@@ -128,12 +117,13 @@ class SandboxWatch:
         meta = body.get("metadata") or {}
         sandbox = _parse(body) if kind in {"ADDED", "MODIFIED"} else None
         if sandbox is not None:
-            self._store.put(sandbox)
+            self.store.put(sandbox)
         elif kind in {"ADDED", "MODIFIED"}:
-            self._store.drop(str(meta.get("name")))
+            self.store.drop(str(meta.get("name")))
         elif kind != "BOOKMARK":
-            self._store.remove(str(meta.get("name")), str(meta.get("uid")))
+            self.store.remove(str(meta.get("name")), str(meta.get("uid")))
         self._version = str(meta.get("resourceVersion") or self._version)
+        self.store.reached(self._version)
 
 
 def _parse(body: dict[str, Any]) -> Sandbox | None:

@@ -1,10 +1,8 @@
 """Claims sandboxes: one patch of a warm one, or a new one that is waited for.
 
-Called by the Kubernetes backend for each claim. What is decided is in `claims.py`, `claim_errors.py` and `records.py`.
-
 A claim runs in a task of its own, so that a caller's cancel reaches it once and at a place where it can still clean up:
 whatever it made and can't hand over is deleted. Sessions with a name are unique without a lock that gateways share:
-each claim looks, after it is written, for another of the same name; see `rivals.py`.
+each claim looks, after it is written, for another of the same name; see `conflicts.py`.
 """
 
 import asyncio
@@ -15,11 +13,13 @@ import time
 from collections import Counter
 from collections.abc import Collection, Coroutine, Iterator
 from contextlib import contextmanager
+from dataclasses import InitVar, dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any, Final, Protocol
 from weakref import WeakValueDictionary
 
+from cachetools import LRUCache
 from pydantic import ValidationError
 
 from sandpod_api import names
@@ -32,10 +32,9 @@ from sandpod_gateway.backends.kubernetes.claims import errors as claim_errors
 from sandpod_gateway.backends.kubernetes.claims import patches as claims
 from sandpod_gateway.backends.kubernetes.claims.conflicts import find_rival
 from sandpod_gateway.backends.kubernetes.claims.patches import Wanted
-from sandpod_gateway.backends.kubernetes.claims.readiness import Readiness, Touch, note
-from sandpod_gateway.backends.kubernetes.claims.resume import Waker
+from sandpod_gateway.backends.kubernetes.claims.readiness import Touch, Waker, note
 from sandpod_gateway.backends.kubernetes.cluster import Cluster
-from sandpod_gateway.backends.kubernetes.errors import translate
+from sandpod_gateway.backends.kubernetes.errors import translated
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from sandpod_gateway.backends.kubernetes.tasks import Background
 from sandpod_kube.errors import ClusterError, RefusedError, UnreachableError
@@ -43,48 +42,35 @@ from sandpod_kube.errors import ClusterError, RefusedError, UnreachableError
 logger = logging.getLogger(__name__)
 
 LOST_RACE_WAIT: Final = 0.25
-"""Seconds to wait, in all, for the watch to tell of other warm sandboxes when all that are known were just taken."""
-
-
+"""Seconds to wait, in all, for the watch to report other warm sandboxes when all that are known were just taken."""
 PASSED_VERSIONS: Final = 4096
 """Versions that are remembered to be no more: far more than are lost while a watch is behind."""
 
 
 class WarmStreamKeeper(Protocol):
-    """What is needed of `warm_streams.WarmStreams`."""
+    """What is needed of `warm_streams.WarmStreams`; see there."""
 
-    def names(self) -> Collection[str]:
-        """Return the sandboxes that have a stream open already."""
-        ...
+    def names(self) -> Collection[str]: ...  # noqa: D102
 
-    def promise(self, name: str) -> None:
-        """Keep the stream although its sandbox is no longer warm: a claim is about to use it."""
-        ...
+    def promise(self, name: str) -> None: ...  # noqa: D102
 
 
+@dataclass(eq=False)
 class Claimer:
     """All claims of one gateway."""
 
-    def __init__(
-        self,
-        cluster: Cluster,
-        store: SandboxStore,
-        settings: KubernetesSettings,
-        *,
-        streams: WarmStreamKeeper,
-        background: Background,
-        touch: Touch,
-    ) -> None:
-        self._cluster = cluster
-        self._store = store
-        self._settings = settings
-        self._streams = streams
-        self._background = background
-        self._readiness = Readiness(cluster, store, settings.cold_start_timeout, touch)
-        self.waker = Waker(cluster, store, settings, readiness=self._readiness, background=background)
-        self._under_way: Counter[str] = Counter()
+    cluster: Cluster
+    store: SandboxStore
+    settings: KubernetesSettings
+    streams: WarmStreamKeeper
+    background: Background
+    touch: InitVar[Touch]
+
+    def __post_init__(self, touch: Touch) -> None:
+        self.waker = Waker(self.cluster, self.store, self.settings, self.background, touch)
+        self._in_progress: Counter[str] = Counter()
         self._reserved: set[str] = set()
-        self._passed: dict[tuple[str, str], None] = {}  # in the order in which they were noted
+        self._passed: LRUCache[tuple[str, str], None] = LRUCache(PASSED_VERSIONS)
         self._sessions: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
 
     async def claim(self, request: ClaimRequest) -> tuple[Sandbox, bool]:
@@ -93,30 +79,27 @@ class Claimer:
         Raises:
             SandpodError: As `base.Backend.claim`.
         """
-        wanted = claims.check_request(request, self._settings, datetime.now(UTC))
-        task = self._background.start(self._claim(wanted))
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            # The task may have ended just now, with a sandbox that nobody is going to fetch.
-            if not task.cancel() and not task.cancelled() and task.exception() is None:
-                unfetched, fresh = task.result()
-                if fresh:
-                    self._background.start(self.release(unfetched.metadata.name))
-            raise
-        except ClusterError as error:
-            raise translate(error, "a sandbox was claimed") from error
+        wanted = claims.check_request(request, self.settings, datetime.now(UTC))
+        task = self.background.start(self._claim(wanted))
+        with translated("a sandbox was claimed"):
+            try:
+                return await asyncio.shield(task)
+            except asyncio.CancelledError:
+                # The task may have ended just now, with a sandbox that nobody is going to fetch.
+                if not task.cancel() and not task.cancelled() and task.exception() is None:
+                    unfetched, fresh = task.result()
+                    if fresh:
+                        self.background.start(self.release(unfetched.metadata.name))
+                raise
 
     async def release(self, name: str) -> None:
         """Delete a sandbox that this claim made or took, whatever happens."""
         try:
-            await self._cluster.delete(names.SANDBOXES, name)
-        except RefusedError as error:
-            if not error.not_found:
-                logger.warning("sandbox %s can't be deleted and is left to its idle timeout: %s", name, error)
+            await self.cluster.delete(names.SANDBOXES, name)
         except ClusterError as error:
-            logger.warning("sandbox %s can't be deleted and is left to its idle timeout: %s", name, error)
-        self._store.deleted(name)
+            if not (isinstance(error, RefusedError) and error.not_found):
+                logger.warning("sandbox %s can't be deleted and is left to its idle timeout: %s", name, error)
+        self.store.remove(name)
 
     async def _claim(self, wanted: Wanted) -> tuple[Sandbox, bool]:
         """Return the sandbox, and whether it is fresh: claimed by this very call."""
@@ -125,7 +108,7 @@ class Claimer:
             return await self._take(wanted)
         lock = self._sessions.setdefault((claim.owner, claim.session), asyncio.Lock())
         async with lock:
-            held = [s for s in self._store.owned(claim.owner) if claims.same_session(s, claim) and is_live(s)]
+            held = [s for s in self.store.owned(claim.owner) if claims.same_session(s, claim) and is_live(s)]
             if held:
                 return await self.waker.wake(claims.first_claimed(held).metadata.name), False
             return await self._take(wanted)
@@ -137,61 +120,51 @@ class Claimer:
             mine = warm or await self._make(wanted)
         name = mine.metadata.name
         try:
-            rival = await find_rival(self._cluster, self._store, mine, wanted.claim)
+            rival = await find_rival(self.cluster, self.store, mine, wanted.claim)
             if rival is None:
-                # The answer to our own write is newer than anything that the watch has told.
-                return mine if status_of(mine) == "Ready" else await self._readiness.wait(name), True
+                # The answer to our own write is newer than anything that the watch has reported.
+                return mine if status_of(mine) == "Ready" else await self.waker.wait(name), True
         except BaseException:
-            await asyncio.shield(self._background.start(self.release(name)))
+            await asyncio.shield(self.background.start(self.release(name)))
             raise
-        self._background.start(self.release(name))
-        return await self._readiness.wait(rival), False
+        self.background.start(self.release(name))
+        return await self.waker.wait(rival), False
 
     @contextmanager
     def _admitted(self, owner: str) -> Iterator[None]:
         """Hold one place within the limits until the claimed sandbox is in the store."""
-        owned = self._store.live(owner) + self._under_way[owner]
-        total = self._store.live_total + self._under_way.total()
-        refusal = claim_errors.over_limit(owned, total, self._settings)
+        owned = self.store.live(owner) + self._in_progress[owner]
+        total = self.store.live_total + self._in_progress.total()
+        refusal = claim_errors.over_limit(owned, total, self.settings)
         if refusal is not None:
             raise refusal
-        self._under_way[owner] += 1
+        self._in_progress[owner] += 1
         try:
             yield
         finally:
-            self._under_way[owner] -= 1
-            if not self._under_way[owner]:
-                del self._under_way[owner]
+            self._in_progress -= Counter([owner])  # keeps no zeros
 
     async def _take_warm(self, wanted: Wanted) -> Sandbox | None:
         """Claim a warm sandbox; None where there is none left."""
 
         def candidate() -> Sandbox | None:
-            warm = [
-                s
-                for s in self._store.warm(wanted.template)
-                if s.metadata.name not in self._reserved and _version(s) not in self._passed
-            ]
-            return claims.choose_candidate(warm, wanted.network, self._streams.names(), random.choice)
+            warm = self.store.warm(wanted.template)
+            free = [s for s in warm if s.metadata.name not in self._reserved and _version(s) not in self._passed]
+            return claims.choose_candidate(free, wanted.network, self.streams.names(), random.choice)
 
         deadline, lost = time.monotonic() + LOST_RACE_WAIT, False
         while True:
             # With nothing lost there is nothing to wait for; else the watch is a moment behind other claims.
             wait = max(deadline - time.monotonic(), 0) if lost else 0
-            found = candidate() or (await self._store.until(candidate, wait) if wait else None)
+            found = candidate() or (await self.store.until(candidate, wait) if wait else None)
             if found is None:
                 return None
             claimed = await self._patch(found, wanted)
             if claimed is not None:
                 return claimed
             lost = True
-            self._note_passed(found)
-
-    def _note_passed(self, sandbox: Sandbox) -> None:
-        """Remember that this version is no more, so that no other claim tries it while the watch is behind."""
-        self._passed[_version(sandbox)] = None
-        if len(self._passed) > PASSED_VERSIONS:
-            del self._passed[next(iter(self._passed))]
+            # This version is no more: no other claim is to try it while the watch is behind.
+            self._passed[_version(found)] = None
 
     async def _patch(self, sandbox: Sandbox, wanted: Wanted) -> Sandbox | None:
         """Write the claim. Return the claimed sandbox, or None where someone else changed it first."""
@@ -199,10 +172,10 @@ class Claimer:
         claim_id = secrets.token_hex(8)
         patch = claims.claim_patch(sandbox, wanted, claim_id)
         self._reserved.add(name)
-        self._streams.promise(name)
+        self.streams.promise(name)
         try:
-            write = self._cluster.json_patch(names.SANDBOXES, name, patch)
-            return self._noted(await self._write(write, name, claim_id))
+            write = self.cluster.json_patch(names.SANDBOXES, name, patch)
+            return note(self.store, await self._write(write, name, claim_id))
         except RefusedError as error:
             if _lost_race(error):
                 return None
@@ -213,14 +186,14 @@ class Claimer:
             self._reserved.discard(name)
 
     async def _make(self, wanted: Wanted) -> Sandbox:
-        """Create a sandbox for the claim."""
         workspace = claims.workspace_for(wanted, await self._template(wanted))
         if not wanted.may_make:
-            raise cold_starts.pool_exhausted(wanted.template, wanted.network, chosen=self._settings.cold_start)
+            raise cold_starts.pool_exhausted(wanted.template, wanted.network, chosen=self.settings.cold_start)
         name, claim_id = f"sbx-{secrets.token_hex(6)}", secrets.token_hex(8)
         try:
             body = claims.new_sandbox(name, wanted, claim_id, workspace)
-            return self._noted(await self._write(self._cluster.create(names.SANDBOXES, body), name, claim_id))
+            write = self.cluster.create(names.SANDBOXES, body)
+            return note(self.store, await self._write(write, name, claim_id))
         except UnreachableError as error:
             made = await self._reread_claim(name, claim_id, error)
             if made is None:
@@ -229,11 +202,11 @@ class Claimer:
 
     async def _write(self, work: Coroutine[Any, Any, dict[str, Any]], name: str, claim_id: str) -> dict[str, Any]:
         """Do a write that a cancel does not leave half known: it is finished, then undone."""
-        task = self._background.start(work)
+        task = self.background.start(work)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            self._background.start(self._undo(task, name, claim_id))
+            self.background.start(self._undo(task, name, claim_id))
             raise
 
     async def _undo(self, write: asyncio.Task[dict[str, Any]], name: str, claim_id: str) -> None:
@@ -258,19 +231,15 @@ class Claimer:
             ClusterError: It was not, or that can't be known: should it be done later, the idle timeout ends it.
         """
         try:
-            sandbox = self._noted(await self._cluster.get(names.SANDBOXES, name))
+            sandbox = note(self.store, await self.cluster.get(names.SANDBOXES, name))
         except RefusedError as refusal:
             raise error from refusal
         return sandbox if claims.is_by(sandbox, claim_id) else None
 
     async def _template(self, wanted: Wanted) -> SandboxTemplate:
-        """Return the template; refuse what can't start before anything is made.
-
-        Raises:
-            SandpodError: invalid_argument.
-        """
+        """Return the template; refuse (invalid_argument) what can't start before anything is made."""
         try:
-            template = SandboxTemplate.model_validate(await self._cluster.get(names.TEMPLATES, wanted.template))
+            template = SandboxTemplate.model_validate(await self.cluster.get(names.TEMPLATES, wanted.template))
         except ValidationError as error:
             raise ClusterError("the template is not one that this version understands") from error
         except RefusedError as error:
@@ -282,16 +251,13 @@ class Claimer:
             raise claim_errors.unknown_profile(wanted.network, wanted.template)
         return template
 
-    def _noted(self, body: dict[str, Any]) -> Sandbox:
-        return note(self._store, body)
-
 
 def _version(sandbox: Sandbox) -> tuple[str, str]:
     return sandbox.metadata.uid, sandbox.metadata.resource_version
 
 
 def _lost_race(error: RefusedError) -> bool:
-    """Tell whether a patch was refused because its object had changed.
+    """Return whether a patch was refused because its object had changed.
 
     A failed `test` is a 422, as is an object that would not be valid; only the latter's message says so.
     """

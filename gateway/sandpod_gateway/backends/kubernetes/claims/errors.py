@@ -1,6 +1,6 @@
-"""Why a claim can't be met, in words and codes: limits, unknown templates, empty pools, sandboxes that don't start.
+"""Why a claim can't be met, in words and codes: limits, unknown templates, sandboxes that don't start. Pure.
 
-Pure: called by `claims.py` and `claimer.py`. What a condition's reason means for a caller is decided here alone.
+What a condition's reason means for a caller is decided here alone.
 """
 
 from dataclasses import dataclass
@@ -27,22 +27,14 @@ class Failure:
 
 
 def over_limit(owned: int, total: int, settings: KubernetesSettings) -> SandpodError | None:
-    """Return the refusal when one more sandbox would be too many.
+    """Return the refusal when one more sandbox would be too many for its caller, or for all callers together.
 
-    Args:
-        owned: Live sandboxes of the caller, claims under way included.
-        total: Live sandboxes of all callers, claims under way included.
-        settings: Hold the limits.
+    Both counts are of live sandboxes, with claims in progress.
     """
     if owned >= settings.max_sandboxes_per_owner:
-        return SandpodError(
-            ErrorCode.MAX_SESSIONS,
-            f"You have {owned} sandboxes; the limit is {settings.max_sandboxes_per_owner}.",
-            next_step="Close one with close_sandbox, then try again.",
-        )
-    if total >= settings.max_sandboxes:
-        return server_full(settings.max_sandboxes)
-    return None
+        message = f"You have {owned} sandboxes; the limit is {settings.max_sandboxes_per_owner}."
+        return SandpodError(ErrorCode.MAX_SESSIONS, message, next_step="Close one with close_sandbox, then try again.")
+    return server_full(settings.max_sandboxes) if total >= settings.max_sandboxes else None
 
 
 def server_full(limit: int) -> SandpodError:
@@ -56,24 +48,18 @@ def server_full(limit: int) -> SandpodError:
 
 def unknown_template(template: str) -> SandpodError:
     """Return the refusal of a template that does not exist."""
-    return SandpodError(
-        ErrorCode.INVALID_ARGUMENT,
-        f"There is no template {template!r:.70}.",
-        next_step="Use a template that the server offers, or leave it out for the default one.",
-    )
+    step = "Use a template that the server offers, or leave it out for the default one."
+    return invalid(f"There is no template {template!r:.70}.", step)
 
 
 def unknown_profile(network: str, template: str) -> SandpodError:
     """Return the refusal of a network profile that the template does not have."""
-    return SandpodError(
-        ErrorCode.INVALID_ARGUMENT,
-        f"The template {template!r:.70} has no network profile {network!r:.70}.",
-        next_step="Use one of the template's profiles, or leave it out for no network.",
-    )
+    message = f"The template {template!r:.70} has no network profile {network!r:.70}."
+    return invalid(message, "Use one of the template's profiles, or leave it out for no network.")
 
 
-def bad_workspace(message: str, next_step: str) -> SandpodError:
-    """Return the refusal of a workspace that the template does not allow."""
+def invalid(message: str, next_step: str) -> SandpodError:
+    """Return the refusal of an argument."""
     return SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step=next_step)
 
 
@@ -128,10 +114,9 @@ def start_failure(sandbox: Sandbox) -> Failure | None:
 
 def start_timeout(sandbox: Sandbox | None, seconds: float) -> SandpodError:
     """Return the error of a sandbox that did not become ready in time, with what it was waiting for."""
-    why = blocking(sandbox) if sandbox is not None else None
-    failure = start_failure(sandbox) if sandbox is not None else None
-    if failure is not None:
+    if sandbox is not None and (failure := start_failure(sandbox)) is not None:
         return failure.error
+    why = blocking(sandbox) if sandbox is not None else None
     cause = why.message or sentence(why) if why else "The operator has not said anything of it; is it running?"
     return _no_start(f"It was not ready within {seconds:.0f} seconds.", cause)
 

@@ -1,6 +1,6 @@
 """What a claim decides and writes: the checked wish, candidates in order, the patch, a new Sandbox, who wins a race.
 
-Pure: no request, no clock, no randomness of its own. Called by `claimer.py`, which does what is decided here.
+Pure: no request, no clock, no randomness of its own.
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -13,38 +13,27 @@ from pydantic import ValidationError
 from sandpod_api import names
 from sandpod_api.base import rfc3339
 from sandpod_api.types import Claim, Lifetime, Sandbox, SandboxSpec, SandboxTemplate, TemplateRef, Workspace
-from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends import cold_start as cold_starts
 from sandpod_gateway.backends.base import ClaimRequest, WorkspaceRequest
 from sandpod_gateway.backends.kubernetes.cache.records import workspace_max
-from sandpod_gateway.backends.kubernetes.claims.errors import bad_workspace, unknown_profile, unknown_template
+from sandpod_gateway.backends.kubernetes.claims.errors import invalid, unknown_profile, unknown_template
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
-from sandpod_gateway.errors import SandpodError
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A claim that is checked: nothing in it can become a selector, a path or a refused object.
-
-    `lifetime` is None where none was asked for: a warm sandbox keeps its own then. `may_make` tells whether a new
-    one may be made while none is warm.
-    """
+    """A claim that is checked: nothing in it can become a selector, a path or a refused object."""
 
     template: str
     network: str
     claim: Claim
-    lifetime: Lifetime | None
+    lifetime: Lifetime | None  # None where none was asked for: a warm sandbox keeps its own then
     workspace: WorkspaceRequest | None = None
-    may_make: bool = True
+    may_make: bool = True  # while none is warm
 
 
 def check_request(request: ClaimRequest, settings: KubernetesSettings, now: datetime) -> Wanted:
-    """Return what a claim is to give.
-
-    Args:
-        request: What was asked for.
-        settings: The default template, and whether sandboxes are made on demand.
-        now: The time that the claim will carry, in whole seconds as on the wire.
+    """Return what a claim is to give; it will carry the time in whole seconds, as on the wire.
 
     Raises:
         SandpodError: invalid_argument.
@@ -61,11 +50,8 @@ def check_request(request: ClaimRequest, settings: KubernetesSettings, now: date
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         field = ".".join(str(part) for part in first["loc"]).replace("idleTimeout", "idle_timeout")
-        raise SandpodError(
-            ErrorCode.INVALID_ARGUMENT,
-            f"{field} is not valid: {first['msg']}.",
-            next_step="Correct the argument and call again.",
-        ) from error
+        message = f"{field} is not valid: {first['msg']}."
+        raise invalid(message, "Correct the argument and call again.") from error
 
 
 def lifetime_of(request: ClaimRequest) -> Lifetime | None:
@@ -82,18 +68,12 @@ def lifetime_of(request: ClaimRequest) -> Lifetime | None:
 
 
 def choose_candidate(
-    warm: Sequence[Sandbox],
-    network: str,
-    preferred: Collection[str],
-    choose: Callable[[Sequence[Sandbox]], Sandbox],
+    warm: Sequence[Sandbox], network: str, preferred: Collection[str], choose: Callable[[Sequence[Sandbox]], Sandbox]
 ) -> Sandbox | None:
-    """Return the warm sandbox to try, or None where none fits.
+    """Return the warm sandbox to try, or None where none has that network, which a pod can't change.
 
-    Args:
-        warm: What can be claimed.
-        network: The profile that is needed; a pod's network can't be changed.
-        preferred: Names to try first: those with a stream open already.
-        choose: Picks one of several at random, so that gateways rarely try the same one.
+    Those whose names are preferred come first: they have a stream open already. `choose` picks one of several at
+    random, so that gateways rarely try the same one.
     """
     fitting = [sandbox for sandbox in warm if sandbox.spec.network == network]
     first = [sandbox for sandbox in fitting if sandbox.metadata.name in preferred]
@@ -103,24 +83,19 @@ def choose_candidate(
 def claim_patch(sandbox: Sandbox, wanted: Wanted, claim_id: str) -> list[dict[str, Any]]:
     """Return the JSON patch that claims a warm sandbox, or changes nothing if anyone changed it meanwhile.
 
-    Args:
-        sandbox: The warm one.
-        wanted: The claim.
-        claim_id: Unique for this write: by it the claimer knows its own, should there be no answer.
+    The id is unique for this write: by it the claimer knows its own, should there be no answer.
     """
     meta, claim = sandbox.metadata, wanted.claim
-    notes = {names.ANNOTATION_LAST_ACTIVITY: rfc3339(claim.time), names.ANNOTATION_CLAIM_ID: claim_id}
+    annotations = _annotations(claim, claim_id)
     patch: list[dict[str, Any]] = [
         {"op": "test", "path": "/metadata/resourceVersion", "value": meta.resource_version},
         {"op": "add", "path": "/spec/claim", "value": claim.to_wire()},
-        {"op": "replace", "path": _label(names.LABEL_STATE), "value": names.STATE_CLAIMED},
-        {"op": "add", "path": _label(names.LABEL_OWNER), "value": names.label_value(claim.owner)},
-        {"op": "add", "path": _label(names.LABEL_SESSION), "value": names.label_value(claim.session)},
     ]
+    patch += [_add("labels", key, value) for key, value in _labels(claim).items()]
     if meta.annotations:
-        patch += [{"op": "add", "path": _annotation(key), "value": value} for key, value in notes.items()]
+        patch += [_add("annotations", key, value) for key, value in annotations.items()]
     else:
-        patch.append({"op": "add", "path": "/metadata/annotations", "value": notes})
+        patch.append({"op": "add", "path": "/metadata/annotations", "value": annotations})
     if meta.owner_references:
         # Out of its pool: what happens to the pool from here on must not take the sandbox with it.
         patch.append({"op": "remove", "path": "/metadata/ownerReferences"})
@@ -150,12 +125,12 @@ def workspace_for(wanted: Wanted, template: SandboxTemplate) -> Workspace | None
         return own if own.persistent else None
     most = workspace_max(template)
     if request.size is not None and request.size > most:
-        raise bad_workspace(
+        raise invalid(
             f"A workspace of {request.size} bytes is larger than the template {wanted.template!r} allows.",
             f"Ask for at most {most} bytes, or use another template; the capabilities tell each one's limit.",
         )
     if request.persistent and not (own.persistent or template.spec.workspace_limits.persistent):
-        raise bad_workspace(
+        raise invalid(
             f"The template {wanted.template!r} has no persistent workspaces.",
             "Leave persistent out, or use a template that has them; the capabilities tell which do.",
         )
@@ -164,14 +139,7 @@ def workspace_for(wanted: Wanted, template: SandboxTemplate) -> Workspace | None
 
 
 def new_sandbox(name: str, wanted: Wanted, claim_id: str, workspace: Workspace | None = None) -> dict[str, Any]:
-    """Return the Sandbox to create for a claim that no warm one can meet.
-
-    Args:
-        name: Its name.
-        wanted: The claim.
-        claim_id: Unique for this write.
-        workspace: Its own workspace, or None for the template's.
-    """
+    """Return the Sandbox to create for a claim that no warm one can meet; by default with its template's workspace."""
     claim = wanted.claim
     spec = SandboxSpec(
         template_ref=TemplateRef(name=wanted.template),
@@ -188,21 +156,34 @@ def new_sandbox(name: str, wanted: Wanted, claim_id: str, workspace: Workspace |
             "labels": {
                 names.LABEL_MANAGED_BY: names.MANAGED_BY,
                 names.LABEL_TEMPLATE: wanted.template,
-                names.LABEL_STATE: names.STATE_CLAIMED,
-                names.LABEL_OWNER: names.label_value(claim.owner),
-                names.LABEL_SESSION: names.label_value(claim.session),
+                **_labels(claim),
             },
-            "annotations": {
-                names.ANNOTATION_LAST_ACTIVITY: rfc3339(claim.time),
-                names.ANNOTATION_CLAIM_ID: claim_id,
-            },
+            "annotations": _annotations(claim, claim_id),
         },
         "spec": spec.to_wire(),
     }
 
 
+def _labels(claim: Claim) -> dict[str, str]:
+    return {
+        names.LABEL_STATE: names.STATE_CLAIMED,
+        names.LABEL_OWNER: names.label_value(claim.owner),
+        names.LABEL_SESSION: names.label_value(claim.session),
+    }
+
+
+def _annotations(claim: Claim, claim_id: str) -> dict[str, str]:
+    return {names.ANNOTATION_LAST_ACTIVITY: rfc3339(claim.time), names.ANNOTATION_CLAIM_ID: claim_id}
+
+
+def _add(field: str, key: str, value: str) -> dict[str, Any]:
+    """Return the operation of a JSON patch that sets a label or an annotation."""
+    escaped = key.replace("~", "~0").replace("/", "~1")
+    return {"op": "add", "path": f"/metadata/{field}/{escaped}", "value": value}
+
+
 def is_by(sandbox: Sandbox, claim_id: str) -> bool:
-    """Tell whether it was that write which claimed the sandbox."""
+    """Return whether it was that write which claimed the sandbox."""
     return sandbox.spec.claim is not None and sandbox.metadata.annotations.get(names.ANNOTATION_CLAIM_ID) == claim_id
 
 
@@ -213,7 +194,7 @@ def session_selector(claim: Claim) -> str:
 
 
 def same_session(sandbox: Sandbox, claim: Claim) -> bool:
-    """Tell whether the sandbox is claimed by the same owner under the same session's name."""
+    """Return whether the sandbox is claimed by the same owner under the same session's name."""
     held = sandbox.spec.claim
     return held is not None and held.owner == claim.owner and held.session == claim.session
 
@@ -224,15 +205,3 @@ def first_claimed(sandboxes: Iterable[Sandbox]) -> Sandbox:
     Every gateway sees the same order, since it is made of what is stored.
     """
     return min(sandboxes, key=lambda s: (s.spec.claim.time.timestamp() if s.spec.claim else 0.0, s.metadata.uid))
-
-
-def _label(key: str) -> str:
-    return f"/metadata/labels/{_escape(key)}"
-
-
-def _annotation(key: str) -> str:
-    return f"/metadata/annotations/{_escape(key)}"
-
-
-def _escape(key: str) -> str:
-    return key.replace("~", "~0").replace("/", "~1")

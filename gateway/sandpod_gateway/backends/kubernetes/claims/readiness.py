@@ -1,11 +1,14 @@
-"""Waits until a claimed sandbox is Ready, or says why it will not be, long before any timeout.
+"""Waits until a claimed sandbox is Ready, or says why it will not be, long before any timeout; resumes suspended ones.
 
-Called by `claimer.py`. It looks at the store, and asks the API server itself only should the watch be stuck.
+It looks at the watch's cache, and asks the API server itself only should the watch be stuck.
 """
 
+import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from sandpod_api import names
@@ -13,7 +16,11 @@ from sandpod_api.types import Sandbox
 from sandpod_gateway.backends.kubernetes.cache.records import parse, status_of
 from sandpod_gateway.backends.kubernetes.cache.sandbox_cache import SandboxStore
 from sandpod_gateway.backends.kubernetes.claims import errors as claim_errors
+from sandpod_gateway.backends.kubernetes.claims import patches as claims
 from sandpod_gateway.backends.kubernetes.cluster import Cluster
+from sandpod_gateway.backends.kubernetes.errors import translated
+from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
+from sandpod_gateway.backends.kubernetes.tasks import Background
 from sandpod_gateway.errors import SandpodError
 from sandpod_kube.errors import ClusterError, RefusedError
 
@@ -23,7 +30,6 @@ LOOK_AGAIN: Final = 1.0
 """Seconds between two looks, should the watch say nothing: for failures that count only when they last."""
 REREAD_EVERY: Final = 5
 """Looks after which the sandbox is read from the API server."""
-
 
 Touch = Callable[[str], Awaitable[None]]
 """Notes that a sandbox is in use; bounds its own writes."""
@@ -42,14 +48,30 @@ def note(store: SandboxStore, body: dict[str, Any]) -> Sandbox:
     return sandbox
 
 
-class Readiness:
-    """Waits for sandboxes of one store."""
+@dataclass(eq=False)
+class Waker:
+    """All waits for sandboxes, and all resumes, of one gateway."""
 
-    def __init__(self, cluster: Cluster, store: SandboxStore, timeout: float, touch: Touch) -> None:
-        self._cluster = cluster
-        self._store = store
-        self._timeout = timeout
-        self._touch = touch
+    cluster: Cluster
+    store: SandboxStore
+    settings: KubernetesSettings
+    background: Background
+    touch: Touch
+    _waking: dict[str, asyncio.Task[Sandbox]] = field(default_factory=dict, init=False)
+
+    async def wake(self, name: str) -> Sandbox:
+        """Return the sandbox once it is Ready; a suspended one is resumed, with one write for all who wait for it.
+
+        A caller's cancel does not stop it: others may wait for it too.
+
+        Raises:
+            SandpodError: It can't be resumed, or will not become Ready.
+        """
+        task = self._waking.get(name)
+        if task is None:
+            task = self._waking[name] = self.background.start(self._wake(name))
+            task.add_done_callback(lambda _: self._waking.pop(name, None))
+        return await asyncio.shield(task)
 
     async def wait(self, name: str, generation: int = 0) -> Sandbox:
         """Return the sandbox once it is Ready.
@@ -62,27 +84,48 @@ class Readiness:
             SandpodError: It will not become so, or not in time.
         """
         verdict = self._verdict(name, generation)
-        end = time.monotonic() + self._timeout
+        timeout = self.settings.cold_start_timeout
+        end = time.monotonic() + timeout
         looks = 0
         while (left := end - time.monotonic()) > 0:
-            found: Sandbox | SandpodError | None = await self._store.until(verdict, min(left, LOOK_AGAIN))
+            found: Sandbox | SandpodError | None = await self.store.until(verdict, min(left, LOOK_AGAIN))
             if isinstance(found, SandpodError):
                 raise found
             if found is not None:
                 return found
             looks += 1
             # What someone waits for is in use: a short idle timeout must not end it while it starts.
-            await self._touch(name)
+            await self.touch(name)
             if looks % REREAD_EVERY == 0:
                 await self._reread(name)
-        raise claim_errors.start_timeout(self._store.get(name), self._timeout)
+        raise claim_errors.start_timeout(self.store.get(name), timeout)
+
+    async def _wake(self, name: str) -> Sandbox:
+        sandbox = self.store.get(name)
+        generation = 0
+        if sandbox is not None and sandbox.spec.operating_mode == "Suspended":
+            total = self.store.live_total
+            if total >= self.settings.max_sandboxes:
+                raise claim_errors.server_full(total)
+            with translated("a suspended sandbox was resumed"):
+                generation = (await self._resume(name)).metadata.generation
+        return await self.wait(name, generation)
+
+    async def _resume(self, name: str) -> Sandbox:
+        patch = claims.resume_patch(datetime.now(UTC))
+        try:
+            return note(self.store, await self.cluster.merge_patch(names.SANDBOXES, name, patch))
+        except RefusedError as error:
+            if error.not_found:
+                raise claim_errors.start_deleted() from error
+            raise
 
     def _verdict(self, name: str, generation: int) -> Callable[[], Sandbox | SandpodError | None]:
         """Return what looks at the sandbox: it, an error, or None while it may still become ready."""
         since: dict[str, float] = {}
 
         def look() -> Sandbox | SandpodError | None:
-            sandbox = self._store.get(name)
+            sandbox = self.store.get(name)
             if sandbox is None:
                 return claim_errors.start_deleted()
             failure = claim_errors.start_failure(sandbox)
@@ -98,9 +141,9 @@ class Readiness:
 
     async def _reread(self, name: str) -> None:
         try:
-            note(self._store, await self._cluster.get(names.SANDBOXES, name))
-        except RefusedError as error:
-            if error.not_found:
-                self._store.deleted(name)
+            note(self.store, await self.cluster.get(names.SANDBOXES, name))
         except ClusterError as error:
-            logger.info("sandbox %s can't be read while it starts: %s", name, error)
+            if isinstance(error, RefusedError) and error.not_found:
+                self.store.remove(name)
+            else:
+                logger.info("sandbox %s can't be read while it starts: %s", name, error)

@@ -1,7 +1,6 @@
-"""The words of Kubernetes' exec protocol: names, channels, where to open a stream, how a program's end is told.
+"""The words of Kubernetes' exec protocol: names, channels, where to open a stream, how a program ends. Pure.
 
-Called by `exec_stream.py`, which speaks it, and `cluster.py`, which knows the address. Pure. `v5.channel.k8s.io`, and
-`v4` with older API servers: the first byte of each message is its channel; v5 adds a channel that closes another one.
+`v5.channel.k8s.io`, and `v4` with older API servers: the first byte of each message is its channel.
 """
 
 import json
@@ -13,7 +12,7 @@ from typing import Final
 V5: Final = "v5.channel.k8s.io"
 V4: Final = "v4.channel.k8s.io"
 
-STDIN, STDOUT, STDERR, STATUS, CLOSE = 0, 1, 2, 3, 255
+STDIN, STDOUT, STDERR, STATUS = range(4)
 
 STDERR_TAIL: Final = 4096
 """Bytes kept of what the program wrote to standard error, for the log."""
@@ -33,7 +32,7 @@ class ExecTarget:
 
 @dataclass(frozen=True, slots=True)
 class ExecEnd:
-    """How the program ended. `exit_code` is None where it never started or was not told."""
+    """How the program ended. `exit_code` is None where it never started or its end was not reported."""
 
     exit_code: int | None
     message: str

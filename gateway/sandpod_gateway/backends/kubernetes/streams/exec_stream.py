@@ -1,8 +1,7 @@
 """A stream of bytes to a program in a pod: Kubernetes' exec protocol over a WebSocket.
 
-Called by the Kubernetes backend. Written here because the clients' own lose exit codes, break on characters that are
-split between frames, or read ahead without bounds. The protocol's words are in `exec_protocol.py`; what the bytes on
-the stream mean is not known here.
+Written here because the clients' own lose exit codes, break on characters that are split between frames, or read ahead
+without bounds. What the bytes on the stream mean is not known here.
 
 The other end is untrusted: messages, the unread rest and what is kept of standard error all have limits. Reading stops
 while the reader is slow, so that the API server, the kubelet and at last the program wait too.
@@ -12,29 +11,16 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Iterable
 from http import HTTPStatus
 from socket import SHUT_RDWR
 from typing import Final
 
 import aiohttp
 
-from sandpod_gateway.backends.kubernetes.streams.exec_protocol import (
-    CLOSE,
-    STATUS,
-    STDERR,
-    STDERR_TAIL,
-    STDIN,
-    STDOUT,
-    V4,
-    V5,
-    ExecEnd,
-    ExecTarget,
-    parse_status,
-    printable,
-)
+from sandpod_gateway.backends.kubernetes.streams import exec_protocol as protocol
+from sandpod_gateway.backends.kubernetes.streams.exec_protocol import STDERR_TAIL, V4, V5, printable
 from sandpod_gateway.time_slices import Turn
-from sandpod_kube.errors import RefusedError, UnreachableError
+from sandpod_kube.errors import UnreachableError, refusal
 
 logger = logging.getLogger(__name__)
 
@@ -54,13 +40,10 @@ WRITE_PIECE: Final = 256 * 1024
 """Largest message sent, bytes."""
 
 
-async def open_exec(http: aiohttp.ClientSession, target: ExecTarget, *, heartbeat: float = HEARTBEAT) -> "ExecStream":
-    """Open a stream.
-
-    Args:
-        http: The connections' owner; without a limit of connections, since each stream is one.
-        target: Where and what.
-        heartbeat: Seconds between pings.
+async def open_exec(
+    http: aiohttp.ClientSession, target: protocol.ExecTarget, *, heartbeat: float = HEARTBEAT
+) -> "ExecStream":
+    """Open a stream that sends a ping every `heartbeat` seconds. Each is a connection: `http` must not limit them.
 
     Raises:
         RefusedError: The API server refused, as 404 where there is no such pod.
@@ -83,7 +66,7 @@ async def open_exec(http: aiohttp.ClientSession, target: ExecTarget, *, heartbea
             )
     except aiohttp.WSServerHandshakeError as error:
         if error.status >= HTTPStatus.BAD_REQUEST:
-            raise RefusedError(error.status) from error
+            raise refusal(error.status, "", "") from error
         raise UnreachableError(f"what answers with status {error.status} is no exec stream") from error
     except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
         raise UnreachableError(f"no exec stream could be opened: {type(error).__name__}") from error
@@ -122,18 +105,14 @@ class ExecStream:
         return self._closed or self._ended.is_set()
 
     @property
-    def end(self) -> ExecEnd | None:
-        """How the program ended; None while it runs, and where the connection was lost before that was told."""
-        return None if self._status is None else parse_status(self._status)
+    def end(self) -> protocol.ExecEnd | None:
+        """How the program ended; None while it runs, and where the connection was lost before its end was known."""
+        return None if self._status is None else protocol.parse_status(self._status)
 
     @property
     def stderr(self) -> str:
         """The last of what the program wrote to standard error, printable in a log."""
         return printable(self._stderr.decode("utf-8", "replace"))
-
-    async def wait_ended(self) -> None:
-        """Return when the other side is gone."""
-        await self._ended.wait()
 
     async def read(self) -> bytes:
         """Return the next bytes of the program's standard output; empty when there will be none."""
@@ -153,25 +132,22 @@ class ExecStream:
         Raises:
             ConnectionError: The stream is closed, by either side.
         """
-        view = memoryview(data)
-        pieces = (view[start : start + WRITE_PIECE] for start in range(0, len(view), WRITE_PIECE))
-        await self._send(bytes((STDIN,)) + piece for piece in pieces)
-
-    async def end_input(self) -> None:
-        """Tell the program that there is no more input (v5; under v4 only `close` can).
-
-        Raises:
-            ConnectionError: The stream is closed, by either side.
-        """
-        if self._socket.protocol == V5:
-            await self._send([bytes((CLOSE, STDIN))])
+        async with self._write_lock:
+            while self._unsent and not self._finished:
+                self._sent.clear()
+                await self._sent.wait()
+            if self._finished:
+                raise ConnectionResetError("the stream is closed")
+            view = memoryview(data)
+            pieces = (view[start : start + WRITE_PIECE] for start in range(0, len(view), WRITE_PIECE))
+            self._unsent.extend(bytes((protocol.STDIN,)) + piece for piece in pieces)
+            self._due.set()
 
     async def close(self) -> None:
         """Close both directions, also while `read` or `write` wait. May be called more than once."""
-        if not self._closed:
-            self._closed = True
-            self._unread.clear()
-            self._wake()
+        self._closed = True
+        self._unread.clear()
+        self._wake()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -182,16 +158,6 @@ class ExecStream:
         # What is left is TLS's own farewell, which would keep the connection for as long as the server likes.
         with contextlib.suppress(OSError):
             self._connection.shutdown(SHUT_RDWR)
-
-    async def _send(self, messages: Iterable[bytes]) -> None:
-        async with self._write_lock:
-            while self._unsent and not self._finished:
-                self._sent.clear()
-                await self._sent.wait()
-            if self._finished:
-                raise ConnectionResetError("the stream is closed")
-            self._unsent.extend(messages)
-            self._due.set()
 
     async def _send_on(self) -> None:
         """Send what is unsent, whatever becomes of those who wrote it, until the stream ends."""
@@ -220,7 +186,6 @@ class ExecStream:
         self._sent.set()
 
     async def _pump(self) -> None:
-        """Take messages while there is room for them, until the stream ends."""
         turn = Turn()
         try:
             while await self._next():
@@ -252,13 +217,13 @@ class ExecStream:
 
     def _take(self, data: bytes) -> None:
         channel = data[0] if data else None
-        if channel == STDOUT and len(data) > 1:
+        if channel == protocol.STDOUT and len(data) > 1:
             self._unread += memoryview(data)[1:]
             self._readable.set()
-        elif channel == STDERR:
+        elif channel == protocol.STDERR:
             self._stderr += data[1:]
             del self._stderr[:-STDERR_TAIL]
-        elif channel == STATUS:
+        elif channel == protocol.STATUS:
             self._status = data[1:]
 
     async def _keep_alive(self) -> None:
@@ -283,10 +248,8 @@ class ExecStream:
     def _log_end(self) -> None:
         """Say how it ended, unless this side closed it. No warning: a sandbox that is deleted ends so, too."""
         how = self.end
-        if self._closed:
-            return
-        if how is None:
+        if how is None and not self._closed:
             logger.info("an exec stream was lost; standard error: %s", self.stderr or "empty")
-        elif how.exit_code != 0:
+        elif how is not None and how.exit_code != 0 and not self._closed:
             message = printable(how.message)
             logger.info("an exec ended with code %s: %s; standard error: %s", how.exit_code, message, self.stderr)

@@ -1,15 +1,16 @@
 """Streams to warm sandboxes, opened before anyone needs them: opening one would delay a fresh sandbox's first output.
 
-Owned by the Kubernetes backend; claims prefer the sandboxes that have one. Each stream is handed out once, and never
-one that has ended.
+Claims prefer the sandboxes that have one. Each stream is handed out once, and never one that has ended.
 """
 
 import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
+
+from cachetools import TTLCache
 
 from sandpod_gateway.backends.kubernetes.cache.sandbox_cache import SandboxStore
 from sandpod_gateway.backends.kubernetes.streams.exec_stream import ExecStream
@@ -23,6 +24,7 @@ LOOK_AGAIN: Final = 5.0
 """Seconds between two looks when nothing changes: for streams that ended."""
 RETRY_AFTER: Final = 30.0
 """Seconds after which a sandbox that refused a stream is tried again."""
+_MOST_REFUSED: Final = 10_000
 
 
 @dataclass(slots=True)
@@ -31,23 +33,21 @@ class _Held:
     promised: float = float("-inf")
 
 
+@dataclass(eq=False)
 class WarmStreams:
-    """At most `limit` streams to warm sandboxes, besides those promised to claims."""
+    """At most `limit` streams to warm sandboxes, in addition to those promised to claims."""
 
-    def __init__(
-        self, store: SandboxStore, connect: Callable[[str], Coroutine[Any, Any, ExecStream]], limit: int
-    ) -> None:
-        self._store = store
-        self.connect = connect
-        self._limit = limit
-        self._held: dict[str, _Held] = {}
-        self._refused: dict[str, float] = {}
-        self._task: asyncio.Task[None] | None = None
-        self._opening: asyncio.Task[ExecStream] | None = None
+    store: SandboxStore
+    connect: Callable[[str], Coroutine[Any, Any, ExecStream]]
+    limit: int
+    _held: dict[str, _Held] = field(default_factory=dict, init=False)
+    _refused: TTLCache[str, None] = field(default_factory=lambda: TTLCache(_MOST_REFUSED, RETRY_AFTER), init=False)
+    _task: asyncio.Task[None] | None = field(default=None, init=False)
+    _opening: asyncio.Task[ExecStream] | None = field(default=None, init=False)
 
     def start(self) -> None:
         """Begin to open streams, in the background."""
-        if self._limit:
+        if self.limit:
             self._task = asyncio.create_task(self._run())
 
     async def close(self) -> None:
@@ -86,10 +86,10 @@ class WarmStreams:
             except Exception:
                 # The outermost loop: without it every first run would be slow and nobody would know why.
                 logger.exception("keeping streams to warm sandboxes failed")
-            await self._store.until(self._work, LOOK_AGAIN)
+            await self.store.until(self._work, LOOK_AGAIN)
 
     def _work(self) -> bool | None:
-        """Tell whether there is something to close or to open."""
+        """Return whether there is something to close or to open, None where there is not."""
         return True if self._surplus() or self._next() is not None else None
 
     def _surplus(self) -> list[str]:
@@ -104,19 +104,16 @@ class WarmStreams:
     def _next(self) -> str | None:
         """Return a warm sandbox to open a stream to, if another one is to be kept."""
         warm = self._warm()
-        if sum(1 for name in self._held if name in warm) >= self._limit:
+        if sum(1 for name in self._held if name in warm) >= self.limit:
             return None
-        now = time.monotonic()
-        self._refused = {n: t for n, t in self._refused.items() if n in warm and now - t < RETRY_AFTER}
         return next((name for name in warm if name not in self._held and name not in self._refused), None)
 
     def _warm(self) -> set[str]:
-        return {s.metadata.name for template in self._store.warm_counts() for s in self._store.warm(template)}
+        return {s.metadata.name for template in self.store.warm_counts() for s in self.store.warm(template)}
 
     async def _drop(self) -> None:
         for name in self._surplus():
-            entry = self._held.pop(name)
-            await entry.stream.close()
+            await self._held.pop(name).stream.close()
 
     async def _fill(self) -> None:
         while (name := self._next()) is not None:
@@ -126,4 +123,4 @@ class WarmStreams:
                 self._opening = None
             except ClusterError as error:
                 logger.info("no stream to warm sandbox %s can be opened: %s", name, error)
-                self._refused[name] = time.monotonic()
+                self._refused[name] = None

@@ -1,8 +1,7 @@
 """The first lines that run as PID 1 of a local sandbox: limits that can't be raised again, then the runner.
 
-Started by `local_process.py` as a script of the sandbox's own Python, so it uses the standard library alone and must
-not import the gateway. Limits are set here, and not by the gateway, because only processes of the sandbox's own user
-namespace are counted from here on.
+A script of the sandbox's own Python: it uses the standard library alone and must not import the gateway. Limits are set
+here, and not by the gateway, because only processes of the sandbox's own user namespace are counted from here on.
 """
 
 import contextlib
@@ -41,7 +40,7 @@ def _set_limits(limits: dict[str, int]) -> None:
 
 
 def _gateway_is_there(lifeline: int) -> bool:
-    """Tell whether the gateway still holds its end of a pipe.
+    """Return whether the gateway still holds its end of a pipe.
 
     What kills this process when the gateway dies was set just before it began: a death before that is seen here.
     """
@@ -53,7 +52,7 @@ def _gateway_is_there(lifeline: int) -> bool:
 
 
 def main() -> int:
-    """Set the limits, then be the runner: `local_init.py '{"path": …, "limits": {…}, …}' serve …`."""
+    """Set the limits, then be the runner: `init.py '{"path": …, "limits": {…}, …}' serve …`."""
     options = json.loads(sys.argv[1])
     if options["end_with_gateway"] and sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)

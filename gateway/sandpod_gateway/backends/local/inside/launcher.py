@@ -1,11 +1,11 @@
 """Drops a root gateway's rights before bubblewrap starts, and makes files below closed folders reachable to it.
 
-Started by `local_process.py` as a script, as root only; it ends by becoming bubblewrap. A sandbox of root's own would
-have no process limit (the kernel sets none for root) and would own root's files, so each gets a uid that nobody has.
-That uid can't reach a Python below /root: what bubblewrap needs is bound below /tmp first, in mounts that only this
-process sees. Standard library alone; it must not import the gateway.
+A script that is started as root only, and ends by becoming bubblewrap. A sandbox of root's own would have no process
+limit (the kernel sets none for root) and would own root's files, so each gets a uid that nobody has. That uid can't
+reach a Python below /root: what bubblewrap needs is bound below /tmp first, in mounts that only this process sees.
+Standard library alone; it must not import the gateway.
 
-    local_launcher.py UID SOURCE... -- COMMAND...     SOURCE number n is at STAGE/n for the command
+    launcher.py UID SOURCE... -- COMMAND...     SOURCE number n is at STAGE/n for the command
 """
 
 import ctypes

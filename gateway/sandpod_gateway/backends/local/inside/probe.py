@@ -1,8 +1,7 @@
 """Proves from inside that a local sandbox is one.
 
-`local.py` starts this file as PID 1 of a sandbox before it offers any, and reads what it prints. It runs on the
-sandbox's own Python, so it uses the standard library alone; the gateway imports `failures` from it. It only looks: what
-the sandbox is made of is in `bwrap.py`.
+This file is PID 1 of a sandbox before the backend offers any, which reads what it prints. It runs on the sandbox's own
+Python, so it uses the standard library alone; the gateway imports `failures` from it.
 """
 
 import ctypes

@@ -49,9 +49,11 @@ class WatchedServer(ApiServer):
     def __init__(self, clock: Callable[[], datetime]) -> None:
         super().__init__(clock)
         self.events: list[Event] = []
+        self.version = 0
 
     def set(self, resource: Resource, manifest: Json) -> Json:
         made = super().set(resource, manifest)
+        self.version = int(made["metadata"]["resourceVersion"])
         self.events.append(("set", key_of(resource, made), copy.deepcopy(made)))
         return made
 
@@ -120,6 +122,7 @@ class OneGateway:
         for manifest in there:
             self.store.put(Sandbox.model_validate(manifest))
         self.heard = len(self._api.events)
+        self._reach()
 
     async def _touch(self, name: str) -> None:
         pass
@@ -132,6 +135,17 @@ class OneGateway:
             elif key.kind == "Sandbox":
                 self.store.remove(key.name, manifest["metadata"]["uid"])
         self.heard = min(self.heard + count, len(self._api.events))
+        self._reach()
+
+    def _reach(self) -> None:
+        if self.heard == len(self._api.events):
+            self.store.reached(str(self._api.version))
+
+    async def keep_up(self) -> None:
+        """Let the watch report what happens as it happens, until cancelled."""
+        while True:
+            self.hear(len(self._api.events))
+            await asyncio.sleep(0)
 
 
 class Claims(RuleBasedStateMachine):
@@ -151,6 +165,7 @@ class Claims(RuleBasedStateMachine):
         self.patches: list[Any] = [
             patch.object(claimer, "LOST_RACE_WAIT", 0.001),
             patch.object(rivals, "PAUSES", (0.0, 0.0)),
+            patch.object(rivals, "WATCH_LAG", 0.001),
             patch.object(claimer, "datetime", self),
         ]
         for each in self.patches:
@@ -222,11 +237,19 @@ class Claims(RuleBasedStateMachine):
             st.tuples(st.sampled_from(GATEWAYS), st.sampled_from(OWNERS), st.sampled_from(SESSIONS)),
             min_size=2,
             max_size=5,
-        )
+        ),
+        watched=st.booleans(),
     )
-    def claims_race(self, wishes: list[tuple[int, str, str]]) -> None:
+    def claims_race(self, wishes: list[tuple[int, str, str]], *, watched: bool) -> None:
+        """With watches that report in the meantime, or that do not."""
+
         async def together() -> list[tuple[Sandbox, bool] | None]:
-            return await asyncio.gather(*(self._claim(*wish) for wish in wishes))
+            watches = [asyncio.create_task(gateway.keep_up()) for gateway in self.gateways if watched]
+            try:
+                return await asyncio.gather(*(self._claim(*wish) for wish in wishes))
+            finally:
+                for watch in watches:
+                    watch.cancel()
 
         for (_, owner, session), claimed in zip(wishes, self.run(together()), strict=True):
             self.note(claimed, owner, session)

@@ -52,6 +52,12 @@ class Place:
     def warm(self, name: str) -> None:
         self.see(self.api.put(body(name)))
 
+    def watch_catches_up(self) -> None:
+        """Let the watch report all that is there and all that was written."""
+        for known in self.api.objects.values():
+            self.see(known)
+        self.store.reached(max(known["metadata"]["resourceVersion"] for known in self.api.objects.values()))
+
     def see(self, told: dict[str, Any]) -> None:
         self.store.put(Sandbox.model_validate(told))
 
@@ -82,6 +88,7 @@ async def place() -> AsyncIterator[Place]:
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claimer, "LOST_RACE_WAIT", 0.001)
     monkeypatch.setattr(rivals, "PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(rivals, "WATCH_LAG", 0.001)
 
 
 async def test_a_claim_of_a_warm_sandbox_is_one_request(place: Place) -> None:
@@ -173,6 +180,31 @@ async def test_a_session_that_is_held_is_returned_without_a_request(place: Place
     place.warm("w")
     assert (await place.claim("one")).metadata.name == "mine"
     assert place.api.requests == []
+
+
+@pytest.mark.parametrize(
+    ("theirs", "winner"), [(None, "w"), ("2020-01-01T00:00:00Z", "theirs"), ("2099-01-01T00:00:00Z", "theirs")]
+)
+async def test_a_claim_with_a_session_takes_no_list_from_the_api_server(
+    place: Place, monkeypatch: pytest.MonkeyPatch, theirs: str | None, winner: str
+) -> None:
+    """What others claimed for it before is known from the watch, once that reports the own claim."""
+    monkeypatch.setattr(rivals, "WATCH_LAG", LIMIT)
+    place.warm("w")
+    if theirs is not None:
+        place.api.put(body("theirs", claim=held_by("alice", "one", theirs)))
+    claiming = asyncio.create_task(place.claim("one"))
+    async with asyncio.timeout(LIMIT):
+        while "patch" not in place.api.requests:  # noqa: ASYNC110 # the API in memory has no event for it
+            await asyncio.sleep(0)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not claiming.done(), "the watch has not reported what was written before"
+    place.watch_catches_up()
+    assert (await claiming).metadata.name == winner
+    await place.background.close()
+    assert place.api.requests == (["patch"] if theirs is None else ["patch", "delete"])
+    assert set(place.api.objects) == {winner}
 
 
 async def test_an_older_claim_of_the_session_wins_and_ours_is_given_up(place: Place) -> None:

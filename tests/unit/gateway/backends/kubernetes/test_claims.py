@@ -7,7 +7,7 @@ import pytest
 from sandpod_api import names
 from sandpod_api.types import Claim, Lifetime, Sandbox
 from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.backends.base import ClaimRequest
+from sandpod_gateway.backends.base import ClaimRequest, SandboxRecord
 from sandpod_gateway.backends.kubernetes.cache import records
 from sandpod_gateway.backends.kubernetes.claims import errors as claim_errors
 from sandpod_gateway.backends.kubernetes.claims import patches as claims
@@ -25,6 +25,12 @@ def wanted(**fields: Any) -> Wanted:
     return claims.check_request(ClaimRequest(owner="alice", session="one", **fields), KubernetesSettings(), NOW)
 
 
+def record_of(held: Sandbox) -> SandboxRecord:
+    record = records.to_record(held)
+    assert record is not None
+    return record
+
+
 def first(options: Sequence[Sandbox]) -> Sandbox:
     return options[0]
 
@@ -37,7 +43,7 @@ def test_a_patch_tests_the_version_and_writes_the_claim() -> None:
             "path": "/spec/claim",
             "value": {"owner": "alice", "session": "one", "time": "2026-01-02T03:04:05Z"},
         },
-        {"op": "replace", "path": f"{LABELS}state", "value": "claimed"},
+        {"op": "add", "path": f"{LABELS}state", "value": "claimed"},
         {"op": "add", "path": f"{LABELS}owner", "value": names.label_value("alice")},
         {"op": "add", "path": f"{LABELS}session", "value": names.label_value("one")},
         {
@@ -200,8 +206,7 @@ def test_a_record_has_the_status_and_why_it_is_not_ready(status: str, phase: str
         raw["status"] = {"phase": phase, "conditions": [not_ready("PodFailed", "exit code 1")]}
     raw["spec"]["operatingMode"] = "Suspended" if phase == "Suspended" else "Running"
     held = Sandbox.model_validate(raw)
-    assert held.spec.claim is not None
-    record = records.to_record(held, held.spec.claim)
+    record = record_of(held)
     assert (record.name, record.owner, record.session, record.status) == ("s", "alice", "one", status)
     assert (record.reason, record.message) == (("PodFailed", "exit code 1") if phase else (None, None))
     assert records.is_live(held) == (status not in {"Failed", "Expired"})
@@ -210,8 +215,7 @@ def test_a_record_has_the_status_and_why_it_is_not_ready(status: str, phase: str
 def test_an_expired_sandbox_says_which_limit_ended_it() -> None:
     expired = {"type": "Expired", "status": "True", "reason": "IdleTimeout", "message": "not used for 30 minutes"}
     held = sandbox("s", claim=held_by("alice"), conditions=[not_ready("PodFailed"), expired])
-    assert held.spec.claim is not None
-    record = records.to_record(held, held.spec.claim)
+    record = record_of(held)
     assert (record.status, record.reason, record.message) == ("Expired", "IdleTimeout", "not used for 30 minutes")
 
 
@@ -223,8 +227,7 @@ def test_a_record_tells_the_network_that_is_in_force_and_not_the_one_that_is_wis
     raw["spec"]["network"] = "web"
     raw["status"]["network"] = in_force
     held = Sandbox.model_validate(raw)
-    assert held.spec.claim is not None
-    assert records.to_record(held, held.spec.claim).network == told
+    assert record_of(held).network == told
 
 
 def test_a_record_knows_its_end_before_the_operator_has_written_it() -> None:
@@ -233,8 +236,7 @@ def test_a_record_knows_its_end_before_the_operator_has_written_it() -> None:
     raw["metadata"]["annotations"] = {names.ANNOTATION_LAST_ACTIVITY: "2026-01-01T00:00:30Z"}
     raw["status"]["lastActivityTime"] = "2026-01-01T00:00:10Z"
     held = Sandbox.model_validate(raw)
-    assert held.spec.claim is not None
-    record = records.to_record(held, held.spec.claim)
+    record = record_of(held)
     assert record.last_activity == datetime(2026, 1, 1, 0, 0, 30, tzinfo=UTC)
     assert record.expires == datetime(2026, 1, 1, 0, 1, 30, tzinfo=UTC)
 

@@ -97,23 +97,6 @@ async def test_a_connection_lost_before_the_status_has_no_exit_code(abort: bool)
         assert stream.end is None
 
 
-@pytest.mark.parametrize(("protocol", "sent"), [(V5, [b"\xff\x00"]), (V4, [])])
-async def test_the_end_of_input_is_told_where_the_protocol_can(protocol: str, sent: list[bytes]) -> None:
-    got: list[bytes] = []
-
-    async def handler(socket: web.WebSocketResponse) -> None:
-        async for message in socket:
-            got.append(message.data)
-            if message.data == b"\0last":
-                await socket.send_bytes(b"\1after")
-
-    async with serving(handler, protocols=(protocol,)) as server, stream_of(server) as stream:
-        await stream.end_input()
-        await stream.write(b"last")
-        assert await stream.read() == b"after"
-    assert got == [*sent, b"\0last"]
-
-
 async def test_v5_is_preferred_and_v4_is_taken_where_there_is_no_other() -> None:
     chosen = []
 
@@ -267,8 +250,6 @@ async def test_close_wakes_a_reader_and_refuses_writes_and_can_be_repeated() -> 
         assert await asyncio.wait_for(reading, LIMIT) == b""
         with pytest.raises(ConnectionError):
             await stream.write(b"x")
-        with pytest.raises(ConnectionError):
-            await stream.end_input()
         assert await stream.read() == b""
 
 

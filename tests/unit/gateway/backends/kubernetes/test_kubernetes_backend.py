@@ -122,6 +122,16 @@ async def test_a_check_fails_while_the_cluster_does(kube: KubeServer, backend: K
     assert refused.value.code == ErrorCode.BACKEND_UNAVAILABLE
 
 
+async def test_claims_with_a_session_are_one_request_each(kube: KubeServer, backend: KubernetesBackend) -> None:
+    for name in ("a", "b"):
+        kube.show("ADDED", body(name))
+    await until(lambda: backend.warm() == {"default": 2})
+    kube.api.requests.clear()
+    records = [await backend.claim(ClaimRequest(owner="alice", session=session)) for session in ("one", "two", "one")]
+    assert records[0].name == records[2].name != records[1].name
+    assert kube.api.requests == ["patch", "patch"]
+
+
 async def test_a_claim_gets_the_stream_that_is_open_already_and_a_second_one_is_new(
     kube: KubeServer, backend: KubernetesBackend
 ) -> None:

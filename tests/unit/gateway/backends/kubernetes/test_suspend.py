@@ -10,7 +10,7 @@ import pytest
 
 from sandpod_api.conditions import Reason
 from sandpod_api.names import ANNOTATION_LAST_ACTIVITY
-from sandpod_api.types import Claim, Sandbox, SandboxTemplate
+from sandpod_api.types import Sandbox, SandboxTemplate
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.auth import api_keys as auth
 from sandpod_gateway.backends.base import ClaimRequest, SandboxRecord, WorkspaceRequest
@@ -18,8 +18,7 @@ from sandpod_gateway.backends.kubernetes.cache import records
 from sandpod_gateway.backends.kubernetes.cache.sandbox_cache import SandboxStore
 from sandpod_gateway.backends.kubernetes.claims import errors as claim_errors
 from sandpod_gateway.backends.kubernetes.claims import patches as claims
-from sandpod_gateway.backends.kubernetes.claims.readiness import Readiness
-from sandpod_gateway.backends.kubernetes.claims.resume import Waker
+from sandpod_gateway.backends.kubernetes.claims.readiness import Waker
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from sandpod_gateway.backends.kubernetes.tasks import Background
 from sandpod_gateway.errors import SandpodError
@@ -185,8 +184,8 @@ class Sleeping:
             cluster,
             self.store,
             KubernetesSettings(**settings),
-            readiness=Readiness(cluster, self.store, 5.0, self.touch),
             background=self.background,
+            touch=self.touch,
         )
 
     async def touch(self, name: str) -> None:
@@ -288,8 +287,8 @@ def test_record_tells_when_the_sandbox_was_resumed_and_what_stays() -> None:
     at = {"type": "Suspended", "status": "False", "reason": "Resumed", "lastTransitionTime": "2026-01-01T00:00:00Z"}
     made["status"]["conditions"] = [READY, at]
     sandbox = Sandbox.model_validate(made)
-    assert isinstance(sandbox.spec.claim, Claim)
-    record = records.to_record(sandbox, sandbox.spec.claim)
+    record = records.to_record(sandbox)
+    assert record is not None
     assert (record.persistent, record.resumed) == (True, datetime(2026, 1, 1, tzinfo=UTC))
 
 
@@ -300,8 +299,8 @@ async def test_sandbox_tells_its_template_image_network_and_whether_its_files_st
     made["spec"] |= {"templateRef": {"name": "big"}, "network": "web", "workspace": {"persistent": True}}
     made["status"] |= {"image": "own/image:1", "network": "web"}
     sandbox = Sandbox.model_validate(made)
-    assert isinstance(sandbox.spec.claim, Claim)
-    record = records.to_record(sandbox, sandbox.spec.claim)
+    record = records.to_record(sandbox)
+    assert record is not None
 
     async def get(_name: str) -> SandboxRecord:
         return record

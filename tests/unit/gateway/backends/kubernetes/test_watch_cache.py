@@ -7,7 +7,7 @@ import pytest
 
 from sandpod_api.types import Sandbox
 from sandpod_gateway.backends.kubernetes.cache import watch as watch_module
-from sandpod_gateway.backends.kubernetes.cache.sandbox_cache import SandboxStore
+from sandpod_gateway.backends.kubernetes.cache.sandbox_cache import SandboxStore, entry
 from sandpod_gateway.backends.kubernetes.cache.watch import SandboxWatch
 from sandpod_kube.errors import RefusedError, UnreachableError
 from sandpod_kube.resources import Resource
@@ -63,7 +63,7 @@ def test_a_sandbox_that_was_made_is_there_before_the_watch_tells() -> None:
 def test_a_deleted_sandbox_stays_away_whatever_the_watch_still_tells_of_it() -> None:
     store = SandboxStore()
     store.put(sandbox("s", claim=MINE, version="1"))
-    store.deleted("s")
+    store.remove("s")
     assert store.get("s") is None
     assert store.owned("alice") == []
     store.put(sandbox("s", claim=MINE, version="2"))
@@ -96,7 +96,7 @@ def test_a_list_replaces_all_but_later_own_writes() -> None:
     store.put(sandbox("early", claim=MINE))
     with store.listing() as listing:
         store.put(sandbox("late", claim=MINE))
-        listing.add(sandbox("listed"))
+        listing.put(*entry(sandbox("listed")))
     assert [store.get(name) is not None for name in ("gone", "early", "late", "listed")] == [False, False, True, True]
 
 
@@ -202,6 +202,16 @@ async def test_a_watch_that_ends_goes_on_at_the_last_bookmark() -> None:
     async with watched(script) as store:
         assert warm_names(store) == {"a"}
     assert script.asked == ["list", "watch 10", "watch 50", "watch 50"]
+
+
+async def test_it_is_known_how_far_the_watch_has_come() -> None:
+    bookmark = event("BOOKMARK", {"metadata": {"resourceVersion": "50"}})
+    async with watched(Script([page(version="10")], [])) as store:
+        assert (store.has_reached("10"), store.has_reached("11")) == (True, False)
+    async with watched(Script([page()], [[event("ADDED", body("a", version="20"))]])) as store:
+        assert (store.has_reached("20"), store.has_reached("21"), store.has_reached("opaque")) == (True, False, False)
+    async with watched(Script([page()], [[bookmark]])) as store:
+        assert store.has_reached("50")
 
 
 async def test_a_watch_that_breaks_goes_on_after_what_was_seen() -> None:

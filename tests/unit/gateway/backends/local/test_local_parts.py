@@ -8,10 +8,9 @@ import pytest
 
 from sandpod_gateway.backends.local import environments
 from sandpod_gateway.backends.local.errors import bubblewrap_failed, no_isolation
-from sandpod_gateway.backends.local.host import inspect
+from sandpod_gateway.backends.local.host import FIRST_UID, LAST_UID, inspect, unused_uids
 from sandpod_gateway.backends.local.inside.probe import failures
 from sandpod_gateway.backends.local.settings import LocalSettings
-from sandpod_gateway.backends.local.uids import FIRST, LAST, unused_uids
 
 WHOLE_MAP = "         0          0 4294967295\n"
 SIGHT: dict[str, Any] = {
@@ -28,7 +27,7 @@ SIGHT: dict[str, Any] = {
 
 
 def test_root_drops_to_users_that_nobody_is() -> None:
-    assert unused_uids(0, WHOLE_MAP) == range(FIRST, LAST + 1)
+    assert unused_uids(0, WHOLE_MAP) == range(FIRST_UID, LAST_UID + 1)
 
 
 def test_another_user_keeps_its_own() -> None:

@@ -15,6 +15,7 @@ ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 MACHINES = list(ARCH)
 CLONE = {"x86_64": 56, "aarch64": 220}
 SOCKET = {"x86_64": 41, "aarch64": 198}
+SOCKETPAIR = {"x86_64": 53, "aarch64": 199}
 IOCTL = {"x86_64": 16, "aarch64": 29}
 SOCKETS = [
     *("unix", "unix-seqpacket", "tcp", "tcp-flags", "udp6", "route", "netfilter", "raw", "seqpacket", "sctp"),
@@ -114,6 +115,14 @@ def test_nothing_can_be_typed_into_a_terminal(machine: str) -> None:
 )
 def test_sockets_are_unix_tcp_udp_and_route_only(machine: str, arguments: tuple[int, ...], expected: int) -> None:
     assert answer(machine, SOCKET[machine], *arguments) == expected
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("kind", [1, 2, 5, 1 | 0x80800])
+def test_pairs_of_sockets_are_unix_only(machine: str, kind: int) -> None:
+    assert answer(machine, SOCKETPAIR[machine], 1, kind, 0) == ALLOW
+    for family in (0, 2, 10, 16, 17, 30, 38, 40, 1 | 1 << 31):
+        assert answer(machine, SOCKETPAIR[machine], family, kind, 0) == error(errno.EAFNOSUPPORT)
 
 
 def test_an_unknown_machine_has_no_filter() -> None:
