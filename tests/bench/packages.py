@@ -62,20 +62,17 @@ def target_of(version: str) -> Target:
 
 async def downloaded(name: str, target: Target, pip: Pip, cache: FileCache, folder: Path) -> list[Path]:
     """Resolve a package, and return the wheels that are needed, as files in a folder."""
-    found = await pip.resolve([name], target, [])
-    absent = []
-    for wheel in found:
-        file = await cache.get(wheel.digest())
-        if file is None:
-            absent.append(wheel)
-        else:
-            with file:
-                (folder / wheel.filename).write_bytes(file.read())
+    found = (await pip.resolve([name], target, {})).packages
+    contents = {wheel: await cache.get(wheel.digest) for wheel in found}
+    absent = [wheel for wheel, content in contents.items() if content is None]
     if absent:
-        async with pip.download(absent, target) as files:
-            for wheel, path in files:
-                with await cache.add(path, wheel.digest()) as file:
-                    (folder / wheel.filename).write_bytes(file.read())
+        async with pip.download(absent, target) as paths:
+            for wheel, path in zip(absent, paths, strict=True):
+                contents[wheel] = await cache.add(path, wheel.digest)
+    for wheel, content in contents.items():
+        if content is not None:
+            with content.file as file:
+                (folder / wheel.filename).write_bytes(file.read())
     return [folder / wheel.filename for wheel in found]
 
 

@@ -3,8 +3,8 @@
 The check itself is made by the processes of pip and npm, after a name was resolved.
 """
 
-from ipaddress import IPv4Network, IPv6Network, ip_network
-from typing import Any, Final
+from ipaddress import IPv4Network, IPv6Network
+from typing import Final
 from urllib.parse import urlsplit
 from urllib.request import getproxies_environment
 
@@ -21,7 +21,7 @@ _V6: Final = ("::/127", "fe80::/10", "ff00::/8", "fd00:ec2::254/128", "fd20:ce::
 _EMBEDDED: Final = ("::ffff:0:0", "64:ff9b::")
 
 
-def guard(url: str) -> dict[str, Any]:
+def guard(url: str) -> dict[str, list[str]]:
     """Return what a process needs for the check.
 
     Args:
@@ -32,19 +32,17 @@ def guard(url: str) -> dict[str, Any]:
         which resolve the names themselves.
     """
     proxies = [value if "://" in value else f"http://{value}" for value in getproxies_environment().values() if value]
-    trusted = [_place(each) for each in (url, *proxies)]
-    return {"refused": [str(network) for network in _networks()], "trusted": sorted(each for each in trusted if each)}
+    return {"refused": [*_V4, *_V6, *_embedded()], "trusted": sorted(filter(None, map(_place, (url, *proxies))))}
 
 
-def _networks() -> list[IPv4Network | IPv6Network]:
-    plain = [ip_network(each) for each in (*_V4, *_V6)]
-    v4 = [network for network in plain if isinstance(network, IPv4Network)]
-    embedded = [
-        IPv6Network((int(IPv6Network(prefix).network_address) + int(network.network_address), 96 + network.prefixlen))
-        for prefix in _EMBEDDED
-        for network in v4
+def _embedded() -> list[str]:
+    prefixes = [int(IPv6Network(prefix).network_address) for prefix in _EMBEDDED]
+    networks = [IPv4Network(each) for each in _V4]
+    return [
+        str(IPv6Network((prefix + int(network.network_address), 96 + network.prefixlen)))
+        for prefix in prefixes
+        for network in networks
     ]
-    return [*plain, *embedded]
 
 
 def _place(url: str) -> str | None:

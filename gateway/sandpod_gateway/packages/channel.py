@@ -1,27 +1,96 @@
-"""What each kind of packages gives the installer: one of it for Python, one for JavaScript."""
+"""Packages of one kind, from what is asked for to what is installed in a sandbox."""
 
+import asyncio
+import json
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
+from weakref import WeakValueDictionary
+
+from cachetools import TTLCache
 
 from sandpod_gateway.api.package_results import Package, PackageInfo
 from sandpod_gateway.backends.base import SandboxRecord
+from sandpod_gateway.packages.cache import Content, DamagedError, FileCache
+from sandpod_gateway.packages.errors import ConflictError, Failure
+from sandpod_gateway.packages.requests import NameRules
+from sandpod_gateway.packages.sandbox import Program, Report
+from sandpod_gateway.packages.settings import PackageSettings
+
+_RESOLUTIONS: Final = 256  # that are kept
+_FRESH: Final = 600.0  # seconds that one is kept for: the index may have newer versions then
+
+
+class FairSlots:
+    """Slots of which one owner has half at most: slow installations of one don't stop another's.
+
+    An owner waits in one line for those, and only then in the line of all, which therefore has no more of one owner.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._all = asyncio.Semaphore(count)
+        self._share = max(1, count // 2)
+        self._owners: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+
+    @asynccontextmanager
+    async def slot(self, owner: str) -> AsyncIterator[None]:
+        """Wait for a slot, which is held until the block is left."""
+        own = self._owners.setdefault(owner, asyncio.Semaphore(self._share))
+        async with own, self._all:
+            yield
 
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """What came of an installation.
-
-    Attributes:
-        packages: What was asked for and what that depends on.
-        note: What the caller should know of it, if anything.
-    """
+    """What came of an installation: what was asked for and what that depends on, and what the caller should know."""
 
     packages: list[Package] = field(default_factory=list)
     note: str | None = None
 
 
-class Channel(Protocol):
-    """Packages of one kind. What is asked for is of the channel's own type; its text is the same for the same."""
+class Resolution(Protocol):
+    """The packages that are to be there: each with a `name`, and a `digest` or None where the index has none."""
+
+    @property
+    def packages(self) -> Sequence[Any]:
+        """All of them."""
+
+
+S = TypeVar("S", bound=Report)
+R = TypeVar("R", bound=Resolution)
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What channels share."""
+
+    settings: PackageSettings
+    cache: FileCache
+    slots: FairSlots
+
+
+class Channel(ABC, Generic[S, R]):
+    """Packages of one kind. What is asked for is of the channel's own type; its text is the same for the same.
+
+    Args:
+        services: What all channels share.
+        program: Reports what is in a sandbox, and installs there.
+        rules: Which names are allowed.
+        max_packages: Most packages of a resolution.
+    """
+
+    index: ClassVar[str]
+    """What callers know the place as that packages come from."""
+
+    def __init__(self, services: Services, program: Program[S], rules: NameRules, max_packages: int) -> None:
+        self._services = services
+        self._program = program
+        self._rules = rules
+        self._max_packages = max_packages
+        self._resolutions: TTLCache[tuple[str, ...], R] = TTLCache(_RESOLUTIONS, _FRESH)
 
     def parse(self, packages: list[str]) -> list[Any]:
         """Return what is asked for, each once and in order.
@@ -29,7 +98,9 @@ class Channel(Protocol):
         Raises:
             SandpodError: invalid_argument, package_blocked.
         """
-        ...
+        wanted = self._parse(packages)
+        self._rules.check_requested([requirement.name for requirement in wanted])
+        return wanted
 
     async def listed(self, record: SandboxRecord) -> list[PackageInfo]:
         """Return the packages of a sandbox: those that were added, then the image's own.
@@ -37,12 +108,129 @@ class Channel(Protocol):
         Raises:
             SandpodError: sandbox_lost, execution_failed, unsupported_language.
         """
-        ...
+        return self._listed(await self._program.run(record))
 
     async def install(self, record: SandboxRecord, wanted: list[Any]) -> Installed:
         """Install what is not there yet.
 
         Raises:
-            SandpodError: What is in the way.
+            SandpodError: What `supplied` and `Program.run` raise.
         """
-        ...
+        state = await self._program.run(record)
+        present = self._present(wanted, state)
+        if present is not None:
+            return Installed(present)
+        async with self.supplied(record.owner, wanted, state) as (found, files):
+            order = self._order(wanted, state, found, files)
+            if order:
+                state = await self._program.run(record, order, [content.file for _, content in files])
+        return self._installed(found, [package for package, _ in files], state)
+
+    @asynccontextmanager
+    async def supplied(
+        self, owner: str, wanted: list[Any], state: S
+    ) -> AsyncIterator[tuple[R, list[tuple[Any, Content]]]]:
+        """Give all packages that are to be there, and those that are missing with their content.
+
+        Args:
+            owner: Who uses a slot for it.
+            wanted: What is asked for.
+            state: What is installed, and for what.
+
+        Raises:
+            SandpodError: package_blocked, quota_exceeded, invalid_argument (a conflict), not_found, timeout,
+                backend_unavailable, backend_error.
+        """
+        most = self._services.settings.max_bytes
+        async with AsyncExitStack() as stack:
+            async with self._services.slots.slot(owner):
+                found = await self._resolved(wanted, state)
+                missing = [package for package in found.packages if self._is_missing(package, state)]
+                files = await self._files(missing, state, stack)
+            if sum(content.size for _, content in files) > most:
+                raise Failure.TOO_LARGE.error(most)
+            yield found, files
+
+    async def _resolved(self, wanted: list[Any], state: S) -> R:
+        pins = self._pins(state)
+        key = (*map(str, wanted), self._key(state), json.dumps(pins, sort_keys=True))
+        found = self._resolutions.get(key)
+        if found is None:
+            found = self._resolutions[key] = await self._resolved_anew(wanted, state, pins)
+        self._rules.check_installed(package.name for package in found.packages)
+        if len(found.packages) > self._max_packages:
+            raise Failure.TOO_MANY.error(len(found.packages), self._max_packages)
+        return found
+
+    async def _resolved_anew(self, wanted: list[Any], state: S, pins: dict[str, Any]) -> R:
+        """Resolve with the versions that are there, so that nothing is replaced which need not be, or without."""
+        try:
+            return await self._resolve(wanted, state, pins)
+        except ConflictError:
+            if not pins:
+                raise
+        return await self._resolve(wanted, state, {})
+
+    async def _files(self, packages: list[Any], state: S, stack: AsyncExitStack) -> list[tuple[Any, Content]]:
+        keys = [package.digest or package.name for package in packages]
+        absent = dict(zip(keys, packages, strict=True))  # the same content may be in several places
+        contents: dict[Any, Content] = {}
+        for key, package in list(absent.items()):
+            content = await self._services.cache.get(package.digest)
+            if content is not None:
+                stack.enter_context(content.file)
+                contents[key] = content
+                del absent[key]
+        if absent:
+            async with self._download(list(absent.values()), state) as paths:
+                for (key, package), path in zip(absent.items(), paths, strict=True):
+                    try:
+                        contents[key] = await self._services.cache.add(path, package.digest)
+                    except DamagedError as error:
+                        raise Failure.DAMAGED.error(package.name, self.index) from error
+                    stack.enter_context(contents[key].file)
+        return [(package, contents[key]) for package, key in zip(packages, keys, strict=True)]
+
+    @abstractmethod
+    def _parse(self, packages: list[str]) -> list[Any]:
+        """Return what is asked for, each once and in order."""
+
+    @abstractmethod
+    def _listed(self, state: S) -> list[PackageInfo]:
+        """Return the packages of a sandbox: those that were added, then the image's own."""
+
+    @abstractmethod
+    def _present(self, wanted: list[Any], state: S) -> list[Package] | None:
+        """Return what is asked for if all of it is there already, else None."""
+
+    @abstractmethod
+    def _key(self, state: S) -> str:
+        """Return what resolutions depend on in addition to what is asked for and to pins."""
+
+    @abstractmethod
+    def _pins(self, state: S) -> dict[str, Any]:
+        """Return the versions to keep to where that is possible."""
+
+    @abstractmethod
+    async def _resolve(self, wanted: list[Any], state: S, pins: dict[str, Any]) -> R:
+        """Return all packages that are to be there.
+
+        Raises:
+            ConflictError: No set of versions satisfies all.
+        """
+
+    @abstractmethod
+    def _is_missing(self, package: Any, state: S) -> bool:
+        """Return whether a package is not there in that version."""
+
+    @abstractmethod
+    def _download(self, packages: list[Any], state: S) -> AbstractAsyncContextManager[list[Path]]:
+        """Give packages as files, which are there until the block is left."""
+
+    @abstractmethod
+    def _order(self, wanted: list[Any], state: S, found: R, files: list[tuple[Any, Content]]) -> Any:
+        """Return what the program in the sandbox is to install, false if nothing."""
+
+    @abstractmethod
+    def _installed(self, found: R, added: list[Any], state: S) -> Installed:
+        """Return what came of it."""

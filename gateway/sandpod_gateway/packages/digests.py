@@ -12,12 +12,7 @@ _STRONGEST_FIRST: Final = ("sha512", "sha384", "sha256", "sha1")
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """A hash of some bytes.
-
-    Attributes:
-        algorithm: Its name, as hashlib has it.
-        value: The hash, in hexadecimal.
-    """
+    """A hash of some bytes: the algorithm's name, as hashlib has it, and the hash in hexadecimal."""
 
     algorithm: str
     value: str
@@ -41,24 +36,20 @@ class Digest:
         for each in integrity.split():
             algorithm, _, value = each.partition("-")
             values.setdefault(algorithm, set()).add(value)
-        for algorithm in _STRONGEST_FIRST:
-            if algorithm in values:
-                return cls(algorithm, _decoded(values[algorithm], hashlib.new(algorithm).digest_size))
-        raise ValueError("no hash of a known algorithm")
+        strongest = next((each for each in _STRONGEST_FIRST if each in values), None)
+        if strongest is None:
+            raise ValueError("no hash of a known algorithm")
+        if len(values[strongest]) != 1:
+            raise ValueError("several hashes of one algorithm")
+        try:
+            found = b64decode(values[strongest].pop(), validate=True)
+        except binascii.Error as error:
+            raise ValueError("no base64") from error
+        if len(found) != hashlib.new(strongest).digest_size:
+            raise ValueError("a hash of the wrong length")
+        return cls(strongest, found.hex())
 
     @property
     def is_strong(self) -> bool:
         """Return whether nobody can make other bytes with the same hash."""
         return self.algorithm != "sha1"
-
-
-def _decoded(values: set[str], size: int) -> str:
-    if len(values) != 1:
-        raise ValueError("several hashes of one algorithm")
-    try:
-        value = b64decode(values.pop(), validate=True)
-    except binascii.Error as error:
-        raise ValueError("no base64") from error
-    if len(value) != size:
-        raise ValueError("a hash of the wrong length")
-    return value.hex()

@@ -5,24 +5,25 @@ import contextlib
 import ctypes
 import json
 import logging
+import math
 import os
 import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.packages.errors import Failure
+from sandpod_gateway.packages.settings import PackageSettings
 
 _LIMITED: Final = Path(__file__).with_name("limited.py")
 _PR_SET_DUMPABLE: Final = 4
 _LOOK_EVERY: Final = 0.25  # seconds between looks at how much has been downloaded
-_OUTPUT_TAIL: Final = 256 * 1024
+_OUTPUT_TAIL: Final = 256 * 1024  # bytes
 _PASSED_ON: Final = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE")
 
 
@@ -51,67 +52,69 @@ async def scratch_folder(kind: str) -> AsyncIterator[Path]:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a program may use.
+    """What a kind of program needs; the settings say the rest.
 
     Attributes:
         memory: The kernel's limit of memory and its bytes: of address space or of writable memory.
         files: Most open files.
-        file_bytes: Most bytes of one file.
-        folder_bytes: Most bytes of the folder that it works in.
-        cpu: Most seconds of processor time, of all its threads.
+        copies: How often it writes what it downloads.
+        threads: That are busy at once, at most.
     """
 
     memory: tuple[str, int]
     files: int
-    file_bytes: int
-    folder_bytes: int
-    cpu: int
-
-    def told(self) -> dict[str, int]:
-        """Return them by the kernel's names."""
-        sizes = {"RLIMIT_FSIZE": self.file_bytes, "RLIMIT_NOFILE": self.files, "RLIMIT_CPU": self.cpu}
-        return {self.memory[0]: self.memory[1], "RLIMIT_CORE": 0, **sizes}
+    copies: int = 1
+    threads: int = 1
 
 
 async def run_program(
-    command: list[str], scratch: Path, limits: Limits, *, env: dict[str, str], readable: list[str]
+    command: list[str], scratch: Path, settings: PackageSettings, limits: Limits, readable: Collection[str] = ()
 ) -> tuple[int | None, str]:
     """Run a program to its end with few rights, and return its status and the end of what it said.
 
     Args:
         command: The program with its arguments.
         scratch: The folder that it works in, the only one that it may write to.
+        settings: How long it may take, and how much it may download.
         limits: What it may use.
-        env: Variables that it gets in addition to those by which the network is reached.
         readable: Files and folders that it may read in addition to the system's and Python's.
 
     Raises:
-        SandpodError: quota_exceeded.
+        SandpodError: quota_exceeded, timeout.
     """
-    rights = {"limits": limits.told(), "readable": readable, "writable": [str(scratch)]}
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-I", str(_LIMITED), json.dumps(rights), *command),
-        env=_environment(scratch) | env,
-        cwd=scratch,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-        start_new_session=True,
-    )
-    try:
-        output = await _watched(process, scratch, limits.folder_bytes)
-        return process.returncode, output
-    finally:
-        # Its session is a group of processes: what it has started ends with it.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
-
-
-def _environment(scratch: Path) -> dict[str, str]:
-    """Nothing of the gateway's own but how to reach the index."""
+    bounds = {
+        limits.memory[0]: limits.memory[1],
+        "RLIMIT_CORE": 0,
+        "RLIMIT_CPU": limits.threads * math.ceil(settings.timeout),
+        "RLIMIT_FSIZE": settings.max_bytes,
+        "RLIMIT_NOFILE": limits.files,
+    }
+    ca_file = [str(settings.ca_file)] if settings.ca_file is not None else []
+    rights = {"limits": bounds, "readable": [*readable, *ca_file], "writable": [str(scratch)]}
     passed = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-    return passed | {"PATH": os.defpath, "HOME": str(scratch), "TMPDIR": str(scratch), "LANG": "C.UTF-8"}
+    try:
+        async with asyncio.timeout(settings.timeout):
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-I", str(_LIMITED), json.dumps(rights), *command),
+                env={**passed, "PATH": os.defpath, "HOME": str(scratch), "TMPDIR": str(scratch), "LANG": "C.UTF-8"},
+                cwd=scratch,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                start_new_session=True,
+            )
+            try:
+                output = await _watched(process, scratch, limits.copies * settings.max_bytes)
+            finally:
+                # Its session is a group of processes: what it has started ends with it.
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                await process.wait()
+    except TimeoutError as error:
+        raise Failure.TIMEOUT.error() from error
+    if process.returncode == -signal.SIGXFSZ:
+        raise Failure.TOO_LARGE.error(settings.max_bytes)
+    return process.returncode, output
 
 
 async def _watched(process: asyncio.subprocess.Process, scratch: Path, max_bytes: int) -> str:
@@ -120,7 +123,7 @@ async def _watched(process: asyncio.subprocess.Process, scratch: Path, max_bytes
     try:
         while not (await asyncio.wait({reading}, timeout=_LOOK_EVERY))[0]:
             if await asyncio.to_thread(_size, scratch) > max_bytes:
-                raise too_large(max_bytes)
+                raise Failure.TOO_LARGE.error(max_bytes)
     finally:
         reading.cancel()
     await process.wait()
@@ -141,30 +144,3 @@ def _size(folder: Path) -> int:
             with contextlib.suppress(OSError):  # renamed or removed meanwhile
                 total += (Path(where) / name).lstat().st_size
     return total
-
-
-def too_large(max_bytes: int) -> SandpodError:
-    """Return the error for an installation that is too large."""
-    return SandpodError(
-        ErrorCode.QUOTA_EXCEEDED,
-        f"The packages and what they depend on are over {max_bytes} bytes.",
-        next_step="Ask for less, or use a template whose image has them.",
-    )
-
-
-def refused_address() -> SandpodError:
-    """Return the error for an index or a registry that names a place which is not connected to."""
-    return SandpodError(
-        ErrorCode.PACKAGE_BLOCKED,
-        "The files are at a loopback, link-local or metadata address, where nothing is fetched from.",
-        next_step="Ask for another package; tell the administrator if it stays.",
-    )
-
-
-def took_too_long() -> SandpodError:
-    """Return the error for an installation that is out of time."""
-    return SandpodError(
-        ErrorCode.TIMEOUT,
-        "The packages were not resolved and downloaded in time.",
-        next_step="Try again: what was downloaded is kept; or ask for fewer packages.",
-    )

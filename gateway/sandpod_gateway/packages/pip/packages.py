@@ -1,41 +1,43 @@
 """Python packages of sandboxes: looked up, and installed from wheels."""
 
-from packaging.requirements import Requirement
+import re
+from collections.abc import Iterable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import Any, Final
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name, canonicalize_version
 
 from sandpod_gateway.api.package_results import Package, PackageInfo
-from sandpod_gateway.backends.base import SandboxRecord
-from sandpod_gateway.packages.cache import FileCache
-from sandpod_gateway.packages.channel import Installed
-from sandpod_gateway.packages.pip import requirements
+from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.packages.cache import Content
+from sandpod_gateway.packages.channel import Channel, Installed, Services
+from sandpod_gateway.packages.pip.resolver import Pip, Wheel, Wheels
 from sandpod_gateway.packages.pip.target import State
-from sandpod_gateway.packages.pip.wheels import Supply
-from sandpod_gateway.packages.sandbox import PackagesInside
-from sandpod_gateway.packages.settings import PackageSettings
-from sandpod_gateway.packages.turns import Turns
+from sandpod_gateway.packages.requests import MAX_LENGTH, NameRules, parse_each
+from sandpod_gateway.packages.sandbox import Program
 from sandpod_gateway.sandboxes.service import Sandboxes
 
+_CHARACTERS: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._\-\[\], <>=!~*+()]*", re.ASCII)
 
-class PythonPackages:
+
+class PythonPackages(Channel[State, Wheels]):
     """Packages of Python."""
 
-    def __init__(self, sandboxes: Sandboxes, settings: PackageSettings, cache: FileCache, turns: Turns) -> None:
-        self._settings = settings
-        self._inside = PackagesInside(sandboxes, "wheels", State, timeout=settings.timeout)
-        self._supply = Supply(settings, cache, turns)
+    index = "index"
 
-    def parse(self, packages: list[str]) -> list[Requirement]:
-        """Return what is asked for.
+    def __init__(self, sandboxes: Sandboxes, services: Services) -> None:
+        settings = services.settings
+        program = Program(sandboxes, "wheels", State, settings.timeout)
+        super().__init__(services, program, NameRules(settings, canonicalize_name), settings.max_packages)
+        self._pip = Pip(settings)
 
-        Raises:
-            SandpodError: invalid_argument, package_blocked.
-        """
-        wanted = requirements.parse(packages)
-        requirements.check_allowed(wanted, self._settings)
-        return wanted
+    def _parse(self, packages: list[str]) -> list[Requirement]:
+        return parse_each(packages, parse)
 
-    async def listed(self, record: SandboxRecord) -> list[PackageInfo]:
-        """Return the packages of a sandbox, as Python finds them."""
-        state = await self._inside.look(record)
+    def _listed(self, state: State) -> list[PackageInfo]:
         return [
             PackageInfo(
                 name=name,
@@ -46,24 +48,71 @@ class PythonPackages:
             for name, entry in sorted(state.installed.items(), key=lambda item: (not item[1].added, item[0]))
         ]
 
-    async def install(self, record: SandboxRecord, wanted: list[Requirement]) -> Installed:
-        """Install what is not there yet.
+    def _present(self, wanted: list[Requirement], state: State) -> list[Package] | None:
+        return _found(state, {each.name for each in wanted}) if satisfied(wanted, state.versions) else None
 
-        Raises:
-            SandpodError: What `Supply.wheels` and `PackagesInside.install` say.
-        """
-        state = await self._inside.look(record)
-        there = {name: entry.version for name, entry in state.installed.items()}
-        if requirements.satisfied(wanted, there):
-            return Installed(_found(state, {requirement.name for requirement in wanted}))
-        async with self._supply.wheels(record.owner, wanted, state.environment, there) as (wheels, names):
-            if wheels:
-                order = [{"name": wheel.name, "size": size, "sha256": wheel.sha256} for wheel, _, size in wheels]
-                state = await self._inside.install(record, order, [file for _, file, _ in wheels])
-        return Installed(_found(state, names))
+    def _key(self, state: State) -> str:
+        return state.environment.model_dump_json()
+
+    def _pins(self, state: State) -> dict[str, str]:
+        return state.versions
+
+    async def _resolve(self, wanted: list[Requirement], state: State, pins: dict[str, str]) -> Wheels:
+        return await self._pip.resolve(map(str, wanted), state.environment, pins)
+
+    def _is_missing(self, package: Wheel, state: State) -> bool:
+        # It may be written otherwise: 2024.07 is 2024.7.
+        version = state.versions.get(canonicalize_name(package.name))
+        return version is None or canonicalize_version(version) != canonicalize_version(package.version)
+
+    def _download(self, packages: list[Wheel], state: State) -> AbstractAsyncContextManager[list[Path]]:
+        return self._pip.download(packages, state.environment)
+
+    def _order(
+        self, wanted: list[Requirement], state: State, found: Wheels, files: list[tuple[Wheel, Content]]
+    ) -> list[dict[str, Any]]:
+        del wanted, state, found
+        return [{"name": wheel.name, "size": content.size, "sha256": content.sha256} for wheel, content in files]
+
+    def _installed(self, found: Wheels, added: list[Wheel], state: State) -> Installed:
+        del added
+        return Installed(_found(state, {canonicalize_name(wheel.name) for wheel in found.packages}))
 
 
-def _found(state: State, names: set[str]) -> list[Package]:
+def parse(text: str) -> Requirement:
+    """Return what a text asks for; it reaches pip's command line only in the form that is made here.
+
+    Raises:
+        SandpodError: invalid_argument: it is no plain requirement.
+    """
+    refusal = SandpodError(
+        ErrorCode.INVALID_ARGUMENT,
+        "That is no package name: options, paths, addresses and conditions are not taken.",
+        next_step="Use a name with extras or versions if need be, such as numpy, uvicorn[standard] or numpy>=1.26,<3.",
+    )
+    if len(text) > MAX_LENGTH or _CHARACTERS.fullmatch(text) is None:
+        raise refusal
+    try:
+        requirement = Requirement(text)
+    except InvalidRequirement as error:
+        raise refusal from error
+    if requirement.url is not None or requirement.marker is not None:
+        raise refusal
+    requirement.name = canonicalize_name(requirement.name)
+    return requirement
+
+
+def satisfied(requirements: Iterable[Requirement], installed: dict[str, str]) -> bool:
+    """Return whether all is there, by versions: extras ask for more than can be seen from those."""
+    return all(
+        requirement.name in installed
+        and not requirement.extras
+        and requirement.specifier.contains(installed[requirement.name], prereleases=True)
+        for requirement in requirements
+    )
+
+
+def _found(state: State, names: Iterable[str]) -> list[Package]:
     return [
         Package(name=name, version=state.installed[name].version, sha256=state.installed[name].sha256 or None)
         for name in sorted(names)

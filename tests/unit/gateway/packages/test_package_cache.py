@@ -29,11 +29,11 @@ def written(folder: Path, data: bytes) -> tuple[Path, Digest]:
 
 
 async def content(cache: FileCache, digest: Digest) -> bytes | None:
-    file = await cache.get(digest)
-    if file is None:
+    found = await cache.get(digest)
+    if found is None:
         return None
-    with file:
-        return file.read()
+    with found.file:
+        return found.file.read()
 
 
 async def test_cache_keeps_what_was_used_last(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ async def test_cache_keeps_what_was_used_last(tmp_path: Path) -> None:
     for number in range(3):
         path, digest = written(tmp_path, bytes([number]) * 10)
         digests.append(digest)
-        with await cache.add(path, digest) as file:
+        with (await cache.add(path, digest)).file as file:
             assert file.read() == bytes([number]) * 10
         assert await content(cache, digests[0]) == bytes(10)
     assert [await content(cache, each) is not None for each in digests] == [True, False, True]
@@ -61,7 +61,7 @@ async def test_bytes_are_never_kept_under_the_hash_of_others(tmp_path: Path) -> 
 async def test_file_that_was_changed_in_the_folder_is_not_handed_out(tmp_path: Path) -> None:
     cache = opened(tmp_path / "cache")
     path, good = written(tmp_path, b"good")
-    (await cache.add(path, good)).close()
+    (await cache.add(path, good)).file.close()
     [kept] = (tmp_path / "cache").iterdir()
     kept.write_bytes(b"evil")
     assert await cache.get(good) is None
@@ -72,7 +72,7 @@ async def test_package_with_a_weak_hash_is_not_kept(tmp_path: Path) -> None:
     cache = opened(tmp_path / "cache")
     path, _ = written(tmp_path, b"a")
     weak = Digest.announced(f"sha1-{SHA1}")
-    (await cache.add(path, weak)).close()
+    (await cache.add(path, weak)).file.close()
     assert await cache.get(weak) is None
 
 

@@ -7,7 +7,7 @@ import pytest
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.packages.npm.resolver import Npm
-from sandpod_gateway.packages.npm.state import NpmRecord, NpmTarget
+from sandpod_gateway.packages.npm.state import NpmTarget
 from sandpod_gateway.packages.settings import PackageSettings
 from support.servers.http_server import web_server
 from support.servers.npm_registry import Registry, npm_registry
@@ -37,7 +37,7 @@ async def test_package_at_an_address_of_this_machine_is_not_fetched(registry: Re
     with web_server(answer) as address:
         dist = registry.versions["greet"]["1.0.0"]["dist"]
         dist["tarball"] = f"{address.replace('127.0.0.1', name)}/greet.tgz"
-        found = await npm(registry).resolve({"greet": "greet"}, MACHINE, NpmRecord(), keep=True)
+        found = await npm(registry).resolve({"greet": "greet"}, MACHINE, {}, {})
         with pytest.raises(SandpodError) as caught:
             async with npm(registry).download(found.packages, MACHINE):
                 pass
