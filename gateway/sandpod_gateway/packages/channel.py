@@ -86,7 +86,9 @@ class Channel(ABC, Generic[S, R]):
     """What callers know the place as that packages come from."""
 
     def __init__(self, services: Services, program: Program[S], rules: NameRules, max_packages: int) -> None:
-        self._services = services
+        self._settings = services.settings
+        self._cache = services.cache
+        self._slots = services.slots
         self._program = program
         self._rules = rules
         self._max_packages = max_packages
@@ -141,9 +143,9 @@ class Channel(ABC, Generic[S, R]):
             SandpodError: package_blocked, quota_exceeded, invalid_argument (a conflict), not_found, timeout,
                 backend_unavailable, backend_error.
         """
-        most = self._services.settings.max_bytes
+        most = self._settings.max_bytes
         async with AsyncExitStack() as stack:
-            async with self._services.slots.slot(owner):
+            async with self._slots.slot(owner):
                 found = await self._resolved(wanted, state)
                 missing = [package for package in found.packages if self._is_missing(package, state)]
                 files = await self._files(missing, state, stack)
@@ -156,27 +158,24 @@ class Channel(ABC, Generic[S, R]):
         key = (*map(str, wanted), self._key(state), json.dumps(pins, sort_keys=True))
         found = self._resolutions.get(key)
         if found is None:
-            found = self._resolutions[key] = await self._resolved_anew(wanted, state, pins)
+            try:
+                found = await self._resolve(wanted, state, pins)
+            except ConflictError:
+                if not pins:
+                    raise
+                found = await self._resolve(wanted, state, {})  # some of what is there has to be replaced
+            self._resolutions[key] = found
         self._rules.check_installed(package.name for package in found.packages)
         if len(found.packages) > self._max_packages:
             raise Failure.TOO_MANY.error(len(found.packages), self._max_packages)
         return found
-
-    async def _resolved_anew(self, wanted: list[Any], state: S, pins: dict[str, Any]) -> R:
-        """Resolve with the versions that are there, so that nothing is replaced which need not be, or without."""
-        try:
-            return await self._resolve(wanted, state, pins)
-        except ConflictError:
-            if not pins:
-                raise
-        return await self._resolve(wanted, state, {})
 
     async def _files(self, packages: list[Any], state: S, stack: AsyncExitStack) -> list[tuple[Any, Content]]:
         keys = [package.digest or package.name for package in packages]
         absent = dict(zip(keys, packages, strict=True))  # the same content may be in several places
         contents: dict[Any, Content] = {}
         for key, package in list(absent.items()):
-            content = await self._services.cache.get(package.digest)
+            content = await self._cache.get(package.digest)
             if content is not None:
                 stack.enter_context(content.file)
                 contents[key] = content
@@ -185,7 +184,7 @@ class Channel(ABC, Generic[S, R]):
             async with self._download(list(absent.values()), state) as paths:
                 for (key, package), path in zip(absent.items(), paths, strict=True):
                     try:
-                        contents[key] = await self._services.cache.add(path, package.digest)
+                        contents[key] = await self._cache.add(path, package.digest)
                     except DamagedError as error:
                         raise Failure.DAMAGED.error(package.name, self.index) from error
                     stack.enter_context(contents[key].file)

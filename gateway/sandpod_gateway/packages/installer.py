@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 from sandpod_gateway.api.package_results import Installation, PackageList
 from sandpod_gateway.api.results import ErrorCode
@@ -79,7 +80,7 @@ class Installer:
             Language.JAVASCRIPT: NpmPackages(sandboxes, services),
         }
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def open(self) -> None:
         """Make what is needed on the disk."""
@@ -211,5 +212,3 @@ class Installer:
         finally:
             keeper.cancel()
             entry.ended = time.monotonic()
-            if not any(each.sandbox == record.name and each.ended is None for each in self._entries.values()):
-                self._locks.pop(record.name, None)

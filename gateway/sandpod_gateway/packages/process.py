@@ -13,9 +13,11 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
+from urllib.request import getproxies_environment
 
 from sandpod_gateway.packages.errors import Failure
 from sandpod_gateway.packages.settings import PackageSettings
@@ -24,6 +26,17 @@ _LIMITED: Final = Path(__file__).with_name("limited.py")
 _PR_SET_DUMPABLE: Final = 4
 _LOOK_EVERY: Final = 0.25  # seconds between looks at how much has been downloaded
 _OUTPUT_TAIL: Final = 256 * 1024  # bytes
+_PORTS: Final = {"http": 80, "https": 443}
+
+# Loopback, link-local, multicast, reserved, and what clouds serve instance metadata at: Alibaba, Azure, Oracle; IPv6 of
+# AWS and Google.
+_V4: Final = (
+    *("0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "240.0.0.0/4"),
+    *("100.100.100.200/32", "168.63.129.16/32", "192.0.0.192/32"),
+)
+_V6: Final = ("::/127", "fe80::/10", "ff00::/8", "fd00:ec2::254/128", "fd20:ce::254/128")
+# IPv4 addresses written as IPv6: mapped, and by way of NAT64 (RFC 6052).
+_EMBEDDED: Final = ("::ffff:0:0", "64:ff9b::")
 _PASSED_ON: Final = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE")
 
 
@@ -50,25 +63,16 @@ async def scratch_folder(kind: str) -> AsyncIterator[Path]:
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What a kind of program needs; the settings say the rest.
-
-    Attributes:
-        memory: The kernel's limit of memory and its bytes: of address space or of writable memory.
-        files: Most open files.
-        copies: How often it writes what it downloads.
-        threads: That are busy at once, at most.
-    """
-
-    memory: tuple[str, int]
-    files: int
-    copies: int = 1
-    threads: int = 1
-
-
 async def run_program(
-    command: list[str], scratch: Path, settings: PackageSettings, limits: Limits, readable: Collection[str] = ()
+    command: list[str],
+    scratch: Path,
+    settings: PackageSettings,
+    *,
+    memory: tuple[str, int],
+    files: int,
+    copies: int = 1,
+    threads: int = 1,
+    readable: Collection[str] = (),
 ) -> tuple[int | None, str]:
     """Run a program to its end with few rights, and return its status and the end of what it said.
 
@@ -76,18 +80,21 @@ async def run_program(
         command: The program with its arguments.
         scratch: The folder that it works in, the only one that it may write to.
         settings: How long it may take, and how much it may download.
-        limits: What it may use.
+        memory: The kernel's limit of memory and its bytes: of address space or of writable memory.
+        files: Most open files.
+        copies: How often it writes what it downloads.
+        threads: How many of its threads are busy at once, at most.
         readable: Files and folders that it may read in addition to the system's and Python's.
 
     Raises:
         SandpodError: quota_exceeded, timeout.
     """
     bounds = {
-        limits.memory[0]: limits.memory[1],
+        memory[0]: memory[1],
         "RLIMIT_CORE": 0,
-        "RLIMIT_CPU": limits.threads * math.ceil(settings.timeout),
+        "RLIMIT_CPU": threads * math.ceil(settings.timeout),
         "RLIMIT_FSIZE": settings.max_bytes,
-        "RLIMIT_NOFILE": limits.files,
+        "RLIMIT_NOFILE": files,
     }
     ca_file = [str(settings.ca_file)] if settings.ca_file is not None else []
     rights = {"limits": bounds, "readable": [*readable, *ca_file], "writable": [str(scratch)]}
@@ -104,7 +111,7 @@ async def run_program(
                 start_new_session=True,
             )
             try:
-                output = await _watched(process, scratch, limits.copies * settings.max_bytes)
+                output = await _watched(process, scratch, copies * settings.max_bytes)
             finally:
                 # Its session is a group of processes: what it has started ends with it.
                 with contextlib.suppress(ProcessLookupError):
@@ -115,6 +122,38 @@ async def run_program(
     if process.returncode == -signal.SIGXFSZ:
         raise Failure.TOO_LARGE.error(settings.max_bytes)
     return process.returncode, output
+
+
+def guard(url: str) -> dict[str, list[str]]:
+    """Return which addresses a process may not connect to, whatever an index, a registry or a package names.
+
+    The process checks that itself, after a name was resolved.
+
+    Args:
+        url: The configured index or registry, which may be anywhere.
+
+    Returns:
+        `refused`: networks; `trusted`: names and ports that are exempt: the index, and the proxies of the environment,
+        which resolve the names themselves.
+    """
+    proxies = [value if "://" in value else f"http://{value}" for value in getproxies_environment().values() if value]
+    return {"refused": [*_V4, *_V6, *_embedded()], "trusted": sorted(filter(None, map(_place, (url, *proxies))))}
+
+
+def _embedded() -> list[str]:
+    prefixes = [int(IPv6Network(prefix).network_address) for prefix in _EMBEDDED]
+    networks = [IPv4Network(each) for each in _V4]
+    return [
+        str(IPv6Network((prefix + int(network.network_address), 96 + network.prefixlen)))
+        for prefix in prefixes
+        for network in networks
+    ]
+
+
+def _place(url: str) -> str | None:
+    parts = urlsplit(url)
+    port = parts.port or _PORTS.get(parts.scheme)
+    return f"{parts.hostname}:{port}" if parts.hostname and port else None
 
 
 async def _watched(process: asyncio.subprocess.Process, scratch: Path, max_bytes: int) -> str:

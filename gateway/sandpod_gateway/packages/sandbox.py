@@ -6,15 +6,17 @@ lies in the workspace or waits in the runner.
 
 import asyncio
 import base64
+import contextlib
 import functools
 import io
 import json
 import zipfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Annotated, Any, Final, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.run_results import Language, Outcome
@@ -45,6 +47,28 @@ class Untrusted(BaseModel):
     """A part of what a sandbox, an index or a registry says: what is not known is left out."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+def only_valid(name: str, value: Any) -> BeforeValidator:
+    """Return a validator that leaves out what can't be a package: anything may lie in a folder of packages.
+
+    Args:
+        name: The form of names.
+        value: The type of what there is by name.
+    """
+    entry = TypeAdapter(tuple[Annotated[str, Field(pattern=f"^{name}$", max_length=214)], value])
+
+    def valid(given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        kept = {}
+        for item in given.items():
+            with contextlib.suppress(ValidationError):
+                entry.validate_python(item)
+                kept[item[0]] = item[1]
+        return kept
+
+    return BeforeValidator(valid)
 
 
 class ReportedFailure(Untrusted):
@@ -87,21 +111,14 @@ class _Sink:
         """Take nothing, as above."""
 
 
+@dataclass(frozen=True, slots=True)
 class Program(Generic[S]):
-    """A program of `inside`.
+    """A program of `inside`: its module, the model of its report, and the seconds that it has."""
 
-    Args:
-        sandboxes: All sandboxes.
-        module: Its name.
-        model: What it reports.
-        timeout: Seconds that it has.
-    """
-
-    def __init__(self, sandboxes: Sandboxes, module: str, model: type[S], timeout: float) -> None:
-        self._sandboxes = sandboxes
-        self._module = module
-        self._model = model
-        self._timeout = timeout
+    sandboxes: Sandboxes
+    module: str
+    model: type[S]
+    timeout: float
 
     async def run(self, record: SandboxRecord, order: Any = None, files: Sequence[IO[bytes]] = ()) -> S:
         """Install packages, all of them or none, and return what is installed then, and for what.
@@ -116,7 +133,7 @@ class Program(Generic[S]):
         """
         first = await asyncio.to_thread(opening, order)
         sink = _Sink()
-        async with talking(self._sandboxes, record) as connection:
+        async with talking(self.sandboxes, record) as connection:
             if Language.PYTHON not in connection.hello.languages:
                 raise SandpodError(
                     ErrorCode.UNSUPPORTED_LANGUAGE,
@@ -127,7 +144,7 @@ class Program(Generic[S]):
         if ended.outcome == Outcome.OUT_OF_MEMORY:
             raise Failure.SANDBOX_MEMORY.error()
         try:
-            report = self._model.model_validate_json(base64.b64decode(bytes(sink.answer).strip(), validate=True))
+            report = self.model.model_validate_json(base64.b64decode(bytes(sink.answer).strip(), validate=True))
         except ValueError as error:
             detail = ended.detail or f"the program there ended with {ended.outcome}"
             raise Failure.SANDBOX_BROKEN.error(cause=detail[:_DETAIL]) from error
@@ -142,9 +159,9 @@ class Program(Generic[S]):
         header = {
             "run": run,
             "language": "python",
-            "args": [self._module],
+            "args": [self.module],
             "stdin": True,
-            "timeout": self._timeout,
+            "timeout": self.timeout,
             "output_limit": 2 * _ANSWER,
         }
         handle = await connection.start_run(header, BOOTSTRAP.read_bytes(), sink)

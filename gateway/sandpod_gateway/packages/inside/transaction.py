@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterator
 
 
 class Transaction:
-    """Puts files in place of others.
+    """Puts files in place of others until the block is left, and takes all of it back if that raises.
 
-    Args:
-        aside: A folder on the same file system, for what is replaced.
+    What is replaced goes to `aside`, a folder on the same file system.
     """
 
     def __init__(self, aside: str) -> None:
@@ -36,34 +34,19 @@ class Transaction:
         os.makedirs(folder, exist_ok=True)
         self._move(source, target)
 
-    def take_back(self) -> None:
-        """Undo all moves."""
-        for source, target in reversed(self._moves):
-            os.rename(target, source)
-
-    def tidy(self) -> None:
-        """Remove compiled code, which may be of files that are gone, and folders without files.
-
-        Python would find an empty folder as a package.
-        """
-        for folder in sorted(self._folders, key=len, reverse=True):
-            shutil.rmtree(os.path.join(folder, "__pycache__"), ignore_errors=True)
-            with contextlib.suppress(OSError):
-                os.removedirs(folder)
-
     def _move(self, source: str, target: str) -> None:
         os.rename(source, target)
         self._moves.append((source, target))
 
+    def __enter__(self) -> Transaction:  # noqa: PYI034 - Python 3.9 has no Self
+        return self
 
-@contextlib.contextmanager
-def transaction(aside: str) -> Iterator[Transaction]:
-    """Give a transaction that is taken back if the block raises."""
-    moves = Transaction(aside)
-    try:
-        yield moves
-    except BaseException:
-        moves.take_back()
-        raise
-    finally:
-        moves.tidy()
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is not None:
+            for source, target in reversed(self._moves):
+                os.rename(target, source)
+        # Compiled code may be of files that are gone, and Python would find an empty folder as a package.
+        for folder in sorted(self._folders, key=len, reverse=True):
+            shutil.rmtree(os.path.join(folder, "__pycache__"), ignore_errors=True)
+            with contextlib.suppress(OSError):
+                os.removedirs(folder)

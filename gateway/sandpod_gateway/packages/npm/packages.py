@@ -1,23 +1,40 @@
 """npm packages of sandboxes: looked up, resolved, downloaded or taken from the cache."""
 
 import contextlib
+import re
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from sandpod_gateway.api.package_results import Package, PackageInfo
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.packages.cache import Content
 from sandpod_gateway.packages.channel import Channel, Installed, Services
+from sandpod_gateway.packages.npm import resolver
 from sandpod_gateway.packages.npm.errors import REGISTRY
-from sandpod_gateway.packages.npm.requirements import NpmRequirement, parse, parse_all
-from sandpod_gateway.packages.npm.resolver import Npm, NpmPackage, Resolved
-from sandpod_gateway.packages.npm.state import NpmState
-from sandpod_gateway.packages.requests import NameRules
+from sandpod_gateway.packages.npm.resolver import NpmPackage, Resolved
+from sandpod_gateway.packages.npm.state import NAME, NpmState
+from sandpod_gateway.packages.requests import MAX_LENGTH, NameRules, parse_each
 from sandpod_gateway.packages.sandbox import Program
 from sandpod_gateway.sandboxes.service import Sandboxes
 
+# Neither a slash nor a colon, without which nothing is an address, a path, another's name or a repository.
+_ASKED: Final = re.compile(rf"({NAME})(?:@([A-Za-z0-9^~<>=*][A-Za-z0-9.^~<>=|* +-]*))?", re.ASCII)
+_FILE: Final = re.compile(r"\.(?:tgz|tar|tar\.gz)$", re.IGNORECASE)
 _NAMED: Final = 5  # packages that a note names
+
+
+@dataclass(frozen=True, slots=True)
+class NpmRequirement:
+    """A package that is asked for. `spec` is a version, a range or a tag; empty for the newest."""
+
+    name: str
+    spec: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name}@{self.spec}" if self.spec else self.name
 
 
 class NpmPackages(Channel[NpmState, Resolved]):
@@ -27,13 +44,19 @@ class NpmPackages(Channel[NpmState, Resolved]):
 
     def __init__(self, sandboxes: Sandboxes, services: Services) -> None:
         settings = services.settings
-        self._npm = Npm(settings)
         self._lists_names = bool(settings.npm.allow)
         program = Program(sandboxes, "npm", NpmState, settings.timeout)
         super().__init__(services, program, NameRules(settings.npm, str.lower), settings.npm.max_packages)
 
     def _parse(self, packages: list[str]) -> list[NpmRequirement]:
-        return parse_all(packages)
+        wanted = parse_each(packages, _parse)
+        if len({each.name for each in wanted}) < len(wanted):
+            raise SandpodError(
+                ErrorCode.INVALID_ARGUMENT,
+                "One package is asked for in two versions.",
+                next_step="Name it once: a program finds one version of a package.",
+            )
+        return wanted
 
     def _listed(self, state: NpmState) -> list[PackageInfo]:
         added = {
@@ -75,20 +98,21 @@ class NpmPackages(Channel[NpmState, Resolved]):
         found = {}
         for name, spec in state.record.dependencies.items():
             with contextlib.suppress(SandpodError):
-                self._rules.check_requested([parse(f"{name}@{spec}").name])
+                self._rules.check_requested([_parse(f"{name}@{spec}").name])
                 found[name] = spec
         return found
 
     async def _resolve(self, wanted: list[NpmRequirement], state: NpmState, pins: dict[str, Any]) -> Resolved:
         texts = {requirement.name: str(requirement) for requirement in wanted}
-        return await self._npm.resolve(texts, state.require_node(), self._dependencies(state), pins)
+        target, before = state.require_node(), self._dependencies(state)
+        return await resolver.resolve(texts, target, before, pins, self._settings)
 
     def _is_missing(self, package: NpmPackage, state: NpmState) -> bool:
         there = state.record.packages.get(package.path)
         return there is None or there.version != package.version
 
     def _download(self, packages: list[NpmPackage], state: NpmState) -> AbstractAsyncContextManager[list[Path]]:
-        return self._npm.download(packages, state.require_node())
+        return resolver.download(packages, state.require_node(), self._settings)
 
     def _order(
         self,
@@ -127,6 +151,17 @@ class NpmPackages(Channel[NpmState, Resolved]):
             for each in needed
         ]
         return Installed(packages, _note(sorted({package.name for package in added if package.script})))
+
+
+def _parse(text: str) -> NpmRequirement:
+    found = _ASKED.fullmatch(text) if len(text) <= MAX_LENGTH else None
+    if found is None or _FILE.search(text):
+        raise SandpodError(
+            ErrorCode.INVALID_ARGUMENT,
+            "That is no name of an npm package: options, paths, addresses, repositories and aliases are not taken.",
+            next_step="Use a name with a version or range if need be, such as lodash, express@4 or @types/node@^22.",
+        )
+    return NpmRequirement(found[1], found[2] or "")
 
 
 def _present(requirement: NpmRequirement, state: NpmState) -> Package | None:

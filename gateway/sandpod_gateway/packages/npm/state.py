@@ -1,17 +1,15 @@
 """What a sandbox says of its Node.js and npm packages, checked: it is untrusted. Pure."""
 
-import re
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import ConfigDict, Field, field_validator
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.packages.npm.requirements import NAME
-from sandpod_gateway.packages.sandbox import MAX_PACKAGES, Report, Sha256, Untrusted
+from sandpod_gateway.packages.sandbox import MAX_PACKAGES, Report, Sha256, Untrusted, only_valid
 
-LOCATION: Final = rf"^node_modules/{NAME}(/node_modules/{NAME}){{0,20}}$"
-_VERSION: Final = r"^[0-9A-Za-z.+-]{1,128}$"
+NAME: Final = r"(?:@[A-Za-z0-9~-][A-Za-z0-9._~-]*/)?[A-Za-z0-9~-][A-Za-z0-9._~-]*"
+_LOCATION: Final = rf"^node_modules/{NAME}(/node_modules/{NAME}){{0,20}}$"
 
 # What npm's lock file has for each package that matters when another one is added. Neither hashes nor addresses: those
 # are the registry's to say.
@@ -24,8 +22,8 @@ _LOCKED: Final = frozenset(
 )
 
 _Name = Annotated[str, Field(pattern=rf"^{NAME}$", max_length=214)]
-Location = Annotated[str, Field(pattern=LOCATION)]
-NpmVersion = Annotated[str, Field(pattern=_VERSION)]
+Location = Annotated[str, Field(pattern=_LOCATION)]
+NpmVersion = Annotated[str, Field(pattern=r"^[0-9A-Za-z.+-]{1,128}$")]
 _Text = Annotated[str, Field(max_length=300)]
 
 
@@ -73,7 +71,7 @@ class NpmState(Report):
 
     environment: NpmTarget | None
     record: NpmRecord
-    image: dict[_Name, NpmVersion] = Field(default_factory=dict, max_length=MAX_PACKAGES)
+    image: Annotated[dict[str, NpmVersion], Field(max_length=MAX_PACKAGES), only_valid(NAME, NpmVersion)]
 
     def require_node(self) -> NpmTarget:
         """Return the Node.js to install for.
@@ -98,15 +96,3 @@ class NpmState(Report):
         except ValueError:
             return NpmRecord()
         return record
-
-    @field_validator("image", mode="before")
-    @classmethod
-    def _only_texts(cls, value: Any) -> Any:
-        """Leave out what can't be a package: anything may lie in a folder of packages."""
-        if not isinstance(value, dict):
-            return value
-        return {
-            name: version
-            for name, version in value.items()
-            if re.fullmatch(NAME, str(name)) and re.fullmatch(_VERSION, str(version))
-        }

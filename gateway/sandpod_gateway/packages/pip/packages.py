@@ -14,7 +14,8 @@ from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.packages.cache import Content
 from sandpod_gateway.packages.channel import Channel, Installed, Services
-from sandpod_gateway.packages.pip.resolver import Pip, Wheel, Wheels
+from sandpod_gateway.packages.pip import resolver
+from sandpod_gateway.packages.pip.resolver import Wheel, Wheels
 from sandpod_gateway.packages.pip.target import State
 from sandpod_gateway.packages.requests import MAX_LENGTH, NameRules, parse_each
 from sandpod_gateway.packages.sandbox import Program
@@ -32,7 +33,6 @@ class PythonPackages(Channel[State, Wheels]):
         settings = services.settings
         program = Program(sandboxes, "wheels", State, settings.timeout)
         super().__init__(services, program, NameRules(settings, canonicalize_name), settings.max_packages)
-        self._pip = Pip(settings)
 
     def _parse(self, packages: list[str]) -> list[Requirement]:
         return parse_each(packages, parse)
@@ -58,7 +58,7 @@ class PythonPackages(Channel[State, Wheels]):
         return state.versions
 
     async def _resolve(self, wanted: list[Requirement], state: State, pins: dict[str, str]) -> Wheels:
-        return await self._pip.resolve(map(str, wanted), state.environment, pins)
+        return await resolver.resolve(map(str, wanted), state.environment, pins, self._settings)
 
     def _is_missing(self, package: Wheel, state: State) -> bool:
         # It may be written otherwise: 2024.07 is 2024.7.
@@ -66,7 +66,7 @@ class PythonPackages(Channel[State, Wheels]):
         return version is None or canonicalize_version(version) != canonicalize_version(package.version)
 
     def _download(self, packages: list[Wheel], state: State) -> AbstractAsyncContextManager[list[Path]]:
-        return self._pip.download(packages, state.environment)
+        return resolver.download(packages, state.environment, self._settings)
 
     def _order(
         self, wanted: list[Requirement], state: State, found: Wheels, files: list[tuple[Wheel, Content]]

@@ -14,18 +14,17 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import AliasPath, Field, ValidationError
 
-from sandpod_gateway.packages.addresses import guard
-from sandpod_gateway.packages.digests import Digest
+from sandpod_gateway.packages.cache import Digest
 from sandpod_gateway.packages.errors import Failure
 from sandpod_gateway.packages.pip.errors import failure_of
 from sandpod_gateway.packages.pip.target import Target
-from sandpod_gateway.packages.process import Limits, run_program, scratch_folder
+from sandpod_gateway.packages.process import guard, run_program, scratch_folder
 from sandpod_gateway.packages.sandbox import Untrusted, Version
 from sandpod_gateway.packages.settings import PackageSettings
 
 _PROGRAM: Final = Path(__file__).with_name("process_main.py")
 # Bytes of address space: jupyter, apache-airflow and mlflow at once, 242 packages, take 192 MiB.
-_LIMITS: Final = Limits(memory=("RLIMIT_AS", 320 * 2**20), files=256)
+_MEMORY: Final = ("RLIMIT_AS", 320 * 2**20)
 _METADATA: Final = 4 * 2**20  # characters of one package's metadata: pydantic's, one of the largest, has 144,000
 _OPTIONS: Final = (
     *("--isolated", "--no-input", "--no-color", "--disable-pip-version-check", "--no-cache-dir"),
@@ -63,58 +62,59 @@ class Wheels(Untrusted):
     packages: Annotated[list[Wheel], Field(validation_alias="install")]
 
 
-class Pip:
-    """pip for one index."""
+async def resolve(wanted: Iterable[str], target: Target, pins: dict[str, str], settings: PackageSettings) -> Wheels:
+    """Return the wheels that are needed, dependencies included.
 
-    def __init__(self, settings: PackageSettings) -> None:
-        self._settings = settings
+    Args:
+        wanted: Requirements.
+        target: The Python to install for.
+        pins: Versions to keep to, by name.
+        settings: The index and the limits.
 
-    async def resolve(self, wanted: Iterable[str], target: Target, pins: dict[str, str]) -> Wheels:
-        """Return the wheels that are needed, dependencies included.
+    Raises:
+        ConflictError: No set of versions satisfies both.
+        SandpodError: not_found, package_blocked, quota_exceeded, timeout, backend_unavailable, backend_error.
+    """
+    async with scratch_folder("pip") as scratch:
+        report, kept = scratch / "report.json", scratch / "constraints.txt"
+        kept.write_text("\n".join(f"{name}=={version}" for name, version in sorted(pins.items())), encoding="utf-8")
+        options = ["--dry-run", "--ignore-installed", "--report", str(report), "--constraint", str(kept)]
+        await _run(scratch, target, ["install", *options], wanted, settings)
+        try:
+            return Wheels.model_validate_json(report.read_bytes())
+        except (OSError, ValidationError) as error:
+            raise Failure.NO_ANSWER.error("pip") from error
 
-        Args:
-            wanted: Requirements.
-            target: The Python to install for.
-            pins: Versions to keep to, by name.
 
-        Raises:
-            ConflictError: No set of versions satisfies both.
-            SandpodError: not_found, quota_exceeded, timeout, backend_unavailable, backend_error.
-        """
-        async with scratch_folder("pip") as scratch:
-            report, kept = scratch / "report.json", scratch / "constraints.txt"
-            kept.write_text("\n".join(f"{name}=={version}" for name, version in sorted(pins.items())), encoding="utf-8")
-            options = ["--dry-run", "--ignore-installed", "--report", str(report), "--constraint", str(kept)]
-            await self._run(scratch, target, ["install", *options], wanted)
-            try:
-                return Wheels.model_validate_json(report.read_bytes())
-            except (OSError, ValidationError) as error:
-                raise Failure.NO_ANSWER.error("pip") from error
+@asynccontextmanager
+async def download(wheels: Iterable[Wheel], target: Target, settings: PackageSettings) -> AsyncIterator[list[Path]]:
+    """Give the wheels as files, which are there until the block is left; nobody has compared their hashes.
 
-    @asynccontextmanager
-    async def download(self, wheels: Iterable[Wheel], target: Target) -> AsyncIterator[list[Path]]:
-        """Give the wheels as files, which are there until the block is left; nobody has compared their hashes.
+    Raises:
+        SandpodError: As for `resolve`.
+    """
+    async with scratch_folder("pip") as scratch:
+        folder = scratch / "wheels"
+        folder.mkdir()
+        pinned = [f"{wheel.name}=={wheel.version}" for wheel in wheels]
+        await _run(scratch, target, ["download", "--no-deps", "--dest", str(folder)], pinned, settings)
+        yield [folder / wheel.filename for wheel in wheels]
 
-        Raises:
-            SandpodError: As for `resolve`.
-        """
-        async with scratch_folder("pip") as scratch:
-            folder = scratch / "wheels"
-            folder.mkdir()
-            pinned = [f"{wheel.name}=={wheel.version}" for wheel in wheels]
-            await self._run(scratch, target, ["download", "--no-deps", "--dest", str(folder)], pinned)
-            yield [folder / wheel.filename for wheel in wheels]
 
-    async def _run(self, scratch: Path, target: Target, command: list[str], wanted: Iterable[str]) -> None:
-        settings, url = self._settings, urlsplit(self._settings.index_url)
-        options = [*_OPTIONS, "--index-url", settings.index_url]
-        if url.scheme == "http" and url.hostname is not None:
-            options += ["--trusted-host", url.netloc.rpartition("@")[2]]
-        if settings.ca_file is not None:
-            options += ["--cert", str(settings.ca_file)]
-        job = {"guard": guard(settings.index_url), "markers": target.markers, "metadata": _METADATA}
-        program = [sys.executable, "-I", str(_PROGRAM), json.dumps(job)]
-        arguments = [*command, *options, *target.pip_options(), "--", *wanted]
-        status, output = await run_program([*program, *arguments], scratch, settings, _LIMITS, [str(_PROGRAM)])
-        if status != 0:
-            raise failure_of(output, settings.max_bytes)
+async def _run(
+    scratch: Path, target: Target, command: list[str], wanted: Iterable[str], settings: PackageSettings
+) -> None:
+    url = urlsplit(settings.index_url)
+    options = [*_OPTIONS, "--index-url", settings.index_url]
+    if url.scheme == "http" and url.hostname is not None:
+        options += ["--trusted-host", url.netloc.rpartition("@")[2]]
+    if settings.ca_file is not None:
+        options += ["--cert", str(settings.ca_file)]
+    job = {"guard": guard(settings.index_url), "markers": target.markers, "metadata": _METADATA}
+    program = [sys.executable, "-I", str(_PROGRAM), json.dumps(job)]
+    arguments = [*command, *options, *target.pip_options(), "--", *wanted]
+    status, output = await run_program(
+        [*program, *arguments], scratch, settings, memory=_MEMORY, files=256, readable=[str(_PROGRAM)]
+    )
+    if status != 0:
+        raise failure_of(output, settings.max_bytes)

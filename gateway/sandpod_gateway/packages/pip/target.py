@@ -2,14 +2,14 @@
 
 import re
 from functools import cached_property
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field
 
-from sandpod_gateway.packages.sandbox import MAX_PACKAGES, Report, Sha256, Untrusted, Version
+from sandpod_gateway.packages.sandbox import MAX_PACKAGES, Report, Sha256, Untrusted, Version, only_valid
 
 _GLIBC_OLDEST: Final = 5  # manylinux_2_5, the first there is
-_NAME: Final = re.compile(r"[a-z0-9-]{1,128}")
+_NAME: Final = r"[a-z0-9-]{1,128}"
 
 _Text = Annotated[str, Field(pattern=r"^[\w.+ -]{0,64}$")]
 
@@ -57,25 +57,9 @@ class State(Report):
     """What a sandbox says of its Python and its packages, checked."""
 
     environment: Target
-    installed: Annotated[dict[str, InstalledEntry], Field(max_length=MAX_PACKAGES)]
+    installed: Annotated[dict[str, InstalledEntry], Field(max_length=MAX_PACKAGES), only_valid(_NAME, InstalledEntry)]
 
     @cached_property
     def versions(self) -> dict[str, str]:
         """Return the versions that are installed, by name."""
         return {name: entry.version for name, entry in self.installed.items()}
-
-    @field_validator("installed", mode="before")
-    @classmethod
-    def _only_names(cls, value: Any) -> Any:
-        """Leave out what can't be a package: anything may lie in a folder of packages."""
-        if not isinstance(value, dict):
-            return value
-        return {name: entry for name, entry in value.items() if _NAME.fullmatch(str(name)) and _is_entry(entry)}
-
-
-def _is_entry(value: Any) -> bool:
-    try:
-        InstalledEntry.model_validate(value)
-    except ValidationError:
-        return False
-    return True

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from sandpod_gateway.errors import StartError
-from sandpod_gateway.packages.cache import DamagedError, FileCache
-from sandpod_gateway.packages.digests import Digest
+from sandpod_gateway.packages.cache import DamagedError, Digest, FileCache
 
 SHA512 = base64.b64encode(hashlib.sha512(b"a").digest()).decode()
 SHA1 = base64.b64encode(hashlib.sha1(b"a").digest()).decode()  # noqa: S324 - as old packages have it

@@ -15,8 +15,9 @@ from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.packages.cache import FileCache
 from sandpod_gateway.packages.channel import FairSlots, Services
 from sandpod_gateway.packages.errors import ConflictError
+from sandpod_gateway.packages.pip import resolver
 from sandpod_gateway.packages.pip.packages import PythonPackages
-from sandpod_gateway.packages.pip.resolver import Pip
+from sandpod_gateway.packages.pip.resolver import Wheel
 from sandpod_gateway.packages.pip.target import InstalledEntry, State, Target
 from sandpod_gateway.packages.settings import PackageSettings
 from support.servers.http_server import web_server
@@ -36,8 +37,9 @@ def index() -> Iterator[Index]:
         yield index
 
 
-def pip(index: Index, **settings: object) -> Pip:
-    return Pip(PackageSettings.model_validate({"index_url": index.url, **settings}))
+async def resolve(index: Index, *wanted: str, pins: dict[str, str] | None = None, seconds: float = 180) -> list[Wheel]:
+    settings = PackageSettings(index_url=index.url, timeout=seconds)
+    return (await resolver.resolve(wanted, MACHINE, pins or {}, settings)).packages
 
 
 def channel(index: Index, cache: Path, *, kept: int = 2**20) -> PythonPackages:
@@ -54,8 +56,8 @@ async def test_wheels_are_those_for_the_sandboxes_python_and_not_for_this_one(in
     index.add("main", "1.0", content=wheel("main", "1.0", needs=("native", *needs)))
     index.add("old", "1.0")
     index.add("new", "1.0")
-    found = await pip(index).resolve(["main"], MACHINE, {})
-    assert {each.filename for each in found.packages} == {
+    found = await resolve(index, "main")
+    assert {each.filename for each in found} == {
         "main-1.0-py3-none-any.whl",
         "new-1.0-py3-none-any.whl",
         "native-1.0-cp313-cp313-manylinux_2_28_aarch64.whl",
@@ -67,7 +69,7 @@ async def test_wheels_are_those_for_the_sandboxes_python_and_not_for_this_one(in
 async def test_source_packages_are_never_taken(index: Index) -> None:
     index.files["source-1.0.tar.gz"] = b""
     with pytest.raises(SandpodError) as caught:
-        await pip(index).resolve(["source"], MACHINE, {})
+        await resolve(index, "source")
     assert caught.value.code == ErrorCode.NOT_FOUND
     assert "source packages are not built" in caught.value.message
     assert index.downloads() == []
@@ -97,7 +99,7 @@ async def test_requirement_by_an_address_is_refused_before_anything_is_fetched_o
     index.add("main2", "1.0", content=wheel("main2", "1.0", needs=("main1",)))
     index.add("main1", "1.0", content=wheel("main1", "1.0", needs=(f"evil @ {address}",)))
     with pytest.raises(SandpodError) as caught:
-        await pip(index).resolve([f"main{depth}"], MACHINE, {})
+        await resolve(index, f"main{depth}")
     assert not marker.exists()
     assert "/files/evil-1.0.tar.gz" not in index.asked
     assert caught.value.code == ErrorCode.PACKAGE_BLOCKED
@@ -113,14 +115,14 @@ async def test_wheel_with_more_metadata_than_fits_into_memory_is_refused(index: 
     text = "Metadata-Version: 2.1\nName: big\nVersion: 1.0\n\n" + "A" * 60_000_000
     index.add("big", "1.0", content=wheel("big", "1.0", files={f"big-1.0.dist-info/{file}": text}))
     with pytest.raises(SandpodError, match=message) as caught:
-        await pip(index).resolve(["big"], MACHINE, {})
+        await resolve(index, "big")
     assert caught.value.code == ErrorCode.PACKAGE_BLOCKED
 
 
 async def test_address_that_is_not_required_does_no_harm(index: Index) -> None:
     needs = ('evil @ http://127.0.0.1:9/evil.tar.gz ; extra == "more" or python_version < "3"',)
     index.add("main", "1.0", content=wheel("main", "1.0", needs=needs))
-    assert [each.name for each in (await pip(index).resolve(["main"], MACHINE, {})).packages] == ["main"]
+    assert [each.name for each in await resolve(index, "main")] == ["main"]
 
 
 async def test_file_at_an_address_of_this_machine_is_not_fetched(index: Index) -> None:
@@ -136,7 +138,7 @@ async def test_file_at_an_address_of_this_machine_is_not_fetched(index: Index) -
             place = address.replace("127.0.0.1", name)
             index.pages["greet"] = f'<a href="{place}/greet-1.0-py3-none-any.whl">greet</a>'
             with pytest.raises(SandpodError) as caught:
-                await pip(index).resolve(["greet"], MACHINE, {})
+                await resolve(index, "greet")
             assert (caught.value.code, asked) == (ErrorCode.PACKAGE_BLOCKED, [])
 
 
@@ -152,13 +154,13 @@ async def test_configuration_of_the_machine_is_not_followed(index: Index, monkey
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     monkeypatch.setenv("PIP_NO_BINARY", ":all:")
     index.add("greet", "1.0")
-    assert [each.name for each in (await pip(index).resolve(["greet"], MACHINE, {})).packages] == ["greet"]
+    assert [each.name for each in await resolve(index, "greet")] == ["greet"]
 
 
 async def test_versions_that_exclude_each_other_are_a_conflict(index: Index) -> None:
     index.add("greet", "1.0")
     with pytest.raises(ConflictError):
-        await pip(index).resolve(["greet"], MACHINE, {"greet": "2.0"})
+        await resolve(index, "greet", pins={"greet": "2.0"})
 
 
 async def test_download_that_is_not_what_was_announced_is_refused(index: Index, tmp_path: Path) -> None:
@@ -177,7 +179,7 @@ async def test_index_that_does_not_answer_is_given_up(index: Index) -> None:
     index.add("greet", "1.0")
     index.hold.clear()
     with pytest.raises(SandpodError) as caught:
-        await pip(index, timeout=0.5).resolve(["greet"], MACHINE, {})
+        await resolve(index, "greet", seconds=0.5)
     assert caught.value.code == ErrorCode.TIMEOUT
 
 
