@@ -3,9 +3,10 @@
 import asyncio
 import json
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 from weakref import WeakValueDictionary
@@ -16,10 +17,13 @@ from sandpod_gateway.api.package_results import Package, PackageInfo
 from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.packages.cache import Content, DamagedError, FileCache
 from sandpod_gateway.packages.errors import ConflictError, Failure
-from sandpod_gateway.packages.requests import NameRules
 from sandpod_gateway.packages.sandbox import Program, Report
-from sandpod_gateway.packages.settings import PackageSettings
+from sandpod_gateway.packages.settings import NpmSettings, PackageSettings
+from sandpod_gateway.sandboxes.service import Sandboxes
 
+MAX_REQUESTED: Final = 50
+MAX_LENGTH: Final = 200
+"""Characters of one package's name and version."""
 _RESOLUTIONS: Final = 256  # that are kept
 _FRESH: Final = 600.0  # seconds that one is kept for: the index may have newer versions then
 
@@ -63,46 +67,53 @@ S = TypeVar("S", bound=Report)
 R = TypeVar("R", bound=Resolution)
 
 
-@dataclass(frozen=True, slots=True)
-class Services:
-    """What channels share."""
-
-    settings: PackageSettings
-    cache: FileCache
-    slots: FairSlots
-
-
 class Channel(ABC, Generic[S, R]):
-    """Packages of one kind. What is asked for is of the channel's own type; its text is the same for the same.
-
-    Args:
-        services: What all channels share.
-        program: Reports what is in a sandbox, and installs there.
-        rules: Which names are allowed.
-        max_packages: Most packages of a resolution.
-    """
+    """Packages of one kind. What is asked for has a `name`, and its text is the same for the same."""
 
     index: ClassVar[str]
     """What callers know the place as that packages come from."""
+    program: ClassVar[str]
+    """The module of `inside` that reports what is in a sandbox, and installs there."""
+    model: type[S]
+    """What that reports."""
 
-    def __init__(self, services: Services, program: Program[S], rules: NameRules, max_packages: int) -> None:
-        self._settings = services.settings
-        self._cache = services.cache
-        self._slots = services.slots
-        self._program = program
-        self._rules = rules
-        self._max_packages = max_packages
+    def __init__(self, sandboxes: Sandboxes, settings: PackageSettings, cache: FileCache, slots: FairSlots) -> None:
+        self._settings = settings
+        self._cache = cache
+        self._slots = slots
+        self._program = Program(sandboxes, self.program, self.model, settings.timeout)
         self._resolutions: TTLCache[tuple[str, ...], R] = TTLCache(_RESOLUTIONS, _FRESH)
 
+    @property
+    def _limits(self) -> PackageSettings | NpmSettings:
+        """Which packages may be installed, and how many."""
+        return self._settings
+
     def parse(self, packages: list[str]) -> list[Any]:
-        """Return what is asked for, each once and in order.
+        """Return what is asked for, each once and in order of its name.
 
         Raises:
             SandpodError: invalid_argument, package_blocked.
         """
-        wanted = self._parse(packages)
-        self._rules.check_requested([requirement.name for requirement in wanted])
-        return wanted
+        if not 1 <= len(packages) <= MAX_REQUESTED:
+            raise Failure.NO_OR_TOO_MANY.error(MAX_REQUESTED)
+        wanted = [self._parse(text.strip()) for text in packages]
+        self._check_requested([requirement.name for requirement in wanted])
+        return sorted({str(requirement): requirement for requirement in wanted}.values(), key=str)
+
+    def _check_requested(self, names: Sequence[str]) -> None:
+        self._check_installed(names)
+        for name in names:
+            if self._limits.allow and not self._matches(name, self._limits.allow):
+                raise Failure.BLOCKED_NAME.error(name, "is not on this server's list of allowed packages")
+
+    def _check_installed(self, names: Iterable[str]) -> None:
+        for name in names:
+            if self._matches(name, self._limits.deny):
+                raise Failure.BLOCKED_NAME.error(name, "is on this server's list of blocked packages")
+
+    def _matches(self, name: str, patterns: list[str]) -> bool:
+        return any(fnmatchcase(self._normal(name), self._normal(pattern)) for pattern in patterns)
 
     async def listed(self, record: SandboxRecord) -> list[PackageInfo]:
         """Return the packages of a sandbox: those that were added, then the image's own.
@@ -119,7 +130,7 @@ class Channel(ABC, Generic[S, R]):
             SandpodError: What `supplied` and `Program.run` raise.
         """
         state = await self._program.run(record)
-        present = self._present(wanted, state)
+        present = self.present(wanted, state)
         if present is not None:
             return Installed(present)
         async with self.supplied(record.owner, wanted, state) as (found, files):
@@ -165,9 +176,9 @@ class Channel(ABC, Generic[S, R]):
                     raise
                 found = await self._resolve(wanted, state, {})  # some of what is there has to be replaced
             self._resolutions[key] = found
-        self._rules.check_installed(package.name for package in found.packages)
-        if len(found.packages) > self._max_packages:
-            raise Failure.TOO_MANY.error(len(found.packages), self._max_packages)
+        self._check_installed(package.name for package in found.packages)
+        if len(found.packages) > self._limits.max_packages:
+            raise Failure.TOO_MANY.error(len(found.packages), self._limits.max_packages)
         return found
 
     async def _files(self, packages: list[Any], state: S, stack: AsyncExitStack) -> list[tuple[Any, Content]]:
@@ -191,15 +202,19 @@ class Channel(ABC, Generic[S, R]):
         return [(package, contents[key]) for package, key in zip(packages, keys, strict=True)]
 
     @abstractmethod
-    def _parse(self, packages: list[str]) -> list[Any]:
-        """Return what is asked for, each once and in order."""
+    def _parse(self, text: str) -> Any:
+        """Return what a text asks for."""
+
+    @abstractmethod
+    def _normal(self, name: str) -> str:
+        """Return a name or a pattern as it is compared."""
 
     @abstractmethod
     def _listed(self, state: S) -> list[PackageInfo]:
         """Return the packages of a sandbox: those that were added, then the image's own."""
 
     @abstractmethod
-    def _present(self, wanted: list[Any], state: S) -> list[Package] | None:
+    def present(self, wanted: list[Any], state: S) -> list[Package] | None:
         """Return what is asked for if all of it is there already, else None."""
 
     @abstractmethod

@@ -9,18 +9,16 @@ import logging
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
 from sandpod_gateway.api.package_results import Installation, PackageList
-from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.run_results import Language
 from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.packages.cache import FileCache
-from sandpod_gateway.packages.channel import Channel, FairSlots, Installed, Services
+from sandpod_gateway.packages.channel import Channel, FairSlots, Installed
 from sandpod_gateway.packages.errors import Failure
 from sandpod_gateway.packages.npm.packages import NpmPackages
 from sandpod_gateway.packages.pip.packages import PythonPackages
@@ -35,7 +33,7 @@ GOING_ON: Final = 8  # installations of one caller at once
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """An installation; its task never fails but by being cancelled."""
+    """An installation, `requested` as its language and texts; its task never fails but by being cancelled."""
 
     name: str
     owner: str
@@ -74,10 +72,10 @@ class Installer:
         self._settings = settings
         self.timeout = settings.timeout
         self._cache = FileCache(settings.cache_dir, settings.cache_bytes)
-        services = Services(settings, self._cache, FairSlots(settings.concurrency))
+        shared = (sandboxes, settings, self._cache, FairSlots(settings.concurrency))
         self._channels: dict[str, Channel[Any, Any]] = {
-            Language.PYTHON: PythonPackages(sandboxes, services),
-            Language.JAVASCRIPT: NpmPackages(sandboxes, services),
+            Language.PYTHON: PythonPackages(*shared),
+            Language.JAVASCRIPT: NpmPackages(*shared),
         }
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -102,11 +100,7 @@ class Installer:
         """
         channel = self._channel(language)
         if not self._settings.enabled:
-            raise SandpodError(
-                ErrorCode.PACKAGE_BLOCKED,
-                "This server installs no packages.",
-                next_step="Use a template whose image has them.",
-            )
+            raise Failure.DISABLED.error()
         return channel.parse(packages)
 
     async def install(
@@ -140,11 +134,7 @@ class Installer:
         """
         entry = self._entries.get(name)
         if entry is None or entry.owner != owner:
-            raise SandpodError(
-                ErrorCode.NOT_FOUND,
-                "There is no such installation, or the server was restarted since.",
-                next_step="Call install_packages again: what is there takes no time. list_packages tells what is.",
-            )
+            raise Failure.NO_INSTALLATION.error()
         return await entry.waited(wait)
 
     def added(self, sandbox: str) -> list[str]:
@@ -164,11 +154,7 @@ class Installer:
 
     def _channel(self, language: str) -> Channel[Any, Any]:
         if language not in self._channels:
-            raise SandpodError(
-                ErrorCode.UNSUPPORTED_LANGUAGE,
-                "There are no packages for that language.",
-                next_step="Use language python or javascript.",
-            )
+            raise Failure.NO_LANGUAGE.error()
         return self._channels[language]
 
     def _begin(self, record: SandboxRecord, wanted: list[Any], language: str) -> _Entry:
@@ -178,33 +164,24 @@ class Installer:
             if (entry.sandbox, entry.requested, entry.owner) == (record.name, requested, record.owner):
                 return entry
         if sum(entry.owner == record.owner for entry in live) >= GOING_ON:
-            raise SandpodError(
-                ErrorCode.RATE_LIMITED,
-                f"{GOING_ON} installations of yours are going on.",
-                next_step="Wait for one with get_installation, and name several packages in one call.",
-            )
+            raise Failure.TOO_MANY_AT_ONCE.error(GOING_ON)
         entry = _Entry(f"inst-{secrets.token_hex(8)}", record.owner, record.name, requested)
         self._entries[entry.name] = entry
         while len(self._entries) > REMEMBERED and next(iter(self._entries.values())).ended is not None:
             self._entries.popitem(last=False)
-        installing = self._channels[language].install(record, wanted)
-        entry.task = asyncio.create_task(self._carry_out(entry, record, installing))
+        entry.task = asyncio.create_task(self._carry_out(entry, record, wanted))
         return entry
 
-    async def _carry_out(
-        self, entry: _Entry, record: SandboxRecord, installing: Coroutine[Any, Any, Installed]
-    ) -> None:
+    async def _carry_out(self, entry: _Entry, record: SandboxRecord, wanted: list[Any]) -> None:
         lock = self._locks.setdefault(record.name, asyncio.Lock())
         keeper = asyncio.create_task(self._sandboxes.keep_alive(record))
         try:
             async with lock:
-                entry.came = await installing
+                entry.came = await self._channels[entry.requested[0]].install(record, wanted)
         except SandpodError as error:
             entry.error = error
         except asyncio.CancelledError:
-            entry.error = SandpodError(
-                ErrorCode.CANCELLED, "The server is ending.", next_step="Call install_packages again."
-            )
+            entry.error = Failure.CANCELLED.error()
             raise
         except Exception:
             logger.exception("an installation failed")

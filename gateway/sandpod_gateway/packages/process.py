@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 from urllib.request import getproxies_environment
 
@@ -83,8 +83,8 @@ async def run_program(
         memory: The kernel's limit of memory and its bytes: of address space or of writable memory.
         files: Most open files.
         copies: How often it writes what it downloads.
-        threads: How many of its threads are busy at once, at most.
-        readable: Files and folders that it may read in addition to the system's and Python's.
+        threads: Most threads of it that are busy at once.
+        readable: What it may read in addition to the system's files and Python's.
 
     Raises:
         SandpodError: quota_exceeded, timeout.
@@ -98,18 +98,9 @@ async def run_program(
     }
     ca_file = [str(settings.ca_file)] if settings.ca_file is not None else []
     rights = {"limits": bounds, "readable": [*readable, *ca_file], "writable": [str(scratch)]}
-    passed = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
     try:
         async with asyncio.timeout(settings.timeout):
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-I", str(_LIMITED), json.dumps(rights), *command),
-                env={**passed, "PATH": os.defpath, "HOME": str(scratch), "TMPDIR": str(scratch), "LANG": "C.UTF-8"},
-                cwd=scratch,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.STDOUT,
-                start_new_session=True,
-            )
+            process = await _started(command, rights, scratch)
             try:
                 output = await _watched(process, scratch, copies * settings.max_bytes)
             finally:
@@ -122,6 +113,48 @@ async def run_program(
     if process.returncode == -signal.SIGXFSZ:
         raise Failure.TOO_LARGE.error(settings.max_bytes)
     return process.returncode, output
+
+
+async def _started(command: list[str], rights: dict[str, Any], scratch: Path) -> asyncio.subprocess.Process:
+    passed = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    return await asyncio.create_subprocess_exec(
+        *(sys.executable, "-I", str(_LIMITED), json.dumps(rights), *command),
+        env={**passed, "PATH": os.defpath, "HOME": str(scratch), "TMPDIR": str(scratch), "LANG": "C.UTF-8"},
+        cwd=scratch,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+        start_new_session=True,
+    )
+
+
+async def _watched(process: asyncio.subprocess.Process, scratch: Path, max_bytes: int) -> str:
+    """Return the end of what it says, once it has ended; end it when it has written too much."""
+    reading = asyncio.create_task(_tail(process))
+    try:
+        while not (await asyncio.wait({reading}, timeout=_LOOK_EVERY))[0]:
+            if await asyncio.to_thread(_size, scratch) > max_bytes:
+                raise Failure.TOO_LARGE.error(max_bytes)
+    finally:
+        reading.cancel()
+    await process.wait()
+    return reading.result()
+
+
+async def _tail(process: asyncio.subprocess.Process) -> str:
+    kept = b""
+    while process.stdout is not None and (piece := await process.stdout.read(64 * 1024)):
+        kept = (kept + piece)[-_OUTPUT_TAIL:]
+    return kept.decode("utf-8", "replace")
+
+
+def _size(folder: Path) -> int:
+    total = 0
+    for where, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):  # renamed or removed meanwhile
+                total += (Path(where) / name).lstat().st_size
+    return total
 
 
 def guard(url: str) -> dict[str, list[str]]:
@@ -154,32 +187,3 @@ def _place(url: str) -> str | None:
     parts = urlsplit(url)
     port = parts.port or _PORTS.get(parts.scheme)
     return f"{parts.hostname}:{port}" if parts.hostname and port else None
-
-
-async def _watched(process: asyncio.subprocess.Process, scratch: Path, max_bytes: int) -> str:
-    """Return the end of what it says, once it has ended; end it when it has written too much."""
-    reading = asyncio.create_task(_tail(process))
-    try:
-        while not (await asyncio.wait({reading}, timeout=_LOOK_EVERY))[0]:
-            if await asyncio.to_thread(_size, scratch) > max_bytes:
-                raise Failure.TOO_LARGE.error(max_bytes)
-    finally:
-        reading.cancel()
-    await process.wait()
-    return reading.result()
-
-
-async def _tail(process: asyncio.subprocess.Process) -> str:
-    kept = b""
-    while process.stdout is not None and (piece := await process.stdout.read(64 * 1024)):
-        kept = (kept + piece)[-_OUTPUT_TAIL:]
-    return kept.decode("utf-8", "replace")
-
-
-def _size(folder: Path) -> int:
-    total = 0
-    for where, _, names in os.walk(folder):
-        for name in names:
-            with contextlib.suppress(OSError):  # renamed or removed meanwhile
-                total += (Path(where) / name).lstat().st_size
-    return total

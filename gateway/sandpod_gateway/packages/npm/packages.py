@@ -8,17 +8,15 @@ from pathlib import Path
 from typing import Any, Final
 
 from sandpod_gateway.api.package_results import Package, PackageInfo
-from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.packages.cache import Content
-from sandpod_gateway.packages.channel import Channel, Installed, Services
+from sandpod_gateway.packages.channel import MAX_LENGTH, Channel, Installed
+from sandpod_gateway.packages.errors import Failure
 from sandpod_gateway.packages.npm import resolver
 from sandpod_gateway.packages.npm.errors import REGISTRY
 from sandpod_gateway.packages.npm.resolver import NpmPackage, Resolved
 from sandpod_gateway.packages.npm.state import NAME, NpmState
-from sandpod_gateway.packages.requests import MAX_LENGTH, NameRules, parse_each
-from sandpod_gateway.packages.sandbox import Program
-from sandpod_gateway.sandboxes.service import Sandboxes
+from sandpod_gateway.packages.settings import NpmSettings
 
 # Neither a slash nor a colon, without which nothing is an address, a path, another's name or a repository.
 _ASKED: Final = re.compile(rf"({NAME})(?:@([A-Za-z0-9^~<>=*][A-Za-z0-9.^~<>=|* +-]*))?", re.ASCII)
@@ -41,22 +39,28 @@ class NpmPackages(Channel[NpmState, Resolved]):
     """Packages of npm."""
 
     index = REGISTRY
+    program = "npm"
+    model = NpmState
 
-    def __init__(self, sandboxes: Sandboxes, services: Services) -> None:
-        settings = services.settings
-        self._lists_names = bool(settings.npm.allow)
-        program = Program(sandboxes, "npm", NpmState, settings.timeout)
-        super().__init__(services, program, NameRules(settings.npm, str.lower), settings.npm.max_packages)
+    @property
+    def _limits(self) -> NpmSettings:
+        return self._settings.npm
 
-    def _parse(self, packages: list[str]) -> list[NpmRequirement]:
-        wanted = parse_each(packages, _parse)
+    def parse(self, packages: list[str]) -> list[NpmRequirement]:
+        """Return what is asked for, each once and in order of its name."""
+        wanted = super().parse(packages)
         if len({each.name for each in wanted}) < len(wanted):
-            raise SandpodError(
-                ErrorCode.INVALID_ARGUMENT,
-                "One package is asked for in two versions.",
-                next_step="Name it once: a program finds one version of a package.",
-            )
+            raise Failure.TWO_VERSIONS.error()
         return wanted
+
+    def _parse(self, text: str) -> NpmRequirement:
+        found = _ASKED.fullmatch(text) if len(text) <= MAX_LENGTH else None
+        if found is None or _FILE.search(text):
+            raise Failure.NO_NPM_REQUIREMENT.error()
+        return NpmRequirement(found[1], found[2] or "")
+
+    def _normal(self, name: str) -> str:
+        return name.lower()
 
     def _listed(self, state: NpmState) -> list[PackageInfo]:
         added = {
@@ -76,7 +80,8 @@ class NpmPackages(Channel[NpmState, Resolved]):
             ),
         ]
 
-    def _present(self, wanted: list[NpmRequirement], state: NpmState) -> list[Package] | None:
+    def present(self, wanted: list[NpmRequirement], state: NpmState) -> list[Package] | None:
+        """Return what is asked for if all of it is there already, else None."""
         state.require_node()
         found = [_present(requirement, state) for requirement in wanted]
         return [package for package in found if package] if all(found) else None
@@ -90,15 +95,15 @@ class NpmPackages(Channel[NpmState, Resolved]):
         Where names are listed, nothing is: a sandbox could name other packages in it as dependencies of those that are
         allowed. Dependencies come at the newest versions that fit then.
         """
-        return {} if self._lists_names else state.record.lock()
+        return {} if self._limits.allow else state.record.lock()
 
     def _dependencies(self, state: NpmState) -> dict[str, str]:
-        if not self._lists_names:
+        if not self._limits.allow:
             return state.record.dependencies
         found = {}
         for name, spec in state.record.dependencies.items():
             with contextlib.suppress(SandpodError):
-                self._rules.check_requested([_parse(f"{name}@{spec}").name])
+                self._check_requested([self._parse(f"{name}@{spec}").name])
                 found[name] = spec
         return found
 
@@ -151,17 +156,6 @@ class NpmPackages(Channel[NpmState, Resolved]):
             for each in needed
         ]
         return Installed(packages, _note(sorted({package.name for package in added if package.script})))
-
-
-def _parse(text: str) -> NpmRequirement:
-    found = _ASKED.fullmatch(text) if len(text) <= MAX_LENGTH else None
-    if found is None or _FILE.search(text):
-        raise SandpodError(
-            ErrorCode.INVALID_ARGUMENT,
-            "That is no name of an npm package: options, paths, addresses, repositories and aliases are not taken.",
-            next_step="Use a name with a version or range if need be, such as lodash, express@4 or @types/node@^22.",
-        )
-    return NpmRequirement(found[1], found[2] or "")
 
 
 def _present(requirement: NpmRequirement, state: NpmState) -> Package | None:

@@ -18,8 +18,6 @@ from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import Field
 
-from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.packages.cache import Digest
 from sandpod_gateway.packages.errors import Failure
 from sandpod_gateway.packages.npm.errors import NpmFailure, failure_of
@@ -65,11 +63,7 @@ class NpmPackage(Untrusted):
         try:
             return Digest.announced(self.integrity)
         except ValueError as error:
-            raise SandpodError(
-                ErrorCode.BACKEND_ERROR,
-                f"The npm registry announces {self.name} without one sound hash: {error}.",
-                next_step="Ask for another version; tell the administrator if it stays.",
-            ) from error
+            raise Failure.NO_HASH.error(self.name, error) from error
 
 
 class Resolved(Untrusted):
@@ -180,8 +174,4 @@ def _find() -> tuple[str, str]:
             version = json.loads((npm / "package.json").read_bytes())["version"]
             if os.access(node, os.X_OK) and tuple(int(part) for part in version.split(".")[:2]) >= _LEAST_NPM:
                 return str(node), str(npm)
-    raise SandpodError(
-        ErrorCode.BACKEND_UNAVAILABLE,
-        "This server has no npm, which JavaScript packages are resolved with.",
-        next_step="Tell the administrator to install sandpod[node], which brings Node.js with it.",
-    )
+    raise Failure.NO_NPM.error()

@@ -4,8 +4,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import ConfigDict, Field, field_validator
 
-from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.packages.errors import Failure
 from sandpod_gateway.packages.sandbox import MAX_PACKAGES, Report, Sha256, Untrusted, only_valid
 
 NAME: Final = r"(?:@[A-Za-z0-9~-][A-Za-z0-9._~-]*/)?[A-Za-z0-9~-][A-Za-z0-9._~-]*"
@@ -80,11 +79,7 @@ class NpmState(Report):
             SandpodError: unsupported_language.
         """
         if self.environment is None:
-            raise SandpodError(
-                ErrorCode.UNSUPPORTED_LANGUAGE,
-                "This sandbox has no Node.js.",
-                next_step="Use a template whose image has it.",
-            )
+            raise Failure.NO_NODE.error()
         return self.environment
 
     @field_validator("record", mode="wrap")

@@ -10,16 +10,12 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name, canonicalize_version
 
 from sandpod_gateway.api.package_results import Package, PackageInfo
-from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.packages.cache import Content
-from sandpod_gateway.packages.channel import Channel, Installed, Services
+from sandpod_gateway.packages.channel import MAX_LENGTH, Channel, Installed
+from sandpod_gateway.packages.errors import Failure
 from sandpod_gateway.packages.pip import resolver
 from sandpod_gateway.packages.pip.resolver import Wheel, Wheels
 from sandpod_gateway.packages.pip.target import State
-from sandpod_gateway.packages.requests import MAX_LENGTH, NameRules, parse_each
-from sandpod_gateway.packages.sandbox import Program
-from sandpod_gateway.sandboxes.service import Sandboxes
 
 _CHARACTERS: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._\-\[\], <>=!~*+()]*", re.ASCII)
 
@@ -28,14 +24,24 @@ class PythonPackages(Channel[State, Wheels]):
     """Packages of Python."""
 
     index = "index"
+    program = "wheels"
+    model = State
 
-    def __init__(self, sandboxes: Sandboxes, services: Services) -> None:
-        settings = services.settings
-        program = Program(sandboxes, "wheels", State, settings.timeout)
-        super().__init__(services, program, NameRules(settings, canonicalize_name), settings.max_packages)
+    def _parse(self, text: str) -> Requirement:
+        # It reaches pip's command line only in the form that is made here.
+        if len(text) > MAX_LENGTH or _CHARACTERS.fullmatch(text) is None:
+            raise Failure.NO_REQUIREMENT.error()
+        try:
+            requirement = Requirement(text)
+        except InvalidRequirement as error:
+            raise Failure.NO_REQUIREMENT.error() from error
+        if requirement.url is not None or requirement.marker is not None:
+            raise Failure.NO_REQUIREMENT.error()
+        requirement.name = canonicalize_name(requirement.name)
+        return requirement
 
-    def _parse(self, packages: list[str]) -> list[Requirement]:
-        return parse_each(packages, parse)
+    def _normal(self, name: str) -> str:
+        return canonicalize_name(name)
 
     def _listed(self, state: State) -> list[PackageInfo]:
         return [
@@ -48,8 +54,15 @@ class PythonPackages(Channel[State, Wheels]):
             for name, entry in sorted(state.installed.items(), key=lambda item: (not item[1].added, item[0]))
         ]
 
-    def _present(self, wanted: list[Requirement], state: State) -> list[Package] | None:
-        return _found(state, {each.name for each in wanted}) if satisfied(wanted, state.versions) else None
+    def present(self, wanted: list[Requirement], state: State) -> list[Package] | None:
+        """Return what is asked for if all of it is there already, else None."""
+        there = state.versions
+        # Extras ask for more than can be seen from versions.
+        satisfied = all(
+            each.name in there and not each.extras and each.specifier.contains(there[each.name], prereleases=True)
+            for each in wanted
+        )
+        return _found(state, {each.name for each in wanted}) if satisfied else None
 
     def _key(self, state: State) -> str:
         return state.environment.model_dump_json()
@@ -77,39 +90,6 @@ class PythonPackages(Channel[State, Wheels]):
     def _installed(self, found: Wheels, added: list[Wheel], state: State) -> Installed:
         del added
         return Installed(_found(state, {canonicalize_name(wheel.name) for wheel in found.packages}))
-
-
-def parse(text: str) -> Requirement:
-    """Return what a text asks for; it reaches pip's command line only in the form that is made here.
-
-    Raises:
-        SandpodError: invalid_argument: it is no plain requirement.
-    """
-    refusal = SandpodError(
-        ErrorCode.INVALID_ARGUMENT,
-        "That is no package name: options, paths, addresses and conditions are not taken.",
-        next_step="Use a name with extras or versions if need be, such as numpy, uvicorn[standard] or numpy>=1.26,<3.",
-    )
-    if len(text) > MAX_LENGTH or _CHARACTERS.fullmatch(text) is None:
-        raise refusal
-    try:
-        requirement = Requirement(text)
-    except InvalidRequirement as error:
-        raise refusal from error
-    if requirement.url is not None or requirement.marker is not None:
-        raise refusal
-    requirement.name = canonicalize_name(requirement.name)
-    return requirement
-
-
-def satisfied(requirements: Iterable[Requirement], installed: dict[str, str]) -> bool:
-    """Return whether all is there, by versions: extras ask for more than can be seen from those."""
-    return all(
-        requirement.name in installed
-        and not requirement.extras
-        and requirement.specifier.contains(installed[requirement.name], prereleases=True)
-        for requirement in requirements
-    )
 
 
 def _found(state: State, names: Iterable[str]) -> list[Package]:

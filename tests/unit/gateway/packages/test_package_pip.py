@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.packages.cache import FileCache
-from sandpod_gateway.packages.channel import FairSlots, Services
+from sandpod_gateway.packages.channel import FairSlots
 from sandpod_gateway.packages.errors import ConflictError
 from sandpod_gateway.packages.pip import resolver
 from sandpod_gateway.packages.pip.packages import PythonPackages
@@ -44,9 +44,7 @@ async def resolve(index: Index, *wanted: str, pins: dict[str, str] | None = None
 
 def channel(index: Index, cache: Path, *, kept: int = 2**20) -> PythonPackages:
     sandboxes: Any = None  # that are not asked for anything
-    return PythonPackages(
-        sandboxes, Services(PackageSettings(index_url=index.url), FileCache(cache, kept), FairSlots(2))
-    )
+    return PythonPackages(sandboxes, PackageSettings(index_url=index.url), FileCache(cache, kept), FairSlots(2))
 
 
 async def test_wheels_are_those_for_the_sandboxes_python_and_not_for_this_one(index: Index) -> None:

@@ -10,7 +10,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from sandpod_gateway.packages.cache import FileCache
-from sandpod_gateway.packages.channel import FairSlots, Services
+from sandpod_gateway.packages.channel import FairSlots
 from sandpod_gateway.packages.pip.packages import PythonPackages
 from sandpod_gateway.packages.pip.target import State, Target
 from sandpod_gateway.packages.settings import PackageSettings
@@ -87,9 +87,8 @@ async def test_slow_installations_of_one_owner_do_not_keep_another_from_the_inde
             pass
 
     with package_index() as index:
-        services = Services(PackageSettings(index_url=index.url), cache, FairSlots(2))
         sandboxes: Any = None  # that are not asked for anything
-        packages = PythonPackages(sandboxes, services)
+        packages = PythonPackages(sandboxes, PackageSettings(index_url=index.url), cache, FairSlots(2))
         index.hold.clear()
         calls = [("slow", "one"), ("slow", "two"), ("other", "three")]
         tasks = [asyncio.create_task(install(*call)) for call in calls]
