@@ -13,8 +13,7 @@ from sandpod_gateway.packages.cache import Content
 from sandpod_gateway.packages.channel import MAX_LENGTH, Channel, Installed
 from sandpod_gateway.packages.errors import Failure
 from sandpod_gateway.packages.npm import resolver
-from sandpod_gateway.packages.npm.errors import REGISTRY
-from sandpod_gateway.packages.npm.resolver import NpmPackage, Resolved
+from sandpod_gateway.packages.npm.resolver import REGISTRY, NpmPackage, Resolved
 from sandpod_gateway.packages.npm.state import NAME, NpmState
 from sandpod_gateway.packages.settings import NpmSettings
 

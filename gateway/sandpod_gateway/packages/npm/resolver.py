@@ -10,6 +10,7 @@ import functools
 import importlib.util
 import json
 import os
+import re
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,14 +19,20 @@ from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import Field
 
+from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.packages.cache import Digest
-from sandpod_gateway.packages.errors import Failure
-from sandpod_gateway.packages.npm.errors import NpmFailure, failure_of
+from sandpod_gateway.packages.errors import ConflictError, Failure
 from sandpod_gateway.packages.npm.state import Location, NpmTarget, NpmVersion
 from sandpod_gateway.packages.process import guard, run_program, scratch_folder
 from sandpod_gateway.packages.sandbox import Untrusted
 from sandpod_gateway.packages.settings import PackageSettings
 
+REGISTRY: Final = "npm registry"
+
+_UNREACHABLE: Final = re.compile(
+    r"E40[13]|E5\d\d|E429|ENEEDAUTH|ECONN\w+|ENOTFOUND|EAI_AGAIN|E\w*TIMEDOUT|E\w*TIMEOUT|ERR_SOCKET_TIMEOUT|EHOSTUNREACH"
+    r"|ENETUNREACH|EPROTO|ERR_SSL\w*|ERR_TLS\w*|\w*CERT\w*|UNABLE_TO\w*|FETCH_ERROR|EINVALIDPROXY|ERR_\w*PROXY\w*"
+)
 _PROGRAM: Final = Path(__file__).with_name("process.cjs")
 _MEMORY: Final = ("RLIMIT_DATA", 4 * 2**30)  # bytes, most of which Node sets aside and does not use
 _HEAP: Final = 256  # MiB: two processes of that size fit the gateway beside its own; 340 packages do with it
@@ -34,6 +41,19 @@ _OPTIONS: Final = (
     *("--use-system-ca", f"--max-old-space-size={_HEAP}", "--disable-warning=SecurityWarning"),
 )
 _LEAST_NPM: Final = (11, 17)  # the first that can refuse every source but the registry
+
+
+_Text = Annotated[str, Field(max_length=2000)]
+
+
+class NpmFailure(Untrusted):
+    """What npm's process says of its failure."""
+
+    code: _Text
+    spec: _Text = ""
+    required: Any = None
+    versions: tuple[_Text, ...] = ()
+    conflict: _Text = ""
 
 
 class NpmPackage(Untrusted):
@@ -153,7 +173,7 @@ async def _run(scratch: Path, target: NpmTarget, job: dict[str, Any], model: typ
         failure = NpmFailure.model_validate(said["error"])
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise Failure.NO_ANSWER.error("npm") from error
-    raise failure_of(failure, target.node, settings.max_bytes)
+    raise _failure_of(failure, target.node, settings.max_bytes)
 
 
 @functools.cache
@@ -175,3 +195,35 @@ def _find() -> tuple[str, str]:
             if os.access(node, os.X_OK) and tuple(int(part) for part in version.split(".")[:2]) >= _LEAST_NPM:
                 return str(node), str(npm)
     raise Failure.NO_NPM.error()
+
+
+def _failure_of(failure: NpmFailure, node: str, max_bytes: int) -> SandpodError:
+    code, wanted = failure.code, failure.required
+    spec = failure.spec[:200].removesuffix("@*") or "a package"
+    missing = Failure.NO_PACKAGE.error(REGISTRY, spec[0] + spec[1:].partition("@")[0])
+    newest = f"The newest are {', '.join(failure.versions)}." if failure.versions else None
+    no_version = Failure.NO_VERSION.error(spec, cause=newest)
+    engine = str(wanted.get("node", "another version") if isinstance(wanted, dict) else "another version")[:100]
+    errors = {
+        "ERESOLVE": ConflictError(failure.conflict[:500] or None),
+        "E404": missing,
+        "E405": missing,
+        "ETARGET": no_version,
+        "ENOVERSIONS": no_version,
+        "EBADENGINE": Failure.UNFIT.error(
+            f"{spec} is for Node.js {engine}; this sandbox has {node.removeprefix('v')}."
+        ),
+        "EBADPLATFORM": Failure.UNFIT.error(f"{spec} is for other systems or processors than this sandbox's."),
+        "EFBIG": Failure.TOO_LARGE.error(max_bytes),
+        "EREFUSEDADDRESS": Failure.REFUSED_ADDRESS.error(),
+        "EINTEGRITY": Failure.DAMAGED.error(spec, REGISTRY),
+        "ENOSPC": Failure.NO_ROOM.error(),
+        "EDQUOT": Failure.NO_ROOM.error(),
+    }
+    if code in errors:
+        return errors[code]
+    if code.startswith("EALLOW"):
+        return Failure.BLOCKED.error(
+            f"{spec} comes from a repository, an address or a file; only packages of the registry are installed."
+        )
+    return Failure.UNREACHABLE.error(REGISTRY) if _UNREACHABLE.fullmatch(code) else Failure.UNKNOWN.error("npm")

@@ -3,7 +3,9 @@
 import hashlib
 import io
 import tarfile
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -179,6 +181,26 @@ async def test_index_that_does_not_answer_is_given_up(index: Index) -> None:
     with pytest.raises(SandpodError) as caught:
         await resolve(index, "greet", seconds=0.5)
     assert caught.value.code == ErrorCode.TIMEOUT
+
+
+async def test_index_that_does_not_let_this_server_in_is_not_one_without_the_package() -> None:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(403)
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            with pytest.raises(SandpodError) as caught:
+                await resolve(Index(url=f"http://127.0.0.1:{server.server_port}/simple"), "greet")
+        finally:
+            server.shutdown()
+            thread.join()
+    assert caught.value.code == ErrorCode.BACKEND_UNAVAILABLE
 
 
 def test_what_a_sandbox_says_of_itself_is_checked() -> None:
