@@ -63,15 +63,6 @@ class Digest:
             raise ValueError("a hash of the wrong length")
         return cls(strongest, found.hex())
 
-    @property
-    def is_strong(self) -> bool:
-        """Return whether nobody can make other bytes with the same hash."""
-        return self.algorithm != "sha1"
-
-
-class DamagedError(Exception):
-    """Bytes have another hash than was announced."""
-
 
 @dataclass(frozen=True, slots=True)
 class Content:
@@ -144,21 +135,21 @@ class FileCache:
             self._kept.pop(path, None)
         return content
 
-    async def add(self, source: Path, digest: Digest | None) -> Content:
+    async def add(self, source: Path, digest: Digest | None) -> Content | None:
         """Return a package, and keep it unless it is too large or its hash is unknown or weak.
 
         Args:
             source: Its file, which is moved.
             digest: The hash that its content must have.
 
-        Raises:
-            DamagedError: It has another one, or there is no such file.
+        Returns:
+            None if it has another hash, or if there is no such file.
         """
         content = await asyncio.to_thread(_open, source, digest)
-        if content is None:
-            raise DamagedError
-        if digest is not None and digest.is_strong and content.size <= self._max_bytes:
-            target = self._path(digest)
+        # Others can make bytes with the same sha1.
+        strong = digest if digest is not None and digest.algorithm != "sha1" else None
+        if content is not None and strong is not None and content.size <= self._max_bytes:
+            target = self._path(strong)
             await asyncio.to_thread(_move, source, target)
             self._kept[target] = content.size
         return content

@@ -15,7 +15,7 @@ from cachetools import TTLCache
 
 from sandpod_gateway.api.package_results import Package, PackageInfo
 from sandpod_gateway.backends.base import SandboxRecord
-from sandpod_gateway.packages.cache import Content, DamagedError, FileCache
+from sandpod_gateway.packages.cache import Content, FileCache
 from sandpod_gateway.packages.errors import ConflictError, Failure
 from sandpod_gateway.packages.sandbox import Program, Report
 from sandpod_gateway.packages.settings import NpmSettings, PackageSettings
@@ -194,11 +194,11 @@ class Channel(ABC, Generic[S, R]):
         if absent:
             async with self._download(list(absent.values()), state) as paths:
                 for (key, package), path in zip(absent.items(), paths, strict=True):
-                    try:
-                        contents[key] = await self._cache.add(path, package.digest)
-                    except DamagedError as error:
-                        raise Failure.DAMAGED.error(package.name, self.index) from error
-                    stack.enter_context(contents[key].file)
+                    content = await self._cache.add(path, package.digest)
+                    if content is None:
+                        raise Failure.DAMAGED.error(package.name, self.index)
+                    stack.enter_context(content.file)
+                    contents[key] = content
         return [(package, contents[key]) for package, key in zip(packages, keys, strict=True)]
 
     @abstractmethod

@@ -69,7 +69,7 @@ def start_nothing(event: str, _: Any) -> None:
 
 
 os.environ["PIP_CONFIG_FILE"] = os.devnull
-markers.default_environment = lambda: environment  # type: ignore[assignment, return-value]
+markers.default_environment = lambda: dict(environment)  # type: ignore[assignment, return-value]
 Factory._make_requirements_from_install_req = requirements_of_the_index  # type: ignore[method-assign]  # noqa: SLF001 - as above
 email.message_from_string = metadata_of_bounded_size  # type: ignore[assignment]
 socket.getaddrinfo = permitted_addresses
