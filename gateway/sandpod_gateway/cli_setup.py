@@ -21,7 +21,8 @@ import pip
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.local import environments
 from sandpod_gateway.backends.local.environments import Environment
-from sandpod_gateway.errors import SandpodError, StartError
+from sandpod_gateway.errors import StartError
+from sandpod_gateway.packages.errors import ConflictError
 from sandpod_gateway.packages.pip.errors import failure_of
 from sandpod_gateway.settings import Settings
 from sandpod_gateway.temporary import remove_unused
@@ -147,12 +148,13 @@ def _install(environment: Environment, settings: Settings, lock: int) -> None:
 def _failed(output: str) -> StartError:
     errors = [line.strip() for line in output.splitlines() if line.startswith("ERROR: ")]
     meaning = failure_of(output, sys.maxsize)
-    known = meaning.message if isinstance(meaning, SandpodError) else "The list of libraries contradicts itself."
-    understood = isinstance(meaning, SandpodError) and meaning.code is not ErrorCode.BACKEND_ERROR
+    conflict = isinstance(meaning, ConflictError)
+    known = "The list of libraries contradicts itself." if conflict else meaning.message
+    unclear = conflict or meaning.code is ErrorCode.BACKEND_ERROR
     return StartError(
         ErrorCode.BACKEND_UNAVAILABLE,
         f"The libraries of sandboxes were not installed. {known}",
-        cause=errors[-1][:500] if errors and not understood else None,
+        cause=errors[-1][:500] if errors and unclear else None,
         next_step="Sandboxes work without them; run `sandpod setup` again to have them.",
     )
 

@@ -22,7 +22,7 @@ from packaging.markers import default_environment
 
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.packages.cache import FileCache
-from sandpod_gateway.packages.pip.resolver import Pip
+from sandpod_gateway.packages.pip import resolver
 from sandpod_gateway.packages.pip.target import Target
 from sandpod_gateway.packages.settings import PackageSettings
 from support.package_program import install_wheels
@@ -60,22 +60,21 @@ def target_of(version: str) -> Target:
     return Target(markers=markers, abi=abi, platform=f"linux-{platform.machine()}", libc=("glibc", "2.36"))
 
 
-async def downloaded(name: str, target: Target, pip: Pip, cache: FileCache, folder: Path) -> list[Path]:
+async def downloaded(
+    name: str, target: Target, settings: PackageSettings, cache: FileCache, folder: Path
+) -> list[Path]:
     """Resolve a package, and return the wheels that are needed, as files in a folder."""
-    found = await pip.resolve([name], target, [])
-    absent = []
-    for wheel in found:
-        file = await cache.get(wheel.digest())
-        if file is None:
-            absent.append(wheel)
-        else:
-            with file:
-                (folder / wheel.filename).write_bytes(file.read())
+    found = (await resolver.resolve([name], target, {}, settings)).packages
+    contents = {wheel: await cache.get(wheel.digest) for wheel in found}
+    absent = [wheel for wheel, content in contents.items() if content is None]
     if absent:
-        async with pip.download(absent, target) as files:
-            for wheel, path in files:
-                with await cache.add(path, wheel.digest()) as file:
-                    (folder / wheel.filename).write_bytes(file.read())
+        async with resolver.download(absent, target, settings) as paths:
+            for wheel, path in zip(absent, paths, strict=True):
+                contents[wheel] = await cache.add(path, wheel.digest)
+    for wheel, content in contents.items():
+        if content is not None:
+            with content.file as file:
+                (folder / wheel.filename).write_bytes(file.read())
     return [folder / wheel.filename for wheel in found]
 
 
@@ -127,7 +126,7 @@ def imports(home: Path, modules: list[str]) -> Iterator[str]:
 
 async def faults(version: str, names: list[str], cache: FileCache) -> list[str]:
     """Return all faults for one Python."""
-    target, pip, found = target_of(version), Pip(PackageSettings(max_bytes=2**30)), []
+    target, settings, found = target_of(version), PackageSettings(max_bytes=2**30), []
     wheels: dict[str, Path] = {}
     with tempfile.TemporaryDirectory(prefix="bench-packages-") as scratch:
         folder, home, expected = (Path(scratch) / each for each in ("wheels", "home", "pip"))
@@ -135,7 +134,7 @@ async def faults(version: str, names: list[str], cache: FileCache) -> list[str]:
         for name in names:
             try:
                 # Other packages may need other versions: one of each will do.
-                for path in await downloaded(name, target, pip, cache, folder):
+                for path in await downloaded(name, target, settings, cache, folder):
                     wheels.setdefault(path.name.partition("-")[0].replace("_", "-").lower(), path)
             except SandpodError as error:
                 found.append(f"{name}: {error.code}: {error.message}")

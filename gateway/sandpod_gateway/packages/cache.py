@@ -5,24 +5,75 @@ what a sandbox, a package or a program that writes to the folder says has no par
 """
 
 import asyncio
+import binascii
+import hashlib
 import os
 import shutil
 import tempfile
-from io import BufferedReader
+from base64 import b64decode
+from dataclasses import dataclass
+from io import BufferedIOBase, BufferedReader
 from pathlib import Path
+from typing import Final, Self
 
 from cachetools import LRUCache
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import StartError
-from sandpod_gateway.packages.digests import Digest
+
+_STRONGEST_FIRST: Final = ("sha512", "sha384", "sha256", "sha1")
 
 
-class DamagedError(Exception):
-    """Bytes have another hash than was announced."""
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """A hash of some bytes: the algorithm's name, as hashlib has it, and the hash in hexadecimal."""
+
+    algorithm: str
+    value: str
+
+    @classmethod
+    def of(cls, file: BufferedIOBase, algorithm: str) -> Self:
+        """Return the hash of a whole file, which is at its beginning then."""
+        file.seek(0)
+        value = hashlib.file_digest(file, algorithm).hexdigest()
+        file.seek(0)
+        return cls(algorithm, value)
+
+    @classmethod
+    def announced(cls, integrity: str) -> Self:
+        """Return the one hash of the strongest algorithm in a text of the form that npm uses.
+
+        Raises:
+            ValueError: There is none, there are several, or it is not well formed.
+        """
+        values: dict[str, set[str]] = {}
+        for each in integrity.split():
+            algorithm, _, value = each.partition("-")
+            values.setdefault(algorithm, set()).add(value)
+        strongest = next((each for each in _STRONGEST_FIRST if each in values), None)
+        if strongest is None:
+            raise ValueError("no hash of a known algorithm")
+        if len(values[strongest]) != 1:
+            raise ValueError("several hashes of one algorithm")
+        try:
+            found = b64decode(values[strongest].pop(), validate=True)
+        except binascii.Error as error:
+            raise ValueError("no base64") from error
+        if len(found) != hashlib.new(strongest).digest_size:
+            raise ValueError("a hash of the wrong length")
+        return cls(strongest, found.hex())
 
 
-class _Kept(LRUCache[Path, int]):
+@dataclass(frozen=True, slots=True)
+class Content:
+    """A package's bytes as an open file, which stays whole when the cache drops it; `size` in bytes."""
+
+    file: BufferedReader
+    sha256: str
+    size: int
+
+
+class _Sizes(LRUCache[Path, int]):
     """Sizes of files, bytes, by path. A file whose entry has to go goes with it."""
 
     def popitem(self) -> tuple[Path, int]:
@@ -43,7 +94,7 @@ class FileCache:
         self._own = folder is None
         self._folder = folder or Path()
         self._max_bytes = max_bytes
-        self._kept = _Kept(max_bytes, getsizeof=int)
+        self._kept = _Sizes(max_bytes, getsizeof=int)
 
     def open(self) -> None:
         """Make the folder, and find out what is there from before.
@@ -74,63 +125,54 @@ class FileCache:
         if self._own:
             shutil.rmtree(self._folder, ignore_errors=True)
 
-    async def get(self, digest: Digest | None) -> BufferedReader | None:
-        """Return a package's open file, or None where it is not kept. An open file stays whole when it is dropped.
-
-        Args:
-            digest: The hash of its content; None where it is not known.
-        """
-        if digest is None:
+    async def get(self, digest: Digest | None) -> Content | None:
+        """Return a package by the hash of its content, or None where that is not known or not kept."""
+        path = self._path(digest) if digest is not None else None
+        if path is None or self._kept.get(path) is None:  # `get` makes it the last used one
             return None
-        path = self._path(digest)
-        if path not in self._kept:
-            return None
-        file = await asyncio.to_thread(_open, path, digest)
-        if file is None:
+        content = await asyncio.to_thread(_open, path, digest)
+        if content is None:
             self._kept.pop(path, None)
-        else:
-            self._kept.get(path)  # is the last used one now
-        return file
+        return content
 
-    async def add(self, source: Path, digest: Digest | None) -> BufferedReader:
-        """Return a package's open file, and keep it unless it is too large or its hash is unknown or weak.
+    async def add(self, source: Path, digest: Digest | None) -> Content | None:
+        """Return a package, and keep it unless it is too large or its hash is unknown or weak.
 
         Args:
             source: Its file, which is moved.
             digest: The hash that its content must have.
 
-        Raises:
-            DamagedError: It has another one.
+        Returns:
+            None if it has another hash, or if there is no such file.
         """
-        file = await asyncio.to_thread(_open, source, digest)
-        if file is None:
-            raise DamagedError
-        size = os.fstat(file.fileno()).st_size
-        if digest is None or not digest.is_strong or size > self._max_bytes:
-            return file
-        target = self._path(digest)
-        await asyncio.to_thread(self._move, source, target)
-        self._kept[target] = size
-        return file
+        content = await asyncio.to_thread(_open, source, digest)
+        # Others can make bytes with the same sha1.
+        strong = digest if digest is not None and digest.algorithm != "sha1" else None
+        if content is not None and strong is not None and content.size <= self._max_bytes:
+            target = self._path(strong)
+            await asyncio.to_thread(_move, source, target)
+            self._kept[target] = content.size
+        return content
 
     def _path(self, digest: Digest) -> Path:
         return self._folder / f"{digest.algorithm}-{digest.value}.package"
 
-    @staticmethod
-    def _move(source: Path, target: Path) -> None:
-        # Copied under another name first where it comes from another file system: it is there whole or not at all.
-        partial = target.with_suffix(".part")
-        shutil.move(source, partial)
-        partial.replace(target)
+
+def _move(source: Path, target: Path) -> None:
+    # Copied under another name first where it comes from another file system: it is there whole or not at all.
+    partial = target.with_suffix(".part")
+    shutil.move(source, partial)
+    partial.replace(target)
 
 
-def _open(path: Path, digest: Digest | None) -> BufferedReader | None:
-    """Return an open file with that hash; one with another hash is removed."""
+def _open(path: Path, digest: Digest | None) -> Content | None:
+    """Return a file's content; one with another hash is removed."""
     try:
         file = path.open("rb")
         if digest is None or Digest.of(file, digest.algorithm) == digest:
             os.utime(path)
-            return file
+            known = digest if digest is not None and digest.algorithm == "sha256" else Digest.of(file, "sha256")
+            return Content(file, known.value, os.fstat(file.fileno()).st_size)
         file.close()
         path.unlink()
     except FileNotFoundError:

@@ -1,35 +1,119 @@
-"""What each kind of packages gives the installer: one of it for Python, one for JavaScript."""
+"""Packages of one kind, from what is asked for to what is installed in a sandbox."""
 
+import asyncio
+import json
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
+from weakref import WeakValueDictionary
+
+from cachetools import TTLCache
 
 from sandpod_gateway.api.package_results import Package, PackageInfo
 from sandpod_gateway.backends.base import SandboxRecord
+from sandpod_gateway.packages.cache import Content, FileCache
+from sandpod_gateway.packages.errors import ConflictError, Failure
+from sandpod_gateway.packages.sandbox import Program, Report
+from sandpod_gateway.packages.settings import NpmSettings, PackageSettings
+from sandpod_gateway.sandboxes.service import Sandboxes
+
+MAX_REQUESTED: Final = 50
+MAX_LENGTH: Final = 200
+"""Characters of one package's name and version."""
+_RESOLUTIONS: Final = 256  # that are kept
+_FRESH: Final = 600.0  # seconds that one is kept for: the index may have newer versions then
+
+
+class FairSlots:
+    """Slots of which one owner has half at most: slow installations of one don't stop another's.
+
+    An owner waits in one line for those, and only then in the line of all, which therefore has no more of one owner.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._all = asyncio.Semaphore(count)
+        self._share = max(1, count // 2)
+        self._owners: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+
+    @asynccontextmanager
+    async def slot(self, owner: str) -> AsyncIterator[None]:
+        """Wait for a slot, which is held until the block is left."""
+        own = self._owners.setdefault(owner, asyncio.Semaphore(self._share))
+        async with own, self._all:
+            yield
 
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """What came of an installation.
-
-    Attributes:
-        packages: What was asked for and what that depends on.
-        note: What the caller should know of it, if anything.
-    """
+    """What came of an installation: what was asked for and what that depends on, and what the caller should know."""
 
     packages: list[Package] = field(default_factory=list)
     note: str | None = None
 
 
-class Channel(Protocol):
-    """Packages of one kind. What is asked for is of the channel's own type; its text is the same for the same."""
+class Resolution(Protocol):
+    """The packages that are to be there: each with a `name`, and a `digest` or None where the index has none."""
+
+    @property
+    def packages(self) -> Sequence[Any]:
+        """All of them."""
+
+
+S = TypeVar("S", bound=Report)
+R = TypeVar("R", bound=Resolution)
+
+
+class Channel(ABC, Generic[S, R]):
+    """Packages of one kind. What is asked for has a `name`, and its text is the same for the same."""
+
+    index: ClassVar[str]
+    """What callers know the place as that packages come from."""
+    program: ClassVar[str]
+    """The module of `inside` that reports what is in a sandbox, and installs there."""
+    model: type[S]
+    """What that reports."""
+
+    def __init__(self, sandboxes: Sandboxes, settings: PackageSettings, cache: FileCache, slots: FairSlots) -> None:
+        self._settings = settings
+        self._cache = cache
+        self._slots = slots
+        self._program = Program(sandboxes, self.program, self.model, settings.timeout)
+        self._resolutions: TTLCache[tuple[str, ...], R] = TTLCache(_RESOLUTIONS, _FRESH)
+
+    @property
+    def _limits(self) -> PackageSettings | NpmSettings:
+        """Which packages may be installed, and how many."""
+        return self._settings
 
     def parse(self, packages: list[str]) -> list[Any]:
-        """Return what is asked for, each once and in order.
+        """Return what is asked for, each once and in order of its name.
 
         Raises:
             SandpodError: invalid_argument, package_blocked.
         """
-        ...
+        if not 1 <= len(packages) <= MAX_REQUESTED:
+            raise Failure.NO_OR_TOO_MANY.error(MAX_REQUESTED)
+        wanted = [self._parse(text.strip()) for text in packages]
+        self._check_requested([requirement.name for requirement in wanted])
+        return sorted({str(requirement): requirement for requirement in wanted}.values(), key=str)
+
+    def _check_requested(self, names: Sequence[str]) -> None:
+        self._check_installed(names)
+        for name in names:
+            if self._limits.allow and not self._matches(name, self._limits.allow):
+                raise Failure.BLOCKED_NAME.error(name, "is not on this server's list of allowed packages")
+
+    def _check_installed(self, names: Iterable[str]) -> None:
+        for name in names:
+            if self._matches(name, self._limits.deny):
+                raise Failure.BLOCKED_NAME.error(name, "is on this server's list of blocked packages")
+
+    def _matches(self, name: str, patterns: list[str]) -> bool:
+        return any(fnmatchcase(self._normal(name), self._normal(pattern)) for pattern in patterns)
 
     async def listed(self, record: SandboxRecord) -> list[PackageInfo]:
         """Return the packages of a sandbox: those that were added, then the image's own.
@@ -37,12 +121,130 @@ class Channel(Protocol):
         Raises:
             SandpodError: sandbox_lost, execution_failed, unsupported_language.
         """
-        ...
+        return self._listed(await self._program.run(record))
 
     async def install(self, record: SandboxRecord, wanted: list[Any]) -> Installed:
         """Install what is not there yet.
 
         Raises:
-            SandpodError: What is in the way.
+            SandpodError: What `supplied` and `Program.run` raise.
         """
-        ...
+        state = await self._program.run(record)
+        present = self.present(wanted, state)
+        if present is not None:
+            return Installed(present)
+        async with self.supplied(record.owner, wanted, state) as (found, files):
+            order = self._order(wanted, state, found, files)
+            if order:
+                state = await self._program.run(record, order, [content.file for _, content in files])
+        return self._installed(found, [package for package, _ in files], state)
+
+    @asynccontextmanager
+    async def supplied(
+        self, owner: str, wanted: list[Any], state: S
+    ) -> AsyncIterator[tuple[R, list[tuple[Any, Content]]]]:
+        """Give all packages that are to be there, and those that are missing with their content.
+
+        Args:
+            owner: Who uses a slot for it.
+            wanted: What is asked for.
+            state: What is installed, and for what.
+
+        Raises:
+            SandpodError: package_blocked, quota_exceeded, invalid_argument (a conflict), not_found, timeout,
+                backend_unavailable, backend_error.
+        """
+        most = self._settings.max_bytes
+        async with AsyncExitStack() as stack:
+            async with self._slots.slot(owner):
+                found = await self._resolved(wanted, state)
+                missing = [package for package in found.packages if self._is_missing(package, state)]
+                files = await self._files(missing, state, stack)
+            if sum(content.size for _, content in files) > most:
+                raise Failure.TOO_LARGE.error(most)
+            yield found, files
+
+    async def _resolved(self, wanted: list[Any], state: S) -> R:
+        pins = self._pins(state)
+        key = (*map(str, wanted), self._key(state), json.dumps(pins, sort_keys=True))
+        found = self._resolutions.get(key)
+        if found is None:
+            try:
+                found = await self._resolve(wanted, state, pins)
+            except ConflictError:
+                if not pins:
+                    raise
+                found = await self._resolve(wanted, state, {})  # some of what is there has to be replaced
+            self._resolutions[key] = found
+        self._check_installed(package.name for package in found.packages)
+        if len(found.packages) > self._limits.max_packages:
+            raise Failure.TOO_MANY.error(len(found.packages), self._limits.max_packages)
+        return found
+
+    async def _files(self, packages: list[Any], state: S, stack: AsyncExitStack) -> list[tuple[Any, Content]]:
+        keys = [package.digest or package.name for package in packages]
+        absent = dict(zip(keys, packages, strict=True))  # the same content may be in several places
+        contents: dict[Any, Content] = {}
+        for key, package in list(absent.items()):
+            content = await self._cache.get(package.digest)
+            if content is not None:
+                stack.enter_context(content.file)
+                contents[key] = content
+                del absent[key]
+        if absent:
+            async with self._download(list(absent.values()), state) as paths:
+                for (key, package), path in zip(absent.items(), paths, strict=True):
+                    content = await self._cache.add(path, package.digest)
+                    if content is None:
+                        raise Failure.DAMAGED.error(package.name, self.index)
+                    stack.enter_context(content.file)
+                    contents[key] = content
+        return [(package, contents[key]) for package, key in zip(packages, keys, strict=True)]
+
+    @abstractmethod
+    def _parse(self, text: str) -> Any:
+        """Return what a text asks for."""
+
+    @abstractmethod
+    def _normal(self, name: str) -> str:
+        """Return a name or a pattern as it is compared."""
+
+    @abstractmethod
+    def _listed(self, state: S) -> list[PackageInfo]:
+        """Return the packages of a sandbox: those that were added, then the image's own."""
+
+    @abstractmethod
+    def present(self, wanted: list[Any], state: S) -> list[Package] | None:
+        """Return what is asked for if all of it is there already, else None."""
+
+    @abstractmethod
+    def _key(self, state: S) -> str:
+        """Return what resolutions depend on in addition to what is asked for and to pins."""
+
+    @abstractmethod
+    def _pins(self, state: S) -> dict[str, Any]:
+        """Return the versions to keep to where that is possible."""
+
+    @abstractmethod
+    async def _resolve(self, wanted: list[Any], state: S, pins: dict[str, Any]) -> R:
+        """Return all packages that are to be there.
+
+        Raises:
+            ConflictError: No set of versions satisfies all.
+        """
+
+    @abstractmethod
+    def _is_missing(self, package: Any, state: S) -> bool:
+        """Return whether a package is not there in that version."""
+
+    @abstractmethod
+    def _download(self, packages: list[Any], state: S) -> AbstractAsyncContextManager[list[Path]]:
+        """Give packages as files, which are there until the block is left."""
+
+    @abstractmethod
+    def _order(self, wanted: list[Any], state: S, found: R, files: list[tuple[Any, Content]]) -> Any:
+        """Return what the program in the sandbox is to install, false if nothing."""
+
+    @abstractmethod
+    def _installed(self, found: R, added: list[Any], state: S) -> Installed:
+        """Return what came of it."""

@@ -5,26 +5,24 @@ in the sandbox and is seen by all.
 """
 
 import asyncio
-import contextlib
 import logging
 import secrets
 import time
 from collections import OrderedDict
-from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 from sandpod_gateway.api.package_results import Installation, PackageList
-from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.run_results import Language
 from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.packages.cache import FileCache
-from sandpod_gateway.packages.channel import Channel, Installed
+from sandpod_gateway.packages.channel import Channel, FairSlots, Installed
+from sandpod_gateway.packages.errors import Failure
 from sandpod_gateway.packages.npm.packages import NpmPackages
 from sandpod_gateway.packages.pip.packages import PythonPackages
 from sandpod_gateway.packages.settings import PackageSettings
-from sandpod_gateway.packages.turns import Turns
 from sandpod_gateway.sandboxes.service import Sandboxes
 
 logger = logging.getLogger(__name__)
@@ -35,28 +33,27 @@ GOING_ON: Final = 8  # installations of one caller at once
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """An installation."""
+    """An installation, `requested` as its language and texts; its task never fails but by being cancelled."""
 
     name: str
     owner: str
     sandbox: str
     requested: tuple[str, ...]
+    task: asyncio.Task[None] = field(init=False)
     started: float = field(default_factory=time.monotonic)
     ended: float | None = None
     came: Installed = field(default_factory=Installed)
     error: SandpodError | None = None
-    done: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def told(self) -> Installation:
-        """Return it as callers see it."""
-        status = "installing" if self.ended is None else "success" if self.error is None else "failed"
+    async def waited(self, wait: float | None) -> Installation:
+        """Return it as callers see it, after some seconds or at its end."""
+        await asyncio.wait({self.task}, timeout=wait)
         problem = self.error.problem().model_dump() if self.error is not None else {}
-        elapsed = round((self.ended or time.monotonic()) - self.started, 3)
         return Installation(
             installation=self.name,
             sandbox=self.sandbox,
-            status=status,
-            elapsed=elapsed,
+            status="installing" if self.ended is None else "success" if self.error is None else "failed",
+            elapsed=round((self.ended or time.monotonic()) - self.started, 3),
             packages=self.came.packages,
             note=self.came.note,
             **problem,
@@ -75,14 +72,13 @@ class Installer:
         self._settings = settings
         self.timeout = settings.timeout
         self._cache = FileCache(settings.cache_dir, settings.cache_bytes)
-        turns = Turns(settings.concurrency)
-        self._channels: dict[str, Channel] = {
-            Language.PYTHON: PythonPackages(sandboxes, settings, self._cache, turns),
-            Language.JAVASCRIPT: NpmPackages(sandboxes, settings, self._cache, turns),
+        shared = (sandboxes, settings, self._cache, FairSlots(settings.concurrency))
+        self._channels: dict[str, Channel[Any, Any]] = {
+            Language.PYTHON: PythonPackages(*shared),
+            Language.JAVASCRIPT: NpmPackages(*shared),
         }
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def open(self) -> None:
         """Make what is needed on the disk."""
@@ -90,9 +86,10 @@ class Installer:
 
     async def close(self) -> None:
         """End what is going on."""
-        for task in self._tasks:
+        tasks = [entry.task for entry in self._entries.values()]
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         self._cache.close()
 
     def check(self, packages: list[str], language: str) -> list[Any]:
@@ -103,11 +100,7 @@ class Installer:
         """
         channel = self._channel(language)
         if not self._settings.enabled:
-            raise SandpodError(
-                ErrorCode.PACKAGE_BLOCKED,
-                "This server installs no packages.",
-                next_step="Use a template whose image has them.",
-            )
+            raise Failure.DISABLED.error()
         return channel.parse(packages)
 
     async def install(
@@ -120,7 +113,7 @@ class Installer:
         """
         wanted = self.check(packages, language)
         record = await self._sandboxes.resolve(owner, sandbox)
-        return await _waited(self._begin(record, wanted, language), wait)
+        return await self._begin(record, wanted, language).waited(wait)
 
     async def require(self, record: SandboxRecord, packages: list[str], language: str) -> None:
         """Return when packages are installed that a run needs.
@@ -129,7 +122,7 @@ class Installer:
             SandpodError: As for `install`, or what the installation failed with.
         """
         entry = self._begin(record, self.check(packages, language), language)
-        await entry.done.wait()
+        await asyncio.wait({entry.task})
         if entry.error is not None:
             raise entry.error
 
@@ -141,12 +134,8 @@ class Installer:
         """
         entry = self._entries.get(name)
         if entry is None or entry.owner != owner:
-            raise SandpodError(
-                ErrorCode.NOT_FOUND,
-                "There is no such installation, or the server was restarted since.",
-                next_step="Call install_packages again: what is there takes no time. list_packages tells what is.",
-            )
-        return await _waited(entry, wait)
+            raise Failure.NO_INSTALLATION.error()
+        return await entry.waited(wait)
 
     def added(self, sandbox: str) -> list[str]:
         """Return the packages that were added to a sandbox, as far as this server remembers, with their versions."""
@@ -163,13 +152,9 @@ class Installer:
         record = await self._sandboxes.resolve(owner, sandbox, make=False)
         return PackageList(sandbox=record.name, language=language, packages=await channel.listed(record))
 
-    def _channel(self, language: str) -> Channel:
+    def _channel(self, language: str) -> Channel[Any, Any]:
         if language not in self._channels:
-            raise SandpodError(
-                ErrorCode.UNSUPPORTED_LANGUAGE,
-                "There are no packages for that language.",
-                next_step="Use language python or javascript.",
-            )
+            raise Failure.NO_LANGUAGE.error()
         return self._channels[language]
 
     def _begin(self, record: SandboxRecord, wanted: list[Any], language: str) -> _Entry:
@@ -179,52 +164,28 @@ class Installer:
             if (entry.sandbox, entry.requested, entry.owner) == (record.name, requested, record.owner):
                 return entry
         if sum(entry.owner == record.owner for entry in live) >= GOING_ON:
-            raise SandpodError(
-                ErrorCode.RATE_LIMITED,
-                f"{GOING_ON} installations of yours are going on.",
-                next_step="Wait for one with get_installation, and name several packages in one call.",
-            )
+            raise Failure.TOO_MANY_AT_ONCE.error(GOING_ON)
         entry = _Entry(f"inst-{secrets.token_hex(8)}", record.owner, record.name, requested)
         self._entries[entry.name] = entry
         while len(self._entries) > REMEMBERED and next(iter(self._entries.values())).ended is not None:
             self._entries.popitem(last=False)
-        task = asyncio.create_task(self._carry_out(entry, record, self._channels[language].install(record, wanted)))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        entry.task = asyncio.create_task(self._carry_out(entry, record, wanted))
         return entry
 
-    async def _carry_out(
-        self, entry: _Entry, record: SandboxRecord, installing: Coroutine[Any, Any, Installed]
-    ) -> None:
+    async def _carry_out(self, entry: _Entry, record: SandboxRecord, wanted: list[Any]) -> None:
         lock = self._locks.setdefault(record.name, asyncio.Lock())
         keeper = asyncio.create_task(self._sandboxes.keep_alive(record))
         try:
             async with lock:
-                entry.came = await installing
+                entry.came = await self._channels[entry.requested[0]].install(record, wanted)
         except SandpodError as error:
             entry.error = error
         except asyncio.CancelledError:
-            entry.error = SandpodError(
-                ErrorCode.CANCELLED, "The server is ending.", next_step="Call install_packages again."
-            )
+            entry.error = Failure.CANCELLED.error()
             raise
         except Exception:
             logger.exception("an installation failed")
-            entry.error = SandpodError(
-                ErrorCode.BACKEND_ERROR,
-                "Something went wrong in the server; its log says what.",
-                next_step="Try again; tell the administrator if it stays.",
-            )
+            entry.error = Failure.SERVER.error()
         finally:
             keeper.cancel()
             entry.ended = time.monotonic()
-            entry.done.set()
-            if not any(each.sandbox == record.name and each.ended is None for each in self._entries.values()):
-                self._locks.pop(record.name, None)
-
-
-async def _waited(entry: _Entry, wait: float) -> Installation:
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(wait):
-            await entry.done.wait()
-    return entry.told()

@@ -35,7 +35,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def call(number: int, *arguments: object) -> int:
-    """Make a system call."""
+    """Make a system call; numbers among its arguments are of 32 bits."""
     result = libc.syscall(ctypes.c_long(number), *arguments)
     if result < 0:
         error = ctypes.get_errno()
@@ -51,19 +51,18 @@ def packed(*values: int) -> ctypes.Array[ctypes.c_uint64]:
 def shut_in(readable: list[str], writable: list[str]) -> None:
     """Take away every right to files and processes but those to these paths."""
     try:
-        version = call(CREATE_RULESET, None, ctypes.c_size_t(0), ctypes.c_uint32(1))
+        version = call(CREATE_RULESET, None, ctypes.c_size_t(0), 1)
     except OSError:  # an older kernel, or one without it
         return
     known = (1 << BITS.get(version, 16)) - 1
-    attributes = packed(known, BIND_TCP, SCOPES)
     size = 8 * (1 + (version >= NET_SINCE) + (version >= SCOPES_SINCE))
-    ruleset = call(CREATE_RULESET, attributes, ctypes.c_size_t(size), ctypes.c_uint32(0))
+    ruleset = call(CREATE_RULESET, packed(known, BIND_TCP, SCOPES), ctypes.c_size_t(size), 0)
     for paths, rights in ((readable, EXECUTE | READ_FILE | READ_DIR), (writable, known)):
         for path in paths:
             # What is not there needs no right.
             with contextlib.suppress(FileNotFoundError, PermissionError):
                 allow(ruleset, path, rights & known)
-    call(RESTRICT_SELF, ctypes.c_int(ruleset), ctypes.c_uint32(0))
+    call(RESTRICT_SELF, ruleset, 0)
     os.close(ruleset)
 
 
@@ -73,16 +72,15 @@ def allow(ruleset: int, path: str, rights: int) -> None:
     try:
         if not stat.S_ISDIR(os.fstat(opened).st_mode):
             rights &= OF_FILES
-        rule = packed(rights, opened)  # the kernel reads 64 and 32 bits
-        call(ADD_RULE, ctypes.c_int(ruleset), ctypes.c_int(1), rule, ctypes.c_uint32(0))
+        call(ADD_RULE, ruleset, 1, packed(rights, opened), 0)  # of which the kernel reads 64 and 32 bits
     finally:
         os.close(opened)
 
 
 def main() -> None:
     """Give up rights, and become the program."""
-    told = json.loads(sys.argv[1])
-    for name, value in told["limits"].items():
+    rights = json.loads(sys.argv[1])
+    for name, value in rights["limits"].items():
         number = getattr(resource, name)
         most = resource.getrlimit(number)[1]
         bound = value if most == resource.RLIM_INFINITY else min(value, most)
@@ -94,7 +92,7 @@ def main() -> None:
     if libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
         sys.exit("no way to give up privileges")
     python = [*sys.path, sys.prefix, sys.base_prefix, sys.exec_prefix]
-    shut_in([*SYSTEM, *python, *told["readable"]], [*told["writable"], "/dev/null"])
+    shut_in([*SYSTEM, *python, *rights["readable"]], [*rights["writable"], "/dev/null"])
     os.execv(sys.argv[2], sys.argv[2:])  # noqa: S606 - that is its task
 
 

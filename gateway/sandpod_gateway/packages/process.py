@@ -5,24 +5,38 @@ import contextlib
 import ctypes
 import json
 import logging
+import math
 import os
 import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from ipaddress import IPv4Network, IPv6Network
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+from urllib.parse import urlsplit
+from urllib.request import getproxies_environment
 
-from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.packages.errors import Failure
+from sandpod_gateway.packages.settings import PackageSettings
 
 _LIMITED: Final = Path(__file__).with_name("limited.py")
 _PR_SET_DUMPABLE: Final = 4
 _LOOK_EVERY: Final = 0.25  # seconds between looks at how much has been downloaded
-_OUTPUT_TAIL: Final = 256 * 1024
+_OUTPUT_TAIL: Final = 256 * 1024  # bytes
+_PORTS: Final = {"http": 80, "https": 443}
+
+# Loopback, link-local, multicast, reserved, and what clouds serve instance metadata at: Alibaba, Azure, Oracle; IPv6 of
+# AWS and Google.
+_V4: Final = (
+    *("0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "240.0.0.0/4"),
+    *("100.100.100.200/32", "168.63.129.16/32", "192.0.0.192/32"),
+)
+_V6: Final = ("::/127", "fe80::/10", "ff00::/8", "fd00:ec2::254/128", "fd20:ce::254/128")
+# IPv4 addresses written as IPv6: mapped, and by way of NAT64 (RFC 6052).
+_EMBEDDED: Final = ("::ffff:0:0", "64:ff9b::")
 _PASSED_ON: Final = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE")
 
 
@@ -49,69 +63,69 @@ async def scratch_folder(kind: str) -> AsyncIterator[Path]:
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What a program may use.
-
-    Attributes:
-        memory: The kernel's limit of memory and its bytes: of address space or of writable memory.
-        files: Most open files.
-        file_bytes: Most bytes of one file.
-        folder_bytes: Most bytes of the folder that it works in.
-        cpu: Most seconds of processor time, of all its threads.
-    """
-
-    memory: tuple[str, int]
-    files: int
-    file_bytes: int
-    folder_bytes: int
-    cpu: int
-
-    def told(self) -> dict[str, int]:
-        """Return them by the kernel's names."""
-        sizes = {"RLIMIT_FSIZE": self.file_bytes, "RLIMIT_NOFILE": self.files, "RLIMIT_CPU": self.cpu}
-        return {self.memory[0]: self.memory[1], "RLIMIT_CORE": 0, **sizes}
-
-
 async def run_program(
-    command: list[str], scratch: Path, limits: Limits, *, env: dict[str, str], readable: list[str]
+    command: list[str],
+    scratch: Path,
+    settings: PackageSettings,
+    *,
+    memory: tuple[str, int],
+    files: int,
+    copies: int = 1,
+    threads: int = 1,
+    readable: Collection[str] = (),
 ) -> tuple[int | None, str]:
     """Run a program to its end with few rights, and return its status and the end of what it said.
 
     Args:
         command: The program with its arguments.
         scratch: The folder that it works in, the only one that it may write to.
-        limits: What it may use.
-        env: Variables that it gets in addition to those by which the network is reached.
-        readable: Files and folders that it may read in addition to the system's and Python's.
+        settings: How long it may take, and how much it may download.
+        memory: The kernel's limit of memory and its bytes: of address space or of writable memory.
+        files: Most open files.
+        copies: How often it writes what it downloads.
+        threads: Most threads of it that are busy at once.
+        readable: What it may read in addition to the system's files and Python's.
 
     Raises:
-        SandpodError: quota_exceeded.
+        SandpodError: quota_exceeded, timeout.
     """
-    rights = {"limits": limits.told(), "readable": readable, "writable": [str(scratch)]}
-    process = await asyncio.create_subprocess_exec(
+    bounds = {
+        memory[0]: memory[1],
+        "RLIMIT_CORE": 0,
+        "RLIMIT_CPU": threads * math.ceil(settings.timeout),
+        "RLIMIT_FSIZE": settings.max_bytes,
+        "RLIMIT_NOFILE": files,
+    }
+    ca_file = [str(settings.ca_file)] if settings.ca_file is not None else []
+    rights = {"limits": bounds, "readable": [*readable, *ca_file], "writable": [str(scratch)]}
+    try:
+        async with asyncio.timeout(settings.timeout):
+            process = await _started(command, rights, scratch)
+            try:
+                output = await _watched(process, scratch, copies * settings.max_bytes)
+            finally:
+                # Its session is a group of processes: what it has started ends with it.
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                await process.wait()
+    except TimeoutError as error:
+        raise Failure.TIMEOUT.error() from error
+    if process.returncode == -signal.SIGXFSZ:
+        raise Failure.TOO_LARGE.error(settings.max_bytes)
+    return process.returncode, output
+
+
+async def _started(command: list[str], rights: dict[str, Any], scratch: Path) -> asyncio.subprocess.Process:
+    passed = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    return await asyncio.create_subprocess_exec(
         *(sys.executable, "-I", str(_LIMITED), json.dumps(rights), *command),
-        env=_environment(scratch) | env,
+        env={**passed, "PATH": os.defpath, "HOME": str(scratch), "TMPDIR": str(scratch), "LANG": "C.UTF-8"},
         cwd=scratch,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
         start_new_session=True,
     )
-    try:
-        output = await _watched(process, scratch, limits.folder_bytes)
-        return process.returncode, output
-    finally:
-        # Its session is a group of processes: what it has started ends with it.
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        await process.wait()
-
-
-def _environment(scratch: Path) -> dict[str, str]:
-    """Nothing of the gateway's own but how to reach the index."""
-    passed = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-    return passed | {"PATH": os.defpath, "HOME": str(scratch), "TMPDIR": str(scratch), "LANG": "C.UTF-8"}
 
 
 async def _watched(process: asyncio.subprocess.Process, scratch: Path, max_bytes: int) -> str:
@@ -120,7 +134,7 @@ async def _watched(process: asyncio.subprocess.Process, scratch: Path, max_bytes
     try:
         while not (await asyncio.wait({reading}, timeout=_LOOK_EVERY))[0]:
             if await asyncio.to_thread(_size, scratch) > max_bytes:
-                raise too_large(max_bytes)
+                raise Failure.TOO_LARGE.error(max_bytes)
     finally:
         reading.cancel()
     await process.wait()
@@ -143,28 +157,33 @@ def _size(folder: Path) -> int:
     return total
 
 
-def too_large(max_bytes: int) -> SandpodError:
-    """Return the error for an installation that is too large."""
-    return SandpodError(
-        ErrorCode.QUOTA_EXCEEDED,
-        f"The packages and what they depend on are over {max_bytes} bytes.",
-        next_step="Ask for less, or use a template whose image has them.",
-    )
+def guard(url: str) -> dict[str, list[str]]:
+    """Return which addresses a process may not connect to, whatever an index, a registry or a package names.
+
+    The process checks that itself, after a name was resolved.
+
+    Args:
+        url: The configured index or registry, which may be anywhere.
+
+    Returns:
+        `refused`: networks; `trusted`: names and ports that are exempt: the index, and the proxies of the environment,
+        which resolve the names themselves.
+    """
+    proxies = [value if "://" in value else f"http://{value}" for value in getproxies_environment().values() if value]
+    return {"refused": [*_V4, *_V6, *_embedded()], "trusted": sorted(filter(None, map(_place, (url, *proxies))))}
 
 
-def refused_address() -> SandpodError:
-    """Return the error for an index or a registry that names a place which is not connected to."""
-    return SandpodError(
-        ErrorCode.PACKAGE_BLOCKED,
-        "The files are at a loopback, link-local or metadata address, where nothing is fetched from.",
-        next_step="Ask for another package; tell the administrator if it stays.",
-    )
+def _embedded() -> list[str]:
+    prefixes = [int(IPv6Network(prefix).network_address) for prefix in _EMBEDDED]
+    networks = [IPv4Network(each) for each in _V4]
+    return [
+        str(IPv6Network((prefix + int(network.network_address), 96 + network.prefixlen)))
+        for prefix in prefixes
+        for network in networks
+    ]
 
 
-def took_too_long() -> SandpodError:
-    """Return the error for an installation that is out of time."""
-    return SandpodError(
-        ErrorCode.TIMEOUT,
-        "The packages were not resolved and downloaded in time.",
-        next_step="Try again: what was downloaded is kept; or ask for fewer packages.",
-    )
+def _place(url: str) -> str | None:
+    parts = urlsplit(url)
+    port = parts.port or _PORTS.get(parts.scheme)
+    return f"{parts.hostname}:{port}" if parts.hostname and port else None

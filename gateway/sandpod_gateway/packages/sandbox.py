@@ -1,4 +1,4 @@
-"""Has a sandbox's own Python report its packages and install others.
+"""Has a sandbox's own Python report its packages and install others. A sandbox is untrusted: its report is checked.
 
 The program for that and the packages are a run's input. They are sent no faster than they are read: nothing of them
 lies in the workspace or waits in the runner.
@@ -6,33 +6,80 @@ lies in the workspace or waits in the runner.
 
 import asyncio
 import base64
+import contextlib
 import functools
 import io
 import json
 import zipfile
-from collections.abc import AsyncIterator
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final, Generic, TypeVar
+from typing import IO, Annotated, Any, Final, Generic, Literal, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
-from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.run_results import Language, Outcome
 from sandpod_gateway.backends.base import SandboxRecord
-from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.packages.report import MAX_DETAIL, Failure, Report
+from sandpod_gateway.packages.errors import Failure
 from sandpod_gateway.runner.connection import RunnerConnection
 from sandpod_gateway.runner.messages import Ended
 from sandpod_gateway.runner.run_ids import new_run
 from sandpod_gateway.sandboxes.requests import talking
 from sandpod_gateway.sandboxes.service import Sandboxes
 
+MAX_PACKAGES: Final = 5000
 PART: Final = 256 * 1024  # as in `inside/stream.py`
 AHEAD: Final = 8  # parts that are sent before they were read: far below what the runner keeps of an input
 _ANSWER: Final = 1024 * 1024  # most bytes of an answer
+_DETAIL: Final = 300  # most characters of a reason
 _FOLDER: Final = Path(__file__).parent / "inside"
 BOOTSTRAP: Final = _FOLDER / "bootstrap.py"
 _PACKAGES: Final = ("sandpod_gateway", "sandpod_gateway/packages", "sandpod_gateway/packages/inside")
+_FAILURES: Final = {"room": Failure.SANDBOX_FULL, "package": Failure.UNPACKING, "sandbox": Failure.SANDBOX_BROKEN}
+
+Version = Annotated[str, Field(pattern=r"^[A-Za-z0-9.+!_-]{1,128}$")]
+Sha256 = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
+
+
+class Untrusted(BaseModel):
+    """A part of what a sandbox, an index or a registry says: what is not known is left out."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+def only_valid(name: str, value: Any) -> BeforeValidator:
+    """Return a validator that leaves out what can't be a package: anything may lie in a folder of packages.
+
+    Args:
+        name: The form of names.
+        value: The type of what there is by name.
+    """
+    entry = TypeAdapter(tuple[Annotated[str, Field(pattern=f"^{name}$", max_length=214)], value])
+
+    def valid(given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        kept = {}
+        for item in given.items():
+            with contextlib.suppress(ValidationError):
+                entry.validate_python(item)
+                kept[item[0]] = item[1]
+        return kept
+
+    return BeforeValidator(valid)
+
+
+class ReportedFailure(Untrusted):
+    """Why an installation failed, which has left nothing: too little room, the content of a package, or the sandbox."""
+
+    reason: Literal["room", "package", "sandbox"]
+    detail: Annotated[str, Field(max_length=_DETAIL)]
+
+
+class Report(Untrusted):
+    """What such a program reports."""
+
+    failure: ReportedFailure | None = None
 
 
 S = TypeVar("S", bound=Report)
@@ -62,84 +109,58 @@ class _Sink:
         """Take nothing, as above."""
 
 
-class PackagesInside(Generic[S]):
-    """The packages of sandboxes.
+@dataclass(frozen=True, slots=True)
+class Program(Generic[S]):
+    """A program of `inside`: its module, the model of its report, and the seconds that it has."""
 
-    Args:
-        sandboxes: All sandboxes.
-        program: The module of `inside` that is run there.
-        state: The model of its report.
-        timeout: Seconds that it has.
-    """
+    sandboxes: Sandboxes
+    module: str
+    model: type[S]
+    timeout: float
 
-    def __init__(self, sandboxes: Sandboxes, program: str, state: type[S], *, timeout: float) -> None:
-        self._sandboxes = sandboxes
-        self._program = program
-        self._state = state
-        self._timeout = timeout
-
-    async def look(self, record: SandboxRecord) -> S:
-        """Return what is installed, and for what.
-
-        Raises:
-            SandpodError: sandbox_lost, execution_failed.
-        """
-        return await self._run(record, None, [])
-
-    async def install(self, record: SandboxRecord, order: Any, files: list[IO[bytes]]) -> S:
-        """Install packages, all of them or none, and return what is installed then.
+    async def run(self, record: SandboxRecord, order: Any = None, files: Sequence[IO[bytes]] = ()) -> S:
+        """Install packages, all of them or none, and return what is installed then, and for what.
 
         Args:
             record: The sandbox.
-            order: What the program there is told.
+            order: What is to be installed; None for nothing.
             files: Content of the packages, in the order in which that names them.
 
         Raises:
-            SandpodError: quota_exceeded (no room), sandbox_lost, execution_failed.
+            SandpodError: quota_exceeded (no room), sandbox_lost, execution_failed, unsupported_language.
         """
-        state = await self._run(record, order, files)
-        if state.failure is not None:
-            raise state.failure.error()
-        return state
-
-    async def _run(self, record: SandboxRecord, order: Any, files: list[IO[bytes]]) -> S:
+        first = await asyncio.to_thread(opening, order)
         sink = _Sink()
-        async with talking(self._sandboxes, record) as connection:
+        async with talking(self.sandboxes, record) as connection:
             if Language.PYTHON not in connection.hello.languages:
-                raise SandpodError(
-                    ErrorCode.UNSUPPORTED_LANGUAGE,
-                    "This sandbox's image has no Python, which packages are unpacked with.",
-                    next_step="Use a template whose image has it.",
-                )
-            ended = await self._attend(connection, sink, order, files)
-        return self._answer(sink, ended)
-
-    def _answer(self, sink: _Sink, ended: Ended) -> S:
+                raise Failure.NO_PYTHON.error()
+            ended = await self._attend(connection, sink, first, files)
         if ended.outcome == Outcome.OUT_OF_MEMORY:
-            raise SandpodError(
-                ErrorCode.QUOTA_EXCEEDED,
-                "The sandbox ran out of memory while it unpacked the packages; files in its /tmp count as memory too.",
-                next_step="Delete files in /tmp, install fewer packages, or use a template with more memory.",
-            )
+            raise Failure.SANDBOX_MEMORY.error()
         try:
-            return self._state.model_validate_json(base64.b64decode(bytes(sink.answer).strip(), validate=True))
-        except (ValueError, ValidationError) as error:
+            report = self.model.model_validate_json(base64.b64decode(bytes(sink.answer).strip(), validate=True))
+        except ValueError as error:
             detail = ended.detail or f"the program there ended with {ended.outcome}"
-            raise Failure(reason="sandbox", detail=detail[:MAX_DETAIL]).error() from error
+            raise Failure.SANDBOX_BROKEN.error(cause=detail[:_DETAIL]) from error
+        if report.failure is not None:
+            raise _FAILURES[report.failure.reason].error(cause=report.failure.detail)
+        return report
 
-    async def _attend(self, connection: RunnerConnection, sink: _Sink, order: Any, files: list[IO[bytes]]) -> Ended:
+    async def _attend(
+        self, connection: RunnerConnection, sink: _Sink, first: bytes, files: Sequence[IO[bytes]]
+    ) -> Ended:
         run = new_run()
         header = {
             "run": run,
             "language": "python",
-            "args": [self._program],
+            "args": [self.module],
             "stdin": True,
-            "timeout": self._timeout,
+            "timeout": self.timeout,
             "output_limit": 2 * _ANSWER,
         }
         handle = await connection.start_run(header, BOOTSTRAP.read_bytes(), sink)
         try:
-            feeding = asyncio.create_task(_feed(connection, run, sink, order, files))
+            feeding = asyncio.create_task(_feed(connection, run, sink, first, files))
             try:
                 return await connection.wait_for(handle.ended)
             finally:
@@ -150,26 +171,18 @@ class PackagesInside(Generic[S]):
             raise
 
 
-async def _feed(connection: RunnerConnection, run: str, sink: _Sink, order: Any, files: list[IO[bytes]]) -> None:
-    first = await asyncio.to_thread(opening, order)
-    await connection.send_input(run, first, 0, last=not files)
+async def _feed(connection: RunnerConnection, run: str, sink: _Sink, first: bytes, files: Sequence[IO[bytes]]) -> None:
+    await connection.send_input(run, first, 0, last=False)
     sent = 0
-    async for part, last in _parts(files):
-        offset, sent = len(first) + sent, sent + len(part)
-        while sent - sink.dots * PART > AHEAD * PART:
-            sink.moved.clear()
-            await sink.moved.wait()
-        await connection.send_input(run, part, offset, last=last)
-
-
-async def _parts(files: list[IO[bytes]]) -> AsyncIterator[tuple[bytes, bool]]:
-    for number, file in enumerate(files, 1):
+    for file in files:
         await asyncio.to_thread(file.seek, 0)  # the same content may be in several places
-        part = await asyncio.to_thread(file.read, PART)
-        while part:
-            following = await asyncio.to_thread(file.read, PART)
-            yield part, number == len(files) and not following
-            part = following
+        while part := await asyncio.to_thread(file.read, PART):
+            while sent + len(part) - sink.dots * PART > AHEAD * PART:
+                sink.moved.clear()
+                await sink.moved.wait()
+            await connection.send_input(run, part, len(first) + sent, last=False)
+            sent += len(part)
+    await connection.send_input(run, b"", len(first) + sent, last=True)
 
 
 def opening(order: Any) -> bytes:

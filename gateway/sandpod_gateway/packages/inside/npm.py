@@ -94,11 +94,10 @@ def unpack(memory: IO[bytes], target: str) -> None:
             path = os.path.join(target, *parts)
             os.makedirs(os.path.dirname(path), exist_ok=True)
             content = archive.extractfile(member)
-            if content is None:
-                continue
-            with open(path, "wb") as file:
-                shutil.copyfileobj(content, file)
-            os.chmod(path, 0o755 if member.mode & 0o111 else 0o644)
+            if content is not None:
+                with open(path, "wb") as file:
+                    shutil.copyfileobj(content, file)
+                os.chmod(path, 0o755 if member.mode & 0o111 else 0o644)
 
 
 def remove(path: str) -> None:
@@ -127,8 +126,11 @@ def put(path: str) -> None:
 def link_programs(name: str) -> None:
     """Make the programs of a package that was asked for."""
     folder = os.path.join(MODULES, name)
-    told = read_json(os.path.join(folder, "package.json")).get("bin")
-    programs = {name.rpartition("/")[2]: told} if isinstance(told, str) else told if isinstance(told, dict) else {}
+    programs = read_json(os.path.join(folder, "package.json")).get("bin")
+    if isinstance(programs, str):
+        programs = {name.rpartition("/")[2]: programs}
+    elif not isinstance(programs, dict):
+        return
     os.makedirs(PROGRAMS, exist_ok=True)
     for program, file in programs.items():
         target = os.path.normpath(os.path.join(folder, str(file)))

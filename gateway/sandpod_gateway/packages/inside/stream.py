@@ -16,26 +16,23 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
-from typing import IO, Any, BinaryIO, cast
+from typing import IO, Any
 
-PART = 256 * 1024
+PART = 256 * 1024  # bytes
 
 BASE = os.path.join(os.path.expanduser("~"), ".local")
 _MIB = 2**20
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class PackageError(Exception):
     """The content of a package is at fault."""
 
 
-class NoRoomError(Exception):
-    """The file system has less room than a package needs."""
-
-
 class Source:
     """The bytes of the packages."""
 
-    def __init__(self, raw: BinaryIO) -> None:
+    def __init__(self, raw: IO[bytes]) -> None:
         self._raw = raw
         self._unreported = 0
 
@@ -48,10 +45,8 @@ class Source:
         piece = self._raw.read(min(PART, most))
         if not piece:
             raise EOFError("the input ended early")
-        self._unreported += len(piece)
-        while self._unreported >= PART:
-            self._unreported -= PART
-            os.write(1, b".")
+        dots, self._unreported = divmod(self._unreported + len(piece), PART)
+        os.write(1, b"." * dots)
         return piece
 
 
@@ -75,36 +70,27 @@ def receive(package: dict[str, Any], source: Source) -> Iterator[IO[bytes]]:
         memory.seek(0)
         try:
             yield memory
-        except (OSError, NoRoomError):
+        except OSError:
             raise
         except Exception as error:
             raise PackageError(f"{package['name']}: {error}") from error
 
 
 def require_room(name: str, size: int) -> None:
-    """Check that a package fits.
-
-    Args:
-        name: The package.
-        size: Bytes that it takes.
+    """Check that a package of `size` bytes fits.
 
     Raises:
-        NoRoomError: It does not.
+        OSError: It does not.
     """
     status = os.statvfs(BASE)
     free = status.f_bavail * status.f_frsize
     if size > free:
-        raise NoRoomError(f"{name} needs {-(-size // _MIB)} MiB, and {free // _MIB} MiB are free")
+        raise OSError(errno.ENOSPC, f"{name} needs {-(-size // _MIB)} MiB, and {free // _MIB} MiB are free")
 
 
 def run(install: Callable[[Any, Source], None], state: Callable[[], dict[str, Any]]) -> None:
-    """Carry out an order and report.
-
-    Args:
-        install: Carries out an order that is not empty.
-        state: Returns what is installed.
-    """
-    raw = cast("BinaryIO", sys.stdin.buffer)
+    """Carry out an order, unless there is none, and report why that failed, if it did, and what is installed."""
+    raw = sys.stdin.buffer
     order = json.loads(raw.readline())
     report = {"failure": _failure(order, Source(raw), install) if order else None, **state()}
     os.write(1, b"\n")
@@ -118,18 +104,10 @@ def _failure(order: Any, source: Source, install: Callable[[Any, Source], None])
         with open(os.path.join(BASE, ".lock"), "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             install(order, source)
-    except PackageError as error:
-        return _told("package", error)
-    except NoRoomError as error:
-        return _told("room", error)
-    except OSError as error:
-        full = error.errno in {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-        return _told("room" if full else "sandbox", error)
     except Exception as error:  # noqa: BLE001 - whatever it is, the gateway hears of it
-        return _told("sandbox", error)
+        system = error if isinstance(error, OSError) else None
+        full = system is not None and system.errno in _NO_ROOM
+        reason = "package" if isinstance(error, PackageError) else "room" if full else "sandbox"
+        text = system.strerror if system is not None else str(error)
+        return {"reason": reason, "detail": (text or type(error).__name__)[:200]}
     return None
-
-
-def _told(reason: str, error: Exception) -> dict[str, str]:
-    text = error.strerror if isinstance(error, OSError) else str(error)
-    return {"reason": reason, "detail": (text or type(error).__name__)[:200]}

@@ -26,7 +26,6 @@ from typing import IO, Any
 
 from sandpod_gateway.packages.inside import stream
 from sandpod_gateway.packages.inside.stream import BASE, Source
-from sandpod_gateway.packages.inside.transaction import Transaction, transaction
 
 HASH_FILE = "SANDPOD-SHA256"
 
@@ -47,18 +46,64 @@ if __name__ == "__main__":
 """
 
 
+class Transaction:
+    """Puts files in place of others until the block is left, and takes all of it back if that raises.
+
+    What is replaced goes to `aside`, a folder on the same file system.
+    """
+
+    def __init__(self, aside: str) -> None:
+        self._aside = aside
+        self._moves: list[tuple[str, str]] = []
+        self._folders: set[str] = set()
+        os.makedirs(aside, exist_ok=True)
+
+    def remove(self, path: str) -> None:
+        """Move a file or a folder aside, if it is there."""
+        if os.path.lexists(path):
+            self._move(path, os.path.join(self._aside, str(len(self._moves))))
+            self._folders.add(os.path.dirname(path))
+
+    def put(self, source: str, target: str) -> None:
+        """Move a file to its place, where another file may be."""
+        if not os.path.isdir(target):
+            self.remove(target)
+        folder = os.path.dirname(target)
+        self._folders.add(folder)
+        os.makedirs(folder, exist_ok=True)
+        self._move(source, target)
+
+    def _move(self, source: str, target: str) -> None:
+        os.rename(source, target)
+        self._moves.append((source, target))
+
+    def __enter__(self) -> Transaction:  # noqa: PYI034 - Python 3.9 has no Self
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is not None:
+            for source, target in reversed(self._moves):
+                os.rename(target, source)
+        # Compiled code may be of files that are gone, and Python would find an empty folder as a package.
+        for folder in sorted(self._folders, key=len, reverse=True):
+            shutil.rmtree(os.path.join(folder, "__pycache__"), ignore_errors=True)
+            with contextlib.suppress(OSError):
+                os.removedirs(folder)
+
+
 def environment() -> dict[str, Any]:
     """Return what wheels and conditions of dependencies depend on."""
+    version = platform.python_version()
     return {
         "markers": {
             "implementation_name": sys.implementation.name,
-            "implementation_version": platform.python_version(),
+            "implementation_version": version,
             "os_name": os.name,
             "platform_machine": platform.machine(),
             "platform_release": "",
             "platform_system": platform.system(),
             "platform_version": "",
-            "python_full_version": platform.python_version(),
+            "python_full_version": version,
             "platform_python_implementation": platform.python_implementation(),
             "python_version": PYTHON,
             "sys_platform": sys.platform,
@@ -73,11 +118,12 @@ def installed() -> dict[str, dict[str, Any]]:
     """Return what is installed, as Python finds it: the first of a name."""
     found: dict[str, dict[str, Any]] = {}
     for folder in dict.fromkeys([SITE, *sys.path]):
-        added = folder == SITE
         for entry, name, version in dist_infos(folder):
             if name not in found:
-                sha256 = read_hash(os.path.join(SITE, entry)) if added else ""
-                found[name] = {"version": version, "sha256": sha256, "added": added}
+                sha256 = ""
+                with contextlib.suppress(OSError, UnicodeError), open(os.path.join(SITE, entry, HASH_FILE)) as file:
+                    sha256 = file.read(64)
+                found[name] = {"version": version, "sha256": sha256, "added": folder == SITE}
     return found
 
 
@@ -98,13 +144,6 @@ def canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def read_hash(info: str) -> str:
-    """Return the hash of the wheel that a package came from, if it is known."""
-    with contextlib.suppress(OSError, UnicodeError), open(os.path.join(info, HASH_FILE)) as file:
-        return file.read(64)
-    return ""
-
-
 def install(wheels: list[dict[str, Any]], source: Source) -> None:
     """Install wheels, in place of other versions of the same packages."""
     shutil.rmtree(STAGE, ignore_errors=True)
@@ -112,9 +151,9 @@ def install(wheels: list[dict[str, Any]], source: Source) -> None:
         roots = []
         for number, wheel in enumerate(wheels):
             roots.append(os.path.join(STAGE, str(number)))
-            with stream.receive(wheel, source) as memory:
-                unpack(wheel, memory, roots[-1])
-        with transaction(os.path.join(STAGE, "aside")) as moves:
+            with stream.receive(wheel, source) as memory, zipfile.ZipFile(memory) as archive:
+                unpack(wheel, archive, roots[-1])
+        with Transaction(os.path.join(STAGE, "aside")) as moves:
             for wheel in wheels:
                 remove(canonical(wheel["name"]), moves)
             for root in roots:
@@ -147,27 +186,43 @@ def put_in_place(root: str, moves: Transaction) -> None:
         moves.put(os.path.join(root, path), os.path.join(BASE, path))
 
 
-def unpack(wheel: dict[str, Any], memory: IO[bytes], root: str) -> None:
-    """Write a wheel's files below a folder as they belong below BASE."""
-    with zipfile.ZipFile(memory) as archive:
-        members = [member for member in archive.infolist() if not member.is_dir()]
-        stream.require_room(wheel["name"], sum(-(-member.file_size // BLOCK) * BLOCK for member in members))
-        info = info_folder(members, wheel["name"])
-        record = Record(root)
-        for member in members:
-            if member.filename != f"{info}/RECORD":
-                kind, path = place(member.filename, wheel["name"])
-                mode = member.external_attr >> 16
-                executable = kind == "scripts" or bool(stat.S_ISREG(mode) and mode & 0o111)
-                with archive.open(member) as content:
-                    record.write(
-                        path, with_python(content) if kind == "scripts" else pieces(content), executable=executable
-                    )
-        for name, text in programs(archive, f"{info}/entry_points.txt"):
-            record.write(f"bin/{name}", [text.encode()], executable=True)
-        for name, text in (("INSTALLER", "sandpod\n"), (HASH_FILE, wheel["sha256"])):
-            record.write(f"{LIBRARY}/{info}/{name}", [text.encode()])
-        record.finish(f"{LIBRARY}/{info}/RECORD")
+def unpack(wheel: dict[str, Any], archive: zipfile.ZipFile, root: str) -> None:
+    """Write a wheel's files below a folder as they belong below BASE, and what RECORD says of them."""
+    members = [member for member in archive.infolist() if not member.is_dir()]
+    stream.require_room(wheel["name"], sum(-(-member.file_size // BLOCK) * BLOCK for member in members))
+    info = info_folder(members, wheel["name"])
+    rows: dict[str, tuple[str, str, int | str]] = {}
+
+    def write(path: str, content: Iterable[bytes], *, executable: bool = False) -> None:
+        size, sha256 = write_file(os.path.join(root, path), content, executable=executable)
+        rows[path] = (posixpath.relpath(path, LIBRARY), f"sha256={sha256}", size)
+
+    for member in members:
+        if member.filename != f"{info}/RECORD":
+            kind, path = place(member.filename, wheel["name"])
+            mode = member.external_attr >> 16
+            executable = kind == "scripts" or bool(stat.S_ISREG(mode) and mode & 0o111)
+            with archive.open(member) as content:
+                write(path, pieces(content, script=kind == "scripts"), executable=executable)
+    for name, text in programs(archive, f"{info}/entry_points.txt"):
+        write(f"bin/{name}", [text.encode()], executable=True)
+    for name, text in (("INSTALLER", "sandpod\n"), (HASH_FILE, wheel["sha256"])):
+        write(f"{LIBRARY}/{info}/{name}", [text.encode()])
+    with open(os.path.join(root, LIBRARY, info, "RECORD"), "w", encoding="utf-8", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows([*rows.values(), (f"{info}/RECORD", "", "")])
+
+
+def write_file(path: str, content: Iterable[bytes], *, executable: bool) -> tuple[int, str]:
+    """Write a file, and return its size and its hash as RECORD has it."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    digest, size = hashlib.sha256(), 0
+    with open(path, "wb") as file:
+        for piece in content:
+            size += file.write(piece)
+            digest.update(piece)
+    if executable:
+        os.chmod(path, 0o755)
+    return size, base64.urlsafe_b64encode(digest.digest()).decode().rstrip("=")
 
 
 def info_folder(members: list[zipfile.ZipInfo], name: str) -> str:
@@ -195,49 +250,12 @@ def place(filename: str, name: str) -> tuple[str, str]:
     return kind, posixpath.normpath(f"{folders[kind]}/{rest}")
 
 
-class Record:
-    """Writes files, and what RECORD says of them.
-
-    Args:
-        root: The folder that takes BASE's place.
-    """
-
-    def __init__(self, root: str) -> None:
-        self._root = root
-        self._rows: dict[str, tuple[str, str, int | str]] = {}
-
-    def write(self, path: str, content: Iterable[bytes], *, executable: bool = False) -> None:
-        """Write a file."""
-        target = os.path.join(self._root, path)
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        digest, size = hashlib.sha256(), 0
-        with open(target, "wb") as file:
-            for piece in content:
-                size += file.write(piece)
-                digest.update(piece)
-        if executable:
-            os.chmod(target, 0o755)
-        value = base64.urlsafe_b64encode(digest.digest()).decode().rstrip("=")
-        self._rows[path] = (posixpath.relpath(path, LIBRARY), f"sha256={value}", size)
-
-    def finish(self, path: str) -> None:
-        """Write RECORD itself."""
-        rows = [*self._rows.values(), (posixpath.relpath(path, LIBRARY), "", "")]
-        with open(os.path.join(self._root, path), "w", encoding="utf-8", newline="") as file:
-            csv.writer(file, lineterminator="\n").writerows(rows)
-
-
-def pieces(content: IO[bytes]) -> Iterator[bytes]:
-    """Return a file's content, in pieces of a bounded size."""
-    return iter(lambda: content.read(stream.PART), b"")
-
-
-def with_python(content: IO[bytes]) -> Iterator[bytes]:
-    """Return a script's content, with this Python in place of any in its first line."""
-    first = content.readline(stream.PART)
+def pieces(content: IO[bytes], *, script: bool) -> Iterator[bytes]:
+    """Return a file's content in pieces of a bounded size; a script's with this Python in place of any."""
+    first = content.readline(stream.PART) if script else b""
     if first.startswith(b"#!python"):
         first = f"{shebang()}\n".encode()
-    return itertools.chain([first], pieces(content))
+    return itertools.chain([first], iter(lambda: content.read(stream.PART), b""))
 
 
 def shebang() -> str:

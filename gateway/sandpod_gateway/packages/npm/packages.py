@@ -1,235 +1,178 @@
 """npm packages of sandboxes: looked up, resolved, downloaded or taken from the cache."""
 
-import asyncio
-import os
-from contextlib import AsyncExitStack
+import contextlib
+import re
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from io import BufferedReader
+from pathlib import Path
 from typing import Any, Final
 
-from cachetools import TTLCache
-
 from sandpod_gateway.api.package_results import Package, PackageInfo
-from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.packages.cache import DamagedError, FileCache
-from sandpod_gateway.packages.channel import Installed
-from sandpod_gateway.packages.digests import Digest
-from sandpod_gateway.packages.npm import requirements as npm_requirements
-from sandpod_gateway.packages.npm.errors import damaged
-from sandpod_gateway.packages.npm.requirements import NpmRequirement
-from sandpod_gateway.packages.npm.resolver import Npm, NpmPackage, Resolved
-from sandpod_gateway.packages.npm.state import NpmRecord, NpmState, NpmTarget
-from sandpod_gateway.packages.process import too_large
-from sandpod_gateway.packages.resolution import FRESH, KEPT, ConflictError
-from sandpod_gateway.packages.sandbox import PackagesInside
-from sandpod_gateway.packages.settings import PackageSettings
-from sandpod_gateway.packages.turns import Turns
-from sandpod_gateway.sandboxes.service import Sandboxes
+from sandpod_gateway.packages.cache import Content
+from sandpod_gateway.packages.channel import MAX_LENGTH, Channel, Installed
+from sandpod_gateway.packages.errors import Failure
+from sandpod_gateway.packages.npm import resolver
+from sandpod_gateway.packages.npm.resolver import REGISTRY, NpmPackage, Resolved
+from sandpod_gateway.packages.npm.state import NAME, NpmState
+from sandpod_gateway.packages.settings import NpmSettings
 
+# Neither a slash nor a colon, without which nothing is an address, a path, another's name or a repository.
+_ASKED: Final = re.compile(rf"({NAME})(?:@([A-Za-z0-9^~<>=*][A-Za-z0-9.^~<>=|* +-]*))?", re.ASCII)
+_FILE: Final = re.compile(r"\.(?:tgz|tar|tar\.gz)$", re.IGNORECASE)
 _NAMED: Final = 5  # packages that a note names
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
-    """A package with its open file."""
+class NpmRequirement:
+    """A package that is asked for. `spec` is a version, a range or a tag; empty for the newest."""
 
-    package: NpmPackage
-    file: BufferedReader
-    sha256: str
-    size: int
+    name: str
+    spec: str = ""
 
-    def ordered(self) -> dict[str, Any]:
-        return {"name": self.package.name, "path": self.package.path, "sha256": self.sha256, "size": self.size}
+    def __str__(self) -> str:
+        return f"{self.name}@{self.spec}" if self.spec else self.name
 
 
-class NpmPackages:
+class NpmPackages(Channel[NpmState, Resolved]):
     """Packages of npm."""
 
-    def __init__(self, sandboxes: Sandboxes, settings: PackageSettings, cache: FileCache, turns: Turns) -> None:
-        self._settings = settings
-        self._npm = Npm(settings)
-        self._cache = cache
-        self._turns = turns
-        self._inside = PackagesInside(sandboxes, "npm", NpmState, timeout=settings.timeout)
-        self._resolutions: TTLCache[tuple[str, ...], Resolved] = TTLCache(KEPT, FRESH)
+    index = REGISTRY
+    program = "npm"
+    model = NpmState
+
+    @property
+    def _limits(self) -> NpmSettings:
+        return self._settings.npm
 
     def parse(self, packages: list[str]) -> list[NpmRequirement]:
-        """Return what is asked for.
-
-        Raises:
-            SandpodError: invalid_argument, package_blocked.
-        """
-        wanted = npm_requirements.parse(packages)
-        npm_requirements.check_allowed(wanted, self._settings.npm)
+        """Return what is asked for, each once and in order of its name."""
+        wanted = super().parse(packages)
+        if len({each.name for each in wanted}) < len(wanted):
+            raise Failure.TWO_VERSIONS.error()
         return wanted
 
-    async def listed(self, record: SandboxRecord) -> list[PackageInfo]:
-        """Return the packages of a sandbox that programs find by their names."""
-        state = await self._look(record)
-        added = [
-            PackageInfo(
-                name=path.removeprefix("node_modules/"),
-                version=entry.version,
-                sha256=entry.sha256 or None,
-                source="installed",
-            )
-            for path, entry in sorted(state.record.packages.items())
+    def _parse(self, text: str) -> NpmRequirement:
+        found = _ASKED.fullmatch(text) if len(text) <= MAX_LENGTH else None
+        if found is None or _FILE.search(text):
+            raise Failure.NO_NPM_REQUIREMENT.error()
+        return NpmRequirement(found[1], found[2] or "")
+
+    def _normal(self, name: str) -> str:
+        return name.lower()
+
+    def _listed(self, state: NpmState) -> list[PackageInfo]:
+        added = {
+            path.removeprefix("node_modules/"): entry
+            for path, entry in state.record.packages.items()
             if path.count("node_modules/") == 1
+        }
+        return [
+            *(
+                PackageInfo(name=name, version=entry.version, sha256=entry.sha256 or None, source="installed")
+                for name, entry in sorted(added.items())
+            ),
+            *(
+                PackageInfo(name=name, version=version, source="image")
+                for name, version in sorted(state.image.items())
+                if name not in added
+            ),
         ]
-        names = {package.name for package in added}
-        own = [
-            PackageInfo(name=name, version=version, source="image")
-            for name, version in sorted(state.image.items())
-            if name not in names
-        ]
-        return added + own
 
-    async def install(self, record: SandboxRecord, wanted: list[NpmRequirement]) -> Installed:
-        """Install what is not there yet.
+    def present(self, wanted: list[NpmRequirement], state: NpmState) -> list[Package] | None:
+        """Return what is asked for if all of it is there already, else None."""
+        state.require_node()
+        found = [_present(requirement, state) for requirement in wanted]
+        return [package for package in found if package] if all(found) else None
 
-        Raises:
-            SandpodError: package_blocked, quota_exceeded, invalid_argument (a conflict), not_found, timeout,
-                backend_unavailable, backend_error, sandbox_lost, execution_failed.
+    def _key(self, state: NpmState) -> str:
+        return f"{state.require_node().model_dump_json()} {sorted(self._dependencies(state).items())}"
+
+    def _pins(self, state: NpmState) -> dict[str, Any]:
+        """Return what is installed, as it stands in a lock file.
+
+        Where names are listed, nothing is: a sandbox could name other packages in it as dependencies of those that are
+        allowed. Dependencies come at the newest versions that fit then.
         """
-        state = await self._look(record)
-        target = state.environment
-        if target is None:
-            raise SandpodError(
-                ErrorCode.UNSUPPORTED_LANGUAGE,
-                "This sandbox has no Node.js.",
-                next_step="Use a template whose image has it.",
-            )
-        if all(_is_there(requirement, state) for requirement in wanted):
-            return Installed([_told(requirement.name, state) for requirement in wanted])
-        async with AsyncExitStack() as stack:
-            async with self._turns.turn(record.owner):
-                found = await self._resolved(wanted, target, self._usable(state.record))
-                missing = [package for package in found.packages if _is_missing(package, state.record)]
-                files = await self._files(missing, target, stack)
-            if sum(file.size for file in files) > self._settings.max_bytes:
-                raise too_large(self._settings.max_bytes)
-            order = _order(state.record, wanted, found, files)
-            state = await self._inside.install(record, order, [file.file for file in files])
-        needed = sorted((package for package in found.packages if package.needed), key=lambda package: package.path)
-        return Installed([_of(package, state) for package in needed], _note(missing))
+        return {} if self._limits.allow else state.record.lock()
 
-    def _usable(self, record: NpmRecord) -> NpmRecord:
-        """Return what a resolution may start from: where names are listed, a sandbox's record must not add any.
+    def _dependencies(self, state: NpmState) -> dict[str, str]:
+        if not self._limits.allow:
+            return state.record.dependencies
+        found = {}
+        for name, spec in state.record.dependencies.items():
+            with contextlib.suppress(SandpodError):
+                self._check_requested([self._parse(f"{name}@{spec}").name])
+                found[name] = spec
+        return found
 
-        Its lock file could name other packages as dependencies of those that are allowed: then it is not used, and
-        dependencies come at the newest versions that fit.
-        """
-        settings = self._settings.npm
-        if not settings.allow:
-            return record
-        return NpmRecord(dependencies=npm_requirements.allowed_of(record.dependencies, settings))
-
-    async def _look(self, record: SandboxRecord) -> NpmState:
-        return await self._inside.look(record)
-
-    async def _resolved(self, wanted: list[NpmRequirement], target: NpmTarget, record: NpmRecord) -> Resolved:
+    async def _resolve(self, wanted: list[NpmRequirement], state: NpmState, pins: dict[str, Any]) -> Resolved:
         texts = {requirement.name: str(requirement) for requirement in wanted}
-        key = (*texts.values(), target.model_dump_json(), record.key())
-        found = self._resolutions.get(key)
-        if found is None:
-            found = self._resolutions[key] = await self._resolve(texts, target, record)
-        npm_requirements.check_denied((package.name for package in found.packages), self._settings.npm)
-        most = self._settings.npm.max_packages
-        if len(found.packages) > most:
-            raise SandpodError(
-                ErrorCode.QUOTA_EXCEEDED,
-                f"With what they depend on these are {len(found.packages)} packages, over the limit of {most}.",
-                next_step="Ask for less, or use a template whose image has them.",
+        target, before = state.require_node(), self._dependencies(state)
+        return await resolver.resolve(texts, target, before, pins, self._settings)
+
+    def _is_missing(self, package: NpmPackage, state: NpmState) -> bool:
+        there = state.record.packages.get(package.path)
+        return there is None or there.version != package.version
+
+    def _download(self, packages: list[NpmPackage], state: NpmState) -> AbstractAsyncContextManager[list[Path]]:
+        return resolver.download(packages, state.require_node(), self._settings)
+
+    def _order(
+        self,
+        wanted: list[NpmRequirement],
+        state: NpmState,
+        found: Resolved,
+        files: list[tuple[NpmPackage, Content]],
+    ) -> dict[str, Any]:
+        before = state.record
+        hashes = {path: entry.sha256 for path, entry in before.packages.items()}
+        hashes |= {package.path: content.sha256 for package, content in files}
+        paths = {package.path for package in found.packages}
+        locked = {
+            path: {**entry, "sha256": hashes.get(path, "")} for path, entry in found.lock.items() if path in paths
+        }
+        asked = before.asked | {requirement.name: str(requirement) for requirement in wanted}
+        return {
+            "packages": [
+                {"name": package.name, "path": package.path, "sha256": content.sha256, "size": content.size}
+                for package, content in files
+            ],
+            "gone": sorted(set(before.packages) - paths),
+            "asked": [requirement.name for requirement in wanted],
+            "record": {"asked": asked, "dependencies": found.dependencies, "packages": locked},
+        }
+
+    def _installed(self, found: Resolved, added: list[NpmPackage], state: NpmState) -> Installed:
+        there = state.record.packages
+        needed = sorted((package for package in found.packages if package.needed), key=lambda package: package.path)
+        packages = [
+            Package(
+                name=each.name,
+                version=each.version,
+                sha256=there[each.path].sha256 or None if each.path in there else None,
             )
-        return found
-
-    async def _resolve(self, texts: dict[str, str], target: NpmTarget, record: NpmRecord) -> Resolved:
-        """Resolve with the versions that are there, so that nothing is replaced which need not be, or without."""
-        try:
-            return await self._npm.resolve(texts, target, record, keep=True)
-        except ConflictError as error:
-            if not record.packages:
-                raise error.told() from error
-        try:
-            return await self._npm.resolve(texts, target, record, keep=False)
-        except ConflictError as error:
-            raise error.told() from error
-
-    async def _files(self, packages: list[NpmPackage], target: NpmTarget, stack: AsyncExitStack) -> list[_File]:
-        groups: dict[Digest, list[NpmPackage]] = {}
-        for package in packages:
-            groups.setdefault(package.digest(), []).append(package)
-        files: dict[Digest, BufferedReader] = {}
-        for digest in groups:
-            file = await self._cache.get(digest)
-            if file is not None:
-                files[digest] = stack.enter_context(file)
-        absent = [group[0] for digest, group in groups.items() if digest not in files]
-        if absent:
-            async with self._npm.download(absent, target) as downloaded:
-                for package, path in downloaded:
-                    try:
-                        file = await self._cache.add(path, package.digest())
-                    except DamagedError as error:
-                        raise damaged() from error
-                    files[package.digest()] = stack.enter_context(file)
-        found = []
-        for digest, group in groups.items():
-            sha256, size = await asyncio.to_thread(_measured, files[digest])
-            found += [_File(package, files[digest], sha256, size) for package in group]
-        return found
+            for each in needed
+        ]
+        return Installed(packages, _note(sorted({package.name for package in added if package.script})))
 
 
-def _order(before: NpmRecord, wanted: list[NpmRequirement], found: Resolved, files: list[_File]) -> dict[str, Any]:
-    """Return what the program in the sandbox is told: what comes, what goes, and the record of it all."""
-    hashes = {path: entry.sha256 for path, entry in before.packages.items()}
-    hashes |= {file.package.path: file.sha256 for file in files}
-    paths = {package.path for package in found.packages}
-    packages = {path: {**entry, "sha256": hashes.get(path, "")} for path, entry in found.lock.items() if path in paths}
-    asked = before.asked | {requirement.name: str(requirement) for requirement in wanted}
-    return {
-        "packages": [file.ordered() for file in files],
-        "gone": sorted(set(before.packages) - paths),
-        "asked": [requirement.name for requirement in wanted],
-        "record": {"asked": asked, "dependencies": found.dependencies, "packages": packages},
-    }
+def _present(requirement: NpmRequirement, state: NpmState) -> Package | None:
+    """Return a package that fits what is asked for: the record's, else the image's."""
+    name, spec = requirement.name, requirement.spec
+    entry = state.record.packages.get(f"node_modules/{name}")
+    if entry is not None:
+        fits = not spec or state.record.asked.get(name) == str(requirement)
+        return Package(name=name, version=entry.version, sha256=entry.sha256 or None) if fits else None
+    version = state.image.get(name)
+    return Package(name=name, version=version) if version is not None and spec in {"", version} else None
 
 
-def _is_there(requirement: NpmRequirement, state: NpmState) -> bool:
-    if state.record.top(requirement.name) is not None:
-        return not requirement.spec or state.record.asked.get(requirement.name) == str(requirement)
-    return requirement.name in state.image and requirement.spec in {"", state.image[requirement.name]}
-
-
-def _is_missing(package: NpmPackage, record: NpmRecord) -> bool:
-    there = record.packages.get(package.path)
-    return there is None or there.version != package.version
-
-
-def _told(name: str, state: NpmState) -> Package:
-    entry = state.record.top(name)
-    if entry is None:
-        return Package(name=name, version=state.image[name])
-    return Package(name=name, version=entry.version, sha256=entry.sha256 or None)
-
-
-def _of(package: NpmPackage, state: NpmState) -> Package:
-    entry = state.record.packages.get(package.path)
-    return Package(name=package.name, version=package.version, sha256=(entry.sha256 if entry else "") or None)
-
-
-def _note(installed: list[NpmPackage]) -> str | None:
-    names = sorted({package.name for package in installed if package.script})
+def _note(names: list[str]) -> str | None:
     if not names:
         return None
-    told = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+    listed = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
     return (
-        f"Scripts that packages run at their installation were not run: those of {told}. What they would have built or "
-        "downloaded is not there; where a program misses it, use another package."
+        f"Scripts that packages run at their installation were not run: those of {listed}. What they would have built "
+        "or downloaded is not there; where a program misses it, use another package."
     )
-
-
-def _measured(file: BufferedReader) -> tuple[str, int]:
-    return Digest.of(file, "sha256").value, os.fstat(file.fileno()).st_size

@@ -1,7 +1,8 @@
-// npm's own resolver and downloader for another machine than this one. A program with Node's
-// permission model, which lets it start no program; it fetches from the registry alone and runs nothing of a package.
+// npm's own resolver and downloader for another machine than this one. Node's permission model lets it start no
+// program; it fetches from the registry alone and runs nothing of a package. Reading is not restricted: it looks at each
+// folder above its own.
 //
-// Reading is not restricted: it looks at each folder above its own. Arguments: the folder of npm, the file with the job, the file for the answer. Both files are JSON.
+// Arguments: the folder of npm, the file with the job, the file for the answer. Both files are JSON.
 'use strict';
 
 const fs = require('node:fs');
@@ -106,8 +107,9 @@ async function resolve() {
   // The registry's own word: what is in the lock comes from a sandbox.
   const announced = async ({ location, packageName, version }) => {
     if (job.lock?.[location]?.version === version) return '';
-    const told = await load('pacote').manifest(`${packageName}@${version}`, { ...arborist.options, fullMetadata: true });
-    return told._integrity ?? '';
+    const wanted = `${packageName}@${version}`;
+    const manifest = await load('pacote').manifest(wanted, { ...arborist.options, fullMetadata: true });
+    return manifest._integrity ?? '';
   };
   for (const node of tree.inventory.values()) {
     if (node.isRoot || node.inert || node.inBundle) continue;
@@ -145,7 +147,7 @@ async function download() {
 }
 
 // Only names, versions and codes: messages may hold addresses with passwords.
-function told(error) {
+function described(error) {
   const spec = error.spec?.raw ?? error.spec ?? error.pkgid ?? error.package ?? /found for (\S+?)\.?$/m.exec(error.message)?.[1] ?? '';
   const code = String(error.code ?? error.name);
   const edge = error.edge ?? {};
@@ -164,5 +166,5 @@ guardConnections(job.guard);
 const work = job.packages ? download : resolve;
 work().then(
   (answer) => fs.writeFileSync(answerFile, JSON.stringify({ answer })),
-  (error) => fs.writeFileSync(answerFile, JSON.stringify({ error: told(error) })),
+  (error) => fs.writeFileSync(answerFile, JSON.stringify({ error: described(error) })),
 );

@@ -1,15 +1,14 @@
 """What a sandbox says of its Node.js and npm packages, checked: it is untrusted. Pure."""
 
-import json
-import re
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import ConfigDict, Field, field_validator
 
-from sandpod_gateway.packages.npm.requirements import NAME
-from sandpod_gateway.packages.report import MAX_PACKAGES, Report
+from sandpod_gateway.packages.errors import Failure
+from sandpod_gateway.packages.sandbox import MAX_PACKAGES, Report, Sha256, Untrusted, only_valid
 
-LOCATION: Final = rf"^node_modules/{NAME}(/node_modules/{NAME}){{0,20}}$"
+NAME: Final = r"(?:@[A-Za-z0-9~-][A-Za-z0-9._~-]*/)?[A-Za-z0-9~-][A-Za-z0-9._~-]*"
+_LOCATION: Final = rf"^node_modules/{NAME}(/node_modules/{NAME}){{0,20}}$"
 
 # What npm's lock file has for each package that matters when another one is added. Neither hashes nor addresses: those
 # are the registry's to say.
@@ -22,14 +21,13 @@ _LOCKED: Final = frozenset(
 )
 
 _Name = Annotated[str, Field(pattern=rf"^{NAME}$", max_length=214)]
-_Version = Annotated[str, Field(pattern=r"^[0-9A-Za-z.+-]{1,128}$")]
+Location = Annotated[str, Field(pattern=_LOCATION)]
+NpmVersion = Annotated[str, Field(pattern=r"^[0-9A-Za-z.+-]{1,128}$")]
 _Text = Annotated[str, Field(max_length=300)]
 
 
-class NpmTarget(BaseModel):
+class NpmTarget(Untrusted):
     """A Node.js to install for."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
 
     node: Annotated[str, Field(pattern=r"^v\d{1,3}\.\d{1,3}\.\d{1,3}(-[a-z0-9.]{1,40})?$")]
     os: Annotated[str, Field(pattern=r"^[a-z0-9]{1,16}$")]
@@ -37,16 +35,16 @@ class NpmTarget(BaseModel):
     libc: Literal["glibc", "musl"]
 
 
-class Locked(BaseModel):
+class Locked(Untrusted):
     """A package that was installed, as npm's lock file has it."""
 
-    model_config = ConfigDict(extra="allow", frozen=True)
+    model_config = ConfigDict(extra="allow")
 
-    version: _Version
-    sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
+    version: NpmVersion
+    sha256: Sha256 = ""
 
 
-class NpmRecord(BaseModel):
+class NpmRecord(Untrusted):
     """What was asked for in a sandbox, and what was installed therefore, by place.
 
     Attributes:
@@ -55,27 +53,16 @@ class NpmRecord(BaseModel):
         packages: What is there.
     """
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-    asked: Annotated[dict[_Name, _Text], Field(max_length=MAX_PACKAGES)] = {}
-    dependencies: Annotated[dict[_Name, _Text], Field(max_length=MAX_PACKAGES)] = {}
-    packages: Annotated[dict[Annotated[str, Field(pattern=LOCATION)], Locked], Field(max_length=MAX_PACKAGES)] = {}
+    asked: dict[_Name, _Text] = Field(default_factory=dict, max_length=MAX_PACKAGES)
+    dependencies: dict[_Name, _Text] = Field(default_factory=dict, max_length=MAX_PACKAGES)
+    packages: dict[Location, Locked] = Field(default_factory=dict, max_length=MAX_PACKAGES)
 
     def lock(self) -> dict[str, dict[str, Any]]:
         """Return the packages as they stand in a lock file."""
-        dumped = {path: locked.model_dump() for path, locked in self.packages.items()}
         return {
-            path: {key: value for key, value in entry.items() if key in _LOCKED and value}
-            for path, entry in dumped.items()
+            path: {key: value for key, value in locked.model_dump().items() if key in _LOCKED and value}
+            for path, locked in self.packages.items()
         }
-
-    def key(self) -> str:
-        """Return what tells it from other ones."""
-        return json.dumps([self.dependencies, self.lock()], sort_keys=True)
-
-    def top(self, name: str) -> Locked | None:
-        """Return the package that programs find by a name."""
-        return self.packages.get(f"node_modules/{name}")
 
 
 class NpmState(Report):
@@ -83,7 +70,17 @@ class NpmState(Report):
 
     environment: NpmTarget | None
     record: NpmRecord
-    image: Annotated[dict[_Name, _Version], Field(max_length=MAX_PACKAGES)] = Field(default_factory=dict)
+    image: Annotated[dict[str, NpmVersion], Field(max_length=MAX_PACKAGES), only_valid(NAME, NpmVersion)]
+
+    def require_node(self) -> NpmTarget:
+        """Return the Node.js to install for.
+
+        Raises:
+            SandpodError: unsupported_language.
+        """
+        if self.environment is None:
+            raise Failure.NO_NODE.error()
+        return self.environment
 
     @field_validator("record", mode="wrap")
     @classmethod
@@ -94,15 +91,3 @@ class NpmState(Report):
         except ValueError:
             return NpmRecord()
         return record
-
-    @field_validator("image", mode="before")
-    @classmethod
-    def _only_texts(cls, value: Any) -> Any:
-        """Leave out what can't be a package: anything may lie in a folder of packages."""
-        if not isinstance(value, dict):
-            return value
-        return {
-            name: version
-            for name, version in value.items()
-            if re.fullmatch(NAME, str(name)) and re.fullmatch(r"[0-9A-Za-z.+-]{1,128}", str(version))
-        }

@@ -1,6 +1,6 @@
 """Runs pip for another Python than this one; a program of its own, with few rights, that nothing imports.
 
-pip can be told which Python to download for, but takes what conditions of dependencies (`python_version < "3.12"`)
+pip can be given the Python to download for, but takes what conditions of dependencies (`python_version < "3.12"`)
 depend on from its own. `--only-binary` does not bind what is required by its address, so such a requirement is refused
 before anything is fetched. Nothing can be built: no program may be started.
 """
@@ -9,6 +9,8 @@ import email
 import email.message
 import ipaddress
 import json
+import logging
+import os
 import re
 import socket
 import sys
@@ -21,19 +23,14 @@ from pip._internal.network import session
 from pip._internal.resolution.resolvelib.factory import Factory
 from pip._vendor.packaging import markers
 
-told = json.loads(sys.argv[1])
-refused = [ipaddress.ip_network(each) for each in told["guard"]["refused"]]
-trusted = frozenset(told["guard"]["trusted"])
+job = json.loads(sys.argv[1])
+refused = [ipaddress.ip_network(each) for each in job["guard"]["refused"]]
+trusted = frozenset(job["guard"]["trusted"])
 
-default_environment = markers.default_environment
+environment = {**markers.default_environment(), **job["markers"]}
 make_requirements = Factory._make_requirements_from_install_req  # noqa: SLF001 - there is no other place to ask at
 getaddrinfo = socket.getaddrinfo
 message_from_string = email.message_from_string
-
-
-def environment_of_the_sandbox() -> Any:
-    """Return what conditions of dependencies are compared with."""
-    return {**default_environment(), **told["markers"]}
 
 
 def requirements_of_the_index(self: Any, ireq: Any, requested_extras: Any) -> Any:
@@ -45,7 +42,7 @@ def requirements_of_the_index(self: Any, ireq: Any, requested_extras: Any) -> An
 
 def metadata_of_bounded_size(text: str) -> email.message.Message:
     """Parse a package's metadata, unless it is so large that it is an attack."""
-    if len(text) > told["metadata"]:
+    if len(text) > job["metadata"]:
         name = re.search(r"^Name: (\S+)$", text[:4096], re.MULTILINE)
         raise InstallationError(f"too much metadata: {name[1] if name else 'unknown'};")
     return message_from_string(text)
@@ -71,12 +68,16 @@ def start_nothing(event: str, _: Any) -> None:
         raise PermissionError("no program is started here")
 
 
-markers.default_environment = environment_of_the_sandbox
+os.environ["PIP_CONFIG_FILE"] = os.devnull
+markers.default_environment = lambda: dict(environment)  # type: ignore[assignment, return-value]
 Factory._make_requirements_from_install_req = requirements_of_the_index  # type: ignore[method-assign]  # noqa: SLF001 - as above
 email.message_from_string = metadata_of_bounded_size  # type: ignore[assignment]
 socket.getaddrinfo = permitted_addresses
 # pip's own looks at files and programs of this machine, and describes it to the index.
 session.user_agent = lambda: f"pip/{pip.__version__}"  # type: ignore[assignment]
+# Whether the index has a package at all, where none of its files fits.
+logging.getLogger("pip._internal.index.collector").addHandler(logging.StreamHandler(sys.stdout))
+logging.getLogger("pip._internal.index.collector").setLevel(logging.DEBUG)
 sys.addaudithook(start_nothing)
 
 sys.exit(main(sys.argv[2:]))

@@ -1,34 +1,29 @@
 """The Python of a sandbox, as far as packages depend on it, in the terms of pip. Pure."""
 
 import re
-from typing import Annotated, Any, Final
+from functools import cached_property
+from typing import Annotated, Final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import Field
 
-from sandpod_gateway.packages.report import MAX_PACKAGES, Report
+from sandpod_gateway.packages.sandbox import MAX_PACKAGES, Report, Sha256, Untrusted, Version, only_valid
 
 _GLIBC_OLDEST: Final = 5  # manylinux_2_5, the first there is
-_MUSL_OLDEST: Final = 1
-_NAME: Final = re.compile(r"[a-z0-9-]{1,128}")
-
+_NAME: Final = r"[a-z0-9-]{1,128}"
 
 _Text = Annotated[str, Field(pattern=r"^[\w.+ -]{0,64}$")]
 
 
-class InstalledEntry(BaseModel):
+class InstalledEntry(Untrusted):
     """A package that is installed in a sandbox, as that says."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
-    version: Annotated[str, Field(pattern=r"^[A-Za-z0-9.+!_-]{1,128}$")]
-    sha256: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
+    version: Version
+    sha256: Sha256 = ""
     added: bool = False
 
 
-class Target(BaseModel):
-    """A Python to install for, as it says itself; it is untrusted, and pip gets nothing of it but what fits here."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
+class Target(Untrusted):
+    """A Python to install for, as it says itself; pip gets nothing of it but what fits here."""
 
     markers: dict[_Text, _Text]
     abi: Annotated[str, Field(pattern=r"^cp3\d{1,2}t?d?$")]
@@ -46,40 +41,25 @@ class Target(BaseModel):
         return options
 
     def _platforms(self) -> list[str]:
-        machine = self.platform.removeprefix("linux-")
+        """Return the tags of its platform, the newest first."""
         kind, version = self.libc
         minor = re.fullmatch(r"[12]\.(\d{1,3})", version)
         if kind == "glibc" and minor is not None:
-            newest_first = range(int(minor[1]), _GLIBC_OLDEST - 1, -1)
-            tags = [f"manylinux_2_{number}_{machine}" for number in newest_first]
-            tags += [f"{old}_{machine}" for old in ("manylinux2014", "manylinux2010", "manylinux1")]
+            tags = [f"manylinux_2_{number}" for number in range(int(minor[1]), _GLIBC_OLDEST - 1, -1)]
+            tags += ["manylinux2014", "manylinux2010", "manylinux1"]
         else:
-            tags = [f"musllinux_1_{number}_{machine}" for number in range(2, _MUSL_OLDEST - 1, -1)]
-        return [*tags, f"linux_{machine}"]
-
-    def key(self) -> str:
-        """Return what tells it from other ones."""
-        return self.model_dump_json()
+            tags = ["musllinux_1_2", "musllinux_1_1"]
+        machine = self.platform.removeprefix("linux-")
+        return [f"{tag}_{machine}" for tag in (*tags, "linux")]
 
 
 class State(Report):
     """What a sandbox says of its Python and its packages, checked."""
 
     environment: Target
-    installed: Annotated[dict[str, InstalledEntry], Field(max_length=MAX_PACKAGES)]
+    installed: Annotated[dict[str, InstalledEntry], Field(max_length=MAX_PACKAGES), only_valid(_NAME, InstalledEntry)]
 
-    @field_validator("installed", mode="before")
-    @classmethod
-    def _only_names(cls, value: Any) -> Any:
-        """Leave out what can't be a package: anything may lie in a folder of packages."""
-        if not isinstance(value, dict):
-            return value
-        return {name: entry for name, entry in value.items() if _NAME.fullmatch(str(name)) and _is_entry(entry)}
-
-
-def _is_entry(value: Any) -> bool:
-    try:
-        InstalledEntry.model_validate(value)
-    except ValidationError:
-        return False
-    return True
+    @cached_property
+    def versions(self) -> dict[str, str]:
+        """Return the versions that are installed, by name."""
+        return {name: entry.version for name, entry in self.installed.items()}

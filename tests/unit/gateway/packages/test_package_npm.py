@@ -6,9 +6,9 @@ import pytest
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.packages.npm.resolver import Npm
-from sandpod_gateway.packages.npm.state import NpmRecord, NpmTarget
-from sandpod_gateway.packages.settings import PackageSettings
+from sandpod_gateway.packages.npm import resolver
+from sandpod_gateway.packages.npm.state import NpmTarget
+from sandpod_gateway.packages.settings import NpmSettings, PackageSettings
 from support.servers.http_server import web_server
 from support.servers.npm_registry import Registry, npm_registry
 
@@ -19,10 +19,6 @@ MACHINE = NpmTarget(node="v24.1.0", os="linux", cpu="arm64", libc="glibc")
 def registry() -> Iterator[Registry]:
     with npm_registry() as registry:
         yield registry
-
-
-def npm(registry: Registry) -> Npm:
-    return Npm(PackageSettings.model_validate({"npm": {"registry_url": registry.url}}))
 
 
 @pytest.mark.parametrize("name", ["127.0.0.1", "localhost", "[::ffff:127.0.0.1]"])
@@ -37,8 +33,9 @@ async def test_package_at_an_address_of_this_machine_is_not_fetched(registry: Re
     with web_server(answer) as address:
         dist = registry.versions["greet"]["1.0.0"]["dist"]
         dist["tarball"] = f"{address.replace('127.0.0.1', name)}/greet.tgz"
-        found = await npm(registry).resolve({"greet": "greet"}, MACHINE, NpmRecord(), keep=True)
+        settings = PackageSettings(npm=NpmSettings(registry_url=registry.url))
+        found = await resolver.resolve({"greet": "greet"}, MACHINE, {}, {}, settings)
         with pytest.raises(SandpodError) as caught:
-            async with npm(registry).download(found.packages, MACHINE):
+            async with resolver.download(found.packages, MACHINE, settings):
                 pass
     assert (caught.value.code, asked) == (ErrorCode.PACKAGE_BLOCKED, [])

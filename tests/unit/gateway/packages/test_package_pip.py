@@ -1,9 +1,13 @@
 """pip as the gateway runs it, against an index on this machine."""
 
+import hashlib
 import io
 import tarfile
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
@@ -11,12 +15,13 @@ from packaging.requirements import Requirement
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.packages.cache import FileCache
-from sandpod_gateway.packages.pip.resolver import Pip
-from sandpod_gateway.packages.pip.target import State, Target
-from sandpod_gateway.packages.pip.wheels import Supply
-from sandpod_gateway.packages.resolution import ConflictError
+from sandpod_gateway.packages.channel import FairSlots
+from sandpod_gateway.packages.errors import ConflictError
+from sandpod_gateway.packages.pip import resolver
+from sandpod_gateway.packages.pip.packages import PythonPackages
+from sandpod_gateway.packages.pip.resolver import Wheel
+from sandpod_gateway.packages.pip.target import InstalledEntry, State, Target
 from sandpod_gateway.packages.settings import PackageSettings
-from sandpod_gateway.packages.turns import Turns
 from support.servers.http_server import web_server
 from support.servers.package_index import Index, package_index, wheel
 
@@ -34,8 +39,14 @@ def index() -> Iterator[Index]:
         yield index
 
 
-def pip(index: Index, **settings: object) -> Pip:
-    return Pip(PackageSettings.model_validate({"index_url": index.url, **settings}))
+async def resolve(index: Index, *wanted: str, pins: dict[str, str] | None = None, seconds: float = 180) -> list[Wheel]:
+    settings = PackageSettings(index_url=index.url, timeout=seconds)
+    return (await resolver.resolve(wanted, MACHINE, pins or {}, settings)).packages
+
+
+def channel(index: Index, cache: Path, *, kept: int = 2**20) -> PythonPackages:
+    sandboxes: Any = None  # that are not asked for anything
+    return PythonPackages(sandboxes, PackageSettings(index_url=index.url), FileCache(cache, kept), FairSlots(2))
 
 
 async def test_wheels_are_those_for_the_sandboxes_python_and_not_for_this_one(index: Index) -> None:
@@ -45,7 +56,7 @@ async def test_wheels_are_those_for_the_sandboxes_python_and_not_for_this_one(in
     index.add("main", "1.0", content=wheel("main", "1.0", needs=("native", *needs)))
     index.add("old", "1.0")
     index.add("new", "1.0")
-    found = await pip(index).resolve(["main"], MACHINE, [])
+    found = await resolve(index, "main")
     assert {each.filename for each in found} == {
         "main-1.0-py3-none-any.whl",
         "new-1.0-py3-none-any.whl",
@@ -58,7 +69,7 @@ async def test_wheels_are_those_for_the_sandboxes_python_and_not_for_this_one(in
 async def test_source_packages_are_never_taken(index: Index) -> None:
     index.files["source-1.0.tar.gz"] = b""
     with pytest.raises(SandpodError) as caught:
-        await pip(index).resolve(["source"], MACHINE, [])
+        await resolve(index, "source")
     assert caught.value.code == ErrorCode.NOT_FOUND
     assert "source packages are not built" in caught.value.message
     assert index.downloads() == []
@@ -88,7 +99,7 @@ async def test_requirement_by_an_address_is_refused_before_anything_is_fetched_o
     index.add("main2", "1.0", content=wheel("main2", "1.0", needs=("main1",)))
     index.add("main1", "1.0", content=wheel("main1", "1.0", needs=(f"evil @ {address}",)))
     with pytest.raises(SandpodError) as caught:
-        await pip(index).resolve([f"main{depth}"], MACHINE, [])
+        await resolve(index, f"main{depth}")
     assert not marker.exists()
     assert "/files/evil-1.0.tar.gz" not in index.asked
     assert caught.value.code == ErrorCode.PACKAGE_BLOCKED
@@ -104,14 +115,14 @@ async def test_wheel_with_more_metadata_than_fits_into_memory_is_refused(index: 
     text = "Metadata-Version: 2.1\nName: big\nVersion: 1.0\n\n" + "A" * 60_000_000
     index.add("big", "1.0", content=wheel("big", "1.0", files={f"big-1.0.dist-info/{file}": text}))
     with pytest.raises(SandpodError, match=message) as caught:
-        await pip(index).resolve(["big"], MACHINE, [])
+        await resolve(index, "big")
     assert caught.value.code == ErrorCode.PACKAGE_BLOCKED
 
 
 async def test_address_that_is_not_required_does_no_harm(index: Index) -> None:
     needs = ('evil @ http://127.0.0.1:9/evil.tar.gz ; extra == "more" or python_version < "3"',)
     index.add("main", "1.0", content=wheel("main", "1.0", needs=needs))
-    assert [each.name for each in await pip(index).resolve(["main"], MACHINE, [])] == ["main"]
+    assert [each.name for each in await resolve(index, "main")] == ["main"]
 
 
 async def test_file_at_an_address_of_this_machine_is_not_fetched(index: Index) -> None:
@@ -127,38 +138,39 @@ async def test_file_at_an_address_of_this_machine_is_not_fetched(index: Index) -
             place = address.replace("127.0.0.1", name)
             index.pages["greet"] = f'<a href="{place}/greet-1.0-py3-none-any.whl">greet</a>'
             with pytest.raises(SandpodError) as caught:
-                await pip(index).resolve(["greet"], MACHINE, [])
+                await resolve(index, "greet")
             assert (caught.value.code, asked) == (ErrorCode.PACKAGE_BLOCKED, [])
 
 
 async def test_version_that_is_there_in_other_words_is_not_installed_again(index: Index, tmp_path: Path) -> None:
     index.add("greet", "2024.7", content=wheel("greet", "2024.7"))
-    cache = FileCache(tmp_path, 2**20)
-    supply = Supply(PackageSettings(index_url=index.url), cache, Turns(2))
     for there, missing in (("2024.07", 0), ("2024.6", 1)):
-        async with supply.wheels("owner", [Requirement("greet")], MACHINE, {"greet": there}) as (wheels, names):
-            assert (len(wheels), names) == (missing, {"greet"})
+        state = State(environment=MACHINE, installed={"greet": InstalledEntry(version=there)})
+        async with channel(index, tmp_path).supplied("owner", [Requirement("greet")], state) as (found, files):
+            assert ([each.name for each in found.packages], len(files)) == (["greet"], missing)
 
 
 async def test_configuration_of_the_machine_is_not_followed(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")
     monkeypatch.setenv("PIP_NO_BINARY", ":all:")
     index.add("greet", "1.0")
-    assert [each.name for each in await pip(index).resolve(["greet"], MACHINE, [])] == ["greet"]
+    assert [each.name for each in await resolve(index, "greet")] == ["greet"]
 
 
 async def test_versions_that_exclude_each_other_are_a_conflict(index: Index) -> None:
     index.add("greet", "1.0")
     with pytest.raises(ConflictError):
-        await pip(index).resolve(["greet"], MACHINE, ["greet==2.0"])
+        await resolve(index, "greet", pins={"greet": "2.0"})
 
 
-async def test_download_that_is_not_what_was_announced_is_refused(index: Index) -> None:
+async def test_download_that_is_not_what_was_announced_is_refused(index: Index, tmp_path: Path) -> None:
     index.add("greet", "1.0")
-    [found] = await pip(index).resolve(["greet"], MACHINE, [])
+    packages, state = channel(index, tmp_path, kept=0), State(environment=MACHINE, installed={})
+    async with packages.supplied("owner", [Requirement("greet")], state) as (_, [(_, content)]):
+        assert hashlib.sha256(content.file.read()).hexdigest() == content.sha256
     index.add("greet", "1.0", content=wheel("greet", "1.0", files={"greet/more.py": ""}))
-    with pytest.raises(SandpodError) as caught:
-        async with pip(index).download([found], MACHINE):
+    with pytest.raises(SandpodError, match="What was downloaded of greet is not what the index announced") as caught:
+        async with packages.supplied("owner", [Requirement("greet")], state):
             pass
     assert caught.value.code == ErrorCode.BACKEND_ERROR
 
@@ -167,8 +179,28 @@ async def test_index_that_does_not_answer_is_given_up(index: Index) -> None:
     index.add("greet", "1.0")
     index.hold.clear()
     with pytest.raises(SandpodError) as caught:
-        await pip(index, timeout=0.5).resolve(["greet"], MACHINE, [])
+        await resolve(index, "greet", seconds=0.5)
     assert caught.value.code == ErrorCode.TIMEOUT
+
+
+async def test_index_that_does_not_let_this_server_in_is_not_one_without_the_package() -> None:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(403)
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            with pytest.raises(SandpodError) as caught:
+                await resolve(Index(url=f"http://127.0.0.1:{server.server_port}/simple"), "greet")
+        finally:
+            server.shutdown()
+            thread.join()
+    assert caught.value.code == ErrorCode.BACKEND_UNAVAILABLE
 
 
 def test_what_a_sandbox_says_of_itself_is_checked() -> None:

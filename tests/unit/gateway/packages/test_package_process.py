@@ -7,13 +7,15 @@ import resource
 import sys
 from ipaddress import ip_address, ip_network
 from pathlib import Path
+from typing import Final
 
 import pytest
 
-from sandpod_gateway.packages.addresses import guard
-from sandpod_gateway.packages.process import Limits, run_program
+from sandpod_gateway.packages.process import guard, run_program
+from sandpod_gateway.packages.settings import PackageSettings
 
-LIMITS = Limits(memory=("RLIMIT_AS", 2**30), files=64, file_bytes=2**20, folder_bytes=2**20, cpu=20)
+SETTINGS = PackageSettings(max_bytes=2**20, timeout=20)
+MEMORY: Final = ("RLIMIT_AS", 2**30)
 
 # Says of each attempt, a piece of Python, how it ended.
 TRIES = """
@@ -30,7 +32,7 @@ print(json.dumps(told))
 
 async def outcomes(scratch: Path, *attempts: str) -> list[str]:
     command = [sys.executable, "-I", "-c", TRIES, json.dumps(attempts)]
-    status, output = await run_program(command, scratch, LIMITS, env={}, readable=[])
+    status, output = await run_program(command, scratch, SETTINGS, memory=MEMORY, files=64)
     assert status == 0, output
     told = json.loads(output)
     return [told[attempt] for attempt in attempts]
@@ -81,7 +83,7 @@ async def test_all_that_a_program_has_started_ends_with_it(tmp_path: Path) -> No
     child = "open('pipe', 'w').write('x'); import time; time.sleep(600)"
     code = f"import subprocess, sys; subprocess.run([sys.executable, '-I', '-u', '-c', \"{child}\"])"
     command = [sys.executable, "-I", "-c", code]
-    running = asyncio.create_task(run_program(command, tmp_path, LIMITS, env={}, readable=[]))
+    running = asyncio.create_task(run_program(command, tmp_path, SETTINGS, memory=MEMORY, files=64))
     with await asyncio.to_thread(pipe.open, "rb") as file:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)

@@ -1,10 +1,24 @@
+from typing import Any
+
 import pytest
+from packaging.requirements import Requirement
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.packages.lists import MAX_REQUESTED
-from sandpod_gateway.packages.pip.requirements import check_allowed, check_denied, parse, satisfied
+from sandpod_gateway.packages.cache import FileCache
+from sandpod_gateway.packages.channel import MAX_REQUESTED, FairSlots
+from sandpod_gateway.packages.pip.packages import PythonPackages
+from sandpod_gateway.packages.pip.target import InstalledEntry, State, Target
 from sandpod_gateway.packages.settings import PackageSettings
+
+
+def channel(settings: PackageSettings) -> PythonPackages:
+    sandboxes: Any = None  # that are not asked for anything
+    return PythonPackages(sandboxes, settings, FileCache(None, 0), FairSlots(1))
+
+
+def parse(packages: list[str]) -> list[Requirement]:
+    return channel(PackageSettings()).parse(packages)
 
 
 def names(*packages: str) -> list[str]:
@@ -63,21 +77,22 @@ def test_number_of_packages_is_bounded(count: int) -> None:
 
 
 def test_allowed_and_blocked_names_are_compared_as_python_does() -> None:
-    settings = PackageSettings(allow=["Good_*", "fine"], deny=["good-but-bad"])
-    check_allowed(parse(["good.one", "FINE>=1"]), settings)
+    packages = channel(PackageSettings(allow=["Good_*", "fine"], deny=["good-but-bad"]))
+    assert [each.name for each in packages.parse(["good.one", "FINE>=1"])] == ["fine", "good-one"]
     for text in ("other", "Good.But_Bad"):
         with pytest.raises(SandpodError) as caught:
-            check_allowed(parse([text]), settings)
+            packages.parse([text])
         assert caught.value.code == ErrorCode.PACKAGE_BLOCKED
-    check_denied(["anything"], settings)
-    with pytest.raises(SandpodError):
-        check_denied(["anything", "Good_But_Bad"], settings)
 
 
 def test_what_is_there_satisfies_what_it_fits() -> None:
-    installed = {"a": "1.5", "b": "2.0rc1"}
-    assert satisfied(parse(["a>=1", "B"]), installed)
-    assert not satisfied(parse(["a>=2"]), installed)
-    assert not satisfied(parse(["a", "c"]), installed)
-    # What an extra needs can't be seen from that.
-    assert not satisfied(parse(["a[x]"]), installed)
+    there = {"a": InstalledEntry(version="1.5"), "b": InstalledEntry(version="2.0rc1")}
+    state = State(environment=Target(markers={}, abi="cp313", platform="linux-aarch64", libc=("", "")), installed=there)
+
+    def present(*packages: str) -> list[str] | None:
+        found = channel(PackageSettings()).present(parse(list(packages)), state)
+        return None if found is None else [f"{package.name} {package.version}" for package in found]
+
+    assert present("a>=1", "B") == ["a 1.5", "b 2.0rc1"]
+    # What an extra needs can't be seen from versions.
+    assert [present("a>=2"), present("a", "c"), present("a[x]")] == [None] * 3

@@ -1,18 +1,19 @@
-"""Turns at resolving and downloading, between owners."""
+"""Slots for resolving and downloading, between owners."""
 
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
 
 from sandpod_gateway.packages.cache import FileCache
-from sandpod_gateway.packages.pip.target import Target
-from sandpod_gateway.packages.pip.wheels import Supply
+from sandpod_gateway.packages.channel import FairSlots
+from sandpod_gateway.packages.pip.packages import PythonPackages
+from sandpod_gateway.packages.pip.target import State, Target
 from sandpod_gateway.packages.settings import PackageSettings
-from sandpod_gateway.packages.turns import Turns
 from support.gateway.peers import until
 from support.servers.package_index import package_index
 
@@ -20,10 +21,10 @@ MACHINE = Target(markers={}, abi="cp313", platform="linux-aarch64", libc=("glibc
 
 
 class Line:
-    """Owners who take turns, each until it is told to go on."""
+    """Owners who take slots, each until it may go on."""
 
     def __init__(self, count: int) -> None:
-        self._turns = Turns(count)
+        self._slots = FairSlots(count)
         self._tasks: list[asyncio.Task[None]] = []
         self.order: list[str] = []
         self.go_on: dict[str, asyncio.Event] = {}
@@ -47,7 +48,7 @@ class Line:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _take(self, name: str) -> None:
-        async with self._turns.turn(name[0]):
+        async with self._slots.slot(name[0]):
             self.order.append(name)
             await self.go_on[name].wait()
 
@@ -62,7 +63,7 @@ async def line(count: int) -> AsyncIterator[Line]:
 
 
 @pytest.mark.parametrize(("count", "share"), [(2, 1), (4, 2), (1, 1)])
-async def test_one_owner_has_half_of_the_turns_at_most(count: int, share: int) -> None:
+async def test_one_owner_has_half_of_the_slots_at_most(count: int, share: int) -> None:
     async with line(count) as here:
         await here.add(*(f"a{number}" for number in range(8)))
         assert len(here.order) == share
@@ -82,11 +83,12 @@ async def test_slow_installations_of_one_owner_do_not_keep_another_from_the_inde
     cache.open()
 
     async def install(owner: str, name: str) -> None:
-        async with supply.wheels(owner, [Requirement(name)], MACHINE, {}):
+        async with packages.supplied(owner, [Requirement(name)], State(environment=MACHINE, installed={})):
             pass
 
     with package_index() as index:
-        supply = Supply(PackageSettings(index_url=index.url), cache, Turns(2))
+        sandboxes: Any = None  # that are not asked for anything
+        packages = PythonPackages(sandboxes, PackageSettings(index_url=index.url), cache, FairSlots(2))
         index.hold.clear()
         calls = [("slow", "one"), ("slow", "two"), ("other", "three")]
         tasks = [asyncio.create_task(install(*call)) for call in calls]
