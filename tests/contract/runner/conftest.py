@@ -81,7 +81,7 @@ async def other(sandbox: Sandbox) -> AsyncIterator[Client]:
 
 @pytest.fixture
 async def notebook(client: Client, request: pytest.FixtureRequest) -> AsyncIterator[Notebook]:
-    """A context of its own for each test; the oldest empty one makes room."""
-    notebook = Notebook(client, request.node.name[:100])
+    """A context of its own for each test, of Python unless the module names another LANGUAGE."""
+    notebook = Notebook(client, request.node.name[:100], getattr(request.module, "LANGUAGE", "python"))
     yield notebook
     await notebook.restart()
