@@ -53,7 +53,7 @@ async def test_timeout_ends_every_program_with_all_that_it_started_and_the_next_
         ("console.log('busy'); for (;;);", "javascript"),
         (f"{bye}time.sleep(99)", "python"),
     ]
-    results = await asyncio.gather(*(client.run(code, language, timeout=2) for code, language in programs))
+    results = await asyncio.gather(*(client.run(code, language, timeout=3) for code, language in programs))
     daemon, pipe, deaf, stopped, busy, polite = (seen(result) for result in results)
     assert daemon == ("timeout", None, "SIGTERM", b"started\n")
     assert pipe == ("timeout", None, "SIGTERM", b"holds the pipe\n")
@@ -61,7 +61,7 @@ async def test_timeout_ends_every_program_with_all_that_it_started_and_the_next_
     assert (stopped[0], stopped[3]) == ("timeout", b"stops\n")
     assert busy == ("timeout", None, "SIGTERM", b"busy\n")
     assert polite == ("timeout", 4, None, b"bye\n")
-    assert "2 seconds" in results[0].end["detail"]
+    assert "3 seconds" in results[0].end["detail"]
     assert await client.processes_with("sleep 3012") == []
     assert (await client.run("print(1+1)")).out == b"2\n"
 
