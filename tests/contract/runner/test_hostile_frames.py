@@ -1,13 +1,15 @@
 """Whatever comes over a stream, the runner answers or gives the stream up, and serves the next one as ever."""
 
 import socket
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sandpod_runner.protocol import messages as protocol
 from sandpod_runner.protocol.frames import encode
-from support.runner.harness import PATIENCE, Client, Runner
+from support.runner.harness import PATIENCE, Client, Runner, running
 
 KINDS = ["hello", "run", "stdin", "cancel", "follow", "tail", "list", "artifacts", "restart", "file", "ping", "", "x"]
 NAMES = [
@@ -60,6 +62,13 @@ HEADERS = st.builds(
     st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=5),
 )
 GREETING = encode({"t": "hello", "version": protocol.VERSION})
+
+
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
+    """A runner of its own: frames may start and delete whatever they can."""
+    with running(tmp_path_factory.mktemp("runner")) as started:
+        yield started
 
 
 def talk(runner: Runner, data: bytes) -> None:

@@ -222,12 +222,13 @@ async def test_list_is_sorted_bounded_and_follows_no_links(client: Client, works
 
 
 async def test_list_that_would_be_too_large_for_a_frame_is_cut(client: Client, workspace: Path) -> None:
-    (workspace / "many").mkdir(exist_ok=True)
+    (workspace / "many").mkdir()
     for number in range(1200):
         (workspace / "many" / f"{number:04}{'n' * 200}").touch()
     listing = (await client.file("list", path="many", limit=10_000)).header
     assert listing["truncated"] is True
     assert 500 < len(listing["entries"]) < 1200
+    shutil.rmtree(workspace / "many")
 
 
 async def test_delete_takes_the_link_and_not_what_it_leads_to(client: Client, workspace: Path) -> None:
