@@ -66,6 +66,7 @@ async def test_timeout_ends_every_program_with_all_that_it_started_and_the_next_
     assert (await client.run("print(1+1)")).out == b"2\n"
 
 
+@pytest.mark.promise("whole-tree")
 @pytest.mark.claim("run_python_code")
 @pytest.mark.everywhere
 async def test_daemon_that_left_its_session_is_gone_when_the_run_ends(client: Client) -> None:
