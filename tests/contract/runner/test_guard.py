@@ -14,6 +14,9 @@ NAMELESS = (
     "    file.write(bytes(1 << 20))\n    file.flush()\n    kept.append(file)\n"
 )
 
+IDLE = "import os, threading, time\ndef wait():\n    while not os.path.exists('idle'): time.sleep(0.01)\n"
+"""Defines what a context's thread waits with for the end of the cell that has started it."""
+
 
 @pytest.fixture(scope="module")
 def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
@@ -58,9 +61,9 @@ async def test_program_that_fills_the_disk_is_ended_alone(client: Client, code: 
 
 async def test_idle_context_whose_thread_fills_the_disk_is_ended_and_says_so(client: Client) -> None:
     fill = NAMED.replace("\n", "\n    ")
-    code = f"import threading\ndef fill():\n    {fill}\nthreading.Thread(target=fill).start()"
-    assert (await client.run(code, context="filling", timeout=60)).outcome == "ok"
-
+    code = f"{IDLE}def fill():\n    wait()\n    {fill}\nthreading.Thread(target=fill).start()"
+    assert (await client.run(code, context="filling")).outcome == "ok"
+    await client.run("touch idle", "shell")
     await until("the end of the context", lambda: is_lost(client, "filling"))
     result = await client.run("1", context="filling")
     assert "filled the workspace's 16 MiB while it was idle" in result.end["detail"]
@@ -98,9 +101,7 @@ async def test_run_that_idle_contexts_left_too_little_memory_is_told_of_them(cli
 async def test_idle_context_that_uses_up_the_memory_is_ended_and_its_next_cell_says_so(client: Client) -> None:
     await client.run("kept = 1", context="other")
     grow = (
-        "import os, threading, time\nheld = []\n"
-        "def grow():\n    while not os.path.exists('idle'): time.sleep(0.01)\n"
-        "    while True: held.append(b'x' * (1 << 20))\n"
+        f"{IDLE}held = []\ndef grow():\n    wait()\n    while True: held.append(b'x' * (1 << 20))\n"
         "threading.Thread(target=grow, daemon=True).start()"
     )
     assert (await client.run(grow, context="greedy")).outcome == "ok"
