@@ -141,9 +141,9 @@ async def test_run_with_much_output_and_no_reader_ends_costs_no_memory_and_its_n
         client = await runner.connect()
         await client.run("print(1)")
         before = peak_memory(runner)
-        name = await begun(runner, LOUD.format(60 * 16), "python", output_limit=10**9)
+        name = await begun(runner, LOUD.format(40 * 16), "python", output_limit=10**9)
         end = await client.until_ended(name)
-        assert (end["outcome"], end["stdout_bytes"]) == ("ok", 60 * MIB + 5)
+        assert (end["outcome"], end["stdout_bytes"]) == ("ok", 40 * MIB + 5)
         (file,) = (runner.workspace / HIDDEN).iterdir()
         assert MIB < file.stat().st_size <= FILE_SIZE
         dropped, streams, _ = await read_all(client, name)
@@ -158,12 +158,12 @@ async def test_run_with_much_output_and_no_reader_ends_costs_no_memory_and_its_n
 async def test_detached_run_is_not_stopped_by_a_reader_that_does_not_read(sandbox: Sandbox, client: Client) -> None:
     # Far more than can be on its way to a pod's reader beside what is kept.
     slow = await sandbox.connect()
-    name = await client.start(f"input()\n{LOUD.format(40 * 16)}", detached=True, stdin=True)
+    name = await client.start(f"input()\n{LOUD.format(30 * 16)}", detached=True, stdin=True)
     await client.frame_of(name)
     await slow.follow(name)
     slow.hold(held=True)
     await client.send({"t": "stdin", "run": name}, b"\n")
-    assert (await client.until_ended(name))["stdout_bytes"] == 40 * MIB + 5
+    assert (await client.until_ended(name))["stdout_bytes"] == 30 * MIB + 5
     slow.hold(held=False)
     result = await slow.finish(name)
     assert result.end["stdout_bytes"] > len(result.out)

@@ -146,14 +146,3 @@ async def test_input_is_each_cells_own(notebook: Notebook) -> None:
     third = await notebook.cell("input()")
     assert (first.out, second.out) == (b"one\n", b"two\n")
     assert b"EOFError" in third.err
-
-
-async def test_figures_come_with_the_cell_that_draws_them(notebook: Notebook) -> None:
-    await notebook.cell("import matplotlib.pyplot as plt", timeout=60)
-    first = await notebook.cell("fig, ax = plt.subplots()\nax.plot([1, 2])\nfig")
-    second = await notebook.cell("plt.show()")
-    third = await notebook.cell("ax.set_title('two')\nfig")
-    shown = [[frame.kind for frame in result.frames if frame.kind == "display"] for result in (first, second, third)]
-    assert shown == [["display"], [], []]
-    assert set(value(first)) == {"text/plain"}
-    assert value(third)["image/png"].startswith(b"\x89PNG")

@@ -118,3 +118,12 @@ async def test_last_value_of_a_library_comes_in_its_forms(notebook: Notebook) ->
     ):
         result = await notebook.cell(code)
         assert (list(value(result)), shown(result), result.out, result.err) == (kinds, [], b"", b""), code
+
+
+async def test_figures_come_with_the_cell_that_draws_them(notebook: Notebook) -> None:
+    first = await notebook.cell(f"{PLOT}ax.plot([1, 2])\nfig")
+    second = await notebook.cell("plt.show()")
+    third = await notebook.cell("ax.set_title('two')\nfig")
+    assert [len(shown(result)) for result in (first, second, third)] == [1, 0, 0]
+    assert set(value(first)) == {"text/plain"}
+    assert value(third)["image/png"].startswith(b"\x89PNG")

@@ -10,6 +10,7 @@ from support.runner.notebook import Notebook, value
 
 LANGUAGE = "javascript"
 BUSY = "const from = process.cpuUsage(); while (process.cpuUsage(from).user < 120_000) for (let i = 0; i < 1e6; i++);"
+BLOCK = "Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0)"
 FOREVER = "await new Promise(() => {})"
 
 
@@ -218,7 +219,7 @@ async def test_awaiting_what_can_never_come_outlives_a_garbage_collection(notebo
 
 async def test_cell_that_does_not_listen_is_killed_and_the_loss_is_said(notebook: Notebook) -> None:
     await notebook.cell("const x = 5")
-    deaf = "require('child_process').spawn('sleep', ['3032']); console.log('deaf'); await 1; for (;;);"
+    deaf = f"require('child_process').spawn('sleep', ['3032']); console.log('deaf'); await 1; {BLOCK}"
     result = await notebook.cell(deaf, timeout=1)
     assert (result.outcome, result.out, result.end["context_state"]) == ("timeout", b"deaf\n", "lost")
     assert "variables are lost" in result.end["detail"]

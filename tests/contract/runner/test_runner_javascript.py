@@ -213,3 +213,11 @@ async def test_no_file_of_a_run_is_left_in_the_workspace(client: Client) -> None
     await client.run("import 'fs'", "javascript")
     await client.run("require('fs')", "javascript")
     assert (await client.run("ls -A", "shell")).out == before.out
+
+
+async def test_busy_loop_can_be_stopped(client: Client) -> None:
+    name = await client.start("console.log('busy'); for (;;);", "javascript")
+    await client.until_output(name, b"busy\n")
+    await client.send({"t": "cancel", "run": name})
+    result = await client.finish(name)
+    assert (result.outcome, result.end["signal"]) == ("cancelled", "SIGTERM")
