@@ -112,8 +112,7 @@ async def test_tails_that_wait_are_bounded_and_end_with_their_stream(sandbox: Sa
     await client.frame_of(name)  # Streams are read side by side: to another one it may not be known before.
     for number in range(MAX_WAITING + 1):
         await many.send({"t": "tail", "id": number, "run": name, "wait": 30})
-    frame = await many.next()
-    assert frame is not None
+    frame = await many.reply()
     assert (frame.header["id"], frame.header["code"]) == (MAX_WAITING, "session_busy")
     await many.close()
     await client.send({"t": "stdin", "run": name}, b"\n")

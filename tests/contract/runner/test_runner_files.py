@@ -136,12 +136,10 @@ async def test_file_that_failed_at_its_first_part_is_told_once(client: Client, w
     for last in (False, False, True):
         header = {"t": "file", "id": 1, "op": "write", "path": "there.txt", "overwrite": False, "last": last}
         await client.send(header, b"part")
-    frame = await client.next()
-    assert frame is not None
+    frame = await client.reply()
     assert frame.header["code"] == "file_exists"
     await client.send({"t": "ping", "id": 2})
-    after = await client.next()
-    assert after is not None
+    after = await client.reply()
     assert after.kind == "pong"
     assert (workspace / "there.txt").read_text() == "old"
 

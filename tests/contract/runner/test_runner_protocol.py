@@ -77,8 +77,7 @@ SENSELESS: list[dict[str, Any]] = [
 async def error_of(client: Client, header: dict[str, Any], payload: bytes = b"") -> str:
     """Return the code with which a frame is refused by a stream that goes on."""
     await client.send(header, payload)
-    frame = await client.next()
-    assert frame is not None
+    frame = await client.reply()
     assert frame.kind == "error", header
     assert (await client.ask("ping")).header["runs"] == []
     code: str = frame.header["code"]
@@ -102,8 +101,7 @@ async def test_garbage_ends_its_own_stream_and_no_other(runner: Runner, client: 
     for garbage in (b"\xff" * 64, b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\x02\0\0\0\0[]"):
         bad = await runner.connect()
         await bad.send_raw(garbage)
-        frame = await bad.next()
-        assert frame is not None
+        frame = await bad.reply()
         assert frame.kind == "error"
         assert await bad.next() is None
         await bad.close()
@@ -126,14 +124,12 @@ async def test_a_run_that_is_sent_again_is_known_and_not_started_again(runner: R
     other = await runner.connect()
     again = {"t": "run", "run": name, "language": "shell", "stdin": True}
     await other.send(again, code.encode())
-    frame = await other.next()
-    assert frame is not None
+    frame = await other.reply()
     assert (frame.kind, frame.header["run"], frame.header["as"]) == ("known", name, name)
     await client.send({"t": "stdin", "run": name, "eof": True})
     assert (await client.finish(name)).out == b"begun\n"
     await other.send(again, code.encode())
-    frame = await other.next()
-    assert frame is not None
+    frame = await other.reply()
     assert frame.kind == "known"
     followed = await other.finish(await other.follow(name))
     assert (followed.out, followed.outcome) == (b"begun\n", "ok")
@@ -219,8 +215,7 @@ async def test_frames_may_come_in_any_pieces(client: Client) -> None:
     for index in range(len(data)):
         await client.send_raw(data[index : index + 1])
     for number in (1, 2):
-        frame = await client.next()
-        assert frame is not None
+        frame = await client.reply()
         assert frame.header["id"] == number
 
 
@@ -233,8 +228,7 @@ async def test_replies_wait_for_a_slow_reader_and_hold_up_nobody_else(runner: Ru
     assert (await client.ask("ping")).kind == "pong"
     greedy.hold(held=False)
     for number in range(40):
-        reply = await greedy.next()
-        assert reply is not None
+        reply = await greedy.reply()
         assert (reply.header["id"], len(reply.payload)) == (number, 1024 * 1024)
     await greedy.close()
 
