@@ -14,3 +14,4 @@ class StrictModel(BaseModel):
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
         for field in cls.model_fields.values():
             field.description = " ".join((field.description or "").split()) or None
+        cls.model_rebuild(force=True)  # the schema has the descriptions as they were

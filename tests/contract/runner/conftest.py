@@ -26,14 +26,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("sandbox", places.values(), ids=places, indirect=True, scope="module")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
     """A runner that was started directly."""
     with running(tmp_path_factory.mktemp("runner")) as started:
         yield started
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def plain_runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
     """The same without IPython."""
     folder = tmp_path_factory.mktemp("plain")
@@ -41,16 +41,16 @@ def plain_runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
         yield started
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def local_sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    """A sandbox of the local backend. It ends with its module: other tests count all that there are."""
+    """A sandbox of the local backend. It ends with these tests: others count all that there are."""
     with claimed(cases()["local"]().create(per_owner=1), tmp_path_factory.mktemp("local")) as sandbox:
         yield sandbox
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def kubernetes_sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
-    """A pod of the cluster, for all tests."""
+    """A pod of the cluster."""
     with claimed(cases()["kubernetes"]().create(per_owner=1), tmp_path_factory.mktemp("kubernetes")) as sandbox:
         yield sandbox
 
@@ -81,7 +81,7 @@ async def other(sandbox: Sandbox) -> AsyncIterator[Client]:
 
 @pytest.fixture
 async def notebook(client: Client, request: pytest.FixtureRequest) -> AsyncIterator[Notebook]:
-    """A context of its own for each test; the oldest empty one makes room."""
-    notebook = Notebook(client, request.node.name[:100])
+    """A context of its own for each test, of Python unless the module names another LANGUAGE."""
+    notebook = Notebook(client, request.node.name[:100], getattr(request.module, "LANGUAGE", "python"))
     yield notebook
     await notebook.restart()

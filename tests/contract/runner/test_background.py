@@ -112,36 +112,25 @@ async def test_tails_that_wait_are_bounded_and_end_with_their_stream(sandbox: Sa
     await client.frame_of(name)  # Streams are read side by side: to another one it may not be known before.
     for number in range(MAX_WAITING + 1):
         await many.send({"t": "tail", "id": number, "run": name, "wait": 30})
-    frame = await many.next()
-    assert frame is not None
+    frame = await many.reply()
     assert (frame.header["id"], frame.header["code"]) == (MAX_WAITING, "session_busy")
     await many.close()
     await client.send({"t": "stdin", "run": name}, b"\n")
     assert (await client.finish(name)).outcome == "ok"
 
 
-@pytest.mark.parametrize(
-    ("fields", "code"),
-    [
-        ({"run": "no-such-run"}, "not_found"),
-        ({"run": 5}, "invalid_argument"),
-        ({"cursor": -1}, "invalid_argument"),
-        ({"cursor": 4}, "invalid_argument"),
-        ({"cursor": "0"}, "invalid_argument"),
-        ({"cursor": 2**80}, "invalid_argument"),
-        ({"wait": -1}, "invalid_argument"),
-        ({"wait": True}, "invalid_argument"),
-        ({"wait": float("nan")}, "invalid_argument"),
-        ({"wait": "1"}, "invalid_argument"),
-        ({"limit": 0}, "invalid_argument"),
-        ({"limit": 1.5}, "invalid_argument"),
-    ],
-)
-async def test_tail_that_makes_no_sense_is_refused(client: Client, fields: dict[str, Any], code: str) -> None:
+async def test_tail_that_makes_no_sense_is_refused(client: Client) -> None:
     name = (await client.run("echo up", "shell")).end["run"]
-    with pytest.raises(RefusedError) as refused:
-        await client.ask("tail", **{"run": name, **fields})
-    assert refused.value.code == code
+    bad: dict[str, list[Any]] = {
+        "run": [5],
+        "cursor": [-1, 4, "0", 2**80],
+        "wait": [-1, True, float("nan"), "1"],
+        "limit": [0, 1.5],
+    }
+    for field, wrong in (("run", "no-such-run"), *((field, wrong) for field, each in bad.items() for wrong in each)):
+        with pytest.raises(RefusedError) as refused:
+            await client.ask("tail", **{"run": name, field: wrong})
+        assert refused.value.code == ("not_found" if wrong == "no-such-run" else "invalid_argument"), (field, wrong)
 
 
 async def test_run_with_much_output_and_no_reader_ends_costs_no_memory_and_its_newest_output_is_kept(
@@ -151,9 +140,9 @@ async def test_run_with_much_output_and_no_reader_ends_costs_no_memory_and_its_n
         client = await runner.connect()
         await client.run("print(1)")
         before = peak_memory(runner)
-        name = await begun(runner, LOUD.format(200 * 16), "python", output_limit=10**9)
+        name = await begun(runner, LOUD.format(40 * 16), "python", output_limit=10**9)
         end = await client.until_ended(name)
-        assert (end["outcome"], end["stdout_bytes"]) == ("ok", 200 * MIB + 5)
+        assert (end["outcome"], end["stdout_bytes"]) == ("ok", 40 * MIB + 5)
         (file,) = (runner.workspace / HIDDEN).iterdir()
         assert MIB < file.stat().st_size <= FILE_SIZE
         dropped, streams, _ = await read_all(client, name)
@@ -168,12 +157,12 @@ async def test_run_with_much_output_and_no_reader_ends_costs_no_memory_and_its_n
 async def test_detached_run_is_not_stopped_by_a_reader_that_does_not_read(sandbox: Sandbox, client: Client) -> None:
     # Far more than can be on its way to a pod's reader beside what is kept.
     slow = await sandbox.connect()
-    name = await client.start(f"input()\n{LOUD.format(60 * 16)}", detached=True, stdin=True)
+    name = await client.start(f"input()\n{LOUD.format(30 * 16)}", detached=True, stdin=True)
     await client.frame_of(name)
     await slow.follow(name)
     slow.hold(held=True)
     await client.send({"t": "stdin", "run": name}, b"\n")
-    assert (await client.until_ended(name))["stdout_bytes"] == 60 * MIB + 5
+    assert (await client.until_ended(name))["stdout_bytes"] == 30 * MIB + 5
     slow.hold(held=False)
     result = await slow.finish(name)
     assert result.end["stdout_bytes"] > len(result.out)

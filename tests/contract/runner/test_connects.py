@@ -3,12 +3,12 @@
 import contextlib
 import socket
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from support.runner.harness import Client, running
+from support.runner.harness import Client, Runner, running
 
 # Addresses that are nobody's (RFC 5737, RFC 3849): without an answer of the runner's these wait or take another one.
 FAR = [("203.0.113.1", 80), ("198.51.100.7", 443), ("2001:db8::1", 443), ("::ffff:203.0.113.1", 80)]
@@ -69,23 +69,18 @@ print(refused > 0)
 """
 
 
-@pytest.fixture
-async def client(tmp_path: Path) -> AsyncIterator[Client]:
-    """A client of a runner that never looks whether the network is open after all: some machines answer for anybody."""
-    async with talking(tmp_path, "connects.AT_ONCE = 0") as made:
-        yield made
-
-
-@contextlib.asynccontextmanager
-async def talking(folder: Path, prelude: str) -> AsyncIterator[Client]:
+def closed(folder: Path, prelude: str) -> contextlib.AbstractContextManager[Runner]:
     prelude = f"from sandpod_runner.limits import connect_broker as connects; {prelude}"
-    with running(folder, prelude=prelude, SANDPOD_CLOSED_NETWORK="1") as runner:
-        client = await runner.connect()
-        yield client
-        await client.close()
+    return running(folder, prelude=prelude, SANDPOD_CLOSED_NETWORK="1")
 
 
-@pytest.mark.everywhere
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
+    """A runner that never looks whether the network is open after all: some machines answer for anybody."""
+    with closed(tmp_path_factory.mktemp("closed"), "connects.AT_ONCE = 0") as started:
+        yield started
+
+
 async def test_connection_to_elsewhere_is_refused_as_unreachable(client: Client) -> None:
     result = await client.run(CONNECT, args=[f"{host},{port}" for host, port in FAR])
     assert result.out.split() == [b"ENETUNREACH"] * len(FAR), result.err
@@ -108,7 +103,6 @@ async def test_what_is_no_address_or_can_not_be_read_is_left_to_the_kernel(clien
     assert result.out.split() == [b"EFAULT"] * 4 + [b"EINVAL"] * 2 + [b"unreadable"], result.err
 
 
-@pytest.mark.everywhere
 async def test_connections_within_the_sandbox_are_made(client: Client) -> None:
     result = await client.run(OWN)
     assert result.out == b"all made\n", result.err
@@ -126,8 +120,10 @@ async def test_context_and_a_program_after_the_zygote_was_killed_are_told_too(cl
 async def test_network_that_is_opened_later_is_found(tmp_path: Path) -> None:
     with socket.create_server((ELSEWHERE, 0)) as server:
         threading.Thread(target=accept, args=(server,), daemon=True).start()
-        async with talking(tmp_path, f"connects.is_own = lambda host: host != {ELSEWHERE!r}") as client:
+        with closed(tmp_path, f"connects.is_own = lambda host: host != {ELSEWHERE!r}") as runner:
+            client = await runner.connect()
             result = await client.run(AGAIN, args=[ELSEWHERE, str(server.getsockname()[1])])
+            await client.close()
         assert result.out == b"True\n", result.err
 
 
@@ -140,12 +136,12 @@ def accept(server: socket.socket) -> None:
 async def test_program_that_ends_while_it_asks_disturbs_no_other(client: Client) -> None:
     flood = """
 import os, socket
-for _ in range(50):
+for _ in range(20):
     if os.fork() == 0:
         while True:
             socket.socket().connect_ex(("203.0.113.1", 80))
 os._exit(0)
 """
-    for _ in range(3):
+    for _ in range(2):
         assert (await client.run(flood)).outcome == "ok"
     assert (await client.run("print('alive')")).out == b"alive\n"

@@ -1,20 +1,20 @@
 """What programs display comes back in its forms: from fresh runs, and from contexts with IPython and without it."""
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import pytest
 
 from sandpod_runner.protocol import messages as protocol
-from support.runner.harness import Client, Result
+from support.runner.harness import Client, Result, Runner, running, without
 from support.runner.notebook import RUNNERS, Notebook, shown, value
 
 __all__ = ["RUNNERS"]
 
-pytestmark = pytest.mark.usefixtures("runner")
-
 Run = Callable[[str], Awaitable[Result]]
 
+LIBRARIES = "matplotlib.pyplot,pandas,pandas.io.formats.style,plotly.graph_objects,PIL.Image"
+"""Imported beforehand, once for all programs; that a program's own imports are noticed as well: test_pictures."""
 THING = (
     "class Thing:\n"
     "    def __repr__(self): return 'plain'\n"
@@ -24,6 +24,19 @@ THING = (
 FORMS = {"text/plain": b"plain", "text/html": "<b>ü</b>".encode(), "text/markdown": "**ü**".encode()}
 PLOT = "import matplotlib.pyplot as plt\nfig, ax = plt.subplots(figsize=(1, 1))\n"
 PLOTLY = "import plotly.graph_objects as go\nfig = go.Figure(go.Bar(y=[2, 1]))\n"
+
+
+@pytest.fixture(scope="module")
+def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
+    with running(tmp_path_factory.mktemp("runner"), SANDPOD_PREIMPORT=LIBRARIES) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def plain_runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
+    folder = tmp_path_factory.mktemp("plain")
+    with running(folder, SANDPOD_PREIMPORT=LIBRARIES, PYTHONPATH=without("IPython", folder)) as started:
+        yield started
 
 
 @pytest.fixture(params=["fresh", "context"])
@@ -40,56 +53,17 @@ async def test_value_is_displayed_in_all_its_forms(run: Run) -> None:
     result = await run(f"{THING}display(Thing(), 5)\ndisplay('text')")
     assert (result.outcome, result.out, result.err) == ("ok", b"", b"")
     assert shown(result) == [FORMS, {"text/plain": b"5"}, {"text/plain": b"'text'"}]
-
-
-async def test_text_that_says_nothing_is_left_out(run: Run) -> None:
     code = "class Bare:\n    def _repr_html_(self): return '<b>'\ndisplay(Bare(), object)"
-    assert shown(await run(code)) == [{"text/html": b"<b>"}, {"text/plain": b"<class 'object'>"}]
-
-
-async def test_picture_takes_the_place_of_text(run: Run) -> None:
-    code = (
-        "class P:\n    def _repr_png_(self): return b'png'\n    def __repr__(self): return 'a picture'\n"
-        "display(P())\nfrom PIL import Image\ndisplay(Image.new('RGB', (7, 5)))"
+    assert shown(await run(code)) == [{"text/html": b"<b>"}, {"text/plain": b"<class 'object'>"}], (
+        "text that says nothing"
     )
-    own, image = shown(await run(code))
-    assert own == {"image/png": b"png"}
-    assert list(image) == ["image/png"]
-
-
-async def test_forms_that_are_given_are_displayed_raw(run: Run) -> None:
     code = "display({'text/html': '<b>', 'application/json': {'a': [1]}, 'image/png': 'cG5n', 'x/y': 'no'}, raw=True)"
     forms = {"text/html": b"<b>", "application/json": b'{"a": [1]}', "image/png": b"png"}
     assert shown(await run(code)) == [forms]
-
-
-async def test_open_figure_that_is_displayed_comes_once_and_later_as_it_is_then(run: Run) -> None:
-    result = await run(f"{PLOT}display(fig)\nplt.show()")
-    assert ([list(forms) for forms in shown(result)], result.err) == ([["image/png"]], b"")
-    first, second = shown(await run(f"{PLOT}display(fig)\nax.set_title('two')\ndisplay(fig)"))
-    assert first != second
-
-
-@pytest.mark.claim("run_python_code")
-async def test_figure_of_plotly_comes_as_a_page_and_as_its_data(run: Run) -> None:
-    result = await run(f"{PLOTLY}fig.show()\nimport plotly.io\nplotly.io.show(fig)\ndisplay(fig)")
-    assert (result.outcome, result.out, result.err) == ("ok", b"", b"")
-    figures = shown(result)
-    assert len(figures) == 3
-    for forms in figures:
-        assert list(forms) == ["text/html", "application/json"]
-        assert b"cdn.plot.ly" in forms["text/html"]
-        assert json.loads(forms["application/json"])["data"][0]["type"] == "bar"
-
-
-async def test_tables_come_as_html(run: Run) -> None:
-    code = "import pandas as pd\ntable = pd.DataFrame({'a': [1]})\ndisplay(table, table.style.highlight_max())"
-    result = await run(code)
-    plain, styled = shown(result)
-    assert (plain["text/plain"], result.err) == (b"   a\n0  1", b"")
-    assert b"<table" in plain["text/html"]
-    assert list(styled) == ["text/html"]
-    assert b"background-color" in styled["text/html"]
+    result = await run("class C:\n    def __repr__(self): raise ValueError('no text')\ndisplay(C())")
+    assert (result.exit_code, result.err.splitlines()[-1]) == (1, b"ValueError: no text")
+    code = "import os\nif os.fork() == 0:\n    display(1)\n    os._exit(0)\nos.wait()\ndisplay(2)"
+    assert shown(await run(code)) == [{"text/plain": b"2"}], "a forked process displays nothing"
 
 
 async def test_displays_are_bounded_and_the_rest_is_counted(run: Run) -> None:
@@ -100,49 +74,56 @@ async def test_displays_are_bounded_and_the_rest_is_counted(run: Run) -> None:
     assert (list(shown(large)[0]), large.end["displays_dropped"]) == (["text/plain", "text/markdown"], 1)
 
 
-async def test_what_cannot_be_displayed_fails_as_it_fails(run: Run) -> None:
-    result = await run("class C:\n    def __repr__(self): raise ValueError('no text')\ndisplay(C())")
-    assert (result.exit_code, result.err.splitlines()[-1]) == (1, b"ValueError: no text")
+async def test_picture_takes_the_place_of_text_and_an_open_figure_comes_once_and_later_as_it_is_then(run: Run) -> None:
+    code = (
+        "class P:\n    def _repr_png_(self): return b'png'\n    def __repr__(self): return 'a picture'\n"
+        "display(P())\nfrom PIL import Image\ndisplay(Image.new('RGB', (7, 5)))"
+    )
+    own, image = shown(await run(code))
+    assert own == {"image/png": b"png"}
+    assert list(image) == ["image/png"]
+    result = await run(f"{PLOT}display(fig)\nplt.show()")
+    assert ([list(forms) for forms in shown(result)], result.err) == ([["image/png"]], b"")
+    first, second = shown(await run(f"{PLOT}display(fig)\nax.set_title('two')\ndisplay(fig)"))
+    assert first != second
 
 
-async def test_forked_process_displays_nothing(run: Run) -> None:
-    code = "import os\nif os.fork() == 0:\n    display(1)\n    os._exit(0)\nos.wait()\ndisplay(2)"
-    assert shown(await run(code)) == [{"text/plain": b"2"}]
+@pytest.mark.claim("run_python_code")
+async def test_figure_of_plotly_comes_as_a_page_and_as_its_data_and_tables_come_as_html(run: Run) -> None:
+    result = await run(f"{PLOTLY}fig.show()\nimport plotly.io\nplotly.io.show(fig)\ndisplay(fig)")
+    assert (result.outcome, result.out, result.err) == ("ok", b"", b"")
+    figures = shown(result)
+    assert len(figures) == 3
+    for forms in figures:
+        assert list(forms) == ["text/html", "application/json"]
+        assert b"cdn.plot.ly" in forms["text/html"]
+        assert json.loads(forms["application/json"])["data"][0]["type"] == "bar"
+    result = await run(
+        "import pandas as pd\ntable = pd.DataFrame({'a': [1]})\ndisplay(table, table.style.highlight_max())"
+    )
+    plain, styled = shown(result)
+    assert (plain["text/plain"], result.err) == (b"   a\n0  1", b"")
+    assert b"<table" in plain["text/html"]
+    assert list(styled) == ["text/html"]
+    assert b"background-color" in styled["text/html"]
 
 
-@pytest.mark.parametrize(
-    ("code", "kinds"),
-    [
+async def test_last_value_of_a_library_comes_in_its_forms(notebook: Notebook) -> None:
+    for code, kinds in (
         (f"{PLOTLY}fig", ["text/plain", "text/html", "application/json"]),
         ("from PIL import Image\nImage.new('RGB', (7, 5))", ["text/plain", "image/png"]),
         ("import pandas as pd\npd.DataFrame({'a': [1]})", ["text/plain", "text/html"]),
-        ("import pandas as pd\npd.DataFrame({'a': [1]}).style", ["text/plain", "text/html"]),
+        ("pd.DataFrame({'a': [1]}).style", ["text/plain", "text/html"]),
         (f"{PLOT}plt.close()\nfig", ["text/plain", "image/png"]),
-    ],
-    ids=["plotly", "image", "table", "style", "figure"],
-)
-async def test_last_value_of_a_library_comes_in_its_forms(notebook: Notebook, code: str, kinds: list[str]) -> None:
-    result = await notebook.cell(code)
-    assert (list(value(result)), shown(result), result.out, result.err) == (kinds, [], b"", b"")
+    ):
+        result = await notebook.cell(code)
+        assert (list(value(result)), shown(result), result.out, result.err) == (kinds, [], b"", b""), code
 
 
-async def test_ipythons_display_works_without_a_shell(client: Client) -> None:
-    code = (
-        "try:\n    from IPython.display import HTML, clear_output, display, publish_display_data\n"
-        "except ImportError:\n    raise SystemExit('no IPython here')\n"
-        "display(HTML('<b>'))\nclear_output()\npublish_display_data({'text/plain': 'raw'})\n"
-        "import sys\nprint('IPython.core.interactiveshell' in sys.modules)"
-    )
-    result = await client.run(code)
-    if result.err == b"no IPython here\n":
-        assert result.exit_code == 1
-        return
-    assert (result.outcome, result.err) == ("ok", b"")
-    assert shown(result) == [{"text/html": b"<b>"}, {"text/plain": b"raw"}]
-
-
-async def test_data_that_is_no_json_is_left_out(client: Client) -> None:
-    code = "class Value:\n    def _repr_json_(self): return {'a': float('nan')}\nValue()"
-    result = await client.run(code, context="nan")
-    assert result.outcome == "ok"
-    assert [frame.header["mime"] for frame in result.frames if frame.kind == "result"] == ["text/plain"]
+async def test_figures_come_with_the_cell_that_draws_them(notebook: Notebook) -> None:
+    first = await notebook.cell(f"{PLOT}ax.plot([1, 2])\nfig")
+    second = await notebook.cell("plt.show()")
+    third = await notebook.cell("ax.set_title('two')\nfig")
+    assert [len(shown(result)) for result in (first, second, third)] == [1, 0, 0]
+    assert set(value(first)) == {"text/plain"}
+    assert value(third)["image/png"].startswith(b"\x89PNG")

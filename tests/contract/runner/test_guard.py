@@ -1,11 +1,11 @@
 """What takes more than the sandbox has is ended alone, be it a run that fills the disk or a context that is idle."""
 
-import asyncio
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from support.runner.harness import PATIENCE, Client, RefusedError, Runner, running
+from support.gateway.peer import until
+from support.runner.harness import Client, RefusedError, Runner, running
 
 MIB = 1024 * 1024
 NAMED = "n = 0\nwhile True:\n    n += 1\n    open(f'part-{n}', 'wb').write(bytes(1 << 20))\n"
@@ -14,13 +14,16 @@ NAMELESS = (
     "    file.write(bytes(1 << 20))\n    file.flush()\n    kept.append(file)\n"
 )
 
+IDLE = "import os, threading, time\ndef wait():\n    while not os.path.exists('idle'): time.sleep(0.01)\n"
+"""Defines what a context's thread waits with for the end of the cell that has started it."""
+
 
 @pytest.fixture(scope="module")
 def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
     """A runner whose workspace is on a disk."""
     limits = {
         "SANDPOD_MEMORY_LIMIT": str(300 * MIB),
-        "SANDPOD_WORKSPACE_BYTES": str(64 * MIB),
+        "SANDPOD_WORKSPACE_BYTES": str(16 * MIB),
     }
     on_a_disk = "from sandpod_runner.files import disk; disk.in_memory = lambda folder: False"
     with running(tmp_path_factory.mktemp("guard"), prelude=on_a_disk, **limits) as started:
@@ -35,6 +38,11 @@ async def client(runner: Runner) -> AsyncIterator[Client]:
     await client.close()
 
 
+async def is_lost(client: Client, name: str) -> bool:
+    [context] = [each for each in (await client.ask("list")).header["contexts"] if each["name"] == name]
+    return bool(context["state"] == "lost")
+
+
 @pytest.mark.parametrize("code", [NAMED, NAMELESS], ids=["named", "nameless"])
 async def test_program_that_fills_the_disk_is_ended_alone(client: Client, code: str) -> None:
     bystander = await client.start("import time\nprint('up', flush=True)\nprint(input())", stdin=True, timeout=60)
@@ -43,28 +51,22 @@ async def test_program_that_fills_the_disk_is_ended_alone(client: Client, code: 
     assert result.outcome == "error"
     assert result.end["signal"] == "SIGKILL"
     assert result.end["detail"] == (
-        "It wrote more than the workspace's 64 MiB: delete files that are not needed any more."
+        "It wrote more than the workspace's 16 MiB: delete files that are not needed any more."
     )
     # The disk may still be full, and is looked at more than once meanwhile.
-    assert (await client.run("sleep 1", "shell")).outcome == "ok"
+    assert (await client.run("sleep 0.5", "shell")).outcome == "ok"
     await client.send({"t": "stdin", "run": bystander, "eof": True}, b"still here\n")
     assert (await client.finish(bystander)).out == b"still here\n"
 
 
 async def test_idle_context_whose_thread_fills_the_disk_is_ended_and_says_so(client: Client) -> None:
     fill = NAMED.replace("\n", "\n    ")
-    code = f"import threading\ndef fill():\n    {fill}\nthreading.Thread(target=fill).start()"
-    assert (await client.run(code, context="filling", timeout=60)).outcome == "ok"
-
-    async def ended() -> bool:
-        [context] = [each for each in (await client.ask("list")).header["contexts"] if each["name"] == "filling"]
-        return bool(context["state"] == "lost")
-
-    async with asyncio.timeout(PATIENCE):
-        while not await ended():
-            pass
+    code = f"{IDLE}def fill():\n    wait()\n    {fill}\nthreading.Thread(target=fill).start()"
+    assert (await client.run(code, context="filling")).outcome == "ok"
+    await client.run("touch idle", "shell")
+    await until("the end of the context", lambda: is_lost(client, "filling"))
     result = await client.run("1", context="filling")
-    assert "filled the workspace's 64 MiB while it was idle" in result.end["detail"]
+    assert "filled the workspace's 16 MiB while it was idle" in result.end["detail"]
     await client.ask("restart", context="filling")
 
 
@@ -72,19 +74,19 @@ async def test_full_disk_can_be_cleared_by_a_program_that_writes_too(client: Cli
     assert (await client.run(NAMED, timeout=60)).outcome == "error"
     clear = (
         "import os, time\nfor name in sorted(os.listdir()):\n    os.unlink(name)\n"
-        "    with open('note', 'wb') as file: file.write(b'x' * 8192); os.fsync(file.fileno())\n    time.sleep(0.02)\n"
+        "    with open('note', 'wb') as file: file.write(b'x' * 8192); os.fsync(file.fileno())\n    time.sleep(0.01)\n"
     )
     assert (await client.run(clear, timeout=60)).outcome == "ok"
     assert (await client.run("ls -A", "shell")).out == b"note\n"
 
 
 async def test_upload_over_what_is_left_is_refused_and_leaves_nothing(client: Client) -> None:
-    await client.run("open('much', 'wb').write(bytes(40 << 20))")
+    await client.run("open('much', 'wb').write(bytes(10 << 20))")
     with pytest.raises(RefusedError) as refused:
-        await client.upload("more", bytes(30 * MIB))
+        await client.upload("more", bytes(8 * MIB))
     assert refused.value.code == "quota_exceeded"
     assert (await client.run("ls -A", "shell")).out == b"much\n"
-    await client.upload("more", bytes(10 * MIB))
+    await client.upload("more", bytes(2 * MIB))
 
 
 async def test_run_that_idle_contexts_left_too_little_memory_is_told_of_them(client: Client) -> None:
@@ -99,16 +101,12 @@ async def test_run_that_idle_contexts_left_too_little_memory_is_told_of_them(cli
 async def test_idle_context_that_uses_up_the_memory_is_ended_and_its_next_cell_says_so(client: Client) -> None:
     await client.run("kept = 1", context="other")
     grow = (
-        "import threading, time\nheld = []\n"
-        "def grow():\n    time.sleep(0.5)\n    while True: held.append(b'x' * (1 << 20))\n"
+        f"{IDLE}held = []\ndef grow():\n    wait()\n    while True: held.append(b'x' * (1 << 20))\n"
         "threading.Thread(target=grow, daemon=True).start()"
     )
     assert (await client.run(grow, context="greedy")).outcome == "ok"
-    async with asyncio.timeout(PATIENCE):
-        while {"idle"} == {
-            row["state"] for row in (await client.ask("list")).header["contexts"] if row["name"] == "greedy"
-        }:
-            await client.run("true", "shell")
+    await client.run("touch idle", "shell")
+    await until("the end of the context", lambda: is_lost(client, "greedy"))
     result = await client.run("print('held' in dir())", context="greedy")
     assert (result.out, result.end["context_state"]) == (b"False\n", "lost")
     assert result.end["detail"] == (

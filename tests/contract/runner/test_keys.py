@@ -93,6 +93,6 @@ async def test_key_is_any_text_within_its_limit(client: Client) -> None:
         assert await known_as(client, "true", "shell", key=key) == first.end["run"]
 
 
-@pytest.mark.parametrize("key", ["", "k" * 129, "é" * 65, 7, True, ["k"], {"k": 1}])
-async def test_malformed_key_is_refused(client: Client, key: Any) -> None:
-    assert await refused(client, "true", "shell", key=key) == "invalid_argument"
+async def test_malformed_key_is_refused(client: Client) -> None:
+    for key in ("", "k" * 129, "é" * 65, 7, True, ["k"], {"k": 1}):
+        assert await refused(client, "true", "shell", key=key) == "invalid_argument", key

@@ -15,9 +15,6 @@ LANGUAGES = [
     {"name": "nowhere", "command": ["no-such-program", "{file}"]},
 ]
 
-# They are settings of the runner's.
-pytestmark = pytest.mark.usefixtures("runner")
-
 
 @pytest.fixture(scope="module")
 def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
@@ -54,17 +51,19 @@ async def test_what_the_code_is_does_not_matter(client: Client) -> None:
     assert (await client.run("echo on", "strict")).out == b"on\n"
 
 
-async def test_timeout_ends_all_of_it(client: Client) -> None:
-    result = await client.run("echo begun; sleep 312 & sleep 312", "strict", timeout=2)
-    assert (result.outcome, result.out) == ("timeout", b"begun\n")
+async def test_cancel_ends_all_of_it(client: Client) -> None:
+    name = await client.start("echo begun; sleep 312 & sleep 312", "strict")
+    await client.until_output(name, b"begun\n")
+    await client.send({"t": "cancel", "run": name})
+    assert (await client.finish(name)).outcome == "cancelled"
     assert await client.processes_with("sleep 312") == []
 
 
-@pytest.mark.parametrize("language", ["nowhere", "ruby", "../strict", ""])
-async def test_another_language_is_refused_with_those_that_there_are(client: Client, language: str) -> None:
-    with pytest.raises(RefusedError, match=r"built, .*python, shell, strict") as refused:
-        await client.run("1", language)
-    assert refused.value.code == "unsupported_language"
+async def test_another_language_is_refused_with_those_that_there_are(client: Client) -> None:
+    for language in ("nowhere", "ruby", "../strict", ""):
+        with pytest.raises(RefusedError, match=r"built, .*python, shell, strict") as refused:
+            await client.run("1", language)
+        assert refused.value.code == "unsupported_language"
 
 
 async def test_context_is_for_python_alone(client: Client) -> None:

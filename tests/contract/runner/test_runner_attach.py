@@ -19,24 +19,43 @@ from support.runner.harness import MAIN, PACKAGE, PATIENCE, Client, search_path
 from support.servers.silence import silent
 
 NAME = f"sandpod-runner-test-{os.getpid()}"
-OTHER_NAME = f"from sandpod_runner.protocol import messages as protocol; protocol.SOCKET = '\\0{NAME}'"
 
 
-def command(*arguments: str, prelude: str = OTHER_NAME) -> list[str]:
+def named(name: str) -> str:
+    return f"from sandpod_runner.protocol import messages as protocol; protocol.SOCKET = '\\0{name}'"
+
+
+SHARED = named(NAME)
+"""What makes a program meet the runner that most tests here share."""
+OWN = named(f"{NAME}-own")
+"""What makes it meet one that a test starts itself."""
+
+
+def command(*arguments: str, prelude: str = SHARED) -> list[str]:
     return [sys.executable, "-I", "-c", MAIN.format(prelude), str(PACKAGE), *arguments]
 
 
 @contextlib.contextmanager
-def serving(folder: Path, **env: str) -> "Iterator[subprocess.Popen[bytes]]":
+def serving(folder: Path, prelude: str = OWN, **env: str) -> "Iterator[subprocess.Popen[bytes]]":
     variables = {"PATH": search_path(), "SANDPOD_WORKSPACE": str(folder), "TMPDIR": str(folder), **env}
+    words = command("serve", prelude=prelude)
     process = subprocess.Popen(
-        command("serve"), env=variables, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
+        words, env=variables, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
     )
     try:
         yield process
     finally:
         process.terminate()
         process.communicate(timeout=PATIENCE)
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> "Iterator[subprocess.Popen[bytes]]":
+    """A runner that serves."""
+    with serving(tmp_path_factory.mktemp("shared"), SHARED) as process:
+        assert process.stderr is not None
+        assert b"ready" in process.stderr.readline()
+        yield process
 
 
 async def heard(process: "subprocess.Popen[bytes]", word: bytes) -> bytes:
@@ -57,7 +76,7 @@ def command_line(pid: int) -> bytes:
 
 
 @contextlib.asynccontextmanager
-async def attached(prelude: str = OTHER_NAME) -> AsyncIterator[tuple[Client, "subprocess.Popen[bytes]"]]:
+async def attached(prelude: str = SHARED) -> AsyncIterator[tuple[Client, "subprocess.Popen[bytes]"]]:
     """A client of an `attach` that has pipes, as a container runtime gives them to an exec."""
     ours, theirs = socket.socketpair()
     process = started(prelude)
@@ -100,85 +119,74 @@ def pump(source: int, target: int, end: Callable[[], None]) -> None:
     end()
 
 
-async def test_attach_joins_its_streams_to_the_runner_and_ends_with_them(tmp_path: Path) -> None:
-    with serving(tmp_path) as process:
-        await heard(process, b"ready")
-        async with attached() as (client, attach):
-            assert (await client.run("print('hello')")).out == b"hello\n"
-            large = await client.run("import sys; sys.stdout.write('x' * 3_000_000)")
-            assert len(large.out) == 3_000_000
-            echo = await client.run("cat", "shell", input=bytes(2_000_000))
-            assert echo.out == bytes(2_000_000)
-        assert attach.returncode == 0
+@pytest.mark.usefixtures("process")
+async def test_attach_joins_its_streams_to_the_runner_and_ends_with_them() -> None:
+    async with attached() as (client, attach):
+        # As soon as it has handed its streams over it is no interpreter; while it executes the shell it has no name.
+        await until(lambda: command_line(attach.pid).startswith(b"sh\0-c\0read"))
+        assert (await client.run("print('hello')")).out == b"hello\n"
+        large = await client.run("import sys; sys.stdout.write('x' * 3_000_000)")
+        assert len(large.out) == 3_000_000
+        echo = await client.run("cat", "shell", input=bytes(2_000_000))
+        assert echo.out == bytes(2_000_000)
+    assert attach.returncode == 0
 
 
-async def test_what_waits_for_a_stream_to_end_is_no_interpreter(tmp_path: Path) -> None:
-    with serving(tmp_path) as process:
-        await heard(process, b"ready")
-        async with attached() as (client, attach):
-            # As soon as it has handed its streams over; while it executes the shell it has no name.
-            await until(lambda: command_line(attach.pid).startswith(b"sh\0-c\0read"))
-            assert (await client.run("print(1)")).out == b"1\n"
+@pytest.mark.usefixtures("process")
+async def test_stream_in_an_image_without_a_shell_ends_as_well() -> None:
+    none = f"{SHARED}; from sandpod_runner.server import attach; attach._SHELL = '/nonexistent'"
+    async with attached(none) as (client, attach):
+        assert b"\0attach\0" in command_line(attach.pid)
+        assert (await client.run("print(1)")).out == b"1\n"
+    assert attach.returncode == 0
 
 
-async def test_stream_in_an_image_without_a_shell_ends_as_well(tmp_path: Path) -> None:
-    none = f"{OTHER_NAME}; from sandpod_runner.server import attach; attach._SHELL = '/nonexistent'"
-    with serving(tmp_path) as process:
-        await heard(process, b"ready")
-        async with attached(none) as (client, attach):
-            assert b"\0attach\0" in command_line(attach.pid)
-            assert (await client.run("print(1)")).out == b"1\n"
-        assert attach.returncode == 0
+@pytest.mark.usefixtures("process")
+async def test_killed_attach_ends_its_stream_and_no_other() -> None:
+    async with attached() as (other, _), attached() as (client, attach):
+        name = await client.start("print('up', flush=True); input()", stdin=True)
+        await client.until_output(name, b"up\n")
+        attach.kill()
+        assert await client.next() is None
+        assert name in (await other.ask("ping")).header["runs"]
+        await other.send({"t": "cancel", "run": name})
 
 
-async def test_killed_attach_ends_its_stream_and_no_other(tmp_path: Path) -> None:
-    with serving(tmp_path) as process:
-        await heard(process, b"ready")
-        async with attached() as (other, _), attached() as (client, attach):
-            name = await client.start("print('up', flush=True); input()", stdin=True)
-            await client.until_output(name, b"up\n")
-            attach.kill()
-            assert await client.next() is None
-            assert name in (await other.ask("ping")).header["runs"]
+async def test_attach_one_of_whose_streams_is_no_pipe_ends(process: "subprocess.Popen[bytes]", tmp_path: Path) -> None:
+    with (tmp_path / "file").open("w+b") as file:
+        for which in ("stdin", "stdout"):
+            stdin, stdout = (file if name == which else subprocess.PIPE for name in ("stdin", "stdout"))
+            with await asyncio.to_thread(subprocess.Popen, command("attach"), stdin=stdin, stdout=stdout) as attach:
+                assert b"refused" in await heard(process, b"stream")
+                assert await asyncio.to_thread(attach.wait, PATIENCE) == 0
+    async with attached() as (client, _):
+        assert (await client.run("print(1)")).out == b"1\n"
 
 
-@pytest.mark.parametrize("which", ["stdin", "stdout"])
-async def test_attach_one_of_whose_streams_is_no_pipe_ends(tmp_path: Path, which: str) -> None:
-    with serving(tmp_path) as process, (tmp_path / "file").open("w+b") as file:
-        await heard(process, b"ready")
-        stdin, stdout = (file if name == which else subprocess.PIPE for name in ("stdin", "stdout"))
-        with await asyncio.to_thread(subprocess.Popen, command("attach"), stdin=stdin, stdout=stdout) as attach:
-            assert b"refused" in await heard(process, b"stream")
-            assert await asyncio.to_thread(attach.wait, PATIENCE) == 0
-        async with attached() as (client, _):
-            assert (await client.run("print(1)")).out == b"1\n"
-
-
-@pytest.mark.parametrize("said", [b"", b"h", b"x"])
-async def test_who_connects_and_hands_nothing_over_is_left(tmp_path: Path, said: bytes) -> None:
-    with serving(tmp_path) as process:
-        await heard(process, b"ready")
+@pytest.mark.usefixtures("process")
+async def test_who_connects_and_hands_nothing_over_is_left() -> None:
+    for said in (b"", b"h", b"x"):
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stranger:
             stranger.connect(f"\0{NAME}")
             stranger.sendall(said)
             if not said:
                 stranger.shutdown(socket.SHUT_WR)
             assert await asyncio.to_thread(stranger.recv, 1) == b""
-        async with attached() as (client, _):
-            assert (await client.run("print(1)")).out == b"1\n"
+    async with attached() as (client, _):
+        assert (await client.run("print(1)")).out == b"1\n"
 
 
 async def test_attach_ends_when_the_runner_does(tmp_path: Path) -> None:
     with serving(tmp_path) as process:
         await heard(process, b"ready")
-        async with attached() as (client, attach):
+        async with attached(OWN) as (client, attach):
             process.terminate()
             assert await client.next() is None
             assert await asyncio.to_thread(attach.wait, PATIENCE) == 0
 
 
 def ready(wait: float) -> "subprocess.Popen[bytes]":
-    prelude = f"{OTHER_NAME}\nfrom sandpod_runner.server import attach\nattach.READY_WAIT = {wait}"
+    prelude = f"{OWN}\nfrom sandpod_runner.server import attach\nattach.READY_WAIT = {wait}"
     return subprocess.Popen(command("ready", prelude=prelude))
 
 
@@ -191,6 +199,7 @@ async def test_ready_tells_whether_the_runner_answers_and_waits_for_one_that_sta
         assert await asyncio.to_thread(ready(PATIENCE).wait, PATIENCE) == 0
 
 
+@pytest.mark.usefixtures("process")
 @pytest.mark.parametrize(
     ("language", "code", "ended"),
     [
@@ -202,44 +211,36 @@ async def test_ready_tells_whether_the_runner_answers_and_waits_for_one_that_sta
     ],
     ids=["exit code", "signal", "javascript", "large", "refused"],
 )
-async def test_run_by_hand_is_as_any_other(
-    tmp_path: Path, language: str, code: str, ended: tuple[int, bytes, bytes]
-) -> None:
-    with serving(tmp_path) as process:
-        await heard(process, b"ready")
-        words = command("run", language, "a", "-b")
-        ran = await asyncio.to_thread(subprocess.run, words, input=code.encode(), capture_output=True, check=False)
+async def test_run_by_hand_is_as_any_other(language: str, code: str, ended: tuple[int, bytes, bytes]) -> None:
+    words = command("run", language, "a", "-b")
+    ran = await asyncio.to_thread(subprocess.run, words, input=code.encode(), capture_output=True, check=False)
     assert (ran.returncode, ran.stdout, ran.stderr[: len(ended[2]) or None]) == ended
 
 
-async def test_run_by_hand_without_a_runner_says_so() -> None:
-    ran = await asyncio.to_thread(subprocess.run, command("run", "shell"), input=b"", capture_output=True, check=False)
-    assert (ran.returncode, ran.stdout) == (2, b"")
+@pytest.mark.parametrize(("words", "exit_code"), [(("run", "shell"), 2), (("attach",), 1)])
+async def test_without_a_runner_they_say_so(words: tuple[str, ...], exit_code: int) -> None:
+    alone = command(*words, prelude=named(f"{NAME}-nobody"))
+    ran = await asyncio.to_thread(subprocess.run, alone, input=b"", capture_output=True, check=False)
+    assert (ran.returncode, ran.stdout) == (exit_code, b"")
     assert b"can't be reached" in ran.stderr
 
 
-async def test_attach_without_a_runner_says_so() -> None:
-    result = await asyncio.to_thread(
-        subprocess.run, command("attach"), check=False, capture_output=True, stdin=subprocess.DEVNULL
-    )
-    assert result.returncode == 1
-    assert b"can't be reached" in result.stderr
-
-
 async def test_runner_that_reaches_what_it_must_not_ends_and_names_it(tmp_path: Path) -> None:
+    sooner = f"{OWN}; from sandpod_runner.limits import network_probe; network_probe.PATIENCE = 0.1"
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
-        with serving(tmp_path, SANDPOD_PROBES=address) as process:
+        with serving(tmp_path, sooner, SANDPOD_PROBES=address) as process:
             assert (await heard(process, b"NetworkOpen")).decode() == f"NetworkOpen: reached {address}\n"
             assert await asyncio.to_thread(process.wait, PATIENCE) == 78
 
 
 async def test_runner_whose_network_opens_later_ends_with_what_runs_in_it_and_names_it(tmp_path: Path) -> None:
+    sooner = f"{OWN}; from sandpod_runner.limits import network_probe; network_probe.SOON = network_probe.LASTING = 0.1"
     with silent() as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
-        with serving(tmp_path, SANDPOD_PROBES=address, SANDPOD_PROBE_INTERVAL="1") as process:
+        with serving(tmp_path, sooner, SANDPOD_PROBES=address, SANDPOD_PROBE_INTERVAL="1") as process:
             await heard(process, b"ready")
-            async with attached() as (client, _):
+            async with attached(OWN) as (client, _):
                 assert (await client.run("print(1)")).out == b"1\n"
                 listener.listen(64)
                 listener.accept()[0].close()
@@ -253,15 +254,14 @@ async def test_runner_that_may_have_a_network_serves_and_says_so(tmp_path: Path)
         with serving(tmp_path, SANDPOD_PROBES=probes, SANDPOD_ALLOW_OPEN_NETWORK="1") as process:
             await heard(process, b"NetworkOpen")
             await heard(process, b"ready")
-            async with attached() as (client, _):
+            async with attached(OWN) as (client, _):
                 assert (await client.run("print(1)")).out == b"1\n"
 
 
-@pytest.mark.parametrize(
-    "arguments", [["nosuch"], ["serve", "--listen-fd", "x"], ["serve", "more"], ["attach", "x"], ["run"]]
-)
-async def test_wrong_use_is_told(arguments: list[str]) -> None:
-    result = await asyncio.to_thread(subprocess.run, command(*arguments), check=False, capture_output=True)
+@pytest.mark.parametrize("arguments", ["nosuch", "serve --listen-fd x", "serve more", "attach x", "run"])
+async def test_wrong_use_is_told(arguments: str) -> None:
+    words = command(*arguments.split())
+    result = await asyncio.to_thread(subprocess.run, words, check=False, capture_output=True)
     assert result.returncode == 2
     assert result.stderr.startswith(b"usage:")
 

@@ -15,6 +15,18 @@ from support.runner.harness import Client, RefusedError, Runner, running
 
 PASSWD = Path("/etc/passwd")
 OUTSIDE = ["../x", "a/../../x", "/etc/passwd", "..", "/", "/proc/self/environ", "leak.txt", "up/etc/passwd"]
+NO_PATHS = ["", "a\0b", "x" * 5000, "/".join(["y" * 200] * 30), "x" * 300, None, 5, ["a"], "\ud800"]
+OPERATIONS = ["read", "list", "write", "delete", "mkdir", "stat", "move"]
+ODD_NAMES = [
+    "Q3 ventes \u2013 été (1).csv",
+    "数据 表.csv",
+    "-rf.txt",
+    'it\'s "q".txt',
+    ".hidden",
+    "a\nb",
+    "$(id)",
+    "%2e%2e",
+]
 
 
 def seen_of_passwd() -> tuple[int, int, int]:
@@ -31,22 +43,19 @@ def workspace(runner: Runner) -> Path:
     return runner.workspace
 
 
-@pytest.mark.parametrize("size", [0, 1, 17_000, 19_000, FILE_PART, FILE_PART + 1, 5_000_000])
 @pytest.mark.everywhere
-async def test_file_written_in_parts_is_read_back_whole(client: Client, size: int) -> None:
-    data = os.urandom(size)
-    reply = await client.upload("s.bin", data)
-    assert (reply["t"], reply["size"], reply["sha256"]) == ("reply", size, hashlib.sha256(data).hexdigest())
-    seen = b""
-    while True:
-        part = await client.file("read", path="s.bin", offset=len(seen), limit=FILE_PART)
-        assert part.header["size"] == size
-        if not part.payload:
-            break
-        seen += part.payload
-    assert seen == data
-    program = await client.run("sha256sum <s.bin", "shell")
-    assert program.out.split()[0].decode() == reply["sha256"]
+async def test_file_written_in_parts_is_read_back_whole(client: Client) -> None:
+    for size in (0, 1, 17_000, 19_000, FILE_PART, FILE_PART + 1, 5_000_000):
+        data = os.urandom(size)
+        reply = await client.upload("s.bin", data)
+        assert (reply["t"], reply["size"], reply["sha256"]) == ("reply", size, hashlib.sha256(data).hexdigest())
+        seen = b""
+        while part := (await client.file("read", path="s.bin", offset=len(seen), limit=FILE_PART)).payload:
+            seen += part
+        assert seen == data
+        assert (await client.file("stat", path="s.bin")).header["size"] == size
+        program = await client.run("sha256sum <s.bin", "shell")
+        assert program.out.split()[0].decode() == reply["sha256"]
 
 
 async def test_range_of_a_file_is_read(client: Client, workspace: Path) -> None:
@@ -56,30 +65,24 @@ async def test_range_of_a_file_is_read(client: Client, workspace: Path) -> None:
 
 
 @pytest.mark.promise("no-escape")
-@pytest.mark.parametrize("path", OUTSIDE)
-@pytest.mark.parametrize("op", ["read", "list", "write", "delete", "mkdir", "stat", "move"])
-async def test_path_that_leads_out_of_the_workspace_is_refused(
-    client: Client, workspace: Path, op: str, path: str
+@pytest.mark.parametrize("op", OPERATIONS)
+async def test_path_that_is_none_or_leads_out_of_the_workspace_is_refused(
+    client: Client, workspace: Path, op: str
 ) -> None:
     before = seen_of_passwd()
-    if path == "leak.txt" and op in {"stat", "delete", "write", "move"}:
-        # These are about the link itself, which is in the workspace.
-        (workspace / "other").mkdir(exist_ok=True)
-        fields = {"destination": "other/moved", "overwrite": True, "last": True}
-        await client.file(op, b"x", path=path, **fields)
-    else:
-        fields = {"destination": "inside", "last": True, "overwrite": True}
-        assert await client.refused(op, b"x", path=path, **fields) in {"invalid_path", "not_found", "file_exists"}
+    fields = {"destination": "inside", "last": True, "overwrite": True}
+    for path in OUTSIDE:
+        if path == "leak.txt" and op in {"stat", "delete", "write", "move"}:
+            # These are about the link itself, which is in the workspace.
+            (workspace / "other").mkdir(exist_ok=True)
+            await client.file(op, b"x", path=path, **{**fields, "destination": "other/moved"})
+        else:
+            code = await client.refused(op, b"x", path=path, **fields)
+            assert code in {"invalid_path", "not_found", "file_exists"}, path
+    for none in NO_PATHS:
+        code = await client.refused(op, b"x", path=none, destination="inside", last=True)
+        assert code in {"invalid_path", "not_found"}, none
     assert seen_of_passwd() == before
-
-
-@pytest.mark.parametrize(
-    "path", ["", "a\0b", "x" * 5000, "/".join(["y" * 200] * 30), "x" * 300, None, 5, ["a"], "\ud800"]
-)
-@pytest.mark.parametrize("op", ["read", "list", "write", "delete", "mkdir", "stat", "move"])
-async def test_path_that_is_none_is_refused(client: Client, op: str, path: object) -> None:
-    code = await client.refused(op, b"x", path=path, destination="inside", last=True)
-    assert code in {"invalid_path", "not_found"}
 
 
 @pytest.mark.claim("read_file(path)")
@@ -133,12 +136,10 @@ async def test_file_that_failed_at_its_first_part_is_told_once(client: Client, w
     for last in (False, False, True):
         header = {"t": "file", "id": 1, "op": "write", "path": "there.txt", "overwrite": False, "last": last}
         await client.send(header, b"part")
-    frame = await client.next()
-    assert frame is not None
+    frame = await client.reply()
     assert frame.header["code"] == "file_exists"
     await client.send({"t": "ping", "id": 2})
-    after = await client.next()
-    assert after is not None
+    after = await client.reply()
     assert after.kind == "pong"
     assert (workspace / "there.txt").read_text() == "old"
 
@@ -154,18 +155,15 @@ async def test_special_files_are_refused_without_waiting_for_them(client: Client
 
 
 @pytest.mark.promise("file-names")
-@pytest.mark.parametrize(
-    "name",
-    ["Q3 ventes \u2013 été (1).csv", "数据 表.csv", "-rf.txt", 'it\'s "q".txt', ".hidden", "a\nb", "$(id)", "%2e%2e"],
-)
-async def test_odd_names_are_one_name_everywhere(client: Client, name: str) -> None:
-    await client.file("write", b"odd", path=f"odd/{name}", last=True)
-    listed = [entry["path"] for entry in (await client.file("list", path="odd")).header["entries"]]
-    assert spell(f"odd/{name}") in listed
-    for said in {f"odd/{name}", spell(f"odd/{name}")}:
-        assert (await client.file("read", path=said)).payload == b"odd"
-    result = await client.run("import sys; print(open(sys.argv[1]).read(), end='')", args=[f"odd/{name}"])
-    assert result.out == b"odd"
+async def test_odd_names_are_one_name_everywhere(client: Client) -> None:
+    for name in ODD_NAMES:
+        await client.file("write", b"odd", path=f"odd/{name}", last=True)
+        listed = [entry["path"] for entry in (await client.file("list", path="odd")).header["entries"]]
+        assert spell(f"odd/{name}") in listed
+        for said in {f"odd/{name}", spell(f"odd/{name}")}:
+            assert (await client.file("read", path=said)).payload == b"odd"
+        result = await client.run("import sys; print(open(sys.argv[1]).read(), end='')", args=[f"odd/{name}"])
+        assert result.out == b"odd"
 
 
 @pytest.mark.parametrize(
@@ -222,12 +220,13 @@ async def test_list_is_sorted_bounded_and_follows_no_links(client: Client, works
 
 
 async def test_list_that_would_be_too_large_for_a_frame_is_cut(client: Client, workspace: Path) -> None:
-    (workspace / "many").mkdir(exist_ok=True)
-    for number in range(1500):
+    (workspace / "many").mkdir()
+    for number in range(1200):
         (workspace / "many" / f"{number:04}{'n' * 200}").touch()
     listing = (await client.file("list", path="many", limit=10_000)).header
     assert listing["truncated"] is True
-    assert 500 < len(listing["entries"]) < 1500
+    assert 500 < len(listing["entries"]) < 1200
+    shutil.rmtree(workspace / "many")
 
 
 async def test_delete_takes_the_link_and_not_what_it_leads_to(client: Client, workspace: Path) -> None:
@@ -272,7 +271,7 @@ async def test_link_that_changes_all_the_time_never_leads_out(client: Client, wo
     name = await client.start(flip, timeout=999)
     await client.until_output(name, b"up\n")
     seen = set()
-    for _ in range(300):
+    for _ in range(150):
         try:
             seen.add((await client.file("read", path="flip/passwd")).payload)
         except RefusedError as refused:
@@ -307,10 +306,10 @@ async def test_listing_is_whole_however_many_folders_there_are(tmp_path: Path) -
     few = "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (160, 160))"
     with running(tmp_path, prelude=few) as runner:
         client = await runner.connect()
-        for number in range(300):
+        for number in range(200):
             (runner.workspace / f"{number:03}" / "below").mkdir(parents=True)
         reply = await client.file("list", recursive=True)
-        assert (len(reply.header["entries"]), reply.header["truncated"]) == (600, False)
+        assert (len(reply.header["entries"]), reply.header["truncated"]) == (400, False)
         assert (await client.run("print(1)")).outcome == "ok"
         await client.close()
 
@@ -359,16 +358,15 @@ async def test_files_and_runs_work_when_no_more_threads_can_be_had(tmp_path: Pat
         flag.touch()
         for number in range(10):
             await client.file("write", b"x", path=f"{number}", last=True)
-        result = await client.run("for i in range(3000): open(f'f{i}', 'w')")
+        result = await client.run("for i in range(1000): open(f'f{i}', 'w')")
         assert (result.outcome, len(result.end["artifacts"])) == ("ok", 100)
         await client.close()
 
 
-@pytest.mark.parametrize("code", ["rm -r {0}", "chmod 000 {0}", "mv {0} {0}2"])
-async def test_workspace_that_a_program_has_removed_or_closed_is_there_again(tmp_path: Path, code: str) -> None:
+async def test_workspace_that_a_program_has_removed_or_closed_is_there_again(tmp_path: Path) -> None:
     with running(tmp_path) as runner:
         client = await runner.connect()
-        for _ in range(2):
+        for code in ("rm -r {0}", "chmod 000 {0}", "mv {0} {0}2") * 2:
             assert (await client.run(code.format(runner.workspace), "shell")).outcome == "ok"
             await client.upload("f.txt", b"x")
             assert (await client.run(code.format(runner.workspace), "shell")).outcome == "ok"

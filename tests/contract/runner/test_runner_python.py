@@ -4,26 +4,27 @@ import pytest
 
 from support.runner.harness import Client
 
+EXITS = {
+    "import sys; sys.exit(7)": (7, b""),
+    'import sys; sys.exit("bye")': (1, b"bye\n"),
+    "import sys; sys.exit(256)": (0, b""),
+    "import sys; sys.exit(-1)": (255, b""),
+    "import sys; sys.exit()": (0, b""),
+    "raise SystemExit(3)": (3, b""),
+    "import os; os._exit(9)": (9, b""),
+    "x = 1": (0, b""),
+    "import asyncio": (0, b""),
+    "": (0, b""),
+}
+
 
 @pytest.mark.promise("exit-codes")
 @pytest.mark.claim("run_python_code(code)")
-@pytest.mark.parametrize(
-    ("code", "exit_code", "err"),
-    [
-        ("import sys; sys.exit(7)", 7, b""),
-        ('import sys; sys.exit("bye")', 1, b"bye\n"),
-        ("import sys; sys.exit(256)", 0, b""),
-        ("import sys; sys.exit(-1)", 255, b""),
-        ("import sys; sys.exit()", 0, b""),
-        ("raise SystemExit(3)", 3, b""),
-        ("import os; os._exit(9)", 9, b""),
-        ("x = 1", 0, b""),
-    ],
-)
-async def test_exit_codes_are_those_of_plain_python(client: Client, code: str, exit_code: int, err: bytes) -> None:
-    result = await client.run(code)
-    assert (result.exit_code, result.err, result.out) == (exit_code, err, b"")
-    assert result.outcome == ("ok" if exit_code == 0 else "error")
+async def test_exit_codes_are_those_of_plain_python(client: Client) -> None:
+    for code, (exit_code, err) in EXITS.items():
+        result = await client.run(code)
+        assert (result.exit_code, result.err, result.out) == (exit_code, err, b""), code
+        assert result.outcome == ("error" if exit_code else "ok")
 
 
 async def test_traceback_shows_lines_of_the_program_and_nothing_of_the_runner(client: Client) -> None:
@@ -57,12 +58,6 @@ async def test_nul_byte_in_the_code_is_a_syntax_error(client: Client) -> None:
     result = await client.run(b"1\0 + 1")
     assert result.exit_code == 1
     assert b"SyntaxError" in result.err
-
-
-@pytest.mark.parametrize("code", ["pass", "import asyncio", ""])
-async def test_silent_success_is_exit_0_without_output(client: Client, code: str) -> None:
-    result = await client.run(code)
-    assert (result.outcome, result.exit_code, result.out, result.err) == ("ok", 0, b"", b"")
 
 
 @pytest.mark.promise("top-level-await")
@@ -100,18 +95,18 @@ async def test_code_is_a_real_file_outside_the_workspace_and_gone_afterwards(cli
     )
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 @pytest.mark.everywhere
-async def test_multiprocessing_works(client: Client, method: str) -> None:
-    code = (
-        "import multiprocessing as mp\n"
-        "def square(x): return x * x\n"
-        "if __name__ == '__main__':\n"
-        f"    with mp.get_context('{method}').Pool(2) as pool:\n"
-        "        print(pool.map(square, range(4)))\n"
-    )
-    result = await client.run(code)
-    assert (result.out, result.err, result.exit_code) == (b"[0, 1, 4, 9]\n", b"", 0)
+async def test_multiprocessing_works(client: Client) -> None:
+    for method in ("fork", "spawn", "forkserver"):
+        code = (
+            "import multiprocessing as mp\n"
+            "def square(x): return x * x\n"
+            "if __name__ == '__main__':\n"
+            f"    with mp.get_context('{method}').Pool(2) as pool:\n"
+            "        print(pool.map(square, range(4)))\n"
+        )
+        result = await client.run(code)
+        assert (result.out, result.err, result.exit_code) == (b"[0, 1, 4, 9]\n", b"", 0), method
 
 
 async def test_end_of_the_program_is_that_of_the_interpreter(client: Client) -> None:

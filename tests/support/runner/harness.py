@@ -89,8 +89,7 @@ class Client:
 
     async def greet(self) -> None:
         await self.send({"t": "hello", "version": protocol.VERSION})
-        frame = await self.next()
-        assert frame is not None
+        frame = await self.reply()
         assert frame.kind == "hello", frame
         self.hello = frame.header
 
@@ -103,6 +102,12 @@ class Client:
     async def next(self) -> Frame | None:
         """Return the next frame that belongs to no run; None when the stream has ended."""
         return await asyncio.wait_for(self._others.get(), PATIENCE)
+
+    async def reply(self) -> Frame:
+        """Return the next frame that belongs to no run; the stream has to go on."""
+        frame = await self.next()
+        assert frame is not None, "the stream ended"
+        return frame
 
     async def start(self, code: str | bytes, language: str = "python", **fields: Any) -> str:
         self._numbers += 1
@@ -161,8 +166,7 @@ class Client:
         """Send a request that has a number and return the answer."""
         self._numbers += 1
         await self.send({"t": kind, "id": self._numbers, **fields}, payload)
-        frame = await self.next()
-        assert frame is not None, "the stream ended"
+        frame = await self.reply()
         assert frame.header.get("id") == self._numbers, frame
         if frame.kind == "error":
             raise RefusedError(frame.header)
@@ -178,8 +182,7 @@ class Client:
         starts = range(0, max(len(data), 1), protocol.FILE_PART)
         for start in starts:
             await self.send({**header, "last": start == starts[-1]}, data[start : start + protocol.FILE_PART])
-        frame = await self.next()
-        assert frame is not None, "the stream ended"
+        frame = await self.reply()
         if frame.kind == "error":
             raise RefusedError(frame.header)
         return frame.header

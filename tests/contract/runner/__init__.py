@@ -1,0 +1,1 @@
+"""Tests of the runner. They share what they need to be started once; it ends with the last of them."""
