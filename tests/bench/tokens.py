@@ -20,7 +20,10 @@ from support.cluster.server import serving
 BYTES_PER_TOKEN: Final = 4
 HEAD: Final = f"{'what a model reads':<42} {'bytes':>7} {'tokens':>7}"
 
-FRAME = "import pandas as pd\npd.DataFrame({'city': ['Oslo', 'Rome'] * 5, 'year': range(2015, 2025), 'sales': range(10)})"
+FRAME = """\
+import pandas
+pandas.DataFrame({"city": ["Oslo", "Rome"] * 5, "year": range(2015, 2025), "sales": range(10)})
+"""
 PLOT = "import matplotlib.pyplot as plt\nplt.plot([1, 4, 9])\nplt.show()"
 ERROR = "def ratio(a, b):\n    return a / b\n\nprint(ratio(1, 0))"
 FAILING_TEST = "def test_sum():\n    assert sum([1, 2]) == 4\n\ndef test_text():\n    assert 'a'.upper() == 'A'\n"
