@@ -3,13 +3,12 @@
 Which they are the runner knows; what it says is checked here, and what is read is bounded.
 """
 
-from dataclasses import dataclass, field
 from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from sandpod_gateway.api.results import ArtifactContent, ArtifactList, ErrorCode
-from sandpod_gateway.content import MAX_PICTURES, PICTURES, Picture, as_text, mime_type
+from sandpod_gateway.content import MAX_PICTURES, PICTURES, Answer, Picture, as_text, mime_type
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.paths import told_path
 from sandpod_gateway.files.service import MAX_READ, Files
@@ -26,14 +25,6 @@ class _Listing(BaseModel):
 
     entries: Annotated[list[ArtifactEntry], Field(max_length=2000)] = Field(default_factory=list)
     truncated: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ArtifactAnswer:
-    """What was read of an artifact, and the image that goes beside it."""
-
-    result: ArtifactContent
-    pictures: list[Picture] = field(default_factory=list)
 
 
 class Artifacts:
@@ -68,7 +59,7 @@ class Artifacts:
             sandbox=name, artifacts=found, truncated=listing.truncated or len(listing.entries) > MAX_LISTED
         )
 
-    async def read(self, owner: str, path: str, *, sandbox: str | None) -> ArtifactAnswer:
+    async def read(self, owner: str, path: str, *, sandbox: str | None) -> Answer[ArtifactContent]:
         """Read an artifact: an image as one, anything else as text or base64 as far as a result goes.
 
         Raises:
@@ -85,7 +76,6 @@ class Artifacts:
             )
         common = {"sandbox": name, "path": told_path(path), "size": size, "mime_type": kind}
         if kind in PICTURES:
-            return ArtifactAnswer(ArtifactContent(**common, encoding="image"), [Picture(kind, data)])
+            return Answer(ArtifactContent(**common, encoding="image"), [Picture(kind, data)])
         encoding, content = as_text(data, None)
-        told = ArtifactContent(**common, encoding=encoding, content=content, truncated=len(data) < size)
-        return ArtifactAnswer(told)
+        return Answer(ArtifactContent(**common, encoding=encoding, content=content, truncated=len(data) < size))

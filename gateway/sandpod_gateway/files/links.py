@@ -2,10 +2,13 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Final, Literal
+from typing import Any, Final, Literal, TypeVar
+
+from pydantic import BaseModel
 
 from sandpod_api.base import rfc3339
-from sandpod_gateway.api.results import Artifact, ErrorCode, FileLink, WorkspaceLink
+from sandpod_gateway.api.results import Artifact, ArtifactContent, ArtifactList, ErrorCode, FileLink, WorkspaceLink
+from sandpod_gateway.api.run_results import RunOutput, RunResult
 from sandpod_gateway.auth.api_keys import current_maker
 from sandpod_gateway.auth.link_tokens import Links
 from sandpod_gateway.backends.base import SandboxRecord
@@ -13,6 +16,8 @@ from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.paths import check_path, inside_workspace
 from sandpod_gateway.sandboxes.requests import ask_runner
 from sandpod_gateway.sandboxes.service import Sandboxes
+
+_Model = TypeVar("_Model", bound=BaseModel)
 
 MAX_URLS: Final = 32 * 1024
 """Characters of all links of one answer."""
@@ -94,7 +99,18 @@ class LinkMaker:
         except SandpodError:
             return None
 
-    def linked(self, sandbox: str, artifacts: list[Artifact]) -> list[Artifact]:
+    def linked(self, model: _Model) -> _Model:
+        """Return a result with links to the files that it names."""
+        update: dict[str, Any] = {}
+        if isinstance(model, RunOutput) and model.result is not None:
+            update["result"] = self.linked(model.result)
+        elif isinstance(model, RunResult | ArtifactList):
+            update["artifacts"] = self._linked(model.sandbox, model.artifacts)
+        elif isinstance(model, ArtifactContent):
+            update["url"] = self.url(model.sandbox, model.path)
+        return model.model_copy(update=update) if update else model
+
+    def _linked(self, sandbox: str, artifacts: list[Artifact]) -> list[Artifact]:
         """Return artifacts with links, as far as those have room in an answer."""
         room, told = MAX_URLS, []
         for artifact in artifacts:

@@ -9,9 +9,10 @@ from typing import Any
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
 from mcp_types import CallToolRequestParams
 
-from sandpod_gateway.api.results import ErrorCode, Problem
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.auth.api_keys import current_owner
-from sandpod_gateway.mcp.tool_results import tool_result
+from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.mcp.tool_results import refuse
 from sandpod_gateway.metrics import Metrics
 
 
@@ -34,13 +35,9 @@ class BoundedCalls(Middleware):
         """Pass the call on, or answer rate_limited."""
         owner = current_owner()
         if self._calls[owner] >= self._per_owner:
-            self._metrics.refusals.labels(ErrorCode.RATE_LIMITED).inc()
-            problem = Problem(
-                error=ErrorCode.RATE_LIMITED,
-                message=f"You have {self._per_owner} calls in progress, the most for one caller.",
-                next="Wait for some of them to end.",
-            )
-            return tool_result(problem, is_error=True)
+            message = f"You have {self._per_owner} calls in progress, the most for one caller."
+            error = SandpodError(ErrorCode.RATE_LIMITED, message, next_step="Wait for some of them to end.")
+            return refuse(self._metrics, error)
         self._calls[owner] += 1
         try:
             return await call_next(context)

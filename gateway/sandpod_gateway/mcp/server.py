@@ -7,14 +7,13 @@ from fastmcp import FastMCP
 from fastmcp.server.auth import TokenVerifier
 
 from sandpod_gateway.api.toolsets import ALL
-from sandpod_gateway.files.artifacts import Artifacts
 from sandpod_gateway.mcp import resources
 from sandpod_gateway.mcp.call_bounds import BoundedCalls
 from sandpod_gateway.mcp.compat import registry
 from sandpod_gateway.mcp.compat.settings import CompatSettings
 from sandpod_gateway.mcp.services import Parts
 from sandpod_gateway.mcp.toolbox import Toolbox
-from sandpod_gateway.mcp.tools import artifacts, background, contexts, files, links, packages, runs, sandboxes
+from sandpod_gateway.mcp.tools import background, files, packages, runs, sandboxes
 from sandpod_gateway.mcp.toolsets import ToolSelection
 from sandpod_gateway.mcp.validation import BadArguments
 
@@ -66,18 +65,9 @@ def create_mcp(
     mcp.add_middleware(BadArguments(parts.metrics))
     mcp.add_middleware(ToolSelection(toolsets or ALL, parts.metrics))
     if toolsets:
-        _add_tools(Toolbox(mcp, parts.metrics, facts, link_files=link_files), parts)
+        toolbox = Toolbox(mcp, parts.metrics, parts.links, facts, link_files=link_files)
+        for module in (runs, packages, files, background, sandboxes):
+            module.register(toolbox, parts)
     resources.register(mcp, parts.files, parts.metrics)
     registry.register(mcp, parts, compat, libraries)
     return mcp
-
-
-def _add_tools(toolbox: Toolbox, parts: Parts) -> None:
-    runs.register(toolbox, parts.runs, parts.links)
-    packages.register(toolbox, parts.installer)
-    files.register(toolbox, parts.files, parts.links)
-    artifacts.register(toolbox, Artifacts(parts.files), parts.links)
-    background.register(toolbox, parts.background, parts.installer, parts.links)
-    contexts.register(toolbox, parts.background)
-    sandboxes.register(toolbox, parts.sandboxes, parts.installer)
-    links.register(toolbox, parts.links)

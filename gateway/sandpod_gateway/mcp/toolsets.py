@@ -7,7 +7,6 @@ tool is listed and works where all of them have it.
 from collections.abc import Sequence
 from typing import Any, Final
 
-from fastmcp.exceptions import ResourceError
 from fastmcp.resources.template import ResourceTemplate
 from fastmcp.server.dependencies import get_access_token, get_http_request
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
@@ -20,10 +19,11 @@ from mcp_types import (
     ReadResourceRequestParams,
 )
 
-from sandpod_gateway.api.results import ErrorCode, Problem
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.toolsets import ALL, Toolset, expanded
-from sandpod_gateway.mcp.resources import FILES_TOOLSET, FILES_URI
-from sandpod_gateway.mcp.tool_results import tool_result
+from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.mcp.resources import FILES_TOOLSET, FILES_URI, resource_error
+from sandpod_gateway.mcp.tool_results import refuse
 from sandpod_gateway.metrics import Metrics
 
 QUERY: Final = "tools"
@@ -72,8 +72,7 @@ class ToolSelection(Middleware):
             name = context.message.name
             toolset = _toolset(await context.fastmcp_context.fastmcp.get_tool(name))
             if toolset is not None and toolset not in chosen:
-                self._metrics.refusals.labels(ErrorCode.FORBIDDEN).inc()
-                return tool_result(self._off(name, toolset), is_error=True)
+                return refuse(self._metrics, self._off(f"The tool {name}", toolset))
         return await call_next(context)
 
     async def on_list_resource_templates(
@@ -92,17 +91,14 @@ class ToolSelection(Middleware):
             ResourceError: They are off.
         """
         if str(context.message.uri).startswith(_FILES) and FILES_TOOLSET not in chosen_toolsets(self._server):
-            self._metrics.refusals.labels(ErrorCode.FORBIDDEN).inc()
-            problem = self._off("resource", FILES_TOOLSET)
-            raise ResourceError(f"{problem.error}: {problem.message} {problem.next}")
+            raise resource_error(self._metrics, self._off("The file resource", FILES_TOOLSET))
 
-    def _off(self, name: str, toolset: str) -> Problem:
+    def _off(self, what: str, toolset: str) -> SandpodError:
         if toolset in self._server & _of_key():
             next_step = f"Use what is listed, or connect to an address that has {QUERY}=core,{toolset}."
         else:
             next_step = "Use what is listed, or ask the administrator for it."
-        what = "The file resource" if name == "resource" else f"The tool {name}"
-        return Problem(error=ErrorCode.FORBIDDEN, message=f"{what} is off: its toolset is {toolset!r}.", next=next_step)
+        return SandpodError(ErrorCode.FORBIDDEN, f"{what} is off: its toolset is {toolset!r}.", next_step=next_step)
 
 
 def chosen_toolsets(server: frozenset[str]) -> frozenset[str]:

@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from fastmcp.exceptions import ValidationError
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
-from fastmcp.tools.base import ToolResult
 from mcp_types import CallToolRequestParams
 from pydantic import ValidationError as PydanticError
 
-from sandpod_gateway.api.results import ErrorCode, Problem
-from sandpod_gateway.mcp.tool_results import tool_result
+from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.mcp.tool_results import refuse
 from sandpod_gateway.metrics import Metrics
 
 _ALIASES: Final = (
@@ -80,8 +80,7 @@ class BadArguments(Middleware):
         except ValidationError as error:
             if not isinstance(error.__cause__, PydanticError):
                 raise
-            self._metrics.refusals.labels(ErrorCode.INVALID_ARGUMENT).inc()
-            return _refusal(error.__cause__, schema)
+            return refuse(self._metrics, _refusal(error.__cause__, schema))
 
 
 def _clarify(given: dict[str, Any], takes: dict[str, Any]) -> None:
@@ -93,7 +92,7 @@ def _clarify(given: dict[str, Any], takes: dict[str, Any]) -> None:
         del given[name]
 
 
-def _refusal(error: PydanticError, schema: dict[str, Any]) -> ToolResult:
+def _refusal(error: PydanticError, schema: dict[str, Any]) -> SandpodError:
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
     parts = [str(part) for part in first["loc"]]
     parent, schema = _parent(parts, schema)
@@ -102,12 +101,8 @@ def _refusal(error: PydanticError, schema: dict[str, Any]) -> ToolResult:
     words = _WORDS.get(first["type"], first["msg"][:1].lower() + first["msg"][1:])
     close = difflib.get_close_matches(parts[-1], takes, n=1) if first["type"] in _UNKNOWN else []
     meant = f"Did you mean {close[0]}? " if close else ""
-    problem = Problem(
-        error=ErrorCode.INVALID_ARGUMENT,
-        message=f"The argument {name} is wrong: {words}.",
-        next=f"{meant}{parent or 'The tool'} takes: {', '.join(takes)}." if takes else "Correct it and call again.",
-    )
-    return tool_result(problem, is_error=True)
+    next_step = f"{meant}{parent or 'The tool'} takes: {', '.join(takes)}." if takes else "Correct it and call again."
+    return SandpodError(ErrorCode.INVALID_ARGUMENT, f"The argument {name} is wrong: {words}.", next_step=next_step)
 
 
 def _parent(parts: list[str], schema: dict[str, Any]) -> tuple[str, dict[str, Any]]:

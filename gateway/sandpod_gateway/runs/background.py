@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.run_results import ContextList, ContextRestarted, RunList, RunOutput, RunStarted
 from sandpod_gateway.backends.base import SandboxRecord
+from sandpod_gateway.content import Answer
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.limits import RunLimits
 from sandpod_gateway.runner.connection import RunnerConnection
@@ -20,7 +21,7 @@ from sandpod_gateway.runs.hints import find_hint
 from sandpod_gateway.runs.recorder import Recorder
 from sandpod_gateway.runs.reports import Listing
 from sandpod_gateway.runs.request import RunRequest, check_run
-from sandpod_gateway.runs.result import Reading, RunEnd, build_reading
+from sandpod_gateway.runs.result import RunEnd, build_reading
 from sandpod_gateway.runs.start import ActiveRun, start_run
 from sandpod_gateway.runs.tail_reader import TailReader, Until
 from sandpod_gateway.sandboxes.availability import forgotten
@@ -74,7 +75,7 @@ class BackgroundRuns:
         until: Until = "output",
         strip_ansi: bool = False,
         max_output: int | None = None,
-    ) -> Reading:
+    ) -> Answer[RunOutput]:
         """Return what a run has written since the cursor, and, once it has ended, its result with all of its output.
 
         Args:
@@ -96,7 +97,7 @@ class BackgroundRuns:
         cap, limit = (self._limits.output_cap, protocol.FILE_PART) if to_end else (READ_LIMIT, min(most, READ_LIMIT))
         deadline = asyncio.get_running_loop().time() + wait
 
-        async def look(record: SandboxRecord, connection: RunnerConnection) -> Reading:
+        async def look(record: SandboxRecord, connection: RunnerConnection) -> Answer[RunOutput]:
             tail = TailReader(connection, run, cursor, Recorder(cap, strip_ansi=strip_ansi), strip_ansi)
             await tail.read(limit, deadline, to_end=to_end)
             output = RunOutput(
@@ -113,7 +114,7 @@ class BackgroundRuns:
 
         return await self._about(owner, name, look)
 
-    async def stop(self, owner: str, name: str) -> Reading:
+    async def stop(self, owner: str, name: str) -> Answer[RunOutput]:
         """End a run and return how it ended, with its output.
 
         Raises:

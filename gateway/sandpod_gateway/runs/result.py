@@ -1,13 +1,13 @@
 """What callers get of a run: made of what was recorded of it and of how it ended, within what clients accept. Pure."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from pydantic import BaseModel
 
 from sandpod_gateway.api.run_results import Rich, RunOutput, RunResult
-from sandpod_gateway.content import PICTURES, Picture, json_size
+from sandpod_gateway.content import PICTURES, Answer, Picture, json_size
 from sandpod_gateway.runner.messages import Ended
 from sandpod_gateway.runner.run_ids import run_id
 from sandpod_gateway.runs.hints import about_dropped, about_rest
@@ -19,22 +19,6 @@ LEAST_OUTPUT: Final = 4 * 1024
 """Characters of output that a result has however large the rest of it is."""
 
 _Model = TypeVar("_Model", bound=BaseModel)
-
-
-@dataclass(frozen=True, slots=True)
-class RunAnswer:
-    """A run's result, and the pictures that go beside it."""
-
-    result: RunResult
-    pictures: list[Picture] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """What was read of a background run, and, with its result, the pictures that go beside it."""
-
-    result: RunOutput
-    pictures: list[Picture] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,17 +49,17 @@ class _Room:
     artifacts: int
 
 
-def build_answer(end: RunEnd, most: int) -> RunAnswer:
+def build_answer(end: RunEnd, most: int) -> Answer[RunResult]:
     """Return the answer of a call that waited for a run.
 
     Args:
         end: The run.
         most: Characters of output at most, of both streams together.
     """
-    return RunAnswer(*_fit(end, most, lambda result, _: result))
+    return _fit(end, most, lambda result, _: result)
 
 
-def build_reading(output: RunOutput, recent: Recorder, end: RunEnd | None, most: int) -> Reading:
+def build_reading(output: RunOutput, recent: Recorder, end: RunEnd | None, most: int) -> Answer[RunOutput]:
     """Return the answer of a call that read a run.
 
     Args:
@@ -89,7 +73,7 @@ def build_reading(output: RunOutput, recent: Recorder, end: RunEnd | None, most:
         out, err = recent.shared(room)
         return output.model_copy(update={"stdout": out.text, "stderr": err.text, "result": result})
 
-    return Reading(build(None, most)) if end is None else Reading(*_fit(end, most, build))
+    return Answer(build(None, most)) if end is None else _fit(end, most, build)
 
 
 def answer_size(model: BaseModel, pictures: list[Picture]) -> int:
@@ -98,14 +82,14 @@ def answer_size(model: BaseModel, pictures: list[Picture]) -> int:
     return encoded + 2 * json_size(model.model_dump(mode="json"))
 
 
-def _fit(end: RunEnd, most: int, wrap: Callable[[RunResult, int], _Model]) -> tuple[_Model, list[Picture]]:
+def _fit(end: RunEnd, most: int, wrap: Callable[[RunResult, int], _Model]) -> Answer[_Model]:
     """Return as much of a run as fits into an answer."""
     for room in _rooms(end, most):
         result = _build_result(end, room)
-        model, pictures = wrap(result, room.output), _pictures(end.recorder, result.displays)
-        if answer_size(model, pictures) <= MAX_ANSWER:
+        answer = Answer(wrap(result, room.output), _pictures(end.recorder, result.displays))
+        if answer_size(answer.result, answer.pictures) <= MAX_ANSWER:
             break
-    return model, pictures
+    return answer
 
 
 def _rooms(end: RunEnd, most: int) -> Iterator[_Room]:

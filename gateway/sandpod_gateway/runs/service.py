@@ -15,8 +15,9 @@ from typing import Final
 import anyio
 
 from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.api.run_results import Outcome
+from sandpod_gateway.api.run_results import Outcome, RunResult
 from sandpod_gateway.backends.base import ClaimRequest, SandboxRecord
+from sandpod_gateway.content import Answer
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.limits import RunLimits
 from sandpod_gateway.metrics import Metrics, language_label
@@ -30,7 +31,7 @@ from sandpod_gateway.runs.progress import OutputStream, Send
 from sandpod_gateway.runs.recorder import Recorder
 from sandpod_gateway.runs.reports import Tail
 from sandpod_gateway.runs.request import FreshSandbox, RunRequest, check_run
-from sandpod_gateway.runs.result import RunAnswer, RunEnd, build_answer
+from sandpod_gateway.runs.result import RunEnd, build_answer
 from sandpod_gateway.runs.start import ActiveRun, start_run
 from sandpod_gateway.sandboxes.service import Sandboxes
 from sandpod_runner.protocol import messages as protocol
@@ -71,7 +72,7 @@ class Runs:
         sandbox: str | None = None,
         fresh: FreshSandbox | None = None,
         send: Send | None = None,
-    ) -> RunAnswer:
+    ) -> Answer[RunResult]:
         """Run a program and return what it did.
 
         Args:
@@ -118,7 +119,7 @@ class Runs:
 
     async def _run_in(
         self, record: SandboxRecord, request: RunRequest, send: Send | None, *, fresh: bool = False
-    ) -> RunAnswer:
+    ) -> Answer[RunResult]:
         if request.packages:
             await self._installer.require(record, request.packages, request.language)
         progress = OutputStream(send) if send is not None else None

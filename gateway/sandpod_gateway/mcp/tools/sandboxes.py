@@ -13,8 +13,8 @@ from sandpod_gateway.backends.base import ClaimRequest, SandboxRecord, Workspace
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.limits import check_text
 from sandpod_gateway.mcp import arguments
+from sandpod_gateway.mcp.services import Parts
 from sandpod_gateway.mcp.toolbox import Toolbox
-from sandpod_gateway.packages.installer import Installer
 from sandpod_gateway.sandboxes.service import Sandboxes
 
 MAX_NAME = 128  # characters; names are hashed before they become labels
@@ -36,8 +36,9 @@ Network = Annotated[str, Field(description="Network profile of the template; non
 Force = Annotated[bool, Field(description="End it even while something runs in it.")]
 
 
-def register(toolbox: Toolbox, sandboxes: Sandboxes, installer: Installer) -> None:
+def register(toolbox: Toolbox, parts: Parts) -> None:
     """Add the tools."""
+    sandboxes = parts.sandboxes
 
     @toolbox.tool("Create a sandbox", toolset="sandboxes", effect="make", result=SandboxInfo)
     async def create_sandbox(
@@ -77,7 +78,7 @@ def register(toolbox: Toolbox, sandboxes: Sandboxes, installer: Installer) -> No
     async def get_sandbox(sandbox: arguments.RequiredSandbox) -> SandboxInfo:
         """Return a sandbox's status, age, packages and expiry, and why it can't be used if so."""
         record = await sandboxes.find(current_owner(), sandbox)
-        return _info(record, sandboxes).model_copy(update={"packages": installer.added(record.name)})
+        return _info(record, sandboxes).model_copy(update={"packages": parts.installer.added(record.name)})
 
     @toolbox.tool("Close a sandbox", toolset="sandboxes", effect="write", result=Closed)
     async def close_sandbox(*, sandbox: arguments.RequiredSandbox, force: Force = False) -> Closed:
