@@ -52,6 +52,11 @@ class ErrorCode(StrEnum):
     UNSUPPORTED_LANGUAGE = "unsupported_language", 400
 
 
+WorkspacePath = Annotated[str, Field(description="Its path, relative to the workspace.")]
+Bytes = Annotated[int, Field(ge=0, description="Bytes.")]
+Hint = Annotated[str | None, Field(description="What a caller may count on and is gone, in a sentence.")]
+
+
 class ResultModel(BaseModel):
     """A result: snake_case on the wire, as MCP clients expect."""
 
@@ -70,8 +75,8 @@ class Problem(ResultModel):
 class Artifact(ResultModel):
     """A file that a run created or changed."""
 
-    path: Annotated[str, Field(description="Its path, relative to the workspace.")]
-    size: Annotated[int, Field(ge=0, description="Bytes.")]
+    path: WorkspacePath
+    size: Bytes
     mime_type: Annotated[str, Field(description="Its type, by its name.")]
     url: Annotated[str | None, Field(description="A signed, expiring link to it.")] = None
 
@@ -121,9 +126,9 @@ class Closed(ResultModel):
 class FileEntry(ResultModel):
     """A file or folder of a workspace."""
 
-    path: Annotated[str, Field(description="Its path, relative to the workspace.")]
+    path: WorkspacePath
     kind: Annotated[Literal["file", "directory", "symlink", "other"], Field(description="What it is.")]
-    size: Annotated[int, Field(ge=0, description="Bytes.")] = 0
+    size: Bytes = 0
     modified_at: Annotated[str | None, Field(description="When it was last changed, RFC 3339.")] = None
     mime_type: Annotated[str | None, Field(description="Its type, by its name.")] = None
 
@@ -155,9 +160,9 @@ class FileWritten(ResultModel):
 
     sandbox: str
     path: str
-    size: Annotated[int, Field(ge=0, description="Bytes.")]
+    size: Bytes
     sha256: Annotated[str, Field(description="SHA-256 of the content, hexadecimal.")]
-    hint: Annotated[str | None, Field(description="What a caller may count on and is gone, in a sentence.")] = None
+    hint: Hint = None
 
 
 class FileStat(FileEntry):
@@ -170,8 +175,8 @@ class FileChanged(ResultModel):
     """A file or folder that was made or deleted."""
 
     sandbox: str
-    path: Annotated[str, Field(description="Its path, relative to the workspace.")]
-    hint: Annotated[str | None, Field(description="What a caller may count on and is gone, in a sentence.")] = None
+    path: WorkspacePath
+    hint: Hint = None
 
 
 class FileMoved(ResultModel):
@@ -186,7 +191,7 @@ class FileLink(ResultModel):
     """A link to a file, which works without a key until it ends."""
 
     sandbox: str
-    path: Annotated[str, Field(description="Its path, relative to the workspace.")]
+    path: WorkspacePath
     method: Annotated[Literal["get", "put"], Field(description="What it allows.")]
     url: Annotated[str, Field(description="The link.")]
     expires_at: Annotated[str, Field(description="When it ends, RFC 3339.")]
@@ -196,12 +201,12 @@ class FileUploaded(ResultModel):
     """A file that was uploaded, or the link to upload it by."""
 
     sandbox: str
-    path: Annotated[str, Field(description="Its path, relative to the workspace.")]
+    path: WorkspacePath
     size: Annotated[int | None, Field(description="Bytes, of a file that was written.")] = None
     sha256: Annotated[str | None, Field(description="SHA-256 of the content, of a file that was written.")] = None
     url: Annotated[str | None, Field(description="The link to put the file to, where no content was given.")] = None
     expires_at: Annotated[str | None, Field(description="When the link ends, RFC 3339.")] = None
-    hint: Annotated[str | None, Field(description="What a caller may count on and is gone, in a sentence.")] = None
+    hint: Hint = None
 
 
 class WorkspaceLink(ResultModel):
@@ -224,8 +229,8 @@ class ArtifactContent(ResultModel):
     """An artifact that was read: an image beside this, anything else as its beginning."""
 
     sandbox: str
-    path: Annotated[str, Field(description="Its path, relative to the workspace.")]
-    size: Annotated[int, Field(ge=0, description="Bytes.")]
+    path: WorkspacePath
+    size: Bytes
     mime_type: Annotated[str, Field(description="Its type, by its name.")]
     encoding: Annotated[
         Literal["utf-8", "base64", "image"], Field(description="How it is given; an image is beside this.")

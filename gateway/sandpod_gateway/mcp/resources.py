@@ -21,12 +21,10 @@ from sandpod_gateway.metrics import Metrics
 MAX_BYTES: Final = 512 * 1024
 """Largest file that is read as a resource: in base64 it stays below the 1 MiB that clients accept."""
 
-_MAX_TEXT: Final = 900 * 1024
-"""Bytes of JSON of a text that is sent as text."""
+_MAX_TEXT: Final = 900 * 1024  # bytes of JSON of a text that is sent as text
 
 FILES_URI: Final = "sandpod://sandboxes/{sandbox}/files/{path*}"
-FILES_TOOLSET: Final[Toolset] = "core"
-"""The toolset of read_file, with which the resource is on and off."""
+FILES_TOOLSET: Final[Toolset] = "core"  # the toolset of read_file, with which the resource is on and off
 
 _GUIDE: Final = """\
 Work with Sandpod like this.

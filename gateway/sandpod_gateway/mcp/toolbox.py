@@ -23,7 +23,7 @@ P = ParamSpec("P")
 
 Effect = Literal["read", "make", "write", "run"]
 
-# Which hints a client gets for each effect, where they are not what the protocol takes for granted.
+# What a tool does, and the hints that a client gets of it where they are not what the protocol takes for granted.
 _HINTS: Final[dict[Effect, dict[str, bool]]] = {
     "read": {"read_only_hint": True, "idempotent_hint": True},
     "make": {"destructive_hint": False},
@@ -33,15 +33,7 @@ _HINTS: Final[dict[Effect, dict[str, bool]]] = {
 
 
 class Toolbox:
-    """Adds tools to a server.
-
-    Args:
-        mcp: The server.
-        metrics: Counts refusals.
-        links: Makes links to the files that results name.
-        facts: What stands for `$name` in descriptions: figures and names that the settings decide.
-        link_files: Whether files that an answer names are linked in its content.
-    """
+    """Adds tools to a server; `facts`, which the settings decide, stand for `$name` in their descriptions."""
 
     def __init__(
         self, mcp: FastMCP[None], metrics: Metrics, links: LinkMaker, facts: Mapping[str, str], *, link_files: bool
@@ -63,17 +55,7 @@ class Toolbox:
         description: str | None = None,
         open_world: bool = False,
     ) -> Callable[[Callable[P, Awaitable[Result]]], Callable[P, Awaitable[ToolResult]]]:
-        """Return a decorator that adds a function as a tool.
-
-        Args:
-            title: What people see.
-            toolset: The set that it is listed with.
-            effect: What it does: reads, makes something new, overwrites or ends something, or runs code.
-            result: The type of its result.
-            name: What it is called; the function's name by default.
-            description: What a model reads; the function's docstring by default.
-            open_world: Whether it reaches beyond sandboxes.
-        """
+        """Return a decorator that adds a function as a tool, by default with its own name and docstring."""
         annotations = ToolAnnotations(**_HINTS[effect], open_world_hint=None if open_world else False)
 
         def decorate(function: Callable[P, Awaitable[Result]]) -> Callable[P, Awaitable[ToolResult]]:

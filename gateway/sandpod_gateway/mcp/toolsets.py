@@ -12,24 +12,18 @@ from fastmcp.server.dependencies import get_access_token, get_http_request
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
 from fastmcp.tools.base import Tool
 from fastmcp.tools.function_tool import FunctionTool
-from mcp_types import (
-    CallToolRequestParams,
-    ListResourceTemplatesRequest,
-    ListToolsRequest,
-    ReadResourceRequestParams,
-)
+from mcp_types import ListResourceTemplatesRequest, ListToolsRequest, ReadResourceRequestParams
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.toolsets import ALL, Toolset, expanded
 from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.mcp.calls import Call, Next
 from sandpod_gateway.mcp.resources import FILES_TOOLSET, FILES_URI, resource_error
 from sandpod_gateway.mcp.tool_results import refuse
 from sandpod_gateway.metrics import Metrics
 
-QUERY: Final = "tools"
-"""Name of the endpoint's query parameter: set names, separated by commas."""
-CLAIM: Final = "tools"
-"""Name of the access token's claim: the set names of the caller's key, or None for all."""
+QUERY: Final = "tools"  # name of the endpoint's query parameter: set names, separated by commas
+CLAIM: Final = "tools"  # name of the access token's claim: the set names of the caller's key, or None for all
 
 _FILES: Final = FILES_URI.partition("{")[0]
 
@@ -45,15 +39,10 @@ class SetTool(FunctionTool):
 
 
 class ToolSelection(Middleware):
-    """Lists and calls the tools, and reads the resources, of the chosen sets alone.
-
-    Args:
-        server: The sets that the server's settings choose.
-        metrics: Counts refusals.
-    """
+    """Lists and calls the tools, and reads the resources, of the chosen sets alone."""
 
     def __init__(self, server: frozenset[str], metrics: Metrics) -> None:
-        self._server = server
+        self._server = server  # the sets that its settings choose
         self._metrics = metrics
 
     async def on_list_tools(
@@ -63,9 +52,7 @@ class ToolSelection(Middleware):
         chosen = chosen_toolsets(self._server)
         return [tool for tool in await call_next(context) if _toolset(tool) in {None, *chosen}]
 
-    async def on_call_tool(
-        self, context: MiddlewareContext[CallToolRequestParams], call_next: CallNext[CallToolRequestParams, Any]
-    ) -> Any:
+    async def on_call_tool(self, context: Call, call_next: Next) -> Any:
         """Refuse the tools of other sets."""
         chosen = chosen_toolsets(self._server)
         if chosen != ALL and context.fastmcp_context is not None:
@@ -85,11 +72,7 @@ class ToolSelection(Middleware):
         return [each for each in await call_next(context) if allowed or each.uri_template != FILES_URI]
 
     async def check_resource_access(self, context: MiddlewareContext[ReadResourceRequestParams]) -> None:
-        """Refuse the files of sandboxes where their tools are off.
-
-        Raises:
-            ResourceError: They are off.
-        """
+        """Raise ResourceError for the files of sandboxes where their tools are off."""
         if str(context.message.uri).startswith(_FILES) and FILES_TOOLSET not in chosen_toolsets(self._server):
             raise resource_error(self._metrics, self._off("The file resource", FILES_TOOLSET))
 

@@ -47,8 +47,7 @@ class BackgroundRuns:
     async def start(self, owner: str, request: RunRequest, *, sandbox: str | None) -> RunStarted:
         """Begin a run that goes on whatever becomes of this call, this connection and this gateway.
 
-        Raises:
-            SandpodError: It was refused, or whether it was begun is not known (sandbox_lost).
+        Raises SandpodError: it was refused, or whether it was begun is not known (sandbox_lost).
         """
         check_run(request, self._limits)
         record = await self._sandboxes.resolve(owner, sandbox)
@@ -78,18 +77,9 @@ class BackgroundRuns:
     ) -> Answer[RunOutput]:
         """Return what a run has written since the cursor, and, once it has ended, its result with all of its output.
 
-        Args:
-            owner: The caller.
-            name: The run, as `start` named it.
-            cursor: Where the last reading ended.
-            wait: Most seconds to wait.
-            until: What to wait for. What comes until the end is cut in the middle; otherwise the cursor goes no
-                further than what is returned.
-            max_output: Most characters to return, or None for the server's default.
-            strip_ansi: Whether to remove terminal control sequences.
-
-        Raises:
-            SandpodError: not_found, or sandbox_lost.
+        It waits at most `wait` seconds, for output or `until` the end. What comes until the end is cut in the middle;
+        otherwise the cursor goes no further than what is returned, at most `max_output` characters.
+        Raises not_found, or sandbox_lost.
         """
         sandbox, run = split_run_id(name)
         most = max_output or self._limits.output_chars
@@ -115,15 +105,10 @@ class BackgroundRuns:
         return await self._about(owner, name, look)
 
     async def stop(self, owner: str, name: str) -> Answer[RunOutput]:
-        """End a run and return how it ended, with its output.
+        """End a run and return how it ended, with its output. Raises not_found, or sandbox_lost."""
 
-        Raises:
-            SandpodError: not_found, or sandbox_lost.
-        """
-        _, run = split_run_id(name)
-
-        async def end(_record: SandboxRecord, connection: RunnerConnection) -> None:
-            await connection.cancel(run)
+        async def end(_: SandboxRecord, connection: RunnerConnection) -> None:
+            await connection.cancel(split_run_id(name)[1])
             await connection.ask("ping")  # answered after it
 
         await self._about(owner, name, end)
@@ -140,11 +125,7 @@ class BackgroundRuns:
         return ContextList(sandbox=name, contexts=listing.context_infos())
 
     async def restart_context(self, owner: str, context: str, *, sandbox: str | None) -> ContextRestarted:
-        """End a context's process, and with it its variables.
-
-        Raises:
-            SandpodError: not_found.
-        """
+        """End a context's process, and with it its variables. Raises not_found."""
         record = await self._sandboxes.resolve(owner, sandbox, make=False)
         fields = {"context": context}
         try:
@@ -163,7 +144,6 @@ class BackgroundRuns:
     async def _end(
         self, record: SandboxRecord, connection: RunnerConnection, run: str, recorder: Recorder, ended: Ended
     ) -> RunEnd:
-        """Return all of a run that has ended, with what it showed."""
         await _get_displays(connection, run, recorder, ended)
         hint = await find_hint(self._sandboxes, record, recorder, ended)
         return RunEnd(sandbox=record.name, run=run, recorder=recorder, ended=ended, hint=hint)

@@ -15,20 +15,12 @@ from sandpod_gateway.api.run_results import Language
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    """Where a program ran.
+    """Where a program ran."""
 
-    Attributes:
-        sandbox: The sandbox's handle; None where it was thrown away after the run.
-        template: The name of its template.
-        network: Its network profile.
-        networks: The profiles that its template has; None where that is not known.
-        context: Whether it ran in a context.
-    """
-
-    sandbox: str | None
+    sandbox: str | None  # its handle; None where it was thrown away after the run
     template: str
     network: str = NETWORK_NONE
-    networks: tuple[str, ...] | None = None
+    networks: tuple[str, ...] | None = None  # the profiles that its template has; None where that is not known
     context: bool = False
 
 
@@ -212,10 +204,7 @@ _CAUSES: Final[tuple[tuple[re.Pattern[str], _Hint], ...]] = (
         ),
         _about_file,
     ),
-    (
-        re.compile(r"Read-only file system|EROFS"),
-        "That path can't be written to: write to /workspace or /tmp.",
-    ),
+    (re.compile(r"Read-only file system|EROFS"), "That path can't be written to: write to /workspace or /tmp."),
     (
         re.compile(r"No space left on device|ENOSPC"),
         "The folder that it wrote to is full: delete what is not needed there, or write less.",

@@ -86,11 +86,7 @@ class System:
         return next((record for record in await self.sessions() if session in {record.session, record.name}), None)
 
     async def need(self, session: str) -> SandboxRecord:
-        """Return the caller's sandbox of a name, or of a handle.
-
-        Raises:
-            SandpodError: session_not_found.
-        """
+        """Return the caller's sandbox of a name, or of a handle. Raises session_not_found."""
         record = await self.find(session)
         if record is None:
             raise SandpodError(
@@ -128,8 +124,7 @@ def as_error(error: SandpodError) -> dict[str, Any]:
 def in_workspace(path: str, home: str) -> str:
     """Return a path relative to the workspace, of one inside the other system's data folder or our own.
 
-    Raises:
-        SandpodError: invalid_path.
+    Raises invalid_path.
     """
     for folder in (home, WORKSPACE):
         if path == folder or path.startswith(f"{folder.rstrip('/')}/"):

@@ -30,10 +30,7 @@ _MAX_READ: Final = 320 * 1024
 """Bytes of an artifact as base64 in one answer, which counts it twice; a link gives larger ones."""
 
 # Its own names of what we call after the backend.
-_CODES: Final = {
-    ErrorCode.BACKEND_ERROR: "docker_error",
-    ErrorCode.BACKEND_UNAVAILABLE: "docker_unavailable",
-}
+_CODES: Final = {ErrorCode.BACKEND_ERROR: "docker_error", ErrorCode.BACKEND_UNAVAILABLE: "docker_unavailable"}
 
 
 class _TooLargeError(SandpodError):
@@ -111,7 +108,7 @@ class Gaiar(System):
         """Read a file of a session as base64."""
         record = await self.need(_session(session_id))
         inside = in_workspace(path, _HOME)
-        _, size, data = await self.parts.files.beginning(record.owner, inside, sandbox=record.name, limit=_MAX_READ)
+        _, size, data = await self.parts.files.part(record.owner, inside, sandbox=record.name, limit=_MAX_READ)
         if size > len(data):
             raise _TooLargeError(size, self.parts.links.url(record.name, inside))
         return {**_file(inside, size), "content_base64": base64.b64encode(data).decode("ascii")}

@@ -148,10 +148,10 @@ class Johanli(System):
 
 def _ran(result: RunResult) -> dict[str, Any]:
     code = -1 if result.exit_code is None else result.exit_code
-    told: dict[str, Any] = {"stdout": result.stdout, "stderr": result.stderr, "exit_code": code}
+    fields: dict[str, Any] = {"stdout": result.stdout, "stderr": result.stderr, "exit_code": code}
     if result.outcome not in {Outcome.OK, Outcome.ERROR}:
-        told["error"] = result.hint or f"The run ended with {result.outcome}."
-    return told
+        fields["error"] = result.hint or f"The run ended with {result.outcome}."
+    return fields
 
 
 def _installed(installation: Installation, package: str) -> dict[str, Any]:

@@ -12,11 +12,12 @@ from pydantic import Field
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.run_results import Language, RunResult
 from sandpod_gateway.auth.api_keys import current_owner
+from sandpod_gateway.backends.base import ClaimRequest
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.mcp.compat.common import System, said, sentence, tool
 from sandpod_gateway.mcp.compat.settings import CompatSettings
 from sandpod_gateway.mcp.services import Parts
-from sandpod_gateway.runs.request import FreshSandbox, RunRequest
+from sandpod_gateway.runs.request import RunRequest
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +48,13 @@ class Philschmid(System):
         @mcp.resource("sandbox://environments", mime_type="application/json")
         async def environments() -> str:
             """Images and libraries of the languages."""
-            return self._environments()
+            found = {}
+            for language in (Language.PYTHON, Language.JAVASCRIPT):
+                image = self.settings.place(language)[1]
+                # Those of other images are not known.
+                known = list(self.libraries) if image is None and language == Language.PYTHON else []
+                found[language.value] = {"image": image or "default", "installed_libraries": known}
+            return json.dumps(found)
 
     @tool("Run Python", _refused)
     async def run_python_code(self, code: Code) -> Any:
@@ -61,9 +68,9 @@ class Philschmid(System):
 
     async def _run_once(self, language: str, code: str) -> Any:
         language, image = self.settings.place(language)
-        fresh = FreshSandbox(template=await self._template(image))
+        fresh = ClaimRequest(owner=current_owner(), template=await self._template(image))
         request = RunRequest(language=language, code=code, env=self._env)
-        answer = await self.parts.runs.run(current_owner(), request, fresh=fresh)
+        answer = await self.parts.runs.run(fresh.owner, request, fresh=fresh)
         return said(self._text(answer.result), answer.pictures)
 
     async def _template(self, image: str | None) -> str | None:
@@ -93,12 +100,3 @@ class Philschmid(System):
             if len(value) >= _SHORTEST:
                 text = text.replace(value, _MASK)
         return text
-
-    def _environments(self) -> str:
-        """Return the languages with their images, and the libraries that are known: those of the default image."""
-        found = {}
-        for language in (Language.PYTHON, Language.JAVASCRIPT):
-            image = self.settings.place(language)[1]
-            known = list(self.libraries) if image is None and language == Language.PYTHON else []
-            found[language.value] = {"image": image or "default", "installed_libraries": known}
-        return json.dumps(found)

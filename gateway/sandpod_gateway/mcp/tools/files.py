@@ -68,11 +68,7 @@ def register(toolbox: Toolbox, parts: Parts) -> None:
 def _register_reading(toolbox: Toolbox, files: Files) -> None:
     @toolbox.tool("List files", toolset="core", effect="read", result=FileList)
     async def list_files(
-        *,
-        path: Folder = ".",
-        sandbox: arguments.Sandbox = None,
-        recursive: Recursive = False,
-        limit: EntryLimit = 1000,
+        *, path: Folder = ".", sandbox: arguments.Sandbox = None, recursive: Recursive = False, limit: EntryLimit = 1000
     ) -> FileList:
         """List the files in a folder of /workspace."""
         return await files.list(current_owner(), path, sandbox=sandbox, recursive=recursive, limit=limit)
@@ -142,11 +138,7 @@ def _register_changes(toolbox: Toolbox, files: Files) -> None:
 
     @toolbox.tool("Move a file", toolset="files", effect="write", result=FileMoved)
     async def move_file(
-        *,
-        source: Source,
-        destination: Destination,
-        sandbox: arguments.Sandbox = None,
-        overwrite: Overwrite = False,
+        *, source: Source, destination: Destination, sandbox: arguments.Sandbox = None, overwrite: Overwrite = False
     ) -> FileMoved:
         """Move or rename a file or folder in /workspace."""
         return await files.move(current_owner(), source, destination, sandbox=sandbox, overwrite=overwrite)
@@ -174,11 +166,7 @@ def _register_artifacts(toolbox: Toolbox, artifacts: Artifacts) -> None:
 def _register_links(toolbox: Toolbox, maker: LinkMaker) -> None:
     @toolbox.tool("Link to a file", toolset="links", effect="make", result=FileLink)
     async def create_link(
-        *,
-        path: arguments.Path,
-        sandbox: arguments.Sandbox = None,
-        method: MethodName = "get",
-        expires: Expires = None,
+        *, path: arguments.Path, sandbox: arguments.Sandbox = None, method: MethodName = "get", expires: Expires = None
     ) -> FileLink:
         """Create a link to download a file, or to upload one by HTTP PUT, past the model. It needs no key.
 

@@ -8,13 +8,14 @@ from pydantic import Field
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.run_results import Language, RunResult
 from sandpod_gateway.auth.api_keys import current_owner
+from sandpod_gateway.backends.base import ClaimRequest
 from sandpod_gateway.content import Answer
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.mcp import arguments
 from sandpod_gateway.mcp.services import Parts
 from sandpod_gateway.mcp.toolbox import Toolbox
 from sandpod_gateway.runs.progress import Send
-from sandpod_gateway.runs.request import FreshSandbox, RunRequest
+from sandpod_gateway.runs.request import RunRequest
 
 Command = Annotated[str, Field(description="A command line or script; with `language`, a whole program in it.")]
 ShellLanguage = Annotated[
@@ -38,7 +39,7 @@ def register(toolbox: Toolbox, parts: Parts) -> None:
     """Add the tools."""
 
     async def answer(
-        ctx: Context, request: RunRequest, sandbox: str | None, fresh: FreshSandbox | None = None
+        ctx: Context, request: RunRequest, sandbox: str | None, fresh: ClaimRequest | None = None
     ) -> Answer[RunResult]:
         owner, send = current_owner(), _progress_sender(ctx)
         return await parts.runs.run(owner, request, sandbox=sandbox, fresh=fresh, send=send)
@@ -124,11 +125,11 @@ def _progress_sender(ctx: Context) -> Send | None:
     return send
 
 
-def _fresh(*, fresh: bool, cold_start: bool | None) -> FreshSandbox | None:
+def _fresh(*, fresh: bool, cold_start: bool | None) -> ClaimRequest | None:
     if cold_start and not fresh:
         raise SandpodError(
             ErrorCode.INVALID_ARGUMENT,
             "`cold_start` needs fresh=true: other runs use an existing sandbox.",
             next_step="Leave it out, or set fresh=true.",
         )
-    return FreshSandbox(cold_start=cold_start) if fresh else None
+    return ClaimRequest(owner=current_owner(), cold_start=cold_start) if fresh else None

@@ -15,8 +15,7 @@ from sandpod_gateway.mcp.compat.common import System, as_error, in_workspace, sa
 from sandpod_gateway.runs.request import RunRequest
 
 _CODE: Final = Path(__file__).with_name("chart_program.py").read_text(encoding="utf-8")
-_MAX_CHART: Final = 256 * 1024
-"""Bytes of a chart in an answer, which has it three times."""
+_MAX_CHART: Final = 256 * 1024  # bytes of a chart in an answer, which has it three times
 
 Rows = list[dict[str, Any]]
 
@@ -127,8 +126,8 @@ class Charts(System):
                 next_step="Correct the data and the names of its fields.",
             )
         data = await self.parts.files.whole(record.owner, path, sandbox=record.name, limit=_MAX_CHART)
-        told = {"chart_type": chart, "title": title, "file_path": f"{WORKSPACE}/{path}"}
-        told["message"] = f"The chart is in {WORKSPACE}/{path}."
+        fields = {"chart_type": chart, "title": title, "file_path": f"{WORKSPACE}/{path}"}
+        fields["message"] = f"The chart is in {WORKSPACE}/{path}."
         if interactive:
-            return {**told, "interactive": True, "html_content": data.decode("utf-8", "replace")}
-        return said({**told, "base64_image": base64.b64encode(data).decode("ascii")}, [Picture("image/png", data)])
+            return {**fields, "interactive": True, "html_content": data.decode("utf-8", "replace")}
+        return said({**fields, "base64_image": base64.b64encode(data).decode("ascii")}, [Picture("image/png", data)])

@@ -6,11 +6,11 @@ from typing import Any, Final
 from sandpod_api.names import WORKSPACE
 from sandpod_gateway.api.run_results import Language, Outcome, RunResult
 from sandpod_gateway.auth.api_keys import current_owner
-from sandpod_gateway.backends.base import SandboxRecord
+from sandpod_gateway.backends.base import ClaimRequest, SandboxRecord
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.service import MAX_ENTRIES, MAX_READ
 from sandpod_gateway.mcp.compat.common import READ, System, as_error, in_workspace, said, sentence, tool
-from sandpod_gateway.runs.request import FreshSandbox, RunRequest
+from sandpod_gateway.runs.request import RunRequest
 
 _CONTEXT: Final = "session"
 _KIND: Final = "sandpod"
@@ -60,7 +60,8 @@ class Chrishayuk(System):
     async def create_run_close(self, code: str) -> Any:
         """Run Python in a sandbox of its own, which is closed afterwards."""
         request = RunRequest(language=Language.PYTHON, code=code)
-        answer = await self.parts.runs.run(current_owner(), request, fresh=FreshSandbox())
+        owner = current_owner()
+        answer = await self.parts.runs.run(owner, request, fresh=ClaimRequest(owner=owner))
         closed = {"sandbox_status": "created", "sandbox_closed": True, "sandbox_removed": True}
         return said({**_ran(answer.result), **closed}, answer.pictures)
 
@@ -131,9 +132,9 @@ class Chrishayuk(System):
 
 def _ran(result: RunResult) -> dict[str, Any]:
     logs = {"stdout": [result.stdout] if result.stdout else [], "stderr": [result.stderr] if result.stderr else []}
-    told: dict[str, Any] = {"logs": logs, "error": None}
+    fields: dict[str, Any] = {"logs": logs, "error": None}
     if result.outcome != Outcome.OK:
-        told["error"] = result.stderr.strip() or result.hint or f"The run ended with {result.outcome}."
+        fields["error"] = result.stderr.strip() or result.hint or f"The run ended with {result.outcome}."
     if result.result is not None:
-        told["results"] = result.result
-    return told
+        fields["results"] = result.result
+    return fields

@@ -1,9 +1,11 @@
-"""Accepts arguments whose meaning is clear, and answers those that do not fit a tool's schema with a coded refusal.
+"""What stands between a tool call and its tool: a bound on each caller's calls, and the arguments' meaning.
 
-The values are not repeated: they may be long or secret.
+Calls are bounded over every transport, and not requests: over SSE and stdio a call outlives the request that brings it.
+Arguments whose meaning is clear are accepted; the values of others are not repeated: they may be long or secret.
 """
 
 import difflib
+from collections import Counter
 from typing import Any, Final
 
 from fastmcp.exceptions import ValidationError
@@ -12,42 +14,32 @@ from mcp_types import CallToolRequestParams
 from pydantic import ValidationError as PydanticError
 
 from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.auth.api_keys import current_owner
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.mcp.tool_results import refuse
 from sandpod_gateway.metrics import Metrics
 
-_ALIASES: Final = (
-    ("argv", "args"),
-    ("code", "command"),
-    ("cmd", "command"),
-    ("command", "code"),
-    ("content", "text"),
-    ("cwd", "path"),
-    ("dest", "destination"),
-    ("directory", "path"),
-    ("dst", "destination"),
-    ("env_vars", "env"),
-    ("environment", "env"),
-    ("file_name", "filename"),
-    ("file_path", "path"),
-    ("filename", "path"),
-    ("filepath", "path"),
-    ("folder", "path"),
-    ("input", "stdin"),
-    ("lang", "language"),
-    ("package", "packages"),
-    ("requirements", "packages"),
-    ("sandbox_id", "sandbox"),
-    ("script", "code"),
-    ("script", "command"),
-    ("session_id", "sandbox"),
-    ("source_code", "code"),
-    ("src", "source"),
-    ("timeout_seconds", "timeout"),
-    ("workdir", "cwd"),
-    ("working_directory", "cwd"),
-)
-"""Other names that models give arguments, with what they mean where a tool has that and not the other."""
+_ALIASES: Final = {
+    "args": ("argv",),
+    "code": ("command", "script", "source_code"),
+    "command": ("code", "cmd", "script"),
+    "cwd": ("workdir", "working_directory"),
+    "destination": ("dest", "dst"),
+    "env": ("env_vars", "environment"),
+    "filename": ("file_name",),
+    "language": ("lang",),
+    "packages": ("package", "requirements"),
+    "path": ("cwd", "directory", "file_path", "filename", "filepath", "folder"),
+    "sandbox": ("sandbox_id", "session_id"),
+    "source": ("src",),
+    "stdin": ("input",),
+    "text": ("content",),
+    "timeout": ("timeout_seconds",),
+}
+"""Other names that models give an argument: they mean it where a tool has it and not the other."""
+
+Call = MiddlewareContext[CallToolRequestParams]
+Next = CallNext[CallToolRequestParams, Any]
 
 _UNKNOWN: Final = {"unexpected_keyword_argument", "extra_forbidden"}
 _WORDS: Final = {
@@ -60,15 +52,37 @@ _WORDS: Final = {
 }
 
 
+class BoundedCalls(Middleware):
+    """Refuses calls of a caller who has `per_owner` under way."""
+
+    def __init__(self, per_owner: int, metrics: Metrics) -> None:
+        self._per_owner = per_owner
+        self._metrics = metrics
+        self._calls: Counter[str] = Counter()
+
+    async def on_call_tool(self, context: Call, call_next: Next) -> Any:
+        """Pass the call on, or answer rate_limited."""
+        owner = current_owner()
+        if self._calls[owner] >= self._per_owner:
+            message = f"You have {self._per_owner} calls in progress, the most for one caller."
+            error = SandpodError(ErrorCode.RATE_LIMITED, message, next_step="Wait for some of them to end.")
+            return refuse(self._metrics, error)
+        self._calls[owner] += 1
+        try:
+            return await call_next(context)
+        finally:
+            self._calls[owner] -= 1
+            if not self._calls[owner]:
+                del self._calls[owner]
+
+
 class BadArguments(Middleware):
     """Answers calls whose arguments are wrong."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
 
-    async def on_call_tool(
-        self, context: MiddlewareContext[CallToolRequestParams], call_next: CallNext[CallToolRequestParams, Any]
-    ) -> Any:
+    async def on_call_tool(self, context: Call, call_next: Next) -> Any:
         """Pass the call on; a refusal of its arguments becomes a result."""
         server = context.fastmcp_context
         tool = await server.fastmcp.get_tool(context.message.name) if server is not None else None
@@ -85,8 +99,8 @@ class BadArguments(Middleware):
 
 def _clarify(given: dict[str, Any], takes: dict[str, Any]) -> None:
     """Rename arguments that have another's name, and take away those that are null: they are left out."""
-    for alias, name in _ALIASES:
-        if alias in given and alias not in takes and name in takes and name not in given:
+    for name in _ALIASES.keys() & takes.keys() - given.keys():
+        if alias := next((alias for alias in _ALIASES[name] if alias in given and alias not in takes), None):
             given[name] = given.pop(alias)
     for name in [name for name, value in given.items() if value is None]:
         del given[name]
