@@ -30,7 +30,10 @@ REQUEST_TIMEOUT: Final = 60.0  # seconds for one request: the disk of a busy nod
 
 
 class RunnerConnection:
-    """A multiplexer over one byte stream. Make it with `open_connection`."""
+    """A multiplexer over one byte stream. Make it with `open_connection`.
+
+    Whatever needs the stream raises ConnectionLostError once it has ended.
+    """
 
     def __init__(self, stream: ByteStream) -> None:
         self._stream = stream
@@ -70,7 +73,7 @@ class RunnerConnection:
             raise ConnectionLostError(f"the runner speaks version {hello.version}, not {protocol.VERSION}")
 
     async def start_run(self, header: dict[str, Any], code: bytes, sink: RunSink) -> RunHandle:
-        """Ask for a run with the fields of a `run` frame. Raises ConnectionLostError: the stream has ended."""
+        """Ask for a run with the fields of a `run` frame."""
         handle = self._inbox.expect_run(header["run"], sink, acks=header.get("acks", False))
         await self._writer.send({"t": "run", **header}, code)
         return handle
@@ -80,8 +83,7 @@ class RunnerConnection:
     ) -> RunHandle:
         """Take over a run that was started on another stream; `received` is how many bytes of each stream came there.
 
-        With `acks` the runner is told what has come, and keeps what has not.
-        Raises ConnectionLostError: the stream has ended.
+        With `acks` the runner learns what has come, and keeps what has not.
         """
         handle = self._inbox.expect_run(run_id, sink, acks=acks)
         handle.seen.update(received)
@@ -103,16 +105,11 @@ class RunnerConnection:
         await self.send_input(run_id, b"", len(data), last=True)
 
     async def send_input(self, run_id: str, part: bytes, offset: int, *, last: bool) -> None:
-        """Send a program a part of its input, of at most FILE_PART bytes, and end of input after the last one.
-
-        `offset` is how many bytes of its input come before that part.
-
-        Raises ConnectionLostError: the stream has ended.
-        """
+        """Send a program at most FILE_PART bytes of its input, which begin at an offset, and its end after the last."""
         await self._writer.send({"t": "stdin", "run": run_id, "offset": offset, "eof": last}, part)
 
     async def cancel(self, run_id: str) -> None:
-        """Ask the runner to end a run, whoever started it. Raises ConnectionLostError: the stream has ended."""
+        """Ask the runner to end a run, whoever started it."""
         await self._writer.send({"t": "cancel", "run": run_id})
 
     async def stop_run(self, run_id: str, *, wait: float) -> bool:
@@ -133,7 +130,7 @@ class RunnerConnection:
     async def ask(self, kind: str, fields: dict[str, Any] | None = None) -> Frame:
         """Return the runner's reply to a frame, of a kind as in `sandpod_runner.protocol.messages`, with those fields.
 
-        Raises the runner's refusal, or ConnectionLostError: the stream has ended, or the runner does not answer.
+        Raises the runner's refusal, or ConnectionLostError: it does not answer.
         """
         with self._request() as (number, future):
             await self._writer.send({"t": kind, **(fields or {}), "id": number})
@@ -142,8 +139,7 @@ class RunnerConnection:
     async def upload(self, fields: dict[str, Any], parts: AsyncIterator[bytes]) -> Frame:
         """Write a file from parts of at most FILE_PART bytes as they come; return the runner's reply to the last one.
 
-        Raises the runner's refusal, what `parts` raises, or ConnectionLostError: the stream has ended, or the runner
-        does not answer.
+        Raises the runner's refusal, what `parts` raises, or ConnectionLostError: it does not answer.
         """
         with self._request() as (number, future):
             header = {"t": "file", "op": "write", **fields, "id": number}
@@ -182,10 +178,7 @@ class RunnerConnection:
         return reply
 
     async def wait_for(self, future: "asyncio.Future[T]") -> T:
-        """Return a future's result; a stream that has gone silent without being closed is closed meanwhile.
-
-        Raises ConnectionLostError: the stream has ended; or Exception: the future's own.
-        """
+        """Return a future's result; a stream that has gone silent without being closed is closed meanwhile."""
         while not future.done():
             await asyncio.wait({future}, timeout=QUIET)
             if not future.done() and asyncio.get_running_loop().time() - self._inbox.heard >= QUIET:
