@@ -99,7 +99,9 @@ class BackgroundRuns:
             if cursor:
                 whole = Recorder(self._limits.output_cap, strip_ansi=strip_ansi)
                 await TailReader(connection, run, 0, whole).read(protocol.FILE_PART, 0, to_end=True)
-            end = await self._end(record, connection, run, whole, tail.ended)
+            await _get_displays(connection, run, whole, tail.ended)
+            hint = await find_hint(self._sandboxes, record, whole, tail.ended)
+            end = RunEnd(sandbox=record.name, run=run, recorder=whole, ended=tail.ended, hint=hint)
             return build_reading(output, tail.recorder, end, most)
 
         return await self._about(owner, name, look)
@@ -140,13 +142,6 @@ class BackgroundRuns:
         record = await self._sandboxes.resolve(owner, sandbox, make=False)
         frame = await ask_runner(self._sandboxes, record, lambda connection: connection.ask("list"), again=True)
         return record.name, checked(Listing, frame)
-
-    async def _end(
-        self, record: SandboxRecord, connection: RunnerConnection, run: str, recorder: Recorder, ended: Ended
-    ) -> RunEnd:
-        await _get_displays(connection, run, recorder, ended)
-        hint = await find_hint(self._sandboxes, record, recorder, ended)
-        return RunEnd(sandbox=record.name, run=run, recorder=recorder, ended=ended, hint=hint)
 
     async def _about(
         self, owner: str, name: str, ask: Callable[[SandboxRecord, RunnerConnection], Awaitable[_T]]

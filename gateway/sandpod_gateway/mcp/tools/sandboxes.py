@@ -1,7 +1,7 @@
 """The toolset `sandboxes`: create, list, get, close."""
 
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import BeforeValidator, Field
 
@@ -17,6 +17,7 @@ from sandpod_gateway.mcp.services import Parts
 from sandpod_gateway.mcp.toolbox import Toolbox
 from sandpod_gateway.sandboxes.service import Sandboxes
 
+_AS_RECORDED: Final = ("status", "reason", "message", "template", "image", "network", "persistent")
 MAX_NAME = 128  # characters; names are hashed before they become labels
 
 Name = Annotated[
@@ -108,7 +109,7 @@ def _session(name: str | None) -> str:
 def _workspace(workspace: arguments.WorkspaceArgument | None) -> WorkspaceRequest | None:
     if workspace is None or workspace == arguments.WorkspaceArgument():
         return None
-    return WorkspaceRequest(size=workspace.size, persistent=workspace.persistent)
+    return WorkspaceRequest(**workspace.model_dump())
 
 
 def _label(text: str, what: str) -> str:
@@ -126,16 +127,10 @@ def _info(record: SandboxRecord, sandboxes: Sandboxes) -> SandboxInfo:
     return SandboxInfo(
         sandbox=record.name,
         name=record.session or None,
-        status=record.status,
-        reason=record.reason,
-        message=record.message,
-        template=record.template,
-        image=record.image,
-        network=record.network,
+        **{name: getattr(record, name) for name in _AS_RECORDED},
         created_at=rfc3339(record.created),
         last_activity_at=rfc3339(record.last_activity) if record.last_activity is not None else None,
         expires_at=rfc3339(record.expires) if record.expires is not None else None,
         age_seconds=max(0.0, round((now - record.created).total_seconds(), 3)),
         running=sandboxes.running(record.name),
-        persistent=record.persistent,
     )
