@@ -18,7 +18,9 @@ from sandpod_runner.protocol.frames import Frame
 logger = logging.getLogger(__name__)
 
 MAX_OFFSET: Final = 2**62  # bytes; more than any program can write
-ACK_EVERY: Final = 128 * 1024  # bytes of output after which the runner is told: a tenth of what it lets be on its way
+ACK_EVERY: Final = (
+    128 * 1024
+)  # bytes of output after which they are acknowledged: a tenth of what it lets be on its way
 MAX_MIME: Final = 64  # characters
 MAX_NAME: Final = 64  # characters of a run's name
 _STREAMS: Final = ("stdout", "stderr")  # a tuple: what is compared with them may be anything
@@ -42,7 +44,7 @@ class Accepted:
 
 
 class RunSink(Protocol):
-    """Takes what comes of a run. Called by the connection's reader, so nothing of it may wait or grow without bound."""
+    """Takes what comes of a run. The reader of the stream calls it, so nothing of it may wait or grow without bound."""
 
     def output(self, stream: str, offset: int, data: bytes) -> None:
         """Take a piece of stdout or stderr, and how many bytes of it came before."""
@@ -75,9 +77,9 @@ class RunHandle:
 
     run_id: str
     sink: RunSink
-    acks: bool = False  # whether the runner is told what has come
+    acks: bool = False  # whether what has come is acknowledged
     seen: dict[str, int] = field(default_factory=lambda: {"stdout": 0, "stderr": 0})  # offset that has come
-    fresh: int = 0  # bytes that came since the runner was told what has come
+    fresh: int = 0  # bytes that came since the last acknowledgement
     shown: int = 0  # displays and forms of its last value that have come
     accepted: asyncio.Future[Accepted] = field(default_factory=_quiet_future)
     ended: asyncio.Future[Ended] = field(default_factory=_quiet_future)

@@ -82,7 +82,7 @@ class Recorder:
         self.output(stream, self._streams[stream].received, data)
 
     def finish(self) -> None:
-        """Take note that no more output comes."""
+        """Pass on what was held back: no more output comes."""
         for name, stream in self._streams.items():
             self._pass_on(name, stream.finish())
 

@@ -105,7 +105,7 @@ class Runs:
         progress = OutputStream(send) if send is not None else None
         recorder = Recorder(self._limits.output_cap, strip_ansi=request.strip_ansi, progress=progress)
         active = ActiveRun(record=record, request=request, recorder=recorder)
-        note = self._sandboxes.lost_note(record, request.context)
+        lost = self._sandboxes.lost_hint(record, request.context)
         pump = asyncio.create_task(progress.pump()) if progress is not None else None
         keeper = asyncio.create_task(self._sandboxes.keep_alive(record))
         self._metrics.active_runs.inc()
@@ -122,7 +122,7 @@ class Runs:
         self._count(active, ended.outcome)
         self._metrics.progress_dropped.inc(recorder.progress_dropped)
         found = await find_hint(self._sandboxes, record, recorder, ended, request, fresh=fresh)
-        hint = " ".join(filter(None, (note, found))) or None
+        hint = " ".join(filter(None, (lost, found))) or None
         end = RunEnd(sandbox=record.name, run=active.run, recorder=recorder, ended=ended, hint=hint)
         return build_answer(end, request.max_output or self._limits.output_chars)
 

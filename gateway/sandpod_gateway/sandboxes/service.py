@@ -127,7 +127,7 @@ class Sandboxes:
             record = next((own for own in named if own.status in {"Ready", "Suspended"}), named[-1])
         return record
 
-    def lost_note(self, record: SandboxRecord, context: str | None) -> str | None:
+    def lost_hint(self, record: SandboxRecord, context: str | None) -> str | None:
         """Return, for the first run after it, what a resume took from a context, or which default sandbox is gone."""
         replaces, lost = self.replaced(record.name), forgotten(record)
         reported, key = self._slots[record.name].reported, f"{record.resumed} {context}"
@@ -226,8 +226,8 @@ class Sandboxes:
         return connection
 
     async def keep_alive(self, record: SandboxRecord) -> None:
-        """Note again and again that a sandbox is in use, until cancelled: a long quiet run is no idle sandbox."""
-        # Some notes have to fit into the shortest idle timeout too, also where the backend leaves every other one out.
+        """Touch a sandbox again and again, until cancelled: a long quiet run is no idle sandbox."""
+        # Some have to fit into the shortest idle timeout too, also where the backend leaves every other one out.
         pause = min(TOUCH_EVERY, record.idle_timeout / 4)
         while True:
             await asyncio.sleep(pause)
