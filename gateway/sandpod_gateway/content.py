@@ -5,11 +5,15 @@ import binascii
 import json
 import mimetypes
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, Generic, Literal, TypeVar
+
+from pydantic import BaseModel
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
 from sandpod_runner.protocol import messages as protocol
+
+_Model_co = TypeVar("_Model_co", bound=BaseModel, covariant=True)
 
 PICTURES: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 MAX_PICTURES: Final = protocol.PICTURE_BYTES
@@ -30,6 +34,14 @@ class Picture:
 
     mime_type: str
     data: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer(Generic[_Model_co]):
+    """A result, and the pictures that go beside it."""
+
+    result: _Model_co
+    pictures: list[Picture] = field(default_factory=list)
 
 
 def mime_type(path: str) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 import httpx2
 import yaml
 
-from bench import measures
+from bench import measures, tokens
 from bench.rows import BUDGETS, HEAD, Row, line
 from sandpod_gateway.backends.base import Backend, ClaimRequest
 from sandpod_gateway.backends.factory import create_backend
@@ -136,6 +136,13 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
+async def print_tokens() -> None:
+    """Print what the tools and the commonest results cost a model, row by row."""
+    print(f"\n{tokens.HEAD}\n{'-' * len(tokens.HEAD)}")
+    async for text in tokens.tokens():
+        print(text.line(), flush=True)
+
+
 async def main() -> None:
     """Measure and print, row by row."""
     options = parse()
@@ -144,6 +151,8 @@ async def main() -> None:
     async for row in local(options) if options.where == "local" else cluster(options):
         rows.append(row)
         print(line(row), flush=True)
+    if options.where == "local":
+        await print_tokens()
     if options.json is not None:
         found = {BUDGETS[row.key].what: list(row.samples) for row in rows}
         options.json.write_text(json.dumps(found, indent=1), encoding="utf-8")

@@ -1,7 +1,4 @@
-"""What a call returns: run results, sandboxes, files, and the coded error that takes their place.
-
-MCP tools, REST and CLI return these same models.
-"""
+"""What calls about sandboxes and files return, and the coded error that takes a result's place."""
 
 from enum import StrEnum
 from typing import Annotated, Literal, Self
@@ -52,6 +49,9 @@ class ErrorCode(StrEnum):
     UNSUPPORTED_LANGUAGE = "unsupported_language", 400
 
 
+Count = Annotated[int, Field(ge=0)]
+
+
 class ResultModel(BaseModel):
     """A result: snake_case on the wire, as MCP clients expect."""
 
@@ -61,48 +61,39 @@ class ResultModel(BaseModel):
 class Problem(ResultModel):
     """The coded error that a call returns instead of its result."""
 
-    error: Annotated[ErrorCode, Field(description="What went wrong, as one of a fixed list of codes.")]
-    message: Annotated[str, Field(description="What went wrong, in a sentence.")]
-    cause: Annotated[str | None, Field(description="What is behind it, where it is known.")] = None
-    next: Annotated[str, Field(description="What to do about it.")]
+    error: ErrorCode  # what went wrong, as one of a fixed list of codes
+    message: str  # what went wrong, in a sentence
+    cause: str | None = None  # what is behind it, where it is known
+    next: str
 
 
 class Artifact(ResultModel):
     """A file that a run created or changed."""
 
-    path: Annotated[str, Field(description="Its path, relative to the workspace.")]
-    size: Annotated[int, Field(ge=0, description="Bytes.")]
-    mime_type: Annotated[str, Field(description="Its type, by its name.")]
-    url: Annotated[str | None, Field(description="A signed, expiring link to it.")] = None
+    path: str  # relative to the workspace
+    size: Count
+    mime_type: str
+    url: str | None = None  # a signed, expiring link to it
 
 
 class SandboxInfo(ResultModel):
     """A sandbox as its owner sees it. Times are RFC 3339."""
 
-    sandbox: Annotated[str, Field(description="The handle; pass it to the other tools.")]
-    name: Annotated[str | None, Field(description="The name that its owner gave it.")] = None
-    status: Annotated[str, Field(description="Pending, Ready, Failed, Expired or Suspended.")]
-    reason: Annotated[str | None, Field(description="Why it is not ready.")] = None
-    message: Annotated[str | None, Field(description="Why, in a sentence.")] = None
-    template: Annotated[str, Field(description="The template it was made from.")]
-    image: Annotated[str | None, Field(description="The container image, or the local Python.")] = None
-    packages: Annotated[
-        list[str],
-        Field(description="Added packages with versions, of get_sandbox; a restarted server knows only later ones."),
-    ] = []
-    network: Annotated[str, Field(description="Its network profile; none means no network at all.")] = "none"
-    created_at: Annotated[str, Field(description="When it was claimed.")]
-    last_activity_at: Annotated[str | None, Field(description="When it was last used.")] = None
-    expires_at: Annotated[
-        str | None, Field(description="When it ends; each use puts that off, but not beyond its ttl.")
-    ] = None
-    age_seconds: Annotated[float, Field(ge=0, description="Seconds since it was claimed.")] = 0
-    running: Annotated[
-        int, Field(ge=0, description="Runs that calls wait for in it now; list_runs tells those in the background too.")
-    ] = 0
-    persistent: Annotated[
-        bool, Field(description="Whether its files stay while it is suspended; it is resumed when it is used.")
-    ] = False
+    sandbox: str  # the handle; pass it to the other tools
+    name: str | None = None  # the name that its owner gave it
+    status: str  # Pending, Ready, Failed, Expired or Suspended
+    reason: str | None = None  # why it is not ready
+    message: str | None = None  # why, in a sentence
+    template: str  # the template it was made from
+    image: str | None = None  # the container image, or the local Python
+    packages: list[str] = []  # added packages with versions, of get_sandbox; a restarted server knows only later ones
+    network: str = "none"  # its network profile; none means no network at all
+    created_at: str  # when it was claimed
+    last_activity_at: str | None = None  # when it was last used
+    expires_at: str | None = None  # when it ends; each use puts that off, but not beyond its ttl
+    age_seconds: Annotated[float, Field(ge=0)] = 0  # seconds since it was claimed
+    running: Count = 0  # runs that calls wait for in it now
+    persistent: bool = False  # whether its files stay while it is suspended; it is resumed when it is used
 
 
 class SandboxList(ResultModel):
@@ -121,12 +112,12 @@ class Closed(ResultModel):
 class FileEntry(ResultModel):
     """A file or folder of a workspace."""
 
-    path: Annotated[str, Field(description="Its path, relative to the workspace.")]
-    kind: Annotated[Literal["file", "directory", "symlink", "other"], Field(description="What it is.")]
-    size: Annotated[int, Field(ge=0, description="Bytes.")] = 0
-    modified_at: Annotated[str | None, Field(description="When it was last changed, RFC 3339.")] = None
-    mime_type: Annotated[str | None, Field(description="Its type, by its name.")] = None
-    unreadable: Annotated[bool, Field(description="Whether its permissions forbid reading it.")] = False
+    path: str  # relative to the workspace
+    kind: Literal["file", "directory", "symlink", "other"]
+    size: Count = 0
+    modified_at: str | None = None  # when it was last changed, RFC 3339
+    mime_type: str | None = None
+    unreadable: bool = False  # whether its permissions forbid reading it
 
 
 class FileList(ResultModel):
@@ -135,7 +126,7 @@ class FileList(ResultModel):
     sandbox: str
     path: str
     entries: list[FileEntry]
-    truncated: Annotated[bool, Field(description="Whether there are more than these.")] = False
+    truncated: bool = False  # whether there are more than these
 
 
 class FileContent(ResultModel):
@@ -143,12 +134,12 @@ class FileContent(ResultModel):
 
     sandbox: str
     path: str
-    encoding: Annotated[Literal["utf-8", "base64"], Field(description="How `content` is written.")]
+    encoding: Literal["utf-8", "base64"]  # how `content` is written
     content: str
-    offset: Annotated[int, Field(ge=0, description="Where the content starts in the file, bytes.")] = 0
-    bytes: Annotated[int, Field(ge=0, description="Bytes that the content stands for.")]
-    size: Annotated[int, Field(ge=0, description="The whole file's size, bytes.")]
-    truncated: Annotated[bool, Field(description="Whether the file goes on after the content.")] = False
+    offset: Count = 0  # where the content starts in the file, bytes
+    bytes: Count  # bytes that the content stands for
+    size: Count  # the whole file's size, bytes
+    truncated: bool = False  # whether the file goes on after the content
 
 
 class FileWritten(ResultModel):
@@ -156,9 +147,9 @@ class FileWritten(ResultModel):
 
     sandbox: str
     path: str
-    size: Annotated[int, Field(ge=0, description="Bytes.")]
-    sha256: Annotated[str, Field(description="SHA-256 of the content, hexadecimal.")]
-    hint: Annotated[str | None, Field(description="What a caller may count on and is gone, in a sentence.")] = None
+    size: Count
+    sha256: str  # SHA-256 of the content, hexadecimal
+    hint: str | None = None  # what a caller may count on and is gone
 
 
 class FileStat(FileEntry):
@@ -171,46 +162,46 @@ class FileChanged(ResultModel):
     """A file or folder that was made or deleted."""
 
     sandbox: str
-    path: Annotated[str, Field(description="Its path, relative to the workspace.")]
-    hint: Annotated[str | None, Field(description="What a caller may count on and is gone, in a sentence.")] = None
+    path: str  # relative to the workspace
+    hint: str | None = None  # what a caller may count on and is gone
 
 
 class FileMoved(ResultModel):
     """A file or folder that was moved."""
 
     sandbox: str
-    source: Annotated[str, Field(description="Where it was, relative to the workspace.")]
-    destination: Annotated[str, Field(description="Where it is, relative to the workspace.")]
+    source: str  # where it was, relative to the workspace
+    destination: str  # where it is, relative to the workspace
 
 
 class FileLink(ResultModel):
     """A link to a file, which works without a key until it ends."""
 
     sandbox: str
-    path: Annotated[str, Field(description="Its path, relative to the workspace.")]
-    method: Annotated[Literal["get", "put"], Field(description="What it allows.")]
-    url: Annotated[str, Field(description="The link.")]
-    expires_at: Annotated[str, Field(description="When it ends, RFC 3339.")]
+    path: str  # relative to the workspace
+    method: Literal["get", "put"]  # what it allows
+    url: str
+    expires_at: str  # when it ends, RFC 3339
 
 
 class FileUploaded(ResultModel):
     """A file that was uploaded, or the link to upload it by."""
 
     sandbox: str
-    path: Annotated[str, Field(description="Its path, relative to the workspace.")]
-    size: Annotated[int | None, Field(description="Bytes, of a file that was written.")] = None
-    sha256: Annotated[str | None, Field(description="SHA-256 of the content, of a file that was written.")] = None
-    url: Annotated[str | None, Field(description="The link to put the file to, where no content was given.")] = None
-    expires_at: Annotated[str | None, Field(description="When the link ends, RFC 3339.")] = None
-    hint: Annotated[str | None, Field(description="What a caller may count on and is gone, in a sentence.")] = None
+    path: str  # relative to the workspace
+    size: int | None = None  # bytes, of a file that was written
+    sha256: str | None = None  # SHA-256 of the content, of a file that was written
+    url: str | None = None  # the link to put the file to, where no content was given
+    expires_at: str | None = None  # when the link ends, RFC 3339
+    hint: str | None = None  # what a caller may count on and is gone
 
 
 class WorkspaceLink(ResultModel):
     """A link to a whole workspace, which works without a key until it ends."""
 
     sandbox: str
-    url: Annotated[str, Field(description="The link; what it leads to is a tar.gz.")]
-    expires_at: Annotated[str, Field(description="When it ends, RFC 3339.")]
+    url: str  # the link; what it leads to is a tar.gz
+    expires_at: str  # when it ends, RFC 3339
 
 
 class ArtifactList(ResultModel):
@@ -218,21 +209,17 @@ class ArtifactList(ResultModel):
 
     sandbox: str
     artifacts: list[Artifact]
-    truncated: Annotated[bool, Field(description="Whether there are more than these.")] = False
+    truncated: bool = False  # whether there are more than these
 
 
 class ArtifactContent(ResultModel):
     """An artifact that was read: an image beside this, anything else as its beginning."""
 
     sandbox: str
-    path: Annotated[str, Field(description="Its path, relative to the workspace.")]
-    size: Annotated[int, Field(ge=0, description="Bytes.")]
-    mime_type: Annotated[str, Field(description="Its type, by its name.")]
-    encoding: Annotated[
-        Literal["utf-8", "base64", "image"], Field(description="How it is given; an image is beside this.")
-    ]
-    content: Annotated[str | None, Field(description="The content, but for images.")] = None
-    truncated: Annotated[bool, Field(description="Whether the file goes on; read_file or the link give the rest.")] = (
-        False
-    )
-    url: Annotated[str | None, Field(description="A signed, expiring link to it.")] = None
+    path: str  # relative to the workspace
+    size: Count
+    mime_type: str
+    encoding: Literal["utf-8", "base64", "image"]  # how it is given; an image is beside this
+    content: str | None = None  # the content, but for images
+    truncated: bool = False  # whether the file goes on; read_file or the link give the rest
+    url: str | None = None  # a signed, expiring link to it

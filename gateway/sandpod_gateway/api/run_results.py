@@ -1,14 +1,11 @@
-"""What calls about runs return: the run result, background runs, contexts.
-
-MCP tools, REST and CLI return these same models.
-"""
+"""What calls about runs return: the run result, background runs, contexts."""
 
 from enum import StrEnum
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from sandpod_gateway.api.results import Artifact, ResultModel
+from sandpod_gateway.api.results import Artifact, Count, ResultModel
 
 
 class Outcome(StrEnum):
@@ -34,58 +31,46 @@ class Language(StrEnum):
 class Rich(ResultModel):
     """A form of something that a program showed: a picture goes beside the result, other forms are here as text."""
 
-    index: Annotated[int, Field(ge=0, description="What it is a form of: the first thing that was shown is 0.")] = 0
-    mime_type: Annotated[str, Field(description="Its type.")]
-    size: Annotated[int, Field(ge=0, description="Bytes.")]
-    text: Annotated[str | None, Field(description="It itself, unless it is a picture.")] = None
+    index: Count = 0  # what it is a form of: the first thing that was shown is 0
+    mime_type: str
+    size: Count
+    text: str | None = None  # it itself, unless it is a picture
 
 
 class RunResult(ResultModel):
     """What a run did. A failed run is a result too: both streams survive it."""
 
-    sandbox: Annotated[str, Field(description="The handle of the sandbox it ran in.")]
-    run_id: Annotated[str, Field(description="The run's own name.")]
-    outcome: Annotated[Outcome, Field(description="How it ended; ok means exit code 0.")]
-    exit_code: Annotated[int | None, Field(description="The exit code, where the program left one.")] = None
-    signal: Annotated[str | None, Field(description="The signal that ended it, as SIGKILL.")] = None
-    stdout: Annotated[str, Field(description="Standard output; head and tail where it was cut.")] = ""
-    stdout_bytes: Annotated[int, Field(ge=0, description="Bytes that the program wrote there in all.")] = 0
-    stdout_truncated: Annotated[bool, Field(description="Whether stdout is only a part of it.")] = False
-    stderr: Annotated[str, Field(description="Standard error; head and tail where it was cut.")] = ""
-    stderr_bytes: Annotated[int, Field(ge=0, description="Bytes that the program wrote there in all.")] = 0
-    stderr_truncated: Annotated[bool, Field(description="Whether stderr is only a part of it.")] = False
-    result: Annotated[dict[str, str] | None, Field(description="The last value by MIME type (contexts only).")] = None
-    displays: Annotated[list[Rich], Field(description="What the program showed, in order.")] = Field(
-        default_factory=list
-    )
-    displays_dropped: Annotated[
-        int, Field(ge=0, description="How many of these, or forms of the last value, were too much to come back.")
-    ] = 0
-    context: Annotated[str | None, Field(description="The context it ran in; none is a fresh process.")] = None
-    context_state: Annotated[
-        Literal["kept", "lost"] | None, Field(description="Whether the context's variables are still there.")
-    ] = None
-    artifacts: Annotated[list[Artifact], Field(description="Files that the run created or changed.")] = Field(
-        default_factory=list
-    )
-    artifacts_omitted: Annotated[int, Field(ge=0, description="How many more; list_artifacts tells more of them.")] = 0
-    duration_ms: Annotated[float, Field(ge=0, description="Wall time in the sandbox, milliseconds.")] = 0
-    cpu_ms: Annotated[float, Field(ge=0, description="Processor time of it and its children, milliseconds.")] = 0
-    max_rss_bytes: Annotated[int, Field(ge=0, description="Peak memory of its largest process, bytes.")] = 0
-    progress_dropped_bytes: Annotated[
-        int, Field(ge=0, description="Output bytes not sent as progress because the client read slowly.")
-    ] = 0
-    hint: Annotated[
-        str | None, Field(description="What to do about a failure, or about what is missing here, where it is known.")
-    ] = None
+    sandbox: str  # the handle of the sandbox it ran in
+    run_id: str  # the run's own name
+    outcome: Outcome  # how it ended; ok means exit code 0
+    exit_code: int | None = None  # the exit code, where the program left one
+    signal: str | None = None  # the signal that ended it, as SIGKILL
+    stdout: str = ""  # standard output; head and tail where it was cut
+    stdout_bytes: Count = 0  # bytes that the program wrote there in all
+    stdout_truncated: bool = False  # whether stdout is only a part of it
+    stderr: str = ""  # standard error; head and tail where it was cut
+    stderr_bytes: Count = 0  # bytes that the program wrote there in all
+    stderr_truncated: bool = False  # whether stderr is only a part of it
+    result: dict[str, str] | None = None  # the last value by MIME type (contexts only)
+    displays: list[Rich] = Field(default_factory=list)  # what the program showed, in order
+    displays_dropped: Count = 0  # how many of these, or forms of the last value, were too much to come back
+    context: str | None = None  # the context it ran in; none is a fresh process
+    context_state: Literal["kept", "lost"] | None = None  # whether the context's variables are still there
+    artifacts: list[Artifact] = Field(default_factory=list)  # files that the run created or changed
+    artifacts_omitted: Count = 0  # how many more there are
+    duration_ms: Annotated[float, Field(ge=0)] = 0  # wall time in the sandbox, milliseconds
+    cpu_ms: Annotated[float, Field(ge=0)] = 0  # processor time of it and its children, milliseconds
+    max_rss_bytes: Count = 0  # peak memory of its largest process, bytes
+    progress_dropped_bytes: Count = 0  # output bytes not sent as progress because the client read slowly
+    hint: str | None = None  # what to do about a failure, or about what is missing here, where it is known
 
 
 class RunStarted(ResultModel):
     """A background run that was begun."""
 
-    run_id: Annotated[str, Field(description="The run's name; pass it to read_run and stop_run.")]
-    sandbox: Annotated[str, Field(description="The handle of the sandbox it runs in.")]
-    state: Annotated[Literal["running", "ended"], Field(description="Whether it still runs.")]
+    run_id: str  # the run's name; pass it to read_run and stop_run
+    sandbox: str  # the handle of the sandbox it runs in
+    state: Literal["running", "ended"]  # whether it still runs
 
 
 class RunOutput(ResultModel):
@@ -93,16 +78,12 @@ class RunOutput(ResultModel):
 
     run_id: str
     sandbox: str
-    state: Annotated[Literal["running", "ended"], Field(description="Whether it still runs.")]
-    stdout: Annotated[str, Field(description="Standard output since the cursor.")] = ""
-    stderr: Annotated[str, Field(description="Standard error since the cursor.")] = ""
-    cursor: Annotated[int, Field(ge=0, description="Pass it to the next read_run to get what comes after this.")] = 0
-    dropped_bytes: Annotated[
-        int, Field(ge=0, description="Bytes of output between the cursor and this that are no longer kept.")
-    ] = 0
-    result: Annotated[
-        RunResult | None, Field(description="How it ended, once it has and all was read, with all of its output.")
-    ] = None
+    state: Literal["running", "ended"]  # whether it still runs
+    stdout: str = ""  # standard output since the cursor
+    stderr: str = ""  # standard error since the cursor
+    cursor: Count = 0  # pass it to the next read_run to get what comes after this
+    dropped_bytes: Count = 0  # bytes of output between the cursor and this that are no longer kept
+    result: RunResult | None = None  # how it ended, once it has and all was read, with all of its output
 
 
 class RunInfo(ResultModel):
@@ -110,11 +91,11 @@ class RunInfo(ResultModel):
 
     run_id: str
     language: str
-    state: Annotated[Literal["running", "ended"], Field(description="Whether it still runs.")]
-    background: Annotated[bool, Field(description="Whether it was begun by start_run.")] = False
-    context: Annotated[str | None, Field(description="The context it runs in.")] = None
-    started_at: Annotated[str, Field(description="When it was begun.")]
-    outcome: Annotated[Outcome | None, Field(description="How it ended, once it has.")] = None
+    state: Literal["running", "ended"]  # whether it still runs
+    background: bool = False  # whether it was begun by start_run
+    context: str | None = None  # the context it runs in
+    started_at: str  # when it was begun
+    outcome: Outcome | None = None
 
 
 class RunList(ResultModel):
@@ -127,13 +108,10 @@ class RunList(ResultModel):
 class ContextInfo(ResultModel):
     """A context in a listing."""
 
-    name: Annotated[str, Field(description="Pass it as `context` to run in it.")]
+    name: str  # pass it as `context` to run in it
     language: str
-    state: Annotated[
-        Literal["idle", "busy", "lost"],
-        Field(description="Whether something runs in it now; lost means that its process and variables are gone."),
-    ]
-    started_at: Annotated[str, Field(description="When it was made.")]
+    state: Literal["idle", "busy", "lost"]  # lost: its process and variables are gone
+    started_at: str  # when it was made
 
 
 class ContextList(ResultModel):

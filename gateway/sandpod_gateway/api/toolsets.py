@@ -10,11 +10,7 @@ ALL: Final[frozenset[str]] = frozenset(get_args(Toolset))
 
 
 def expanded(names: Iterable[str]) -> frozenset[str]:
-    """Return the sets that names stand for.
-
-    Raises:
-        ValueError: A name is not a toolset.
-    """
+    """Return the sets that names stand for. Raises ValueError: a name is not a toolset."""
     chosen = {name.strip() for name in names if name.strip()}
     if unknown := chosen - set(get_args(ToolsetName)):
         raise ValueError(f"Unknown toolset: {', '.join(sorted(unknown))[:100]}.")

@@ -1,39 +1,27 @@
-"""Artifacts: the files that runs left behind. Called by the artifact tools.
+"""Artifacts: the files that runs left behind.
 
 Which they are the runner knows; what it says is checked here, and what is read is bounded.
 """
 
-from dataclasses import dataclass, field
 from typing import Annotated, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from sandpod_gateway.api.results import ArtifactContent, ArtifactList, ErrorCode
-from sandpod_gateway.content import MAX_PICTURES, PICTURES, Picture, as_text, mime_type
+from sandpod_gateway.content import MAX_PICTURES, PICTURES, Answer, Picture, as_text, mime_type
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.files.paths import told_path
+from sandpod_gateway.files.paths import shown_path
 from sandpod_gateway.files.service import MAX_READ, Files
-from sandpod_gateway.runner.messages import ArtifactEntry, checked
+from sandpod_gateway.runner.messages import ArtifactEntry, Message, checked
 from sandpod_gateway.runner.run_ids import split_run_id
 
 MAX_LISTED: Final = 500
-MAX_ARTIFACT: Final = 128 * 2**20
-"""Bytes of an artifact that is read at all; a link gives larger ones."""
+MAX_ARTIFACT: Final = 128 * 2**20  # bytes of an artifact that is read at all; a link gives larger ones
 
 
-class _Listing(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
-
+class _Listing(Message):
     entries: Annotated[list[ArtifactEntry], Field(max_length=2000)] = Field(default_factory=list)
     truncated: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ArtifactAnswer:
-    """What was read of an artifact, and the image that goes beside it."""
-
-    result: ArtifactContent
-    pictures: list[Picture] = field(default_factory=list)
 
 
 class Artifacts:
@@ -43,15 +31,10 @@ class Artifacts:
         self._files = files
 
     async def list(self, owner: str, *, sandbox: str | None, since: str | None) -> ArtifactList:
-        """List what runs created or changed and what is still there.
+        """List what runs created or changed, from the beginning of the run `since` on, and what is still there.
 
-        Args:
-            owner: The caller.
-            sandbox: A handle, or None for the sandbox of `since`, or the default one.
-            since: A run's name: only what was created or changed from its beginning on.
-
-        Raises:
-            SandpodError: not_found (of the run), or what `Sandboxes.resolve` says.
+        Without `sandbox` it is that run's, or the default one. Raises not_found (of the run), or what
+        `Sandboxes.resolve` says.
         """
         fields = {}
         if since is not None:
@@ -68,24 +51,22 @@ class Artifacts:
             sandbox=name, artifacts=found, truncated=listing.truncated or len(listing.entries) > MAX_LISTED
         )
 
-    async def read(self, owner: str, path: str, *, sandbox: str | None) -> ArtifactAnswer:
+    async def read(self, owner: str, path: str, *, sandbox: str | None) -> Answer[ArtifactContent]:
         """Read an artifact: an image as one, anything else as text or base64 as far as a result goes.
 
-        Raises:
-            SandpodError: invalid_path, not_found, artifact_too_large.
+        Raises invalid_path, not_found, artifact_too_large.
         """
         kind = mime_type(path)
         limit = MAX_PICTURES if kind in PICTURES else MAX_READ
-        name, size, data = await self._files.beginning(owner, path, sandbox=sandbox, limit=limit)
+        name, size, data = await self._files.part(owner, path, sandbox=sandbox, limit=limit)
         if size > MAX_ARTIFACT or (kind in PICTURES and size > limit):
             raise SandpodError(
                 ErrorCode.ARTIFACT_TOO_LARGE,
                 f"The file has {size} bytes, which is too large to be read here.",
                 next_step="Make a link to it with create_link, or read parts of it with read_file.",
             )
-        common = {"sandbox": name, "path": told_path(path), "size": size, "mime_type": kind}
+        common = {"sandbox": name, "path": shown_path(path), "size": size, "mime_type": kind}
         if kind in PICTURES:
-            return ArtifactAnswer(ArtifactContent(**common, encoding="image"), [Picture(kind, data)])
+            return Answer(ArtifactContent(**common, encoding="image"), [Picture(kind, data)])
         encoding, content = as_text(data, None)
-        told = ArtifactContent(**common, encoding=encoding, content=content, truncated=len(data) < size)
-        return ArtifactAnswer(told)
+        return Answer(ArtifactContent(**common, encoding=encoding, content=content, truncated=len(data) < size))

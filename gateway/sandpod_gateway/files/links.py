@@ -2,30 +2,30 @@
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Final, Literal
+from typing import Any, Final, Literal, TypeVar
+
+from pydantic import BaseModel
 
 from sandpod_api.base import rfc3339
-from sandpod_gateway.api.results import Artifact, ErrorCode, FileLink, WorkspaceLink
+from sandpod_gateway.api.results import Artifact, ArtifactContent, ArtifactList, ErrorCode, FileLink, WorkspaceLink
+from sandpod_gateway.api.run_results import RunOutput, RunResult
 from sandpod_gateway.auth.api_keys import current_maker
-from sandpod_gateway.auth.link_tokens import Links
+from sandpod_gateway.auth.link_tokens import Links, Method
 from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.paths import check_path, inside_workspace
 from sandpod_gateway.sandboxes.requests import ask_runner
 from sandpod_gateway.sandboxes.service import Sandboxes
 
-MAX_URLS: Final = 32 * 1024
-"""Characters of all links of one answer."""
+_Model = TypeVar("_Model", bound=BaseModel)
+
+MAX_URLS: Final = 32 * 1024  # characters of all links of one answer
 
 
 class LinkMaker:
-    """Makes links for callers, to files of their own sandboxes.
+    """Makes links to files of callers' own sandboxes, good for `expires` seconds unless a call says otherwise.
 
-    Args:
-        sandboxes: The sandboxes.
-        links: Signs them.
-        expires: Seconds that a link is good for unless its call says otherwise.
-        address: Returns the address that the caller knows this server by, or None where no link would lead here.
+    `address` returns the address that the caller knows this server by, or None where no link would lead here.
     """
 
     def __init__(self, sandboxes: Sandboxes, links: Links, *, expires: int, address: Callable[[], str | None]) -> None:
@@ -37,19 +37,10 @@ class LinkMaker:
     async def make(
         self, owner: str, path: str, *, sandbox: str | None, method: Literal["get", "put"], expires: int | None
     ) -> FileLink:
-        """Return a link.
+        """Return a link to a file; one to upload need not exist yet.
 
-        Args:
-            owner: The caller.
-            path: The file; one to upload need not exist yet.
-            sandbox: A handle, or None for the default sandbox.
-            method: What it allows.
-            expires: Seconds until it ends, or None for the setting.
-
-        Raises:
-            SandpodError: invalid_path, session_not_found, not_found where there is no file to download,
-                invalid_argument where nobody could open it, or backend_unavailable where there is nothing to sign it
-                with.
+        Raises invalid_path, session_not_found, not_found where there is no file to download, invalid_argument where
+        nobody could open it, or backend_unavailable where there is nothing to sign it with.
         """
         check_path(path)
         inside = inside_workspace(path)
@@ -58,9 +49,7 @@ class LinkMaker:
         if method == "get":
             await self._require_file(record, path)
         seconds = expires if expires is not None else self._expires
-        link, end = self._links.make(current_maker(), method, record.name, inside, seconds=seconds)
-        time = rfc3339(datetime.fromtimestamp(end, UTC))
-        return FileLink(sandbox=record.name, path=inside, method=method, url=f"{base}{link}", expires_at=time)
+        return FileLink(path=inside, method=method, **self._signed(base, method, record.name, inside, seconds))
 
     async def _require_file(self, record: SandboxRecord, path: str) -> None:
         fields = {"op": "stat", "path": path}
@@ -75,33 +64,43 @@ class LinkMaker:
     async def workspace(self, owner: str, *, sandbox: str | None) -> WorkspaceLink:
         """Return a link to all that is in a sandbox's workspace.
 
-        Raises:
-            SandpodError: session_not_found, invalid_argument where nobody could open it, or backend_unavailable where
-                there is nothing to sign it with.
+        Raises session_not_found, invalid_argument where nobody could open it, or backend_unavailable where there is
+        nothing to sign it with.
         """
         base = self._base()
         record = await self._sandboxes.resolve(owner, sandbox, make=False)
-        link, end = self._links.make(current_maker(), "archive", record.name, "", seconds=self._expires)
-        return WorkspaceLink(
-            sandbox=record.name, url=f"{base}{link}", expires_at=rfc3339(datetime.fromtimestamp(end, UTC))
-        )
+        return WorkspaceLink(**self._signed(base, "archive", record.name, "", self._expires))
+
+    def _signed(self, base: str, method: Method, sandbox: str, path: str, seconds: int) -> dict[str, str]:
+        link, end = self._links.make(current_maker(), method, sandbox, path, seconds=seconds)
+        return {"sandbox": sandbox, "url": base + link, "expires_at": rfc3339(datetime.fromtimestamp(end, UTC))}
 
     def url(self, sandbox: str, path: str) -> str | None:
         """Return a link to a file of a sandbox that was resolved, or None where no link would lead here."""
         try:
-            link, _ = self._links.make(current_maker(), "get", sandbox, path, seconds=self._expires)
-            return self._base() + link
+            return self._signed(self._base(), "get", sandbox, path, self._expires)["url"]
         except SandpodError:
             return None
 
-    def linked(self, sandbox: str, artifacts: list[Artifact]) -> list[Artifact]:
+    def linked(self, model: _Model) -> _Model:
+        """Return a result with links to the files that it names."""
+        update: dict[str, Any] = {}
+        if isinstance(model, RunOutput) and model.result is not None:
+            update["result"] = self.linked(model.result)
+        elif isinstance(model, RunResult | ArtifactList):
+            update["artifacts"] = self._linked(model.sandbox, model.artifacts)
+        elif isinstance(model, ArtifactContent):
+            update["url"] = self.url(model.sandbox, model.path)
+        return model.model_copy(update=update) if update else model
+
+    def _linked(self, sandbox: str, artifacts: list[Artifact]) -> list[Artifact]:
         """Return artifacts with links, as far as those have room in an answer."""
-        room, told = MAX_URLS, []
+        room, linked = MAX_URLS, []
         for artifact in artifacts:
             url = self.url(sandbox, artifact.path) if room > 0 else None
             room -= len(url or "")
-            told.append(artifact.model_copy(update={"url": url if room >= 0 else None}))
-        return told
+            linked.append(artifact.model_copy(update={"url": url if room >= 0 else None}))
+        return linked
 
     def _base(self) -> str:
         base = self._address()

@@ -12,8 +12,8 @@ from sandpod_runner.protocol.paths import spell, unspell
 MAX_NAME: Final = 255  # bytes of one file name, as in Linux
 
 
-def told_path(path: str) -> str:
-    """Return a path as results tell it: relative to the workspace and without dots; one that leads out as it is."""
+def shown_path(path: str) -> str:
+    """Return a path as results have it: relative to the workspace and without dots; one that leads out as it is."""
     inside = posixpath.relpath(posixpath.join(WORKSPACE, path), WORKSPACE)
     return spell(unspell(path if inside == ".." or inside.startswith("../") else inside))
 
@@ -21,8 +21,7 @@ def told_path(path: str) -> str:
 def inside_workspace(path: str) -> str:
     """Return a path relative to the workspace, without dots, as links and results name it.
 
-    Raises:
-        SandpodError: invalid_path: it leads out, or is the workspace itself.
+    Raises invalid_path: it leads out, or is the workspace itself.
     """
     inside = posixpath.relpath(posixpath.join(WORKSPACE, path), WORKSPACE)
     if inside in {".", ".."} or inside.startswith("../"):
@@ -35,11 +34,7 @@ def inside_workspace(path: str) -> str:
 
 
 def check_path(path: str) -> None:
-    """Refuse what can't be a path.
-
-    Raises:
-        SandpodError: invalid_path.
-    """
+    """Refuse what can't be a path. Raises invalid_path."""
     check_text(path, "path")
     meant = _meant(path)
     if not path or "\0" in path or len(meant) > MAX_PATH or any(len(part) > MAX_NAME for part in meant.split(b"/")):
@@ -51,11 +46,7 @@ def check_path(path: str) -> None:
 
 
 def check_filename(name: str) -> None:
-    """Refuse what can't be the name of a file in a folder.
-
-    Raises:
-        SandpodError: invalid_filename.
-    """
+    """Refuse what can't be the name of a file in a folder. Raises invalid_filename."""
     check_text(name, "filename")
     if name in {"", ".", ".."} or "/" in name or not name.isprintable() or len(_meant(name)) > MAX_NAME:
         raise SandpodError(

@@ -1,4 +1,4 @@
-"""Files of a sandbox's workspace, by way of its runner. Called by the file tools.
+"""Files of a sandbox's workspace, by way of its runner.
 
 Paths are checked by the runner, inside the sandbox, after they are opened; here only their form is. Content is
 bounded before it is sent and after it came: the runner is untrusted.
@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from sandpod_api.base import rfc3339
 from sandpod_gateway.api.results import (
@@ -25,11 +25,11 @@ from sandpod_gateway.api.results import (
 )
 from sandpod_gateway.content import as_text, mime_type
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.files.paths import check_path, told_path
+from sandpod_gateway.files.paths import check_path, shown_path
 from sandpod_gateway.limits import MAX_SPELLED_PATH
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.runner.connection import RunnerConnection
-from sandpod_gateway.runner.messages import checked
+from sandpod_gateway.runner.messages import Count, Message, checked
 from sandpod_gateway.sandboxes.requests import ask_runner
 from sandpod_gateway.sandboxes.service import Sandboxes
 from sandpod_runner.protocol import messages as protocol
@@ -42,14 +42,12 @@ SMALL_BINARY: Final = 4 * 1024
 MAX_ENTRIES: Final = 2000
 
 
-class _Entry(BaseModel):
-    """One entry of a runner's listing, checked."""
-
-    model_config = ConfigDict(extra="ignore")
+class _Entry(Message):
+    """One entry of a runner's listing."""
 
     path: Annotated[str, Field(max_length=MAX_SPELLED_PATH)]
     kind: Literal["file", "directory", "symlink", "other"]
-    size: Annotated[int, Field(ge=0, le=2**63)] = 0
+    size: Count = 0
     mtime: Annotated[float, Field(allow_inf_nan=False)] = 0
     unreadable: bool = False
 
@@ -59,17 +57,16 @@ class _Entry(BaseModel):
         return FileEntry(**known, modified_at=_time(self.mtime), mime_type=mime)
 
 
-class _Listing(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
+class _Listing(Message):
     entries: Annotated[list[_Entry], Field(max_length=MAX_ENTRIES)]
     truncated: bool = False
 
 
-class _Size(BaseModel):
-    model_config = ConfigDict(extra="ignore")
+class Version(Message):
+    """A file as it was when it was looked at: size in bytes, time in seconds since 1970."""
 
-    size: Annotated[int, Field(ge=0, le=2**63)]
+    size: Count
+    mtime: Annotated[float, Field(allow_inf_nan=False)] = 0
 
 
 def _time(seconds: float) -> str | None:
@@ -90,40 +87,23 @@ class Files:
         self.max_upload = max_upload
 
     async def list(self, owner: str, path: str, *, sandbox: str | None, recursive: bool, limit: int) -> FileList:
-        """List a folder.
-
-        Raises:
-            SandpodError: invalid_path, not_found, or what `Sandboxes.resolve` says.
-        """
+        """List a folder. Raises invalid_path, not_found, or what `Sandboxes.resolve` says."""
         check_path(path)
-        fields = {"path": path, "recursive": recursive, "limit": min(limit, MAX_ENTRIES)}
-        name, reply = await self.ask(owner, sandbox, "file", {"op": "list", **fields})
+        fields = {"op": "list", "path": path, "recursive": recursive, "limit": min(limit, MAX_ENTRIES)}
+        name, reply = await self.ask(owner, sandbox, "file", fields)
         listing = checked(_Listing, reply)
         entries = [entry.entry() for entry in listing.entries]
-        return FileList(sandbox=name, path=told_path(path), entries=entries, truncated=listing.truncated)
+        return FileList(sandbox=name, path=shown_path(path), entries=entries, truncated=listing.truncated)
 
     async def read(
         self, owner: str, path: str, *, sandbox: str | None, span: tuple[int, int | None], encoding: str | None
     ) -> FileContent:
-        """Read a part of a file.
+        """Read a part of a file: from an offset so many bytes, or the server's default.
 
-        Args:
-            owner: The caller.
-            path: The file.
-            sandbox: A handle, or None for the default sandbox.
-            span: Offset and most bytes to read, or None for the server's default.
-            encoding: utf-8, base64, or None for whichever fits.
-
-        Raises:
-            SandpodError: invalid_path, not_found, invalid_content (not text, and text was asked for).
+        Raises invalid_path, not_found, invalid_content (not text, and text was asked for).
         """
-        check_path(path)
         offset, limit = span[0], min(span[1] or self._default_read, MAX_READ)
-        fields = {"path": path, "offset": offset, "limit": limit}
-        name, reply = await self.ask(owner, sandbox, "file", {"op": "read", **fields})
-        data = reply.payload[:limit]
-        size = checked(_Size, reply).size
-        self._metrics.file_bytes.labels("out").inc(len(data))
+        name, size, data = await self.part(owner, path, sandbox=sandbox, offset=offset, limit=limit)
         used, text = as_text(data, encoding)
         if used == "base64" and encoding is None and span[1] is None and len(data) > SMALL_BINARY:
             raise SandpodError(
@@ -133,7 +113,7 @@ class Files:
             )
         return FileContent(
             sandbox=name,
-            path=told_path(path),
+            path=shown_path(path),
             encoding=used,
             content=text,
             offset=offset,
@@ -145,30 +125,25 @@ class Files:
     async def ask(self, owner: str, sandbox: str | None, kind: str, fields: dict[str, Any]) -> tuple[str, Frame]:
         """Ask the runner of a caller's sandbox for what changes nothing, and return the sandbox's name and the reply.
 
-        Raises:
-            SandpodError: What `Sandboxes.resolve` or the runner says, or sandbox_lost.
+        Raises SandpodError: what `Sandboxes.resolve` or the runner says, or sandbox_lost.
         """
         return await self._ask(owner, sandbox, lambda connection: connection.ask(kind, fields), again=True)
 
-    async def beginning(self, owner: str, path: str, *, sandbox: str | None, limit: int) -> tuple[str, int, bytes]:
-        """Return the sandbox's name, a file's size, and at most `limit` bytes of its beginning.
-
-        Raises:
-            SandpodError: invalid_path, not_found.
-        """
+    async def part(
+        self, owner: str, path: str, *, sandbox: str | None, limit: int, offset: int = 0
+    ) -> tuple[str, int, bytes]:
+        """Return the sandbox's name, a file's size, and a part of its bytes. Raises invalid_path, not_found."""
         check_path(path)
-        name, reply = await self.ask(owner, sandbox, "file", {"op": "read", "path": path, "offset": 0, "limit": limit})
+        fields = {"op": "read", "path": path, "offset": offset, "limit": limit}
+        name, reply = await self.ask(owner, sandbox, "file", fields)
         data = reply.payload[:limit]
+        size = checked(Version, reply).size
         self._metrics.file_bytes.labels("out").inc(len(data))
-        return name, checked(_Size, reply).size, data
+        return name, size, data
 
     async def whole(self, owner: str, path: str, *, sandbox: str, limit: int) -> bytes:
-        """Return all bytes of a file of at most `limit`.
-
-        Raises:
-            SandpodError: invalid_path, not_found, artifact_too_large.
-        """
-        _, size, data = await self.beginning(owner, path, sandbox=sandbox, limit=limit)
+        """Return all bytes of a file of at most `limit`. Raises invalid_path, not_found, artifact_too_large."""
+        _, size, data = await self.part(owner, path, sandbox=sandbox, limit=limit)
         if size > limit:
             raise SandpodError(
                 ErrorCode.ARTIFACT_TOO_LARGE,
@@ -178,11 +153,7 @@ class Files:
         return data
 
     def check_upload(self, data: bytes) -> None:
-        """Refuse what is too large to be written.
-
-        Raises:
-            SandpodError: upload_too_large.
-        """
+        """Refuse what is too large to be written. Raises upload_too_large."""
         if len(data) > self.max_upload:
             raise SandpodError(
                 ErrorCode.UPLOAD_TOO_LARGE,
@@ -193,8 +164,7 @@ class Files:
     async def write(self, owner: str, path: str, data: bytes, *, sandbox: str | None, overwrite: bool) -> FileWritten:
         """Write a whole file; it appears at once or not at all.
 
-        Raises:
-            SandpodError: invalid_path, upload_too_large, file_exists, quota_exceeded.
+        Raises invalid_path, upload_too_large, file_exists, quota_exceeded.
         """
         check_path(path)
         self.check_upload(data)
@@ -205,14 +175,10 @@ class Files:
         self._metrics.file_bytes.labels("in").inc(len(data))
         digest = hashlib.sha256(data).hexdigest()
         hint = self._sandboxes.replaced(name)
-        return FileWritten(sandbox=name, path=told_path(path), size=len(data), sha256=digest, hint=hint)
+        return FileWritten(sandbox=name, path=shown_path(path), size=len(data), sha256=digest, hint=hint)
 
     async def stat(self, owner: str, path: str, *, sandbox: str | None) -> FileStat:
-        """Return what is known of a file or folder; a link is not followed.
-
-        Raises:
-            SandpodError: invalid_path, not_found.
-        """
+        """Return what is known of a file or folder; a link is not followed. Raises invalid_path, not_found."""
         check_path(path)
         name, reply = await self.ask(owner, sandbox, "file", {"op": "stat", "path": path})
         return FileStat(sandbox=name, **dict(checked(_Entry, reply).entry()))
@@ -220,32 +186,29 @@ class Files:
     async def make_directory(self, owner: str, path: str, *, sandbox: str | None) -> FileChanged:
         """Make a folder and those on its path; one that is there stays as it is.
 
-        Raises:
-            SandpodError: invalid_path, file_exists, quota_exceeded.
+        Raises invalid_path, file_exists, quota_exceeded.
         """
         name, _ = await self._change(owner, sandbox, "mkdir", path=path)
-        return FileChanged(sandbox=name, path=told_path(path), hint=self._sandboxes.replaced(name))
+        return FileChanged(sandbox=name, path=shown_path(path), hint=self._sandboxes.replaced(name))
 
     async def delete(self, owner: str, path: str, *, sandbox: str | None, recursive: bool) -> FileChanged:
         """Delete a file, a link, or a folder: an empty one, or with `recursive` all that is in it.
 
-        Raises:
-            SandpodError: invalid_path (a folder that is not empty, too), not_found.
+        Raises invalid_path (a folder that is not empty, too), not_found.
         """
         name, _ = await self._change(owner, sandbox, "delete", path=path, recursive=recursive)
-        return FileChanged(sandbox=name, path=told_path(path))
+        return FileChanged(sandbox=name, path=shown_path(path))
 
     async def move(
         self, owner: str, source: str, destination: str, *, sandbox: str | None, overwrite: bool
     ) -> FileMoved:
         """Move or rename a file or folder.
 
-        Raises:
-            SandpodError: invalid_path, not_found (of a folder on the way, too), file_exists.
+        Raises invalid_path, not_found (of a folder on the way, too), file_exists.
         """
         check_path(destination)
         name, _ = await self._change(owner, sandbox, "move", path=source, destination=destination, overwrite=overwrite)
-        return FileMoved(sandbox=name, source=told_path(source), destination=told_path(destination))
+        return FileMoved(sandbox=name, source=shown_path(source), destination=shown_path(destination))
 
     async def _change(self, owner: str, sandbox: str | None, op: str, *, path: str, **fields: Any) -> tuple[str, Frame]:
         check_path(path)

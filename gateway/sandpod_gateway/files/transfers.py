@@ -1,45 +1,25 @@
-"""Files on their way through the gateway in parts, never whole in its memory. Called by the routes that links lead to.
+"""Files on their way through the gateway in parts, never whole in its memory.
 
 Each part is asked for when the one before was taken, so a slow client slows the sandbox's side and nothing piles up.
 """
 
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator
-from dataclasses import dataclass
-from typing import Annotated
-
-from pydantic import BaseModel, ConfigDict, Field
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.paths import check_path
+from sandpod_gateway.files.service import Version
 from sandpod_gateway.metrics import Metrics
-from sandpod_gateway.runner.messages import checked, senseless
+from sandpod_gateway.runner.messages import Message, checked, senseless
 from sandpod_gateway.sandboxes.requests import ask_runner, talking
 from sandpod_gateway.sandboxes.service import Sandboxes
 from sandpod_runner.protocol import messages as protocol
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
-    size: Annotated[int, Field(ge=0, le=2**62)]
-    mtime: Annotated[float, Field(allow_inf_nan=False)] = 0
-
-
-class _ArchivePart(BaseModel):
-    model_config = ConfigDict(extra="ignore")
-
+class _ArchivePart(Message):
     last: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Version:
-    """A file as it was when it was looked at: size in bytes, time in seconds since 1970."""
-
-    size: int
-    mtime: float
 
 
 class ChangedError(Exception):
@@ -55,28 +35,12 @@ class Transfers:
         self._max_bytes = max_bytes
 
     async def look(self, owner: str, sandbox: str, path: str) -> Version:
-        """Return a file's version.
-
-        Raises:
-            SandpodError: session_not_found, not_found, invalid_path (no regular file, too).
-        """
+        """Return a file's version. Raises session_not_found, not_found, invalid_path (no regular file, too)."""
         version, _ = await self._read(await self._sandboxes.resolve(owner, sandbox), path, 0, 0)
         return version
 
     async def read(self, owner: str, sandbox: str, path: str, version: Version, span: range) -> AsyncIterator[bytes]:
-        """Yield the bytes of a file in parts.
-
-        Args:
-            owner: For whom the link acts.
-            sandbox: The sandbox.
-            path: The file.
-            version: What `look` returned.
-            span: Which bytes.
-
-        Raises:
-            ChangedError: It is not that version any more.
-            SandpodError: As for `look`.
-        """
+        """Yield bytes of a file in parts. Raises as `look` does, or ChangedError: it is not that version any more."""
         record = await self._sandboxes.resolve(owner, sandbox)
         offset = span.start
         while offset < span.stop:
@@ -90,8 +54,7 @@ class Transfers:
     async def write(self, owner: str, sandbox: str, path: str, chunks: AsyncIterator[bytes]) -> int:
         """Write a file from chunks of any size; it appears whole at the end or not at all. Returns its size.
 
-        Raises:
-            SandpodError: session_not_found, invalid_path, quota_exceeded, upload_too_large, sandbox_lost.
+        Raises session_not_found, invalid_path, quota_exceeded, upload_too_large, sandbox_lost.
         """
         check_path(path)
         size = 0
@@ -119,13 +82,9 @@ class Transfers:
         return size
 
     async def archive(self, owner: str, sandbox: str) -> AsyncGenerator[bytes, None]:
-        """Yield a tar.gz of the workspace in parts.
-
-        Raises:
-            SandpodError: session_not_found, sandbox_lost.
-        """
+        """Yield a tar.gz of the workspace in parts. Raises session_not_found, sandbox_lost."""
         archive, part = secrets.token_hex(8), 0
-        # One connection for all of it: what has been told of an archive is known there alone.
+        # One connection for all of it: what has been sent of an archive is known there alone.
         async with talking(self._sandboxes, await self._sandboxes.resolve(owner, sandbox)) as connection:
             while True:
                 reply = await connection.ask("file", {"op": "archive", "archive": archive, "part": part})
@@ -141,5 +100,4 @@ class Transfers:
         check_path(path)
         fields = {"op": "read", "path": path, "offset": offset, "limit": limit}
         reply = await ask_runner(self._sandboxes, record, lambda connection: connection.ask("file", fields), again=True)
-        part = checked(_Part, reply)
-        return Version(part.size, part.mtime), reply.payload[:limit]
+        return checked(Version, reply), reply.payload[:limit]

@@ -65,8 +65,7 @@ ColdStart = Annotated[
 ]
 FreshColdStart = Annotated[bool | None, Field(description="With fresh: as in create_sandbox.")]
 Timeout = Annotated[
-    float | None,
-    Field(description="Seconds until it is stopped; default $timeout, at most $max_timeout."),
+    float | None, Field(description="Seconds until it is stopped; default $timeout, at most $max_timeout.")
 ]
 # What these are every model knows from their names, and pays for each word: some clients want one all the same.
 Stdin = Annotated[str | None, Field(description="Input.")]
@@ -91,15 +90,10 @@ RequiredPackages = Annotated[
     BeforeValidator(_as_list),
     Field(description='Names, optionally with versions or extras: "numpy", "pandas>=2", "uvicorn[standard]".'),
 ]
-Packages = Annotated[
-    list[str] | None,
-    BeforeValidator(_as_list),
-    Field(description="Packages to install first."),
-]
+Packages = Annotated[list[str] | None, BeforeValidator(_as_list), Field(description="Packages to install first.")]
 StripAnsi = Annotated[bool, Field(description="Remove terminal control sequences.")]
 MaxOutput = Annotated[
-    int | None,
-    Field(ge=100, description="Most characters of output to return; default $max_output."),
+    int | None, Field(ge=100, description="Most characters of output to return; default $max_output.")
 ]
 RunId = Annotated[str, Field(description="`run_id` of start_run or of a run's result.")]
 Path = Annotated[str, Field(description="Path relative to /workspace.")]

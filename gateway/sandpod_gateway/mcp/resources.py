@@ -21,12 +21,10 @@ from sandpod_gateway.metrics import Metrics
 MAX_BYTES: Final = 512 * 1024
 """Largest file that is read as a resource: in base64 it stays below the 1 MiB that clients accept."""
 
-_MAX_TEXT: Final = 900 * 1024
-"""Bytes of JSON of a text that is sent as text."""
+_MAX_TEXT: Final = 900 * 1024  # bytes of JSON of a text that is sent as text
 
 FILES_URI: Final = "sandpod://sandboxes/{sandbox}/files/{path*}"
-FILES_TOOLSET: Final[Toolset] = "core"
-"""The toolset of read_file, with which the resource is on and off."""
+FILES_TOOLSET: Final[Toolset] = "core"  # the toolset of read_file, with which the resource is on and off
 
 _GUIDE: Final = """\
 Work with Sandpod like this.
@@ -54,9 +52,7 @@ def register(mcp: FastMCP[None], files: Files, metrics: Metrics) -> None:
         try:
             data = await files.whole(current_owner(), path, sandbox=sandbox, limit=MAX_BYTES)
         except SandpodError as error:
-            metrics.refusals.labels(error.code).inc()
-            message = f"{error.code}: {error.message} {error.next_step}"
-            raise ResourceError(message, log_level=logging.DEBUG) from error
+            raise resource_error(metrics, error) from error
         return ResourceResult([_content(path, data)])
 
     @mcp.prompt(title="How to work with Sandpod")
@@ -65,6 +61,12 @@ def register(mcp: FastMCP[None], files: Files, metrics: Metrics) -> None:
     ) -> str:
         """Explain to a model how to get something done with the tools of this server; `task`, if given, says what."""
         return f"{_GUIDE}\nThe task: {task}\n" if task else _GUIDE
+
+
+def resource_error(metrics: Metrics, error: SandpodError) -> ResourceError:
+    """Count a refused resource and return the protocol's error for it."""
+    metrics.refusals.labels(error.code).inc()
+    return ResourceError(f"{error.code}: {error.message} {error.next_step}", log_level=logging.DEBUG)
 
 
 def _content(path: str, data: bytes) -> ResourceContent:

@@ -17,12 +17,7 @@ _KEPT = ("type", "description", "enum", "default", "minimum", "maximum")
 
 
 def input_schema(schema: Schema, facts: Mapping[str, str]) -> Schema:
-    """Return the schema of a tool's arguments in its plain form.
-
-    Args:
-        schema: What pydantic says of the function.
-        facts: What stands for `$name` in descriptions: figures and names that the settings decide.
-    """
+    """Return the plain form of what pydantic says of a tool's arguments; `facts` stand for `$name` in descriptions."""
     defs = schema.get("$defs", {})
     properties = {name: _plain(field, defs, facts) for name, field in schema.get("properties", {}).items()}
     plain: Schema = {"type": "object", "properties": properties}

@@ -7,16 +7,14 @@ from fastmcp import FastMCP
 from fastmcp.server.auth import TokenVerifier
 
 from sandpod_gateway.api.toolsets import ALL
-from sandpod_gateway.files.artifacts import Artifacts
 from sandpod_gateway.mcp import resources
-from sandpod_gateway.mcp.call_bounds import BoundedCalls
+from sandpod_gateway.mcp.calls import BadArguments, BoundedCalls
 from sandpod_gateway.mcp.compat import registry
 from sandpod_gateway.mcp.compat.settings import CompatSettings
 from sandpod_gateway.mcp.services import Parts
 from sandpod_gateway.mcp.toolbox import Toolbox
-from sandpod_gateway.mcp.tools import artifacts, background, contexts, files, links, packages, runs, sandboxes
+from sandpod_gateway.mcp.tools import background, files, packages, runs, sandboxes
 from sandpod_gateway.mcp.toolsets import ToolSelection
-from sandpod_gateway.mcp.validation import BadArguments
 
 INSTRUCTIONS: Final = (
     "Sandpod runs code in sandboxes that belong to you alone. Call run_python_code, run_js_code or run_shell_command: "
@@ -39,18 +37,10 @@ def create_mcp(
     link_files: bool,
     libraries: Sequence[str],
 ) -> FastMCP[None]:
-    """Return the server with its tools.
+    """Return the server with its own `toolsets` and those of other systems, for `max_calls` of each caller at a time.
 
-    Args:
-        parts: What the tools call.
-        version: What it reports to clients.
-        auth: Knows the API keys, or None where the only caller is this machine.
-        compat: Which other systems' tools it has.
-        max_calls: Most calls of one caller at a time.
-        toolsets: Which of its own tools it has.
-        facts: What stands for `$name` in descriptions.
-        link_files: Whether files that an answer names are linked in its content.
-        libraries: Python libraries that the default sandbox has.
+    `auth` is None where the only caller is this machine, `facts` stand for `$name` in descriptions, and `libraries` are
+    the Python libraries of the default sandbox.
     """
     # Unknown errors are ours to log and to mask: their texts may hold anything. Tools of other systems may take the
     # names of ours.
@@ -66,18 +56,9 @@ def create_mcp(
     mcp.add_middleware(BadArguments(parts.metrics))
     mcp.add_middleware(ToolSelection(toolsets or ALL, parts.metrics))
     if toolsets:
-        _add_tools(Toolbox(mcp, parts.metrics, facts, link_files=link_files), parts)
+        toolbox = Toolbox(mcp, parts.metrics, parts.links, facts, link_files=link_files)
+        for module in (runs, packages, files, background, sandboxes):
+            module.register(toolbox, parts)
     resources.register(mcp, parts.files, parts.metrics)
     registry.register(mcp, parts, compat, libraries)
     return mcp
-
-
-def _add_tools(toolbox: Toolbox, parts: Parts) -> None:
-    runs.register(toolbox, parts.runs, parts.links)
-    packages.register(toolbox, parts.installer)
-    files.register(toolbox, parts.files, parts.links)
-    artifacts.register(toolbox, Artifacts(parts.files), parts.links)
-    background.register(toolbox, parts.background, parts.installer, parts.links)
-    contexts.register(toolbox, parts.background)
-    sandboxes.register(toolbox, parts.sandboxes, parts.installer)
-    links.register(toolbox, parts.links)

@@ -1,4 +1,4 @@
-"""The gateway's services, as the tools call them. Put together by `app.py`."""
+"""The gateway's services, as the tools call them."""
 
 from dataclasses import dataclass
 

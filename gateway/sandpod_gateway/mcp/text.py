@@ -22,8 +22,7 @@ from sandpod_gateway.api.results import (
 )
 from sandpod_gateway.api.run_results import Outcome, Rich, RunOutput, RunResult
 
-SHOWN_FILES: Final = 20
-"""Files of a run that are named; list_artifacts names all."""
+SHOWN_FILES: Final = 20  # files of a run that are named; list_artifacts names all
 
 _PLAIN: Final = ("text/plain", "text/markdown", "text/latex", "application/json")
 
@@ -68,14 +67,12 @@ def _(model: FileContent) -> str:
 
 @text_of.register
 def _(model: FileList) -> str:
-    lines = [_folder_or_file(entry) for entry in model.entries]
-    return _lines([*lines, *(["[there are more]"] if model.truncated else [])]) or "(empty)"
+    return _listing([_folder_or_file(entry) for entry in model.entries], model.truncated) or "(empty)"
 
 
 @text_of.register
 def _(model: ArtifactList) -> str:
-    lines = [_file(artifact.path, artifact.size) for artifact in model.artifacts]
-    return _lines([*lines, *(["[there are more]"] if model.truncated else [])]) or "(none)"
+    return _listing([_file(artifact.path, artifact.size) for artifact in model.artifacts], model.truncated) or "(none)"
 
 
 @text_of.register
@@ -117,6 +114,10 @@ def size_text(size: int) -> str:
 
 def _lines(parts: Iterable[str]) -> str:
     return "\n".join(part.removesuffix("\n") for part in parts)
+
+
+def _listing(lines: list[str], truncated: bool) -> str:  # noqa: FBT001
+    return _lines([*lines, "[there are more]"] if truncated else lines)
 
 
 def _folder_or_file(entry: FileEntry) -> str:

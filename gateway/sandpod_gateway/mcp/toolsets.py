@@ -7,29 +7,23 @@ tool is listed and works where all of them have it.
 from collections.abc import Sequence
 from typing import Any, Final
 
-from fastmcp.exceptions import ResourceError
 from fastmcp.resources.template import ResourceTemplate
 from fastmcp.server.dependencies import get_access_token, get_http_request
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
 from fastmcp.tools.base import Tool
 from fastmcp.tools.function_tool import FunctionTool
-from mcp_types import (
-    CallToolRequestParams,
-    ListResourceTemplatesRequest,
-    ListToolsRequest,
-    ReadResourceRequestParams,
-)
+from mcp_types import ListResourceTemplatesRequest, ListToolsRequest, ReadResourceRequestParams
 
-from sandpod_gateway.api.results import ErrorCode, Problem
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.toolsets import ALL, Toolset, expanded
-from sandpod_gateway.mcp.resources import FILES_TOOLSET, FILES_URI
-from sandpod_gateway.mcp.tool_results import tool_result
+from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.mcp.calls import Call, Next
+from sandpod_gateway.mcp.resources import FILES_TOOLSET, FILES_URI, resource_error
+from sandpod_gateway.mcp.tool_results import refuse
 from sandpod_gateway.metrics import Metrics
 
-QUERY: Final = "tools"
-"""Name of the endpoint's query parameter: set names, separated by commas."""
-CLAIM: Final = "tools"
-"""Name of the access token's claim: the set names of the caller's key, or None for all."""
+QUERY: Final = "tools"  # name of the endpoint's query parameter: set names, separated by commas
+CLAIM: Final = "tools"  # name of the access token's claim: the set names of the caller's key, or None for all
 
 _FILES: Final = FILES_URI.partition("{")[0]
 
@@ -45,15 +39,10 @@ class SetTool(FunctionTool):
 
 
 class ToolSelection(Middleware):
-    """Lists and calls the tools, and reads the resources, of the chosen sets alone.
-
-    Args:
-        server: The sets that the server's settings choose.
-        metrics: Counts refusals.
-    """
+    """Lists and calls the tools, and reads the resources, of the chosen sets alone."""
 
     def __init__(self, server: frozenset[str], metrics: Metrics) -> None:
-        self._server = server
+        self._server = server  # the sets that its settings choose
         self._metrics = metrics
 
     async def on_list_tools(
@@ -63,17 +52,14 @@ class ToolSelection(Middleware):
         chosen = chosen_toolsets(self._server)
         return [tool for tool in await call_next(context) if _toolset(tool) in {None, *chosen}]
 
-    async def on_call_tool(
-        self, context: MiddlewareContext[CallToolRequestParams], call_next: CallNext[CallToolRequestParams, Any]
-    ) -> Any:
+    async def on_call_tool(self, context: Call, call_next: Next) -> Any:
         """Refuse the tools of other sets."""
         chosen = chosen_toolsets(self._server)
         if chosen != ALL and context.fastmcp_context is not None:
             name = context.message.name
             toolset = _toolset(await context.fastmcp_context.fastmcp.get_tool(name))
             if toolset is not None and toolset not in chosen:
-                self._metrics.refusals.labels(ErrorCode.FORBIDDEN).inc()
-                return tool_result(self._off(name, toolset), is_error=True)
+                return refuse(self._metrics, self._off(f"The tool {name}", toolset))
         return await call_next(context)
 
     async def on_list_resource_templates(
@@ -86,23 +72,16 @@ class ToolSelection(Middleware):
         return [each for each in await call_next(context) if allowed or each.uri_template != FILES_URI]
 
     async def check_resource_access(self, context: MiddlewareContext[ReadResourceRequestParams]) -> None:
-        """Refuse the files of sandboxes where their tools are off.
-
-        Raises:
-            ResourceError: They are off.
-        """
+        """Raise ResourceError for the files of sandboxes where their tools are off."""
         if str(context.message.uri).startswith(_FILES) and FILES_TOOLSET not in chosen_toolsets(self._server):
-            self._metrics.refusals.labels(ErrorCode.FORBIDDEN).inc()
-            problem = self._off("resource", FILES_TOOLSET)
-            raise ResourceError(f"{problem.error}: {problem.message} {problem.next}")
+            raise resource_error(self._metrics, self._off("The file resource", FILES_TOOLSET))
 
-    def _off(self, name: str, toolset: str) -> Problem:
+    def _off(self, what: str, toolset: str) -> SandpodError:
         if toolset in self._server & _of_key():
             next_step = f"Use what is listed, or connect to an address that has {QUERY}=core,{toolset}."
         else:
             next_step = "Use what is listed, or ask the administrator for it."
-        what = "The file resource" if name == "resource" else f"The tool {name}"
-        return Problem(error=ErrorCode.FORBIDDEN, message=f"{what} is off: its toolset is {toolset!r}.", next=next_step)
+        return SandpodError(ErrorCode.FORBIDDEN, f"{what} is off: its toolset is {toolset!r}.", next_step=next_step)
 
 
 def chosen_toolsets(server: frozenset[str]) -> frozenset[str]:

@@ -7,12 +7,11 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any, Final, TypeVar
 
 from sandpod_gateway.backends.base import ByteStream
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.runner.acks import Acknowledger
 from sandpod_gateway.runner.demux import BrokenProtocolError, ConnectionLostError, Inbox, RunHandle, RunSink
 from sandpod_gateway.runner.messages import Hello, refusal
 from sandpod_gateway.runner.reader import read_frames
@@ -31,7 +30,10 @@ REQUEST_TIMEOUT: Final = 60.0  # seconds for one request: the disk of a busy nod
 
 
 class RunnerConnection:
-    """A multiplexer over one byte stream. Make it with `open_connection`."""
+    """A multiplexer over one byte stream. Make it with `open_connection`.
+
+    Whatever needs the stream raises ConnectionLostError once it has ended.
+    """
 
     def __init__(self, stream: ByteStream) -> None:
         self._stream = stream
@@ -39,7 +41,7 @@ class RunnerConnection:
         self._numbers = itertools.count(1)
         self._writer = Writer(stream, self._lose)
         self._reader = asyncio.create_task(self._read())
-        self._acks = Acknowledger(self._inbox, self._writer.send)
+        self._acks = asyncio.create_task(self._acknowledge())
 
     @property
     def hello(self) -> Hello:
@@ -59,8 +61,7 @@ class RunnerConnection:
     async def greet(self) -> None:
         """Say hello and wait for the answer.
 
-        Raises:
-            ConnectionLostError: There was none in time, or it is not one that this gateway understands.
+        Raises ConnectionLostError: there was none in time, or it is not one that this gateway understands.
         """
         try:
             await self._writer.send({"t": "hello", "version": protocol.VERSION})
@@ -72,16 +73,7 @@ class RunnerConnection:
             raise ConnectionLostError(f"the runner speaks version {hello.version}, not {protocol.VERSION}")
 
     async def start_run(self, header: dict[str, Any], code: bytes, sink: RunSink) -> RunHandle:
-        """Ask for a run.
-
-        Args:
-            header: The fields of a `run` frame.
-            code: The program, UTF-8.
-            sink: Takes what comes of it.
-
-        Raises:
-            ConnectionLostError: The stream has ended.
-        """
+        """Ask for a run with the fields of a `run` frame."""
         handle = self._inbox.expect_run(header["run"], sink, acks=header.get("acks", False))
         await self._writer.send({"t": "run", **header}, code)
         return handle
@@ -89,16 +81,9 @@ class RunnerConnection:
     async def follow_run(
         self, run_id: str, received: dict[str, int], sink: RunSink, *, acks: bool = False
     ) -> RunHandle:
-        """Take over a run that was started on another stream.
+        """Take over a run that was started on another stream; `received` is how many bytes of each stream came there.
 
-        Args:
-            run_id: The run.
-            received: Bytes of stdout and stderr that came already.
-            sink: Takes the rest.
-            acks: Tell the runner what has come, so that it keeps what has not.
-
-        Raises:
-            ConnectionLostError: The stream has ended.
+        With `acks` the runner learns what has come, and keeps what has not.
         """
         handle = self._inbox.expect_run(run_id, sink, acks=acks)
         handle.seen.update(received)
@@ -120,30 +105,15 @@ class RunnerConnection:
         await self.send_input(run_id, b"", len(data), last=True)
 
     async def send_input(self, run_id: str, part: bytes, offset: int, *, last: bool) -> None:
-        """Send a program a part of its input, of at most FILE_PART bytes, and end of input after the last one.
-
-        `offset` is how many bytes of its input come before that part.
-
-        Raises:
-            ConnectionLostError: The stream has ended.
-        """
+        """Send a program at most FILE_PART bytes of its input, which begin at an offset, and its end after the last."""
         await self._writer.send({"t": "stdin", "run": run_id, "offset": offset, "eof": last}, part)
 
     async def cancel(self, run_id: str) -> None:
-        """Ask the runner to end a run, whoever started it.
-
-        Raises:
-            ConnectionLostError: The stream has ended.
-        """
+        """Ask the runner to end a run, whoever started it."""
         await self._writer.send({"t": "cancel", "run": run_id})
 
     async def stop_run(self, run_id: str, *, wait: float) -> bool:
-        """End a run of this connection, and tell whether it has ended.
-
-        Args:
-            run_id: The run; it need not exist any more.
-            wait: Seconds to wait for its end.
-        """
+        """End a run of this connection, and return whether it has ended after at most `wait` seconds."""
         handle = self._inbox.runs.get(run_id)
         if handle is None:
             return True
@@ -158,52 +128,42 @@ class RunnerConnection:
         return True
 
     async def ask(self, kind: str, fields: dict[str, Any] | None = None) -> Frame:
-        """Return the runner's reply to a request.
+        """Return the runner's reply to a frame, of a kind as in `sandpod_runner.protocol.messages`, with those fields.
 
-        Args:
-            kind: The kind of frame, as in `sandpod_runner.protocol.messages`: ping, file, tail, list or restart.
-            fields: Its fields.
-
-        Raises:
-            SandpodError: The runner refused, with its code.
-            ConnectionLostError: The stream has ended, or the runner does not answer.
+        Raises the runner's refusal, or ConnectionLostError: it does not answer.
         """
-        number = next(self._numbers)
-        future = self._inbox.expect_reply(number)
-        try:
+        with self._request() as (number, future):
             await self._writer.send({"t": kind, **(fields or {}), "id": number})
             return await self._reply(future, (fields or {}).get("op", kind))
-        finally:
-            self._inbox.replies.pop(number, None)
 
     async def upload(self, fields: dict[str, Any], parts: AsyncIterator[bytes]) -> Frame:
-        """Write a file from parts as they come, and return the runner's reply to the last one.
+        """Write a file from parts of at most FILE_PART bytes as they come; return the runner's reply to the last one.
 
-        Args:
-            fields: The request's fields, but for its op.
-            parts: The content, in parts of at most FILE_PART bytes; at least one.
-
-        Raises:
-            SandpodError: The runner refused, or what `parts` raises.
-            ConnectionLostError: The stream has ended, or the runner does not answer.
+        Raises the runner's refusal, what `parts` raises, or ConnectionLostError: it does not answer.
         """
+        with self._request() as (number, future):
+            header = {"t": "file", "op": "write", **fields, "id": number}
+            held: bytes | None = None
+            try:
+                async for part in parts:
+                    if held is not None:
+                        await self._writer.send({**header, "last": False}, held)
+                    held = part
+                    if future.done():
+                        break  # refused already
+                await self._writer.send({**header, "last": True}, held or b"")
+                return await self._reply(future, "write")
+            except BaseException:
+                if not future.done():
+                    self._writer.send_later({**header, "abort": True, "last": True})
+                raise
+
+    @contextlib.contextmanager
+    def _request(self) -> Iterator[tuple[int, "asyncio.Future[Frame]"]]:
+        """Give a request's number, and what becomes the reply to it."""
         number = next(self._numbers)
-        future = self._inbox.expect_reply(number)
-        header = {"t": "file", "op": "write", **fields, "id": number}
-        held: bytes | None = None
         try:
-            async for part in parts:
-                if held is not None:
-                    await self._writer.send({**header, "last": False}, held)
-                held = part
-                if future.done():
-                    break  # refused already
-            await self._writer.send({**header, "last": True}, held or b"")
-            return await self._reply(future, "write")
-        except BaseException:
-            if not future.done():
-                self._writer.send_later({**header, "abort": True, "last": True})
-            raise
+            yield number, self._inbox.expect_reply(number)
         finally:
             self._inbox.replies.pop(number, None)
 
@@ -218,12 +178,7 @@ class RunnerConnection:
         return reply
 
     async def wait_for(self, future: "asyncio.Future[T]") -> T:
-        """Return a future's result; a stream that has gone silent without being closed is closed meanwhile.
-
-        Raises:
-            ConnectionLostError: The stream has ended.
-            Exception: The future's own.
-        """
+        """Return a future's result; a stream that has gone silent without being closed is closed meanwhile."""
         while not future.done():
             await asyncio.wait({future}, timeout=QUIET)
             if not future.done() and asyncio.get_running_loop().time() - self._inbox.heard >= QUIET:
@@ -232,20 +187,25 @@ class RunnerConnection:
 
     async def _check(self) -> None:
         """Ask the runner whether it is there, and close the stream where no answer comes."""
-        number = next(self._numbers)
-        pong = self._inbox.expect_reply(number)
         try:
-            async with asyncio.timeout(PONG_TIMEOUT):
-                await self._writer.send({"t": "ping", "id": number})
-                await pong
+            with self._request() as (number, pong):
+                async with asyncio.timeout(PONG_TIMEOUT):
+                    await self._writer.send({"t": "ping", "id": number})
+                    await pong
         except TimeoutError:
             logger.warning("a sandbox's stream has gone silent and is closed")
             await self.close()
-        finally:
-            self._inbox.replies.pop(number, None)
+
+    async def _acknowledge(self) -> None:
+        """Send the runner how much of its runs' output has come: the reader never waits for the other side to read."""
+        with contextlib.suppress(ConnectionLostError):
+            while True:
+                await self._inbox.acks_due.wait()
+                for header in self._inbox.take_acks():
+                    await self._writer.send(header)
 
     async def close(self) -> None:
-        """Close the stream; whatever goes on over it is told that it is lost."""
+        """Close the stream; whatever goes on over it is lost."""
         await self._stream.close()
         self._reader.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -255,7 +215,7 @@ class RunnerConnection:
     async def _read(self) -> None:
         lost = ConnectionLostError()
         try:
-            await read_frames(self._stream, self._inbox, self._acks.look)
+            await read_frames(self._stream, self._inbox)
         except BrokenProtocolError as error:
             logger.warning("a sandbox's stream is closed: %s", error)
             lost = error
@@ -268,15 +228,15 @@ class RunnerConnection:
     def _lose(self, error: ConnectionLostError) -> None:
         if self._writer.lost is None:
             self._writer.lost = error
-            self._acks.stop()
+            if self._acks is not asyncio.current_task():  # which may be the one that found the stream to be over
+                self._acks.cancel()
             self._inbox.lose(error)
 
 
 async def open_connection(stream: ByteStream) -> RunnerConnection:
     """Return a connection whose runner has said hello.
 
-    Raises:
-        ConnectionLostError: The runner did not; the stream is closed.
+    Raises ConnectionLostError: the runner did not; the stream is closed.
     """
     connection = RunnerConnection(stream)
     try:

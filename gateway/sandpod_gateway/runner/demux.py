@@ -18,7 +18,9 @@ from sandpod_runner.protocol.frames import Frame
 logger = logging.getLogger(__name__)
 
 MAX_OFFSET: Final = 2**62  # bytes; more than any program can write
-ACK_EVERY: Final = 128 * 1024  # bytes of output after which the runner is told: a tenth of what it lets be on its way
+ACK_EVERY: Final = (
+    128 * 1024
+)  # bytes of output after which they are acknowledged: a tenth of what it lets be on its way
 MAX_MIME: Final = 64  # characters
 MAX_NAME: Final = 64  # characters of a run's name
 _STREAMS: Final = ("stdout", "stderr")  # a tuple: what is compared with them may be anything
@@ -35,31 +37,23 @@ class BrokenProtocolError(ConnectionLostError):
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """What a runner made of the wish for a run.
+    """What a runner made of the request for a run."""
 
-    Attributes:
-        run: The run that goes on: the one that was asked for, or an earlier one with the same idempotency key.
-        started: Whether it was started by this wish, so that what comes of it comes over this stream.
-    """
-
-    run: str
-    started: bool
+    run: str  # the run that goes on: the one that was asked for, or an earlier one with the same idempotency key
+    started: bool  # by this request, so that what comes of it comes over this stream
 
 
 class RunSink(Protocol):
-    """Takes what comes of a run. Called by the connection's reader, so nothing of it may wait or grow without bound."""
+    """Takes what comes of a run. The reader of the stream calls it, so nothing of it may wait or grow without bound."""
 
     def output(self, stream: str, offset: int, data: bytes) -> None:
         """Take a piece of stdout or stderr, and how many bytes of it came before."""
-        ...
 
     def display(self, mime: str, index: int, data: bytes) -> None:
         """Take one form of something that the program showed; forms of one thing have the same index."""
-        ...
 
     def result(self, mime: str, data: bytes) -> None:
         """Take one form of the last value."""
-        ...
 
 
 def _quiet_future() -> "asyncio.Future[Any]":
@@ -69,50 +63,42 @@ def _quiet_future() -> "asyncio.Future[Any]":
     return future
 
 
+def _fail(future: "asyncio.Future[Any]", error: Exception) -> None:
+    if not future.done():
+        future.set_exception(error)
+
+
 @dataclass(slots=True)
 class RunHandle:
     """A run that was asked for.
 
-    Attributes:
-        run_id: Its name.
-        sink: Takes what comes of it.
-        accepted: What became of the wish for it.
-        acks: Whether the runner is told what has come.
-        seen: Up to which offset each stream has come.
-        fresh: Bytes that came since the runner was told what has come.
-        shown: How many displays and forms of its last value have come.
-        ended: Its end; cancelled where it was not started, and nothing of it comes over this stream.
+    `ended` is cancelled where nothing was started, so that nothing of it comes over this stream.
     """
 
     run_id: str
     sink: RunSink
-    acks: bool = False
-    seen: dict[str, int] = field(default_factory=lambda: {"stdout": 0, "stderr": 0})
-    fresh: int = 0
-    shown: int = 0
+    acks: bool = False  # whether what has come is acknowledged
+    seen: dict[str, int] = field(default_factory=lambda: {"stdout": 0, "stderr": 0})  # offset that has come
+    fresh: int = 0  # bytes that came since the last acknowledgement
+    shown: int = 0  # displays and forms of its last value that have come
     accepted: asyncio.Future[Accepted] = field(default_factory=_quiet_future)
     ended: asyncio.Future[Ended] = field(default_factory=_quiet_future)
 
     def fail(self, error: Exception) -> None:
-        """Tell whoever waits that nothing more comes."""
-        for future in (self.accepted, self.ended):
-            if not future.done():
-                future.set_exception(error)
+        """Give whoever waits this error."""
+        _fail(self.accepted, error)
+        _fail(self.ended, error)
 
 
 class Inbox:
-    """The runs, requests and hello that are waited for over one stream.
-
-    Attributes:
-        heard: When something came over it at last, on the event loop's clock.
-    """
+    """The runs, requests and hello that are waited for over one stream."""
 
     def __init__(self) -> None:
         self.runs: dict[str, RunHandle] = {}
         self.replies: dict[int, asyncio.Future[Frame]] = {}
         self.hello: asyncio.Future[Hello] = _quiet_future()
-        self.acks_due = False
-        self.heard = asyncio.get_running_loop().time()
+        self.acks_due = asyncio.Event()
+        self.heard = asyncio.get_running_loop().time()  # when something came last
         self._takers = {
             "hello": self._greeted,
             "out": self._output,
@@ -135,7 +121,7 @@ class Inbox:
 
     def take_acks(self) -> list[dict[str, Any]]:
         """Return the `ack` frames that are due."""
-        self.acks_due = False
+        self.acks_due.clear()
         due = [run for run in self.runs.values() if run.acks and run.fresh >= ACK_EVERY]
         for run in due:
             run.fresh = 0
@@ -146,13 +132,10 @@ class Inbox:
         for handle in self.runs.values():
             handle.fail(error)
         for future in self.replies.values():
-            if not future.done():
-                future.set_exception(error)
+            _fail(future, error)
         self.runs.clear()
         self.replies.clear()
-        if not self.hello.done():
-            cause = str(error) or "the stream ended before the runner said hello"
-            self.hello.set_exception(ConnectionLostError(cause))
+        _fail(self.hello, ConnectionLostError(str(error) or "the stream ended before the runner said hello"))
 
     def take(self, frame: Frame) -> bool:
         """Give a frame to whoever waits for it, and return whether somebody did."""
@@ -166,7 +149,8 @@ class Inbox:
         run.sink.output(stream, offset, frame.payload)
         run.seen[stream] = max(run.seen[stream], offset + len(frame.payload))
         run.fresh += len(frame.payload)
-        self.acks_due |= run.acks and run.fresh >= ACK_EVERY
+        if run.acks and run.fresh >= ACK_EVERY:
+            self.acks_due.set()
         return True
 
     def _shown(self, frame: Frame) -> bool:
@@ -212,7 +196,7 @@ class Inbox:
         try:
             ended = Ended.model_validate(frame.header)
         except ValidationError as error:
-            logger.warning("a runner told the end of a run in a way that makes no sense: %s", error.error_count())
+            logger.warning("a runner reported the end of a run in a way that makes no sense: %s", error.error_count())
             run.fail(ConnectionLostError())
             return True
         if not run.accepted.done():
@@ -224,11 +208,11 @@ class Inbox:
     def _answer(self, frame: Frame) -> bool:
         number = frame.header.get("id")
         future = self.replies.get(number) if isinstance(number, int) else None
-        if future is not None:
-            if future.done():
-                return False
+        if future is not None and not future.done():
             future.set_result(frame)
             return True
+        if future is not None:
+            return False
         run = self._run(frame.header) if frame.kind == "error" else None
         if run is None:
             return False

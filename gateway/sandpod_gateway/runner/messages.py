@@ -16,38 +16,39 @@ from sandpod_runner.protocol import messages as protocol
 from sandpod_runner.protocol.frames import Frame
 
 _Model = TypeVar("_Model", bound=BaseModel)
-_Count = Annotated[int, Field(ge=0, le=2**63)]
+Count = Annotated[int, Field(ge=0, le=2**63)]
 _Language = Annotated[str, Field(pattern=f"^{protocol.LANGUAGE.pattern}$")]
 _Millis = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
 
 
-class ArtifactEntry(BaseModel):
-    """A file that a run created or changed, as the runner tells it, checked."""
+class Message(BaseModel):
+    """Something that a runner says, checked. What this gateway does not know of it is left out."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
+
+class ArtifactEntry(Message):
+    """A file that a run created or changed."""
+
     path: Annotated[str, Field(min_length=1, max_length=MAX_SPELLED_PATH)]
-    size: _Count = 0
+    size: Count = 0
 
     def artifact(self) -> Artifact:
         """Return it as callers see it."""
-        kind = mime_type(self.path)
-        return Artifact(path=self.path, size=self.size, mime_type=kind)
+        return Artifact(path=self.path, size=self.size, mime_type=mime_type(self.path))
 
 
-class Ended(BaseModel):
-    """What the runner says of a run's end, checked."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
+class Ended(Message):
+    """A run's end."""
 
     outcome: Outcome
     exit_code: Annotated[int | None, Field(ge=-(2**31), le=2**32)] = None
     signal: Annotated[str | None, Field(pattern=r"^[A-Z0-9+_]{1,16}$")] = None
     duration_ms: _Millis = 0
     cpu_ms: _Millis = 0
-    max_rss_bytes: _Count = 0
-    stdout_bytes: _Count = 0
-    stderr_bytes: _Count = 0
+    max_rss_bytes: Count = 0
+    stdout_bytes: Count = 0
+    stderr_bytes: Count = 0
     displays: Annotated[int, Field(ge=0, le=2**31)] = 0
     displays_dropped: Annotated[int, Field(ge=0, le=2**31)] = 0
     context: Annotated[str | None, Field(min_length=1, max_length=128)] = None
@@ -57,10 +58,8 @@ class Ended(BaseModel):
     artifacts_more: Annotated[int, Field(ge=0, le=2**31)] = 0
 
 
-class Hello(BaseModel):
-    """What the runner says of itself, checked."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True)
+class Hello(Message):
+    """What the runner says of itself."""
 
     version: int
     languages: Annotated[dict[_Language, Annotated[str, Field(max_length=64)]], Field(max_length=64)]
@@ -71,11 +70,7 @@ class Hello(BaseModel):
 
 
 def checked(model: type[_Model], frame: Frame) -> _Model:
-    """Return a reply's header as the model.
-
-    Raises:
-        SandpodError: backend_error, when it makes no sense.
-    """
+    """Return a reply's header as the model. Raises backend_error, when it makes no sense."""
     try:
         return model.model_validate(frame.header)
     except ValidationError as error:
@@ -118,12 +113,7 @@ _NEXT: Final[dict[tuple[str, ErrorCode] | ErrorCode, str]] = {
 
 
 def refusal(frame: Frame, request: str) -> SandpodError:
-    """Return the error that a runner's `error` frame stands for.
-
-    Args:
-        frame: The frame.
-        request: What was asked for: a file operation, or a kind of frame.
-    """
+    """Return the error that an `error` frame stands for; `request` is a file operation, or a kind of frame."""
     message = str(frame.header.get("message") or "The sandbox refused the request.")[:300]
     try:
         code = ErrorCode(str(frame.header.get("code")))

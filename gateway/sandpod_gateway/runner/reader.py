@@ -1,10 +1,9 @@
-"""Reads the frames of one stream into its inbox, whatever a sandbox sends. Called by `connection.py`.
+"""Reads the frames of one stream into its inbox, whatever a sandbox sends.
 
 Others have their turns however fast frames come, and a stream on which nothing comes that anybody waits for is over.
 """
 
 import asyncio
-from collections.abc import Callable
 from typing import Final
 
 from sandpod_gateway.backends.base import ByteStream
@@ -20,16 +19,10 @@ _LONG: Final = frozenset({"hello", "end", "reply", "error"})
 """Kinds whose headers may be of any length: each comes once for what was asked."""
 
 
-async def read_frames(stream: ByteStream, inbox: Inbox, came: Callable[[], None]) -> None:
+async def read_frames(stream: ByteStream, inbox: Inbox) -> None:
     """Give the inbox each frame that comes, until the stream ends.
 
-    Args:
-        stream: The stream.
-        inbox: Knows what is waited for.
-        came: Called after the frames of each read.
-
-    Raises:
-        BrokenProtocolError: What came is no frame, or too much that nobody waits for.
+    Raises BrokenProtocolError: what came is no frame, or too much that nobody waits for.
     """
     decoder, turn, unasked = Decoder(), Turn(), 0
     try:
@@ -44,7 +37,6 @@ async def read_frames(stream: ByteStream, inbox: Inbox, came: Callable[[], None]
                         raise BrokenProtocolError("it sent too many frames that nobody asked for")
                 if turn.over:
                     await turn.renew()
-            came()
     except FrameError as error:
         raise BrokenProtocolError(f"it sent what is no frame: {error}") from error
 

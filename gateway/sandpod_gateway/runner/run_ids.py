@@ -22,11 +22,7 @@ def run_id(sandbox: str, run: str) -> str:
 
 
 def split_run_id(text: str) -> tuple[str, str]:
-    """Return the sandbox and the runner's name of a run.
-
-    Raises:
-        SandpodError: not_found, for what can't be a run's name.
-    """
+    """Return the sandbox and the runner's name of a run. Raises not_found, for what can't be a run's name."""
     sandbox, _, run = text.rpartition(".")
     if not is_dns_label(sandbox) or protocol.RUN_ID.fullmatch(run) is None:
         raise no_such_run()
@@ -34,7 +30,7 @@ def split_run_id(text: str) -> tuple[str, str]:
 
 
 def no_such_run(cause: str | None = None) -> SandpodError:
-    """Return the error for a run that is not there, whatever the reason; with it, where that may be told."""
+    """Return the error for a run that is not there."""
     return SandpodError(
         ErrorCode.NOT_FOUND,
         "There is no such run, or it is no longer remembered.",

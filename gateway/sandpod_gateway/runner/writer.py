@@ -1,4 +1,4 @@
-"""Sends frames over one stream, each of them whole or not at all. Owned by `connection.py`.
+"""Sends frames over one stream, each of them whole or not at all.
 
 The other side may stop reading: who sends waits for a bounded time, and then the stream is closed.
 """
@@ -17,28 +17,19 @@ WRITE_TIMEOUT: Final = 60.0
 
 
 class Writer:
-    """Sends frames.
-
-    Args:
-        stream: The stream.
-        lose: Called with the reason when the other side does not read.
-
-    Attributes:
-        lost: Why nothing can be sent any more; None while something can.
-    """
+    """Sends frames; `lose` is called with the reason when the other side does not read."""
 
     def __init__(self, stream: ByteStream, lose: Callable[[ConnectionLostError], None]) -> None:
         self._stream = stream
         self._lose = lose
         self._lock = asyncio.Lock()
         self._later: set[asyncio.Task[None]] = set()
-        self.lost: ConnectionLostError | None = None
+        self.lost: ConnectionLostError | None = None  # why nothing can be sent any more
 
     async def send(self, header: dict[str, Any], payload: bytes = b"") -> None:
         """Send a frame. One that is cancelled is not sent.
 
-        Raises:
-            ConnectionLostError: The stream has ended, or the other side does not read.
+        Raises ConnectionLostError: the stream has ended, or the other side does not read.
         """
         if self.lost is not None:
             raise self.lost

@@ -6,8 +6,7 @@ from typing import Final
 # A control sequence; a string that ends with BEL or ST (titles, links); an escape of two bytes or more.
 _SEQUENCE: Final = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-OQ-WYZ\\`-~])")
 _BEGUN: Final = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b]*\x1b?|[ -/]*)?\Z")
-_LONGEST: Final = 4096
-"""Bytes of a sequence that is not whole yet; a longer one is none, and stays."""
+_LONGEST: Final = 4096  # bytes of a sequence that is not whole yet; a longer one is none, and stays
 
 
 def strip(data: bytes) -> bytes:
@@ -30,7 +29,7 @@ class Stripper:
         self._held = b""
 
     def feed(self, data: bytes) -> bytes:
-        """Take the next piece and return what can be told of the stream by now."""
+        """Take the next piece and return what can be shown of the stream by now."""
         data = self._held + data
         end = len(data) - unfinished(data)
         self._held = data[end:]

@@ -11,6 +11,7 @@ from typing import Final, TypeVar
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.run_results import ContextList, ContextRestarted, RunList, RunOutput, RunStarted
 from sandpod_gateway.backends.base import SandboxRecord
+from sandpod_gateway.content import Answer
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.limits import RunLimits
 from sandpod_gateway.runner.connection import RunnerConnection
@@ -20,7 +21,7 @@ from sandpod_gateway.runs.hints import find_hint
 from sandpod_gateway.runs.recorder import Recorder
 from sandpod_gateway.runs.reports import Listing
 from sandpod_gateway.runs.request import RunRequest, check_run
-from sandpod_gateway.runs.result import Reading, RunEnd, build_reading
+from sandpod_gateway.runs.result import RunEnd, build_reading
 from sandpod_gateway.runs.start import ActiveRun, start_run
 from sandpod_gateway.runs.tail_reader import TailReader, Until
 from sandpod_gateway.sandboxes.availability import forgotten
@@ -46,8 +47,7 @@ class BackgroundRuns:
     async def start(self, owner: str, request: RunRequest, *, sandbox: str | None) -> RunStarted:
         """Begin a run that goes on whatever becomes of this call, this connection and this gateway.
 
-        Raises:
-            SandpodError: It was refused, or whether it was begun is not known (sandbox_lost).
+        Raises SandpodError: it was refused, or whether it was begun is not known (sandbox_lost).
         """
         check_run(request, self._limits)
         record = await self._sandboxes.resolve(owner, sandbox)
@@ -74,21 +74,12 @@ class BackgroundRuns:
         until: Until = "output",
         strip_ansi: bool = False,
         max_output: int | None = None,
-    ) -> Reading:
+    ) -> Answer[RunOutput]:
         """Return what a run has written since the cursor, and, once it has ended, its result with all of its output.
 
-        Args:
-            owner: The caller.
-            name: The run, as `start` named it.
-            cursor: Where the last reading ended.
-            wait: Most seconds to wait.
-            until: What to wait for. What comes until the end is cut in the middle; otherwise the cursor goes no
-                further than what is returned.
-            max_output: Most characters to return, or None for the server's default.
-            strip_ansi: Whether to remove terminal control sequences.
-
-        Raises:
-            SandpodError: not_found, or sandbox_lost.
+        It waits at most `wait` seconds, for output or `until` the end. What comes until the end is cut in the middle;
+        otherwise the cursor goes no further than what is returned, at most `max_output` characters.
+        Raises not_found, or sandbox_lost.
         """
         sandbox, run = split_run_id(name)
         most = max_output or self._limits.output_chars
@@ -96,7 +87,7 @@ class BackgroundRuns:
         cap, limit = (self._limits.output_cap, protocol.FILE_PART) if to_end else (READ_LIMIT, min(most, READ_LIMIT))
         deadline = asyncio.get_running_loop().time() + wait
 
-        async def look(record: SandboxRecord, connection: RunnerConnection) -> Reading:
+        async def look(record: SandboxRecord, connection: RunnerConnection) -> Answer[RunOutput]:
             tail = TailReader(connection, run, cursor, Recorder(cap, strip_ansi=strip_ansi), strip_ansi)
             await tail.read(limit, deadline, to_end=to_end)
             output = RunOutput(
@@ -108,21 +99,18 @@ class BackgroundRuns:
             if cursor:
                 whole = Recorder(self._limits.output_cap, strip_ansi=strip_ansi)
                 await TailReader(connection, run, 0, whole).read(protocol.FILE_PART, 0, to_end=True)
-            end = await self._end(record, connection, run, whole, tail.ended)
+            await _get_displays(connection, run, whole, tail.ended)
+            hint = await find_hint(self._sandboxes, record, whole, tail.ended)
+            end = RunEnd(sandbox=record.name, run=run, recorder=whole, ended=tail.ended, hint=hint)
             return build_reading(output, tail.recorder, end, most)
 
         return await self._about(owner, name, look)
 
-    async def stop(self, owner: str, name: str) -> Reading:
-        """End a run and return how it ended, with its output.
+    async def stop(self, owner: str, name: str) -> Answer[RunOutput]:
+        """End a run and return how it ended, with its output. Raises not_found, or sandbox_lost."""
 
-        Raises:
-            SandpodError: not_found, or sandbox_lost.
-        """
-        _, run = split_run_id(name)
-
-        async def end(_record: SandboxRecord, connection: RunnerConnection) -> None:
-            await connection.cancel(run)
+        async def end(_: SandboxRecord, connection: RunnerConnection) -> None:
+            await connection.cancel(split_run_id(name)[1])
             await connection.ask("ping")  # answered after it
 
         await self._about(owner, name, end)
@@ -139,11 +127,7 @@ class BackgroundRuns:
         return ContextList(sandbox=name, contexts=listing.context_infos())
 
     async def restart_context(self, owner: str, context: str, *, sandbox: str | None) -> ContextRestarted:
-        """End a context's process, and with it its variables.
-
-        Raises:
-            SandpodError: not_found.
-        """
+        """End a context's process, and with it its variables. Raises not_found."""
         record = await self._sandboxes.resolve(owner, sandbox, make=False)
         fields = {"context": context}
         try:
@@ -158,14 +142,6 @@ class BackgroundRuns:
         record = await self._sandboxes.resolve(owner, sandbox, make=False)
         frame = await ask_runner(self._sandboxes, record, lambda connection: connection.ask("list"), again=True)
         return record.name, checked(Listing, frame)
-
-    async def _end(
-        self, record: SandboxRecord, connection: RunnerConnection, run: str, recorder: Recorder, ended: Ended
-    ) -> RunEnd:
-        """Return all of a run that has ended, with what it showed."""
-        await _get_displays(connection, run, recorder, ended)
-        hint = await find_hint(self._sandboxes, record, recorder, ended)
-        return RunEnd(sandbox=record.name, run=run, recorder=recorder, ended=ended, hint=hint)
 
     async def _about(
         self, owner: str, name: str, ask: Callable[[SandboxRecord, RunnerConnection], Awaitable[_T]]

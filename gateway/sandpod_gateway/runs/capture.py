@@ -1,4 +1,4 @@
-"""Keeps what a program wrote: head and tail in full, the middle counted. Pure; called by `runs.py`.
+"""Keeps what a program wrote: head and tail in full, the middle counted. Pure.
 
 It bounds what one run costs the gateway: two caps of bytes a stream, however much the program writes.
 """
@@ -14,7 +14,7 @@ _LONGEST_REST: Final = 3  # a UTF-8 character has at most three continuation byt
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """One stream as a result tells it: text, bytes in all, and whether it was cut."""
+    """One stream as a result has it: text, bytes in all, and whether it was cut."""
 
     text: str
     total: int
@@ -22,11 +22,7 @@ class Captured:
 
 
 class Capture:
-    """The head and tail of one stream of bytes.
-
-    Args:
-        cap: Most bytes to keep; half of them from the start, half from the end.
-    """
+    """The head and tail of one stream of bytes, half of `cap` each."""
 
     def __init__(self, cap: int) -> None:
         self._head_cap = cap // 2
@@ -51,8 +47,7 @@ class Capture:
     def read(self, most: int | None = None) -> Captured:
         """Return the stream as text, bad UTF-8 replaced, no character split where it was cut.
 
-        Args:
-            most: Characters to keep, half of them from the start, half from the end; all that is kept by default.
+        Of `most` characters half are from the start, half from the end; by default it is all that is kept.
         """
         if self.total <= self._head_cap + self._tail_cap:
             text = (self._head + self._tail).decode("utf-8", "replace")

@@ -15,20 +15,12 @@ from sandpod_gateway.api.run_results import Language
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    """Where a program ran.
+    """Where a program ran."""
 
-    Attributes:
-        sandbox: The sandbox's handle; None where it was thrown away after the run.
-        template: The name of its template.
-        network: Its network profile.
-        networks: The profiles that its template has; None where that is not known.
-        context: Whether it ran in a context.
-    """
-
-    sandbox: str | None
+    sandbox: str | None  # its handle; None where it was thrown away after the run
     template: str
     network: str = NETWORK_NONE
-    networks: tuple[str, ...] | None = None
+    networks: tuple[str, ...] | None = None  # the profiles that its template has; None where that is not known
     context: bool = False
 
 
@@ -47,8 +39,8 @@ _NEEDS_NETWORK: Final = frozenset({"curl", "wget", "git", "ssh", "apt", "apt-get
 
 def from_stderr(stderr: str, place: Place) -> str | None:
     """Return what to do about a failure by what the program wrote, or None."""
-    for pattern, hint in _CAUSES:
-        if (match := pattern.search(stderr)) is not None:
+    for pattern, hint in _CAUSES:  # `re` keeps what it has compiled
+        if (match := re.search(pattern, stderr)) is not None:
             return hint if isinstance(hint, str) else hint(match, place)
     return None
 
@@ -145,10 +137,6 @@ def _about_name(match: re.Match[str], place: Place) -> str | None:
     )
 
 
-def _about_command(match: re.Match[str], place: Place) -> str:
-    return _about_program(match[1], place)
-
-
 def _about_program(name: str, place: Place) -> str:
     if name in {"pip", "pip3", "npm"}:
         return _INSTALLER
@@ -169,55 +157,42 @@ _PIP_OPTIONS: Final = frozenset({"-q", "-qq", "--quiet", "-U", "--upgrade", "--u
 _REQUIREMENT: Final = re.compile(
     r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}(?:\[[A-Za-z0-9._,-]{1,99}\])?(?:[=<>!~]=?[\w.*,<>=!~]{1,40})?"
 )
+_NO_DISPLAY: Final = re.compile(
+    r"no display name and no \$DISPLAY|Missing X server or \$DISPLAY|X connection failed|KeyError: 'DISPLAY'"
+    r"|(?:[Cc]ould not connect to|[Cc]an(?:no|')t open|Unable to open|Bad) display|libtk8\.\d\.so"
+    r"|which requires the '\w{1,20}' interactive framework|import any of the following Qt binding modules"
+)
+_NO_FILE: Final = re.compile(
+    r"(?m)^FileNotFoundError: .{0,60}'([^'\n]{1,200})'|ENOENT: no such file or directory, \w+ '([^'\n]{1,200})'"
+    r"|^\w{1,20}: (?:cannot \w{1,20} )?'?([^':\n]{1,200})'?: No such file or directory"
+)
 _NOT_FOUND_BY_PIP: Final = re.compile(r"ERROR: No matching distribution found for ([^\s;]{1,150})")
 
 _Hint = str | Callable[[re.Match[str], Place], str | None]
 # What a program writes and what to do then, the more telling first.
-_CAUSES: Final[tuple[tuple[re.Pattern[str], _Hint], ...]] = (
-    (re.compile(r"No module named '(?:_?tkinter|turtle)'"), _NO_WINDOWS),
-    (re.compile(r"ModuleNotFoundError: No module named '([\w.]{1,100})'"), _about_python_module),
-    (re.compile(r"Cannot find (?:module|package) '([^'\n]{1,100})'"), _about_node_module),
+_CAUSES: Final[tuple[tuple[str | re.Pattern[str], _Hint], ...]] = (
+    (r"No module named '(?:_?tkinter|turtle)'", _NO_WINDOWS),
+    (r"ModuleNotFoundError: No module named '([\w.]{1,100})'", _about_python_module),
+    (r"Cannot find (?:module|package) '([^'\n]{1,100})'", _about_node_module),
     (
-        re.compile(r"Image export .{0,40}requires the Kaleido package"),
+        r"Image export .{0,40}requires the Kaleido package",
         "A picture of a plotly figure takes a browser: show the figure, and it comes back as a page and as its data.",
     ),
-    (
-        re.compile(
-            r"no display name and no \$DISPLAY|Missing X server or \$DISPLAY|X connection failed|KeyError: 'DISPLAY'"
-            r"|(?:[Cc]ould not connect to|[Cc]an(?:no|')t open|Unable to open|Bad) display|libtk8\.\d\.so"
-            r"|which requires the '\w{1,20}' interactive framework|import any of the following Qt binding modules"
-        ),
-        _DISPLAY,
-    ),
+    (_NO_DISPLAY, _DISPLAY),
     # A traceback of the interpreter's, which shows the line that it does not understand.
-    (
-        re.compile(r"^ +[!%](?:python3? -m )?pip3? install ([^\n]{1,500})\n(?:.*\n)?SyntaxError", re.MULTILINE),
-        _about_pip,
-    ),
+    (r"(?m)^ +[!%](?:python3? -m )?pip3? install ([^\n]{1,500})\n(?:.*\n)?SyntaxError", _about_pip),
     (_NOT_FOUND_BY_PIP, _about_pip),
-    (re.compile(r"^npm (?:error|ERR!)", re.MULTILINE), _INSTALLER),
-    (re.compile(r"(?:^|[ /])(?:\w{1,20}: (?:line )?\d+: )([\w.+-]{1,50}): (?:command )?not found"), _about_command),
+    (r"(?m)^npm (?:error|ERR!)", _INSTALLER),
+    (
+        r"(?:^|[ /])(?:\w{1,20}: (?:line )?\d+: )([\w.+-]{1,50}): (?:command )?not found",
+        lambda match, place: _about_program(match[1], place),
+    ),
     (NO_NETWORK, lambda _, place: about_network(place)),
+    (r"(?m)^NameError: name '(\w{1,100})' is not defined|^ReferenceError: (\w{1,100}) is not defined", _about_name),
+    (_NO_FILE, _about_file),
+    (r"Read-only file system|EROFS", "That path can't be written to: write to /workspace or /tmp."),
     (
-        re.compile(
-            r"^NameError: name '(\w{1,100})' is not defined|^ReferenceError: (\w{1,100}) is not defined", re.MULTILINE
-        ),
-        _about_name,
-    ),
-    (
-        re.compile(
-            r"^FileNotFoundError: .{0,60}'([^'\n]{1,200})'|ENOENT: no such file or directory, \w+ '([^'\n]{1,200})'"
-            r"|^\w{1,20}: (?:cannot \w{1,20} )?'?([^':\n]{1,200})'?: No such file or directory",
-            re.MULTILINE,
-        ),
-        _about_file,
-    ),
-    (
-        re.compile(r"Read-only file system|EROFS"),
-        "That path can't be written to: write to /workspace or /tmp.",
-    ),
-    (
-        re.compile(r"No space left on device|ENOSPC"),
+        r"No space left on device|ENOSPC",
         "The folder that it wrote to is full: delete what is not needed there, or write less.",
     ),
 )

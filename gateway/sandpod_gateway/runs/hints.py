@@ -1,4 +1,4 @@
-"""What to do about a run that failed, where that can be told from its end."""
+"""What to do about a run that failed, where its end says so."""
 
 from typing import Final
 
@@ -33,13 +33,8 @@ async def find_hint(
 ) -> str | None:
     """Return a few sentences for the caller, or None.
 
-    Args:
-        sandboxes: The sandboxes; the network profiles of the run's template are looked up only where they matter.
-        record: That of the run.
-        recorder: What the run wrote, as far as that is kept.
-        ended: How it ended.
-        request: What was asked for, where this call asked for it.
-        fresh: Whether the sandbox is thrown away after the run.
+    `request` is what was asked for, where this call asked for it. The network profiles of the run's template are looked
+    up only where they matter.
     """
     stdout, stderr = recorder.read("stdout").text, recorder.read("stderr").text
     command = request.code if request is not None and request.language == Language.SHELL else ""
@@ -59,14 +54,7 @@ async def find_hint(
 
 
 def hint_for(outcome: str, detail: str | None, stderr: str, place: Place) -> str | None:
-    """Return a few sentences for the caller, or None.
-
-    Args:
-        outcome: How the run ended.
-        detail: What the runner said of the end.
-        stderr: What the program wrote there, as far as it was kept.
-        place: Where it ran.
-    """
+    """Return a few sentences for the caller, or None; `detail` is what the runner said of the end."""
     if outcome in _BY_OUTCOME:
         return " ".join(filter(None, (detail, _BY_OUTCOME[Outcome(outcome)])))
     if outcome != Outcome.ERROR:
@@ -83,12 +71,7 @@ def about_dropped(count: int) -> str | None:
 
 
 def about_rest(run: str, written: int) -> str:
-    """Return where the rest of an output is that was cut.
-
-    Args:
-        run: The run's name.
-        written: Bytes of both streams.
-    """
+    """Return where the rest of a run's output is that was cut, of so many bytes in both streams."""
     if written <= protocol.KEPT_OUTPUT:
         return f'The output was cut: read_run(run_id="{run}") returns all of it, in parts.'
     return (

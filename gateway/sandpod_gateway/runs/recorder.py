@@ -14,18 +14,13 @@ STREAMS: Final = ("stdout", "stderr")
 
 
 class _Stream:
-    """One stream of output.
-
-    Attributes:
-        received: The offset up to which it has come, according to the sandbox.
-        taken: Bytes that came. Offsets are not added up: a sandbox may send any.
-        gap: Whether some of it was lost.
-    """
+    """One stream of output."""
 
     def __init__(self, cap: int, *, strip_ansi: bool) -> None:
         self.capture = Capture(cap)
-        self.received = self.taken = 0
-        self.gap = False
+        self.received = 0  # the offset up to which it has come, according to the sandbox
+        self.taken = 0  # bytes that came: offsets are not added up, since a sandbox may send any
+        self.gap = False  # whether some of it was lost
         self._stripper = Stripper() if strip_ansi else None
 
     def take(self, offset: int, data: bytes) -> bytes:
@@ -52,16 +47,14 @@ class _Stream:
 
 
 class Recorder:
-    """Keeps what comes of a run.
+    """Keeps what comes of a run: of each stream `cap` bytes, half from its beginning and half from its end.
 
-    Args:
-        cap: Bytes of each stream to keep, half from its beginning and half from its end.
-        strip_ansi: Whether to remove terminal control sequences from the output.
-        progress: Where output goes as it comes.
+    Output goes to `progress` as it comes.
     """
 
     def __init__(self, cap: int, *, strip_ansi: bool = False, progress: OutputStream | None = None) -> None:
         self.showing = Showing()
+        self.display, self.result = self.showing.display, self.showing.result
         self._progress = progress
         self._streams = {name: _Stream(cap, strip_ansi=strip_ansi) for name in STREAMS}
 
@@ -89,17 +82,9 @@ class Recorder:
         self.output(stream, self._streams[stream].received, data)
 
     def finish(self) -> None:
-        """Take note that no more output comes."""
+        """Pass on what was held back: no more output comes."""
         for name, stream in self._streams.items():
             self._pass_on(name, stream.finish())
-
-    def display(self, mime: str, index: int, data: bytes) -> None:
-        """Take one form of something that the program showed; forms of one thing have the same index."""
-        self.showing.display(mime, index, data)
-
-    def result(self, mime: str, data: bytes) -> None:
-        """Take one form of the last value."""
-        self.showing.result(mime, data)
 
     def is_complete(self, stream: str, written: int) -> bool:
         """Return whether all that the program wrote to a stream came."""

@@ -36,29 +36,8 @@ OTHER_NAMES: Final = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class FreshSandbox:
-    """A sandbox for one run, thrown away afterwards.
-
-    Attributes:
-        template: Its template, or None for the backend's default.
-        cold_start: As `ClaimRequest.cold_start`.
-    """
-
-    template: str | None = None
-    cold_start: bool | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class RunRequest:
-    """What to run. Times in seconds; `cwd` is relative to the workspace.
-
-    Attributes:
-        context: Name of the context to run in, or None for a fresh process.
-        key: Idempotency key, or None.
-        max_output: Most characters of output that the result holds, or None for the server's default.
-        strip_ansi: Whether colours and other terminal control sequences are taken out of the output.
-        packages: What is installed before it, unless it is there.
-    """
+    """What to run. Times in seconds; `cwd` is relative to the workspace."""
 
     language: str
     code: str
@@ -67,11 +46,11 @@ class RunRequest:
     cwd: str = "."
     stdin: str | None = None
     timeout: float | None = None
-    context: str | None = None
-    key: str | None = None
-    strip_ansi: bool = False
-    max_output: int | None = None
-    packages: list[str] = field(default_factory=list)
+    context: str | None = None  # None for a fresh process
+    key: str | None = None  # idempotency key
+    strip_ansi: bool = False  # take terminal control sequences out of the output
+    max_output: int | None = None  # characters; None for the server's default
+    packages: list[str] = field(default_factory=list)  # what is installed before it, unless it is there
 
 
 def _invalid(message: str, next_step: str) -> SandpodError:
@@ -81,11 +60,15 @@ def _invalid(message: str, next_step: str) -> SandpodError:
 def check_run(request: RunRequest, limits: RunLimits) -> None:
     """Refuse what no sandbox should be bothered with.
 
-    Raises:
-        SandpodError: unsupported_language, code_too_large, upload_too_large (stdin), invalid_content,
-            invalid_argument.
+    Raises unsupported_language, code_too_large, upload_too_large (stdin), invalid_content, invalid_argument.
     """
-    _check_language(request.language)
+    if not protocol.LANGUAGE.fullmatch(request.language):
+        raise SandpodError(
+            ErrorCode.UNSUPPORTED_LANGUAGE,
+            "Unsupported language.",
+            next_step="Use python, javascript, shell or one that the sandbox's template adds: sandpod://capabilities "
+            "lists them.",
+        )
     _check_code(request.code, limits)
     if request.stdin is not None:
         check_text(request.stdin, "input")
@@ -104,16 +87,6 @@ def check_run(request: RunRequest, limits: RunLimits) -> None:
     _check_arguments(request)
     _check_name(request.context, "context")
     _check_name(request.key, "idempotency key")
-
-
-def _check_language(language: str) -> None:
-    if not protocol.LANGUAGE.fullmatch(language):
-        raise SandpodError(
-            ErrorCode.UNSUPPORTED_LANGUAGE,
-            "Unsupported language.",
-            next_step="Use python, javascript, shell or one that the sandbox's template adds: sandpod://capabilities "
-            "lists them.",
-        )
 
 
 def _check_code(code: str, limits: RunLimits) -> None:

@@ -1,56 +1,32 @@
 """What callers get of a run: made of what was recorded of it and of how it ended, within what clients accept. Pure."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from pydantic import BaseModel
 
 from sandpod_gateway.api.run_results import Rich, RunOutput, RunResult
-from sandpod_gateway.content import PICTURES, Picture, json_size
+from sandpod_gateway.content import PICTURES, Answer, Picture, json_size
 from sandpod_gateway.runner.messages import Ended
 from sandpod_gateway.runner.run_ids import run_id
 from sandpod_gateway.runs.hints import about_dropped, about_rest
 from sandpod_gateway.runs.recorder import Recorder
 
-MAX_ANSWER: Final = 900 * 1024
-"""Bytes of an answer as it is sent: clients refuse an event of 1 MiB."""
-LEAST_OUTPUT: Final = 4 * 1024
-"""Characters of output that a result has however large the rest of it is."""
+MAX_ANSWER: Final = 900 * 1024  # bytes of an answer as it is sent: clients refuse an event of 1 MiB
+LEAST_OUTPUT: Final = 4 * 1024  # characters of output that a result has however large the rest of it is
+
+_AS_REPORTED: Final = {"outcome", "exit_code", "signal", "context", "context_state", "max_rss_bytes"}
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
-@dataclass(frozen=True, slots=True)
-class RunAnswer:
-    """A run's result, and the pictures that go beside it."""
-
-    result: RunResult
-    pictures: list[Picture] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """What was read of a background run, and, with its result, the pictures that go beside it."""
-
-    result: RunOutput
-    pictures: list[Picture] = field(default_factory=list)
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunEnd:
-    """A run that has ended.
-
-    Attributes:
-        sandbox: Where it ran.
-        run: Its name, as the runner knows it.
-        recorder: What came of it.
-        ended: How it ended.
-        hint: What to do about that.
-    """
+    """A run that has ended, and what to do about that."""
 
     sandbox: str
-    run: str
+    run: str  # its name, as the runner knows it
     recorder: Recorder
     ended: Ended
     hint: str | None = None
@@ -65,31 +41,19 @@ class _Room:
     artifacts: int
 
 
-def build_answer(end: RunEnd, most: int) -> RunAnswer:
-    """Return the answer of a call that waited for a run.
-
-    Args:
-        end: The run.
-        most: Characters of output at most, of both streams together.
-    """
-    return RunAnswer(*_fit(end, most, lambda result, _: result))
+def build_answer(end: RunEnd, most: int) -> Answer[RunResult]:
+    """Return the answer of a call that waited for a run, with at most so many characters of both streams together."""
+    return _fit(end, most, lambda result, _: result)
 
 
-def build_reading(output: RunOutput, recent: Recorder, end: RunEnd | None, most: int) -> Reading:
-    """Return the answer of a call that read a run.
-
-    Args:
-        output: The answer but for its output and result.
-        recent: What was read.
-        end: The whole run, where it has ended and all was read.
-        most: Characters of output at most.
-    """
+def build_reading(output: RunOutput, recent: Recorder, end: RunEnd | None, most: int) -> Answer[RunOutput]:
+    """Return `output` with what was read, at most so many characters, and the result of a run that has ended."""
 
     def build(result: RunResult | None, room: int) -> RunOutput:
         out, err = recent.shared(room)
         return output.model_copy(update={"stdout": out.text, "stderr": err.text, "result": result})
 
-    return Reading(build(None, most)) if end is None else Reading(*_fit(end, most, build))
+    return Answer(build(None, most)) if end is None else _fit(end, most, build)
 
 
 def answer_size(model: BaseModel, pictures: list[Picture]) -> int:
@@ -98,14 +62,14 @@ def answer_size(model: BaseModel, pictures: list[Picture]) -> int:
     return encoded + 2 * json_size(model.model_dump(mode="json"))
 
 
-def _fit(end: RunEnd, most: int, wrap: Callable[[RunResult, int], _Model]) -> tuple[_Model, list[Picture]]:
+def _fit(end: RunEnd, most: int, wrap: Callable[[RunResult, int], _Model]) -> Answer[_Model]:
     """Return as much of a run as fits into an answer."""
     for room in _rooms(end, most):
         result = _build_result(end, room)
-        model, pictures = wrap(result, room.output), _pictures(end.recorder, result.displays)
-        if answer_size(model, pictures) <= MAX_ANSWER:
+        answer = Answer(wrap(result, room.output), _pictures(end.recorder, result.displays))
+        if answer_size(answer.result, answer.pictures) <= MAX_ANSWER:
             break
-    return model, pictures
+    return answer
 
 
 def _rooms(end: RunEnd, most: int) -> Iterator[_Room]:
@@ -134,11 +98,9 @@ def _build_result(end: RunEnd, room: _Room) -> RunResult:
     dropped = showing.dropped + ended.displays_dropped + len(showing.displays) - room.displays
     rest = about_rest(name, out.total + err.total) if out.truncated or err.truncated else None
     return RunResult(
+        **ended.model_dump(include=_AS_REPORTED),
         sandbox=end.sandbox,
         run_id=name,
-        outcome=ended.outcome,
-        exit_code=ended.exit_code,
-        signal=ended.signal,
         stdout=out.text,
         stdout_bytes=max(received["stdout"], ended.stdout_bytes),
         stdout_truncated=out.truncated or not recorder.is_complete("stdout", ended.stdout_bytes),
@@ -148,13 +110,10 @@ def _build_result(end: RunEnd, room: _Room) -> RunResult:
         result=showing.value or None,
         displays=showing.displays[: room.displays],
         displays_dropped=dropped,
-        context=ended.context,
-        context_state=ended.context_state,
         artifacts=[entry.artifact() for entry in ended.artifacts[: room.artifacts]],
         artifacts_omitted=ended.artifacts_more + len(ended.artifacts) - room.artifacts,
         duration_ms=round(ended.duration_ms, 3),
         cpu_ms=round(ended.cpu_ms, 3),
-        max_rss_bytes=ended.max_rss_bytes,
         progress_dropped_bytes=recorder.progress_dropped,
         hint=" ".join(filter(None, (end.hint, about_dropped(dropped), rest))) or None,
     )

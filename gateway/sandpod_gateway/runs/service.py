@@ -10,38 +10,38 @@ import math
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Final
 
 import anyio
 
 from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.api.run_results import Outcome
+from sandpod_gateway.api.run_results import Outcome, RunResult
 from sandpod_gateway.backends.base import ClaimRequest, SandboxRecord
+from sandpod_gateway.content import Answer
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.limits import RunLimits
 from sandpod_gateway.metrics import Metrics, language_label
 from sandpod_gateway.packages.installer import Installer
 from sandpod_gateway.runner.connection import RunnerConnection
 from sandpod_gateway.runner.demux import BrokenProtocolError, ConnectionLostError
-from sandpod_gateway.runner.messages import Ended, checked
+from sandpod_gateway.runner.messages import Ended
 from sandpod_gateway.runner.run_ids import run_id
 from sandpod_gateway.runs.hints import find_hint
 from sandpod_gateway.runs.progress import OutputStream, Send
 from sandpod_gateway.runs.recorder import Recorder
-from sandpod_gateway.runs.reports import Tail
-from sandpod_gateway.runs.request import FreshSandbox, RunRequest, check_run
-from sandpod_gateway.runs.result import RunAnswer, RunEnd, build_answer
+from sandpod_gateway.runs.request import RunRequest, check_run
+from sandpod_gateway.runs.result import RunEnd, build_answer
 from sandpod_gateway.runs.start import ActiveRun, start_run
+from sandpod_gateway.runs.tail_reader import TailReader
 from sandpod_gateway.sandboxes.service import Sandboxes
 from sandpod_runner.protocol import messages as protocol
 
 logger = logging.getLogger(__name__)
 
-OVERTIME: Final = 10.0  # seconds after its timeout in which the runner must have told a run's end
+OVERTIME: Final = 10.0  # seconds after its timeout in which the runner must have reported a run's end
 ATTEMPTS: Final = 5  # streams that one run may use: each may be lost with the API server or the network to it
 REOPEN_PAUSE: Final = 1.0  # seconds; the runner keeps a run without a stream for 10 of them
-TAIL_PAUSE: Final = 0.2  # seconds until a runner that told nothing new is asked again, however soon it answered
-TAIL_WAIT: Final = 30.0  # seconds that the runner waits for more output in one request
 CANCEL_WAIT: Final = 5.0  # seconds that a cancelled call waits for the program's end
 FRESH_MARGIN: Final = 120  # seconds that a sandbox for one run may outlive it when nobody is left to delete it
 
@@ -56,11 +56,7 @@ class Runs:
         self._metrics = metrics
 
     def check(self, request: RunRequest) -> None:
-        """Refuse what no sandbox should be bothered with.
-
-        Raises:
-            SandpodError: What `limits.check_run` says.
-        """
+        """Refuse what no sandbox should be bothered with. Raises what `check_run` does."""
         check_run(request, self._limits)
 
     async def run(
@@ -69,20 +65,12 @@ class Runs:
         request: RunRequest,
         *,
         sandbox: str | None = None,
-        fresh: FreshSandbox | None = None,
+        fresh: ClaimRequest | None = None,
         send: Send | None = None,
-    ) -> RunAnswer:
-        """Run a program and return what it did.
+    ) -> Answer[RunResult]:
+        """Run a program in a sandbox, by default the caller's own, or in a fresh one, and return what it did.
 
-        Args:
-            owner: The caller.
-            request: What to run.
-            sandbox: A handle, or None for the caller's default sandbox.
-            fresh: Use such a sandbox in its place.
-            send: Where output goes while the program runs, if the caller wants that.
-
-        Raises:
-            SandpodError: It was refused before it began.
+        `send` takes output while the program runs. Raises SandpodError when it was refused before it began.
         """
         self.check(request)
         if request.packages:
@@ -95,22 +83,15 @@ class Runs:
             )
         if fresh is None:
             return await self._run_in(await self._sandboxes.resolve(owner, sandbox), request, send)
-        async with self._fresh(owner, request, fresh) as record:
+        async with self._fresh(request, fresh) as record:
             return await self._run_in(record, request, send, fresh=True)
 
     @asynccontextmanager
-    async def _fresh(self, owner: str, request: RunRequest, fresh: FreshSandbox) -> AsyncIterator[SandboxRecord]:
+    async def _fresh(self, request: RunRequest, claim: ClaimRequest) -> AsyncIterator[SandboxRecord]:
         """Make a sandbox for one run. Should this gateway die meanwhile, its short lifetime ends it."""
         installing = math.ceil(self._installer.timeout) if request.packages else 0
         ttl = math.ceil(self._limits.timeout(request.timeout)) + installing + FRESH_MARGIN
-        claim = ClaimRequest(
-            owner=owner,
-            template=fresh.template,
-            ttl=ttl,
-            idle_timeout=FRESH_MARGIN,
-            cold_start=fresh.cold_start,
-        )
-        record = await self._sandboxes.create(claim)
+        record = await self._sandboxes.create(replace(claim, ttl=ttl, idle_timeout=FRESH_MARGIN))
         try:
             yield record
         finally:
@@ -118,13 +99,13 @@ class Runs:
 
     async def _run_in(
         self, record: SandboxRecord, request: RunRequest, send: Send | None, *, fresh: bool = False
-    ) -> RunAnswer:
+    ) -> Answer[RunResult]:
         if request.packages:
             await self._installer.require(record, request.packages, request.language)
         progress = OutputStream(send) if send is not None else None
         recorder = Recorder(self._limits.output_cap, strip_ansi=request.strip_ansi, progress=progress)
         active = ActiveRun(record=record, request=request, recorder=recorder)
-        note = self._sandboxes.lost_note(record, request.context)
+        lost = self._sandboxes.lost_hint(record, request.context)
         pump = asyncio.create_task(progress.pump()) if progress is not None else None
         keeper = asyncio.create_task(self._sandboxes.keep_alive(record))
         self._metrics.active_runs.inc()
@@ -141,15 +122,12 @@ class Runs:
         self._count(active, ended.outcome)
         self._metrics.progress_dropped.inc(recorder.progress_dropped)
         found = await find_hint(self._sandboxes, record, recorder, ended, request, fresh=fresh)
-        hint = " ".join(filter(None, (note, found))) or None
+        hint = " ".join(filter(None, (lost, found))) or None
         end = RunEnd(sandbox=record.name, run=active.run, recorder=recorder, ended=ended, hint=hint)
         return build_answer(end, request.max_output or self._limits.output_chars)
 
     async def _until_end(self, active: ActiveRun) -> Ended:
-        """Start the program and wait for its end; over another connection where one is lost.
-
-        A lost sandbox is an end, too.
-        """
+        """Start the program and wait for its end, over another connection where one is lost. A lost sandbox is one."""
         deadline = time.monotonic() + self._limits.timeout(active.request.timeout) + OVERTIME
         try:
             for attempt in range(ATTEMPTS):
@@ -174,8 +152,7 @@ class Runs:
     async def _attend(self, active: ActiveRun, deadline: float) -> Ended:
         """Start the program unless it was started, and wait for its end over one connection.
 
-        Raises:
-            ConnectionLostError: The stream was lost, or the runner says nothing any more.
+        Raises ConnectionLostError: the stream was lost, or the runner says nothing any more.
         """
         async with self._sandboxes.connection(active.record) as connection:
             try:
@@ -204,17 +181,13 @@ class Runs:
 
     async def _read_earlier(self, connection: RunnerConnection, active: ActiveRun) -> Ended:
         """Read all that an earlier call's run with the same key wrote, and wait for its end; it stays that call's."""
-        while True:
-            fields = {"run": active.run, "cursor": active.cursor, "wait": TAIL_WAIT, "limit": protocol.FILE_PART}
-            frame = await connection.ask("tail", fields)
-            tail = checked(Tail, frame)
-            for stream, data in tail.split(frame.payload):
-                active.recorder.append(stream, data)
-            if tail.end is not None and not frame.payload:
-                return tail.end
-            if not frame.payload:
-                await asyncio.sleep(TAIL_PAUSE)
+        tail = TailReader(connection, active.run, active.cursor, active.recorder)
+        try:
+            while tail.ended is None:
+                await tail.read(protocol.FILE_PART, math.inf, to_end=True)
+        finally:
             active.cursor = tail.cursor
+        return tail.ended
 
     async def _cancel(self, connection: RunnerConnection, run: str) -> None:
         """End the program for a caller that has gone, and see it end."""
@@ -237,8 +210,8 @@ class Runs:
             outcome, detail = Outcome.CANCELLED, "The sandbox was closed while the program ran."
         else:
             outcome, detail = Outcome.SANDBOX_LOST, f"{cause} Whether the program ended is not known."
-        duration = active.elapsed * 1e3
-        return Ended(outcome=outcome, detail=detail, duration_ms=duration, context=active.request.context)
+        context = active.request.context
+        return Ended(outcome=outcome, detail=detail, duration_ms=active.elapsed * 1e3, context=context)
 
     def _count(self, active: ActiveRun, outcome: str) -> None:
         """Count a run that has ended, and log it without its code and output."""

@@ -7,14 +7,10 @@ from sandpod_gateway.api.run_results import Rich
 from sandpod_gateway.content import MAX_PICTURES, PICTURES, Picture, json_size
 from sandpod_runner.protocol import messages as protocol
 
-MAX_SHOWN: Final = 160 * 1024
-"""Bytes of all else that a run shows, as they are sent."""
-MAX_VALUE: Final = 96 * 1024
-"""Bytes of all forms of a last value, but for pictures, as they are sent."""
-MAX_TEXT: Final = 32 * 1024
-"""Bytes of a last value as plain text; it is cut there, and other forms are left out whole."""
-_GROWTH: Final = 14
-"""Most bytes that one of a text takes in an answer: a control character grows to 6 and then 7 more."""
+MAX_SHOWN: Final = 160 * 1024  # bytes of all else that a run shows, as they are sent
+MAX_VALUE: Final = 96 * 1024  # bytes of all forms of a last value, but for pictures, as they are sent
+MAX_TEXT: Final = 32 * 1024  # bytes of a last value as plain text; it is cut there, and other forms are left out whole
+_GROWTH: Final = 14  # most bytes that one of a text takes in an answer: a control character grows to 6 and then 7 more
 TEXTS: Final = frozenset(protocol.MIME_TYPES) - PICTURES
 
 

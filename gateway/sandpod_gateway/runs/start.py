@@ -17,24 +17,14 @@ from sandpod_gateway.runs.request import OTHER_NAMES, RunRequest
 
 @dataclass(kw_only=True, slots=True)
 class ActiveRun:
-    """A run that is going on.
-
-    Attributes:
-        record: The sandbox that it runs in.
-        request: What was asked for.
-        recorder: What came of it so far.
-        run: Its name, as the runner knows it.
-        earlier: It was started by an earlier call with the same idempotency key, so it is read and not followed.
-        cursor: Where reading such a run goes on.
-        begun: When this call's run began, on the performance counter, in seconds.
-    """
+    """A run that is going on."""
 
     record: SandboxRecord
     request: RunRequest
     recorder: Recorder
-    run: str = field(default_factory=new_run)
-    earlier: bool = False
-    cursor: int = 0
+    run: str = field(default_factory=new_run)  # its name, as the runner knows it
+    earlier: bool = False  # an earlier call with the same idempotency key started it, so it is read and not followed
+    cursor: int = 0  # where reading such a run goes on
     begun: float = field(default_factory=time.perf_counter)
 
     @property
@@ -46,24 +36,26 @@ class ActiveRun:
 async def start_run(
     connection: RunnerConnection, active: ActiveRun, limits: RunLimits, *, detached: bool = False
 ) -> RunHandle:
-    """Start a program; one that was started already, over another connection, is not started again.
+    """Start a program, `detached` from whoever waits for it; one that another connection has started is not again.
 
-    Args:
-        connection: The connection to its sandbox.
-        active: The run.
-        limits: What bounds it.
-        detached: Whether it goes on when nobody waits for it.
-
-    Raises:
-        SandpodError: unsupported_language.
-        ConnectionLostError: The stream has ended.
+    Raises unsupported_language, or ConnectionLostError: the stream has ended.
     """
     request = active.request
-    header = _run_header(active, limits) | {
+    header: dict[str, Any] = {
+        "run": active.run,
         "language": _language_in(connection, request),
+        "args": request.args,
+        "env": request.env,
+        "cwd": request.cwd,
+        "stdin": request.stdin is not None,
+        "timeout": limits.timeout(request.timeout),
+        "output_limit": limits.output_limit,
         "detached": detached,
         "acks": not detached,
     }
+    for name in ("context", "key"):
+        if (value := getattr(request, name)) is not None:
+            header[name] = value
     handle = await connection.start_run(header, request.code.encode(), active.recorder)
     if request.stdin is not None:
         await connection.send_stdin(active.run, request.stdin.encode())
@@ -73,8 +65,7 @@ async def start_run(
 def _language_in(connection: RunnerConnection, request: RunRequest) -> str:
     """Return the language of a run as its sandbox calls it.
 
-    Raises:
-        SandpodError: unsupported_language: the sandbox does not have it.
+    Raises unsupported_language: the sandbox does not have it.
     """
     languages = connection.hello.languages
     for name in (request.language, OTHER_NAMES.get(request.language)):
@@ -86,19 +77,3 @@ def _language_in(connection: RunnerConnection, request: RunRequest) -> str:
         next_step=f"It has: {', '.join(sorted(languages)) or 'none'}. Use one of them, or create_sandbox with a "
         "template that has it: sandpod://capabilities lists the languages of each.",
     )
-
-
-def _run_header(active: ActiveRun, limits: RunLimits) -> dict[str, Any]:
-    """Return the fields of the `run` frame that starts a run."""
-    request = active.request
-    return {
-        "run": active.run,
-        "args": request.args,
-        "env": request.env,
-        "cwd": request.cwd,
-        "stdin": request.stdin is not None,
-        "timeout": limits.timeout(request.timeout),
-        "output_limit": limits.output_limit,
-        **({"context": request.context} if request.context is not None else {}),
-        **({"key": request.key} if request.key is not None else {}),
-    }

@@ -5,55 +5,66 @@ The runner is untrusted: it is asked at the gateway's pace, however soon it answ
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from itertools import groupby
+from operator import itemgetter
+from typing import Annotated, Final, Literal
+
+from pydantic import Field
 
 from sandpod_gateway.runner.connection import RunnerConnection
-from sandpod_gateway.runner.messages import Ended, checked
+from sandpod_gateway.runner.messages import Count, Ended, Message, checked
+from sandpod_gateway.runs import ansi
 from sandpod_gateway.runs.recorder import Recorder
-from sandpod_gateway.runs.reports import Tail, unfinished
 
 Until = Literal["output", "end"]
 
 WAIT_ONCE: Final = 30.0  # seconds that the runner waits for more output in one request
 PAUSE: Final = 0.2  # seconds until it is asked again where it did not have as much as was asked for
+MAX_PIECES: Final = 100_000
 AT_ONCE: Final = 64  # requests without a pause: a runner keeps 17 MiB of a run's output
+
+
+class Tail(Message):
+    """The reply to `tail`."""
+
+    state: Literal["live", "ended"]
+    cursor: Count
+    dropped: Count = 0
+    pieces: Annotated[list[tuple[Literal["stdout", "stderr"], Count]], Field(max_length=MAX_PIECES)]
+    end: Ended | None = None
+
+    def is_all(self, payload: bytes) -> bool:
+        """Return whether the run has ended, and nothing comes after this reply."""
+        return self.end is not None and (not payload or self.cursor >= self.end.stdout_bytes + self.end.stderr_bytes)
+
+    def split(self, payload: bytes) -> list[tuple[str, bytes]]:
+        """Return the pieces of output that the payload holds, each with its stream, which is another each time."""
+        parts: list[tuple[str, bytes]] = []
+        start = 0
+        for stream, sizes in groupby(self.pieces, itemgetter(0)):
+            size = sum(size for _, size in sizes)
+            parts.append((stream, payload[start : start + size]))
+            start += size
+        return parts
 
 
 @dataclass(slots=True)
 class TailReader:
-    """Reads one run.
-
-    Attributes:
-        connection: The connection to its sandbox.
-        run: Its name, as the runner knows it.
-        cursor: Where reading goes on.
-        recorder: Takes the output.
-        strip_ansi: Whether the recorder removes control sequences, so that none may be split between two readings.
-        state: Whether the run still goes on.
-        dropped: Bytes since the first cursor that are no longer kept.
-        ended: How it ended, once it has and all is read.
-    """
+    """Reads one run, named as the runner knows it, into a recorder."""
 
     connection: RunnerConnection
     run: str
     cursor: int
     recorder: Recorder
-    strip_ansi: bool = False
+    strip_ansi: bool = False  # as the recorder does, so that no sequence may be split between two readings
     state: Literal["running", "ended"] = field(default="running", init=False)
-    dropped: int = field(default=0, init=False)
-    ended: Ended | None = field(default=None, init=False)
+    dropped: int = field(default=0, init=False)  # bytes since the first cursor that are no longer kept
+    ended: Ended | None = field(default=None, init=False)  # once it has, and all is read
 
     async def read(self, limit: int, deadline: float, *, to_end: bool) -> None:
-        """Read what there is; wait for more until there is something, or for the end.
+        """Read what there is, `limit` bytes at a time, and wait for some, or `to_end`, until the loop's `deadline`.
 
-        Args:
-            limit: Bytes to ask for at a time.
-            deadline: When to stop waiting, on the event loop's clock.
-            to_end: Whether to wait for the end.
-
-        Raises:
-            SandpodError: not_found, or backend_error.
-            ConnectionLostError: The stream was lost.
+        Raises not_found, backend_error, or ConnectionLostError.
         """
         loop, begin, requests = asyncio.get_running_loop(), self.cursor, 0
         while True:
@@ -88,3 +99,19 @@ class TailReader:
         self.state = "running" if tail.state == "live" else "ended"
         self.cursor, self.dropped, self.ended = max(0, tail.cursor - held), self.dropped + tail.dropped, ended
         return len(reply.payload)
+
+
+def unfinished(data: bytes, *, strip_ansi: bool) -> int:
+    """Return how many bytes at the end are the beginning of a character, or of a control sequence to remove."""
+    return _unfinished_character(data) or (ansi.unfinished(data) if strip_ansi else 0)
+
+
+def _unfinished_character(data: bytes) -> int:
+    for back in range(1, min(3, len(data)) + 1):
+        byte = data[-back]
+        if byte < 0x80:  # noqa: PLR2004  # ASCII: nothing is open
+            return 0
+        if byte >= 0xC0:  # noqa: PLR2004  # the first byte of a character, which says how long it is
+            length = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4  # noqa: PLR2004  # by UTF-8's own table
+            return back if length > back else 0
+    return 0

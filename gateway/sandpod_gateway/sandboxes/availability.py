@@ -1,7 +1,4 @@
-"""What a caller is told of a sandbox that can't be used, and of what a resume has cost.
-
-Pure; called by `sandboxes.py` and `background.py`.
-"""
+"""What callers read of a sandbox that can't be used, and of what a resume has cost. Pure."""
 
 from typing import Final
 
@@ -18,11 +15,7 @@ _ENDED: Final = {
 
 
 def require_usable(record: SandboxRecord) -> None:
-    """Return when the sandbox takes calls.
-
-    Raises:
-        SandpodError: session_not_found, sandbox_lost or session_busy.
-    """
+    """Return when the sandbox takes calls. Raises session_not_found, sandbox_lost or session_busy."""
     if record.status == "Ready":
         return
     if record.status == "Expired":

@@ -1,4 +1,4 @@
-"""Requests to a sandbox's runner, whose stream may be lost meanwhile. Called by all that asks for something short.
+"""Short requests to a sandbox's runner, whose stream may be lost meanwhile.
 
 What can be asked twice is: the stream of a node that was restarted is found to be dead only by being used.
 """
@@ -18,22 +18,12 @@ _T = TypeVar("_T")
 
 
 async def ask_runner(
-    sandboxes: Sandboxes,
-    record: SandboxRecord,
-    ask: Callable[[RunnerConnection], Awaitable[_T]],
-    *,
-    again: bool,
+    sandboxes: Sandboxes, record: SandboxRecord, ask: Callable[[RunnerConnection], Awaitable[_T]], *, again: bool
 ) -> _T:
     """Return what `ask` gets over the sandbox's connection.
 
-    Args:
-        sandboxes: The sandboxes.
-        record: Which one.
-        ask: Asks, and waits for the answer.
-        again: To do it twice is the same as to do it once, so it is done again over a new stream if one is lost.
-
-    Raises:
-        SandpodError: sandbox_lost, or what `ask` raises.
+    `again` says that to do it twice is the same as to do it once: it is done over a new stream where one is lost.
+    Raises sandbox_lost, or what `ask` raises.
     """
     if again:
         try:
@@ -41,29 +31,20 @@ async def ask_runner(
                 return await ask(connection)
         except ConnectionLostError:
             pass
-    async with talking(sandboxes, record, told="" if again else "; whether it was done is not known") as connection:
+    async with talking(sandboxes, record, doubt="" if again else "; whether it was done is not known") as connection:
         return await ask(connection)
 
 
 @asynccontextmanager
-async def talking(sandboxes: Sandboxes, record: SandboxRecord, *, told: str = "") -> AsyncIterator[RunnerConnection]:
-    """Give the sandbox's connection; a lost one is told as a coded error.
-
-    Args:
-        sandboxes: The sandboxes.
-        record: Which one.
-        told: What the error's sentence ends with.
-
-    Raises:
-        SandpodError: sandbox_lost.
-    """
+async def talking(sandboxes: Sandboxes, record: SandboxRecord, *, doubt: str = "") -> AsyncIterator[RunnerConnection]:
+    """Give the sandbox's connection. Raises sandbox_lost, whose sentence ends with `doubt`."""
     try:
         async with sandboxes.connection(record) as connection:
             yield connection
     except ConnectionLostError as error:
         raise SandpodError(
             ErrorCode.SANDBOX_LOST,
-            f"The sandbox went away meanwhile{told}.",
+            f"The sandbox went away meanwhile{doubt}.",
             cause=str(error) or None,
             next_step="Call get_sandbox to see what became of it.",
         ) from error

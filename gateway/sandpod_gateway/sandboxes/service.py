@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import logging
 import time
+from collections import defaultdict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -27,8 +28,8 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_SESSION: Final = "default"
 IDLE_CONNECTION: Final = 300.0  # seconds after which an unused stream is closed: each costs the API server too
-MAX_TOLD: Final = 256  # notes of what callers were told, for one sandbox: names of contexts are the caller's
-TOUCH_EVERY: Final = 10.0  # seconds between notes that a sandbox with a run is in use; the backend bounds its writes
+MAX_REPORTED: Final = 256  # lost contexts that are remembered of one sandbox: their names are the caller's
+TOUCH_EVERY: Final = 10.0  # seconds; the backend bounds its writes
 
 
 @dataclass(slots=True)
@@ -40,8 +41,8 @@ class _Slot:
     users: int = 0
     last_used: float = 0.0
     closing: bool = False
-    told: set[str] = field(default_factory=set)  # resumes and contexts whose caller was told of them
-    replaces: str | None = None  # what to tell the first caller of the sandbox that was here before
+    reported: set[str] = field(default_factory=set)  # resumes and contexts that the caller knows to be lost
+    replaces: str | None = None  # for the first caller: what became of the sandbox that was here before
 
 
 class Sandboxes:
@@ -50,19 +51,14 @@ class Sandboxes:
     def __init__(self, backend: Backend, metrics: Metrics) -> None:
         self._backend = backend
         self._metrics = metrics
-        self._slots: dict[str, _Slot] = {}
+        self._slots: defaultdict[str, _Slot] = defaultdict(_Slot)
 
     async def resolve(self, owner: str, handle: str | None, *, make: bool = True) -> SandboxRecord:
         """Return the caller's sandbox of that handle or name, or its default one; a suspended one is resumed.
 
-        Args:
-            owner: The caller.
-            handle: The handle, or None for the default sandbox.
-            make: Make the default sandbox when there is none; what only looks must not.
-
-        Raises:
-            SandpodError: session_not_found, for what is not there, has ended or is someone else's; sandbox_lost;
-                or what the backend says when none can be had.
+        With `make` a default sandbox is made when there is none; what only looks must not. Raises session_not_found,
+        for what is not there, has ended or is someone else's; sandbox_lost; or what the backend says when none can be
+        had.
         """
         if handle in {None, "", DEFAULT_SESSION}:
             return await self._default(owner, make=make)
@@ -91,15 +87,11 @@ class Sandboxes:
                 next_step="Run a program or write a file to start one, or name a sandbox from list_sandboxes.",
             )
         made = await self.create(ClaimRequest(owner=owner, session=DEFAULT_SESSION))
-        self._slots.setdefault(made.name, _Slot()).replaces = gone(ended)
+        self._slots[made.name].replaces = gone(ended)
         return made
 
     async def create(self, request: ClaimRequest) -> SandboxRecord:
-        """Claim a sandbox.
-
-        Raises:
-            SandpodError: What the backend says when none can be had.
-        """
+        """Claim a sandbox. Raises SandpodError: what the backend says when none can be had."""
         start = time.perf_counter()
         try:
             record = await self._backend.claim(request)
@@ -115,19 +107,15 @@ class Sandboxes:
         return await self._backend.list(owner)
 
     async def templates(self) -> tuple[TemplateInfo, ...]:
-        """Return the templates that claims may name.
-
-        Raises:
-            SandpodError: backend_unavailable.
-        """
+        """Return the templates that claims may name. Raises backend_unavailable."""
         return await self._backend.templates()
 
-    async def find(self, owner: str, handle: str) -> SandboxRecord:
-        """Return the caller's sandbox of that handle or name, also one that has ended.
+    async def keep_busy(self, name: str, seconds: float) -> None:
+        """Note that a background run may go on in a sandbox for so many seconds. Raises backend_unavailable."""
+        await self._backend.keep_busy(name, seconds)
 
-        Raises:
-            SandpodError: session_not_found.
-        """
+    async def find(self, owner: str, handle: str) -> SandboxRecord:
+        """Return the caller's sandbox of that handle or name, also one that has ended. Raises session_not_found."""
         record = await self._backend.get(handle)
         if record is None or record.owner != owner:
             if not (named := [own for own in await self._backend.list(owner) if own.session == handle]):
@@ -139,37 +127,29 @@ class Sandboxes:
             record = next((own for own in named if own.status in {"Ready", "Suspended"}), named[-1])
         return record
 
-    def lost_note(self, record: SandboxRecord, context: str | None) -> str | None:
+    def lost_hint(self, record: SandboxRecord, context: str | None) -> str | None:
         """Return, for the first run after it, what a resume took from a context, or which default sandbox is gone."""
         replaces, lost = self.replaced(record.name), forgotten(record)
-        told, key = self._slots[record.name].told, f"{record.resumed} {context}"
-        if context is None or lost is None or key in told or len(told) >= MAX_TOLD:
+        reported, key = self._slots[record.name].reported, f"{record.resumed} {context}"
+        if context is None or lost is None or key in reported or len(reported) >= MAX_REPORTED:
             return replaces
-        told.add(key)
+        reported.add(key)
         return lost
 
     def replaced(self, name: str) -> str | None:
         """Return what became of the default sandbox that this one replaces, the first time that it is asked for."""
-        said, self._slots[name].replaces = self._slots.setdefault(name, _Slot()).replaces, None
-        return said
+        slot = self._slots[name]
+        sentence, slot.replaces = slot.replaces, None
+        return sentence
 
     def running(self, name: str) -> int:
         """Return how many runs go on in a sandbox, as far as this gateway knows."""
         return slot.connection.busy if (slot := self._slots.get(name)) and slot.connection else 0
 
     async def delete(self, owner: str, handle: str, *, force: bool) -> str:
-        """End a sandbox.
+        """End a sandbox, by `force` also while a run goes on in it, and return its handle.
 
-        Args:
-            owner: The caller.
-            handle: The sandbox.
-            force: End it also while a run goes on in it.
-
-        Returns:
-            The handle.
-
-        Raises:
-            SandpodError: session_not_found, or session_busy without `force`.
+        Raises session_not_found, or session_busy.
         """
         record = await self.find(owner, handle)
         if not force and record.status == "Ready" and await self._live_runs(record):
@@ -187,7 +167,7 @@ class Sandboxes:
         Its slot stays until the next sweep: who loses the connection sees why, whenever the backend ends the stream.
         """
         with anyio.CancelScope(shield=True):
-            slot = self._slots.setdefault(record.name, _Slot())
+            slot = self._slots[record.name]
             slot.closing = True
             try:
                 await self._backend.delete(record.name)
@@ -216,10 +196,9 @@ class Sandboxes:
     async def connection(self, record: SandboxRecord) -> AsyncIterator[RunnerConnection]:
         """Give the sandbox's connection, opened if there is none, and keep it open meanwhile.
 
-        Raises:
-            SandpodError: sandbox_lost, when the runner can't be reached.
+        Raises sandbox_lost, when the runner can't be reached.
         """
-        slot = self._slots.setdefault(record.name, _Slot())
+        slot = self._slots[record.name]
         slot.users += 1
         try:
             async with slot.lock:
@@ -247,20 +226,12 @@ class Sandboxes:
         return connection
 
     async def keep_alive(self, record: SandboxRecord) -> None:
-        """Note again and again that a sandbox is in use, until cancelled: a long quiet run is no idle sandbox."""
-        # Some notes have to fit into the shortest idle timeout too, also where the backend leaves every other one out.
+        """Touch a sandbox again and again, until cancelled: a long quiet run is no idle sandbox."""
+        # Some have to fit into the shortest idle timeout too, also where the backend leaves every other one out.
         pause = min(TOUCH_EVERY, record.idle_timeout / 4)
         while True:
             await asyncio.sleep(pause)
             await self._backend.touch(record.name)
-
-    async def keep_busy(self, name: str, seconds: float) -> None:
-        """Note that a background run may go on in a sandbox for so many seconds.
-
-        Raises:
-            SandpodError: backend_unavailable.
-        """
-        await self._backend.keep_busy(name, seconds)
 
     async def sweep(self) -> None:
         """Close connections that are not used, and forget those of sandboxes that are gone; until cancelled."""

@@ -1,109 +1,93 @@
-"""How compatibility tools answer, and the sandboxes that their callers name."""
+"""What the tools of all other systems share: how they are declared and answer, and the sandboxes that callers name."""
 
-import base64
 import functools
 import json
-import logging
 import posixpath
-from collections.abc import Awaitable, Callable, Iterable
-from typing import Any, Final, ParamSpec
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from types import MethodType
+from typing import Any, Final
 
+from fastmcp import FastMCP
 from fastmcp.tools.base import ToolResult
 from mcp_types import ImageContent, TextContent
 
 from sandpod_api.names import WORKSPACE
 from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.api.run_results import RunResult
+from sandpod_gateway.auth.api_keys import current_owner
 from sandpod_gateway.backends.base import ClaimRequest, SandboxRecord
-from sandpod_gateway.content import Picture
+from sandpod_gateway.content import Answer, Picture
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.paths import inside_workspace
-from sandpod_gateway.metrics import Metrics
-from sandpod_gateway.sandboxes.service import Sandboxes
+from sandpod_gateway.mcp.compat.settings import CompatSettings
+from sandpod_gateway.mcp.services import Parts
+from sandpod_gateway.mcp.tool_results import answering, images
+from sandpod_gateway.runs.request import RunRequest
 
-logger = logging.getLogger(__name__)
-
-P = ParamSpec("P")
-
-Spoken = dict[str, Any] | list[Any] | str
+Said = dict[str, Any] | list[Any] | str
+Refused = Callable[[SandpodError], Said]
 
 READ: Final = {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": True, "openWorldHint": False}
 CHANGE: Final = {"readOnlyHint": False, "destructiveHint": True, "idempotentHint": False, "openWorldHint": False}
+OPEN_WORLD: Final = {**CHANGE, "openWorldHint": True}
 
 
-def spoken(said: Spoken, pictures: Iterable[Picture] = ()) -> ToolResult:
-    """Return a tool's result: as text, as structured content, and pictures."""
-    text = said if isinstance(said, str) else json.dumps(said, ensure_ascii=False)
-    content: list[TextContent | ImageContent] = [TextContent(type="text", text=text)]
-    for picture in pictures:
-        data = base64.b64encode(picture.data).decode("ascii")
-        content.append(ImageContent(type="image", data=data, mime_type=picture.mime_type))
-    structured = said if isinstance(said, dict) else {"result": said}
-    return ToolResult(content=content, structured_content=structured)
+@dataclass(frozen=True)
+class Tool:
+    """A method that is a tool; its name and docstring are the tool's."""
+
+    method: Callable[..., Awaitable[Said | ToolResult]]
+    title: str
+    refused: Refused
+    hints: dict[str, bool]
+    other_names: tuple[str, ...]
 
 
-def speaking(
-    metrics: Metrics, refused: Callable[[SandpodError], Spoken]
-) -> Callable[[Callable[P, Awaitable[Spoken | ToolResult]]], Callable[P, Awaitable[ToolResult]]]:
-    """Return a decorator that makes a tool of a function; `refused` words errors as the system does."""
-
-    def decorate(function: Callable[P, Awaitable[Spoken | ToolResult]]) -> Callable[P, Awaitable[ToolResult]]:
-        @functools.wraps(function)
-        async def tool(*args: P.args, **kwargs: P.kwargs) -> ToolResult:
-            try:
-                said = await function(*args, **kwargs)
-            except SandpodError as error:
-                metrics.refusals.labels(error.code).inc()
-                return spoken(refused(error))
-            except Exception:
-                logger.exception("tool %s failed", function.__name__)
-                metrics.refusals.labels(ErrorCode.BACKEND_ERROR).inc()
-                return spoken(
-                    refused(
-                        SandpodError(
-                            ErrorCode.BACKEND_ERROR,
-                            "The server failed; its log says how.",
-                            next_step="Try again. Report it to the administrator if it happens again.",
-                        )
-                    )
-                )
-            return said if isinstance(said, ToolResult) else spoken(said)
-
-        # FastMCP reads types and the docstring from the wrapper; what it returns is not what the function returns.
-        tool.__annotations__ = {**function.__annotations__, "return": ToolResult}
-        return tool
-
-    return decorate
+def tool(
+    title: str, refused: Refused, hints: dict[str, bool] = CHANGE, *, other_names: tuple[str, ...] = ()
+) -> Callable[[Callable[..., Awaitable[Said | ToolResult]]], Tool]:
+    """Return a decorator that makes a tool of a method; `refused` words errors as the system does."""
+    return lambda method: Tool(method, title, refused, hints, other_names)
 
 
-def sentence(error: SandpodError) -> str:
-    """Return an error as text: what went wrong and what to do."""
-    return f"{error.message} {error.next_step}"
+class System:
+    """Another system's tools, or some of them."""
 
+    def __init__(self, parts: Parts, settings: CompatSettings, libraries: Sequence[str]) -> None:
+        self.parts = parts
+        self.settings = settings
+        self.libraries = libraries
 
-class Sessions:
-    """Sandboxes by names that callers choose: each is one in its caller's own scope, whoever else uses it."""
+    def register(self, mcp: FastMCP[None]) -> None:
+        """Add the tools to a server, in place of ours where a name is taken."""
+        for each in vars(type(self)).values():
+            if isinstance(each, Tool):
+                function = answering(MethodType(each.method, self), said, functools.partial(self._refuse, each.refused))
+                for name in (each.method.__name__, *each.other_names):
+                    annotations = {"title": each.title, **each.hints}
+                    mcp.tool(name=name, annotations=annotations, output_schema=None)(function)
 
-    def __init__(self, sandboxes: Sandboxes) -> None:
-        self._sandboxes = sandboxes
+    def _refuse(self, refused: Refused, error: SandpodError) -> ToolResult:
+        self.parts.metrics.refusals.labels(error.code).inc()
+        return said(refused(error))
 
-    async def all(self, owner: str) -> list[SandboxRecord]:
+    async def run(self, record: SandboxRecord, request: RunRequest) -> Answer[RunResult]:
+        """Run a program in a sandbox, and return its result with links to the files that it names."""
+        answer = await self.parts.runs.run(record.owner, request, sandbox=record.name)
+        return Answer(self.parts.links.linked(answer.result), answer.pictures)
+
+    async def sessions(self) -> list[SandboxRecord]:
         """Return the caller's sandboxes that can be used."""
-        return [record for record in await self._sandboxes.list(owner) if record.status == "Ready"]
+        return [record for record in await self.parts.sandboxes.list(current_owner()) if record.status == "Ready"]
 
-    async def find(self, owner: str, session: str) -> SandboxRecord | None:
+    async def find(self, session: str) -> SandboxRecord | None:
         """Return the caller's sandbox of a name, or of a handle."""
-        for record in await self.all(owner):
-            if session in {record.session, record.name}:
-                return record
-        return None
+        return next((record for record in await self.sessions() if session in {record.session, record.name}), None)
 
-    async def need(self, owner: str, session: str) -> SandboxRecord:
-        """Return the caller's sandbox.
-
-        Raises:
-            SandpodError: session_not_found.
-        """
-        record = await self.find(owner, session)
+    async def need(self, session: str) -> SandboxRecord:
+        """Return the caller's sandbox of a name, or of a handle. Raises session_not_found."""
+        record = await self.find(session)
         if record is None:
             raise SandpodError(
                 ErrorCode.SESSION_NOT_FOUND,
@@ -112,21 +96,35 @@ class Sessions:
             )
         return record
 
-    async def make(self, owner: str, session: str) -> SandboxRecord:
-        """Return the caller's sandbox, made if need be.
+    async def make(self, session: str, **claim: Any) -> SandboxRecord:
+        """Return the caller's sandbox of a name, claimed if need be."""
+        found = await self.find(session)
+        return found or await self.parts.sandboxes.create(ClaimRequest(owner=current_owner(), session=session, **claim))
 
-        Raises:
-            SandpodError: What the backend says when none can be had.
-        """
-        found = await self.find(owner, session)
-        return found or await self._sandboxes.create(ClaimRequest(owner=owner, session=session))
+
+def said(result: Said | ToolResult, pictures: Iterable[Picture] = ()) -> ToolResult:
+    """Return a tool's result: as text, as structured content, and pictures."""
+    if isinstance(result, ToolResult):
+        return result
+    text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
+    content: list[TextContent | ImageContent] = [TextContent(type="text", text=text), *images(pictures)]
+    return ToolResult(content=content, structured_content=result if isinstance(result, dict) else {"result": result})
+
+
+def sentence(error: SandpodError) -> str:
+    """Return an error as text: what went wrong and what to do."""
+    return f"{error.message} {error.next_step}"
+
+
+def as_error(error: SandpodError) -> dict[str, Any]:
+    """Return an error as the only field of a result."""
+    return {"error": sentence(error)}
 
 
 def in_workspace(path: str, home: str) -> str:
     """Return a path relative to the workspace, of one inside the other system's data folder or our own.
 
-    Raises:
-        SandpodError: invalid_path.
+    Raises invalid_path.
     """
     for folder in (home, WORKSPACE):
         if path == folder or path.startswith(f"{folder.rstrip('/')}/"):

@@ -12,12 +12,12 @@ from pydantic import Field
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.run_results import Language, RunResult
 from sandpod_gateway.auth.api_keys import current_owner
+from sandpod_gateway.backends.base import ClaimRequest
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.mcp.compat.common import CHANGE, sentence, speaking, spoken
+from sandpod_gateway.mcp.compat.common import System, said, sentence, tool
 from sandpod_gateway.mcp.compat.settings import CompatSettings
 from sandpod_gateway.mcp.services import Parts
-from sandpod_gateway.runs.request import FreshSandbox, RunRequest
-from sandpod_gateway.runs.result import RunAnswer
+from sandpod_gateway.runs.request import RunRequest
 
 logger = logging.getLogger(__name__)
 
@@ -31,27 +31,52 @@ def _refused(error: SandpodError) -> str:
     return json.dumps({"exit_code": 1, "stderr": sentence(error), "stdout": ""})
 
 
-class _Philschmid:
+class Philschmid(System):
+    """Its tools, and its resource."""
+
     def __init__(self, parts: Parts, settings: CompatSettings, libraries: Sequence[str]) -> None:
-        self._parts = parts
-        self._libraries = libraries
-        self._settings = settings
+        super().__init__(parts, settings, libraries)
         self._env = {name: os.environ[name] for name in settings.pass_through_env if name in os.environ}
         for name in settings.pass_through_env:
             if name not in self._env:
                 logger.warning("%s is to be passed to runs, but the server's environment does not have it", name)
 
-    async def run(self, language: str, code: str) -> Any:
-        language, image = self._settings.place(language)
-        template = await self._template(image)
+    def register(self, mcp: FastMCP[None]) -> None:
+        """Add the tools and the resource to a server."""
+        super().register(mcp)
+
+        @mcp.resource("sandbox://environments", mime_type="application/json")
+        async def environments() -> str:
+            """Images and libraries of the languages."""
+            found = {}
+            for language in (Language.PYTHON, Language.JAVASCRIPT):
+                image = self.settings.place(language)[1]
+                # Those of other images are not known.
+                known = list(self.libraries) if image is None and language == Language.PYTHON else []
+                found[language.value] = {"image": image or "default", "installed_libraries": known}
+            return json.dumps(found)
+
+    @tool("Run Python", _refused)
+    async def run_python_code(self, code: Code) -> Any:
+        """Run a Python program in a sandbox of its own and return what it prints."""
+        return await self._run_once(Language.PYTHON, code)
+
+    @tool("Run JavaScript", _refused, other_names=("run_js_code",))
+    async def run_javascript_code(self, code: Code) -> Any:
+        """Run a Node.js program in a sandbox of its own and return what it prints."""
+        return await self._run_once(Language.JAVASCRIPT, code)
+
+    async def _run_once(self, language: str, code: str) -> Any:
+        language, image = self.settings.place(language)
+        fresh = ClaimRequest(owner=current_owner(), template=await self._template(image))
         request = RunRequest(language=language, code=code, env=self._env)
-        answer = await self._parts.runs.run(current_owner(), request, fresh=FreshSandbox(template=template))
-        return spoken(self._text(answer), answer.pictures)
+        answer = await self.parts.runs.run(fresh.owner, request, fresh=fresh)
+        return said(self._text(answer.result), answer.pictures)
 
     async def _template(self, image: str | None) -> str | None:
         if image is None:
             return None
-        for template in await self._parts.sandboxes.templates():
+        for template in await self.parts.sandboxes.templates():
             if template.image == image:
                 return template.name
         raise SandpodError(
@@ -60,8 +85,7 @@ class _Philschmid:
             next_step="Tell the administrator to make a SandboxTemplate with it.",
         )
 
-    def _text(self, answer: RunAnswer) -> str:
-        result: RunResult = answer.result
+    def _text(self, result: RunResult) -> str:
         out, err = self._masked(result.stdout), self._masked(result.stderr)
         if result.exit_code == 0:
             # Nothing printed is no failure: their own answer to that was an error.
@@ -76,38 +100,3 @@ class _Philschmid:
             if len(value) >= _SHORTEST:
                 text = text.replace(value, _MASK)
         return text
-
-    def environments(self) -> str:
-        """Return the languages with their images, and the libraries that are known: those of the default image."""
-        found = {}
-        for language in (Language.PYTHON, Language.JAVASCRIPT):
-            image = self._settings.place(language)[1]
-            known = list(self._libraries) if image is None and language == Language.PYTHON else []
-            found[language.value] = {"image": image or "default", "installed_libraries": known}
-        return json.dumps(found)
-
-
-def register(mcp: FastMCP[None], parts: Parts, settings: CompatSettings, libraries: Sequence[str]) -> None:
-    """Add the tools to a server."""
-    tools = _Philschmid(parts, settings, libraries)
-    speak = speaking(parts.metrics, _refused)
-
-    @mcp.tool(annotations={"title": "Run Python", **CHANGE}, output_schema=None)
-    @speak
-    async def run_python_code(code: Code) -> Any:
-        """Run a Python program in a sandbox of its own and return what it prints."""
-        return await tools.run(Language.PYTHON, code)
-
-    @speak
-    async def run_javascript_code(code: Code) -> Any:
-        """Run a Node.js program in a sandbox of its own and return what it prints."""
-        return await tools.run(Language.JAVASCRIPT, code)
-
-    for name in ("run_javascript_code", "run_js_code"):
-        tool = mcp.tool(name=name, annotations={"title": "Run JavaScript", **CHANGE}, output_schema=None)
-        tool(run_javascript_code)
-
-    @mcp.resource("sandbox://environments", mime_type="application/json")
-    async def environments() -> str:
-        """Images and libraries of the languages."""
-        return tools.environments()

@@ -1,33 +1,30 @@
 """Adds the compatibility tools that the settings ask for to a server."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from fastmcp import FastMCP
 
-from sandpod_gateway.mcp.compat import gaiar, johanli233, philschmid
-from sandpod_gateway.mcp.compat.chrishayuk import charts, telnet
-from sandpod_gateway.mcp.compat.chrishayuk import sandboxes as chrishayuk
-from sandpod_gateway.mcp.compat.settings import CompatSettings
+from sandpod_gateway.mcp.compat import settings as compat
+from sandpod_gateway.mcp.compat.chrishayuk.charts import Charts
+from sandpod_gateway.mcp.compat.chrishayuk.sandboxes import Chrishayuk
+from sandpod_gateway.mcp.compat.chrishayuk.telnet import Telnet
+from sandpod_gateway.mcp.compat.common import System
+from sandpod_gateway.mcp.compat.gaiar import Gaiar
+from sandpod_gateway.mcp.compat.johanli233 import Johanli
+from sandpod_gateway.mcp.compat.philschmid import Philschmid
 from sandpod_gateway.mcp.services import Parts
 
+_SYSTEMS: Final[dict[compat.System, tuple[type[System], ...]]] = {
+    "philschmid": (Philschmid,),
+    "johanli233": (Johanli,),
+    "chrishayuk": (Chrishayuk, Charts, Telnet),
+    "gaiar": (Gaiar,),
+}
 
-def register(mcp: FastMCP[None], parts: Parts, settings: CompatSettings, libraries: Sequence[str]) -> None:
-    """Add the tools, in place of ours where a name is taken.
 
-    Args:
-        mcp: The server.
-        parts: What the tools call.
-        settings: Which tools.
-        libraries: Python libraries that the default sandbox has.
-    """
-    for system in settings.systems:
-        if system == "philschmid":
-            philschmid.register(mcp, parts, settings, libraries)
-        elif system == "johanli233":
-            johanli233.register(mcp, parts, settings)
-        elif system == "chrishayuk":
-            chrishayuk.register(mcp, parts)
-            charts.register(mcp, parts)
-            telnet.register(mcp, parts, settings)
-        else:
-            gaiar.register(mcp, parts)
+def register(mcp: FastMCP[None], parts: Parts, settings: compat.CompatSettings, libraries: Sequence[str]) -> None:
+    """Add the tools of the settings' systems; `libraries` are the Python libraries of the default sandbox."""
+    for name in settings.systems:
+        for system in _SYSTEMS[name]:
+            system(parts, settings, libraries).register(mcp)

@@ -1,30 +1,29 @@
-"""The toolset `background`: runs that nobody waits for."""
+"""The toolsets `background` and `contexts`: runs that nobody waits for, processes that keep variables between runs."""
 
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from sandpod_gateway.api.package_results import Installation
-from sandpod_gateway.api.run_results import RunList, RunOutput, RunStarted
+from sandpod_gateway.api.run_results import ContextList, ContextRestarted, RunList, RunOutput, RunStarted
 from sandpod_gateway.auth.api_keys import current_owner
-from sandpod_gateway.files.links import LinkMaker
+from sandpod_gateway.content import Answer
 from sandpod_gateway.mcp import arguments
-from sandpod_gateway.mcp.artifact_links import linked_reading
+from sandpod_gateway.mcp.services import Parts
 from sandpod_gateway.mcp.toolbox import Toolbox
-from sandpod_gateway.packages.installer import Installer
-from sandpod_gateway.runs.background import BackgroundRuns
 from sandpod_gateway.runs.request import RunRequest
-from sandpod_gateway.runs.result import Reading
 
 Code = Annotated[str, Field(description="The program, or the shell command.")]
 Cursor = Annotated[int, Field(ge=0, le=2**62, description="`cursor` of the last read_run; 0 is the beginning.")]
 Wait = Annotated[float, Field(ge=0, le=300, description="Most seconds to wait.")]
 Until = Annotated[Literal["output", "end"], Field(description="What to wait for: the next output, or the run's end.")]
+RequiredContext = Annotated[str, Field(description="The context's name.")]
 InstallationName = Annotated[str, Field(description="`installation` of install_packages.")]
 
 
-def register(toolbox: Toolbox, background: BackgroundRuns, installer: Installer, links: LinkMaker) -> None:
+def register(toolbox: Toolbox, parts: Parts) -> None:
     """Add the tools."""
+    background = parts.background
 
     @toolbox.tool("Start a run", toolset="background", effect="run", result=RunStarted)
     async def start_run(
@@ -67,20 +66,19 @@ def register(toolbox: Toolbox, background: BackgroundRuns, installer: Installer,
         until: Until = "output",
         strip_ansi: arguments.StripAnsi = False,
         max_output: arguments.MaxOutput = None,
-    ) -> Reading:
+    ) -> Answer[RunOutput]:
         """Return what a run has written since `cursor`, and, once it has ended, its result with all of its output.
 
         With `wait` it waits for more. Runs of other calls can be read too, for some minutes after they end.
         """
-        reading = await background.read(
+        return await background.read(
             current_owner(), run_id, cursor=cursor, wait=wait, until=until, strip_ansi=strip_ansi, max_output=max_output
         )
-        return linked_reading(links, reading)
 
     @toolbox.tool("Stop a run", toolset="background", effect="write", result=RunOutput)
-    async def stop_run(*, run_id: arguments.RunId) -> Reading:
+    async def stop_run(*, run_id: arguments.RunId) -> Answer[RunOutput]:
         """Stop a run and everything it started; return its output and how it ended."""
-        return linked_reading(links, await background.stop(current_owner(), run_id))
+        return await background.stop(current_owner(), run_id)
 
     @toolbox.tool("List runs", toolset="background", effect="read", result=RunList)
     async def list_runs(*, sandbox: arguments.Sandbox = None) -> RunList:
@@ -90,4 +88,14 @@ def register(toolbox: Toolbox, background: BackgroundRuns, installer: Installer,
     @toolbox.tool("Look at an installation", toolset="background", effect="read", result=Installation)
     async def get_installation(*, installation: InstallationName, wait: Wait = 0) -> Installation:
         """Return the state of an installation, its packages, or why it failed."""
-        return await installer.get(current_owner(), installation, wait=wait)
+        return await parts.installer.get(current_owner(), installation, wait=wait)
+
+    @toolbox.tool("List contexts", toolset="contexts", effect="read", result=ContextList)
+    async def list_contexts(*, sandbox: arguments.Sandbox = None) -> ContextList:
+        """List the contexts of a sandbox with their language and state."""
+        return await background.list_contexts(current_owner(), sandbox=sandbox)
+
+    @toolbox.tool("Restart a context", toolset="contexts", effect="write", result=ContextRestarted)
+    async def restart_context(*, context: RequiredContext, sandbox: arguments.Sandbox = None) -> ContextRestarted:
+        """End a context's process: its variables are deleted, and its next use starts a new one. Files stay."""
+        return await background.restart_context(current_owner(), context, sandbox=sandbox)

@@ -1,28 +1,35 @@
-"""Files: read, written and listed with the toolset `core`, changed with `files`."""
+"""Files and artifacts, read with the toolset `core` and changed with `files`; links to files, with `links`."""
 
 import posixpath
 from typing import Annotated, Literal
 
 from pydantic import Field
 
+from sandpod_api.fields import DAY
 from sandpod_gateway.api.results import (
+    ArtifactContent,
+    ArtifactList,
     ErrorCode,
     FileChanged,
     FileContent,
+    FileLink,
     FileList,
     FileMoved,
     FileStat,
     FileUploaded,
     FileWritten,
+    WorkspaceLink,
 )
 from sandpod_gateway.auth.api_keys import current_owner
-from sandpod_gateway.content import decode_base64
+from sandpod_gateway.content import Answer, decode_base64
 from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.files.artifacts import Artifacts
 from sandpod_gateway.files.links import LinkMaker
 from sandpod_gateway.files.paths import check_filename
 from sandpod_gateway.files.service import MAX_ENTRIES, MAX_READ, Files
 from sandpod_gateway.limits import check_text
 from sandpod_gateway.mcp import arguments
+from sandpod_gateway.mcp.services import Parts
 from sandpod_gateway.mcp.toolbox import Toolbox
 
 Folder = Annotated[str, Field(description="Folder, relative to /workspace.")]
@@ -43,23 +50,25 @@ Into = Annotated[str, Field(description="Folder for it, relative to /workspace; 
 Source = Annotated[str, Field(description="What to move, relative to /workspace.")]
 Destination = Annotated[str, Field(description="Its new path, relative to /workspace, in an existing folder.")]
 WithContent = Annotated[bool, Field(description="Delete a folder with everything in it.")]
+Since = Annotated[str | None, Field(description="A run_id: only files created or changed since that run began.")]
+ArtifactPath = Annotated[str, Field(description="Its path, as a run's result or list_artifacts names it.")]
+MethodName = Annotated[Literal["get", "put"], Field(description="get to download the file, put to upload one.")]
+Expires = Annotated[int | None, Field(ge=1, le=DAY, description="Seconds until the link ends.")]
 
 
-def register(toolbox: Toolbox, files: Files, links: LinkMaker) -> None:
+def register(toolbox: Toolbox, parts: Parts) -> None:
     """Add the tools."""
-    _register_reading(toolbox, files)
-    _register_writing(toolbox, files, links)
-    _register_changes(toolbox, files)
+    _register_reading(toolbox, parts.files)
+    _register_writing(toolbox, parts.files, parts.links)
+    _register_changes(toolbox, parts.files)
+    _register_artifacts(toolbox, Artifacts(parts.files))
+    _register_links(toolbox, parts.links)
 
 
 def _register_reading(toolbox: Toolbox, files: Files) -> None:
     @toolbox.tool("List files", toolset="core", effect="read", result=FileList)
     async def list_files(
-        *,
-        path: Folder = ".",
-        sandbox: arguments.Sandbox = None,
-        recursive: Recursive = False,
-        limit: EntryLimit = 1000,
+        *, path: Folder = ".", sandbox: arguments.Sandbox = None, recursive: Recursive = False, limit: EntryLimit = 1000
     ) -> FileList:
         """List the files in a folder of /workspace."""
         return await files.list(current_owner(), path, sandbox=sandbox, recursive=recursive, limit=limit)
@@ -129,11 +138,7 @@ def _register_changes(toolbox: Toolbox, files: Files) -> None:
 
     @toolbox.tool("Move a file", toolset="files", effect="write", result=FileMoved)
     async def move_file(
-        *,
-        source: Source,
-        destination: Destination,
-        sandbox: arguments.Sandbox = None,
-        overwrite: Overwrite = False,
+        *, source: Source, destination: Destination, sandbox: arguments.Sandbox = None, overwrite: Overwrite = False
     ) -> FileMoved:
         """Move or rename a file or folder in /workspace."""
         return await files.move(current_owner(), source, destination, sandbox=sandbox, overwrite=overwrite)
@@ -144,6 +149,35 @@ def _register_changes(toolbox: Toolbox, files: Files) -> None:
     ) -> FileChanged:
         """Delete a file, a link or an empty folder in /workspace."""
         return await files.delete(current_owner(), path, sandbox=sandbox, recursive=recursive)
+
+
+def _register_artifacts(toolbox: Toolbox, artifacts: Artifacts) -> None:
+    @toolbox.tool("List artifacts", toolset="files", effect="read", result=ArtifactList)
+    async def list_artifacts(*, sandbox: arguments.Sandbox = None, since: Since = None) -> ArtifactList:
+        """List the files that runs created or changed in /workspace."""
+        return await artifacts.list(current_owner(), sandbox=sandbox, since=since)
+
+    @toolbox.tool("Read an artifact", toolset="core", effect="read", result=ArtifactContent)
+    async def read_artifact(*, artifact: ArtifactPath, sandbox: arguments.Sandbox = None) -> Answer[ArtifactContent]:
+        """Look at a file that a run left: an image as an image, others as text or base64 up to a limit."""
+        return await artifacts.read(current_owner(), artifact, sandbox=sandbox)
+
+
+def _register_links(toolbox: Toolbox, maker: LinkMaker) -> None:
+    @toolbox.tool("Link to a file", toolset="links", effect="make", result=FileLink)
+    async def create_link(
+        *, path: arguments.Path, sandbox: arguments.Sandbox = None, method: MethodName = "get", expires: Expires = None
+    ) -> FileLink:
+        """Create a link to download a file, or to upload one by HTTP PUT, past the model. It needs no key.
+
+        It is for this path alone, and ends with the sandbox or your API key at the latest.
+        """
+        return await maker.make(current_owner(), path, sandbox=sandbox, method=method, expires=expires)
+
+    @toolbox.tool("Fetch the workspace", toolset="links", effect="read", result=WorkspaceLink)
+    async def fetch_workspace(*, sandbox: arguments.Sandbox = None) -> WorkspaceLink:
+        """Create a link to download all files of /workspace as one tar.gz. It needs no key."""
+        return await maker.workspace(current_owner(), sandbox=sandbox)
 
 
 def _content(text: str | None, content_base64: str | None) -> bytes:

@@ -7,14 +7,15 @@ from pydantic import Field
 from sandpod_gateway.api.package_results import Installation, PackageList
 from sandpod_gateway.auth.api_keys import current_owner
 from sandpod_gateway.mcp import arguments
+from sandpod_gateway.mcp.services import Parts
 from sandpod_gateway.mcp.toolbox import Toolbox
-from sandpod_gateway.packages.installer import Installer
 
 Wait = Annotated[float, Field(ge=0, le=300, description="Most seconds to wait.")]
 
 
-def register(toolbox: Toolbox, installer: Installer) -> None:
+def register(toolbox: Toolbox, parts: Parts) -> None:
     """Add the tools."""
+    installer = parts.installer
 
     @toolbox.tool("Install packages", toolset="core", effect="make", result=Installation, open_world=True)
     async def install_packages(

@@ -8,15 +8,14 @@ from pydantic import Field
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.run_results import Language, RunResult
 from sandpod_gateway.auth.api_keys import current_owner
+from sandpod_gateway.backends.base import ClaimRequest
+from sandpod_gateway.content import Answer
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.files.links import LinkMaker
 from sandpod_gateway.mcp import arguments
-from sandpod_gateway.mcp.artifact_links import linked_answer
-from sandpod_gateway.mcp.progress import progress_sender
+from sandpod_gateway.mcp.services import Parts
 from sandpod_gateway.mcp.toolbox import Toolbox
-from sandpod_gateway.runs.request import FreshSandbox, RunRequest
-from sandpod_gateway.runs.result import RunAnswer
-from sandpod_gateway.runs.service import Runs
+from sandpod_gateway.runs.progress import Send
+from sandpod_gateway.runs.request import RunRequest
 
 Command = Annotated[str, Field(description="A command line or script; with `language`, a whole program in it.")]
 ShellLanguage = Annotated[
@@ -36,14 +35,14 @@ CommonJS, ES modules, top-level await and TypeScript work. Otherwise as run_pyth
 """
 
 
-def register(toolbox: Toolbox, runs: Runs, links: LinkMaker) -> None:
+def register(toolbox: Toolbox, parts: Parts) -> None:
     """Add the tools."""
 
     async def answer(
-        ctx: Context, request: RunRequest, sandbox: str | None, fresh: FreshSandbox | None = None
-    ) -> RunAnswer:
-        send = progress_sender(ctx)
-        return linked_answer(links, await runs.run(current_owner(), request, sandbox=sandbox, fresh=fresh, send=send))
+        ctx: Context, request: RunRequest, sandbox: str | None, fresh: ClaimRequest | None = None
+    ) -> Answer[RunResult]:
+        owner, send = current_owner(), _progress_sender(ctx)
+        return await parts.runs.run(owner, request, sandbox=sandbox, fresh=fresh, send=send)
 
     def register_program(name: str, title: str, language: Language, description: str) -> None:
         @toolbox.tool(title, toolset="core", effect="run", result=RunResult, name=name, description=description)
@@ -63,7 +62,7 @@ def register(toolbox: Toolbox, runs: Runs, links: LinkMaker) -> None:
             idempotency_key: arguments.Key = None,
             strip_ansi: arguments.StripAnsi = False,
             max_output: arguments.MaxOutput = None,
-        ) -> RunAnswer:
+        ) -> Answer[RunResult]:
             request = RunRequest(
                 language=language,
                 code=code,
@@ -95,7 +94,7 @@ def register(toolbox: Toolbox, runs: Runs, links: LinkMaker) -> None:
         strip_ansi: arguments.StripAnsi = False,
         max_output: arguments.MaxOutput = None,
         language: ShellLanguage = Language.SHELL,
-    ) -> RunAnswer:
+    ) -> Answer[RunResult]:
         """Run a shell command in your sandbox and return its output.
 
         The shell is bash where the image has it. What the command leaves in the background ends with it.$network
@@ -113,11 +112,24 @@ def register(toolbox: Toolbox, runs: Runs, links: LinkMaker) -> None:
         return await answer(ctx, request, sandbox)
 
 
-def _fresh(*, fresh: bool, cold_start: bool | None) -> FreshSandbox | None:
+def _progress_sender(ctx: Context) -> Send | None:
+    """Return what sends a progress notification of this call, or None where the caller gave no progress token."""
+    request = ctx.request_context
+    meta = request.meta if request is not None else None
+    if not meta or meta.get("progressToken") is None:
+        return None
+
+    async def send(number: int, message: str) -> None:
+        await ctx.report_progress(number, None, message)
+
+    return send
+
+
+def _fresh(*, fresh: bool, cold_start: bool | None) -> ClaimRequest | None:
     if cold_start and not fresh:
         raise SandpodError(
             ErrorCode.INVALID_ARGUMENT,
             "`cold_start` needs fresh=true: other runs use an existing sandbox.",
             next_step="Leave it out, or set fresh=true.",
         )
-    return FreshSandbox(cold_start=cold_start) if fresh else None
+    return ClaimRequest(owner=current_owner(), cold_start=cold_start) if fresh else None

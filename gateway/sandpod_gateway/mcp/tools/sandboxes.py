@@ -1,7 +1,7 @@
 """The toolset `sandboxes`: create, list, get, close."""
 
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import BeforeValidator, Field
 
@@ -13,10 +13,11 @@ from sandpod_gateway.backends.base import ClaimRequest, SandboxRecord, Workspace
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.limits import check_text
 from sandpod_gateway.mcp import arguments
+from sandpod_gateway.mcp.services import Parts
 from sandpod_gateway.mcp.toolbox import Toolbox
-from sandpod_gateway.packages.installer import Installer
 from sandpod_gateway.sandboxes.service import Sandboxes
 
+_AS_RECORDED: Final = ("status", "reason", "message", "template", "image", "network", "persistent")
 MAX_NAME = 128  # characters; names are hashed before they become labels
 
 Name = Annotated[
@@ -36,8 +37,9 @@ Network = Annotated[str, Field(description="Network profile of the template; non
 Force = Annotated[bool, Field(description="End it even while something runs in it.")]
 
 
-def register(toolbox: Toolbox, sandboxes: Sandboxes, installer: Installer) -> None:
+def register(toolbox: Toolbox, parts: Parts) -> None:
     """Add the tools."""
+    sandboxes = parts.sandboxes
 
     @toolbox.tool("Create a sandbox", toolset="sandboxes", effect="make", result=SandboxInfo)
     async def create_sandbox(
@@ -77,7 +79,7 @@ def register(toolbox: Toolbox, sandboxes: Sandboxes, installer: Installer) -> No
     async def get_sandbox(sandbox: arguments.RequiredSandbox) -> SandboxInfo:
         """Return a sandbox's status, age, packages and expiry, and why it can't be used if so."""
         record = await sandboxes.find(current_owner(), sandbox)
-        return _info(record, sandboxes).model_copy(update={"packages": installer.added(record.name)})
+        return _info(record, sandboxes).model_copy(update={"packages": parts.installer.added(record.name)})
 
     @toolbox.tool("Close a sandbox", toolset="sandboxes", effect="write", result=Closed)
     async def close_sandbox(*, sandbox: arguments.RequiredSandbox, force: Force = False) -> Closed:
@@ -107,7 +109,7 @@ def _session(name: str | None) -> str:
 def _workspace(workspace: arguments.WorkspaceArgument | None) -> WorkspaceRequest | None:
     if workspace is None or workspace == arguments.WorkspaceArgument():
         return None
-    return WorkspaceRequest(size=workspace.size, persistent=workspace.persistent)
+    return WorkspaceRequest(**workspace.model_dump())
 
 
 def _label(text: str, what: str) -> str:
@@ -125,16 +127,10 @@ def _info(record: SandboxRecord, sandboxes: Sandboxes) -> SandboxInfo:
     return SandboxInfo(
         sandbox=record.name,
         name=record.session or None,
-        status=record.status,
-        reason=record.reason,
-        message=record.message,
-        template=record.template,
-        image=record.image,
-        network=record.network,
+        **{name: getattr(record, name) for name in _AS_RECORDED},
         created_at=rfc3339(record.created),
         last_activity_at=rfc3339(record.last_activity) if record.last_activity is not None else None,
         expires_at=rfc3339(record.expires) if record.expires is not None else None,
         age_seconds=max(0.0, round((now - record.created).total_seconds(), 3)),
         running=sandboxes.running(record.name),
-        persistent=record.persistent,
     )

@@ -3,7 +3,7 @@
 import pytest
 
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.files.paths import check_path, inside_workspace, told_path
+from sandpod_gateway.files.paths import check_path, inside_workspace, shown_path
 
 
 @pytest.mark.parametrize(
@@ -17,7 +17,7 @@ from sandpod_gateway.files.paths import check_path, inside_workspace, told_path
     ],
 )
 def test_each_path_is_named_in_one_way(path: str, told: str) -> None:
-    assert told_path(path) == inside_workspace(path) == told
+    assert shown_path(path) == inside_workspace(path) == told
 
 
 def test_length_is_that_of_the_name_and_not_of_its_spelling() -> None:

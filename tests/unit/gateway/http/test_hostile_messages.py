@@ -15,7 +15,7 @@ from fakes.backend import FakeBackend
 from sandpod_gateway import message_bounds as messages
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.http import bodies
-from sandpod_gateway.mcp.validation import BadArguments
+from sandpod_gateway.mcp.calls import BadArguments
 from sandpod_gateway.settings import LimitSettings, Settings
 from support.gateway.hostile_messages import HOSTILE, ID, call
 from support.gateway.peers import ACCEPT, HEADERS, INITIALIZE, PATIENCE, PING, until

@@ -103,13 +103,13 @@ async def test_upload_reads_no_more_than_may_be_uploaded_and_not_on_the_event_lo
         file.truncate(2**40)  # sparse: nobody can read it whole
     settings = Settings.model_validate({"compat": {"systems": ["johanli233"], "upload_dir": folder}})
     threads: list[int] = []
-    read = johanli233._Johanli._read
+    read = johanli233.Johanli._read
 
     def watched(self: Any, path: str) -> Any:
         threads.append(threading.get_ident())
         return read(self, path)
 
-    monkeypatch.setattr(johanli233._Johanli, "_read", watched)
+    monkeypatch.setattr(johanli233.Johanli, "_read", watched)
     gateway = Gateway(settings, FakeBackend())
     async with gateway.running(), Client(gateway.mcp) as client:
         made = await client.call_tool("create_sandbox", {"name": "a"})

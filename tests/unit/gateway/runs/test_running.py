@@ -10,16 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from sandpod_gateway.api.run_results import Language, Outcome, RunOutput
+from sandpod_gateway.api.run_results import Language, Outcome, RunOutput, RunResult
 from sandpod_gateway.backends.base import SandboxRecord
-from sandpod_gateway.content import MAX_PICTURES, Picture, json_size
+from sandpod_gateway.content import MAX_PICTURES, Answer, Picture, json_size
 from sandpod_gateway.mcp.text import text_of
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.runner.messages import ArtifactEntry, Ended
 from sandpod_gateway.runs.progress import MAX_MESSAGE
 from sandpod_gateway.runs.recorder import Recorder
 from sandpod_gateway.runs.request import RunRequest
-from sandpod_gateway.runs.result import Reading, RunAnswer, RunEnd, answer_size, build_answer, build_reading
+from sandpod_gateway.runs.result import RunEnd, answer_size, build_answer, build_reading
 from sandpod_gateway.runs.service import Runs
 from sandpod_gateway.runs.showing import MAX_SHOWN, MAX_TEXT, MAX_VALUE
 from sandpod_gateway.runs.start import ActiveRun
@@ -46,10 +46,10 @@ class Run(Recorder):
     def end(self, ended: Ended) -> RunEnd:
         return RunEnd(sandbox=RECORD.name, run="run-1", recorder=self, ended=ended)
 
-    def answer(self, ended: Ended) -> RunAnswer:
+    def answer(self, ended: Ended) -> Answer[RunResult]:
         return build_answer(self.end(ended), 200_000)
 
-    def reading(self, ended: Ended) -> Reading:
+    def reading(self, ended: Ended) -> Answer[RunOutput]:
         output = RunOutput(run_id="sbx-a.run-1", sandbox=RECORD.name, state="ended")
         return build_reading(output, self, self.end(ended), 200_000)
 
@@ -102,7 +102,7 @@ def test_a_sandbox_does_not_spoil_the_metric_of_output_and_a_run_is_one_log_line
     assert re.fullmatch(r"run sbx-a\.run-\w{16} ended: owner alice, python, ok, \d+\.\d{3} s", line)
 
 
-def sent(answer: RunAnswer) -> int:
+def sent(answer: Answer[RunResult]) -> int:
     """Return the bytes of an answer on the wire."""
     return sent_as(answer.result, answer.pictures)
 
@@ -136,7 +136,7 @@ def test_progress_message_of_any_text_is_below_what_clients_take(text: str) -> N
     assert json_size(message) + 4096 < 2**20
 
 
-def pictures_size(answer: RunAnswer) -> int:
+def pictures_size(answer: Answer[RunResult]) -> int:
     return sum(len(picture.data) for picture in answer.pictures)
 
 

@@ -10,7 +10,7 @@ import sys
 from typing import Any
 
 order = json.load(sys.stdin)
-data, keys, path = order["data"], order["keys"], order["path"]
+data, keys, path = order["data"], order.get("keys", {}), order["path"]
 os.makedirs(os.path.dirname(path) or ".", exist_ok=True)  # noqa: PTH103, PTH120 - as inside the runner
 
 
@@ -61,25 +61,18 @@ def draw(axes: Any) -> None:
     if len(keys.get("y") or []) > 1:
         axes.legend()
     axes.set_title(order["title"])
-    for label, put in ((order["x_label"], axes.set_xlabel), (order["y_label"], axes.set_ylabel)):
-        if label:
-            put(label)
+    for name, put in (("x_label", axes.set_xlabel), ("y_label", axes.set_ylabel)):
+        if order.get(name):
+            put(order[name])
 
 
 def draw_interactive() -> None:
     """Draw with plotly."""
     graph_objects = importlib.import_module("plotly.graph_objects")  # it takes a second, and no picture needs it
     kind = order["kind"].removeprefix("interactive ")
-    made = []
-    for key in keys["y"]:
-        xs, ys = column(keys["x"]), column(key)
-        if kind == "bar":
-            made.append(graph_objects.Bar(x=xs, y=ys, name=key))
-        else:
-            style = {"line": {"mode": "lines+markers"}, "scatter": {"mode": "markers"}, "area": {"fill": "tozeroy"}}[
-                kind
-            ]
-            made.append(graph_objects.Scatter(x=xs, y=ys, name=key, **style))
+    styles = {"line": {"mode": "lines+markers"}, "scatter": {"mode": "markers"}, "area": {"fill": "tozeroy"}, "bar": {}}
+    draw_one = graph_objects.Bar if kind == "bar" else graph_objects.Scatter
+    made = [draw_one(x=column(keys["x"]), y=column(key), name=key, **styles[kind]) for key in keys["y"]]
     figure = graph_objects.Figure(made, {"title": {"text": order["title"]}})
     figure.write_html(path, include_plotlyjs="cdn")
 

@@ -9,21 +9,17 @@ import secrets
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
-from fastmcp import FastMCP
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sandpod_api.names import NETWORK_NONE
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.run_results import Language, Outcome
-from sandpod_gateway.auth.api_keys import current_owner
-from sandpod_gateway.backends.base import ClaimRequest, SandboxRecord
+from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.mcp.compat.common import READ, Sessions, sentence, speaking
-from sandpod_gateway.mcp.compat.settings import CompatSettings
-from sandpod_gateway.mcp.services import Parts
+from sandpod_gateway.mcp.compat.common import OPEN_WORLD, READ, System, sentence, tool
 from sandpod_gateway.runs.request import RunRequest
 
-_PROGRAM: Final = Path(__file__).with_name("telnet_program.py")
+_CODE: Final = Path(__file__).with_name("telnet_program.py").read_text(encoding="utf-8")
 _SESSION: Final = "telnet"
 _PREFIX: Final = "telnet"
 _MAX_HOST: Final = 90  # bytes; a context's name has room for no more
@@ -31,13 +27,12 @@ _GREETING_SECONDS: Final = 5
 _GREETING_BYTES: Final = 1024
 _ANSWER_BYTES: Final = 4096
 _OVERHEAD_SECONDS: Final = 5
-_OPEN_WORLD: Final = {"readOnlyHint": False, "destructiveHint": True, "idempotentHint": False, "openWorldHint": True}
 
 Port = Annotated[int, Field(ge=1, le=65535)]
 Seconds = Annotated[int, Field(ge=1, le=300)]
 
 
-class _Told(BaseModel):
+class _Reply(BaseModel):
     """What the program says, which is as untrusted as any that runs there."""
 
     model_config = ConfigDict(extra="forbid")
@@ -68,54 +63,56 @@ class _Connection(BaseModel):
             return None
 
 
-class _Telnet:
-    def __init__(self, parts: Parts, network: str) -> None:
-        self._parts = parts
-        self._sessions = Sessions(parts.sandboxes)
-        self._network = network
-        self._code = _PROGRAM.read_text(encoding="utf-8")
+def _not_connected(error: SandpodError) -> dict[str, Any]:
+    return {"connected": False, "error": sentence(error)}
 
-    async def connect(self, host: str, port: int, seconds: int) -> dict[str, Any]:
+
+def _failed(error: SandpodError) -> dict[str, Any]:
+    return {"success": False, "error": sentence(error)}
+
+
+class Telnet(System):
+    """Its tools for telnet."""
+
+    @tool("Connect by telnet", _not_connected, OPEN_WORLD)
+    async def connect(self, host: str, port: Port, timeout: Seconds = 30) -> Any:  # noqa: ASYNC109 - their argument
+        """Connect to a telnet server from a sandbox of yours, which reaches what its network profile allows."""
         if not host.isprintable() or not host or " " in host or len(host.encode()) > _MAX_HOST:
             raise SandpodError(
                 ErrorCode.INVALID_ARGUMENT,
                 f"A host is a name or an address of at most {_MAX_HOST} bytes.",
                 next_step="Correct it, or use the host's address.",
             )
-        owner = current_owner()
         connection = _Connection(session_id=secrets.token_hex(8), host=host, port=port)
-        record = await self._sessions.find(owner, _SESSION)
-        if record is None:
-            wanted = ClaimRequest(owner=owner, session=_SESSION, network=self._network)
-            record = await self._parts.sandboxes.create(wanted)
+        record = await self.make(_SESSION, network=self.settings.telnet_network)
         order = {"host": host, "port": port, "limit": _GREETING_BYTES, "greeting": _GREETING_SECONDS, "command": None}
         try:
-            told = await self._order(owner, record, connection, {**order, "timeout": seconds})
+            reply = await self._order(record, connection, {**order, "timeout": timeout})
+            if reply.problem is not None:
+                raise _no_connection(record, connection, reply)
         except SandpodError:
-            await self._end(owner, record, connection)
+            await self._end(record, connection)
             raise
-        if told.problem is not None:
-            await self._end(owner, record, connection)
-            raise _not_connected(record, connection, told)
         return {
             "session_id": connection.session_id,
             "connected": True,
             "host": host,
             "port": port,
-            "initial_response": told.text,
+            "initial_response": reply.text,
         }
 
-    async def send(self, session_id: str, command: str, seconds: int) -> dict[str, Any]:
-        owner = current_owner()
-        record, connection = await self._need(owner, session_id)
-        order = {"command": command, "limit": _ANSWER_BYTES, "timeout": seconds}
-        told = await self._order(owner, record, connection, order)
-        if told.problem is None:
-            return {"success": True, "response": told.text}
-        if told.problem == "timeout":
+    @tool("Send a line", _failed, OPEN_WORLD)
+    async def send_command(self, session_id: str, command: str, timeout: Seconds = 10) -> Any:  # noqa: ASYNC109 - as above
+        """Send a line on a connection and return what is answered."""
+        record, connection = await self._connection(session_id)
+        order = {"command": command, "limit": _ANSWER_BYTES, "timeout": timeout}
+        reply = await self._order(record, connection, order)
+        if reply.problem is None:
+            return {"success": True, "response": reply.text}
+        if reply.problem == "timeout":
             raise SandpodError(
                 ErrorCode.TIMEOUT,
-                f"{connection.host} said nothing within {seconds} seconds.",
+                f"{connection.host} said nothing within {timeout} seconds.",
                 next_step="Send the next command, or allow more time.",
             )
         raise SandpodError(
@@ -124,25 +121,27 @@ class _Telnet:
             next_step="Call disconnect, and connect again.",
         )
 
-    async def disconnect(self, session_id: str) -> dict[str, Any]:
-        owner = current_owner()
-        record, connection = await self._need(owner, session_id)
-        await self._end(owner, record, connection)
+    @tool("Disconnect", _failed, OPEN_WORLD)
+    async def disconnect(self, session_id: str) -> Any:
+        """Close a connection."""
+        await self._end(*await self._connection(session_id))
         return {"success": True, "message": f"Connection {session_id} closed successfully"}
 
-    async def connections(self) -> dict[str, Any]:
-        record = await self._sessions.find(current_owner(), _SESSION)
-        found = [] if record is None else await self._open(current_owner(), record)
+    @tool("List connections", _failed, READ)
+    async def list_connections(self) -> Any:
+        """List your connections."""
+        record = await self.find(_SESSION)
+        found = [] if record is None else await self._open(record)
         return {"count": len(found), "connections": [each.model_dump() for each in found]}
 
-    async def _open(self, owner: str, record: SandboxRecord) -> list[_Connection]:
-        contexts = (await self._parts.background.list_contexts(owner, sandbox=record.name)).contexts
+    async def _open(self, record: SandboxRecord) -> list[_Connection]:
+        contexts = (await self.parts.background.list_contexts(record.owner, sandbox=record.name)).contexts
         return [each for context in contexts if context.state != "lost" and (each := _Connection.of(context.name))]
 
-    async def _need(self, owner: str, session_id: str) -> tuple[SandboxRecord, _Connection]:
-        record = await self._sessions.find(owner, _SESSION)
+    async def _connection(self, session_id: str) -> tuple[SandboxRecord, _Connection]:
+        record = await self.find(_SESSION)
         if record is not None:
-            for connection in await self._open(owner, record):
+            for connection in await self._open(record):
                 if connection.session_id == session_id:
                     return record, connection
         raise SandpodError(
@@ -151,19 +150,19 @@ class _Telnet:
             next_step="Use one that is open, or connect again.",
         )
 
-    async def _order(self, owner: str, record: SandboxRecord, connection: _Connection, order: dict[str, Any]) -> _Told:
+    async def _order(self, record: SandboxRecord, connection: _Connection, order: dict[str, Any]) -> _Reply:
         request = RunRequest(
             language=Language.PYTHON,
-            code=self._code,
+            code=_CODE,
             stdin=json.dumps(order),
             context=connection.context,
             timeout=order["timeout"] + _GREETING_SECONDS + _OVERHEAD_SECONDS,
         )
-        result = (await self._parts.runs.run(owner, request, sandbox=record.name)).result
+        result = (await self.run(record, request)).result
         if result.outcome == Outcome.TIMEOUT:
-            return _Told(problem="timeout")
+            return _Reply(problem="timeout")
         try:
-            return _Told.model_validate_json(result.stdout)
+            return _Reply.model_validate_json(result.stdout)
         except ValidationError as error:
             raise SandpodError(
                 ErrorCode.EXECUTION_FAILED,
@@ -171,17 +170,17 @@ class _Telnet:
                 next_step="Call disconnect, and connect again.",
             ) from error
 
-    async def _end(self, owner: str, record: SandboxRecord, connection: _Connection) -> None:
+    async def _end(self, record: SandboxRecord, connection: _Connection) -> None:
         try:
-            await self._parts.background.restart_context(owner, connection.context, sandbox=record.name)
+            await self.parts.background.restart_context(record.owner, connection.context, sandbox=record.name)
         except SandpodError as error:
             if error.code != ErrorCode.NOT_FOUND:
                 raise
 
 
-def _not_connected(record: SandboxRecord, connection: _Connection, told: _Told) -> SandpodError:
+def _no_connection(record: SandboxRecord, connection: _Connection, reply: _Reply) -> SandpodError:
     where = f"{connection.host}, port {connection.port}"
-    if record.network == NETWORK_NONE and told.problem in {"unreachable", "timeout"}:
+    if record.network == NETWORK_NONE and reply.problem in {"unreachable", "timeout"}:
         return SandpodError(
             ErrorCode.FORBIDDEN,
             f"{where} can't be reached: the sandbox that connections are made from has no network.",
@@ -192,39 +191,9 @@ def _not_connected(record: SandboxRecord, connection: _Connection, told: _Told) 
         "refused": "nothing listens there, or it refuses",
         "timeout": "it did not answer in time",
         "closed": "it closed the connection at once",
-    }.get(str(told.problem), told.detail or "it can't be reached")
+    }.get(str(reply.problem), reply.detail or "it can't be reached")
     return SandpodError(
         ErrorCode.EXECUTION_FAILED,
         f"There is no connection to {where}: {why}.",
         next_step=f"Correct host and port, and see that the network profile {record.network!r} allows them.",
     )
-
-
-def register(mcp: FastMCP[None], parts: Parts, settings: CompatSettings) -> None:
-    """Add the tools to a server."""
-    telnet = _Telnet(parts, settings.telnet_network)
-    speak = speaking(parts.metrics, lambda error: {"success": False, "error": sentence(error)})
-
-    @mcp.tool(annotations={"title": "Connect by telnet", **_OPEN_WORLD}, output_schema=None)
-    @speaking(parts.metrics, lambda error: {"connected": False, "error": sentence(error)})
-    async def connect(host: str, port: Port, timeout: Seconds = 30) -> Any:  # noqa: ASYNC109 - their argument
-        """Connect to a telnet server from a sandbox of yours, which reaches what its network profile allows."""
-        return await telnet.connect(host, port, timeout)
-
-    @mcp.tool(annotations={"title": "Send a line", **_OPEN_WORLD}, output_schema=None)
-    @speak
-    async def send_command(session_id: str, command: str, timeout: Seconds = 10) -> Any:  # noqa: ASYNC109 - as above
-        """Send a line on a connection and return what is answered."""
-        return await telnet.send(session_id, command, timeout)
-
-    @mcp.tool(annotations={"title": "Disconnect", **_OPEN_WORLD}, output_schema=None)
-    @speak
-    async def disconnect(session_id: str) -> Any:
-        """Close a connection."""
-        return await telnet.disconnect(session_id)
-
-    @mcp.tool(annotations={"title": "List connections", **READ}, output_schema=None)
-    @speak
-    async def list_connections() -> Any:
-        """List your connections."""
-        return await telnet.connections()

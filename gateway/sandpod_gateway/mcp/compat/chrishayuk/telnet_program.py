@@ -61,7 +61,7 @@ class Line:
             self.raw = self.raw[length:]
 
     def command(self) -> "int | None":
-        """Answer the command that `raw` begins with; gives its length, or None when it is not there in whole."""
+        """Answer the command that `raw` begins with; return its length, or None when it is not there in whole."""
         raw = self.raw
         if len(raw) < 2 or (raw[1] in (DO, DONT, WILL, WONT) and len(raw) < 3):  # noqa: PLR2004
             return None
@@ -82,7 +82,7 @@ class Line:
 
 
 def obey(order: "dict[str, Any]") -> str:
-    """Connect, or send a command; gives what came."""
+    """Connect, or send a command; and return what came."""
     line: Any = globals().get("line")
     seconds, limit = order["timeout"], order["limit"]
     if order["command"] is None:
@@ -97,8 +97,8 @@ def obey(order: "dict[str, Any]") -> str:
     return text
 
 
-def tell() -> "dict[str, Any]":
-    """Do what is asked for; gives what is to be told of it."""
+def reply() -> "dict[str, Any]":
+    """Do what is asked for, and return what came of it."""
     try:
         return {"text": obey(json.load(sys.stdin))}
     except TimeoutError:
@@ -111,4 +111,4 @@ def tell() -> "dict[str, Any]":
         return {"problem": "unreachable", "detail": str(error)[:500]}
 
 
-sys.stdout.write(json.dumps(tell()))
+sys.stdout.write(json.dumps(reply()))
