@@ -12,6 +12,7 @@ from sandpod_gateway.backends.base import Backend, ClaimRequest
 from sandpod_gateway.backends.local.backend import LocalBackend
 from support.gateway.backends import Case, cases, servers
 from support.gateway.probes import SETTINGS, Box
+from support.gateway.served import Served, connected, gateway
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -88,6 +89,27 @@ async def warm_only(case: Case, owner: str) -> AsyncIterator[Backend]:
     """A started backend that makes no sandbox on demand."""
     async with _started(case.create(per_owner=8, cold_start=False), owner) as backend:
         yield backend
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def address() -> AsyncIterator[str]:
+    """A gateway with local sandboxes, for all tests that need no settings of their own."""
+    async with gateway() as address:
+        yield address
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def served(address: str) -> AsyncIterator[Served]:
+    """A caller of that gateway, whose default sandbox is the module's."""
+    async with connected(address) as here:
+        yield here
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def alone(address: str) -> AsyncIterator[Served]:
+    """A caller of that gateway whose default sandbox no other test has used."""
+    async with connected(address) as here:
+        yield here
 
 
 @pytest.fixture(scope="module")
