@@ -13,6 +13,7 @@ from mcp_types import ImageContent
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.backends.factory import create_backend
 from sandpod_gateway.settings import load
+from support.cluster.callers import Era
 from support.gateway.server import listening
 from support.runner.harness import search_path
 
@@ -79,9 +80,9 @@ class Served:
 
 
 @asynccontextmanager
-async def connected(address: str) -> AsyncIterator[Served]:
-    """Give a caller, whose sandboxes are closed afterwards."""
-    async with Client(f"{address}/mcp") as mcp, httpx2.AsyncClient(base_url=address, timeout=60) as http:
+async def connected(address: str, era: Era = "auto") -> AsyncIterator[Served]:
+    """Give a caller in one of the protocol's two eras, whose sandboxes are closed afterwards."""
+    async with Client(f"{address}/mcp", mode=era) as mcp, httpx2.AsyncClient(base_url=address, timeout=60) as http:
         here = Served(mcp, http)
         try:
             yield here
