@@ -101,14 +101,14 @@ async def address() -> AsyncIterator[str]:
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def served(address: str) -> AsyncIterator[Served]:
     """A caller of that gateway, whose default sandbox is the module's."""
-    async with connected(address) as here:
+    async with connected(address, Served) as here:
         yield here
 
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def alone(address: str) -> AsyncIterator[Served]:
     """A caller of that gateway whose default sandbox no other test has used."""
-    async with connected(address) as here:
+    async with connected(address, Served) as here:
         yield here
 
 

@@ -37,7 +37,7 @@ CASES = [
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def callers(address: str) -> AsyncIterator[dict[str, Served]]:
-    async with connected(address) as auto, connected(address, "legacy") as legacy:
+    async with connected(address, Served) as auto, connected(address, Served, "legacy") as legacy:
         yield {"auto": auto, "legacy": legacy}
 
 

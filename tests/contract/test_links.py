@@ -28,7 +28,7 @@ def peak(pid: int) -> int:
 @pytest.mark.promise("uploads")
 async def test_large_file_passes_both_ways_and_costs_the_gateway_no_memory() -> None:
     sizes = ("--local.workspace-size", f"{SIZE + 50}Mi", "--local.memory", "2Gi")
-    async with serving(*LOCAL, *sizes) as (url, pid), connected(url.removesuffix("/mcp")) as here:
+    async with serving(*LOCAL, *sizes) as (url, pid), connected(url.removesuffix("/mcp"), Served) as here:
         put = await here.call("upload_file", filename="big.bin")
         digest = hashlib.sha256()
         before = peak(pid)

@@ -4,7 +4,7 @@ import shutil
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import httpx2
 from fastmcp import Client
@@ -79,11 +79,14 @@ class Served:
             await self.call("close_sandbox", sandbox=sandbox["sandbox"], force=True)
 
 
+_Caller = TypeVar("_Caller", bound=Served)
+
+
 @asynccontextmanager
-async def connected(address: str, era: Era = "auto") -> AsyncIterator[Served]:
+async def connected(address: str, kind: type[_Caller], era: Era = "auto") -> AsyncIterator[_Caller]:
     """Give a caller in one of the protocol's two eras, whose sandboxes are closed afterwards."""
     async with Client(f"{address}/mcp", mode=era) as mcp, httpx2.AsyncClient(base_url=address, timeout=60) as http:
-        here = Served(mcp, http)
+        here = kind(mcp, http)
         try:
             yield here
         finally:
