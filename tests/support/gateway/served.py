@@ -61,7 +61,7 @@ class Served:
         self.pictures = [content for content in answer.content if isinstance(content, ImageContent)]
         content = answer.structured_content
         assert isinstance(content, dict)
-        assert answer.is_error == ("error" in content and "installation" not in content)
+        assert answer.is_error == ({"error", "next"} <= content.keys() and "installation" not in content)
         return content
 
     async def python(self, code: str, **arguments: Any) -> dict[str, Any]:
