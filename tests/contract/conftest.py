@@ -12,6 +12,7 @@ from sandpod_gateway.backends.base import Backend, ClaimRequest
 from sandpod_gateway.backends.local.backend import LocalBackend
 from support.gateway.backends import Case, cases, servers
 from support.gateway.probes import SETTINGS, Box
+from support.gateway.served import Served, connected, gateway
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -39,7 +40,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_line(f"SANDPOD_TEST_NO_USERNS: {count} tests of local sandboxes were left out.")
 
 
-@pytest.fixture(params=cases())
+@pytest.fixture(scope="session", params=cases())
 def case(request: pytest.FixtureRequest) -> Case:
     """A kind of backend."""
     return cases()[request.param]()
@@ -52,15 +53,18 @@ def server_flags(request: pytest.FixtureRequest) -> tuple[str, ...]:
 
 
 @asynccontextmanager
-async def _started(backend: Backend, owner: str) -> AsyncIterator[Backend]:
+async def _started(backend: Backend) -> AsyncIterator[Backend]:
     await backend.start()
     try:
         yield backend
     finally:
-        for name in (owner, f"{owner}-b"):
-            for record in await backend.list(name):
-                await backend.delete(record.name)
         await backend.close()
+
+
+async def _emptied(backend: Backend, owner: str) -> None:
+    for name in (owner, f"{owner}-b"):
+        for record in await backend.list(name):
+            await backend.delete(record.name)
 
 
 @pytest.fixture
@@ -69,25 +73,54 @@ def owner() -> str:
     return f"test-{uuid.uuid4().hex[:12]}"
 
 
-@pytest.fixture
-async def backend(case: Case, owner: str) -> AsyncIterator[Backend]:
-    """A started backend."""
-    async with _started(case.create(per_owner=8), owner) as backend:
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def common(case: Case) -> AsyncIterator[Backend]:
+    async with _started(case.create(per_owner=8)) as backend:
         yield backend
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
+async def backend(common: Backend, owner: str) -> AsyncIterator[Backend]:
+    """A started backend."""
+    yield common
+    await _emptied(common, owner)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
 async def narrow(case: Case, owner: str) -> AsyncIterator[Backend]:
     """A started backend that gives an owner two sandboxes."""
-    async with _started(case.create(per_owner=2), owner) as backend:
+    async with _started(case.create(per_owner=2)) as backend:
         yield backend
+        await _emptied(backend, owner)
 
 
-@pytest.fixture
+@pytest_asyncio.fixture(loop_scope="session")
 async def warm_only(case: Case, owner: str) -> AsyncIterator[Backend]:
     """A started backend that makes no sandbox on demand."""
-    async with _started(case.create(per_owner=8, cold_start=False), owner) as backend:
+    async with _started(case.create(per_owner=8, cold_start=False)) as backend:
         yield backend
+        await _emptied(backend, owner)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def address() -> AsyncIterator[str]:
+    """A gateway with local sandboxes, for all tests that need no settings of their own."""
+    async with gateway() as address:
+        yield address
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def served(address: str) -> AsyncIterator[Served]:
+    """A caller of that gateway, whose default sandbox is the module's."""
+    async with connected(address, Served) as here:
+        yield here
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def alone(address: str) -> AsyncIterator[Served]:
+    """A caller of that gateway whose default sandbox no other test has used."""
+    async with connected(address, Served) as here:
+        yield here
 
 
 @pytest.fixture(scope="module")

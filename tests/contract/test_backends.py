@@ -13,6 +13,8 @@ from support.gateway.backends import Case
 from support.gateway.peer import BOUND, Peer, talk, until
 from support.obligations import OBLIGATIONS, keeps
 
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
 MALFORMED = ("", "nope", "..", "../../etc", "-o", "--all", "a\0b", "sbx-\n", "ü" * 300, "sbx-aaaaaaaaaa", "a=b,c")
 
 
@@ -383,7 +385,7 @@ async def test_a_started_backend_tells_the_templates_that_claims_may_name(backen
     assert not templates[record.template].foreign
 
 
-def test_every_obligation_has_a_test_and_every_test_has_one() -> None:
+async def test_every_obligation_has_a_test_and_every_test_has_one() -> None:
     tests = [value for name, value in vars(sys.modules[__name__]).items() if name.startswith("test_")]
     kept = [mark.args[0] for test in tests for mark in getattr(test, "pytestmark", []) if mark.name == "obligation"]
     assert sorted(kept) == sorted(OBLIGATIONS)

@@ -13,10 +13,10 @@ import pytest
 from fastmcp import Client
 from mcp_types import TextContent
 
-from support.cluster.server import serving
+from support.gateway.served import LOCAL, gateway
 from support.servers.package_index import package_index
 
-FLAGS = ("--backend", "local", "--local.warm", "1", "--tools", "sandboxes", "--libraries", "numpy")
+FLAGS = (*LOCAL, "--tools", "sandboxes", "--libraries", "numpy")
 PNG = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 )
@@ -43,7 +43,7 @@ class Place:
 
 @asynccontextmanager
 async def place(*flags: str) -> AsyncIterator[Place]:
-    async with serving(*FLAGS, *flags) as (url, _), Client(url) as mcp:
+    async with gateway(*FLAGS, *flags) as address, Client(f"{address}/mcp") as mcp:
         yield Place(mcp)
 
 
@@ -150,9 +150,9 @@ async def test_gaiars_refusals_have_codes_and_make_no_session() -> None:
 
 
 async def test_gaiars_limits_of_time_output_and_sessions() -> None:
-    limits = ("--limits.run-timeout", "8", "--limits.output-cap", "1024", "--local.max-sandboxes-per-owner", "1")
+    limits = ("--limits.run-timeout", "4", "--limits.output-cap", "1024", "--local.max-sandboxes-per-owner", "1")
     async with place("--compat.systems", "gaiar", "--tools", '["sandboxes"]', *limits) as here:
-        slow = {"code": "print('on', flush=True)\nwhile True: pass", "session_id": "s"}
+        slow = {"code": "import time\nprint('on', flush=True)\ntime.sleep(60)", "session_id": "s"}
         running = asyncio.create_task(here.call("sandbox_run_python", **slow))
         while not any(each["running"] for each in (await here.call("list_sandboxes"))["sandboxes"]):
             assert not running.done()

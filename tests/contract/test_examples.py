@@ -2,13 +2,9 @@
 
 import asyncio
 import runpy
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
-
-from support.gateway.served import local_gateway
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 OUTPUT = {
@@ -18,13 +14,11 @@ OUTPUT = {
     "files.py": "rows: 3\n",
 }
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.needs_userns]
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def address() -> AsyncIterator[str]:
-    async with local_gateway("64Mi") as address:
-        yield address
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="session"),
+    pytest.mark.needs_userns,
+    pytest.mark.usefixtures("served"),  # which closes what they leave
+]
 
 
 @pytest.mark.parametrize("program", sorted(path.name for path in EXAMPLES.glob("*.py")))

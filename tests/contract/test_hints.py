@@ -2,79 +2,54 @@
 
 import ast
 import re
-import shutil
-import sys
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 import pytest_asyncio
-from fastmcp import Client
-from mcp_types import ImageContent
 
-from sandpod_gateway.app import Gateway
-from sandpod_gateway.backends.local.backend import LocalBackend
-from sandpod_gateway.backends.local.settings import LocalSettings
-from sandpod_gateway.packages.settings import NpmSettings, PackageSettings
-from sandpod_gateway.settings import Settings
 from support.background import read_until
-from support.runner.harness import search_path
+from support.gateway.served import LIBRARIES, LOCAL, Served, connected, gateway
 from support.servers.npm_registry import Registry, npm_registry
 from support.servers.package_index import Index, package_index
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.needs_userns]
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.needs_userns]
 
 
-@dataclass
-class Place:
-    """A server, a client of it, and what packages it can get."""
+def call_in(hint: str) -> str:
+    """Return the one call that a hint names."""
+    [call] = re.findall(r"\w+\([^)]*\)", hint)
+    return str(call)
 
-    client: Client[Any]
+
+class Place(Served):
+    """A caller, and what packages it can get."""
+
     index: Index
     registry: Registry
-    pictures: int = 0
-
-    async def call(self, tool: str, /, **arguments: Any) -> dict[str, Any]:
-        answer = await self.client.call_tool(tool, arguments, raise_on_error=False)
-        self.pictures = sum(isinstance(content, ImageContent) for content in answer.content)
-        assert isinstance(answer.structured_content, dict)
-        return answer.structured_content
-
-    async def python(self, code: str, **arguments: Any) -> dict[str, Any]:
-        return await self.call("run_python_code", code=code, **arguments)
-
-    async def js(self, code: str, **arguments: Any) -> dict[str, Any]:
-        return await self.call("run_js_code", code=code, **arguments)
-
-    async def shell(self, command: str, **arguments: Any) -> dict[str, Any]:
-        return await self.call("run_shell_command", command=command, **arguments)
 
     async def obey(self, hint: str) -> None:
         """Make the one call that the hint names."""
-        [(tool, text)] = re.findall(r"(\w+)(\([^)]*\))", hint)
-        call = ast.parse(f"{tool}{text}", mode="eval").body
+        call = ast.parse(call_in(hint), mode="eval").body
         assert isinstance(call, ast.Call)
+        assert isinstance(call.func, ast.Name)
         done = await self.call(
-            tool, **{word.arg or "": ast.literal_eval(word.value) for word in call.keywords}, wait=120
+            call.func.id, **{word.arg or "": ast.literal_eval(word.value) for word in call.keywords}, wait=120
         )
         assert done["status"] == "success", done
 
     async def names_of(self) -> set[str]:
-        return {tool.name for tool in await self.client.list_tools()}
+        return {tool.name for tool in await self.mcp.list_tools()}
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def place() -> AsyncIterator[Place]:
-    node = shutil.which("node", path=search_path())
-    local = LocalSettings(
-        python=sys.executable, node=node, warm=0, memory="256Mi", workspace_size="16Mi", tmp_size="64Mi"
-    )
+    sizes = ("--local.memory", "256Mi", "--local.workspace-size", "16Mi", "--local.tmp-size", "64Mi")
     with package_index() as index, npm_registry() as registry:
-        packages = PackageSettings(index_url=index.url, npm=NpmSettings(registry_url=registry.url))
-        gateway = Gateway(Settings(backend="local", local=local, packages=packages), LocalBackend(local))
-        async with gateway.running(), Client(gateway.mcp) as client:
-            yield Place(client, index, registry)
+        sources = ("--packages.index-url", index.url, "--packages.npm.registry-url", registry.url)
+        async with gateway(*LOCAL, *LIBRARIES, *sizes, *sources) as address, connected(address, Place) as here:
+            here.index, here.registry = index, registry
+            yield here
 
 
 @pytest.mark.claim("instructions", "install_packages(language)", "work_with_sandpod.text")
@@ -115,27 +90,25 @@ async def test_module_that_has_another_name_is_there_by_its_packages_name(place:
 
 
 @pytest.mark.claim("install_packages(language)")
-@pytest.mark.parametrize("how", ["run", "shell", "background"])
-async def test_missing_npm_package_is_there_after_the_call_that_the_hint_names(place: Place, how: str) -> None:
-    name = f"@made/{how}"
-    place.registry.add(name, "1.2.0")
-    code = f'console.log(require("{name}/index.js").VERSION)'
+async def test_missing_npm_package_is_there_after_the_call_that_the_hint_names(place: Place) -> None:
+    place.registry.add("@made/one", "1.2.0")
+    code = 'console.log(require("@made/one/index.js").VERSION)'
 
-    async def run() -> dict[str, Any]:
-        if how == "run":
-            return await place.js(code)
-        if how == "shell":
-            return await place.shell(f"node -e '{code}'")
+    async def in_background() -> dict[str, Any]:
         run_id = (await place.call("start_run", code=code, language="javascript"))["run_id"]
         first = await read_until(place.call, run_id)
         again = await place.call("read_run", run_id=run_id, cursor=first["cursor"])
         assert again["result"]["hint"] == first["result"]["hint"], "also when what it wrote was read before"
         return {**first["result"], "stdout": first["stdout"]}
 
-    failed = await run()
-    assert failed["outcome"] == "error"
-    await place.obey(failed["hint"])
-    assert (await run())["stdout"] == "1.2.0\n"
+    async def runs() -> list[dict[str, Any]]:
+        return [await place.js(code), await place.shell(f"node -e '{code}'"), await in_background()]
+
+    failed = await runs()
+    assert [run["outcome"] for run in failed] == ["error"] * 3
+    [call] = {call_in(run["hint"]) for run in failed}
+    await place.obey(call)
+    assert [run["stdout"] for run in await runs()] == ["1.2.0\n"] * 3
 
 
 async def test_missing_file_of_javascript_is_found_where_the_hint_says(place: Place) -> None:
@@ -147,13 +120,10 @@ async def test_missing_file_of_javascript_is_found_where_the_hint_says(place: Pl
     assert (await place.js(f"console.log(require('./{found}').v)"))["stdout"] == "7\n"
 
 
-@pytest.mark.parametrize(
-    "command",
-    ["python3 -m pip install --retries 0 tabulate-x", "npm install tabulate-x"],
-)
-async def test_installers_of_a_shell_lead_to_install_packages_which_works(place: Place, command: str) -> None:
-    hint = (await place.shell(f"({command}) || (echo 'npm: command not found' >&2; exit 1)"))["hint"]
-    assert "install_packages" in hint
+async def test_installers_of_a_shell_lead_to_install_packages_which_works(place: Place) -> None:
+    for command in ("python3 -m pip install --retries 0 tabulate-x", "npm install tabulate-x"):
+        hint = (await place.shell(f"({command}) || (echo 'npm: command not found' >&2; exit 1)"))["hint"]
+        assert "install_packages" in hint
     place.index.add("tabulate-x", "1.0")
     done = await place.call("install_packages", packages=["tabulate-x"], wait=120)
     assert done["status"] == "success"
@@ -172,7 +142,7 @@ async def test_no_network_is_told_with_the_profiles_that_there_are_and_the_other
     place: Place, tool: str, code: str
 ) -> None:
     hint = (await place.call(tool, code=code))["hint"]
-    [content] = await place.client.read_resource("sandpod://capabilities")
+    [content] = await place.mcp.read_resource("sandpod://capabilities")
     assert '"networks": ["none"]' in getattr(content, "text", "")
     assert "no network" in hint
     assert "no other profile" in hint
@@ -182,25 +152,25 @@ async def test_no_network_is_told_with_the_profiles_that_there_are_and_the_other
     assert (await place.shell("cat in.txt"))["stdout"] == "data"
 
 
-@pytest.mark.parametrize("backend", ["TkAgg", "QtAgg"])
-async def test_figure_for_a_display_comes_back_once_the_backend_is_left_alone(place: Place, backend: str) -> None:
+async def test_figure_for_a_display_comes_back_once_the_backend_is_left_alone(place: Place) -> None:
     draw = "import matplotlib.pyplot as plt\nplt.plot([1, 2])\nplt.show()"
-    failed = await place.python(f"import matplotlib\nmatplotlib.use('{backend}')\n{draw}")
-    assert (failed["outcome"], place.pictures) == ("error", 0)
-    assert "leave matplotlib's backend as it is" in failed["hint"]
+    for backend in ("TkAgg", "QtAgg"):
+        failed = await place.python(f"import matplotlib\nmatplotlib.use('{backend}')\n{draw}")
+        assert (failed["outcome"], place.pictures) == ("error", [])
+        assert "leave matplotlib's backend as it is" in failed["hint"]
     assert (await place.python(draw))["outcome"] == "ok"
-    assert place.pictures == 1
+    assert len(place.pictures) == 1
 
 
-@pytest.mark.parametrize("command", ["!pip install -q {}", "%pip install {}", "!python -m pip install {}"])
-async def test_notebook_command_for_pip_leads_to_the_call_that_installs_it(place: Place, command: str) -> None:
-    name = f"from-notebook-{len(command)}"
-    place.index.add(name, "1.0")
-    failed = await place.python(command.format(name))
-    assert failed["outcome"] == "error"
-    await place.obey(failed["hint"])
+async def test_notebook_command_for_pip_leads_to_the_call_that_installs_it(place: Place) -> None:
+    place.index.add("from-notebook", "1.0")
+    commands = ("!pip install -q from-notebook", "%pip install from-notebook", "!python -m pip install from-notebook")
+    failed = [await place.python(command) for command in commands]
+    assert [run["outcome"] for run in failed] == ["error"] * 3
+    [call] = {call_in(run["hint"]) for run in failed}
+    await place.obey(call)
     installed = (await place.call("list_packages"))["packages"]
-    assert name in {package["name"] for package in installed if package["source"] == "installed"}
+    assert "from-notebook" in {package["name"] for package in installed if package["source"] == "installed"}
 
 
 async def test_notebook_command_for_pip_in_a_context_leads_there_too(place: Place) -> None:

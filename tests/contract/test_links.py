@@ -1,4 +1,4 @@
-"""Links over a real server and a real sandbox: large files in parts, both ways, and what an upload that ends leaves."""
+"""Links to real sandboxes: large files in parts, both ways, and what an upload that breaks off leaves."""
 
 import asyncio
 import hashlib
@@ -6,22 +6,17 @@ import io
 import tarfile
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import httpx2
 import pytest
-from fastmcp import Client
 
 from support.cluster.server import serving
+from support.gateway.served import LOCAL, Served, connected
+
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.needs_userns]
 
 MIB = 2**20
-SIZE = 300
-
-
-async def call(mcp: Client[Any], tool: str, **arguments: Any) -> dict[str, Any]:
-    answer = await mcp.call_tool(tool, arguments)
-    assert isinstance(answer.structured_content, dict)
-    return answer.structured_content
+SIZE = 100
 
 
 def peak(pid: int) -> int:
@@ -33,8 +28,8 @@ def peak(pid: int) -> int:
 @pytest.mark.promise("uploads")
 async def test_large_file_passes_both_ways_and_costs_the_gateway_no_memory() -> None:
     sizes = ("--local.workspace-size", f"{SIZE + 50}Mi", "--local.memory", "2Gi")
-    async with serving("--backend", "local", *sizes) as (url, pid), Client(url) as mcp, httpx2.AsyncClient() as http:
-        put = await call(mcp, "upload_file", filename="big.bin")
+    async with serving(*LOCAL, *sizes) as (url, pid), connected(url.removesuffix("/mcp"), Served) as here:
+        put = await here.call("upload_file", filename="big.bin")
         digest = hashlib.sha256()
         before = peak(pid)
 
@@ -44,14 +39,14 @@ async def test_large_file_passes_both_ways_and_costs_the_gateway_no_memory() -> 
                 digest.update(block)
                 yield block
 
-        answer = await http.put(put["url"], content=content(), timeout=300)
+        answer = await here.http.put(put["url"], content=content(), timeout=300)
         assert (answer.status_code, answer.json()["size"]) == (201, SIZE * MIB)
-        seen = await call(mcp, "run_shell_command", command="sha256sum big.bin", timeout=120)
+        seen = await here.shell("sha256sum big.bin", timeout=120)
         assert seen["stdout"].split()[0] == digest.hexdigest()
 
         got = hashlib.sha256()
-        get = await call(mcp, "create_link", path="big.bin")
-        async with http.stream("GET", get["url"], timeout=300) as response:
+        get = await here.call("create_link", path="big.bin")
+        async with here.http.stream("GET", get["url"], timeout=300) as response:
             assert response.status_code == 200
             async for piece in response.aiter_bytes():
                 got.update(piece)
@@ -59,66 +54,60 @@ async def test_large_file_passes_both_ways_and_costs_the_gateway_no_memory() -> 
         assert peak(pid) - before < 64 * MIB
 
 
-async def test_upload_that_breaks_off_leaves_nothing() -> None:
-    async with serving("--backend", "local") as (url, _), Client(url) as mcp:
-        put = await call(mcp, "upload_file", filename="half.bin")
-        begun = asyncio.Event()
+async def test_upload_that_breaks_off_leaves_nothing(alone: Served) -> None:
+    put = await alone.call("upload_file", filename="half.bin")
+    begun = asyncio.Event()
 
-        async def content() -> AsyncIterator[bytes]:
-            yield bytes(3 * MIB)
-            begun.set()
-            await asyncio.Event().wait()
+    async def content() -> AsyncIterator[bytes]:
+        yield bytes(3 * MIB)
+        begun.set()
+        await asyncio.Event().wait()
 
-        async with httpx2.AsyncClient() as http:
-            sending = asyncio.create_task(
-                http.put(put["url"], content=content(), headers={"content-length": "9000000"})
-            )
-            await begun.wait()
-            sending.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await sending
-        async with asyncio.timeout(60):
-            while (await call(mcp, "run_shell_command", command="ls -A"))["stdout"]:
-                pass
-        assert (await call(mcp, "list_files"))["entries"] == []
+    headers = {"content-length": "9000000"}
+    sending = asyncio.create_task(alone.http.put(put["url"], content=content(), headers=headers))
+    await begun.wait()
+    sending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await sending
+    async with asyncio.timeout(60):
+        while (await alone.shell("ls -A"))["stdout"]:
+            pass
+    assert (await alone.call("list_files"))["entries"] == []
 
 
-async def test_file_that_changes_while_it_is_sent_is_not_passed_off_as_whole() -> None:
-    async with serving("--backend", "local") as (url, _), Client(url) as mcp, httpx2.AsyncClient() as http:
-        await call(mcp, "run_shell_command", command="head -c 60M /dev/zero > changing")
-        link = await call(mcp, "create_link", path="changing")
-        async with http.stream("GET", link["url"], timeout=60) as response:
-            pieces = response.aiter_bytes()
-            await anext(pieces)
-            await call(mcp, "run_shell_command", command="echo more >> changing")
-            with pytest.raises(httpx2.RemoteProtocolError):
-                [piece async for piece in pieces]
+async def test_file_that_changes_while_it_is_sent_is_not_passed_off_as_whole(alone: Served) -> None:
+    await alone.shell("head -c 30M /dev/zero > changing")
+    link = await alone.call("create_link", path="changing")
+    async with alone.http.stream("GET", link["url"], timeout=60) as response:
+        pieces = response.aiter_bytes()
+        await anext(pieces)
+        await alone.shell("echo more >> changing")
+        with pytest.raises(httpx2.RemoteProtocolError):
+            [piece async for piece in pieces]
 
 
 @pytest.mark.claim("fetch_workspace")
-async def test_workspace_comes_as_one_archive() -> None:
-    async with serving("--backend", "local") as (url, _), Client(url) as mcp, httpx2.AsyncClient() as http:
-        command = "mkdir d; head -c 30M /dev/urandom > d/big; echo 1 > a; sha256sum < d/big"
-        digest = (await call(mcp, "run_shell_command", command=command))["stdout"].split()[0]
-        link = await call(mcp, "fetch_workspace")
-        answer = await http.get(link["url"], timeout=60)
-        with tarfile.open(fileobj=io.BytesIO(answer.content), mode="r:gz") as tar:
-            assert tar.getnames() == ["a", "d", "d/big"]
-            file = tar.extractfile("d/big")
-            assert file is not None
-            assert hashlib.sha256(file.read()).hexdigest() == digest
+async def test_workspace_comes_as_one_archive(alone: Served) -> None:
+    command = "mkdir d; head -c 5M /dev/urandom > d/big; echo 1 > a; sha256sum < d/big"
+    digest = (await alone.shell(command))["stdout"].split()[0]
+    link = await alone.call("fetch_workspace")
+    answer = await alone.http.get(link["url"], timeout=60)
+    with tarfile.open(fileobj=io.BytesIO(answer.content), mode="r:gz") as tar:
+        assert tar.getnames() == ["a", "d", "d/big"]
+        file = tar.extractfile("d/big")
+        assert file is not None
+        assert hashlib.sha256(file.read()).hexdigest() == digest
 
 
-async def test_what_a_run_names_can_be_linked_moved_and_deleted_by_that_name() -> None:
+async def test_what_a_run_names_can_be_linked_moved_and_deleted_by_that_name(alone: Served) -> None:
     code = "open('line\\nbreak.txt', 'w').write('1')\nopen(b'caf\\xe9.csv', 'w').write('2')"
-    async with serving("--backend", "local") as (url, _), Client(url) as mcp, httpx2.AsyncClient() as http:
-        left = (await call(mcp, "run_python_code", code=code))["artifacts"]
-        assert [artifact["path"] for artifact in left] == [r"caf\xe9.csv", r"line\x0abreak.txt"]
-        assert [(await http.get(artifact["url"])).text for artifact in left] == ["2", "1"]
-        for path in [artifact["path"] for artifact in left]:
-            assert (await call(mcp, "read_artifact", artifact=path))["path"] == path
-            await call(mcp, "move_file", source=path, destination=f"{path}2")
-            link = await call(mcp, "create_link", path=f"{path}2")
-            assert (await http.get(link["url"])).status_code == 200
-            await call(mcp, "delete_file", path=f"{path}2")
-        assert (await call(mcp, "list_files"))["entries"] == []
+    left = (await alone.python(code))["artifacts"]
+    assert [artifact["path"] for artifact in left] == [r"caf\xe9.csv", r"line\x0abreak.txt"]
+    assert [(await alone.http.get(artifact["url"])).text for artifact in left] == ["2", "1"]
+    for path in [artifact["path"] for artifact in left]:
+        assert (await alone.call("read_artifact", artifact=path))["path"] == path
+        await alone.call("move_file", source=path, destination=f"{path}2")
+        link = await alone.call("create_link", path=f"{path}2")
+        assert (await alone.http.get(link["url"])).status_code == 200
+        await alone.call("delete_file", path=f"{path}2")
+    assert (await alone.call("list_files"))["entries"] == []

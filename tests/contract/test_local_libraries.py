@@ -93,7 +93,7 @@ WHICH = (
 )
 
 
-async def test_programs_import_the_libraries_and_a_second_setup_installs_nothing(
+async def test_programs_import_the_libraries_and_only_another_list_is_installed_anew(
     laptop: Laptop, capsys: pytest.CaptureFixture[str]
 ) -> None:
     laptop.setup()
@@ -107,6 +107,18 @@ async def test_programs_import_the_libraries_and_a_second_setup_installs_nothing
     assert facts(Settings(local=wanted))["libraries"] == " Installed: tables, matplotlib."
     for chosen in ({"libraries": False}, {"python": sys.executable}):
         assert facts(Settings(local=wanted.model_copy(update=chosen)))["libraries"] == ""
+    backend = LocalBackend(wanted)
+    await backend.start()
+    try:
+        laptop.ask_for("tables")
+        laptop.setup()
+        assert folder in laptop.folders(), "a server uses it"
+        assert len(laptop.folders()) == 2
+    finally:
+        await backend.close()
+    laptop.setup()
+    assert len(laptop.folders()) == 1
+    assert folder not in laptop.folders()
 
 
 async def test_a_server_without_libraries_starts_and_says_in_one_line_how_to_have_them(
@@ -122,14 +134,10 @@ async def test_a_server_without_libraries_starts_and_says_in_one_line_how_to_hav
     assert "sandpod setup" not in caplog.text
 
 
-@pytest.mark.parametrize(
-    "flags", [("--no-libraries",), ("--local.python", sys.executable), ("--backend", "kubernetes")]
-)
-def test_those_that_ask_for_none_get_none(
-    laptop: Laptop, capsys: pytest.CaptureFixture[str], flags: tuple[str, ...]
-) -> None:
-    laptop.setup(*flags)
-    assert capsys.readouterr().err == "sandpod: These settings ask for no libraries: nothing to do.\n"
+def test_those_that_ask_for_none_get_none(laptop: Laptop, capsys: pytest.CaptureFixture[str]) -> None:
+    for flags in (("--no-libraries",), ("--local.python", sys.executable), ("--backend", "kubernetes")):
+        laptop.setup(*flags)
+        assert capsys.readouterr().err == "sandpod: These settings ask for no libraries: nothing to do.\n"
     assert laptop.index.asked == []
 
 
@@ -180,23 +188,6 @@ async def test_one_that_was_killed_half_way_is_made_anew_once_its_pip_has_ended(
     await asyncio.to_thread(again.communicate, timeout=BOUND)
     assert again.returncode == 0
     assert await output_of(settings_of(laptop), WHICH) == "['tables', 'matplotlib', 'pip'] True\n"
-
-
-async def test_an_old_environment_is_removed_unless_a_server_uses_it(laptop: Laptop) -> None:
-    laptop.setup()
-    [old] = laptop.folders()
-    backend = LocalBackend(settings_of(laptop))
-    await backend.start()
-    try:
-        laptop.ask_for("tables")
-        laptop.setup()
-        assert old in laptop.folders()
-        assert len(laptop.folders()) == 2
-    finally:
-        await backend.close()
-    laptop.setup()
-    assert len(laptop.folders()) == 1
-    assert old not in laptop.folders()
 
 
 async def _true(value: bool) -> bool:  # noqa: FBT001 - what `until` waits for

@@ -8,13 +8,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from fastmcp import Client
 
-from support.cluster.server import serving
-from support.gateway.served import Served
+from support.gateway.served import LOCAL, Served, connected, gateway
 from support.servers.npm_registry import Registry, integrity, npm_registry
 
-FLAGS = ("--backend", "local", "--local.warm", "0")
 REQUIRE = "console.log(require('greet').VERSION)"
 IMPORT = "import greet from 'greet';\nconsole.log(greet.VERSION);"
 
@@ -22,33 +19,26 @@ pytestmark = pytest.mark.needs_userns
 
 
 class Place(Served):
-    def __init__(self, mcp: Client[Any], registry: Registry) -> None:
-        super().__init__(mcp)
-        self.registry = registry
+    registry: Registry
 
     async def install(self, *packages: str, **arguments: Any) -> dict[str, Any]:
         call = {"packages": list(packages), "wait": 120, "language": "javascript", **arguments}
         return await self.call("install_packages", **call)
 
-    async def js(self, code: str, **arguments: Any) -> dict[str, Any]:
-        return await self.call("run_js_code", code=code, **arguments)
-
-    async def shell(self, command: str) -> str:
-        return str((await self.call("run_shell_command", command=command))["stdout"])
-
 
 @asynccontextmanager
-async def place(*flags: str, server: tuple[str, ...] = FLAGS) -> AsyncIterator[Place]:
+async def place(*flags: str, server: tuple[str, ...] = LOCAL) -> AsyncIterator[Place]:
     with npm_registry() as registry:
         async with (
-            serving(*server, "--packages.npm.registry-url", registry.url, *flags) as (url, _),
-            Client(url) as mcp,
+            gateway(*server, "--packages.npm.registry-url", registry.url, *flags) as address,
+            connected(address, Place) as here,
         ):
-            made = Place(mcp, registry)
-            try:
-                yield made
-            finally:
-                await made.close()
+            here.registry = registry
+            yield here
+
+
+async def output(here: Place, command: str) -> str:
+    return str((await here.shell(command))["stdout"])
 
 
 @pytest.mark.claim("install_packages", "install_packages(packages)")
@@ -80,9 +70,9 @@ async def test_package_with_what_it_depends_on_is_found_by_require_and_import_fr
         assert (await here.js(REQUIRE, context="c"))["stdout"] == "1.2.0\n"
         assert (await here.js("(await import('greet')).VERSION", context="d"))["result"]["text/plain"] == "'1.2.0'"
         assert (await here.js("const greet = await import('greet'); greet.VERSION", context="e"))["outcome"] == "ok"
-        assert await here.shell("greet") == "hi 1.0.0\n"
+        assert await output(here, "greet") == "hi 1.0.0\n"
         elsewhere = f'mkdir -p /tmp/x && cd /tmp/x && echo "{IMPORT}" > a.mjs && echo "{REQUIRE}" > b.cjs'
-        assert await here.shell(f"{elsewhere} && node a.mjs && node b.cjs") == "1.2.0\n1.2.0\n"
+        assert await output(here, f"{elsewhere} && node a.mjs && node b.cjs") == "1.2.0\n1.2.0\n"
         listed = {
             package["name"]: package
             for package in (await here.call("list_packages", language="javascript"))["packages"]
@@ -117,8 +107,8 @@ async def test_versions_live_beside_each_other_and_are_replaced_when_another_is_
         assert (await here.js(both))["stdout"] == "2.0.0 1.0.0\n"
         assert (await here.install("greet@1.0.0"))["status"] == "success"
         assert (await here.js(both))["stdout"] == "1.0.0 1.0.0\n"
-        assert await here.shell(
-            "ls $HOME/.local/lib/node_modules; ls -d $HOME/.local/lib/node_modules/outer/node_modules/greet"
+        assert await output(
+            here, "ls $HOME/.local/lib/node_modules; ls -d $HOME/.local/lib/node_modules/outer/node_modules/greet"
         ) == ("greet\nouter\n")
         assert (await here.install("greet@>=2"))["status"] == "success"
         assert (await here.js("require('greet/old.js')"))["outcome"] == "error"
@@ -173,8 +163,7 @@ async def test_failures_are_told_apart() -> None:
     async with place(*lists) as here:
         add = here.registry.add
         add("old", "1.0.0", engines={"node": ">=1000"})
-        add("mac", "1.0.0", os=["darwin"])
-        add("arm", "1.0.0", cpu=["arm"])
+        add("mac", "1.0.0", os=["darwin"], cpu=["arm"])
         add("maybe", "1.0.0", optionalDependencies={"mac": "1.0.0"})
         add("helper", "1.0.0")
         add("helper", "2.0.0")
@@ -193,15 +182,12 @@ async def test_failures_are_told_apart() -> None:
             assert (failed["status"], failed["packages"], bool(failed["next"])) == ("failed", [], True)
             return failed["error"], failed["message"]
 
-        assert await failure("nowhere") == ("not_found", "The npm registry has no nowhere.")
-        assert await failure("@no/where") == ("not_found", "The npm registry has no @no/where.")
         code, message = await failure("helper@7")
         assert (code, "helper@7" in message) == ("not_found", True)
         code, message = await failure("old")
         assert (code, "old@1.0.0 is for Node.js >=1000; this sandbox has" in message) == ("not_found", True)
-        for name in ("mac", "arm"):
-            code, message = await failure(name)
-            assert (code, "other systems or processors" in message) == ("not_found", True)
+        code, message = await failure("mac")
+        assert (code, "other systems or processors" in message) == ("not_found", True)
         code, message = await failure("plugin", "helper@2")
         assert (code, "exclude each other" in message) == ("invalid_argument", True)
         assert await failure("sly") == (
@@ -214,7 +200,8 @@ async def test_failures_are_told_apart() -> None:
         assert (await failure("many"))[0] == "quota_exceeded"
         assert (await failure("big"))[0] == "quota_exceeded"
         assert (await here.install("bad-two"))["error"] == "package_blocked"
-        assert (await here.js("1", packages=["nowhere"]))["error"] == "not_found"
+        failed = await here.js("1", packages=["@no/where"])
+        assert (failed["error"], failed["message"]) == ("not_found", "The npm registry has no @no/where.")
         # What is optional and for another machine is left out.
         done = await here.install("maybe")
         assert (done["status"], [package["name"] for package in done["packages"]]) == ("success", ["maybe"])
@@ -229,31 +216,22 @@ async def test_only_allowed_names_are_taken_and_what_they_depend_on_comes_with_t
         assert (await here.install("greet", "@made/one"))["status"] == "success"
 
 
-@pytest.mark.parametrize(
-    "forged",
-    [
-        {"dependencies": {"evil": "*"}, "packages": {}},
-        {"dependencies": {"greet": "npm:evil@1.0.0"}, "packages": {}},
-        {
-            "dependencies": {"greet": "1.0.0"},
-            "packages": {"node_modules/greet": {"version": "1.0.0", "dependencies": {"evil": "*"}}},
-        },
-        {
-            "dependencies": {"greet": "1.0.0"},
-            "packages": {"node_modules/greet": {"version": "1.0.0", "peerDependencies": {"evil": "*"}}},
-        },
-    ],
-)
-async def test_record_that_a_program_has_changed_does_not_widen_what_is_allowed(forged: dict[str, Any]) -> None:
+async def test_record_that_a_program_has_changed_does_not_widen_what_is_allowed() -> None:
     async with place("--packages.npm.allow", '["greet", "other"]') as here:
         for name in ("greet", "other", "evil"):
             here.registry.add(name, "1.0.0")
-        assert (await here.install("greet"))["status"] == "success"
-        await here.shell(f"echo '{json.dumps(forged)}' > $HOME/.local/lib/npm.json")
-        assert (await here.install("other"))["status"] == "success"
+        greet = {"version": "1.0.0", "dependencies": {"evil": "*"}, "peerDependencies": {"evil": "*"}}
+        for forged in (
+            {"dependencies": {"evil": "*", "greet": "npm:evil@1.0.0"}, "packages": {}},
+            {"dependencies": {"greet": "1.0.0"}, "packages": {"node_modules/greet": greet}},
+        ):
+            own = {"sandbox": (await here.call("create_sandbox"))["sandbox"]}
+            assert (await here.install("greet", **own))["status"] == "success"
+            await here.shell(f"echo '{json.dumps(forged)}' > $HOME/.local/lib/npm.json", **own)
+            assert (await here.install("other", **own))["status"] == "success"
+            assert (await here.js("require('evil')", **own))["outcome"] == "error"
+            assert (await here.js("console.log(require('other').VERSION)", **own))["stdout"] == "1.0.0\n"
         assert "evil-1.0.0.tgz" not in here.registry.downloads()
-        assert (await here.js("require('evil')"))["outcome"] == "error"
-        assert (await here.js("console.log(require('other').VERSION)"))["stdout"] == "1.0.0\n"
 
 
 @pytest.mark.promise("npm-packages")
@@ -266,7 +244,7 @@ async def test_scripts_of_packages_are_not_run_which_is_told_and_files_stay_wher
         assert (done["status"], "not run: those of greet." in done["note"]) == ("success", True)
         assert (await here.js(REQUIRE))["stdout"] == "1.0.0\n"
         assert (await here.call("list_files"))["entries"] == []
-        assert await here.shell("find $HOME/.local/lib/node_modules -type l") == ""
+        assert await output(here, "find $HOME/.local/lib/node_modules -type l") == ""
 
 
 async def test_package_that_is_not_what_was_announced_is_not_installed() -> None:
@@ -294,10 +272,10 @@ async def test_record_that_a_program_has_spoilt_does_no_harm() -> None:
         here.registry.add("other", "1.0.0")
         assert (await here.install("greet"))["status"] == "success"
         spoil = '{"asked": 3, "dependencies": {"x": "file:/etc"}, "packages": {"../../x": {}}}'
-        await here.shell(f"echo '{spoil}' > $HOME/.local/lib/npm.json")
+        await output(here, f"echo '{spoil}' > $HOME/.local/lib/npm.json")
         assert (await here.install("other"))["status"] == "success"
-        await here.shell(
-            'sed -i \'s/"dependencies": {/"dependencies": {"x": "file:\\/etc", /\' $HOME/.local/lib/npm.json'
+        await output(
+            here, 'sed -i \'s/"dependencies": {/"dependencies": {"x": "file:\\/etc", /\' $HOME/.local/lib/npm.json'
         )
         assert (await here.install("greet@1"))["error"] == "package_blocked"
 
@@ -322,18 +300,15 @@ async def test_hashes_that_a_sandbox_writes_into_its_record_decide_nothing() -> 
         here.registry.add("evil", "1.0.0", files={"package/index.js": "exports.VERSION = 'evil';\n"})
         assert (await here.install("evil"))["status"] == "success"
         read = "$HOME/.local/lib/npm.json"
-        record = json.loads(await here.shell(f"cat {read}"))
+        record = json.loads(await output(here, f"cat {read}"))
         record["packages"]["node_modules/evil"]["integrity"] = integrity(good)
         record["packages"]["node_modules/greet"] = {**record["packages"]["node_modules/evil"], "sha256": "0" * 64}
-        await here.shell(f"echo '{json.dumps(record)}' > {read}")
+        await output(here, f"echo '{json.dumps(record)}' > {read}")
         assert (await here.install("greet"))["status"] == "success"
         assert (await here.js(REQUIRE))["stdout"] == "1.0.0\n"
-        assert "integrity" not in await here.shell(f"cat {read}")
+        assert "integrity" not in await output(here, f"cat {read}")
 
 
 async def test_registry_that_is_not_there_is_told() -> None:
-    flags = ("--packages.npm.registry-url", "http://127.0.0.1:9/")
-    async with serving(*FLAGS, *flags) as (url, _), Client(url) as mcp:
-        call = {"packages": ["greet"], "language": "javascript", "wait": 120}
-        answer = await mcp.call_tool("install_packages", call, raise_on_error=False)
-        assert (answer.structured_content or {})["error"] == "backend_unavailable"
+    async with place("--packages.npm.registry-url", "http://127.0.0.1:9/") as here:
+        assert (await here.install("greet"))["error"] == "backend_unavailable"

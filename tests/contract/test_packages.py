@@ -9,39 +9,41 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from fastmcp import Client
+import pytest_asyncio
 
 from support.cluster.server import serving
-from support.gateway.served import Served
+from support.gateway.served import LOCAL, Served, connected, gateway
 from support.servers.package_index import Index, package_index, wheel
 
-FLAGS = ("--backend", "local", "--local.warm", "0")
 VERSION = "import greet\nprint(greet.VERSION)"
 
-pytestmark = pytest.mark.needs_userns
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.needs_userns]
 
 
 class Place(Served):
-    def __init__(self, mcp: Client[Any], index: Index) -> None:
-        super().__init__(mcp)
-        self.index = index
+    index: Index
 
     async def install(self, *packages: str, **arguments: Any) -> dict[str, Any]:
-        return await self.call("install_packages", packages=list(packages), **{"wait": 120, **arguments})
-
-    async def python(self, code: str, **arguments: Any) -> dict[str, Any]:
-        return await self.call("run_python_code", code=code, **arguments)
+        call = {"packages": list(packages), "wait": 120, **arguments}
+        return await self.call("install_packages", **call)
 
 
 @asynccontextmanager
-async def place(*flags: str, server: tuple[str, ...] = FLAGS) -> AsyncIterator[Place]:
+async def place(*flags: str, server: tuple[str, ...] = LOCAL) -> AsyncIterator[Place]:
     with package_index() as index:
-        async with serving(*server, "--packages.index-url", index.url, *flags) as (url, _), Client(url) as mcp:
-            made = Place(mcp, index)
-            try:
-                yield made
-            finally:
-                await made.close()
+        async with (
+            gateway(*server, "--packages.index-url", index.url, *flags) as address,
+            connected(address, Place) as here,
+        ):
+            here.index = index
+            yield here
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def plain() -> AsyncIterator[Place]:
+    """For tests of packages that no other test names."""
+    async with place() as here:
+        yield here
 
 
 @pytest.mark.claim("install_packages", "list_packages")
@@ -70,10 +72,10 @@ async def test_package_with_what_it_depends_on_is_there_for_runs_contexts_and_th
         assert found["greet"]["sha256"] == hashlib.sha256(main).hexdigest()
         assert (await here.python(VERSION))["stdout"] == "1.2\n"
         assert (await here.python(VERSION, context="c"))["stdout"] == "1.2\n"
-        assert (await here.call("run_shell_command", command="hi"))["stdout"] == "hi 1.0\n"
+        assert (await here.shell("hi"))["stdout"] == "hi 1.0\n"
         # Compiled once, and not for each run.
         compiled = "ls ~/.local/lib/python3*/site-packages/greet/__pycache__"
-        assert "__init__.cpython" in (await here.call("run_shell_command", command=compiled))["stdout"]
+        assert "__init__.cpython" in (await here.shell(compiled))["stdout"]
         seen = await here.call("get_sandbox", sandbox=done["sandbox"])
         assert (seen["packages"], bool(seen["image"])) == (["greet 1.2", "helper 1.0"], True)
         listed = {package["name"]: package for package in (await here.call("list_packages"))["packages"]}
@@ -83,7 +85,7 @@ async def test_package_with_what_it_depends_on_is_there_for_runs_contexts_and_th
 
 
 @pytest.mark.claim("run_python_code(packages)")
-async def test_run_installs_what_it_names_and_no_more_than_once(
+async def test_run_installs_what_it_names_once_and_other_sandboxes_get_it_from_the_cache(
     server_flags: tuple[str, ...],
 ) -> None:
     async with place(server=server_flags) as here:
@@ -91,50 +93,37 @@ async def test_run_installs_what_it_names_and_no_more_than_once(
         assert (await here.python(VERSION, packages=["greet"]))["stdout"] == "1.0\n"
         asked = len(here.index.asked)
         assert (await here.python(VERSION, packages=["greet"]))["stdout"] == "1.0\n"
-        assert len(here.index.asked) == asked
-        assert (await here.python(VERSION, packages=["greet"], fresh=True))["stdout"] == "1.0\n"
-        assert here.index.downloads().count("greet-1.0-py3-none-any.whl") == len(here.index.downloads())
-
-
-async def test_second_sandbox_gets_its_packages_from_the_cache(
-    server_flags: tuple[str, ...],
-) -> None:
-    async with place(server=server_flags) as here:
-        here.index.add("greet", "1.0")
-        await here.install("greet")
-        asked = len(here.index.asked)
         other = (await here.call("create_sandbox"))["sandbox"]
         assert (await here.install("greet", sandbox=other))["status"] == "success"
         assert (await here.python(VERSION, sandbox=other))["stdout"] == "1.0\n"
+        assert (await here.python(VERSION, packages=["greet"], fresh=True))["stdout"] == "1.0\n"
         assert len(here.index.asked) == asked
 
 
-async def test_other_version_takes_the_place_of_the_first() -> None:
-    async with place() as here:
-        here.index.add("greet", "1.0", content=wheel("greet", "1.0", files={"greet/old.py": ""}))
-        here.index.add("greet", "2.0")
-        await here.install("greet==1.0")
-        assert (await here.install("greet>=2"))["status"] == "success"
-        assert (await here.python(VERSION))["stdout"] == "2.0\n"
-        assert (await here.python("import greet.old"))["outcome"] == "error"
+async def test_other_version_takes_the_place_of_the_first(plain: Place) -> None:
+    plain.index.add("greet", "1.0", content=wheel("greet", "1.0", files={"greet/old.py": ""}))
+    plain.index.add("greet", "2.0")
+    await plain.install("greet==1.0")
+    assert (await plain.install("greet>=2"))["status"] == "success"
+    assert (await plain.python(VERSION))["stdout"] == "2.0\n"
+    assert (await plain.python("import greet.old"))["outcome"] == "error"
 
 
 @pytest.mark.claim("install_packages", "install_packages(wait)", "get_installation", "get_installation(installation)")
-async def test_same_installation_is_joined_and_can_be_waited_for() -> None:
-    async with place() as here:
-        here.index.add("greet", "1.0")
-        here.index.hold.clear()
-        first = await here.call("install_packages", packages=["greet"], wait=0)
-        second = await here.call("install_packages", packages=["greet"], wait=0)
-        assert (first["status"], first["installation"]) == ("installing", second["installation"])
-        waiting = asyncio.create_task(here.call("get_installation", installation=first["installation"], wait=120))
-        here.index.hold.set()
-        done = await waiting
-        assert (done["status"], done["sandbox"], first["packages"]) == ("success", first["sandbox"], [])
-        assert done["elapsed"] > second["elapsed"] >= first["elapsed"]
-        again = await here.call("get_installation", installation=done["installation"])
-        assert (again["elapsed"], again["packages"]) == (done["elapsed"], done["packages"])
-        assert (await here.call("get_installation", installation="inst-of-before"))["error"] == "not_found"
+async def test_same_installation_is_joined_and_can_be_waited_for(plain: Place) -> None:
+    plain.index.add("joined", "1.0")
+    plain.index.hold.clear()
+    first = await plain.call("install_packages", packages=["joined"], wait=0)
+    second = await plain.call("install_packages", packages=["joined"], wait=0)
+    assert (first["status"], first["installation"]) == ("installing", second["installation"])
+    waiting = asyncio.create_task(plain.call("get_installation", installation=first["installation"], wait=120))
+    plain.index.hold.set()
+    done = await waiting
+    assert (done["status"], done["sandbox"], first["packages"]) == ("success", first["sandbox"], [])
+    assert done["elapsed"] > second["elapsed"] >= first["elapsed"]
+    again = await plain.call("get_installation", installation=done["installation"])
+    assert (again["elapsed"], again["packages"]) == (done["elapsed"], done["packages"])
+    assert (await plain.call("get_installation", installation="inst-of-before"))["error"] == "not_found"
 
 
 @pytest.mark.promise("package-names")
@@ -164,7 +153,6 @@ async def test_failures_are_told_apart() -> None:
             assert (failed["status"], failed["packages"], bool(failed["next"])) == ("failed", [], True)
             return failed["error"], failed["message"]
 
-        assert await failure("nowhere") == ("not_found", "The package index has no nowhere.")
         code, message = await failure("native")
         assert (code, "no wheel of native" in message) == ("not_found", True)
         code, message = await failure("helper==7")
@@ -176,7 +164,8 @@ async def test_failures_are_told_apart() -> None:
         )
         assert (await failure("big"))[0] == "quota_exceeded"
         assert (await here.install("Bad.One"))["error"] == "package_blocked"
-        assert (await here.python("1", packages=["nowhere"]))["error"] == "not_found"
+        failed = await here.python("1", packages=["nowhere"])
+        assert (failed["error"], failed["message"]) == ("not_found", "The package index has no nowhere.")
         assert (await here.install("x", language="cobol"))["error"] == "unsupported_language"
 
 
@@ -197,34 +186,36 @@ async def test_package_for_which_there_is_no_room_leaves_nothing_and_says_so() -
         assert (failed["cause"], "/tmp" in failed["message"]) == ("greet needs 6 MiB, and 3 MiB are free", True)
         assert (await here.python("import greet"))["outcome"] == "error"
         left = "find ~/.local -type f ! -name .lock"
-        assert (await here.call("run_shell_command", command=left)).get("stdout", "") == ""
+        assert (await here.shell(left)).get("stdout", "") == ""
         here.index.add("small", "1.0")
         assert (await here.install("small"))["status"] == "success"
 
 
-@pytest.mark.parametrize("path", ["../../../../../workspace/out.txt", "/workspace/out.txt"])
-async def test_package_with_files_outside_of_its_folder_is_refused(path: str) -> None:
-    async with place() as here:
-        here.index.add("greet", "1.0", content=wheel("greet", "1.0", files={path: "1"}))
-        failed = await here.install("greet")
+async def test_package_with_files_outside_of_its_folder_is_refused(plain: Place) -> None:
+    for name, path in (("above", "../../../../../workspace/out.txt"), ("absolute", "/workspace/out.txt")):
+        plain.index.add(name, "1.0", content=wheel(name, "1.0", files={path: "1"}))
+        failed = await plain.install(name)
         assert (failed["error"], failed["next"]) == ("execution_failed", "Ask for another version of it.")
-        assert (await here.python("import greet"))["outcome"] == "error"
-        assert (await here.call("list_files"))["entries"] == []
+        assert (await plain.python(f"import {name}"))["outcome"] == "error"
+    assert (await plain.call("list_files"))["entries"] == []
 
 
 async def test_index_that_is_not_there_is_told() -> None:
-    async with serving(*FLAGS, "--packages.index-url", "http://127.0.0.1:9/simple") as (url, _), Client(url) as mcp:
-        answer = await mcp.call_tool("install_packages", {"packages": ["greet"], "wait": 120}, raise_on_error=False)
-        assert (answer.structured_content or {})["error"] == "backend_unavailable"
+    async with place("--packages.index-url", "http://127.0.0.1:9/simple") as here:
+        assert (await here.install("greet"))["error"] == "backend_unavailable"
 
 
-async def test_no_more_than_eight_installations_of_one_caller_go_on_at_once() -> None:
-    async with place() as here:
-        here.index.hold.clear()
-        for number in range(8):
-            assert (await here.install(f"one{number}", wait=0))["status"] == "installing"
-        refused = await here.install("one-more", wait=0)
-        assert (refused["error"], "get_installation" in refused["next"]) == ("rate_limited", True)
+async def test_no_more_than_eight_installations_of_one_caller_go_on_at_once(plain: Place) -> None:
+    plain.index.hold.clear()
+    begun = [await plain.install(f"one{number}", wait=0) for number in range(8)]
+    assert {each["status"] for each in begun} == {"installing"}
+    refused = await plain.install("one-more", wait=0)
+    assert (refused["error"], "get_installation" in refused["next"]) == ("rate_limited", True)
+    await plain.close()  # so that the others have nowhere to go
+    plain.index.hold.set()
+    for each in begun:
+        ended = await plain.call("get_installation", installation=each["installation"], wait=120)
+        assert ended["status"] == "failed"
 
 
 async def test_process_of_the_same_user_can_not_read_the_gateways_memory() -> None:
@@ -248,12 +239,12 @@ async def test_process_of_the_same_user_can_not_read_the_gateways_memory() -> No
     assert await readable(other.pid) == ["environ", "maps", "auxv", "mem"]
     other.stdin.close()
     await other.wait()
-    async with serving(*FLAGS, "--unsafe-no-isolation", prefix=plain) as (_, pid):
+    async with serving(*LOCAL, "--unsafe-no-isolation", prefix=plain) as (_, pid):
         assert await readable(pid) == []
 
 
-async def test_file_in_the_workspace_that_is_called_as_a_module_does_not_disturb() -> None:
-    async with place() as here:
-        here.index.add("greet", "1.0")
-        await here.call("write_file", path="zipfile.py", text="raise SystemExit(3)")
-        assert (await here.install("greet"))["status"] == "success"
+async def test_file_in_the_workspace_that_is_called_as_a_module_does_not_disturb(plain: Place) -> None:
+    plain.index.add("disturbed", "1.0")
+    await plain.call("write_file", path="zipfile.py", text="raise SystemExit(3)")
+    assert (await plain.install("disturbed"))["status"] == "success"
+    await plain.call("delete_file", path="zipfile.py")

@@ -4,45 +4,38 @@ Over the local backend, which runs the same runner as a cluster's pods.
 """
 
 import asyncio
-import base64
 import contextlib
 import json
-import shutil
-import sys
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
+import httpx2
 import pytest
+import pytest_asyncio
 from fastmcp import Client
-from mcp_types import ImageContent
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.backends.base import ByteStream
 from sandpod_gateway.backends.local.backend import LocalBackend
-from sandpod_gateway.backends.local.settings import LocalSettings
-from sandpod_gateway.settings import Settings, load
+from sandpod_gateway.settings import load
 from support.background import read_until
 from support.gateway.peers import until
-from support.runner.harness import search_path
+from support.gateway.served import LIBRARIES, LOCAL, Served
+
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.needs_userns]
 
 LINES = "import time\nfor i in range(200):\n    print('line', i, flush=True)\n    time.sleep(0.05)\n"
 
 
-class Caller:
-    def __init__(self, gateway: Gateway, client: Client[Any]) -> None:
-        self.gateway = gateway
-        self._client = client
-        self.pictures: list[bytes] = []
+class Caller(Served):
+    gateway: Gateway
 
-    async def call(self, tool: str, /, **arguments: Any) -> dict[str, Any]:
-        result = await self._client.call_tool(tool, arguments, raise_on_error=False)
-        assert isinstance(result.structured_content, dict)
-        self.pictures = [base64.b64decode(c.data) for c in result.content if isinstance(c, ImageContent)]
-        return result.structured_content
-
-    async def python(self, code: str, **arguments: Any) -> dict[str, Any]:
-        return await self.call("run_python_code", code=code, **arguments)
+    async def until_running(self) -> None:
+        """Return when a run is going on that somebody waits for."""
+        sandboxes = self.gateway._sandboxes
+        await until(lambda: any(map(sandboxes.running, sandboxes._slots)))
 
     async def cut_streams(self) -> None:
         """Close all streams to sandboxes, as a network that breaks does."""
@@ -77,14 +70,26 @@ class _Cut:
         await self._stream.close()
 
 
-@pytest.fixture
-async def caller() -> AsyncIterator[Caller]:
-    # The Python of these tests has the libraries that draw, and their Node is the image's.
-    node = shutil.which("node", path=search_path())
-    settings = Settings(backend="local", local=LocalSettings(python=sys.executable, node=node, warm=0))
-    gateway = Gateway(settings, LocalBackend(settings.local))
-    async with gateway.running(), Client(gateway.mcp) as client:
-        yield Caller(gateway, client)
+@asynccontextmanager
+async def served_by(gateway: Gateway) -> AsyncIterator[Caller]:
+    async with gateway.running(), Client(gateway.mcp) as client, httpx2.AsyncClient() as http:
+        caller = Caller(client, http)
+        caller.gateway = gateway
+        yield caller
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def one() -> AsyncIterator[Caller]:
+    settings = load([*LOCAL, *LIBRARIES], config=None, program="sandpod")
+    async with served_by(Gateway(settings, LocalBackend(settings.local))) as caller:
+        yield caller
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def caller(one: Caller) -> AsyncIterator[Caller]:
+    """A caller whose sandboxes are the test's alone."""
+    yield one
+    await one.close()
 
 
 @pytest.mark.claim("instructions", "start_run", "read_run", "read_run(cursor)", "list_runs", "work_with_sandpod.text")
@@ -109,7 +114,7 @@ async def test_a_background_run_is_begun_read_on_and_stopped(caller: Caller) -> 
 async def test_a_run_that_somebody_waits_for_can_be_stopped_from_elsewhere(caller: Caller) -> None:
     await caller.python("1")
     task = asyncio.create_task(caller.python(LINES))
-    await until(lambda: caller.gateway._sandboxes.running(next(iter(caller.gateway._sandboxes._slots))) == 1)
+    await caller.until_running()
     live = [run for run in (await caller.call("list_runs"))["runs"] if run["state"] == "running"]
     stopped = await caller.call("stop_run", run_id=live[0]["run_id"])
     result = await task
@@ -127,11 +132,11 @@ async def test_a_background_run_outlives_its_stream(caller: Caller) -> None:
     assert (result["outcome"], result["exit_code"], result["stdout_bytes"]) == ("error", 3, len(text.encode()))
 
 
-@pytest.mark.parametrize("run_id", ["no-such-run", "", ".", "sbx-x.run-1", "a.b.c", "../x.y", "用户.run", "x" * 300])
-async def test_a_run_that_is_not_there_is_told(caller: Caller, run_id: str) -> None:
+async def test_a_run_that_is_not_there_is_told(caller: Caller) -> None:
     await caller.python("1")
-    for tool in ("read_run", "stop_run"):
-        assert (await caller.call(tool, run_id=run_id))["error"] == ErrorCode.NOT_FOUND
+    for run_id in ("no-such-run", "", ".", "sbx-x.run-1", "a.b.c", "../x.y", "用户.run", "x" * 300):
+        for tool in ("read_run", "stop_run"):
+            assert (await caller.call(tool, run_id=run_id))["error"] == ErrorCode.NOT_FOUND
 
 
 @pytest.mark.claim(
@@ -147,15 +152,13 @@ async def test_a_language_of_the_settings_runs_and_is_told(monkeypatch: pytest.M
     )
     monkeypatch.setenv("SANDPOD_LOCAL__LANGUAGES", strict)
     settings = load(["--local.warm", "0"], config=None, program="sandpod")
-    gateway = Gateway(settings, LocalBackend(settings.local))
-    async with gateway.running(), Client(gateway.mcp) as client:
-        caller = Caller(gateway, client)
-        result = await caller.call("run_shell_command", command="echo begun; false; echo no", language="strict")
+    async with served_by(Gateway(settings, LocalBackend(settings.local))) as caller:
+        result = await caller.shell("echo begun; false; echo no", language="strict")
         assert (result["exit_code"], result["stdout"]) == (1, "begun\n")
-        refused = await caller.call("run_shell_command", command="1", language="no")
+        refused = await caller.shell("1", language="no")
         assert (refused["error"], "strict" in refused["next"]) == (ErrorCode.UNSUPPORTED_LANGUAGE, True)
-        [content] = await client.read_resource("sandpod://capabilities")
-        [template] = json.loads(content.text)["templates"]["available"]
+        [content] = await caller.mcp.read_resource("sandpod://capabilities")
+        [template] = json.loads(getattr(content, "text", ""))["templates"]["available"]
         assert template["languages"] == ["python", "javascript", "shell", "strict", "no"]
 
 
@@ -173,7 +176,7 @@ async def test_a_run_goes_on_over_another_stream_when_its_own_is_cut(caller: Cal
         assert progress
         got.append(message or "")
 
-    task = asyncio.create_task(caller._client.call_tool("run_python_code", {"code": code}, progress_handler=note))
+    task = asyncio.create_task(caller.mcp.call_tool("run_python_code", {"code": code}, progress_handler=note))
     await until(lambda: bool(got))
     await caller.cut_streams()
     result = (await task).structured_content
@@ -226,7 +229,7 @@ async def test_the_same_key_runs_once_and_tells_the_same_end(caller: Caller) -> 
 async def test_a_cancelled_call_with_a_key_ends_the_program(caller: Caller) -> None:
     await caller.python("1")
     task = asyncio.create_task(caller.python(LINES, idempotency_key="k"))
-    await until(lambda: caller.gateway._sandboxes.running(next(iter(caller.gateway._sandboxes._slots))) == 1)
+    await caller.until_running()
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task
@@ -262,28 +265,28 @@ async def test_exit_timeout_and_await_keep_a_contexts_state(caller: Caller) -> N
 
 @pytest.mark.claim("run_python_code(context)", "run_js_code")
 async def test_contexts_of_javascript_keep_variables_beside_those_of_python(caller: Caller) -> None:
-    await caller.call("run_js_code", code="const x = { a: 20 }", context="js")
-    result = await caller.call("run_js_code", code="const y: number = await x.a; ({ y })", context="js")
+    await caller.js("const x = { a: 20 }", context="js")
+    result = await caller.js("const y: number = await x.a; ({ y })", context="js")
     assert result["result"] == {"text/plain": "{ y: 20 }", "application/json": '{"y":20}'}
     assert (result["context"], result["context_state"]) == ("js", "kept")
-    late = await caller.call("run_js_code", code="for (;;);", context="js", timeout=1)
+    late = await caller.js("for (;;);", context="js", timeout=1)
     assert (late["outcome"], late["context_state"]) == ("timeout", "kept")
     await caller.python("x = 1", context="py")
     listed = (await caller.call("list_contexts"))["contexts"]
     assert {(entry["name"], entry["language"]) for entry in listed} == {("js", "javascript"), ("py", "python")}
-    refused = await caller.call("run_js_code", code="1", context="py")
+    refused = await caller.js("1", context="py")
     assert (refused["error"], "runs python" in refused["message"]) == (ErrorCode.INVALID_ARGUMENT, True)
     await caller.call("restart_context", context="js")
-    gone = await caller.call("run_js_code", code="console.log(x)", context="js")
+    gone = await caller.js("console.log(x)", context="js")
     assert "ReferenceError: x is not defined" in gone["stderr"]
 
 
 async def test_a_background_run_can_be_in_a_context_of_javascript(caller: Caller) -> None:
-    await caller.call("run_js_code", code="let x = 1", context="c")
+    await caller.js("let x = 1", context="c")
     run = await caller.call("start_run", code="console.log(++x); x", language="javascript", context="c")
     output = await read_until(caller.call, run["run_id"])
     assert (output["stdout"], output["result"]["result"]["text/plain"]) == ("2\n", "2")
-    assert (await caller.call("run_js_code", code="console.log(++x)", context="c"))["stdout"] == "3\n"
+    assert (await caller.js("console.log(++x)", context="c"))["stdout"] == "3\n"
     refused = await caller.call("start_run", code="true", language="shell", context="c")
     assert refused["error"] == ErrorCode.INVALID_ARGUMENT
 
@@ -296,13 +299,13 @@ async def test_a_context_goes_with_no_fresh_sandbox(caller: Caller) -> None:
 @pytest.mark.claim("run_python_code")
 async def test_each_figure_comes_back_once_as_an_image(caller: Caller) -> None:
     first = await caller.python("import matplotlib.pyplot as plt; plt.plot([1, 2]); plt.show()")
-    one = caller.pictures
+    one = [picture.data for picture in caller.pictures]
     await caller.python("import matplotlib.pyplot as plt\nfor i in (3, 4):\n    plt.figure(); plt.plot([i, 2 * i, 0])")
-    two = caller.pictures
+    two = [picture.data for picture in caller.pictures]
     assert (first["outcome"], first["stderr"]) == ("ok", "")
     assert [len(one), len(two)] == [1, 2]
     assert len({*one, *two}) == 3
-    assert all(picture.startswith(b"\x89PNG") for picture in (*one, *two))
+    assert all(picture.startswith("iVBOR") for picture in (*one, *two))
     await caller.python("import matplotlib.pyplot as plt; plt.plot([1, 2]); plt.savefig('p.png')", context="c")
     assert len(caller.pictures) == 1
 
@@ -340,7 +343,7 @@ async def test_what_a_background_run_shows_comes_with_its_result_each_time_that_
         ]
         assert (result["outcome"], result["displays_dropped"]) == ("ok", 1)
         assert "1 thing that it showed was too much" in result["hint"]
-        assert [picture[:4] for picture in caller.pictures] == [b"\x89PNG"]
+        assert [picture.mime_type for picture in caller.pictures] == ["image/png"]
         reading = await caller.call("read_run", run_id=run["run_id"], cursor=reading["cursor"])
 
 

@@ -1,25 +1,19 @@
 """Checks that another system publishes for itself, run against its tools here. `test_compat.py` has the others of them:
 sessions and their files, refusals, timeout, truncation, busy, and the number of sessions."""
 
-import asyncio
 import base64
 import re
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import httpx2
 import pytest
 import pytest_asyncio
-from fastmcp import Client
 
-from sandpod_gateway.app import Gateway
-from sandpod_gateway.backends.local.backend import LocalBackend
-from sandpod_gateway.settings import Settings
-from support.gateway.server import listening
+from support.gateway.peer import until
+from support.gateway.served import LIBRARIES, LOCAL, Served, connected, gateway
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.needs_userns]
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.needs_userns]
 
 PNG = b"\x89PNG\r\n\x1a\n"
 ROWS = """
@@ -50,42 +44,22 @@ figure.savefig('report.pdf')
 """
 
 
-class Place:
-    """A server with the other system's tools, and a client of it."""
-
-    def __init__(self, mcp: Client[Any], http: httpx2.AsyncClient) -> None:
-        self.mcp = mcp
-        self.http = http
-
-    async def call(self, tool: str, **arguments: Any) -> dict[str, Any]:
-        answer = await self.mcp.call_tool(tool, arguments, raise_on_error=False)
-        assert isinstance(answer.structured_content, dict)
-        return answer.structured_content
-
-    async def python(self, session: str, code: str) -> dict[str, Any]:
+class Place(Served):
+    async def run(self, session: str, code: str) -> dict[str, Any]:
         return await self.call("sandbox_run_python", code=code, session_id=session)
 
 
 @asynccontextmanager
-async def serving(local: dict[str, Any], **more: Any) -> AsyncIterator[Place]:
-    fields = {
-        "backend": "local",
-        "tools": ["all"],
-        "compat": {"systems": ["gaiar"]},
-        "local": {"python": sys.executable, **local},
-    }
-    settings = Settings.model_validate({**fields, **more})
-    async with (
-        listening(Gateway(settings, LocalBackend(settings.local)), settings) as address,
-        Client(f"{address}/mcp") as mcp,
-        httpx2.AsyncClient(base_url=address, timeout=60) as http,
-    ):
-        yield Place(mcp, http)
+async def serving(*flags: str) -> AsyncIterator[Place]:
+    """A server with the other system's tools, and a caller of it."""
+    flags = (*LOCAL, *LIBRARIES, "--tools", '["all"]', "--compat.systems", "gaiar", *flags)
+    async with gateway(*flags) as address, connected(address, Place) as place:
+        yield place
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def place() -> AsyncIterator[Place]:
-    async with serving({"warm": 0}, links={"upload_bytes": 4096}) as started:
+    async with serving("--links.upload-bytes", "4096") as started:
         yield started
 
 
@@ -102,7 +76,7 @@ async def test_output_exit_code_and_ids_have_their_forms(place: Place) -> None:
 
 
 async def test_exception_exits_non_zero_with_its_traceback_in_stderr(place: Place) -> None:
-    failed = await place.python("checks", "def f():\n    return 1 / 0\nprint('before')\nf()")
+    failed = await place.run("checks", "def f():\n    return 1 / 0\nprint('before')\nf()")
     assert (failed["exit_code"], failed["stdout"]) == (1, "before\n")
     for part in ("Traceback (most recent call last)", "line 2, in f", "return 1 / 0", "ZeroDivisionError"):
         assert part in failed["stderr"]
@@ -115,7 +89,7 @@ async def test_no_outbound_network(place: Place) -> None:
         "    try:\n        socket.create_connection((host, 80), 3)\n"
         "    except OSError:\n        print('unreachable')\n"
     )
-    assert (await place.python("checks", code))["stdout"] == "unreachable\n" * 3
+    assert (await place.run("checks", code))["stdout"] == "unreachable\n" * 3
 
 
 async def test_data_folder_and_tmp_can_be_written_and_the_root_can_not(place: Place) -> None:
@@ -127,14 +101,14 @@ async def test_data_folder_and_tmp_can_be_written_and_the_root_can_not(place: Pl
         "print(os.getuid() != 0)\n"
     )
     written = "yes here\nyes /workspace/data\nyes /tmp/x\nno /x\nno /etc/x\nno /usr/x\nno /var/x\nTrue\n"
-    assert (await place.python("writes", code))["stdout"] == written
+    assert (await place.run("writes", code))["stdout"] == written
     assert await place.call("sandbox_close_session", session_id="writes") == {"status": "closed"}
 
 
-@pytest.mark.parametrize("session", ["a", "abc-123_X", "x" * 64])
-async def test_session_id_that_is_valid_is_taken(place: Place, session: str) -> None:
-    assert (await place.python(session, "print(1)"))["session_id"] == session
-    assert await place.call("sandbox_close_session", session_id=session) == {"status": "closed"}
+async def test_session_ids_that_are_valid_are_taken(place: Place) -> None:
+    for session in ("a", "abc-123_X", "x" * 64):
+        assert (await place.run(session, "print(1)"))["session_id"] == session
+        assert await place.call("sandbox_close_session", session_id=session) == {"status": "closed"}
 
 
 @pytest.mark.parametrize("name", ["a", "data.csv", "a-b_c.tar.gz", ".hidden", "x" * 251 + ".txt"])
@@ -149,7 +123,7 @@ async def test_text_file_makes_the_round_trip_with_every_character(place: Place)
     text = "naïve\t«日本» 🎉\r\nno newline at the end"
     up = {"filename": "text.txt", "content_base64": coded(text.encode()), "session_id": "checks"}
     assert "error" not in await place.call("sandbox_upload_file", **up)
-    copied = await place.python("checks", "open('copy.txt', 'wb').write(open('text.txt', 'rb').read())")
+    copied = await place.run("checks", "open('copy.txt', 'wb').write(open('text.txt', 'rb').read())")
     assert [artifact["filename"] for artifact in copied["artifacts"]] == ["copy.txt"]
     read = await place.call("sandbox_read_artifact", session_id="checks", path="copy.txt")
     assert (base64.b64decode(read["content_base64"]).decode(), read["mime_type"]) == (text, "text/plain")
@@ -164,7 +138,7 @@ async def test_bad_base64_creates_no_session(place: Place) -> None:
 
 async def test_download_has_bytes_and_content_type_and_ends_with_the_session(place: Place) -> None:
     code = f"open('p.png', 'wb').write({PNG!r})\nopen('t.csv', 'w').write('a,b')\nopen('w.html', 'w').write('<b>')"
-    made = {each["filename"]: each for each in (await place.python("links", code))["artifacts"]}
+    made = {each["filename"]: each for each in (await place.run("links", code))["artifacts"]}
     for name, kind, body in (
         ("p.png", "image/png", PNG),
         ("t.csv", "text/csv; charset=utf-8", b"a,b"),
@@ -177,8 +151,8 @@ async def test_download_has_bytes_and_content_type_and_ends_with_the_session(pla
 
 
 async def test_http_404_of_a_file_that_is_gone_and_403_without_a_right_to_it(place: Place) -> None:
-    [made] = (await place.python("checks", "open('gone.txt', 'w').write('1')"))["artifacts"]
-    await place.python("checks", "import os\nos.remove('gone.txt')")
+    [made] = (await place.run("checks", "open('gone.txt', 'w').write('1')"))["artifacts"]
+    await place.run("checks", "import os\nos.remove('gone.txt')")
     gone = await place.http.get(made["download_url"])
     assert (gone.status_code, gone.json()["error"]) == (404, "not_found")
     other = await place.http.get(made["download_url"].replace("gone.txt", "other.txt"))
@@ -187,7 +161,7 @@ async def test_http_404_of_a_file_that_is_gone_and_403_without_a_right_to_it(pla
 
 
 async def test_http_413_over_the_limit(place: Place) -> None:
-    await place.python("checks", "print(1)")
+    await place.run("checks", "print(1)")
     [sandbox, *_] = [each["sandbox"] for each in (await place.call("list_sandboxes"))["sandboxes"]]
     link = await place.call("create_link", path="large.bin", sandbox=sandbox, method="put")
     refused = await place.http.put(link["url"], content=bytes(4097))
@@ -196,12 +170,12 @@ async def test_http_413_over_the_limit(place: Place) -> None:
 
 
 async def test_analysis_of_50_000_rows_from_error_to_picture_and_report(place: Place) -> None:
-    await place.python("eda", ROWS)
-    failed = await place.python("eda", WRONG_COLUMN)
+    await place.run("eda", ROWS)
+    failed = await place.run("eda", WRONG_COLUMN)
     assert (failed["exit_code"], "KeyError: 'prize'" in failed["stderr"]) == (1, True)
-    fixed = await place.python("eda", WRONG_COLUMN.replace("prize", "price"))
+    fixed = await place.run("eda", WRONG_COLUMN.replace("prize", "price"))
     assert (fixed["exit_code"], float(fixed["stdout"]) > 0) == (0, True)
-    drawn = await place.python("eda", FALLBACK)
+    drawn = await place.run("eda", FALLBACK)
     assert (drawn["exit_code"], drawn["stdout"]) == (0, "50000 ['E', 'N', 'S', 'W']\n"), drawn["stderr"]
     beginnings = {}
     for artifact in drawn["artifacts"]:
@@ -213,24 +187,25 @@ async def test_analysis_of_50_000_rows_from_error_to_picture_and_report(place: P
 
 
 async def test_session_ends_after_its_ttl_but_not_while_it_is_busy() -> None:
-    async with serving({"warm": 0, "idle_timeout": 2}) as place:
-        busy = "import time\nfor i in range(4):\n    print(i, flush=True)\n    time.sleep(1)"
-        ran = await place.python("s", busy)
-        assert (ran["exit_code"], ran["stdout"]) == (0, "0\n1\n2\n3\n")
-        async with asyncio.timeout(60):
-            # Being listed is no use of it.
-            while [each["status"] for each in (await place.call("list_sandboxes"))["sandboxes"]] == ["Ready"]:
-                pass
+    async with serving("--local.idle-timeout", "2") as place:
+        busy = "import time\nfor i in range(5):\n    print(i, flush=True)\n    time.sleep(0.5)"
+        ran = await place.run("s", busy)
+        assert (ran["exit_code"], ran["stdout"]) == (0, "0\n1\n2\n3\n4\n")
+
+        async def over() -> bool:  # being listed is no use of it
+            return [each["status"] for each in (await place.call("list_sandboxes"))["sandboxes"]] != ["Ready"]
+
+        await until("the session has ended", over)
         listed = await place.call("sandbox_list_artifacts", session_id="s")
         assert listed["error"] == "session_not_found"
 
 
 async def test_full_table_of_sessions_refuses_new_ones_and_serves_those_that_there_are() -> None:
-    async with serving({"warm": 0, "max_sandboxes_per_owner": 2}) as place:
+    async with serving("--local.max-sandboxes-per-owner", "2") as place:
         for session in ("one", "two"):
-            assert (await place.python(session, "print(1)"))["exit_code"] == 0
-        refused = await place.python("three", "print(1)")
+            assert (await place.run(session, "print(1)"))["exit_code"] == 0
+        refused = await place.run("three", "print(1)")
         assert (refused["error"], "message" in refused) == ("max_sessions", True)
-        assert (await place.python("one", "print(2)"))["stdout"] == "2\n"
+        assert (await place.run("one", "print(2)"))["stdout"] == "2\n"
         assert await place.call("sandbox_close_session", session_id="two") == {"status": "closed"}
-        assert (await place.python("three", "print(1)"))["exit_code"] == 0
+        assert (await place.run("three", "print(1)"))["exit_code"] == 0

@@ -14,28 +14,23 @@ import pytest_asyncio
 
 from support.cluster.callers import Caller, Session
 from support.gateway.peers import ENVELOPE, HEADERS
-from support.gateway.served import local_gateway
+from support.gateway.served import Served
 
-pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.needs_userns]
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.needs_userns]
 
 
 @dataclass(frozen=True)
 class Place:
     """A server and a connection to it."""
 
-    address: str
     session: Session
     http: httpx2.AsyncClient
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def place() -> AsyncIterator[Place]:
-    async with (
-        local_gateway("64Mi") as address,
-        Caller(f"{address}/mcp", None).connect() as session,
-        httpx2.AsyncClient(base_url=address) as http,
-    ):
-        yield Place(address, session, http)
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def place(served: Served, address: str) -> AsyncIterator[Place]:
+    async with Caller(f"{address}/mcp", None).connect() as session:
+        yield Place(session, served.http)
 
 
 @pytest.fixture
@@ -113,8 +108,8 @@ async def test_call_after_a_timeout_is_served_and_told_what_was_kept(session: Se
 
 @pytest.mark.promise("idle")
 async def test_quiet_run_outlives_the_idle_timeout_and_the_sandbox_then_says_that_it_expired(session: Session) -> None:
-    handle = await session.create(lifetime={"ttl": 600, "idle_timeout": 5})
-    reply = await session.call("run_shell_command", command="sleep 8; echo done", sandbox=handle)
+    handle = await session.create(lifetime={"ttl": 600, "idle_timeout": 3})
+    reply = await session.call("run_shell_command", command="sleep 4; echo done", sandbox=handle)
     assert reply["stdout"] == "done\n"
     async with asyncio.timeout(60):
         while (await session.call("get_sandbox", sandbox=handle))["status"] == "Ready":  # noqa: ASYNC110 - nothing tells

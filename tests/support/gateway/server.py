@@ -14,7 +14,8 @@ from support.gateway.peers import until
 async def listening(gateway: Gateway, settings: Settings) -> AsyncIterator[str]:
     """Serve a gateway as `sandpod serve` does; gives its address."""
     with cli._listen("127.0.0.1", 0, flag="--port") as listener:
-        server = cli._uvicorn(gateway, settings)
+        # One that takes no signals: they are for pytest.
+        server = cli._MetricsServer(cli._uvicorn(gateway, settings).config)
         async with gateway.running():
             task = asyncio.create_task(server.serve(sockets=[listener]))
             await until(lambda: server.started or task.done())

@@ -42,9 +42,9 @@ async def serving() -> AsyncIterator[tuple[httpx2.AsyncClient, Callable[[bytes],
     """Serve; gives a client, and what opens a connection and sends bytes over it."""
     settings = Settings()
     async with (
-        AsyncExitStack() as stack,
         listening(Gateway(settings, FakeBackend()), settings) as address,
         httpx2.AsyncClient(base_url=address, headers=ACCEPT, timeout=PATIENCE) as http,
+        AsyncExitStack() as stack,  # a server that ends waits for what is connected
     ):
 
         async def connect(data: bytes) -> Peer:
