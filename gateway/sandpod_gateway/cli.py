@@ -111,9 +111,9 @@ async def _serve_http(gateway: Gateway, settings: Settings) -> None:
         await stack.enter_async_context(gateway.running())
         if metrics is not None:
             await stack.enter_async_context(_serving_metrics(gateway, metrics))
-        port = listener.getsockname()[1]
-        sys.stderr.write(banner.text(settings.model_copy(update={"port": port})))
-        await _uvicorn(gateway, settings).serve(sockets=[listener])
+        server = _uvicorn(gateway, settings)
+        server.banner = banner.text(settings.model_copy(update={"port": listener.getsockname()[1]}))
+        await server.serve(sockets=[listener])
 
 
 def _listen(host: str, port: int, *, flag: str) -> socket.socket:
@@ -131,15 +131,18 @@ def _listen(host: str, port: int, *, flag: str) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
+    banner = ""
+
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         """End at a signal, and do not raise it again afterwards, which would cut off what is closed after this."""
         with super().capture_signals():
+            sys.stderr.write(self.banner)  # not before: whoever reads it may end the server at once
             yield
             self._captured_signals.clear()
 
 
-def _uvicorn(gateway: Gateway, settings: Settings) -> uvicorn.Server:
+def _uvicorn(gateway: Gateway, settings: Settings) -> _Server:
     return _Server(
         connections.config(
             gateway.http_app(),

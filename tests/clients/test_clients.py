@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from clients import model_server
-from support.gateway.served import local_gateway
+from support.gateway.served import gateway
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = ROOT / ".build/clients/bin/python"
@@ -20,7 +20,7 @@ PROGRAMS = sorted((ROOT / "examples/clients").glob("*.py"))
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda path: path.stem)
 async def test_agent_runs_code_and_answers_with_its_output(program: Path) -> None:
     pipe = asyncio.subprocess.PIPE
-    async with local_gateway("64Mi") as address, model_server.listening() as model:
+    async with gateway() as address, model_server.listening() as model:
         environment = os.environ | {
             "SANDPOD_URL": f"{address}/mcp",
             "OPENAI_BASE_URL": f"{model}/v1",

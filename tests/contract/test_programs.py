@@ -314,7 +314,7 @@ async def test_a_large_figure_comes_back_smaller_and_whole_as_an_artifact(caller
     noise = "import matplotlib.pyplot as plt, numpy as np\nplt.figure(figsize=(10, 8), dpi=200)\n"
     result = await caller.python(f"{noise}plt.imshow(np.random.rand(1500, 1500))")
     assert (result["outcome"], result["displays_dropped"], len(caller.pictures)) == ("ok", 0, 1)
-    assert len(caller.pictures[0]) < result["artifacts"][0]["size"]
+    assert len(caller.pictures[0].data) < result["artifacts"][0]["size"]
     assert "They are whole in the folder pictures." in result["hint"]
 
 
