@@ -223,6 +223,15 @@ async def test_what_an_interrupted_cell_has_started_ends_with_it_and_what_an_ear
     assert (await notebook.cell("server.poll() is None")).outcome == "ok"
 
 
+async def test_second_interrupt_is_for_what_the_cell_has_started_alone(notebook: Notebook) -> None:
+    server = "import subprocess, time\nserver = subprocess.Popen(['sleep', '3068'])"
+    assert (await notebook.cell(server)).outcome == "ok"
+    deaf = "try:\n    print('started', flush=True)\n    time.sleep(99)\nexcept KeyboardInterrupt:\n    time.sleep(99)"
+    result = await notebook.cancelled(deaf)
+    assert (result.outcome, result.end["context_state"]) == ("cancelled", "kept")
+    assert await notebook.text("server.poll() is None") == "True"
+
+
 async def test_first_cell_of_a_context_ends_with_what_it_has_started(notebook: Notebook) -> None:
     result = await notebook.cancelled("import subprocess\nsubprocess.run(['sh', '-c', 'echo started; sleep 3063'])")
     assert (result.outcome, result.end["context_state"]) == ("cancelled", "kept")

@@ -343,6 +343,15 @@ async def test_what_an_interrupted_cell_has_started_ends_with_it_and_what_an_ear
     assert (await notebook.cell("server.exitCode")).outcome == "ok"
 
 
+async def test_second_interrupt_is_for_what_the_cell_has_started_alone(notebook: Notebook) -> None:
+    server = "const child = require('child_process'); const server = child.spawn('sleep', ['3069']); 1"
+    assert (await notebook.cell(server)).outcome == "ok"
+    busy = "console.log('started'); child.execFileSync('sleep', ['3070'])"
+    result = await notebook.cancelled(busy)
+    assert (result.outcome, result.end["context_state"]) == ("cancelled", "kept")
+    assert len(await notebook.client.processes_with("sleep 3069")) == 1
+
+
 async def test_context_whose_folder_was_removed_goes_on_and_can_go_elsewhere(notebook: Notebook) -> None:
     code = "const fs = require('fs'); const home = process.cwd(); fs.mkdirSync('d/e', { recursive: true })"
     assert (await notebook.cell(f"{code}; process.chdir('d/e')")).outcome == "ok"

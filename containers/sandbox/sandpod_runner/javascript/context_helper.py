@@ -15,7 +15,7 @@ import socket
 from collections.abc import Callable
 from typing import Final, NoReturn
 
-from sandpod_runner.ipc import process_tree, syscalls
+from sandpod_runner.ipc import syscalls
 from sandpod_runner.ipc.descriptors import move_away
 from sandpod_runner.ipc.jobs import MAX_FDS, REQUEST, Job, read_job
 
@@ -83,8 +83,6 @@ class _Helper:
         self._interrupts += 1
         if self._interrupts == 1:
             os.kill(self._pid, signal.SIGINT)
-        else:
-            process_tree.send(process_tree.trees([self._pid], process_tree.parents()) - {self._pid}, signal.SIGINT)
 
     def _pass_on(self) -> bool:
         data, fds, _, _ = socket.recv_fds(self._runner, REQUEST.size, MAX_FDS)

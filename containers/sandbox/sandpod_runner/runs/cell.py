@@ -3,7 +3,9 @@
 import asyncio
 import os
 import signal
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from sandpod_runner.ipc import process_tree
@@ -85,7 +87,8 @@ class ContextCell:
                 await context.end()
                 return Ending(fault=f"The context could not be started: {error}.", context_state="lost")
             used = process_tree.processor_seconds(self.pid)
-            how, lost = await self._until_over(program, cell)
+            started = partial(self._started, before, since)
+            how, lost = await self._until_over(program, cell, started)
             if not lost or cell.begun.done() or run.stopping.done():
                 break
         ending = Ending(how, note=note, context_state="lost" if note else "kept", times=(begin, self._loop.time()))
@@ -97,7 +100,7 @@ class ContextCell:
             ending.how = replace(how, cpu=max(0.0, how.cpu - used))
             ending.context_state, ending.note = "lost", _LOST
         elif run.stopping.done():
-            await self._end_started(before, since)
+            await self._end_started(started)
             ending.note = note or "The context keeps its variables."
         return ending
 
@@ -107,16 +110,18 @@ class ContextCell:
         job = replace(self._run.toolbox.base, env=request.env, cwd=cwd, code=request.code, args=request.args)
         return self._context.send(job, self._theirs, cwd=self._cwd)
 
-    async def _until_over(self, program: Program, cell: Cell) -> tuple[Exit, bool]:
+    async def _until_over(self, program: Program, cell: Cell, started: Callable[[], set[int]]) -> tuple[Exit, bool]:
         run, ended = self._run, cell.ended
         begins: set[asyncio.Future[Any]] = {cell.begun, ended, run.stopping}
         await asyncio.wait(begins, timeout=START_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         if not await run.over(ended):
-            await self._interrupt(program, ended)
+            await self._interrupt(program, ended, started)
             await program.kill(ended)
         return ended.result() if ended.done() else (Exit(None), True)
 
-    async def _interrupt(self, program: Program, ended: "asyncio.Future[Any]") -> None:
+    async def _interrupt(
+        self, program: Program, ended: "asyncio.Future[Any]", started: Callable[[], set[int]]
+    ) -> None:
         """Interrupt the cell, as Ctrl-C would, and see whether it ends."""
         stop = self._run.stopping.result()
         # More output than is wanted is no reason to lose the variables.
@@ -124,15 +129,18 @@ class ContextCell:
             program.signal(signal.SIGINT, tree=False)
             await asyncio.wait({ended}, timeout=_SECOND if stop.gentle else _PATIENCE)
         if stop.gentle and not ended.done():
-            program.signal(signal.SIGINT, tree=not self._context.relays)
+            program.signal(signal.SIGINT, tree=False)
+            process_tree.send(started(), signal.SIGINT)  # and not to what earlier cells left
             await asyncio.wait({ended}, timeout=_PATIENCE)
 
-    async def _end_started(self, before: set[int], since: int) -> None:
+    async def _end_started(self, started: Callable[[], set[int]]) -> None:
         """End what the interrupted cell has started; what earlier ones left goes on."""
         for attempt in range(KILL_ROUNDS):
-            process = self._context.process
-            started = set[int]() if process is None else process.new_processes(before, since)
-            if not started:
+            if not (pids := started()):
                 return
-            process_tree.end_trees(started, freeze=attempt > 0)
+            process_tree.end_trees(pids, freeze=attempt > 0)
             await asyncio.sleep(_GONE)
+
+    def _started(self, before: set[int], since: int) -> set[int]:
+        process = self._context.process
+        return set() if process is None else process.new_processes(before, since)

@@ -45,11 +45,6 @@ class Context:
         return self.process is None and not self.turn.locked() and not self.waiting
 
     @property
-    def relays(self) -> bool:
-        """Whether its process passes a second interrupt on to all that the cell has started."""
-        return bool(self._base.command)
-
-    @property
     def pid(self) -> int | None:
         """Its process, if it has one."""
         return None if self.process is None else self.process.pid
