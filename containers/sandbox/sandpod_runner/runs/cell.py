@@ -119,9 +119,7 @@ class ContextCell:
             await program.kill(ended)
         return ended.result() if ended.done() else (Exit(None), True)
 
-    async def _interrupt(
-        self, program: Program, ended: "asyncio.Future[Any]", started: Callable[[], set[int]]
-    ) -> None:
+    async def _interrupt(self, program: Program, ended: "asyncio.Future[Any]", started: Callable[[], set[int]]) -> None:
         """Interrupt the cell, as Ctrl-C would, and see whether it ends."""
         stop = self._run.stopping.result()
         # More output than is wanted is no reason to lose the variables.
