@@ -26,7 +26,13 @@ async def test_files_are_told_by_what_they_are(served: Served) -> None:
         "kinds/s": "symlink",
         "kinds/t.csv": "file",
     }
-    known = {"kind": "file", "size": 3, "modified_at": "2001-09-09T01:46:40Z", "mime_type": "text/csv"}
+    known: dict[str, object] = {
+        "kind": "file",
+        "size": 3,
+        "modified_at": "2001-09-09T01:46:40Z",
+        "mime_type": "text/csv",
+    }
+    known["unreadable"] = False
     assert entries["kinds/t.csv"] == known
     seen = await served.call("stat_file", path="/workspace/kinds/./t.csv")
     assert seen == {**known, "path": "kinds/t.csv", "sandbox": seen["sandbox"]}
