@@ -40,7 +40,7 @@ class Reconciler:
             due = await self._passes(key)
             result = "ok"
         except ClusterError:
-            self._context.line(key.namespace).failed(self._context.store.uid_of(key))
+            self._context.admission.failed(key)
             raise
         finally:
             metrics.reconciles.labels(key.kind, result).inc()
@@ -79,14 +79,13 @@ class Reconciler:
 
     def _record_pool(self, plan: PoolPlan, now: datetime) -> None:
         """Remember how a pool's sandboxes did, what it has, and what it gave up."""
-        state, metadata = self._context.state, plan.pool.metadata
-        line = self._context.line(metadata.namespace)
+        state, admission, metadata = self._context.state, self._context.admission, plan.pool.metadata
         state.failures[metadata.uid], state.backoffs[metadata.uid] = plan.failures, plan.backoff
         if any(isinstance(action, PatchStatus) for action in plan.actions):
             state.status_written[metadata.uid] = now
         wanted = plan.pool.spec.replicas
         self._context.metrics.set_pool(metadata.namespace, metadata.name, wanted=wanted, ready=plan.ready)
         if plan.gives_to is not None:
-            line.gave(plan.gives_to)
+            admission.gave(plan.gives_to)
         if plan.share is not None:
-            line.took_share(plan.share)
+            admission.took_share(plan.share)
