@@ -121,7 +121,7 @@ test-cluster-contract: setup ## Runs in that cluster what all kinds of sandboxes
 
 .PHONY: test-end-to-end
 test-end-to-end: setup ## Runs the tests of the chart and of all parts together in that cluster
-	@$(MAKE) --no-print-directory -j3 -O test-e2e-together test-e2e-objects test-e2e-operator
+	@$(MAKE) --no-print-directory -j2 -O test-e2e-together test-e2e-operator test-e2e-objects
 	@$(MAKE) --no-print-directory test-e2e-alone
 
 .PHONY: test-e2e-together

@@ -24,7 +24,7 @@ from sandpod_operator.model.observed import Share
 from sandpod_operator.status.failures import exceeds_whole_quota
 
 # After a pod left, while the quota may still count it; on an idle cluster that takes tens of milliseconds.
-SETTLES: Final = timedelta(seconds=3)
+SETTLES: Final = timedelta(seconds=10)
 REST: Final = timedelta(seconds=1)  # between two tries meanwhile
 LEAVES: Final = timedelta(seconds=10)  # longest wait for a pod that is given up to leave, before anybody is asked
 GIVES_AGAIN: Final = timedelta(seconds=60)  # before the next gift to somebody whom the first did not help; doubles
