@@ -23,7 +23,7 @@ from sandpod_kube.resources import POOLS, Key
 from sandpod_operator.model.observed import Share
 from sandpod_operator.status.failures import exceeds_whole_quota
 
-# After a pod left, while the quota may still count it; on an idle cluster that takes tens of milliseconds.
+# After a pod left, while the quota may still count it: tens of milliseconds on an idle cluster, seconds on a busy one.
 SETTLES: Final = timedelta(seconds=10)
 REST: Final = timedelta(seconds=1)  # between two tries meanwhile
 LEAVES: Final = timedelta(seconds=10)  # longest wait for a pod that is given up to leave, before anybody is asked
