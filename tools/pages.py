@@ -28,6 +28,7 @@ from pydantic_core import PydanticUndefined
 from sandpod_api.conditions import ADVICE, MEANINGS, SENTENCES, Reason
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.backends.factory import create_backend
+from sandpod_gateway.backends.local.settings import LocalSettings
 from sandpod_gateway.settings import Settings
 from sandpod_operator.settings import OperatorSettings
 
@@ -96,7 +97,8 @@ def kind(schema: dict[str, Any]) -> str:
 
 def tools_reference(_: str) -> str:
     """Return each tool with its description and arguments, as models get them."""
-    settings = Settings()
+    # The defaults, whatever this machine's environment says and `sandpod setup` has made.
+    settings = Settings.model_construct(local=LocalSettings(libraries=False))
     tools = asyncio.run(Gateway(settings, create_backend("local")).mcp.list_tools())
     parts = []
     for tool in tools:

@@ -18,8 +18,6 @@ from support.gateway.served import Served, connected, gateway
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "obligation(id): the promise of a backend that the test is about")
     config.addinivalue_line("markers", "needs_userns: needs user namespaces, as local sandboxes do")
-    # Sandboxes of tests have the same libraries everywhere, whatever `sandpod setup` has made for the user.
-    os.environ["XDG_DATA_HOME"] = "/nonexistent"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -3,12 +3,16 @@
 import ast
 import json
 import re
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 
 import pages
+from sandpod_gateway.backends.local import environments
+from sandpod_gateway.backends.local.settings import LocalSettings
+from sandpod_gateway.capabilities import facts
 from sandpod_gateway.settings import Settings, load
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,6 +34,21 @@ def code_of(page: str) -> list[str]:
 @every_page
 def test_generated_parts_are_up_to_date(page: str) -> None:
     assert pages.filled(PAGES[page]) == PAGES[page], "run `make docs`"
+
+
+def test_generated_parts_are_the_same_whatever_was_set_and_installed_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    environment = environments.choose(LocalSettings())
+    assert environment is not None
+    environment.python.parent.mkdir(parents=True)
+    environment.python.symlink_to(sys.executable)
+    environment.complete.touch()
+    assert "Installed:" in facts(Settings())["libraries"]
+    monkeypatch.setenv("SANDPOD_TOOLS", '["core"]')
+    monkeypatch.setenv("SANDPOD_LIMITS__RUN_TIMEOUT", "7")
+    assert pages.filled(PAGES["docs/tools.md"]) == PAGES["docs/tools.md"]
 
 
 @every_page
