@@ -176,7 +176,7 @@ _CAUSES: Final[tuple[tuple[str | re.Pattern[str], _Hint], ...]] = (
     (r"Cannot find (?:module|package) '([^'\n]{1,100})'", _about_node_module),
     (
         r"Image export .{0,40}requires the Kaleido package",
-        "A picture of a plotly figure takes a browser: show the figure, and it comes back as a page and as its data.",
+        "A picture of a plotly figure takes a browser: show the figure, and it is kept as a page in the workspace.",
     ),
     (_NO_DISPLAY, _DISPLAY),
     # A traceback of the interpreter's, which shows the line that it does not understand.

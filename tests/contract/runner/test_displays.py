@@ -1,6 +1,5 @@
 """What programs display comes back in its forms: from fresh runs, and from contexts with IPython and without it."""
 
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import pytest
@@ -89,15 +88,18 @@ async def test_picture_takes_the_place_of_text_and_an_open_figure_comes_once_and
 
 
 @pytest.mark.claim("run_python_code")
-async def test_figure_of_plotly_comes_as_a_page_and_as_its_data_and_tables_come_as_html(run: Run) -> None:
-    result = await run(f"{PLOTLY}fig.show()\nimport plotly.io\nplotly.io.show(fig)\ndisplay(fig)")
-    assert (result.outcome, result.out, result.err) == ("ok", b"", b"")
-    figures = shown(result)
-    assert len(figures) == 3
-    for forms in figures:
-        assert list(forms) == ["text/html", "application/json"]
-        assert b"cdn.plot.ly" in forms["text/html"]
-        assert json.loads(forms["application/json"])["data"][0]["type"] == "bar"
+async def test_figure_of_plotly_is_kept_as_a_page_and_tables_come_as_html(run: Run) -> None:
+    result = await run(
+        f"{PLOTLY}fig.show()\nimport plotly.io\nplotly.io.show({{'data': [{{'y': [1]}}]}})\ndisplay(fig)"
+    )
+    assert (result.outcome, result.out, result.err, len(result.end["artifacts"])) == ("ok", b"", b"", 3)
+    texts = [forms["text/plain"].decode().split(": a page in ") for forms in shown(result)]
+    assert [text for text, _ in texts] == ["Plotly figure (bar)", "Plotly figure (scatter)", "Plotly figure (bar)"]
+    named = [path for _, path in texts]
+    assert sorted(named) == sorted(artifact["path"] for artifact in result.end["artifacts"])
+    page = await run(f"print(open({named[0]!r}).read())")
+    assert b"cdn.plot.ly" in page.out
+    assert b'"type":"bar"' in page.out
     result = await run(
         "import pandas as pd\ntable = pd.DataFrame({'a': [1]})\ndisplay(table, table.style.highlight_max())"
     )
@@ -110,7 +112,7 @@ async def test_figure_of_plotly_comes_as_a_page_and_as_its_data_and_tables_come_
 
 async def test_last_value_of_a_library_comes_in_its_forms(notebook: Notebook) -> None:
     for code, kinds in (
-        (f"{PLOTLY}fig", ["text/plain", "text/html", "application/json"]),
+        (f"{PLOTLY}fig", ["text/plain"]),
         ("from PIL import Image\nImage.new('RGB', (7, 5))", ["text/plain", "image/png"]),
         ("import pandas as pd\npd.DataFrame({'a': [1]})", ["text/plain", "text/html"]),
         ("pd.DataFrame({'a': [1]}).style", ["text/plain", "text/html"]),

@@ -83,12 +83,19 @@ class Channel:
             self._pictures += 1
             self._room -= len(fitted[1])
         if fitted != (mime, data):
-            if pictures.keep(self._folder, mime, data):
-                self._kept += 1
+            if self.keep(mime, data):
                 self._write(_record(RecordKind.KEPT, mime, b""))
             elif fitted is None:
                 self.drop()
         return fitted
+
+    def keep(self, mime: str, data: bytes) -> str:
+        """Write a picture or a page into the workspace, and return its path; "" where that can't be done."""
+        from sandpod_runner.python import pictures  # noqa: PLC0415 - for programs that show some
+
+        path = pictures.keep(self._folder, mime, data) if self.takes_pictures else ""
+        self._kept += bool(path)
+        return path
 
     def drop(self) -> None:
         """Count one that is not sent."""

@@ -68,19 +68,26 @@ def adopt_plotly(module: Any) -> None:
         def render(self, figure: Any) -> None:
             channel = display_channel.current()
             if channel is not None:
-                channel.show(plotly_forms(figure))
+                channel.show(plotly_forms(figure, channel))
 
     module.renderers["sandpod"] = Renderer()
     module.renderers.default = "sandpod"
 
 
-def plotly_forms(figure: Any) -> dict[str, bytes]:
-    """Return a plotly figure as a page and as its data. A picture of it takes a browser, which no sandbox has."""
+def plotly_forms(figure: Any, channel: display_channel.Channel) -> dict[str, bytes]:
+    """Keep a plotly figure as a page in the workspace, and return the text that names it.
+
+    A picture of it takes a browser, which no sandbox has. The page or its data in an answer would cost a model
+    thousands of tokens for two points, and it can't look at either.
+    """
     library = import_module("plotly.io")  # which figures themselves do not need
-    # The page fetches the library itself, which is larger than all that a result may hold.
-    html = library.to_html(figure, include_plotlyjs="cdn", validate=False)
-    data = library.to_json(figure, validate=False)
-    return {"text/html": html.encode(errors="replace"), "application/json": data.encode(errors="replace")}
+    # The page fetches plotly.js itself, which has several megabytes.
+    page = library.to_html(figure, include_plotlyjs="cdn", validate=False).encode(errors="replace")
+    path = channel.keep("text/html", page)
+    given = figure if isinstance(figure, dict) else figure.to_plotly_json()
+    kinds = ", ".join(dict.fromkeys(str(trace.get("type", "scatter")) for trace in given.get("data", ()))) or "empty"
+    where = f"a page in {path}" if path else "it could not be written to the workspace"
+    return {"text/plain": f"Plotly figure ({kinds}): {where}".encode(errors="replace")}
 
 
 def show_open() -> None:

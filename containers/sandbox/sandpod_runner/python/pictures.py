@@ -1,4 +1,4 @@
-"""Fits pictures that a program shows into an answer, and keeps them whole in the workspace.
+"""Fits pictures that a program shows into an answer, and keeps them, and pages, whole in the workspace.
 
 Pillow scales them, which libraries that draw bring with them; without it a large picture is kept and not shown.
 """
@@ -16,7 +16,7 @@ from typing import Any, Final
 from sandpod_runner.ipc.display_records import KEPT_FOLDER
 
 MAX_SIDE: Final = 2000  # pixels a side: more is refused by models' APIs where a conversation has many pictures
-_SUFFIXES: Final = {"image/png": "png", "image/jpeg": "jpg"}
+_SUFFIXES: Final = {"image/png": "png", "image/jpeg": "jpg", "text/html": "html"}
 _PNG: Final = b"\x89PNG\r\n\x1a\n"
 _SIDES: Final = Struct(">16xII")  # where a PNG has its width and height
 _WORTH: Final = 8  # A PNG this many times too large has noise or photos in it, for which JPEG is the better format
@@ -44,22 +44,25 @@ def fit(mime: str, data: bytes, most: int) -> tuple[str, bytes] | None:
     return None
 
 
-def keep(folder: str, mime: str, data: bytes) -> bool:
-    """Write a picture into a folder below this one, under a new name, and return whether that could be done."""
-    folder = os.path.join(folder, KEPT_FOLDER)
+def keep(folder: str, mime: str, data: bytes) -> str:
+    """Write a picture into a folder below this one, and return its path from here; "" where that can't be done."""
     path = ""
     try:
-        os.makedirs(folder, exist_ok=True)
-        number = len(os.listdir(folder)) + 1
-        while os.path.lexists(path := f"{folder}/picture-{number:03}.{_SUFFIXES[mime]}"):
+        os.makedirs(os.path.join(folder, KEPT_FOLDER), exist_ok=True)
+        number = len(os.listdir(os.path.join(folder, KEPT_FOLDER))) + 1
+        while os.path.lexists(path := os.path.join(folder, _name(number, mime))):
             number += 1
         with open(path, "xb") as file:
             file.write(data)
     except OSError:
         with contextlib.suppress(OSError):
             os.unlink(path)  # half of it is of no use
-        return False
-    return True
+        return ""
+    return _name(number, mime)
+
+
+def _name(number: int, mime: str) -> str:
+    return f"{KEPT_FOLDER}/picture-{number:03}.{_SUFFIXES[mime]}"
 
 
 def _has_long_side(mime: str, data: bytes) -> bool:

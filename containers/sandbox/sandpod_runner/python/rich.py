@@ -77,6 +77,13 @@ def bundle(content: Any) -> dict[str, bytes]:
 
 def forms(value: Any, registered: Mapping[str, Any] | None = None) -> Iterator[tuple[str, bytes]]:
     """Yield type and bytes of each form, plain text first. What `repr` raises is raised."""
+    plotly = sys.modules.get("plotly.basedatatypes")
+    channel = display_channel.current()
+    if plotly and channel and isinstance(value, plotly.BaseFigure):
+        from sandpod_runner.python.figures import plotly_forms  # noqa: PLC0415 - for those who have such a figure
+
+        yield from plotly_forms(value, channel).items()
+        return
     yield "text/plain", _plain(repr(value))
     if isinstance(value, type):
         return  # what it can do, its instances can
@@ -107,11 +114,6 @@ def _figure(value: Any) -> Iterator[tuple[str, bytes]]:
     # One that is open comes as a display of this cell.
     if library and figures and isinstance(value, library.Figure) and not figures.is_open(value):
         yield "image/png", figures.draw(value)
-    plotly = sys.modules.get("plotly.basedatatypes")
-    if plotly and isinstance(value, plotly.BaseFigure):
-        from sandpod_runner.python.figures import plotly_forms  # noqa: PLC0415 - for those who have such a figure
-
-        yield from plotly_forms(value).items()
 
 
 def _call(value: Any, name: str) -> Any:
