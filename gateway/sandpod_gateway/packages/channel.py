@@ -5,7 +5,6 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
@@ -47,14 +46,6 @@ class FairSlots:
             yield
 
 
-@dataclass(frozen=True, slots=True)
-class Installed:
-    """What came of an installation: what was asked for and what that depends on, and what the caller should know."""
-
-    packages: list[Package] = field(default_factory=list)
-    note: str | None = None
-
-
 class Resolution(Protocol):
     """The packages that are to be there: each with a `name`, and a `digest` or None where the index has none."""
 
@@ -90,11 +81,7 @@ class Channel(ABC, Generic[S, R]):
         return self._settings
 
     def parse(self, packages: list[str]) -> list[Any]:
-        """Return what is asked for, each once and in order of its name.
-
-        Raises:
-            SandpodError: invalid_argument, package_blocked.
-        """
+        """Return what is asked for, each once and in order of its name. Raises invalid_argument, package_blocked."""
         if not 1 <= len(packages) <= MAX_REQUESTED:
             raise Failure.NO_OR_TOO_MANY.error(MAX_REQUESTED)
         wanted = [self._parse(text.strip()) for text in packages]
@@ -118,41 +105,47 @@ class Channel(ABC, Generic[S, R]):
     async def listed(self, record: SandboxRecord) -> list[PackageInfo]:
         """Return the packages of a sandbox: those that were added, then the image's own.
 
-        Raises:
-            SandpodError: sandbox_lost, execution_failed, unsupported_language.
+        Raises sandbox_lost, execution_failed, unsupported_language.
         """
-        return self._listed(await self._program.run(record))
+        there = (await self._program.run(record)).packages
+        return [
+            PackageInfo(
+                name=name,
+                version=each.version,
+                sha256=each.sha256 or None,
+                source="installed" if each.added else "image",
+            )
+            for name, each in sorted(there.items(), key=lambda item: (not item[1].added, item[0]))
+        ]
 
-    async def install(self, record: SandboxRecord, wanted: list[Any]) -> Installed:
-        """Install what is not there yet.
+    async def install(self, record: SandboxRecord, wanted: list[Any]) -> tuple[list[Package], str | None]:
+        """Install what is not there yet; return that with what it depends on, and what the caller should know.
 
-        Raises:
-            SandpodError: What `supplied` and `Program.run` raise.
+        Raises what `supplied` and `Program.run` raise.
         """
         state = await self._program.run(record)
         present = self.present(wanted, state)
         if present is not None:
-            return Installed(present)
+            return present, None
         async with self.supplied(record.owner, wanted, state) as (found, files):
             order = self._order(wanted, state, found, files)
             if order:
                 state = await self._program.run(record, order, [content.file for _, content in files])
-        return self._installed(found, [package for package, _ in files], state)
+        return self._result(found, [package for package, _ in files], state)
+
+    def present(self, wanted: list[Any], state: S) -> list[Package] | None:
+        """Return what is asked for if all of it is there already, else None."""
+        fits = all(each.name in state.packages and self._fits(each, state) for each in wanted)
+        return installed({each.name for each in wanted}, state) if fits else None
 
     @asynccontextmanager
     async def supplied(
         self, owner: str, wanted: list[Any], state: S
     ) -> AsyncIterator[tuple[R, list[tuple[Any, Content]]]]:
-        """Give all packages that are to be there, and those that are missing with their content.
+        """Give all packages that are to be there, and with their content those that are missing in this `state`.
 
-        Args:
-            owner: Who uses a slot for it.
-            wanted: What is asked for.
-            state: What is installed, and for what.
-
-        Raises:
-            SandpodError: package_blocked, quota_exceeded, invalid_argument (a conflict), not_found, timeout,
-                backend_unavailable, backend_error.
+        A slot of the `owner` is held meanwhile. Raises package_blocked, quota_exceeded, invalid_argument (a conflict),
+        not_found, timeout, backend_unavailable, backend_error.
         """
         most = self._settings.max_bytes
         async with AsyncExitStack() as stack:
@@ -166,7 +159,8 @@ class Channel(ABC, Generic[S, R]):
 
     async def _resolved(self, wanted: list[Any], state: S) -> R:
         pins = self._pins(state)
-        key = (*map(str, wanted), self._key(state), json.dumps(pins, sort_keys=True))
+        target = state.model_dump_json(include={"environment": True, "record": {"dependencies"}})
+        key = (*map(str, wanted), target, json.dumps(pins, sort_keys=True))
         found = self._resolutions.get(key)
         if found is None:
             try:
@@ -210,16 +204,8 @@ class Channel(ABC, Generic[S, R]):
         """Return a name or a pattern as it is compared."""
 
     @abstractmethod
-    def _listed(self, state: S) -> list[PackageInfo]:
-        """Return the packages of a sandbox: those that were added, then the image's own."""
-
-    @abstractmethod
-    def present(self, wanted: list[Any], state: S) -> list[Package] | None:
-        """Return what is asked for if all of it is there already, else None."""
-
-    @abstractmethod
-    def _key(self, state: S) -> str:
-        """Return what resolutions depend on in addition to what is asked for and to pins."""
+    def _fits(self, requirement: Any, state: S) -> bool:
+        """Return whether the package of that name that is there is what is asked for."""
 
     @abstractmethod
     def _pins(self, state: S) -> dict[str, Any]:
@@ -227,11 +213,7 @@ class Channel(ABC, Generic[S, R]):
 
     @abstractmethod
     async def _resolve(self, wanted: list[Any], state: S, pins: dict[str, Any]) -> R:
-        """Return all packages that are to be there.
-
-        Raises:
-            ConflictError: No set of versions satisfies all.
-        """
+        """Return all packages that are to be there. Raises ConflictError: no set of versions satisfies all."""
 
     @abstractmethod
     def _is_missing(self, package: Any, state: S) -> bool:
@@ -246,5 +228,15 @@ class Channel(ABC, Generic[S, R]):
         """Return what the program in the sandbox is to install, false if nothing."""
 
     @abstractmethod
-    def _installed(self, found: R, added: list[Any], state: S) -> Installed:
-        """Return what came of it."""
+    def _result(self, found: R, added: list[Any], state: S) -> tuple[list[Package], str | None]:
+        """Return what `install` does, when it is done."""
+
+
+def installed(names: set[str], state: Report) -> list[Package]:
+    """Return packages of a sandbox as callers see them, in order of their names."""
+    there = state.packages
+    return [
+        Package(name=name, version=there[name].version, sha256=there[name].sha256 or None)
+        for name in sorted(names)
+        if name in there
+    ]

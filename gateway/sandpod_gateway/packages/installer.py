@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
-from sandpod_gateway.api.package_results import Installation, PackageList
+from sandpod_gateway.api.package_results import Installation, Package, PackageList
 from sandpod_gateway.api.run_results import Language
 from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.packages.cache import FileCache
-from sandpod_gateway.packages.channel import Channel, FairSlots, Installed
+from sandpod_gateway.packages.channel import Channel, FairSlots
 from sandpod_gateway.packages.errors import Failure
 from sandpod_gateway.packages.npm.packages import NpmPackages
 from sandpod_gateway.packages.pip.packages import PythonPackages
@@ -42,7 +42,8 @@ class _Entry:
     task: asyncio.Task[None] = field(init=False)
     started: float = field(default_factory=time.monotonic)
     ended: float | None = None
-    came: Installed = field(default_factory=Installed)
+    packages: list[Package] = field(default_factory=list)
+    note: str | None = None
     error: SandpodError | None = None
 
     async def waited(self, wait: float | None) -> Installation:
@@ -54,8 +55,8 @@ class _Entry:
             sandbox=self.sandbox,
             status="installing" if self.ended is None else "success" if self.error is None else "failed",
             elapsed=round((self.ended or time.monotonic()) - self.started, 3),
-            packages=self.came.packages,
-            note=self.came.note,
+            packages=self.packages,
+            note=self.note,
             **problem,
         )
 
@@ -95,8 +96,7 @@ class Installer:
     def check(self, packages: list[str], language: str) -> list[Any]:
         """Return what is asked for, before any sandbox is bothered.
 
-        Raises:
-            SandpodError: unsupported_language, invalid_argument, package_blocked.
+        Raises unsupported_language, invalid_argument, package_blocked.
         """
         channel = self._channel(language)
         if not self._settings.enabled:
@@ -108,8 +108,7 @@ class Installer:
     ) -> Installation:
         """Begin an installation, or join one of the same, and wait some time for its end.
 
-        Raises:
-            SandpodError: What `check` and `Sandboxes.resolve` say, or rate_limited.
+        Raises what `check` and `Sandboxes.resolve` say, or rate_limited.
         """
         wanted = self.check(packages, language)
         record = await self._sandboxes.resolve(owner, sandbox)
@@ -118,8 +117,7 @@ class Installer:
     async def require(self, record: SandboxRecord, packages: list[str], language: str) -> None:
         """Return when packages are installed that a run needs.
 
-        Raises:
-            SandpodError: As for `install`, or what the installation failed with.
+        Raises what `check` raises, rate_limited, or what the installation failed with.
         """
         entry = self._begin(record, self.check(packages, language), language)
         await asyncio.wait({entry.task})
@@ -129,8 +127,7 @@ class Installer:
     async def get(self, owner: str, name: str, *, wait: float) -> Installation:
         """Return an installation, and wait some time for its end.
 
-        Raises:
-            SandpodError: not_found.
+        Raises not_found.
         """
         entry = self._entries.get(name)
         if entry is None or entry.owner != owner:
@@ -139,14 +136,13 @@ class Installer:
 
     def added(self, sandbox: str) -> list[str]:
         """Return the packages that were added to a sandbox, as far as this server remembers, with their versions."""
-        came = [each for entry in self._entries.values() if entry.sandbox == sandbox for each in entry.came.packages]
+        came = [each for entry in self._entries.values() if entry.sandbox == sandbox for each in entry.packages]
         return [f"{name} {version}" for name, version in sorted({each.name: each.version for each in came}.items())]
 
     async def listed(self, owner: str, *, sandbox: str | None, language: str) -> PackageList:
         """Return the packages of a sandbox: those that were added, then the image's own.
 
-        Raises:
-            SandpodError: unsupported_language, or what `Sandboxes.resolve` says.
+        Raises unsupported_language, or what `Sandboxes.resolve` says.
         """
         channel = self._channel(language)
         record = await self._sandboxes.resolve(owner, sandbox, make=False)
@@ -177,7 +173,7 @@ class Installer:
         keeper = asyncio.create_task(self._sandboxes.keep_alive(record))
         try:
             async with lock:
-                entry.came = await self._channels[entry.requested[0]].install(record, wanted)
+                entry.packages, entry.note = await self._channels[entry.requested[0]].install(record, wanted)
         except SandpodError as error:
             entry.error = error
         except asyncio.CancelledError:

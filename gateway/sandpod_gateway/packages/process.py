@@ -74,20 +74,21 @@ async def run_program(
     threads: int = 1,
     readable: Collection[str] = (),
 ) -> tuple[int | None, str]:
-    """Run a program to its end with few rights, and return its status and the end of what it said.
+    """Run a program to its end with few rights, and return its status and the end of its output.
+
+    It may write to `scratch` only, where it works, and read `readable` in addition to the system's files and Python's.
 
     Args:
         command: The program with its arguments.
-        scratch: The folder that it works in, the only one that it may write to.
+        scratch: That folder.
         settings: How long it may take, and how much it may download.
         memory: The kernel's limit of memory and its bytes: of address space or of writable memory.
         files: Most open files.
         copies: How often it writes what it downloads.
         threads: Most threads of it that are busy at once.
-        readable: What it may read in addition to the system's files and Python's.
+        readable: Further files.
 
-    Raises:
-        SandpodError: quota_exceeded, timeout.
+    Raises quota_exceeded, timeout.
     """
     bounds = {
         memory[0]: memory[1],

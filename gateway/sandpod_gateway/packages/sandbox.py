@@ -6,17 +6,17 @@ lies in the workspace or waits in the runner.
 
 import asyncio
 import base64
-import contextlib
 import functools
 import io
 import json
 import zipfile
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Annotated, Any, Final, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from sandpod_gateway.api.run_results import Language, Outcome
 from sandpod_gateway.backends.base import SandboxRecord
@@ -47,26 +47,12 @@ class Untrusted(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
-def only_valid(name: str, value: Any) -> BeforeValidator:
-    """Return a validator that leaves out what can't be a package: anything may lie in a folder of packages.
+class InstalledPackage(Untrusted):
+    """A package in a sandbox: whether it was `added`, or is the image's own."""
 
-    Args:
-        name: The form of names.
-        value: The type of what there is by name.
-    """
-    entry = TypeAdapter(tuple[Annotated[str, Field(pattern=f"^{name}$", max_length=214)], value])
-
-    def valid(given: Any) -> Any:
-        if not isinstance(given, dict):
-            return given
-        kept = {}
-        for item in given.items():
-            with contextlib.suppress(ValidationError):
-                entry.validate_python(item)
-                kept[item[0]] = item[1]
-        return kept
-
-    return BeforeValidator(valid)
+    version: Version
+    sha256: Sha256 = ""
+    added: bool = False
 
 
 class ReportedFailure(Untrusted):
@@ -80,6 +66,11 @@ class Report(Untrusted):
     """What such a program reports."""
 
     failure: ReportedFailure | None = None
+
+    @property
+    @abstractmethod
+    def packages(self) -> dict[str, InstalledPackage]:
+        """What programs find in the sandbox, by name."""
 
 
 S = TypeVar("S", bound=Report)
@@ -121,13 +112,8 @@ class Program(Generic[S]):
     async def run(self, record: SandboxRecord, order: Any = None, files: Sequence[IO[bytes]] = ()) -> S:
         """Install packages, all of them or none, and return what is installed then, and for what.
 
-        Args:
-            record: The sandbox.
-            order: What is to be installed; None for nothing.
-            files: Content of the packages, in the order in which that names them.
-
-        Raises:
-            SandpodError: quota_exceeded (no room), sandbox_lost, execution_failed, unsupported_language.
+        `order` says what is to be installed, None for nothing; `files` are the packages in the same order. Raises
+        quota_exceeded (no room), sandbox_lost, execution_failed or unsupported_language.
         """
         first = await asyncio.to_thread(opening, order)
         sink = _Sink()
@@ -150,14 +136,8 @@ class Program(Generic[S]):
         self, connection: RunnerConnection, sink: _Sink, first: bytes, files: Sequence[IO[bytes]]
     ) -> Ended:
         run = new_run()
-        header = {
-            "run": run,
-            "language": "python",
-            "args": [self.module],
-            "stdin": True,
-            "timeout": self.timeout,
-            "output_limit": 2 * _ANSWER,
-        }
+        limits = {"timeout": self.timeout, "output_limit": 2 * _ANSWER}
+        header = {"run": run, "language": "python", "args": [self.module], "stdin": True, **limits}
         handle = await connection.start_run(header, BOOTSTRAP.read_bytes(), sink)
         try:
             feeding = asyncio.create_task(_feed(connection, run, sink, first, files))

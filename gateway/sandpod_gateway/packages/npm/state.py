@@ -1,11 +1,13 @@
 """What a sandbox says of its Node.js and npm packages, checked: it is untrusted. Pure."""
 
+from contextlib import suppress
+from functools import cached_property
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import ConfigDict, Field, field_validator
+from pydantic import ConfigDict, Field, OnErrorOmit, field_validator
 
 from sandpod_gateway.packages.errors import Failure
-from sandpod_gateway.packages.sandbox import MAX_PACKAGES, Report, Sha256, Untrusted, only_valid
+from sandpod_gateway.packages.sandbox import MAX_PACKAGES, InstalledPackage, Report, Sha256, Untrusted
 
 NAME: Final = r"(?:@[A-Za-z0-9~-][A-Za-z0-9._~-]*/)?[A-Za-z0-9~-][A-Za-z0-9._~-]*"
 _LOCATION: Final = rf"^node_modules/{NAME}(/node_modules/{NAME}){{0,20}}$"
@@ -45,12 +47,9 @@ class Locked(Untrusted):
 
 
 class NpmRecord(Untrusted):
-    """What was asked for in a sandbox, and what was installed therefore, by place.
+    """What was asked for in a sandbox, by name, and what was installed therefore, by place.
 
-    Attributes:
-        asked: What was asked for, as it was written.
-        dependencies: The same as npm has it, by name.
-        packages: What is there.
+    `asked` has it as it was written, `dependencies` as npm has it.
     """
 
     asked: dict[_Name, _Text] = Field(default_factory=dict, max_length=MAX_PACKAGES)
@@ -70,24 +69,27 @@ class NpmState(Report):
 
     environment: NpmTarget | None
     record: NpmRecord
-    image: Annotated[dict[str, NpmVersion], Field(max_length=MAX_PACKAGES), only_valid(NAME, NpmVersion)]
+    image: Annotated[dict[OnErrorOmit[_Name], OnErrorOmit[NpmVersion]], Field(max_length=MAX_PACKAGES)]
 
     def require_node(self) -> NpmTarget:
-        """Return the Node.js to install for.
-
-        Raises:
-            SandpodError: unsupported_language.
-        """
+        """Return the Node.js to install for. Raises unsupported_language."""
         if self.environment is None:
             raise Failure.NO_NODE.error()
         return self.environment
 
+    @cached_property
+    def packages(self) -> dict[str, InstalledPackage]:
+        """What programs find: packages that were asked for or are beside those, and the image's own."""
+        return {name: InstalledPackage(version=version) for name, version in self.image.items()} | {
+            path.removeprefix("node_modules/"): InstalledPackage(version=each.version, sha256=each.sha256, added=True)
+            for path, each in self.record.packages.items()
+            if path.count("node_modules/") == 1
+        }
+
     @field_validator("record", mode="wrap")
     @classmethod
-    def _usable(cls, value: Any, handler: Any) -> NpmRecord:
+    def _usable(cls, value: Any, handler: Any) -> Any:
         """Begin anew where a program has spoilt the record."""
-        try:
-            record: NpmRecord = handler(value)
-        except ValueError:
-            return NpmRecord()
-        return record
+        with suppress(ValueError):
+            return handler(value)
+        return NpmRecord()
