@@ -6,7 +6,7 @@ bounded before it is sent and after it came: the runner is untrusted.
 
 import hashlib
 import mimetypes
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal
 
@@ -23,12 +23,12 @@ from sandpod_gateway.api.results import (
     FileStat,
     FileWritten,
 )
+from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.content import as_text, mime_type
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.paths import check_path, shown_path
 from sandpod_gateway.limits import MAX_SPELLED_PATH
 from sandpod_gateway.metrics import Metrics
-from sandpod_gateway.runner.connection import RunnerConnection
 from sandpod_gateway.runner.messages import Count, Message, checked
 from sandpod_gateway.sandboxes.requests import ask_runner
 from sandpod_gateway.sandboxes.service import Sandboxes
@@ -127,19 +127,19 @@ class Files:
 
         Raises SandpodError: what `Sandboxes.resolve` or the runner says, or sandbox_lost.
         """
-        return await self._ask(owner, sandbox, lambda connection: connection.ask(kind, fields), again=True)
+        record = await self._sandboxes.resolve(owner, sandbox, make=False)
+        ask = ask_runner(self._sandboxes, record, lambda connection: connection.ask(kind, fields), again=True)
+        return record.name, await ask
 
     async def part(
         self, owner: str, path: str, *, sandbox: str | None, limit: int, offset: int = 0
     ) -> tuple[str, int, bytes]:
         """Return the sandbox's name, a file's size, and a part of its bytes. Raises invalid_path, not_found."""
         check_path(path)
-        fields = {"op": "read", "path": path, "offset": offset, "limit": limit}
-        name, reply = await self.ask(owner, sandbox, "file", fields)
-        data = reply.payload[:limit]
-        size = checked(Version, reply).size
+        record = await self._sandboxes.resolve(owner, sandbox, make=False)
+        version, data = await read_part(self._sandboxes, record, path, offset, limit)
         self._metrics.file_bytes.labels("out").inc(len(data))
-        return name, size, data
+        return record.name, version.size, data
 
     async def whole(self, owner: str, path: str, *, sandbox: str, limit: int) -> bytes:
         """Return all bytes of a file of at most `limit`. Raises invalid_path, not_found, artifact_too_large."""
@@ -169,13 +169,14 @@ class Files:
         check_path(path)
         self.check_upload(data)
         fields = {"path": path, "overwrite": overwrite}
-        name, _ = await self._ask(
-            owner, sandbox, lambda connection: connection.upload(fields, _parts(data)), make=True, again=overwrite
+        record = await self._sandboxes.resolve(owner, sandbox)
+        await ask_runner(
+            self._sandboxes, record, lambda connection: connection.upload(fields, _parts(data)), again=overwrite
         )
         self._metrics.file_bytes.labels("in").inc(len(data))
         digest = hashlib.sha256(data).hexdigest()
-        hint = self._sandboxes.replaced(name)
-        return FileWritten(sandbox=name, path=shown_path(path), size=len(data), sha256=digest, hint=hint)
+        hint = self._sandboxes.replaced(record.name)
+        return FileWritten(sandbox=record.name, path=shown_path(path), size=len(data), sha256=digest, hint=hint)
 
     async def stat(self, owner: str, path: str, *, sandbox: str | None) -> FileStat:
         """Return what is known of a file or folder; a link is not followed. Raises invalid_path, not_found."""
@@ -188,7 +189,7 @@ class Files:
 
         Raises invalid_path, file_exists, quota_exceeded.
         """
-        name, _ = await self._change(owner, sandbox, "mkdir", path=path)
+        name = await self._change(owner, sandbox, "mkdir", path=path)
         return FileChanged(sandbox=name, path=shown_path(path), hint=self._sandboxes.replaced(name))
 
     async def delete(self, owner: str, path: str, *, sandbox: str | None, recursive: bool) -> FileChanged:
@@ -196,7 +197,7 @@ class Files:
 
         Raises invalid_path (a folder that is not empty, too), not_found.
         """
-        name, _ = await self._change(owner, sandbox, "delete", path=path, recursive=recursive)
+        name = await self._change(owner, sandbox, "delete", path=path, recursive=recursive)
         return FileChanged(sandbox=name, path=shown_path(path))
 
     async def move(
@@ -207,26 +208,25 @@ class Files:
         Raises invalid_path, not_found (of a folder on the way, too), file_exists.
         """
         check_path(destination)
-        name, _ = await self._change(owner, sandbox, "move", path=source, destination=destination, overwrite=overwrite)
+        name = await self._change(owner, sandbox, "move", path=source, destination=destination, overwrite=overwrite)
         return FileMoved(sandbox=name, source=shown_path(source), destination=shown_path(destination))
 
-    async def _change(self, owner: str, sandbox: str | None, op: str, *, path: str, **fields: Any) -> tuple[str, Frame]:
+    async def _change(self, owner: str, sandbox: str | None, op: str, *, path: str, **fields: Any) -> str:
+        """Change a file or folder, and return the sandbox's name."""
         check_path(path)
-        request = {"op": op, "path": path, **fields}
-        new = op == "mkdir"
-        return await self._ask(owner, sandbox, lambda connection: connection.ask("file", request), make=new, again=new)
+        request, new = {"op": op, "path": path, **fields}, op == "mkdir"
+        record = await self._sandboxes.resolve(owner, sandbox, make=new)
+        await ask_runner(self._sandboxes, record, lambda connection: connection.ask("file", request), again=new)
+        return record.name
 
-    async def _ask(
-        self,
-        owner: str,
-        sandbox: str | None,
-        ask: Callable[[RunnerConnection], Awaitable[Frame]],
-        *,
-        again: bool,
-        make: bool = False,
-    ) -> tuple[str, Frame]:
-        record = await self._sandboxes.resolve(owner, sandbox, make=make)
-        return record.name, await ask_runner(self._sandboxes, record, ask, again=again)
+
+async def read_part(
+    sandboxes: Sandboxes, record: SandboxRecord, path: str, offset: int, limit: int
+) -> tuple[Version, bytes]:
+    """Return a file as it is now, and at most `limit` bytes of it. Raises invalid_path, not_found, sandbox_lost."""
+    fields = {"op": "read", "path": path, "offset": offset, "limit": limit}
+    reply = await ask_runner(sandboxes, record, lambda connection: connection.ask("file", fields), again=True)
+    return checked(Version, reply), reply.payload[:limit]
 
 
 async def _parts(data: bytes) -> AsyncIterator[bytes]:

@@ -7,13 +7,12 @@ import secrets
 from collections.abc import AsyncGenerator, AsyncIterator
 
 from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.paths import check_path
-from sandpod_gateway.files.service import Version
+from sandpod_gateway.files.service import Version, read_part
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.runner.messages import Message, checked, senseless
-from sandpod_gateway.sandboxes.requests import ask_runner, talking
+from sandpod_gateway.sandboxes.requests import talking
 from sandpod_gateway.sandboxes.service import Sandboxes
 from sandpod_runner.protocol import messages as protocol
 
@@ -36,7 +35,8 @@ class Transfers:
 
     async def look(self, owner: str, sandbox: str, path: str) -> Version:
         """Return a file's version. Raises session_not_found, not_found, invalid_path (no regular file, too)."""
-        version, _ = await self._read(await self._sandboxes.resolve(owner, sandbox), path, 0, 0)
+        check_path(path)
+        version, _ = await read_part(self._sandboxes, await self._sandboxes.resolve(owner, sandbox), path, 0, 0)
         return version
 
     async def read(self, owner: str, sandbox: str, path: str, version: Version, span: range) -> AsyncIterator[bytes]:
@@ -44,7 +44,8 @@ class Transfers:
         record = await self._sandboxes.resolve(owner, sandbox)
         offset = span.start
         while offset < span.stop:
-            now, data = await self._read(record, path, offset, min(protocol.FILE_PART, span.stop - offset))
+            limit = min(protocol.FILE_PART, span.stop - offset)
+            now, data = await read_part(self._sandboxes, record, path, offset, limit)
             if now != version or not data:
                 raise ChangedError
             self._metrics.file_bytes.labels("out").inc(len(data))
@@ -95,9 +96,3 @@ class Transfers:
                 self._metrics.file_bytes.labels("out").inc(len(reply.payload))
                 yield reply.payload
                 part += 1
-
-    async def _read(self, record: SandboxRecord, path: str, offset: int, limit: int) -> tuple[Version, bytes]:
-        check_path(path)
-        fields = {"op": "read", "path": path, "offset": offset, "limit": limit}
-        reply = await ask_runner(self._sandboxes, record, lambda connection: connection.ask("file", fields), again=True)
-        return checked(Version, reply), reply.payload[:limit]

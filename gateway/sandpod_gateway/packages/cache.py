@@ -43,20 +43,18 @@ class Digest:
     def announced(cls, integrity: str) -> Self:
         """Return the one hash of the strongest algorithm in a text of the form that npm uses.
 
-        Raises:
-            ValueError: There is none, there are several, or it is not well formed.
+        Raises ValueError: there is none, there are several, or it is not well formed.
         """
-        values: dict[str, set[str]] = {}
-        for each in integrity.split():
-            algorithm, _, value = each.partition("-")
-            values.setdefault(algorithm, set()).add(value)
-        strongest = next((each for each in _STRONGEST_FIRST if each in values), None)
+        hashes = {each.partition("-")[::2] for each in integrity.split()}
+        known = {algorithm for algorithm, _ in hashes}
+        strongest = next((each for each in _STRONGEST_FIRST if each in known), None)
         if strongest is None:
             raise ValueError("no hash of a known algorithm")
-        if len(values[strongest]) != 1:
+        values = [value for algorithm, value in hashes if algorithm == strongest]
+        if len(values) != 1:
             raise ValueError("several hashes of one algorithm")
         try:
-            found = b64decode(values[strongest].pop(), validate=True)
+            found = b64decode(values[0], validate=True)
         except binascii.Error as error:
             raise ValueError("no base64") from error
         if len(found) != hashlib.new(strongest).digest_size:
@@ -83,12 +81,7 @@ class _Sizes(LRUCache[Path, int]):
 
 
 class FileCache:
-    """A folder of packages of a bounded size.
-
-    Args:
-        folder: Where, or None for a temporary folder, which is removed by `close`.
-        max_bytes: The most that is kept.
-    """
+    """A folder of packages, or a temporary one that `close` removes, of `max_bytes` at most."""
 
     def __init__(self, folder: Path | None, max_bytes: int) -> None:
         self._own = folder is None
@@ -97,11 +90,7 @@ class FileCache:
         self._kept = _Sizes(max_bytes, getsizeof=int)
 
     def open(self) -> None:
-        """Make the folder, and find out what is there from before.
-
-        Raises:
-            StartError: It can't be made.
-        """
+        """Make the folder, and find out what is there from before. Raises StartError: it can't be made."""
         try:
             if self._own:
                 self._folder = Path(tempfile.mkdtemp(prefix="sandpod-packages-"))
@@ -136,14 +125,9 @@ class FileCache:
         return content
 
     async def add(self, source: Path, digest: Digest | None) -> Content | None:
-        """Return a package, and keep it unless it is too large or its hash is unknown or weak.
+        """Return a package, and move its file into the cache unless it is too large or its hash unknown or weak.
 
-        Args:
-            source: Its file, which is moved.
-            digest: The hash that its content must have.
-
-        Returns:
-            None if it has another hash, or if there is no such file.
+        None if its content has another hash than `digest`, or if there is no such file.
         """
         content = await asyncio.to_thread(_open, source, digest)
         # Others can make bytes with the same sha1.

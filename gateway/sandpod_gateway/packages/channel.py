@@ -108,15 +108,8 @@ class Channel(ABC, Generic[S, R]):
         Raises sandbox_lost, execution_failed, unsupported_language.
         """
         there = (await self._program.run(record)).packages
-        return [
-            PackageInfo(
-                name=name,
-                version=each.version,
-                sha256=each.sha256 or None,
-                source="installed" if each.added else "image",
-            )
-            for name, each in sorted(there.items(), key=lambda item: (not item[1].added, item[0]))
-        ]
+        found = [PackageInfo(name=name, **dict(each)) for name, each in there.items()]
+        return sorted(found, key=lambda package: (package.source == "image", package.name))
 
     async def install(self, record: SandboxRecord, wanted: list[Any]) -> tuple[list[Package], str | None]:
         """Install what is not there yet; return that with what it depends on, and what the caller should know.
@@ -128,8 +121,13 @@ class Channel(ABC, Generic[S, R]):
         if present is not None:
             return present, None
         async with self.supplied(record.owner, wanted, state) as (found, files):
-            order = self._order(wanted, state, found, files)
-            if order:
+            missing = [
+                {**package.model_dump(include={"name", "path"}), "sha256": content.sha256, "size": content.size}
+                for package, content in files
+            ]
+            changes = self._changes(wanted, state, found, files)
+            if missing or changes:
+                order = {"packages": missing, **changes}
                 state = await self._program.run(record, order, [content.file for _, content in files])
         return self._result(found, [package for package, _ in files], state)
 
@@ -223,9 +221,10 @@ class Channel(ABC, Generic[S, R]):
     def _download(self, packages: list[Any], state: S) -> AbstractAsyncContextManager[list[Path]]:
         """Give packages as files, which are there until the block is left."""
 
-    @abstractmethod
-    def _order(self, wanted: list[Any], state: S, found: R, files: list[tuple[Any, Content]]) -> Any:
-        """Return what the program in the sandbox is to install, false if nothing."""
+    def _changes(self, wanted: list[Any], state: S, found: R, files: list[tuple[Any, Content]]) -> dict[str, Any]:
+        """Return what the program in the sandbox is to do in addition to installing what is missing."""
+        del wanted, state, found, files
+        return {}
 
     @abstractmethod
     def _result(self, found: R, added: list[Any], state: S) -> tuple[list[Package], str | None]:
@@ -234,9 +233,5 @@ class Channel(ABC, Generic[S, R]):
 
 def installed(names: set[str], state: Report) -> list[Package]:
     """Return packages of a sandbox as callers see them, in order of their names."""
-    there = state.packages
-    return [
-        Package(name=name, version=there[name].version, sha256=there[name].sha256 or None)
-        for name in sorted(names)
-        if name in there
-    ]
+    there = [(name, state.packages[name]) for name in sorted(names & state.packages.keys())]
+    return [Package(name=name, version=each.version, sha256=each.sha256) for name, each in there]

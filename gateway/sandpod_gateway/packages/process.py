@@ -13,7 +13,7 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
-from ipaddress import IPv4Network, IPv6Network
+from ipaddress import IPv4Network, IPv6Address, IPv6Network
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -36,7 +36,15 @@ _V4: Final = (
 )
 _V6: Final = ("::/127", "fe80::/10", "ff00::/8", "fd00:ec2::254/128", "fd20:ce::254/128")
 # IPv4 addresses written as IPv6: mapped, and by way of NAT64 (RFC 6052).
-_EMBEDDED: Final = ("::ffff:0:0", "64:ff9b::")
+_EMBEDDED: Final = [int(IPv6Address(prefix)) for prefix in ("::ffff:0:0", "64:ff9b::")]
+_REFUSED: Final = [
+    *(*_V4, *_V6),
+    *(
+        str(IPv6Network((prefix + int(network.network_address), 96 + network.prefixlen)))
+        for prefix in _EMBEDDED
+        for network in map(IPv4Network, _V4)
+    ),
+]
 _PASSED_ON: Final = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE")
 
 
@@ -76,7 +84,7 @@ async def run_program(
 ) -> tuple[int | None, str]:
     """Run a program to its end with few rights, and return its status and the end of its output.
 
-    It may write to `scratch` only, where it works, and read `readable` in addition to the system's files and Python's.
+    It works in `scratch`, the only folder that it may write to. Raises quota_exceeded, timeout.
 
     Args:
         command: The program with its arguments.
@@ -86,9 +94,7 @@ async def run_program(
         files: Most open files.
         copies: How often it writes what it downloads.
         threads: Most threads of it that are busy at once.
-        readable: Further files.
-
-    Raises quota_exceeded, timeout.
+        readable: What it may read in addition to the system's files and Python's.
     """
     bounds = {
         memory[0]: memory[1],
@@ -161,27 +167,12 @@ def _size(folder: Path) -> int:
 def guard(url: str) -> dict[str, list[str]]:
     """Return which addresses a process may not connect to, whatever an index, a registry or a package names.
 
-    The process checks that itself, after a name was resolved.
-
-    Args:
-        url: The configured index or registry, which may be anywhere.
-
-    Returns:
-        `refused`: networks; `trusted`: names and ports that are exempt: the index, and the proxies of the environment,
-        which resolve the names themselves.
+    The process checks that itself, after a name was resolved: `refused` are networks, `trusted` names and ports that
+    are exempt. Those are the configured index or registry at `url`, which may be anywhere, and the proxies of the
+    environment, which resolve the names themselves.
     """
     proxies = [value if "://" in value else f"http://{value}" for value in getproxies_environment().values() if value]
-    return {"refused": [*_V4, *_V6, *_embedded()], "trusted": sorted(filter(None, map(_place, (url, *proxies))))}
-
-
-def _embedded() -> list[str]:
-    prefixes = [int(IPv6Network(prefix).network_address) for prefix in _EMBEDDED]
-    networks = [IPv4Network(each) for each in _V4]
-    return [
-        str(IPv6Network((prefix + int(network.network_address), 96 + network.prefixlen)))
-        for prefix in prefixes
-        for network in networks
-    ]
+    return {"refused": _REFUSED, "trusted": sorted(filter(None, map(_place, (url, *proxies))))}
 
 
 def _place(url: str) -> str | None:

@@ -38,7 +38,7 @@ _PACKAGES: Final = ("sandpod_gateway", "sandpod_gateway/packages", "sandpod_gate
 _FAILURES: Final = {"room": Failure.SANDBOX_FULL, "package": Failure.UNPACKING, "sandbox": Failure.SANDBOX_BROKEN}
 
 Version = Annotated[str, Field(pattern=r"^[A-Za-z0-9.+!_-]{1,128}$")]
-Sha256 = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
+Sha256 = Annotated[str | None, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class Untrusted(BaseModel):
@@ -48,11 +48,11 @@ class Untrusted(BaseModel):
 
 
 class InstalledPackage(Untrusted):
-    """A package in a sandbox: whether it was `added`, or is the image's own."""
+    """A package in a sandbox, as `PackageInfo` has it."""
 
     version: Version
-    sha256: Sha256 = ""
-    added: bool = False
+    sha256: Sha256 = None
+    source: Literal["installed", "image"] = "image"
 
 
 class ReportedFailure(Untrusted):

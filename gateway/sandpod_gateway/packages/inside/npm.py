@@ -16,12 +16,11 @@ import tarfile
 from typing import IO, Any
 
 from sandpod_gateway.packages.inside import stream
-from sandpod_gateway.packages.inside.stream import BASE, Source
+from sandpod_gateway.packages.inside.stream import BASE
 
 LIB = os.path.join(BASE, "lib")
 MODULES = os.path.join(LIB, "node_modules")
 PROGRAMS = os.path.join(BASE, "bin")
-STAGE = os.path.join(LIB, ".npm-stage")
 RECORD = os.path.join(LIB, "npm.json")
 
 DESCRIBE = """
@@ -83,7 +82,7 @@ def state() -> dict[str, Any]:
     return {"environment": environment(), "record": {**record, "packages": present}, "image": image_packages()}
 
 
-def unpack(memory: IO[bytes], target: str) -> None:
+def unpack(_: dict[str, Any], memory: IO[bytes], target: str) -> None:
     """Write a package's files, whose one outer folder may have any name. Links are left out, as npm does it."""
     os.makedirs(target, exist_ok=True)
     with tarfile.open(fileobj=memory, mode="r:*") as archive:
@@ -108,9 +107,8 @@ def remove(path: str) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def put(path: str) -> None:
+def put(new: str, target: str) -> None:
     """Put an unpacked package in place, with those below the old one that stay."""
-    new, target = os.path.join(STAGE, path), os.path.join(LIB, path)
     kept = os.path.join(target, "node_modules")
     if os.path.isdir(kept) and not os.path.islink(target):
         below = os.path.join(new, "node_modules")
@@ -144,30 +142,20 @@ def link_programs(name: str) -> None:
             os.symlink(target, link)
 
 
-def install(order: dict[str, Any], source: Source) -> None:
-    """Install packages: all are unpacked before the first is put in place, so that there are all of them or none."""
-    shutil.rmtree(STAGE, ignore_errors=True)
-    try:
-        for number, package in enumerate(order["packages"]):
-            with stream.receive(package, source) as memory:
-                unpack(memory, os.path.join(STAGE, "new", str(number)))
-        # The outer ones first, which the others go into.
-        for number, package in sorted(enumerate(order["packages"]), key=lambda item: str(item[1]["path"])):
-            staged = os.path.join(STAGE, package["path"])
-            os.makedirs(os.path.dirname(staged), exist_ok=True)
-            os.rename(os.path.join(STAGE, "new", str(number)), staged)
-            put(package["path"])
-        for path in order["gone"]:
-            remove(os.path.join(LIB, path))
-        for name in order["asked"]:
-            link_programs(name)
-        with open(f"{RECORD}.new", "w", encoding="utf-8") as file:
-            json.dump(order["record"], file)
-        os.replace(f"{RECORD}.new", RECORD)
-    finally:
-        shutil.rmtree(STAGE, ignore_errors=True)
+def install(order: dict[str, Any], folders: list[str]) -> None:
+    """Put unpacked packages in place, remove those that nothing needs any more, and write the record."""
+    # The outer ones first, which the others go into.
+    for folder, package in sorted(zip(folders, order["packages"]), key=lambda item: str(item[1]["path"])):
+        put(folder, os.path.join(LIB, package["path"]))
+    for path in order["gone"]:
+        remove(os.path.join(LIB, path))
+    for name in order["asked"]:
+        link_programs(name)
+    with open(f"{RECORD}.new", "w", encoding="utf-8") as file:
+        json.dump(order["record"], file)
+    os.replace(f"{RECORD}.new", RECORD)
 
 
 def run() -> None:
     """Carry out the order that comes as input."""
-    stream.run(install, state)
+    stream.run(unpack, install, state)

@@ -25,14 +25,13 @@ from collections.abc import Iterable, Iterator
 from typing import IO, Any
 
 from sandpod_gateway.packages.inside import stream
-from sandpod_gateway.packages.inside.stream import BASE, Source
+from sandpod_gateway.packages.inside.stream import BASE, STAGE
 
 HASH_FILE = "SANDPOD-SHA256"
 
 PYTHON = "{}.{}".format(*sys.version_info[:2])
 LIBRARY = f"lib/python{PYTHON}/site-packages"  # below BASE, as `pip install --user` has it
 SITE = os.path.join(BASE, LIBRARY)
-STAGE = os.path.join(BASE, ".stage")
 BLOCK = 4096  # bytes, the least that a file takes
 LONGEST_SHEBANG = 127  # bytes that the kernel reads of a first line
 
@@ -120,10 +119,11 @@ def installed() -> dict[str, dict[str, Any]]:
     for folder in dict.fromkeys([SITE, *sys.path]):
         for entry, name, version in dist_infos(folder):
             if name not in found:
-                sha256 = ""
+                sha256 = None
                 with contextlib.suppress(OSError, UnicodeError), open(os.path.join(SITE, entry, HASH_FILE)) as file:
-                    sha256 = file.read(64)
-                found[name] = {"version": version, "sha256": sha256, "added": folder == SITE}
+                    sha256 = file.read(64) or None
+                source = "installed" if folder == SITE else "image"
+                found[name] = {"version": version, "sha256": sha256, "source": source}
     return found
 
 
@@ -144,22 +144,17 @@ def canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def install(wheels: list[dict[str, Any]], source: Source) -> None:
-    """Install wheels, in place of other versions of the same packages."""
-    shutil.rmtree(STAGE, ignore_errors=True)
+def install(order: dict[str, Any], folders: list[str]) -> None:
+    """Put unpacked wheels in place of other versions of the same packages."""
     try:
-        roots = []
-        for number, wheel in enumerate(wheels):
-            roots.append(os.path.join(STAGE, str(number)))
-            with stream.receive(wheel, source) as memory, zipfile.ZipFile(memory) as archive:
-                unpack(wheel, archive, roots[-1])
         with Transaction(os.path.join(STAGE, "aside")) as moves:
-            for wheel in wheels:
+            for wheel in order["packages"]:
                 remove(canonical(wheel["name"]), moves)
-            for root in roots:
-                put_in_place(root, moves)
+            for root in folders:
+                found = [os.path.join(folder, name) for folder, _, names in os.walk(root) for name in names]
+                for path in sorted(found, key=lambda path: ".dist-info/" in path):  # the metadata last
+                    moves.put(path, os.path.join(BASE, os.path.relpath(path, root)))
     finally:
-        shutil.rmtree(STAGE, ignore_errors=True)
         os.makedirs(SITE, exist_ok=True)
 
 
@@ -179,15 +174,9 @@ def remove(wanted: str, moves: Transaction) -> None:
                 moves.remove(path)
 
 
-def put_in_place(root: str, moves: Transaction) -> None:
-    """Move an unpacked wheel's files to where they belong, the metadata last."""
-    paths = [os.path.relpath(os.path.join(folder, name), root) for folder, _, names in os.walk(root) for name in names]
-    for path in sorted(paths, key=lambda path: ".dist-info/" in path):
-        moves.put(os.path.join(root, path), os.path.join(BASE, path))
-
-
-def unpack(wheel: dict[str, Any], archive: zipfile.ZipFile, root: str) -> None:
+def unpack(wheel: dict[str, Any], memory: IO[bytes], root: str) -> None:
     """Write a wheel's files below a folder as they belong below BASE, and what RECORD says of them."""
+    archive = zipfile.ZipFile(memory)
     members = [member for member in archive.infolist() if not member.is_dir()]
     stream.require_room(wheel["name"], sum(-(-member.file_size // BLOCK) * BLOCK for member in members))
     info = info_folder(members, wheel["name"])
@@ -285,4 +274,4 @@ def programs(archive: zipfile.ZipFile, path: str) -> Iterator[tuple[str, str]]:
 
 def run() -> None:
     """Carry out the order that comes as input."""
-    stream.run(install, lambda: {"environment": environment(), "installed": installed()})
+    stream.run(unpack, install, lambda: {"environment": environment(), "installed": installed()})

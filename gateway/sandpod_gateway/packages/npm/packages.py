@@ -16,17 +16,22 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
-
-from pydantic import Field
+from typing import Any, Final, TypeVar
 
 from sandpod_gateway.api.package_results import Package
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.packages.cache import Content, Digest
+from sandpod_gateway.packages.cache import Content
 from sandpod_gateway.packages.channel import MAX_LENGTH, Channel
 from sandpod_gateway.packages.errors import Failure
-from sandpod_gateway.packages.npm.errors import REGISTRY, NpmFailure
-from sandpod_gateway.packages.npm.state import NAME, Location, NpmState, NpmTarget, NpmVersion
+from sandpod_gateway.packages.npm.messages import (
+    NAME,
+    REGISTRY,
+    NpmFailure,
+    NpmPackage,
+    NpmState,
+    NpmTarget,
+    Resolved,
+)
 from sandpod_gateway.packages.process import guard, run_program, scratch_folder
 from sandpod_gateway.packages.sandbox import Untrusted
 from sandpod_gateway.packages.settings import NpmSettings
@@ -55,40 +60,6 @@ class NpmRequirement:
 
     def __str__(self) -> str:
         return f"{self.name}@{self.spec}" if self.spec else self.name
-
-
-class NpmPackage(Untrusted):
-    """A package that is to be installed.
-
-    Attributes:
-        path: Where, below the folder that has `node_modules`.
-        integrity: Its hash, as the registry announces it; empty for a package that is there in this version.
-        script: Whether it wants a script to be run at its installation.
-        needed: Whether what was asked for now depends on it.
-    """
-
-    path: Location
-    name: Annotated[str, Field(min_length=1, max_length=214)]
-    version: NpmVersion
-    integrity: Annotated[str, Field(max_length=500)] = ""
-    script: bool = False
-    needed: bool = False
-
-    @property
-    def digest(self) -> Digest:
-        """Return its hash. Raises backend_error: the registry announces none, or several."""
-        try:
-            return Digest.announced(self.integrity)
-        except ValueError as error:
-            raise Failure.NO_HASH.error(self.name, error) from error
-
-
-class Resolved(Untrusted):
-    """All packages that are to be there, as npm has it."""
-
-    packages: list[NpmPackage]
-    dependencies: dict[str, str]
-    lock: dict[Location, dict[str, Any]]
 
 
 _A = TypeVar("_A", bound=Untrusted)
@@ -128,7 +99,8 @@ class NpmPackages(Channel[NpmState, Resolved]):
 
     def _fits(self, requirement: NpmRequirement, state: NpmState) -> bool:
         there, asked = state.packages[requirement.name], state.record.asked.get(requirement.name)
-        return not requirement.spec or (asked == str(requirement) if there.added else there.version == requirement.spec)
+        same = there.version == requirement.spec if there.source == "image" else asked == str(requirement)
+        return same or not requirement.spec
 
     def _pins(self, state: NpmState) -> dict[str, Any]:
         """Return what is installed, as it stands in a lock file.
@@ -204,35 +176,24 @@ class NpmPackages(Channel[NpmState, Resolved]):
             raise Failure.NO_ANSWER.error("npm") from error
         raise failure.error(target.node, settings.max_bytes)
 
-    def _order(
-        self,
-        wanted: list[NpmRequirement],
-        state: NpmState,
-        found: Resolved,
-        files: list[tuple[NpmPackage, Content]],
+    def _changes(
+        self, wanted: list[NpmRequirement], state: NpmState, found: Resolved, files: list[tuple[NpmPackage, Content]]
     ) -> dict[str, Any]:
-        before = state.record
+        before, paths = state.record, {package.path for package in found.packages}
         hashes = {path: entry.sha256 for path, entry in before.packages.items()}
         hashes |= {package.path: content.sha256 for package, content in files}
-        paths = {package.path for package in found.packages}
-        locked = {
-            path: {**entry, "sha256": hashes.get(path, "")} for path, entry in found.lock.items() if path in paths
-        }
-        asked = before.asked | {requirement.name: str(requirement) for requirement in wanted}
+        locked = {path: {**entry, "sha256": hashes.get(path)} for path, entry in found.lock.items() if path in paths}
+        asked = {requirement.name: str(requirement) for requirement in wanted}
         return {
-            "packages": [
-                {"name": package.name, "path": package.path, "sha256": content.sha256, "size": content.size}
-                for package, content in files
-            ],
             "gone": sorted(set(before.packages) - paths),
-            "asked": [requirement.name for requirement in wanted],
-            "record": {"asked": asked, "dependencies": found.dependencies, "packages": locked},
+            "asked": list(asked),
+            "record": {"asked": before.asked | asked, "dependencies": found.dependencies, "packages": locked},
         }
 
     def _result(self, found: Resolved, added: list[NpmPackage], state: NpmState) -> tuple[list[Package], str | None]:
         hashes = {path: entry.sha256 for path, entry in state.record.packages.items()}
         packages = [
-            Package(name=each.name, version=each.version, sha256=hashes.get(each.path) or None)
+            Package(name=each.name, version=each.version, sha256=hashes.get(each.path))
             for each in sorted(found.packages, key=lambda package: package.path)
             if each.needed
         ]

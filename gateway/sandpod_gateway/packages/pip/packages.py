@@ -10,7 +10,7 @@ import sys
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 from urllib.parse import unquote, urlsplit
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -18,7 +18,7 @@ from packaging.utils import canonicalize_name, canonicalize_version
 from pydantic import AliasPath, Field, OnErrorOmit, ValidationError
 
 from sandpod_gateway.api.package_results import Package
-from sandpod_gateway.packages.cache import Content, Digest
+from sandpod_gateway.packages.cache import Digest
 from sandpod_gateway.packages.channel import MAX_LENGTH, Channel, installed
 from sandpod_gateway.packages.errors import Failure
 from sandpod_gateway.packages.pip.errors import failure_of
@@ -181,12 +181,6 @@ class PythonPackages(Channel[State, Wheels]):
         )
         if status != 0:
             raise failure_of(output, settings.max_bytes)
-
-    def _order(
-        self, wanted: list[Requirement], state: State, found: Wheels, files: list[tuple[Wheel, Content]]
-    ) -> list[dict[str, Any]]:
-        del wanted, state, found
-        return [{"name": wheel.name, "size": content.size, "sha256": content.sha256} for wheel, content in files]
 
     def _result(self, found: Wheels, added: list[Wheel], state: State) -> tuple[list[Package], str | None]:
         del added

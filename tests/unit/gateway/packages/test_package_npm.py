@@ -10,8 +10,8 @@ from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.packages.cache import FileCache
 from sandpod_gateway.packages.channel import FairSlots
+from sandpod_gateway.packages.npm.messages import NpmRecord, NpmState, NpmTarget
 from sandpod_gateway.packages.npm.packages import NpmPackages, NpmRequirement
-from sandpod_gateway.packages.npm.state import NpmRecord, NpmState, NpmTarget
 from sandpod_gateway.packages.settings import NpmSettings, PackageSettings
 from support.servers.http_server import web_server
 from support.servers.npm_registry import Registry, npm_registry
