@@ -1,7 +1,7 @@
 """Files of a sandbox's workspace, by way of its runner.
 
-Paths are checked by the runner, inside the sandbox, after they are opened; here only their form is. Content is
-bounded before it is sent and after it came: the runner is untrusted.
+Paths are checked by the runner, inside the sandbox, after they are opened; only their form is checked here. Content is
+bounded before it is sent and after it is received: the runner is untrusted.
 """
 
 import hashlib
@@ -38,7 +38,7 @@ from sandpod_runner.protocol.frames import Frame
 MAX_READ: Final = 128 * 1024
 """Most bytes of a file in one result: as JSON, counted twice, they stay below what clients take."""
 SMALL_BINARY: Final = 4 * 1024
-"""Bytes of a file that is not text which are returned unasked: more is a waste of a model's attention."""
+"""Most bytes of a file that is not text that are returned without being asked for: more wastes a model's context."""
 MAX_ENTRIES: Final = 2000
 
 
@@ -70,7 +70,7 @@ class Version(Message):
 
 
 def _time(seconds: float) -> str | None:
-    """Return a file's time; None for one that RFC 3339 has no word for: programs set any."""
+    """Return a file's time; None for one that RFC 3339 can't express: programs set any."""
     try:
         return rfc3339(datetime.fromtimestamp(seconds, UTC))
     except (ValueError, OverflowError, OSError):
@@ -87,7 +87,7 @@ class Files:
         self.max_upload = max_upload
 
     async def list(self, owner: str, path: str, *, sandbox: str | None, recursive: bool, limit: int) -> FileList:
-        """List a folder. Raises invalid_path, not_found, or what `Sandboxes.resolve` says."""
+        """List a folder. Raises invalid_path, not_found, or what `Sandboxes.resolve` raises."""
         check_path(path)
         fields = {"op": "list", "path": path, "recursive": recursive, "limit": min(limit, MAX_ENTRIES)}
         name, reply = await self.ask(owner, sandbox, "file", fields)
@@ -123,9 +123,9 @@ class Files:
         )
 
     async def ask(self, owner: str, sandbox: str | None, kind: str, fields: dict[str, Any]) -> tuple[str, Frame]:
-        """Ask the runner of a caller's sandbox for what changes nothing, and return the sandbox's name and the reply.
+        """Send a request that changes nothing to a sandbox's runner; return the sandbox's name and the reply.
 
-        Raises SandpodError: what `Sandboxes.resolve` or the runner says, or sandbox_lost.
+        Raises what `Sandboxes.resolve` raises, the runner's refusal, or sandbox_lost.
         """
         record = await self._sandboxes.resolve(owner, sandbox, make=False)
         ask = ask_runner(self._sandboxes, record, lambda connection: connection.ask(kind, fields), again=True)
@@ -153,7 +153,7 @@ class Files:
         return data
 
     def check_upload(self, data: bytes) -> None:
-        """Refuse what is too large to be written. Raises upload_too_large."""
+        """Check the size of content to write. Raises upload_too_large."""
         if len(data) > self.max_upload:
             raise SandpodError(
                 ErrorCode.UPLOAD_TOO_LARGE,
@@ -179,13 +179,13 @@ class Files:
         return FileWritten(sandbox=record.name, path=shown_path(path), size=len(data), sha256=digest, hint=hint)
 
     async def stat(self, owner: str, path: str, *, sandbox: str | None) -> FileStat:
-        """Return what is known of a file or folder; a link is not followed. Raises invalid_path, not_found."""
+        """Return the metadata of a file or folder; a link is not followed. Raises invalid_path, not_found."""
         check_path(path)
         name, reply = await self.ask(owner, sandbox, "file", {"op": "stat", "path": path})
         return FileStat(sandbox=name, **dict(checked(_Entry, reply).entry()))
 
     async def make_directory(self, owner: str, path: str, *, sandbox: str | None) -> FileChanged:
-        """Make a folder and those on its path; one that is there stays as it is.
+        """Make a folder and its parents; an existing one is left as it is.
 
         Raises invalid_path, file_exists, quota_exceeded.
         """
@@ -195,7 +195,7 @@ class Files:
     async def delete(self, owner: str, path: str, *, sandbox: str | None, recursive: bool) -> FileChanged:
         """Delete a file, a link, or a folder: an empty one, or with `recursive` all that is in it.
 
-        Raises invalid_path (a folder that is not empty, too), not_found.
+        Raises invalid_path (also for a folder that is not empty), not_found.
         """
         name = await self._change(owner, sandbox, "delete", path=path, recursive=recursive)
         return FileChanged(sandbox=name, path=shown_path(path))
@@ -205,7 +205,7 @@ class Files:
     ) -> FileMoved:
         """Move or rename a file or folder.
 
-        Raises invalid_path, not_found (of a folder on the way, too), file_exists.
+        Raises invalid_path, not_found (also of the destination's folder), file_exists.
         """
         check_path(destination)
         name = await self._change(owner, sandbox, "move", path=source, destination=destination, overwrite=overwrite)

@@ -1,6 +1,6 @@
-"""Files on their way through the gateway in parts, never whole in its memory.
+"""Transfers of files through the gateway in parts, never whole in its memory.
 
-Each part is asked for when the one before was taken, so a slow client slows the sandbox's side and nothing piles up.
+Each part is requested when the one before was consumed: a slow client slows the sandbox down and nothing piles up.
 """
 
 import secrets
@@ -22,11 +22,11 @@ class _ArchivePart(Message):
 
 
 class ChangedError(Exception):
-    """A file was changed while it was sent."""
+    """The file was changed while it was sent."""
 
 
 class Transfers:
-    """Reads and writes files of sandboxes for whoever has a link; the link was checked before."""
+    """Reads and writes files of sandboxes for holders of links, which were checked before."""
 
     def __init__(self, sandboxes: Sandboxes, metrics: Metrics, *, max_bytes: int) -> None:
         self._sandboxes = sandboxes
@@ -40,7 +40,7 @@ class Transfers:
         return version
 
     async def read(self, owner: str, sandbox: str, path: str, version: Version, span: range) -> AsyncIterator[bytes]:
-        """Yield bytes of a file in parts. Raises as `look` does, or ChangedError: it is not that version any more."""
+        """Yield bytes of a file in parts. Raises as `look` does, or ChangedError: it was changed."""
         record = await self._sandboxes.resolve(owner, sandbox)
         offset = span.start
         while offset < span.stop:
@@ -85,7 +85,7 @@ class Transfers:
     async def archive(self, owner: str, sandbox: str) -> AsyncGenerator[bytes, None]:
         """Yield a tar.gz of the workspace in parts. Raises session_not_found, sandbox_lost."""
         archive, part = secrets.token_hex(8), 0
-        # One connection for all of it: what has been sent of an archive is known there alone.
+        # One connection for all of it: the state of an archive belongs to a connection.
         async with talking(self._sandboxes, await self._sandboxes.resolve(owner, sandbox)) as connection:
             while True:
                 reply = await connection.ask("file", {"op": "archive", "archive": archive, "part": part})

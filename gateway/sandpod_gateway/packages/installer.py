@@ -1,7 +1,7 @@
-"""Installations: begun by calls, waited for, joined, remembered for a while.
+"""Installations: started by calls, joined by equal ones, waited for, and kept for a while.
 
-They live in this process: another gateway, or this one after a restart, does not know them, while what is installed is
-in the sandbox and is seen by all.
+They live in this process: another gateway, or this one after a restart, does not know them. What is installed is in
+the sandbox, where all gateways see it.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ GOING_ON: Final = 8  # installations of one caller at once
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """An installation, `requested` as its language and texts; its task never fails but by being cancelled."""
+    """An installation; `requested` has its language and requirements. Its task fails only by being cancelled."""
 
     name: str
     owner: str
@@ -47,7 +47,7 @@ class _Entry:
     error: SandpodError | None = None
 
     async def waited(self, wait: float | None) -> Installation:
-        """Return it as callers see it, after some seconds or at its end."""
+        """Return it as callers see it, at its end or after `wait` seconds."""
         await asyncio.wait({self.task}, timeout=wait)
         problem = self.error.problem().model_dump() if self.error is not None else {}
         return Installation(
@@ -62,11 +62,7 @@ class _Entry:
 
 
 class Installer:
-    """Installs packages in callers' sandboxes.
-
-    Attributes:
-        timeout: Seconds after which resolving, or downloading, or unpacking is given up.
-    """
+    """Installs packages in callers' sandboxes. Each step of an installation may take `timeout` seconds."""
 
     def __init__(self, sandboxes: Sandboxes, settings: PackageSettings) -> None:
         self._sandboxes = sandboxes
@@ -82,11 +78,11 @@ class Installer:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def open(self) -> None:
-        """Make what is needed on the disk."""
+        """Open the cache."""
         self._cache.open()
 
     async def close(self) -> None:
-        """End what is going on."""
+        """Cancel all installations and close the cache."""
         tasks = [entry.task for entry in self._entries.values()]
         for task in tasks:
             task.cancel()
@@ -94,7 +90,7 @@ class Installer:
         self._cache.close()
 
     def check(self, packages: list[str], language: str) -> list[Any]:
-        """Return what is asked for, before any sandbox is bothered.
+        """Return the requirements, before a sandbox is touched.
 
         Raises unsupported_language, invalid_argument, package_blocked.
         """
@@ -106,16 +102,16 @@ class Installer:
     async def install(
         self, owner: str, packages: list[str], *, language: str, sandbox: str | None, wait: float
     ) -> Installation:
-        """Begin an installation, or join one of the same, and wait some time for its end.
+        """Start an installation, or join an equal one, and wait at most `wait` seconds for its end.
 
-        Raises what `check` and `Sandboxes.resolve` say, or rate_limited.
+        Raises what `check` and `Sandboxes.resolve` raise, or rate_limited.
         """
         wanted = self.check(packages, language)
         record = await self._sandboxes.resolve(owner, sandbox)
         return await self._begin(record, wanted, language).waited(wait)
 
     async def require(self, record: SandboxRecord, packages: list[str], language: str) -> None:
-        """Return when packages are installed that a run needs.
+        """Return when the packages that a run needs are installed.
 
         Raises what `check` raises, rate_limited, or what the installation failed with.
         """
@@ -125,10 +121,7 @@ class Installer:
             raise entry.error
 
     async def get(self, owner: str, name: str, *, wait: float) -> Installation:
-        """Return an installation, and wait some time for its end.
-
-        Raises not_found.
-        """
+        """Return an installation, at its end or after `wait` seconds. Raises not_found."""
         entry = self._entries.get(name)
         if entry is None or entry.owner != owner:
             raise Failure.NO_INSTALLATION.error()
@@ -136,13 +129,13 @@ class Installer:
 
     def added(self, sandbox: str) -> list[str]:
         """Return the packages that were added to a sandbox, as far as this server remembers, with their versions."""
-        came = [each for entry in self._entries.values() if entry.sandbox == sandbox for each in entry.packages]
-        return [f"{name} {version}" for name, version in sorted({each.name: each.version for each in came}.items())]
+        added = [each for entry in self._entries.values() if entry.sandbox == sandbox for each in entry.packages]
+        return [f"{name} {version}" for name, version in sorted({each.name: each.version for each in added}.items())]
 
     async def listed(self, owner: str, *, sandbox: str | None, language: str) -> PackageList:
         """Return the packages of a sandbox: those that were added, then the image's own.
 
-        Raises unsupported_language, or what `Sandboxes.resolve` says.
+        Raises unsupported_language, or what `Sandboxes.resolve` raises.
         """
         channel = self._channel(language)
         record = await self._sandboxes.resolve(owner, sandbox, make=False)

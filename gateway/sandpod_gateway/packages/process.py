@@ -28,8 +28,8 @@ _LOOK_EVERY: Final = 0.25  # seconds between looks at how much has been download
 _OUTPUT_TAIL: Final = 256 * 1024  # bytes
 _PORTS: Final = {"http": 80, "https": 443}
 
-# Loopback, link-local, multicast, reserved, and what clouds serve instance metadata at: Alibaba, Azure, Oracle; IPv6 of
-# AWS and Google.
+# Loopback, link-local, multicast, reserved, and the metadata addresses of clouds: Alibaba, Azure, Oracle; IPv6 of AWS
+# and Google.
 _V4: Final = (
     *("0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "240.0.0.0/4"),
     *("100.100.100.200/32", "168.63.129.16/32", "192.0.0.192/32"),
@@ -52,7 +52,7 @@ logger = logging.getLogger(__name__)
 
 
 def shield_memory() -> None:
-    """Keep processes of the same user from this one's memory and environment, keys included.
+    """Keep processes of the same user from reading this one's memory and environment, keys included.
 
     pip and npm could read them where the kernel has no Landlock, and so could any program of a sandbox without
     isolation. Processes that this one starts are not shielded.
@@ -111,7 +111,7 @@ async def run_program(
             try:
                 output = await _watched(process, scratch, copies * settings.max_bytes)
             finally:
-                # Its session is a group of processes: what it has started ends with it.
+                # Its session is a process group: what it has started ends with it.
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 await process.wait()
@@ -136,7 +136,7 @@ async def _started(command: list[str], rights: dict[str, Any], scratch: Path) ->
 
 
 async def _watched(process: asyncio.subprocess.Process, scratch: Path, max_bytes: int) -> str:
-    """Return the end of what it says, once it has ended; end it when it has written too much."""
+    """Return the end of a process's output when it ends. Raises quota_exceeded: it has written too much."""
     reading = asyncio.create_task(_tail(process))
     try:
         while not (await asyncio.wait({reading}, timeout=_LOOK_EVERY))[0]:

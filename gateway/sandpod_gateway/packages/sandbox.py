@@ -1,7 +1,7 @@
-"""Has a sandbox's own Python report its packages and install others. A sandbox is untrusted: its report is checked.
+"""Has a sandbox's own Python report and install packages. A sandbox is untrusted: its report is checked.
 
-The program for that and the packages are a run's input. They are sent no faster than they are read: nothing of them
-lies in the workspace or waits in the runner.
+The program and the packages are a run's input, which is sent no faster than it is read: nothing of it lies in the
+workspace or piles up in the runner.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from sandpod_gateway.sandboxes.service import Sandboxes
 
 MAX_PACKAGES: Final = 5000
 PART: Final = 256 * 1024  # as in `inside/stream.py`
-AHEAD: Final = 8  # parts that are sent before they were read: far below what the runner keeps of an input
+AHEAD: Final = 8  # parts that are sent before they were read: far below the runner's buffer
 _ANSWER: Final = 1024 * 1024  # most bytes of an answer
 _DETAIL: Final = 300  # most characters of a reason
 _FOLDER: Final = Path(__file__).parent / "inside"
@@ -42,7 +42,7 @@ Sha256 = Annotated[str | None, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class Untrusted(BaseModel):
-    """A part of what a sandbox, an index or a registry says: what is not known is left out."""
+    """A part of what a sandbox, an index or a registry says; unknown fields are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -56,28 +56,28 @@ class InstalledPackage(Untrusted):
 
 
 class ReportedFailure(Untrusted):
-    """Why an installation failed, which has left nothing: too little room, the content of a package, or the sandbox."""
+    """Why an installation failed and was undone: too little room, the content of a package, or the sandbox."""
 
     reason: Literal["room", "package", "sandbox"]
     detail: Annotated[str, Field(max_length=_DETAIL)]
 
 
 class Report(Untrusted):
-    """What such a program reports."""
+    """What a program of `inside` reports."""
 
     failure: ReportedFailure | None = None
 
     @property
     @abstractmethod
     def packages(self) -> dict[str, InstalledPackage]:
-        """What programs find in the sandbox, by name."""
+        """The packages that code in the sandbox can import, by name."""
 
 
 S = TypeVar("S", bound=Report)
 
 
 class _Sink:
-    """Takes what the run writes: a dot for each part that it read, then its answer."""
+    """Takes the run's output: a dot for each part that it read, then its report."""
 
     def __init__(self) -> None:
         self.moved = asyncio.Event()
@@ -94,10 +94,10 @@ class _Sink:
         self.moved.set()
 
     def display(self, mime: str, index: int, data: bytes) -> None:
-        """Take nothing: it shows nothing."""
+        """Ignore it: the program displays nothing."""
 
     def result(self, mime: str, data: bytes) -> None:
-        """Take nothing, as above."""
+        """Ignore it, as above."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class Program(Generic[S]):
     timeout: float
 
     async def run(self, record: SandboxRecord, order: Any = None, files: Sequence[IO[bytes]] = ()) -> S:
-        """Install packages, all of them or none, and return what is installed then, and for what.
+        """Install packages, all of them or none, and return the report of what is installed then.
 
         `order` says what is to be installed, None for nothing; `files` are the packages in the same order. Raises
         quota_exceeded (no room), sandbox_lost, execution_failed or unsupported_language.

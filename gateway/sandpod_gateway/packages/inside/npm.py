@@ -1,7 +1,7 @@
 """Reports a sandbox's Node.js and its npm packages, and installs others.
 
-Packages lie where `npm install --global` puts them for a prefix of `~/.local`, and beside them a record of what was
-asked for and of npm's lock file. Nothing of a package is run.
+Packages lie where `npm install --global` puts them for a prefix of `~/.local`, with a record of what was requested
+and of npm's lock file. Nothing of a package is run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ console.log(JSON.stringify({ node: process.version, os: process.platform, cpu: p
 
 
 def read_json(path: str) -> dict[str, Any]:
-    """Return what is in a file, empty where that makes no sense."""
+    """Return the object in a JSON file, empty where there is none."""
     with contextlib.suppress(OSError, ValueError), open(path, encoding="utf-8") as file:
         found = json.load(file)
         return found if isinstance(found, dict) else {}
@@ -39,7 +39,7 @@ def read_json(path: str) -> dict[str, Any]:
 
 
 def environment() -> dict[str, Any] | None:
-    """Return what packages depend on, or None where there is no Node.js."""
+    """Return the platform that packages are chosen by, or None where there is no Node.js."""
     try:
         done = subprocess.run(["node", "-e", DESCRIBE], capture_output=True, check=True, timeout=60)
         found = json.loads(done.stdout)
@@ -74,7 +74,7 @@ def names_in(folder: str) -> list[str]:
 
 
 def state() -> dict[str, Any]:
-    """Return what is there. A package whose folder a program has removed is not."""
+    """Return what is installed, without packages whose folder a program has removed."""
     record = read_json(RECORD)
     locked = record.get("packages")
     there = locked if isinstance(locked, dict) else {}
@@ -100,7 +100,7 @@ def unpack(_: dict[str, Any], memory: IO[bytes], target: str) -> None:
 
 
 def remove(path: str) -> None:
-    """Remove a package that is there, or a link to the image's."""
+    """Remove a package, or a link to the image's."""
     if os.path.islink(path):
         os.unlink(path)
     else:
@@ -108,7 +108,7 @@ def remove(path: str) -> None:
 
 
 def put(new: str, target: str) -> None:
-    """Put an unpacked package in place, with those below the old one that stay."""
+    """Move an unpacked package in place of the old one, whose nested packages are kept."""
     kept = os.path.join(target, "node_modules")
     if os.path.isdir(kept) and not os.path.islink(target):
         below = os.path.join(new, "node_modules")
@@ -122,7 +122,7 @@ def put(new: str, target: str) -> None:
 
 
 def link_programs(name: str) -> None:
-    """Make the programs of a package that was asked for."""
+    """Link the programs of a requested package."""
     folder = os.path.join(MODULES, name)
     programs = read_json(os.path.join(folder, "package.json")).get("bin")
     if isinstance(programs, str):
@@ -143,7 +143,7 @@ def link_programs(name: str) -> None:
 
 
 def install(order: dict[str, Any], folders: list[str]) -> None:
-    """Put unpacked packages in place, remove those that nothing needs any more, and write the record."""
+    """Put unpacked packages in place, remove those that are no longer needed, and write the record."""
     # The outer ones first, which the others go into.
     for folder, package in sorted(zip(folders, order["packages"]), key=lambda item: str(item[1]["path"])):
         put(folder, os.path.join(LIB, package["path"]))
@@ -157,5 +157,5 @@ def install(order: dict[str, Any], folders: list[str]) -> None:
 
 
 def run() -> None:
-    """Carry out the order that comes as input."""
+    """Carry out the order in the input."""
     stream.run(unpack, install, state)

@@ -43,14 +43,14 @@ def run(
     install: Callable[[Any, list[str]], None],
     state: Callable[[], dict[str, Any]],
 ) -> None:
-    """Carry out the order that comes as input, if any, and report why that failed, if it did, and what `state` returns.
+    """Carry out the order in the input, if any, and report the failure, if any, and what `state` returns.
 
-    All packages are unpacked before the first is put in place, so that there are all of them or none.
+    All packages are unpacked before the first is put in place, so that all of them are installed or none.
 
     Args:
         unpack: Writes one of the order's packages, whose bytes are the file, to a folder.
         install: Puts those folders in place, in the order of the packages.
-        state: Returns what is there.
+        state: Returns what is installed.
     """
     raw = sys.stdin.buffer
     order = json.loads(raw.readline())
@@ -61,7 +61,7 @@ def run(
             with open(os.path.join(BASE, ".lock"), "w") as lock:  # one program at a time
                 fcntl.flock(lock, fcntl.LOCK_EX)
                 _install(order, raw, unpack, install)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the gateway hears of it
+    except Exception as error:  # noqa: BLE001 - it is reported to the gateway, whatever it is
         failure = _described(error)
     os.write(1, b"\n")
     sys.stdout.write(base64.b64encode(json.dumps({"failure": failure, **state()}).encode()).decode())
@@ -85,7 +85,7 @@ def _install(order: Any, raw: IO[bytes], unpack: Callable[..., None], install: C
 
 
 def _received(packages: list[Any], raw: IO[bytes]) -> Iterator[tuple[Any, IO[bytes]]]:
-    """Yield packages, each with its bytes as a file in memory, which takes no room where its content goes."""
+    """Yield packages, each with its bytes as a file in memory, which takes no disk space."""
     total = 0
     for package in packages:
         with os.fdopen(os.memfd_create("package"), "w+b") as memory:

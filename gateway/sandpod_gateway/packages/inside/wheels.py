@@ -1,7 +1,7 @@
-"""Reports a sandbox's Python and its packages, and installs wheels as the binary distribution format has it.
+"""Reports a sandbox's Python and its packages, and installs wheels by the binary distribution format's rules.
 
-Wheels are unpacked into a folder of their own, and put in place when all are: there are all of them or none. A program
-that is killed meanwhile leaves that folder, which the next installation removes, and no package that is found half.
+Wheels are unpacked into a folder of their own and put in place together, all or none. A program that is killed
+meanwhile leaves that folder, which the next installation removes, and no package that is half installed.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ if __name__ == "__main__":
 
 
 class Transaction:
-    """Puts files in place of others until the block is left, and takes all of it back if that raises.
+    """Moves files, and moves all of them back if the block raises.
 
-    What is replaced goes to `aside`, a folder on the same file system.
+    What is replaced is moved to `aside`, a folder on the same file system.
     """
 
     def __init__(self, aside: str) -> None:
@@ -83,7 +83,7 @@ class Transaction:
         if kind is not None:
             for source, target in reversed(self._moves):
                 os.rename(target, source)
-        # Compiled code may be of files that are gone, and Python would find an empty folder as a package.
+        # Compiled code may be stale, and Python would import an empty folder as a package.
         for folder in sorted(self._folders, key=len, reverse=True):
             shutil.rmtree(os.path.join(folder, "__pycache__"), ignore_errors=True)
             with contextlib.suppress(OSError):
@@ -91,7 +91,7 @@ class Transaction:
 
 
 def environment() -> dict[str, Any]:
-    """Return what wheels and conditions of dependencies depend on."""
+    """Return what wheels and environment markers are chosen by."""
     version = platform.python_version()
     return {
         "markers": {
@@ -114,7 +114,7 @@ def environment() -> dict[str, Any]:
 
 
 def installed() -> dict[str, dict[str, Any]]:
-    """Return what is installed, as Python finds it: the first of a name."""
+    """Return what is installed, as Python finds it: the first package of a name."""
     found: dict[str, dict[str, Any]] = {}
     for folder in dict.fromkeys([SITE, *sys.path]):
         for entry, name, version in dist_infos(folder):
@@ -140,7 +140,7 @@ def dist_infos(folder: str) -> list[tuple[str, str, str]]:
 
 
 def canonical(name: str) -> str:
-    """Return a package's name as it is compared."""
+    """Return a package's normalized name."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
@@ -167,7 +167,7 @@ def remove(wanted: str, moves: Transaction) -> None:
         record = os.path.join(SITE, entry, "RECORD")
         with contextlib.suppress(OSError, UnicodeError, csv.Error), open(record, encoding="utf-8", newline="") as file:
             paths = [os.path.normpath(os.path.join(SITE, row[0])) for row in csv.reader(file) if row]
-        # The metadata first, so that a package is never found half.
+        # The metadata first: a package is never found half removed.
         moves.remove(os.path.join(SITE, entry))
         for path in paths:
             if path.startswith(f"{BASE}/") and not os.path.isdir(path):
@@ -175,7 +175,7 @@ def remove(wanted: str, moves: Transaction) -> None:
 
 
 def unpack(wheel: dict[str, Any], memory: IO[bytes], root: str) -> None:
-    """Write a wheel's files below a folder as they belong below BASE, and what RECORD says of them."""
+    """Write a wheel's files to a folder that is laid out as BASE, and their RECORD."""
     archive = zipfile.ZipFile(memory)
     members = [member for member in archive.infolist() if not member.is_dir()]
     stream.require_room(wheel["name"], sum(-(-member.file_size // BLOCK) * BLOCK for member in members))
@@ -240,7 +240,7 @@ def place(filename: str, name: str) -> tuple[str, str]:
 
 
 def pieces(content: IO[bytes], *, script: bool) -> Iterator[bytes]:
-    """Return a file's content in pieces of a bounded size; a script's with this Python in place of any."""
+    """Return a file's content in pieces of a bounded size; a script's with this Python in its shebang."""
     first = content.readline(stream.PART) if script else b""
     if first.startswith(b"#!python"):
         first = f"{shebang()}\n".encode()
@@ -257,7 +257,7 @@ def shebang() -> str:
 
 
 def programs(archive: zipfile.ZipFile, path: str) -> Iterator[tuple[str, str]]:
-    """Yield name and text of the program for each entry point that asks for one."""
+    """Yield name and text of the program for each script entry point."""
     if path not in archive.namelist():
         return
     parser = configparser.ConfigParser(delimiters=("=",), strict=False, interpolation=None)
@@ -273,5 +273,5 @@ def programs(archive: zipfile.ZipFile, path: str) -> Iterator[tuple[str, str]]:
 
 
 def run() -> None:
-    """Carry out the order that comes as input."""
+    """Carry out the order in the input."""
     stream.run(unpack, install, lambda: {"environment": environment(), "installed": installed()})

@@ -1,4 +1,4 @@
-"""What a sandbox says of its Node.js and npm packages, and what npm's process answers, checked. Pure."""
+"""What a sandbox reports of its Node.js and npm packages, and what npm's process answers, checked. Pure."""
 
 import re
 from contextlib import suppress
@@ -9,6 +9,7 @@ from pydantic import ConfigDict, Field, OnErrorOmit, field_validator
 
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.packages.cache import Digest
+from sandpod_gateway.packages.channel import Resolution
 from sandpod_gateway.packages.errors import ConflictError, Failure
 from sandpod_gateway.packages.sandbox import MAX_PACKAGES, InstalledPackage, Report, Sha256, Untrusted
 
@@ -17,7 +18,7 @@ NAME: Final = r"(?:@[A-Za-z0-9~-][A-Za-z0-9._~-]*/)?[A-Za-z0-9~-][A-Za-z0-9._~-]
 _LOCATION: Final = rf"^node_modules/{NAME}(/node_modules/{NAME}){{0,20}}$"
 
 # What npm's lock file has for each package that matters when another one is added. Neither hashes nor addresses: those
-# are the registry's to say.
+# come from the registry alone.
 _LOCKED: Final = frozenset(
     {
         *("name", "version", "optional", "peer", "hasInstallScript", "inBundle"),
@@ -57,9 +58,9 @@ class Locked(Untrusted):
 
 
 class NpmRecord(Untrusted):
-    """What was asked for in a sandbox, by name, and what was installed therefore, by place.
+    """What was requested in a sandbox, by name, and what was installed for it, by location.
 
-    `asked` has it as it was written, `dependencies` as npm has it.
+    `asked` has the requirements as callers wrote them, `dependencies` as npm saved them.
     """
 
     asked: dict[_Name, _Text] = Field(default_factory=dict, max_length=MAX_PACKAGES)
@@ -75,7 +76,7 @@ class NpmRecord(Untrusted):
 
 
 class NpmState(Report):
-    """What a sandbox says of its Node.js and its npm packages."""
+    """What a sandbox reports of its Node.js and its npm packages."""
 
     environment: NpmTarget | None
     record: NpmRecord
@@ -89,7 +90,7 @@ class NpmState(Report):
 
     @cached_property
     def packages(self) -> dict[str, InstalledPackage]:
-        """What programs find: packages that were asked for or are beside those, and the image's own."""
+        """The packages at the top level, and the image's own."""
         return {name: InstalledPackage(version=version) for name, version in self.image.items()} | {
             path.removeprefix("node_modules/"): InstalledPackage(
                 version=each.version, sha256=each.sha256, source="installed"
@@ -101,7 +102,7 @@ class NpmState(Report):
     @field_validator("record", mode="wrap")
     @classmethod
     def _usable(cls, value: Any, handler: Any) -> Any:
-        """Begin anew where a program has spoilt the record."""
+        """Start with an empty record where a program has corrupted it."""
         with suppress(ValueError):
             return handler(value)
         return NpmRecord()
@@ -111,10 +112,10 @@ class NpmPackage(Untrusted):
     """A package that is to be installed.
 
     Attributes:
-        path: Where, below the folder that has `node_modules`.
-        integrity: Its hash, as the registry announces it; empty for a package that is there in this version.
-        script: Whether it wants a script to be run at its installation.
-        needed: Whether what was asked for now depends on it.
+        path: Its location, below the folder that has `node_modules`.
+        integrity: Its hash, as the registry announces it; empty for a package that is installed in this version.
+        script: Whether it has an install script.
+        needed: Whether the request needs it.
     """
 
     path: Location
@@ -133,8 +134,8 @@ class NpmPackage(Untrusted):
             raise Failure.NO_HASH.error(self.name, error) from error
 
 
-class Resolved(Untrusted):
-    """All packages that are to be there, as npm has it."""
+class Resolved(Resolution):
+    """All packages that the sandbox is to have, as npm resolved them."""
 
     packages: list[NpmPackage]
     dependencies: dict[str, str]
@@ -142,7 +143,7 @@ class Resolved(Untrusted):
 
 
 class NpmFailure(Untrusted):
-    """What npm's process says of its failure."""
+    """A failure as npm's process reports it."""
 
     code: _Long
     spec: _Long = ""
@@ -151,7 +152,7 @@ class NpmFailure(Untrusted):
     conflict: _Long = ""
 
     def error(self, node: str, max_bytes: int) -> SandpodError:
-        """Return what it means for a sandbox's version of Node.js, where an installation may take so many bytes."""
+        """Return the coded error, for a sandbox's version of Node.js and the limit of an installation in bytes."""
         code, wanted = self.code, self.required
         spec = self.spec[:200].removesuffix("@*") or "a package"
         missing = Failure.NO_PACKAGE.error(REGISTRY, spec[0] + spec[1:].partition("@")[0])

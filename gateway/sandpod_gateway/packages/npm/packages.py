@@ -23,15 +23,7 @@ from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.packages.cache import Content
 from sandpod_gateway.packages.channel import MAX_LENGTH, Channel
 from sandpod_gateway.packages.errors import Failure
-from sandpod_gateway.packages.npm.messages import (
-    NAME,
-    REGISTRY,
-    NpmFailure,
-    NpmPackage,
-    NpmState,
-    NpmTarget,
-    Resolved,
-)
+from sandpod_gateway.packages.npm.messages import NAME, REGISTRY, NpmFailure, NpmPackage, NpmState, NpmTarget, Resolved
 from sandpod_gateway.packages.process import guard, run_program, scratch_folder
 from sandpod_gateway.packages.sandbox import Untrusted
 from sandpod_gateway.packages.settings import NpmSettings
@@ -39,7 +31,7 @@ from sandpod_gateway.packages.settings import NpmSettings
 # Neither a slash nor a colon, without which nothing is an address, a path, another's name or a repository.
 _ASKED: Final = re.compile(rf"({NAME})(?:@([A-Za-z0-9^~<>=*][A-Za-z0-9.^~<>=|* +-]*))?", re.ASCII)
 _FILE: Final = re.compile(r"\.(?:tgz|tar|tar\.gz)$", re.IGNORECASE)
-_NAMED: Final = 5  # packages that a note names
+_NAMED: Final = 5  # packages that a note lists
 
 _PROGRAM: Final = Path(__file__).with_name("process.cjs")
 _MEMORY: Final = ("RLIMIT_DATA", 4 * 2**30)  # bytes, most of which Node sets aside and does not use
@@ -53,7 +45,7 @@ _LEAST_NPM: Final = (11, 17)  # the first that can refuse every source but the r
 
 @dataclass(frozen=True, slots=True)
 class NpmRequirement:
-    """A package that is asked for. `spec` is a version, a range or a tag; empty for the newest."""
+    """A requested package. `spec` is a version, a range or a tag; empty for the newest."""
 
     name: str
     spec: str = ""
@@ -77,7 +69,7 @@ class NpmPackages(Channel[NpmState, Resolved]):
         return self._settings.npm
 
     def parse(self, packages: list[str]) -> list[NpmRequirement]:
-        """Return what is asked for, each once and in order of its name."""
+        """Return the requirements, sorted and without duplicates, each package in one version."""
         wanted = super().parse(packages)
         if len({each.name for each in wanted}) < len(wanted):
             raise Failure.TWO_VERSIONS.error()
@@ -93,7 +85,7 @@ class NpmPackages(Channel[NpmState, Resolved]):
         return name.lower()
 
     def present(self, wanted: list[NpmRequirement], state: NpmState) -> list[Package] | None:
-        """Return what is asked for if all of it is there already, else None. Raises unsupported_language."""
+        """Return the requested packages if all are installed already, else None. Raises unsupported_language."""
         state.require_node()
         return super().present(wanted, state)
 
@@ -103,15 +95,15 @@ class NpmPackages(Channel[NpmState, Resolved]):
         return same or not requirement.spec
 
     def _pins(self, state: NpmState) -> dict[str, Any]:
-        """Return what is installed, as it stands in a lock file.
+        """Return the installed packages as entries of a lock file.
 
-        Where names are listed, nothing is: a sandbox could name other packages in it as dependencies of those that are
-        allowed. Dependencies come at the newest versions that fit then.
+        Not where a list of allowed names is set: a sandbox could add other packages as dependencies of allowed ones.
+        Dependencies are then of the newest versions that fit.
         """
         return {} if self._limits.allow else state.record.lock()
 
     def _dependencies(self, state: NpmState) -> dict[str, str]:
-        """Return what was asked for before, as far as it may be."""
+        """Return the earlier requests, as far as they are allowed."""
         if not self._limits.allow:
             return state.record.dependencies
         found = {}

@@ -19,7 +19,7 @@ from pydantic import AliasPath, Field, OnErrorOmit, ValidationError
 
 from sandpod_gateway.api.package_results import Package
 from sandpod_gateway.packages.cache import Digest
-from sandpod_gateway.packages.channel import MAX_LENGTH, Channel, installed
+from sandpod_gateway.packages.channel import MAX_LENGTH, Channel, Resolution, installed
 from sandpod_gateway.packages.errors import Failure
 from sandpod_gateway.packages.pip.errors import failure_of
 from sandpod_gateway.packages.process import guard, run_program, scratch_folder
@@ -34,7 +34,7 @@ _OPTIONS: Final = (
     *("--isolated", "--no-input", "--no-color", "--disable-pip-version-check", "--no-cache-dir"),
     *("--progress-bar", "off", "--retries", "1", "--timeout", "15", "--only-binary", ":all:"),
 )
-_GLIBC_OLDEST: Final = 5  # manylinux_2_5, the first there is
+_GLIBC_OLDEST: Final = 5  # manylinux_2_5, the oldest tag
 
 _Name = Annotated[str, Field(pattern=r"^[a-z0-9-]{1,128}$")]
 _Text = Annotated[str, Field(pattern=r"^[\w.+ -]{0,64}$")]
@@ -42,7 +42,7 @@ _HASH: Final = AliasPath("download_info", "archive_info", "hashes", "sha256")
 
 
 class Target(Untrusted):
-    """A Python to install for, as it says itself; pip gets nothing of it but what fits here."""
+    """A Python to install for, as the sandbox reports it; pip gets only what matches these patterns."""
 
     markers: dict[_Text, _Text]
     abi: Annotated[str, Field(pattern=r"^cp3\d{1,2}t?d?$")]
@@ -50,7 +50,7 @@ class Target(Untrusted):
     libc: tuple[_Text, _Text]
 
     def pip_options(self) -> list[str]:
-        """Return the options that make pip choose wheels for it."""
+        """Return pip's options for choosing wheels for it."""
         python = re.sub(r"\D", "", self.abi)
         options = ["--implementation", "cp", "--python-version", f"{python[0]}.{python[1:]}"]
         for abi in (self.abi, "abi3", "none"):
@@ -73,19 +73,19 @@ class Target(Untrusted):
 
 
 class State(Report):
-    """What a sandbox says of its Python and its packages."""
+    """What a sandbox reports of its Python and its packages."""
 
     environment: Target
     installed: Annotated[dict[OnErrorOmit[_Name], OnErrorOmit[InstalledPackage]], Field(max_length=MAX_PACKAGES)]
 
     @property
     def packages(self) -> dict[str, InstalledPackage]:
-        """What is installed, by name."""
+        """The packages that code in the sandbox can import, by name."""
         return self.installed
 
 
 class Wheel(Untrusted):
-    """A wheel that is to be installed, read from pip's report. `sha256` is None where the index does not have it."""
+    """A wheel to install, from pip's report. `sha256` is None where the index does not have it."""
 
     name: Annotated[str, Field(validation_alias=AliasPath("metadata", "name"), pattern=r"^[A-Za-z0-9._-]{1,128}$")]
     version: Annotated[Version, Field(validation_alias=AliasPath("metadata", "version"))]
@@ -103,8 +103,8 @@ class Wheel(Untrusted):
         return Digest("sha256", self.sha256) if self.sha256 is not None else None
 
 
-class Wheels(Untrusted):
-    """All wheels that are to be there, read from pip's report."""
+class Wheels(Resolution):
+    """All wheels that the request needs, from pip's report."""
 
     packages: Annotated[list[Wheel], Field(validation_alias="install")]
 
@@ -117,7 +117,7 @@ class PythonPackages(Channel[State, Wheels]):
     model = State
 
     def _parse(self, text: str) -> Requirement:
-        # It reaches pip's command line only in the form that is made here.
+        # Only the text that is made from this requirement reaches pip's command line.
         if len(text) > MAX_LENGTH or _CHARACTERS.fullmatch(text) is None:
             raise Failure.NO_REQUIREMENT.error()
         try:
@@ -133,7 +133,7 @@ class PythonPackages(Channel[State, Wheels]):
         return canonicalize_name(name)
 
     def _fits(self, requirement: Requirement, state: State) -> bool:
-        # Extras ask for more than can be seen from versions.
+        # What an extra needs can't be seen from versions.
         version = state.installed[requirement.name].version
         return not requirement.extras and requirement.specifier.contains(version, prereleases=True)
 
@@ -152,7 +152,7 @@ class PythonPackages(Channel[State, Wheels]):
                 raise Failure.NO_ANSWER.error("pip") from error
 
     def _is_missing(self, package: Wheel, state: State) -> bool:
-        # It may be written otherwise: 2024.07 is 2024.7.
+        # Spellings differ: 2024.07 is 2024.7.
         there = state.installed.get(canonicalize_name(package.name))
         return there is None or canonicalize_version(there.version) != canonicalize_version(package.version)
 
