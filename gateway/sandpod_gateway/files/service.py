@@ -162,10 +162,7 @@ class Files:
             )
 
     async def write(self, owner: str, path: str, data: bytes, *, sandbox: str | None, overwrite: bool) -> FileWritten:
-        """Write a whole file; it appears at once or not at all.
-
-        Raises invalid_path, upload_too_large, file_exists, quota_exceeded.
-        """
+        """Write a file, whole or not at all. Raises invalid_path, upload_too_large, file_exists, quota_exceeded."""
         check_path(path)
         self.check_upload(data)
         fields = {"path": path, "overwrite": overwrite}
@@ -185,10 +182,7 @@ class Files:
         return FileStat(sandbox=name, **dict(checked(_Entry, reply).entry()))
 
     async def make_directory(self, owner: str, path: str, *, sandbox: str | None) -> FileChanged:
-        """Make a folder and its parents; an existing one is left as it is.
-
-        Raises invalid_path, file_exists, quota_exceeded.
-        """
+        """Make a folder and its parents, unless it exists. Raises invalid_path, file_exists, quota_exceeded."""
         name = await self._change(owner, sandbox, "mkdir", path=path)
         return FileChanged(sandbox=name, path=shown_path(path), hint=self._sandboxes.replaced(name))
 
@@ -203,10 +197,7 @@ class Files:
     async def move(
         self, owner: str, source: str, destination: str, *, sandbox: str | None, overwrite: bool
     ) -> FileMoved:
-        """Move or rename a file or folder.
-
-        Raises invalid_path, not_found (also of the destination's folder), file_exists.
-        """
+        """Move a file or folder. Raises invalid_path, not_found (the destination's folder, too), file_exists."""
         check_path(destination)
         name = await self._change(owner, sandbox, "move", path=source, destination=destination, overwrite=overwrite)
         return FileMoved(sandbox=name, source=shown_path(source), destination=shown_path(destination))

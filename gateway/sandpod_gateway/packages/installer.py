@@ -90,10 +90,7 @@ class Installer:
         self._cache.close()
 
     def check(self, packages: list[str], language: str) -> list[Any]:
-        """Return the requirements, before a sandbox is touched.
-
-        Raises unsupported_language, invalid_argument, package_blocked.
-        """
+        """Return the requirements. Raises unsupported_language, invalid_argument, package_blocked."""
         channel = self._channel(language)
         if not self._settings.enabled:
             raise Failure.DISABLED.error()
@@ -111,10 +108,7 @@ class Installer:
         return await self._begin(record, wanted, language).waited(wait)
 
     async def require(self, record: SandboxRecord, packages: list[str], language: str) -> None:
-        """Return when the packages that a run needs are installed.
-
-        Raises what `check` raises, rate_limited, or what the installation failed with.
-        """
+        """Install what a run needs. Raises as `check` does, rate_limited, or what the installation failed with."""
         entry = self._begin(record, self.check(packages, language), language)
         await asyncio.wait({entry.task})
         if entry.error is not None:

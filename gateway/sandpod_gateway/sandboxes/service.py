@@ -146,10 +146,7 @@ class Sandboxes:
         return slot.connection.busy if (slot := self._slots.get(name)) and slot.connection else 0
 
     async def delete(self, owner: str, handle: str, *, force: bool) -> str:
-        """End a sandbox, by `force` also while a run goes on in it, and return its handle.
-
-        Raises session_not_found, or session_busy.
-        """
+        """End a sandbox, by `force` even with a run in it; return its name. Raises session_not_found, session_busy."""
         record = await self.find(owner, handle)
         if not force and record.status == "Ready" and await self._live_runs(record):
             raise SandpodError(
@@ -193,10 +190,7 @@ class Sandboxes:
 
     @asynccontextmanager
     async def connection(self, record: SandboxRecord) -> AsyncIterator[RunnerConnection]:
-        """Give the sandbox's connection, opened if there is none, and keep it open in the block.
-
-        Raises sandbox_lost: the runner can't be reached.
-        """
+        """Give the sandbox's connection, which is opened if there is none. Raises sandbox_lost."""
         slot = self._slots[record.name]
         slot.users += 1
         try:

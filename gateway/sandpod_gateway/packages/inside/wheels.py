@@ -46,10 +46,7 @@ if __name__ == "__main__":
 
 
 class Transaction:
-    """Moves files, and moves all of them back if the block raises.
-
-    What is replaced is moved to `aside`, a folder on the same file system.
-    """
+    """Moves files, those replaced to `aside` on the same file system, and all of them back if the block raises."""
 
     def __init__(self, aside: str) -> None:
         self._aside = aside
