@@ -17,13 +17,15 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from packaging.markers import default_environment
+from packaging.requirements import Requirement
 
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.packages.cache import FileCache
-from sandpod_gateway.packages.pip import resolver
-from sandpod_gateway.packages.pip.target import Target
+from sandpod_gateway.packages.channel import FairSlots
+from sandpod_gateway.packages.pip.packages import PythonPackages, State, Target
 from sandpod_gateway.packages.settings import PackageSettings
 from support.package_program import install_wheels
 
@@ -64,18 +66,12 @@ async def downloaded(
     name: str, target: Target, settings: PackageSettings, cache: FileCache, folder: Path
 ) -> list[Path]:
     """Resolve a package, and return the wheels that are needed, as files in a folder."""
-    found = (await resolver.resolve([name], target, {}, settings)).packages
-    contents = {wheel: await cache.get(wheel.digest) for wheel in found}
-    absent = [wheel for wheel, content in contents.items() if content is None]
-    if absent:
-        async with resolver.download(absent, target, settings) as paths:
-            for wheel, path in zip(absent, paths, strict=True):
-                contents[wheel] = await cache.add(path, wheel.digest)
-    for wheel, content in contents.items():
-        if content is not None:
-            with content.file as file:
-                (folder / wheel.filename).write_bytes(file.read())
-    return [folder / wheel.filename for wheel in found]
+    sandboxes: Any = None  # that are not asked for anything
+    packages = PythonPackages(sandboxes, settings, cache, FairSlots(2))
+    async with packages.supplied("bench", [Requirement(name)], State(environment=target, installed={})) as (_, files):
+        for wheel, content in files:
+            (folder / wheel.filename).write_bytes(content.file.read())
+    return [folder / wheel.filename for wheel, _ in files]
 
 
 def install_both(wheels: dict[str, Path], home: Path, expected: Path, version: str) -> Iterator[str]:
@@ -126,7 +122,7 @@ def imports(home: Path, modules: list[str]) -> Iterator[str]:
 
 async def faults(version: str, names: list[str], cache: FileCache) -> list[str]:
     """Return all faults for one Python."""
-    target, settings, found = target_of(version), PackageSettings(max_bytes=2**30), []
+    target, settings, found = target_of(version), PackageSettings(max_bytes=2**30, max_packages=1000), []
     wheels: dict[str, Path] = {}
     with tempfile.TemporaryDirectory(prefix="bench-packages-") as scratch:
         folder, home, expected = (Path(scratch) / each for each in ("wheels", "home", "pip"))

@@ -25,7 +25,7 @@ def install_wheels(home: Path, wheels: dict[str, bytes], *, python: str = sys.ex
     ]
     done = subprocess.run(
         [python, str(BOOTSTRAP), "wheels"],
-        input=opening(order) + b"".join(wheels.values()),
+        input=opening({"packages": order}) + b"".join(wheels.values()),
         env={**os.environ, "HOME": str(home), "PYTHONDONTWRITEBYTECODE": "1"},
         stdout=subprocess.PIPE,
         check=True,

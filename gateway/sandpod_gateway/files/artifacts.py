@@ -1,6 +1,6 @@
-"""Artifacts: the files that runs left behind.
+"""Artifacts: the files that runs created or changed.
 
-Which they are the runner knows; what it says is checked here, and what is read is bounded.
+The runner knows which these are; its answers are checked here, and reads are bounded.
 """
 
 from typing import Annotated, Final
@@ -31,10 +31,10 @@ class Artifacts:
         self._files = files
 
     async def list(self, owner: str, *, sandbox: str | None, since: str | None) -> ArtifactList:
-        """List what runs created or changed, from the beginning of the run `since` on, and what is still there.
+        """List the files that runs created or changed since the run `since` began, and that still exist.
 
-        Without `sandbox` it is that run's, or the default one. Raises not_found (of the run), or what
-        `Sandboxes.resolve` says.
+        Without `sandbox` it is that run's, or the default one. Raises not_found (the run), or what `Sandboxes.resolve`
+        raises.
         """
         fields = {}
         if since is not None:
@@ -52,7 +52,7 @@ class Artifacts:
         )
 
     async def read(self, owner: str, path: str, *, sandbox: str | None) -> Answer[ArtifactContent]:
-        """Read an artifact: an image as one, anything else as text or base64 as far as a result goes.
+        """Read an artifact: an image as such, anything else as text or base64 up to the limit of a result.
 
         Raises invalid_path, not_found, artifact_too_large.
         """

@@ -1,4 +1,4 @@
-"""Links to files of callers' own sandboxes: what they lead to, and the address that callers know this server by."""
+"""Links to files of callers' own sandboxes, at the address that callers know this server by."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -23,9 +23,9 @@ MAX_URLS: Final = 32 * 1024  # characters of all links of one answer
 
 
 class LinkMaker:
-    """Makes links to files of callers' own sandboxes, good for `expires` seconds unless a call says otherwise.
+    """Makes links to files of callers' own sandboxes, valid for `expires` seconds unless a call says otherwise.
 
-    `address` returns the address that the caller knows this server by, or None where no link would lead here.
+    `address` returns the address that the caller knows this server by, or None where links can't lead here.
     """
 
     def __init__(self, sandboxes: Sandboxes, links: Links, *, expires: int, address: Callable[[], str | None]) -> None:
@@ -39,8 +39,8 @@ class LinkMaker:
     ) -> FileLink:
         """Return a link to a file; one to upload need not exist yet.
 
-        Raises invalid_path, session_not_found, not_found where there is no file to download, invalid_argument where
-        nobody could open it, or backend_unavailable where there is nothing to sign it with.
+        Raises invalid_path, session_not_found, not_found (no file to download), invalid_argument (nobody could open
+        it), or backend_unavailable (no key to sign it with).
         """
         check_path(path)
         inside = inside_workspace(path)
@@ -62,10 +62,10 @@ class LinkMaker:
             )
 
     async def workspace(self, owner: str, *, sandbox: str | None) -> WorkspaceLink:
-        """Return a link to all that is in a sandbox's workspace.
+        """Return a link to an archive of a sandbox's workspace.
 
-        Raises session_not_found, invalid_argument where nobody could open it, or backend_unavailable where there is
-        nothing to sign it with.
+        Raises session_not_found, invalid_argument (nobody could open it), or backend_unavailable (no key to sign it
+        with).
         """
         base = self._base()
         record = await self._sandboxes.resolve(owner, sandbox, make=False)
@@ -76,14 +76,14 @@ class LinkMaker:
         return {"sandbox": sandbox, "url": base + link, "expires_at": rfc3339(datetime.fromtimestamp(end, UTC))}
 
     def url(self, sandbox: str, path: str) -> str | None:
-        """Return a link to a file of a sandbox that was resolved, or None where no link would lead here."""
+        """Return a link to a file of a sandbox that was resolved, or None where links can't lead here."""
         try:
             return self._signed(self._base(), "get", sandbox, path, self._expires)["url"]
         except SandpodError:
             return None
 
     def linked(self, model: _Model) -> _Model:
-        """Return a result with links to the files that it names."""
+        """Return a result with links to its files."""
         update: dict[str, Any] = {}
         if isinstance(model, RunOutput) and model.result is not None:
             update["result"] = self.linked(model.result)
@@ -94,7 +94,7 @@ class LinkMaker:
         return model.model_copy(update=update) if update else model
 
     def _linked(self, sandbox: str, artifacts: list[Artifact]) -> list[Artifact]:
-        """Return artifacts with links, as far as those have room in an answer."""
+        """Return artifacts with links, as far as these fit into an answer."""
         room, linked = MAX_URLS, []
         for artifact in artifacts:
             url = self.url(sandbox, artifact.path) if room > 0 else None

@@ -1,4 +1,4 @@
-"""Paths in workspaces as callers write them, in the runner's spelling: what can be one, how results name it. Pure."""
+"""Paths in workspaces as callers write them, in the runner's spelling: their checks and their form in results. Pure."""
 
 import posixpath
 from typing import Final
@@ -13,15 +13,15 @@ MAX_NAME: Final = 255  # bytes of one file name, as in Linux
 
 
 def shown_path(path: str) -> str:
-    """Return a path as results have it: relative to the workspace and without dots; one that leads out as it is."""
+    """Return a path for results: relative to the workspace and without dots; one that leads out of it is unchanged."""
     inside = posixpath.relpath(posixpath.join(WORKSPACE, path), WORKSPACE)
     return spell(unspell(path if inside == ".." or inside.startswith("../") else inside))
 
 
 def inside_workspace(path: str) -> str:
-    """Return a path relative to the workspace, without dots, as links and results name it.
+    """Return a path relative to the workspace, without dots, for links and results.
 
-    Raises invalid_path: it leads out, or is the workspace itself.
+    Raises invalid_path: it leads out of the workspace, or is the workspace itself.
     """
     inside = posixpath.relpath(posixpath.join(WORKSPACE, path), WORKSPACE)
     if inside in {".", ".."} or inside.startswith("../"):
@@ -34,7 +34,7 @@ def inside_workspace(path: str) -> str:
 
 
 def check_path(path: str) -> None:
-    """Refuse what can't be a path. Raises invalid_path."""
+    """Check that a text can be a path. Raises invalid_path."""
     check_text(path, "path")
     meant = _meant(path)
     if not path or "\0" in path or len(meant) > MAX_PATH or any(len(part) > MAX_NAME for part in meant.split(b"/")):
@@ -46,7 +46,7 @@ def check_path(path: str) -> None:
 
 
 def check_filename(name: str) -> None:
-    """Refuse what can't be the name of a file in a folder. Raises invalid_filename."""
+    """Check that a text can be the name of a file. Raises invalid_filename."""
     check_text(name, "filename")
     if name in {"", ".", ".."} or "/" in name or not name.isprintable() or len(_meant(name)) > MAX_NAME:
         raise SandpodError(

@@ -1,12 +1,12 @@
 """Files of a sandbox's workspace, by way of its runner.
 
-Paths are checked by the runner, inside the sandbox, after they are opened; here only their form is. Content is
-bounded before it is sent and after it came: the runner is untrusted.
+Paths are checked by the runner, inside the sandbox, after they are opened; only their form is checked here. Content is
+bounded before it is sent and after it is received: the runner is untrusted.
 """
 
 import hashlib
 import mimetypes
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Annotated, Any, Final, Literal
 
@@ -23,12 +23,12 @@ from sandpod_gateway.api.results import (
     FileStat,
     FileWritten,
 )
+from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.content import as_text, mime_type
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.paths import check_path, shown_path
 from sandpod_gateway.limits import MAX_SPELLED_PATH
 from sandpod_gateway.metrics import Metrics
-from sandpod_gateway.runner.connection import RunnerConnection
 from sandpod_gateway.runner.messages import Count, Message, checked
 from sandpod_gateway.sandboxes.requests import ask_runner
 from sandpod_gateway.sandboxes.service import Sandboxes
@@ -38,7 +38,7 @@ from sandpod_runner.protocol.frames import Frame
 MAX_READ: Final = 128 * 1024
 """Most bytes of a file in one result: as JSON, counted twice, they stay below what clients take."""
 SMALL_BINARY: Final = 4 * 1024
-"""Bytes of a file that is not text which are returned unasked: more is a waste of a model's attention."""
+"""Most bytes of a file that is not text that are returned without being asked for: more wastes a model's context."""
 MAX_ENTRIES: Final = 2000
 
 
@@ -70,7 +70,7 @@ class Version(Message):
 
 
 def _time(seconds: float) -> str | None:
-    """Return a file's time; None for one that RFC 3339 has no word for: programs set any."""
+    """Return a file's time; None for one that RFC 3339 can't express: programs set any."""
     try:
         return rfc3339(datetime.fromtimestamp(seconds, UTC))
     except (ValueError, OverflowError, OSError):
@@ -87,7 +87,7 @@ class Files:
         self.max_upload = max_upload
 
     async def list(self, owner: str, path: str, *, sandbox: str | None, recursive: bool, limit: int) -> FileList:
-        """List a folder. Raises invalid_path, not_found, or what `Sandboxes.resolve` says."""
+        """List a folder. Raises invalid_path, not_found, or what `Sandboxes.resolve` raises."""
         check_path(path)
         fields = {"op": "list", "path": path, "recursive": recursive, "limit": min(limit, MAX_ENTRIES)}
         name, reply = await self.ask(owner, sandbox, "file", fields)
@@ -123,23 +123,23 @@ class Files:
         )
 
     async def ask(self, owner: str, sandbox: str | None, kind: str, fields: dict[str, Any]) -> tuple[str, Frame]:
-        """Ask the runner of a caller's sandbox for what changes nothing, and return the sandbox's name and the reply.
+        """Send a request that changes nothing to a sandbox's runner; return the sandbox's name and the reply.
 
-        Raises SandpodError: what `Sandboxes.resolve` or the runner says, or sandbox_lost.
+        Raises what `Sandboxes.resolve` raises, the runner's refusal, or sandbox_lost.
         """
-        return await self._ask(owner, sandbox, lambda connection: connection.ask(kind, fields), again=True)
+        record = await self._sandboxes.resolve(owner, sandbox, make=False)
+        ask = ask_runner(self._sandboxes, record, lambda connection: connection.ask(kind, fields), again=True)
+        return record.name, await ask
 
     async def part(
         self, owner: str, path: str, *, sandbox: str | None, limit: int, offset: int = 0
     ) -> tuple[str, int, bytes]:
         """Return the sandbox's name, a file's size, and a part of its bytes. Raises invalid_path, not_found."""
         check_path(path)
-        fields = {"op": "read", "path": path, "offset": offset, "limit": limit}
-        name, reply = await self.ask(owner, sandbox, "file", fields)
-        data = reply.payload[:limit]
-        size = checked(Version, reply).size
+        record = await self._sandboxes.resolve(owner, sandbox, make=False)
+        version, data = await read_part(self._sandboxes, record, path, offset, limit)
         self._metrics.file_bytes.labels("out").inc(len(data))
-        return name, size, data
+        return record.name, version.size, data
 
     async def whole(self, owner: str, path: str, *, sandbox: str, limit: int) -> bytes:
         """Return all bytes of a file of at most `limit`. Raises invalid_path, not_found, artifact_too_large."""
@@ -153,7 +153,7 @@ class Files:
         return data
 
     def check_upload(self, data: bytes) -> None:
-        """Refuse what is too large to be written. Raises upload_too_large."""
+        """Check the size of content to write. Raises upload_too_large."""
         if len(data) > self.max_upload:
             raise SandpodError(
                 ErrorCode.UPLOAD_TOO_LARGE,
@@ -162,71 +162,62 @@ class Files:
             )
 
     async def write(self, owner: str, path: str, data: bytes, *, sandbox: str | None, overwrite: bool) -> FileWritten:
-        """Write a whole file; it appears at once or not at all.
-
-        Raises invalid_path, upload_too_large, file_exists, quota_exceeded.
-        """
+        """Write a file, whole or not at all. Raises invalid_path, upload_too_large, file_exists, quota_exceeded."""
         check_path(path)
         self.check_upload(data)
         fields = {"path": path, "overwrite": overwrite}
-        name, _ = await self._ask(
-            owner, sandbox, lambda connection: connection.upload(fields, _parts(data)), make=True, again=overwrite
+        record = await self._sandboxes.resolve(owner, sandbox)
+        await ask_runner(
+            self._sandboxes, record, lambda connection: connection.upload(fields, _parts(data)), again=overwrite
         )
         self._metrics.file_bytes.labels("in").inc(len(data))
         digest = hashlib.sha256(data).hexdigest()
-        hint = self._sandboxes.replaced(name)
-        return FileWritten(sandbox=name, path=shown_path(path), size=len(data), sha256=digest, hint=hint)
+        hint = self._sandboxes.replaced(record.name)
+        return FileWritten(sandbox=record.name, path=shown_path(path), size=len(data), sha256=digest, hint=hint)
 
     async def stat(self, owner: str, path: str, *, sandbox: str | None) -> FileStat:
-        """Return what is known of a file or folder; a link is not followed. Raises invalid_path, not_found."""
+        """Return the metadata of a file or folder; a link is not followed. Raises invalid_path, not_found."""
         check_path(path)
         name, reply = await self.ask(owner, sandbox, "file", {"op": "stat", "path": path})
         return FileStat(sandbox=name, **dict(checked(_Entry, reply).entry()))
 
     async def make_directory(self, owner: str, path: str, *, sandbox: str | None) -> FileChanged:
-        """Make a folder and those on its path; one that is there stays as it is.
-
-        Raises invalid_path, file_exists, quota_exceeded.
-        """
-        name, _ = await self._change(owner, sandbox, "mkdir", path=path)
+        """Make a folder and its parents, unless it exists. Raises invalid_path, file_exists, quota_exceeded."""
+        name = await self._change(owner, sandbox, "mkdir", path=path)
         return FileChanged(sandbox=name, path=shown_path(path), hint=self._sandboxes.replaced(name))
 
     async def delete(self, owner: str, path: str, *, sandbox: str | None, recursive: bool) -> FileChanged:
         """Delete a file, a link, or a folder: an empty one, or with `recursive` all that is in it.
 
-        Raises invalid_path (a folder that is not empty, too), not_found.
+        Raises invalid_path (also for a folder that is not empty), not_found.
         """
-        name, _ = await self._change(owner, sandbox, "delete", path=path, recursive=recursive)
+        name = await self._change(owner, sandbox, "delete", path=path, recursive=recursive)
         return FileChanged(sandbox=name, path=shown_path(path))
 
     async def move(
         self, owner: str, source: str, destination: str, *, sandbox: str | None, overwrite: bool
     ) -> FileMoved:
-        """Move or rename a file or folder.
-
-        Raises invalid_path, not_found (of a folder on the way, too), file_exists.
-        """
+        """Move a file or folder. Raises invalid_path, not_found (the destination's folder, too), file_exists."""
         check_path(destination)
-        name, _ = await self._change(owner, sandbox, "move", path=source, destination=destination, overwrite=overwrite)
+        name = await self._change(owner, sandbox, "move", path=source, destination=destination, overwrite=overwrite)
         return FileMoved(sandbox=name, source=shown_path(source), destination=shown_path(destination))
 
-    async def _change(self, owner: str, sandbox: str | None, op: str, *, path: str, **fields: Any) -> tuple[str, Frame]:
+    async def _change(self, owner: str, sandbox: str | None, op: str, *, path: str, **fields: Any) -> str:
+        """Change a file or folder, and return the sandbox's name."""
         check_path(path)
-        request = {"op": op, "path": path, **fields}
-        new = op == "mkdir"
-        return await self._ask(owner, sandbox, lambda connection: connection.ask("file", request), make=new, again=new)
+        request, new = {"op": op, "path": path, **fields}, op == "mkdir"
+        record = await self._sandboxes.resolve(owner, sandbox, make=new)
+        await ask_runner(self._sandboxes, record, lambda connection: connection.ask("file", request), again=new)
+        return record.name
 
-    async def _ask(
-        self,
-        owner: str,
-        sandbox: str | None,
-        ask: Callable[[RunnerConnection], Awaitable[Frame]],
-        *,
-        again: bool,
-        make: bool = False,
-    ) -> tuple[str, Frame]:
-        record = await self._sandboxes.resolve(owner, sandbox, make=make)
-        return record.name, await ask_runner(self._sandboxes, record, ask, again=again)
+
+async def read_part(
+    sandboxes: Sandboxes, record: SandboxRecord, path: str, offset: int, limit: int
+) -> tuple[Version, bytes]:
+    """Return a file as it is now, and at most `limit` bytes of it. Raises invalid_path, not_found, sandbox_lost."""
+    fields = {"op": "read", "path": path, "offset": offset, "limit": limit}
+    reply = await ask_runner(sandboxes, record, lambda connection: connection.ask("file", fields), again=True)
+    return checked(Version, reply), reply.payload[:limit]
 
 
 async def _parts(data: bytes) -> AsyncIterator[bytes]:

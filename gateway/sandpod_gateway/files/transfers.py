@@ -1,19 +1,18 @@
-"""Files on their way through the gateway in parts, never whole in its memory.
+"""Transfers of files through the gateway in parts, never whole in its memory.
 
-Each part is asked for when the one before was taken, so a slow client slows the sandbox's side and nothing piles up.
+Each part is requested when the one before was consumed: a slow client slows the sandbox down and nothing piles up.
 """
 
 import secrets
 from collections.abc import AsyncGenerator, AsyncIterator
 
 from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.paths import check_path
-from sandpod_gateway.files.service import Version
+from sandpod_gateway.files.service import Version, read_part
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.runner.messages import Message, checked, senseless
-from sandpod_gateway.sandboxes.requests import ask_runner, talking
+from sandpod_gateway.sandboxes.requests import talking
 from sandpod_gateway.sandboxes.service import Sandboxes
 from sandpod_runner.protocol import messages as protocol
 
@@ -23,11 +22,11 @@ class _ArchivePart(Message):
 
 
 class ChangedError(Exception):
-    """A file was changed while it was sent."""
+    """The file was changed while it was sent."""
 
 
 class Transfers:
-    """Reads and writes files of sandboxes for whoever has a link; the link was checked before."""
+    """Reads and writes files of sandboxes for holders of links, which were checked before."""
 
     def __init__(self, sandboxes: Sandboxes, metrics: Metrics, *, max_bytes: int) -> None:
         self._sandboxes = sandboxes
@@ -36,15 +35,17 @@ class Transfers:
 
     async def look(self, owner: str, sandbox: str, path: str) -> Version:
         """Return a file's version. Raises session_not_found, not_found, invalid_path (no regular file, too)."""
-        version, _ = await self._read(await self._sandboxes.resolve(owner, sandbox), path, 0, 0)
+        check_path(path)
+        version, _ = await read_part(self._sandboxes, await self._sandboxes.resolve(owner, sandbox), path, 0, 0)
         return version
 
     async def read(self, owner: str, sandbox: str, path: str, version: Version, span: range) -> AsyncIterator[bytes]:
-        """Yield bytes of a file in parts. Raises as `look` does, or ChangedError: it is not that version any more."""
+        """Yield bytes of a file in parts. Raises as `look` does, or ChangedError: it was changed."""
         record = await self._sandboxes.resolve(owner, sandbox)
         offset = span.start
         while offset < span.stop:
-            now, data = await self._read(record, path, offset, min(protocol.FILE_PART, span.stop - offset))
+            limit = min(protocol.FILE_PART, span.stop - offset)
+            now, data = await read_part(self._sandboxes, record, path, offset, limit)
             if now != version or not data:
                 raise ChangedError
             self._metrics.file_bytes.labels("out").inc(len(data))
@@ -84,7 +85,7 @@ class Transfers:
     async def archive(self, owner: str, sandbox: str) -> AsyncGenerator[bytes, None]:
         """Yield a tar.gz of the workspace in parts. Raises session_not_found, sandbox_lost."""
         archive, part = secrets.token_hex(8), 0
-        # One connection for all of it: what has been sent of an archive is known there alone.
+        # One connection for all of it: the state of an archive belongs to a connection.
         async with talking(self._sandboxes, await self._sandboxes.resolve(owner, sandbox)) as connection:
             while True:
                 reply = await connection.ask("file", {"op": "archive", "archive": archive, "part": part})
@@ -95,9 +96,3 @@ class Transfers:
                 self._metrics.file_bytes.labels("out").inc(len(reply.payload))
                 yield reply.payload
                 part += 1
-
-    async def _read(self, record: SandboxRecord, path: str, offset: int, limit: int) -> tuple[Version, bytes]:
-        check_path(path)
-        fields = {"op": "read", "path": path, "offset": offset, "limit": limit}
-        reply = await ask_runner(self._sandboxes, record, lambda connection: connection.ask("file", fields), again=True)
-        return checked(Version, reply), reply.payload[:limit]

@@ -1,7 +1,7 @@
 """Keeps downloaded packages by the hash of their bytes; the least recently used go first.
 
-A package's hash is computed when it comes and again when it is taken out:
-what a sandbox, a package or a program that writes to the folder says has no part in what anybody gets.
+A package's hash is computed from its bytes when it is stored and again when it is read: nothing that a sandbox, a
+package or a program that writes to the folder claims decides what a caller gets.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ class Digest:
 
     @classmethod
     def of(cls, file: BufferedIOBase, algorithm: str) -> Self:
-        """Return the hash of a whole file, which is at its beginning then."""
+        """Return the hash of a whole file, and rewind it."""
         file.seek(0)
         value = hashlib.file_digest(file, algorithm).hexdigest()
         file.seek(0)
@@ -41,22 +41,20 @@ class Digest:
 
     @classmethod
     def announced(cls, integrity: str) -> Self:
-        """Return the one hash of the strongest algorithm in a text of the form that npm uses.
+        """Return the one hash of the strongest algorithm of an npm integrity string.
 
-        Raises:
-            ValueError: There is none, there are several, or it is not well formed.
+        Raises ValueError: there is none, there are several, or it is not well formed.
         """
-        values: dict[str, set[str]] = {}
-        for each in integrity.split():
-            algorithm, _, value = each.partition("-")
-            values.setdefault(algorithm, set()).add(value)
-        strongest = next((each for each in _STRONGEST_FIRST if each in values), None)
+        hashes = {each.partition("-")[::2] for each in integrity.split()}
+        known = {algorithm for algorithm, _ in hashes}
+        strongest = next((each for each in _STRONGEST_FIRST if each in known), None)
         if strongest is None:
             raise ValueError("no hash of a known algorithm")
-        if len(values[strongest]) != 1:
+        values = [value for algorithm, value in hashes if algorithm == strongest]
+        if len(values) != 1:
             raise ValueError("several hashes of one algorithm")
         try:
-            found = b64decode(values[strongest].pop(), validate=True)
+            found = b64decode(values[0], validate=True)
         except binascii.Error as error:
             raise ValueError("no base64") from error
         if len(found) != hashlib.new(strongest).digest_size:
@@ -74,7 +72,7 @@ class Content:
 
 
 class _Sizes(LRUCache[Path, int]):
-    """Sizes of files, bytes, by path. A file whose entry has to go goes with it."""
+    """Sizes of files in bytes, by path. A file is deleted when its entry is evicted."""
 
     def popitem(self) -> tuple[Path, int]:
         path, size = super().popitem()
@@ -83,12 +81,7 @@ class _Sizes(LRUCache[Path, int]):
 
 
 class FileCache:
-    """A folder of packages of a bounded size.
-
-    Args:
-        folder: Where, or None for a temporary folder, which is removed by `close`.
-        max_bytes: The most that is kept.
-    """
+    """A folder of packages, or a temporary one that `close` removes, of `max_bytes` at most."""
 
     def __init__(self, folder: Path | None, max_bytes: int) -> None:
         self._own = folder is None
@@ -97,17 +90,13 @@ class FileCache:
         self._kept = _Sizes(max_bytes, getsizeof=int)
 
     def open(self) -> None:
-        """Make the folder, and find out what is there from before.
-
-        Raises:
-            StartError: It can't be made.
-        """
+        """Make the folder, and list the packages that it has. Raises StartError: it can't be made."""
         try:
             if self._own:
                 self._folder = Path(tempfile.mkdtemp(prefix="sandpod-packages-"))
             self._folder.mkdir(parents=True, exist_ok=True)
-            for half in self._folder.glob("*.part"):
-                half.unlink()
+            for partial in self._folder.glob("*.part"):
+                partial.unlink()
         except OSError as error:
             raise StartError(
                 ErrorCode.INVALID_ARGUMENT,
@@ -128,7 +117,7 @@ class FileCache:
     async def get(self, digest: Digest | None) -> Content | None:
         """Return a package by the hash of its content, or None where that is not known or not kept."""
         path = self._path(digest) if digest is not None else None
-        if path is None or self._kept.get(path) is None:  # `get` makes it the last used one
+        if path is None or self._kept.get(path) is None:  # `get` makes it the most recently used
             return None
         content = await asyncio.to_thread(_open, path, digest)
         if content is None:
@@ -136,14 +125,9 @@ class FileCache:
         return content
 
     async def add(self, source: Path, digest: Digest | None) -> Content | None:
-        """Return a package, and keep it unless it is too large or its hash is unknown or weak.
+        """Return a package, and move its file into the cache unless it is too large or its hash unknown or weak.
 
-        Args:
-            source: Its file, which is moved.
-            digest: The hash that its content must have.
-
-        Returns:
-            None if it has another hash, or if there is no such file.
+        None if its content has another hash than `digest`, or if there is no such file.
         """
         content = await asyncio.to_thread(_open, source, digest)
         # Others can make bytes with the same sha1.
@@ -159,14 +143,14 @@ class FileCache:
 
 
 def _move(source: Path, target: Path) -> None:
-    # Copied under another name first where it comes from another file system: it is there whole or not at all.
+    # Renamed at the end, as the move from another file system is a copy: the package is there whole or not at all.
     partial = target.with_suffix(".part")
     shutil.move(source, partial)
     partial.replace(target)
 
 
 def _open(path: Path, digest: Digest | None) -> Content | None:
-    """Return a file's content; one with another hash is removed."""
+    """Return a file's content; a file with another hash is removed."""
     try:
         file = path.open("rb")
         if digest is None or Digest.of(file, digest.algorithm) == digest:

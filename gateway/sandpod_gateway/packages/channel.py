@@ -1,14 +1,13 @@
-"""Packages of one kind, from what is asked for to what is installed in a sandbox."""
+"""Packages of one kind, from the request to the installation in a sandbox."""
 
 import asyncio
 import json
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar
 from weakref import WeakValueDictionary
 
 from cachetools import TTLCache
@@ -17,7 +16,7 @@ from sandpod_gateway.api.package_results import Package, PackageInfo
 from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.packages.cache import Content, FileCache
 from sandpod_gateway.packages.errors import ConflictError, Failure
-from sandpod_gateway.packages.sandbox import Program, Report
+from sandpod_gateway.packages.sandbox import Program, Report, Untrusted
 from sandpod_gateway.packages.settings import NpmSettings, PackageSettings
 from sandpod_gateway.sandboxes.service import Sandboxes
 
@@ -29,9 +28,9 @@ _FRESH: Final = 600.0  # seconds that one is kept for: the index may have newer 
 
 
 class FairSlots:
-    """Slots of which one owner has half at most: slow installations of one don't stop another's.
+    """Slots of which one owner has half at most: slow installations of one owner don't delay another's.
 
-    An owner waits in one line for those, and only then in the line of all, which therefore has no more of one owner.
+    An owner's calls queue for that half first, and only then with those of all owners.
     """
 
     def __init__(self, count: int) -> None:
@@ -47,20 +46,10 @@ class FairSlots:
             yield
 
 
-@dataclass(frozen=True, slots=True)
-class Installed:
-    """What came of an installation: what was asked for and what that depends on, and what the caller should know."""
+class Resolution(Untrusted):
+    """All packages that the request needs: each with a `name`, and a `digest` or None where the index has none."""
 
-    packages: list[Package] = field(default_factory=list)
-    note: str | None = None
-
-
-class Resolution(Protocol):
-    """The packages that are to be there: each with a `name`, and a `digest` or None where the index has none."""
-
-    @property
-    def packages(self) -> Sequence[Any]:
-        """All of them."""
+    packages: list[Any]
 
 
 S = TypeVar("S", bound=Report)
@@ -68,14 +57,11 @@ R = TypeVar("R", bound=Resolution)
 
 
 class Channel(ABC, Generic[S, R]):
-    """Packages of one kind. What is asked for has a `name`, and its text is the same for the same."""
+    """Packages of one kind. A requirement has a `name`, and equal requirements have the same text."""
 
-    index: ClassVar[str]
-    """What callers know the place as that packages come from."""
-    program: ClassVar[str]
-    """The module of `inside` that reports what is in a sandbox, and installs there."""
-    model: type[S]
-    """What that reports."""
+    index: ClassVar[str]  # what messages call the source of the packages
+    program: ClassVar[str]  # the module of `inside` that reports and installs packages in a sandbox
+    model: type[S]  # its report
 
     def __init__(self, sandboxes: Sandboxes, settings: PackageSettings, cache: FileCache, slots: FairSlots) -> None:
         self._settings = settings
@@ -90,11 +76,7 @@ class Channel(ABC, Generic[S, R]):
         return self._settings
 
     def parse(self, packages: list[str]) -> list[Any]:
-        """Return what is asked for, each once and in order of its name.
-
-        Raises:
-            SandpodError: invalid_argument, package_blocked.
-        """
+        """Return the requirements, sorted and without duplicates. Raises invalid_argument, package_blocked."""
         if not 1 <= len(packages) <= MAX_REQUESTED:
             raise Failure.NO_OR_TOO_MANY.error(MAX_REQUESTED)
         wanted = [self._parse(text.strip()) for text in packages]
@@ -118,41 +100,45 @@ class Channel(ABC, Generic[S, R]):
     async def listed(self, record: SandboxRecord) -> list[PackageInfo]:
         """Return the packages of a sandbox: those that were added, then the image's own.
 
-        Raises:
-            SandpodError: sandbox_lost, execution_failed, unsupported_language.
+        Raises sandbox_lost, execution_failed, unsupported_language.
         """
-        return self._listed(await self._program.run(record))
+        there = (await self._program.run(record)).packages
+        found = [PackageInfo(name=name, **dict(each)) for name, each in there.items()]
+        return sorted(found, key=lambda package: (package.source == "image", package.name))
 
-    async def install(self, record: SandboxRecord, wanted: list[Any]) -> Installed:
-        """Install what is not there yet.
+    async def install(self, record: SandboxRecord, wanted: list[Any]) -> tuple[list[Package], str | None]:
+        """Install what is missing; return the packages with their dependencies, and a note for the caller.
 
-        Raises:
-            SandpodError: What `supplied` and `Program.run` raise.
+        Raises what `supplied` and `Program.run` raise.
         """
         state = await self._program.run(record)
         present = self.present(wanted, state)
         if present is not None:
-            return Installed(present)
+            return present, None
         async with self.supplied(record.owner, wanted, state) as (found, files):
-            order = self._order(wanted, state, found, files)
-            if order:
+            missing = [
+                {**package.model_dump(include={"name", "path"}), "sha256": content.sha256, "size": content.size}
+                for package, content in files
+            ]
+            changes = self._changes(wanted, state, found, files)
+            if missing or changes:
+                order = {"packages": missing, **changes}
                 state = await self._program.run(record, order, [content.file for _, content in files])
-        return self._installed(found, [package for package, _ in files], state)
+        return self._result(found, [package for package, _ in files], state)
+
+    def present(self, wanted: list[Any], state: S) -> list[Package] | None:
+        """Return the requested packages if all are installed already, else None."""
+        fits = all(each.name in state.packages and self._fits(each, state) for each in wanted)
+        return installed({each.name for each in wanted}, state) if fits else None
 
     @asynccontextmanager
     async def supplied(
         self, owner: str, wanted: list[Any], state: S
     ) -> AsyncIterator[tuple[R, list[tuple[Any, Content]]]]:
-        """Give all packages that are to be there, and those that are missing with their content.
+        """Give all packages that the request needs, and with their content those that the sandbox's `state` lacks.
 
-        Args:
-            owner: Who uses a slot for it.
-            wanted: What is asked for.
-            state: What is installed, and for what.
-
-        Raises:
-            SandpodError: package_blocked, quota_exceeded, invalid_argument (a conflict), not_found, timeout,
-                backend_unavailable, backend_error.
+        A slot of the owner is held until they are downloaded. Raises package_blocked, quota_exceeded, invalid_argument
+        (a conflict), not_found, timeout, backend_unavailable, backend_error.
         """
         most = self._settings.max_bytes
         async with AsyncExitStack() as stack:
@@ -166,7 +152,8 @@ class Channel(ABC, Generic[S, R]):
 
     async def _resolved(self, wanted: list[Any], state: S) -> R:
         pins = self._pins(state)
-        key = (*map(str, wanted), self._key(state), json.dumps(pins, sort_keys=True))
+        target = state.model_dump_json(include={"environment": True, "record": {"dependencies"}})
+        key = (*map(str, wanted), target, json.dumps(pins, sort_keys=True))
         found = self._resolutions.get(key)
         if found is None:
             try:
@@ -174,7 +161,7 @@ class Channel(ABC, Generic[S, R]):
             except ConflictError:
                 if not pins:
                     raise
-                found = await self._resolve(wanted, state, {})  # some of what is there has to be replaced
+                found = await self._resolve(wanted, state, {})  # some installed versions have to be replaced
             self._resolutions[key] = found
         self._check_installed(package.name for package in found.packages)
         if len(found.packages) > self._limits.max_packages:
@@ -203,48 +190,43 @@ class Channel(ABC, Generic[S, R]):
 
     @abstractmethod
     def _parse(self, text: str) -> Any:
-        """Return what a text asks for."""
+        """Return a requirement from its text."""
 
     @abstractmethod
     def _normal(self, name: str) -> str:
         """Return a name or a pattern as it is compared."""
 
     @abstractmethod
-    def _listed(self, state: S) -> list[PackageInfo]:
-        """Return the packages of a sandbox: those that were added, then the image's own."""
-
-    @abstractmethod
-    def present(self, wanted: list[Any], state: S) -> list[Package] | None:
-        """Return what is asked for if all of it is there already, else None."""
-
-    @abstractmethod
-    def _key(self, state: S) -> str:
-        """Return what resolutions depend on in addition to what is asked for and to pins."""
+    def _fits(self, requirement: Any, state: S) -> bool:
+        """Return whether the installed package of that name satisfies a requirement."""
 
     @abstractmethod
     def _pins(self, state: S) -> dict[str, Any]:
-        """Return the versions to keep to where that is possible."""
+        """Return the versions to keep where that is possible."""
 
     @abstractmethod
     async def _resolve(self, wanted: list[Any], state: S, pins: dict[str, Any]) -> R:
-        """Return all packages that are to be there.
-
-        Raises:
-            ConflictError: No set of versions satisfies all.
-        """
+        """Return all packages that the request needs. Raises ConflictError: no set of versions satisfies all."""
 
     @abstractmethod
     def _is_missing(self, package: Any, state: S) -> bool:
-        """Return whether a package is not there in that version."""
+        """Return whether a package is not installed in that version."""
 
     @abstractmethod
     def _download(self, packages: list[Any], state: S) -> AbstractAsyncContextManager[list[Path]]:
         """Give packages as files, which are there until the block is left."""
 
-    @abstractmethod
-    def _order(self, wanted: list[Any], state: S, found: R, files: list[tuple[Any, Content]]) -> Any:
-        """Return what the program in the sandbox is to install, false if nothing."""
+    def _changes(self, wanted: list[Any], state: S, found: R, files: list[tuple[Any, Content]]) -> dict[str, Any]:
+        """Return what the program in the sandbox is to do in addition to installing the missing packages."""
+        del wanted, state, found, files
+        return {}
 
     @abstractmethod
-    def _installed(self, found: R, added: list[Any], state: S) -> Installed:
-        """Return what came of it."""
+    def _result(self, found: R, added: list[Any], state: S) -> tuple[list[Package], str | None]:
+        """Return the result of `install`."""
+
+
+def installed(names: set[str], state: Report) -> list[Package]:
+    """Return installed packages as callers see them, in order of their names."""
+    there = [(name, state.packages[name]) for name in sorted(names & state.packages.keys())]
+    return [Package(name=name, version=each.version, sha256=each.sha256) for name, each in there]

@@ -30,11 +30,7 @@ class Failure(Enum):
     BLOCKED_NAME = (ErrorCode.PACKAGE_BLOCKED, "The package {} {}.", "Do without it, or ask the administrator.")
     CANCELLED = (ErrorCode.CANCELLED, "The server is ending.", "Call install_packages again.")
     DAMAGED = (ErrorCode.BACKEND_ERROR, "What was downloaded of {} is not what the {} announced.", _AGAIN)
-    DISABLED = (
-        ErrorCode.PACKAGE_BLOCKED,
-        "This server installs no packages.",
-        "Use a template whose image has them.",
-    )
+    DISABLED = (ErrorCode.PACKAGE_BLOCKED, "This server installs no packages.", "Use a template whose image has them.")
     NO_ANSWER = (ErrorCode.BACKEND_ERROR, "{}'s answer makes no sense.", "Tell the administrator.")
     NO_OR_TOO_MANY = (
         ErrorCode.INVALID_ARGUMENT,
@@ -129,11 +125,7 @@ class Failure(Enum):
     )
     UNFIT = (ErrorCode.NOT_FOUND, "{}", _OTHER)
     UNKNOWN = (ErrorCode.BACKEND_ERROR, "{} failed for a reason that is not known.", "Try other versions.")
-    UNREACHABLE = (
-        ErrorCode.BACKEND_UNAVAILABLE,
-        "The {} can't be reached, or does not let this server in.",
-        _LATER,
-    )
+    UNREACHABLE = (ErrorCode.BACKEND_UNAVAILABLE, "The {} can't be reached, or does not let this server in.", _LATER)
 
     def error(self, *values: object, cause: str | None = None) -> SandpodError:
         """Return the error with values in the gaps of its message."""

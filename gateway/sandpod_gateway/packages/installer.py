@@ -1,7 +1,7 @@
-"""Installations: begun by calls, waited for, joined, remembered for a while.
+"""Installations: started by calls, joined by equal ones, waited for, and kept for a while.
 
-They live in this process: another gateway, or this one after a restart, does not know them, while what is installed is
-in the sandbox and is seen by all.
+They live in this process: another gateway, or this one after a restart, does not know them. What is installed is in
+the sandbox, where all gateways see it.
 """
 
 import asyncio
@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
-from sandpod_gateway.api.package_results import Installation, PackageList
+from sandpod_gateway.api.package_results import Installation, Package, PackageList
 from sandpod_gateway.api.run_results import Language
 from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.packages.cache import FileCache
-from sandpod_gateway.packages.channel import Channel, FairSlots, Installed
+from sandpod_gateway.packages.channel import Channel, FairSlots
 from sandpod_gateway.packages.errors import Failure
 from sandpod_gateway.packages.npm.packages import NpmPackages
 from sandpod_gateway.packages.pip.packages import PythonPackages
@@ -33,7 +33,7 @@ GOING_ON: Final = 8  # installations of one caller at once
 
 @dataclass(slots=True, eq=False)
 class _Entry:
-    """An installation, `requested` as its language and texts; its task never fails but by being cancelled."""
+    """An installation; `requested` has its language and requirements. Its task fails only by being cancelled."""
 
     name: str
     owner: str
@@ -42,11 +42,12 @@ class _Entry:
     task: asyncio.Task[None] = field(init=False)
     started: float = field(default_factory=time.monotonic)
     ended: float | None = None
-    came: Installed = field(default_factory=Installed)
+    packages: list[Package] = field(default_factory=list)
+    note: str | None = None
     error: SandpodError | None = None
 
     async def waited(self, wait: float | None) -> Installation:
-        """Return it as callers see it, after some seconds or at its end."""
+        """Return it as callers see it, at its end or after `wait` seconds."""
         await asyncio.wait({self.task}, timeout=wait)
         problem = self.error.problem().model_dump() if self.error is not None else {}
         return Installation(
@@ -54,18 +55,14 @@ class _Entry:
             sandbox=self.sandbox,
             status="installing" if self.ended is None else "success" if self.error is None else "failed",
             elapsed=round((self.ended or time.monotonic()) - self.started, 3),
-            packages=self.came.packages,
-            note=self.came.note,
+            packages=self.packages,
+            note=self.note,
             **problem,
         )
 
 
 class Installer:
-    """Installs packages in callers' sandboxes.
-
-    Attributes:
-        timeout: Seconds after which resolving, or downloading, or unpacking is given up.
-    """
+    """Installs packages in callers' sandboxes. Each step of an installation may take `timeout` seconds."""
 
     def __init__(self, sandboxes: Sandboxes, settings: PackageSettings) -> None:
         self._sandboxes = sandboxes
@@ -81,11 +78,11 @@ class Installer:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def open(self) -> None:
-        """Make what is needed on the disk."""
+        """Open the cache."""
         self._cache.open()
 
     async def close(self) -> None:
-        """End what is going on."""
+        """Cancel all installations and close the cache."""
         tasks = [entry.task for entry in self._entries.values()]
         for task in tasks:
             task.cancel()
@@ -93,11 +90,7 @@ class Installer:
         self._cache.close()
 
     def check(self, packages: list[str], language: str) -> list[Any]:
-        """Return what is asked for, before any sandbox is bothered.
-
-        Raises:
-            SandpodError: unsupported_language, invalid_argument, package_blocked.
-        """
+        """Return the requirements. Raises unsupported_language, invalid_argument, package_blocked."""
         channel = self._channel(language)
         if not self._settings.enabled:
             raise Failure.DISABLED.error()
@@ -106,32 +99,23 @@ class Installer:
     async def install(
         self, owner: str, packages: list[str], *, language: str, sandbox: str | None, wait: float
     ) -> Installation:
-        """Begin an installation, or join one of the same, and wait some time for its end.
+        """Start an installation, or join an equal one, and wait at most `wait` seconds for its end.
 
-        Raises:
-            SandpodError: What `check` and `Sandboxes.resolve` say, or rate_limited.
+        Raises what `check` and `Sandboxes.resolve` raise, or rate_limited.
         """
         wanted = self.check(packages, language)
         record = await self._sandboxes.resolve(owner, sandbox)
         return await self._begin(record, wanted, language).waited(wait)
 
     async def require(self, record: SandboxRecord, packages: list[str], language: str) -> None:
-        """Return when packages are installed that a run needs.
-
-        Raises:
-            SandpodError: As for `install`, or what the installation failed with.
-        """
+        """Install what a run needs. Raises as `check` does, rate_limited, or what the installation failed with."""
         entry = self._begin(record, self.check(packages, language), language)
         await asyncio.wait({entry.task})
         if entry.error is not None:
             raise entry.error
 
     async def get(self, owner: str, name: str, *, wait: float) -> Installation:
-        """Return an installation, and wait some time for its end.
-
-        Raises:
-            SandpodError: not_found.
-        """
+        """Return an installation, at its end or after `wait` seconds. Raises not_found."""
         entry = self._entries.get(name)
         if entry is None or entry.owner != owner:
             raise Failure.NO_INSTALLATION.error()
@@ -139,14 +123,13 @@ class Installer:
 
     def added(self, sandbox: str) -> list[str]:
         """Return the packages that were added to a sandbox, as far as this server remembers, with their versions."""
-        came = [each for entry in self._entries.values() if entry.sandbox == sandbox for each in entry.came.packages]
-        return [f"{name} {version}" for name, version in sorted({each.name: each.version for each in came}.items())]
+        added = [each for entry in self._entries.values() if entry.sandbox == sandbox for each in entry.packages]
+        return [f"{name} {version}" for name, version in sorted({each.name: each.version for each in added}.items())]
 
     async def listed(self, owner: str, *, sandbox: str | None, language: str) -> PackageList:
         """Return the packages of a sandbox: those that were added, then the image's own.
 
-        Raises:
-            SandpodError: unsupported_language, or what `Sandboxes.resolve` says.
+        Raises unsupported_language, or what `Sandboxes.resolve` raises.
         """
         channel = self._channel(language)
         record = await self._sandboxes.resolve(owner, sandbox, make=False)
@@ -177,7 +160,7 @@ class Installer:
         keeper = asyncio.create_task(self._sandboxes.keep_alive(record))
         try:
             async with lock:
-                entry.came = await self._channels[entry.requested[0]].install(record, wanted)
+                entry.packages, entry.note = await self._channels[entry.requested[0]].install(record, wanted)
         except SandpodError as error:
             entry.error = error
         except asyncio.CancelledError:

@@ -1,7 +1,7 @@
-"""Becomes another program with less rights: a JSON that says which, then its command line.
+"""Becomes another program with fewer rights. The arguments are the rights as JSON, then its command line.
 
-Its limits are the kernel's. Where that has Landlock, the program reads system files and what it was given, writes to
-its own folder, and has no way to other processes: neither their memory and environment nor signals.
+The kernel enforces the limits. Where it has Landlock, the program reads system files and what it was given, writes to
+its own folder only, and can't reach other processes: neither their memory and environment nor by signals.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 
 
 def call(number: int, *arguments: object) -> int:
-    """Make a system call; numbers among its arguments are of 32 bits."""
+    """Make a system call; plain numbers among its arguments are passed as 32 bits."""
     result = libc.syscall(ctypes.c_long(number), *arguments)
     if result < 0:
         error = ctypes.get_errno()
@@ -44,12 +44,12 @@ def call(number: int, *arguments: object) -> int:
 
 
 def packed(*values: int) -> ctypes.Array[ctypes.c_uint64]:
-    """Return numbers of 64 bits one after the other."""
+    """Return an array of 64-bit numbers."""
     return (ctypes.c_uint64 * len(values))(*values)
 
 
 def shut_in(readable: list[str], writable: list[str]) -> None:
-    """Take away every right to files and processes but those to these paths."""
+    """Remove all rights to files and processes except those to these paths."""
     try:
         version = call(CREATE_RULESET, None, ctypes.c_size_t(0), 1)
     except OSError:  # an older kernel, or one without it
@@ -59,7 +59,7 @@ def shut_in(readable: list[str], writable: list[str]) -> None:
     ruleset = call(CREATE_RULESET, packed(known, BIND_TCP, SCOPES), ctypes.c_size_t(size), 0)
     for paths, rights in ((readable, EXECUTE | READ_FILE | READ_DIR), (writable, known)):
         for path in paths:
-            # What is not there needs no right.
+            # A missing path needs no rule.
             with contextlib.suppress(FileNotFoundError, PermissionError):
                 allow(ruleset, path, rights & known)
     call(RESTRICT_SELF, ruleset, 0)
@@ -85,8 +85,8 @@ def main() -> None:
         most = resource.getrlimit(number)[1]
         bound = value if most == resource.RLIM_INFINITY else min(value, most)
         resource.setrlimit(number, (bound, bound))
-    # Capabilities do not outlive the start of the program, those of root included: some go past Landlock. Who may not
-    # say so has none.
+    # The program starts without capabilities, also as root: some bypass Landlock. Errors don't matter: a process that
+    # may not do this has none.
     libc.prctl(PR_CAP_AMBIENT, AMBIENT_CLEAR_ALL, 0, 0, 0)
     libc.prctl(PR_SET_SECUREBITS, NO_ROOT_LOCKED, 0, 0, 0)
     if libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):

@@ -13,7 +13,7 @@ import sys
 import tempfile
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
-from ipaddress import IPv4Network, IPv6Network
+from ipaddress import IPv4Network, IPv6Address, IPv6Network
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -28,15 +28,23 @@ _LOOK_EVERY: Final = 0.25  # seconds between looks at how much has been download
 _OUTPUT_TAIL: Final = 256 * 1024  # bytes
 _PORTS: Final = {"http": 80, "https": 443}
 
-# Loopback, link-local, multicast, reserved, and what clouds serve instance metadata at: Alibaba, Azure, Oracle; IPv6 of
-# AWS and Google.
+# Loopback, link-local, multicast, reserved, and the metadata addresses of clouds: Alibaba, Azure, Oracle; IPv6 of AWS
+# and Google.
 _V4: Final = (
     *("0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/4", "240.0.0.0/4"),
     *("100.100.100.200/32", "168.63.129.16/32", "192.0.0.192/32"),
 )
 _V6: Final = ("::/127", "fe80::/10", "ff00::/8", "fd00:ec2::254/128", "fd20:ce::254/128")
 # IPv4 addresses written as IPv6: mapped, and by way of NAT64 (RFC 6052).
-_EMBEDDED: Final = ("::ffff:0:0", "64:ff9b::")
+_EMBEDDED: Final = [int(IPv6Address(prefix)) for prefix in ("::ffff:0:0", "64:ff9b::")]
+_REFUSED: Final = [
+    *(*_V4, *_V6),
+    *(
+        str(IPv6Network((prefix + int(network.network_address), 96 + network.prefixlen)))
+        for prefix in _EMBEDDED
+        for network in map(IPv4Network, _V4)
+    ),
+]
 _PASSED_ON: Final = ("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy", "SSL_CERT_FILE")
 
 
@@ -44,7 +52,7 @@ logger = logging.getLogger(__name__)
 
 
 def shield_memory() -> None:
-    """Keep processes of the same user from this one's memory and environment, keys included.
+    """Keep processes of the same user from reading this one's memory and environment, keys included.
 
     pip and npm could read them where the kernel has no Landlock, and so could any program of a sandbox without
     isolation. Processes that this one starts are not shielded.
@@ -74,20 +82,19 @@ async def run_program(
     threads: int = 1,
     readable: Collection[str] = (),
 ) -> tuple[int | None, str]:
-    """Run a program to its end with few rights, and return its status and the end of what it said.
+    """Run a program to its end with few rights, and return its status and the end of its output.
+
+    It works in `scratch`, the only folder that it may write to. Raises quota_exceeded, timeout.
 
     Args:
         command: The program with its arguments.
-        scratch: The folder that it works in, the only one that it may write to.
+        scratch: That folder.
         settings: How long it may take, and how much it may download.
         memory: The kernel's limit of memory and its bytes: of address space or of writable memory.
         files: Most open files.
         copies: How often it writes what it downloads.
         threads: Most threads of it that are busy at once.
         readable: What it may read in addition to the system's files and Python's.
-
-    Raises:
-        SandpodError: quota_exceeded, timeout.
     """
     bounds = {
         memory[0]: memory[1],
@@ -104,7 +111,7 @@ async def run_program(
             try:
                 output = await _watched(process, scratch, copies * settings.max_bytes)
             finally:
-                # Its session is a group of processes: what it has started ends with it.
+                # Its session is a process group: what it has started ends with it.
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 await process.wait()
@@ -129,7 +136,7 @@ async def _started(command: list[str], rights: dict[str, Any], scratch: Path) ->
 
 
 async def _watched(process: asyncio.subprocess.Process, scratch: Path, max_bytes: int) -> str:
-    """Return the end of what it says, once it has ended; end it when it has written too much."""
+    """Return the end of a process's output when it ends. Raises quota_exceeded: it has written too much."""
     reading = asyncio.create_task(_tail(process))
     try:
         while not (await asyncio.wait({reading}, timeout=_LOOK_EVERY))[0]:
@@ -160,27 +167,12 @@ def _size(folder: Path) -> int:
 def guard(url: str) -> dict[str, list[str]]:
     """Return which addresses a process may not connect to, whatever an index, a registry or a package names.
 
-    The process checks that itself, after a name was resolved.
-
-    Args:
-        url: The configured index or registry, which may be anywhere.
-
-    Returns:
-        `refused`: networks; `trusted`: names and ports that are exempt: the index, and the proxies of the environment,
-        which resolve the names themselves.
+    The process checks that itself, after a name was resolved: `refused` are networks, `trusted` names and ports that
+    are exempt. Those are the configured index or registry at `url`, which may be anywhere, and the proxies of the
+    environment, which resolve the names themselves.
     """
     proxies = [value if "://" in value else f"http://{value}" for value in getproxies_environment().values() if value]
-    return {"refused": [*_V4, *_V6, *_embedded()], "trusted": sorted(filter(None, map(_place, (url, *proxies))))}
-
-
-def _embedded() -> list[str]:
-    prefixes = [int(IPv6Network(prefix).network_address) for prefix in _EMBEDDED]
-    networks = [IPv4Network(each) for each in _V4]
-    return [
-        str(IPv6Network((prefix + int(network.network_address), 96 + network.prefixlen)))
-        for prefix in prefixes
-        for network in networks
-    ]
+    return {"refused": _REFUSED, "trusted": sorted(filter(None, map(_place, (url, *proxies))))}
 
 
 def _place(url: str) -> str | None:

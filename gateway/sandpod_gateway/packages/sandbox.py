@@ -1,22 +1,22 @@
-"""Has a sandbox's own Python report its packages and install others. A sandbox is untrusted: its report is checked.
+"""Has a sandbox's own Python report and install packages. A sandbox is untrusted: its report is checked.
 
-The program for that and the packages are a run's input. They are sent no faster than they are read: nothing of them
-lies in the workspace or waits in the runner.
+The program and the packages are a run's input, which is sent no faster than it is read: nothing of it lies in the
+workspace or piles up in the runner.
 """
 
 import asyncio
 import base64
-import contextlib
 import functools
 import io
 import json
 import zipfile
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Annotated, Any, Final, Generic, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from sandpod_gateway.api.run_results import Language, Outcome
 from sandpod_gateway.backends.base import SandboxRecord
@@ -29,7 +29,7 @@ from sandpod_gateway.sandboxes.service import Sandboxes
 
 MAX_PACKAGES: Final = 5000
 PART: Final = 256 * 1024  # as in `inside/stream.py`
-AHEAD: Final = 8  # parts that are sent before they were read: far below what the runner keeps of an input
+AHEAD: Final = 8  # parts that are sent before they were read: far below the runner's buffer
 _ANSWER: Final = 1024 * 1024  # most bytes of an answer
 _DETAIL: Final = 300  # most characters of a reason
 _FOLDER: Final = Path(__file__).parent / "inside"
@@ -38,55 +38,46 @@ _PACKAGES: Final = ("sandpod_gateway", "sandpod_gateway/packages", "sandpod_gate
 _FAILURES: Final = {"room": Failure.SANDBOX_FULL, "package": Failure.UNPACKING, "sandbox": Failure.SANDBOX_BROKEN}
 
 Version = Annotated[str, Field(pattern=r"^[A-Za-z0-9.+!_-]{1,128}$")]
-Sha256 = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
+Sha256 = Annotated[str | None, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class Untrusted(BaseModel):
-    """A part of what a sandbox, an index or a registry says: what is not known is left out."""
+    """A part of what a sandbox, an index or a registry says; unknown fields are ignored."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
 
-def only_valid(name: str, value: Any) -> BeforeValidator:
-    """Return a validator that leaves out what can't be a package: anything may lie in a folder of packages.
+class InstalledPackage(Untrusted):
+    """A package in a sandbox, as `PackageInfo` has it."""
 
-    Args:
-        name: The form of names.
-        value: The type of what there is by name.
-    """
-    entry = TypeAdapter(tuple[Annotated[str, Field(pattern=f"^{name}$", max_length=214)], value])
-
-    def valid(given: Any) -> Any:
-        if not isinstance(given, dict):
-            return given
-        kept = {}
-        for item in given.items():
-            with contextlib.suppress(ValidationError):
-                entry.validate_python(item)
-                kept[item[0]] = item[1]
-        return kept
-
-    return BeforeValidator(valid)
+    version: Version
+    sha256: Sha256 = None
+    source: Literal["installed", "image"] = "image"
 
 
 class ReportedFailure(Untrusted):
-    """Why an installation failed, which has left nothing: too little room, the content of a package, or the sandbox."""
+    """Why an installation failed and was undone: too little room, the content of a package, or the sandbox."""
 
     reason: Literal["room", "package", "sandbox"]
     detail: Annotated[str, Field(max_length=_DETAIL)]
 
 
 class Report(Untrusted):
-    """What such a program reports."""
+    """What a program of `inside` reports."""
 
     failure: ReportedFailure | None = None
+
+    @property
+    @abstractmethod
+    def packages(self) -> dict[str, InstalledPackage]:
+        """The packages that code in the sandbox can import, by name."""
 
 
 S = TypeVar("S", bound=Report)
 
 
 class _Sink:
-    """Takes what the run writes: a dot for each part that it read, then its answer."""
+    """Takes the run's output: a dot for each part that it read, then its report."""
 
     def __init__(self) -> None:
         self.moved = asyncio.Event()
@@ -103,10 +94,10 @@ class _Sink:
         self.moved.set()
 
     def display(self, mime: str, index: int, data: bytes) -> None:
-        """Take nothing: it shows nothing."""
+        """Ignore it: the program displays nothing."""
 
     def result(self, mime: str, data: bytes) -> None:
-        """Take nothing, as above."""
+        """Ignore it, as above."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,15 +110,10 @@ class Program(Generic[S]):
     timeout: float
 
     async def run(self, record: SandboxRecord, order: Any = None, files: Sequence[IO[bytes]] = ()) -> S:
-        """Install packages, all of them or none, and return what is installed then, and for what.
+        """Install packages, all of them or none, and return the report of what is installed then.
 
-        Args:
-            record: The sandbox.
-            order: What is to be installed; None for nothing.
-            files: Content of the packages, in the order in which that names them.
-
-        Raises:
-            SandpodError: quota_exceeded (no room), sandbox_lost, execution_failed, unsupported_language.
+        `order` says what is to be installed, None for nothing; `files` are the packages in the same order. Raises
+        quota_exceeded (no room), sandbox_lost, execution_failed or unsupported_language.
         """
         first = await asyncio.to_thread(opening, order)
         sink = _Sink()
@@ -150,14 +136,8 @@ class Program(Generic[S]):
         self, connection: RunnerConnection, sink: _Sink, first: bytes, files: Sequence[IO[bytes]]
     ) -> Ended:
         run = new_run()
-        header = {
-            "run": run,
-            "language": "python",
-            "args": [self.module],
-            "stdin": True,
-            "timeout": self.timeout,
-            "output_limit": 2 * _ANSWER,
-        }
+        limits = {"timeout": self.timeout, "output_limit": 2 * _ANSWER}
+        header = {"run": run, "language": "python", "args": [self.module], "stdin": True, **limits}
         handle = await connection.start_run(header, BOOTSTRAP.read_bytes(), sink)
         try:
             feeding = asyncio.create_task(_feed(connection, run, sink, first, files))

@@ -1,4 +1,4 @@
-"""What callers read of a sandbox that can't be used, and of what a resume has cost. Pure."""
+"""What callers read about a sandbox that can't be used, and about what a resume has lost. Pure."""
 
 from typing import Final
 
@@ -37,7 +37,7 @@ def require_usable(record: SandboxRecord) -> None:
 
 
 def gone(record: SandboxRecord | None) -> str | None:
-    """Return what became of a default sandbox that has ended, in a sentence; None where there was none."""
+    """Return in a sentence what became of a default sandbox that has ended; None where there was none."""
     if record is None:
         return None
     why = _ENDED.get(Reason(record.reason)) if record.reason in _ENDED else record.message
@@ -45,7 +45,7 @@ def gone(record: SandboxRecord | None) -> str | None:
 
 
 def forgotten(record: SandboxRecord | None) -> str | None:
-    """Return what a resume has taken from the sandbox, in a sentence; None where it never was suspended."""
+    """Return in a sentence what the sandbox lost when it was resumed; None where it never was suspended."""
     if record is None or record.resumed is None:
         return None
     return (

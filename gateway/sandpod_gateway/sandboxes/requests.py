@@ -1,6 +1,6 @@
 """Short requests to a sandbox's runner, whose stream may be lost meanwhile.
 
-What can be asked twice is: the stream of a node that was restarted is found to be dead only by being used.
+Idempotent requests are repeated: only using the stream of a restarted node shows that it is dead.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -20,9 +20,9 @@ _T = TypeVar("_T")
 async def ask_runner(
     sandboxes: Sandboxes, record: SandboxRecord, ask: Callable[[RunnerConnection], Awaitable[_T]], *, again: bool
 ) -> _T:
-    """Return what `ask` gets over the sandbox's connection.
+    """Return the result of `ask` with the sandbox's connection.
 
-    `again` says that to do it twice is the same as to do it once: it is done over a new stream where one is lost.
+    `again` says that the request is idempotent: it is repeated over a new stream where one is lost.
     Raises sandbox_lost, or what `ask` raises.
     """
     if again:
@@ -37,7 +37,7 @@ async def ask_runner(
 
 @asynccontextmanager
 async def talking(sandboxes: Sandboxes, record: SandboxRecord, *, doubt: str = "") -> AsyncIterator[RunnerConnection]:
-    """Give the sandbox's connection. Raises sandbox_lost, whose sentence ends with `doubt`."""
+    """Give the sandbox's connection. Raises sandbox_lost, whose message ends with `doubt`."""
     try:
         async with sandboxes.connection(record) as connection:
             yield connection

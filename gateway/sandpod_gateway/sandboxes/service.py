@@ -56,9 +56,8 @@ class Sandboxes:
     async def resolve(self, owner: str, handle: str | None, *, make: bool = True) -> SandboxRecord:
         """Return the caller's sandbox of that handle or name, or its default one; a suspended one is resumed.
 
-        With `make` a default sandbox is made when there is none; what only looks must not. Raises session_not_found,
-        for what is not there, has ended or is someone else's; sandbox_lost; or what the backend says when none can be
-        had.
+        With `make` a default sandbox is created when there is none; calls that only read must not. Raises
+        session_not_found (it does not exist, has ended or is someone else's), sandbox_lost, or the backend's refusal.
         """
         if handle in {None, "", DEFAULT_SESSION}:
             return await self._default(owner, make=make)
@@ -67,7 +66,7 @@ class Sandboxes:
     async def _awake(self, record: SandboxRecord) -> SandboxRecord:
         """Return the sandbox once it takes calls."""
         if record.status in {"Suspended", "Pending"}:
-            await self._disconnect(record.name)  # a stream from before leads to a pod that is gone
+            await self._disconnect(record.name)  # an earlier stream leads to a pod that is gone
             record = await self._backend.wake(record.name) or record
         require_usable(record)
         return record
@@ -91,7 +90,7 @@ class Sandboxes:
         return made
 
     async def create(self, request: ClaimRequest) -> SandboxRecord:
-        """Claim a sandbox. Raises SandpodError: what the backend says when none can be had."""
+        """Claim a sandbox. Raises the backend's refusal."""
         start = time.perf_counter()
         try:
             record = await self._backend.claim(request)
@@ -111,11 +110,11 @@ class Sandboxes:
         return await self._backend.templates()
 
     async def keep_busy(self, name: str, seconds: float) -> None:
-        """Note that a background run may go on in a sandbox for so many seconds. Raises backend_unavailable."""
+        """Record that a background run may go on for so many seconds. Raises backend_unavailable."""
         await self._backend.keep_busy(name, seconds)
 
     async def find(self, owner: str, handle: str) -> SandboxRecord:
-        """Return the caller's sandbox of that handle or name, also one that has ended. Raises session_not_found."""
+        """Return the caller's sandbox of that handle or name, even one that has ended. Raises session_not_found."""
         record = await self._backend.get(handle)
         if record is None or record.owner != owner:
             if not (named := [own for own in await self._backend.list(owner) if own.session == handle]):
@@ -128,7 +127,7 @@ class Sandboxes:
         return record
 
     def lost_hint(self, record: SandboxRecord, context: str | None) -> str | None:
-        """Return, for the first run after it, what a resume took from a context, or which default sandbox is gone."""
+        """Return, for the first run only, what a context lost in a resume, or which default sandbox is gone."""
         replaces, lost = self.replaced(record.name), forgotten(record)
         reported, key = self._slots[record.name].reported, f"{record.resumed} {context}"
         if context is None or lost is None or key in reported or len(reported) >= MAX_REPORTED:
@@ -137,20 +136,17 @@ class Sandboxes:
         return lost
 
     def replaced(self, name: str) -> str | None:
-        """Return what became of the default sandbox that this one replaces, the first time that it is asked for."""
+        """Return, the first time only, what became of the default sandbox that this one replaces."""
         slot = self._slots[name]
         sentence, slot.replaces = slot.replaces, None
         return sentence
 
     def running(self, name: str) -> int:
-        """Return how many runs go on in a sandbox, as far as this gateway knows."""
+        """Return the number of runs in a sandbox, as far as this gateway knows."""
         return slot.connection.busy if (slot := self._slots.get(name)) and slot.connection else 0
 
     async def delete(self, owner: str, handle: str, *, force: bool) -> str:
-        """End a sandbox, by `force` also while a run goes on in it, and return its handle.
-
-        Raises session_not_found, or session_busy.
-        """
+        """End a sandbox, by `force` even with a run in it; return its name. Raises session_not_found, session_busy."""
         record = await self.find(owner, handle)
         if not force and record.status == "Ready" and await self._live_runs(record):
             raise SandpodError(
@@ -162,9 +158,9 @@ class Sandboxes:
         return record.name
 
     async def discard(self, record: SandboxRecord) -> None:
-        """End a sandbox whatever goes on in it. Not stopped by the caller's cancel.
+        """End a sandbox even if it is in use. Not stopped by the caller's cancellation.
 
-        Its slot stays until the next sweep: who loses the connection sees why, whenever the backend ends the stream.
+        Its slot stays until the next sweep, so that callers that lose the connection can tell why.
         """
         with anyio.CancelScope(shield=True):
             slot = self._slots[record.name]
@@ -178,7 +174,7 @@ class Sandboxes:
                 await self._close(slot)
 
     async def _live_runs(self, record: SandboxRecord) -> bool:
-        """Ask the runner: another gateway may have started a run in the same sandbox."""
+        """Return whether runs are active; the runner is asked, as another gateway may have started one."""
         if self.running(record.name):
             return True
         try:
@@ -194,17 +190,14 @@ class Sandboxes:
 
     @asynccontextmanager
     async def connection(self, record: SandboxRecord) -> AsyncIterator[RunnerConnection]:
-        """Give the sandbox's connection, opened if there is none, and keep it open meanwhile.
-
-        Raises sandbox_lost, when the runner can't be reached.
-        """
+        """Give the sandbox's connection, which is opened if there is none. Raises sandbox_lost."""
         slot = self._slots[record.name]
         slot.users += 1
         try:
             async with slot.lock:
                 if slot.connection is None or slot.connection.closed:
                     slot.connection = await self._connect(record)
-            # The sandbox is in use from here on; how often that is written down is the backend's business.
+            # The sandbox is in use from here on; the backend decides how often it records that.
             await self._backend.touch(record.name)
             yield slot.connection
         finally:
@@ -226,15 +219,15 @@ class Sandboxes:
         return connection
 
     async def keep_alive(self, record: SandboxRecord) -> None:
-        """Touch a sandbox again and again, until cancelled: a long quiet run is no idle sandbox."""
-        # Some have to fit into the shortest idle timeout too, also where the backend leaves every other one out.
+        """Touch a sandbox periodically until cancelled: one with a long quiet run is not idle."""
+        # Several fit into the shortest idle timeout, even where the backend skips every other one.
         pause = min(TOUCH_EVERY, record.idle_timeout / 4)
         while True:
             await asyncio.sleep(pause)
             await self._backend.touch(record.name)
 
     async def sweep(self) -> None:
-        """Close connections that are not used, and forget those of sandboxes that are gone; until cancelled."""
+        """Close unused connections and those of sandboxes that are gone, periodically until cancelled."""
         while True:
             await asyncio.sleep(IDLE_CONNECTION / 10)
             try:

@@ -1,7 +1,7 @@
 """Reports a sandbox's Node.js and its npm packages, and installs others.
 
-Packages lie where `npm install --global` puts them for a prefix of `~/.local`, and beside them a record of what was
-asked for and of npm's lock file. Nothing of a package is run.
+Packages lie where `npm install --global` puts them for a prefix of `~/.local`, with a record of what was requested
+and of npm's lock file. Nothing of a package is run.
 """
 
 from __future__ import annotations
@@ -16,12 +16,11 @@ import tarfile
 from typing import IO, Any
 
 from sandpod_gateway.packages.inside import stream
-from sandpod_gateway.packages.inside.stream import BASE, Source
+from sandpod_gateway.packages.inside.stream import BASE
 
 LIB = os.path.join(BASE, "lib")
 MODULES = os.path.join(LIB, "node_modules")
 PROGRAMS = os.path.join(BASE, "bin")
-STAGE = os.path.join(LIB, ".npm-stage")
 RECORD = os.path.join(LIB, "npm.json")
 
 DESCRIBE = """
@@ -32,7 +31,7 @@ console.log(JSON.stringify({ node: process.version, os: process.platform, cpu: p
 
 
 def read_json(path: str) -> dict[str, Any]:
-    """Return what is in a file, empty where that makes no sense."""
+    """Return the object in a JSON file, empty where there is none."""
     with contextlib.suppress(OSError, ValueError), open(path, encoding="utf-8") as file:
         found = json.load(file)
         return found if isinstance(found, dict) else {}
@@ -40,7 +39,7 @@ def read_json(path: str) -> dict[str, Any]:
 
 
 def environment() -> dict[str, Any] | None:
-    """Return what packages depend on, or None where there is no Node.js."""
+    """Return the platform that packages are chosen by, or None where there is no Node.js."""
     try:
         done = subprocess.run(["node", "-e", DESCRIBE], capture_output=True, check=True, timeout=60)
         found = json.loads(done.stdout)
@@ -75,7 +74,7 @@ def names_in(folder: str) -> list[str]:
 
 
 def state() -> dict[str, Any]:
-    """Return what is there. A package whose folder a program has removed is not."""
+    """Return what is installed, without packages whose folder a program has removed."""
     record = read_json(RECORD)
     locked = record.get("packages")
     there = locked if isinstance(locked, dict) else {}
@@ -83,7 +82,7 @@ def state() -> dict[str, Any]:
     return {"environment": environment(), "record": {**record, "packages": present}, "image": image_packages()}
 
 
-def unpack(memory: IO[bytes], target: str) -> None:
+def unpack(_: dict[str, Any], memory: IO[bytes], target: str) -> None:
     """Write a package's files, whose one outer folder may have any name. Links are left out, as npm does it."""
     os.makedirs(target, exist_ok=True)
     with tarfile.open(fileobj=memory, mode="r:*") as archive:
@@ -101,16 +100,15 @@ def unpack(memory: IO[bytes], target: str) -> None:
 
 
 def remove(path: str) -> None:
-    """Remove a package that is there, or a link to the image's."""
+    """Remove a package, or a link to the image's."""
     if os.path.islink(path):
         os.unlink(path)
     else:
         shutil.rmtree(path, ignore_errors=True)
 
 
-def put(path: str) -> None:
-    """Put an unpacked package in place, with those below the old one that stay."""
-    new, target = os.path.join(STAGE, path), os.path.join(LIB, path)
+def put(new: str, target: str) -> None:
+    """Move an unpacked package in place of the old one, whose nested packages are kept."""
     kept = os.path.join(target, "node_modules")
     if os.path.isdir(kept) and not os.path.islink(target):
         below = os.path.join(new, "node_modules")
@@ -124,7 +122,7 @@ def put(path: str) -> None:
 
 
 def link_programs(name: str) -> None:
-    """Make the programs of a package that was asked for."""
+    """Link the programs of a requested package."""
     folder = os.path.join(MODULES, name)
     programs = read_json(os.path.join(folder, "package.json")).get("bin")
     if isinstance(programs, str):
@@ -144,30 +142,20 @@ def link_programs(name: str) -> None:
             os.symlink(target, link)
 
 
-def install(order: dict[str, Any], source: Source) -> None:
-    """Install packages: all are unpacked before the first is put in place, so that there are all of them or none."""
-    shutil.rmtree(STAGE, ignore_errors=True)
-    try:
-        for number, package in enumerate(order["packages"]):
-            with stream.receive(package, source) as memory:
-                unpack(memory, os.path.join(STAGE, "new", str(number)))
-        # The outer ones first, which the others go into.
-        for number, package in sorted(enumerate(order["packages"]), key=lambda item: str(item[1]["path"])):
-            staged = os.path.join(STAGE, package["path"])
-            os.makedirs(os.path.dirname(staged), exist_ok=True)
-            os.rename(os.path.join(STAGE, "new", str(number)), staged)
-            put(package["path"])
-        for path in order["gone"]:
-            remove(os.path.join(LIB, path))
-        for name in order["asked"]:
-            link_programs(name)
-        with open(f"{RECORD}.new", "w", encoding="utf-8") as file:
-            json.dump(order["record"], file)
-        os.replace(f"{RECORD}.new", RECORD)
-    finally:
-        shutil.rmtree(STAGE, ignore_errors=True)
+def install(order: dict[str, Any], folders: list[str]) -> None:
+    """Put unpacked packages in place, remove those that are no longer needed, and write the record."""
+    # The outer ones first, which the others go into.
+    for folder, package in sorted(zip(folders, order["packages"]), key=lambda item: str(item[1]["path"])):
+        put(folder, os.path.join(LIB, package["path"]))
+    for path in order["gone"]:
+        remove(os.path.join(LIB, path))
+    for name in order["asked"]:
+        link_programs(name)
+    with open(f"{RECORD}.new", "w", encoding="utf-8") as file:
+        json.dump(order["record"], file)
+    os.replace(f"{RECORD}.new", RECORD)
 
 
 def run() -> None:
-    """Carry out the order that comes as input."""
-    stream.run(install, state)
+    """Carry out the order in the input."""
+    stream.run(unpack, install, state)

@@ -8,12 +8,12 @@ JSON in base64.
 from __future__ import annotations
 
 import base64
-import contextlib
 import errno
 import fcntl
 import hashlib
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from typing import IO, Any
@@ -21,6 +21,7 @@ from typing import IO, Any
 PART = 256 * 1024  # bytes
 
 BASE = os.path.join(os.path.expanduser("~"), ".local")
+STAGE = os.path.join(BASE, ".stage")
 _MIB = 2**20
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
@@ -29,85 +30,83 @@ class PackageError(Exception):
     """The content of a package is at fault."""
 
 
-class Source:
-    """The bytes of the packages."""
-
-    def __init__(self, raw: IO[bytes]) -> None:
-        self._raw = raw
-        self._unreported = 0
-
-    def read(self, most: int) -> bytes:
-        """Return the next bytes, at least one and at most `most`.
-
-        Raises:
-            EOFError: There are none.
-        """
-        piece = self._raw.read(min(PART, most))
-        if not piece:
-            raise EOFError("the input ended early")
-        dots, self._unreported = divmod(self._unreported + len(piece), PART)
-        os.write(1, b"." * dots)
-        return piece
-
-
-@contextlib.contextmanager
-def receive(package: dict[str, Any], source: Source) -> Iterator[IO[bytes]]:
-    """Give a package as a file in memory, which takes no room where its content goes.
-
-    Raises:
-        PackageError: Whatever is raised meanwhile that is no fault of the file system.
-    """
-    with os.fdopen(os.memfd_create("package"), "w+b") as memory:
-        digest = hashlib.sha256()
-        left = package["size"]
-        while left:
-            piece = source.read(left)
-            digest.update(piece)
-            memory.write(piece)
-            left -= len(piece)
-        if digest.hexdigest() != package["sha256"]:
-            raise EOFError("a package was damaged on its way")
-        memory.seek(0)
-        try:
-            yield memory
-        except OSError:
-            raise
-        except Exception as error:
-            raise PackageError(f"{package['name']}: {error}") from error
-
-
 def require_room(name: str, size: int) -> None:
-    """Check that a package of `size` bytes fits.
-
-    Raises:
-        OSError: It does not.
-    """
+    """Check that a package of `size` bytes fits. Raises OSError: it does not."""
     status = os.statvfs(BASE)
     free = status.f_bavail * status.f_frsize
     if size > free:
         raise OSError(errno.ENOSPC, f"{name} needs {-(-size // _MIB)} MiB, and {free // _MIB} MiB are free")
 
 
-def run(install: Callable[[Any, Source], None], state: Callable[[], dict[str, Any]]) -> None:
-    """Carry out an order, unless there is none, and report why that failed, if it did, and what is installed."""
+def run(
+    unpack: Callable[[dict[str, Any], IO[bytes], str], None],
+    install: Callable[[Any, list[str]], None],
+    state: Callable[[], dict[str, Any]],
+) -> None:
+    """Carry out the order in the input, if any, and report the failure, if any, and what `state` returns.
+
+    All packages are unpacked before the first is put in place, so that all of them are installed or none.
+
+    Args:
+        unpack: Writes one of the order's packages, whose bytes are the file, to a folder.
+        install: Puts those folders in place, in the order of the packages.
+        state: Returns what is installed.
+    """
     raw = sys.stdin.buffer
     order = json.loads(raw.readline())
-    report = {"failure": _failure(order, Source(raw), install) if order else None, **state()}
-    os.write(1, b"\n")
-    sys.stdout.write(base64.b64encode(json.dumps(report).encode()).decode())
-
-
-def _failure(order: Any, source: Source, install: Callable[[Any, Source], None]) -> dict[str, str] | None:
-    """Install packages, one program at a time, and return why that failed, if it did."""
+    failure = None
     try:
-        os.makedirs(BASE, exist_ok=True)
-        with open(os.path.join(BASE, ".lock"), "w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            install(order, source)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the gateway hears of it
-        system = error if isinstance(error, OSError) else None
-        full = system is not None and system.errno in _NO_ROOM
-        reason = "package" if isinstance(error, PackageError) else "room" if full else "sandbox"
-        text = system.strerror if system is not None else str(error)
-        return {"reason": reason, "detail": (text or type(error).__name__)[:200]}
-    return None
+        if order:
+            os.makedirs(BASE, exist_ok=True)
+            with open(os.path.join(BASE, ".lock"), "w") as lock:  # one program at a time
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                _install(order, raw, unpack, install)
+    except Exception as error:  # noqa: BLE001 - it is reported to the gateway, whatever it is
+        failure = _described(error)
+    os.write(1, b"\n")
+    sys.stdout.write(base64.b64encode(json.dumps({"failure": failure, **state()}).encode()).decode())
+
+
+def _install(order: Any, raw: IO[bytes], unpack: Callable[..., None], install: Callable[..., None]) -> None:
+    shutil.rmtree(STAGE, ignore_errors=True)
+    try:
+        folders: list[str] = []
+        for package, memory in _received(order["packages"], raw):
+            folders.append(os.path.join(STAGE, str(len(folders))))
+            try:
+                unpack(package, memory, folders[-1])
+            except OSError:
+                raise
+            except Exception as error:
+                raise PackageError(f"{package['name']}: {error}") from error
+        install(order, folders)
+    finally:
+        shutil.rmtree(STAGE, ignore_errors=True)
+
+
+def _received(packages: list[Any], raw: IO[bytes]) -> Iterator[tuple[Any, IO[bytes]]]:
+    """Yield packages, each with its bytes as a file in memory, which takes no disk space."""
+    total = 0
+    for package in packages:
+        with os.fdopen(os.memfd_create("package"), "w+b") as memory:
+            digest, end = hashlib.sha256(), total + package["size"]
+            while total < end:
+                piece = raw.read(min(PART, end - total))
+                if not piece:
+                    raise EOFError("the input ended early")
+                digest.update(piece)
+                memory.write(piece)
+                os.write(1, b"." * ((total + len(piece)) // PART - total // PART))
+                total += len(piece)
+            if digest.hexdigest() != package["sha256"]:
+                raise EOFError("a package was damaged on its way")
+            memory.seek(0)
+            yield package, memory
+
+
+def _described(error: Exception) -> dict[str, str]:
+    system = error if isinstance(error, OSError) else None
+    full = system is not None and system.errno in _NO_ROOM
+    reason = "package" if isinstance(error, PackageError) else "room" if full else "sandbox"
+    text = system.strerror if system is not None else str(error)
+    return {"reason": reason, "detail": (text or type(error).__name__)[:200]}

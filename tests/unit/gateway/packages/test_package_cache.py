@@ -80,7 +80,7 @@ async def test_package_with_a_weak_hash_is_not_kept(tmp_path: Path) -> None:
     assert await cache.get(weak) is None
 
 
-def test_cache_that_can_not_be_made_is_told_at_the_start(tmp_path: Path) -> None:
+def test_cache_that_can_not_be_made_is_reported_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StartError, match="can't be used"):
         opened(tmp_path / "file" / "cache")

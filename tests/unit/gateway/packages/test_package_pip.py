@@ -17,10 +17,8 @@ from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.packages.cache import FileCache
 from sandpod_gateway.packages.channel import FairSlots
 from sandpod_gateway.packages.errors import ConflictError
-from sandpod_gateway.packages.pip import resolver
-from sandpod_gateway.packages.pip.packages import PythonPackages
-from sandpod_gateway.packages.pip.resolver import Wheel
-from sandpod_gateway.packages.pip.target import InstalledEntry, State, Target
+from sandpod_gateway.packages.pip.packages import PythonPackages, State, Target, Wheel
+from sandpod_gateway.packages.sandbox import InstalledPackage
 from sandpod_gateway.packages.settings import PackageSettings
 from support.servers.http_server import web_server
 from support.servers.package_index import Index, package_index, wheel
@@ -39,14 +37,15 @@ def index() -> Iterator[Index]:
         yield index
 
 
-async def resolve(index: Index, *wanted: str, pins: dict[str, str] | None = None, seconds: float = 180) -> list[Wheel]:
-    settings = PackageSettings(index_url=index.url, timeout=seconds)
-    return (await resolver.resolve(wanted, MACHINE, pins or {}, settings)).packages
-
-
-def channel(index: Index, cache: Path, *, kept: int = 2**20) -> PythonPackages:
+def channel(index: Index, cache: Path = Path(), *, kept: int = 2**20, seconds: float = 180) -> PythonPackages:
     sandboxes: Any = None  # that are not asked for anything
-    return PythonPackages(sandboxes, PackageSettings(index_url=index.url), FileCache(cache, kept), FairSlots(2))
+    settings = PackageSettings(index_url=index.url, timeout=seconds)
+    return PythonPackages(sandboxes, settings, FileCache(cache, kept), FairSlots(2))
+
+
+async def resolve(index: Index, *wanted: str, pins: dict[str, str] | None = None, seconds: float = 180) -> list[Wheel]:
+    packages, state = channel(index, seconds=seconds), State(environment=MACHINE, installed={})
+    return (await packages._resolve(list(map(Requirement, wanted)), state, pins or {})).packages
 
 
 async def test_wheels_are_those_for_the_sandboxes_python_and_not_for_this_one(index: Index) -> None:
@@ -145,7 +144,7 @@ async def test_file_at_an_address_of_this_machine_is_not_fetched(index: Index) -
 async def test_version_that_is_there_in_other_words_is_not_installed_again(index: Index, tmp_path: Path) -> None:
     index.add("greet", "2024.7", content=wheel("greet", "2024.7"))
     for there, missing in (("2024.07", 0), ("2024.6", 1)):
-        state = State(environment=MACHINE, installed={"greet": InstalledEntry(version=there)})
+        state = State(environment=MACHINE, installed={"greet": InstalledPackage(version=there)})
         async with channel(index, tmp_path).supplied("owner", [Requirement("greet")], state) as (found, files):
             assert ([each.name for each in found.packages], len(files)) == (["greet"], missing)
 

@@ -20,13 +20,13 @@ MEMORY: Final = ("RLIMIT_AS", 2**30)
 # Says of each attempt, a piece of Python, how it ended.
 TRIES = """
 import json, os, sys
-told = {}
+outcomes = {}
 for text in json.loads(sys.argv[1]):
     try:
-        told[text] = str(eval(text))
+        outcomes[text] = str(eval(text))
     except OSError as error:
-        told[text] = type(error).__name__
-print(json.dumps(told))
+        outcomes[text] = type(error).__name__
+print(json.dumps(outcomes))
 """
 
 
@@ -34,8 +34,8 @@ async def outcomes(scratch: Path, *attempts: str) -> list[str]:
     command = [sys.executable, "-I", "-c", TRIES, json.dumps(attempts)]
     status, output = await run_program(command, scratch, SETTINGS, memory=MEMORY, files=64)
     assert status == 0, output
-    told = json.loads(output)
-    return [told[attempt] for attempt in attempts]
+    found = json.loads(output)
+    return [found[attempt] for attempt in attempts]
 
 
 async def test_neither_files_nor_memory_nor_environment_of_the_gateway_are_in_reach(tmp_path: Path) -> None:

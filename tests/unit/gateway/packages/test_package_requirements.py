@@ -7,8 +7,8 @@ from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.packages.cache import FileCache
 from sandpod_gateway.packages.channel import MAX_REQUESTED, FairSlots
-from sandpod_gateway.packages.pip.packages import PythonPackages
-from sandpod_gateway.packages.pip.target import InstalledEntry, State, Target
+from sandpod_gateway.packages.pip.packages import PythonPackages, State, Target
+from sandpod_gateway.packages.sandbox import InstalledPackage
 from sandpod_gateway.packages.settings import PackageSettings
 
 
@@ -86,7 +86,7 @@ def test_allowed_and_blocked_names_are_compared_as_python_does() -> None:
 
 
 def test_what_is_there_satisfies_what_it_fits() -> None:
-    there = {"a": InstalledEntry(version="1.5"), "b": InstalledEntry(version="2.0rc1")}
+    there = {"a": InstalledPackage(version="1.5"), "b": InstalledPackage(version="2.0rc1")}
     state = State(environment=Target(markers={}, abi="cp313", platform="linux-aarch64", libc=("", "")), installed=there)
 
     def present(*packages: str) -> list[str] | None:

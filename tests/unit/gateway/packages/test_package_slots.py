@@ -11,8 +11,7 @@ from packaging.requirements import Requirement
 
 from sandpod_gateway.packages.cache import FileCache
 from sandpod_gateway.packages.channel import FairSlots
-from sandpod_gateway.packages.pip.packages import PythonPackages
-from sandpod_gateway.packages.pip.target import State, Target
+from sandpod_gateway.packages.pip.packages import PythonPackages, State, Target
 from sandpod_gateway.packages.settings import PackageSettings
 from support.gateway.peers import until
 from support.servers.package_index import package_index
