@@ -9,8 +9,7 @@ import signal
 from pathlib import Path
 from typing import Final
 
-from sandpod_api.conditions import Reason
-from sandpod_gateway.backends.local.ledger import sentence
+from sandpod_api.conditions import SENTENCES, Reason
 from sandpod_gateway.backends.local.socket import Listener, SocketStream, connect
 
 logger = logging.getLogger(__name__)
@@ -62,7 +61,7 @@ class LocalProcess:
         """Return why it ended, once it has."""
         code = await self.wait()
         if code in {-signal.SIGKILL, 128 + signal.SIGKILL} and _killed_for_memory() > self._killed_before:
-            return Reason.OUT_OF_MEMORY, sentence(Reason.OUT_OF_MEMORY)
+            return Reason.OUT_OF_MEMORY, SENTENCES[Reason.OUT_OF_MEMORY]
         logger.info("a runner ended with code %d: %r", code, self.last_words)
         return Reason.POD_FAILED, f"The sandbox's runner ended with code {code}."
 
