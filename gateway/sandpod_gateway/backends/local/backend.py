@@ -22,12 +22,12 @@ from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.base import ByteStream
 from sandpod_gateway.backends.local import bwrap, seccomp
 from sandpod_gateway.backends.local import host as local_host
-from sandpod_gateway.backends.local.errors import NO_LINUX, bubblewrap_failed, no_isolation
+from sandpod_gateway.backends.local.host import NO_LINUX, bubblewrap_failed, no_isolation
 from sandpod_gateway.backends.local.in_process import InProcessBackend
 from sandpod_gateway.backends.local.inside import probe as local_probe
 from sandpod_gateway.backends.local.process import LocalProcess
 from sandpod_gateway.backends.local.settings import LocalSettings
-from sandpod_gateway.backends.local.start import Isolated, start_plain
+from sandpod_gateway.backends.local.start import start
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.temporary import locked
 from sandpod_runner.protocol import frames
@@ -156,9 +156,7 @@ class LocalBackend(InProcessBackend):
 
     async def _prove(self, host: local_host.Host) -> None:
         try:
-            process = await Isolated(host, self._settings).start(
-                self._free_uid(), [host.python, "-I", f"{bwrap.HOME}/probe.py"]
-            )
+            process = await start(host, self._settings, self._free_uid(), [host.python, "-I", f"{bwrap.HOME}/probe.py"])
         except OSError as error:
             raise bubblewrap_failed(str(error)) from error
         try:
@@ -187,10 +185,7 @@ class LocalBackend(InProcessBackend):
             raise _failed("The backend has not been started.", None)
         uid = self._free_uid()
         try:
-            if self._settings.unsafe_no_isolation:
-                process = await start_plain(self._host, self._settings)
-            else:
-                process = await Isolated(self._host, self._settings).start(uid)
+            process = await start(self._host, self._settings, uid)
         except OSError as error:
             raise _failed("A sandbox can't be started.", str(error)) from error
         if uid is not None:

@@ -14,14 +14,6 @@ from sandpod_gateway.backends.base import SandboxRecord, Status, TemplateInfo
 _ENDED: Final = frozenset({"Failed", "Expired"})
 
 
-def parse(body: Mapping[str, Any]) -> Sandbox | None:
-    """Return the Sandbox of a body from the API server; None where it is none that this version understands."""
-    try:
-        return Sandbox.model_validate(body)
-    except ValidationError:
-        return None
-
-
 def is_claimable(sandbox: Sandbox) -> bool:
     """Return whether it waits for a claim, started and whole."""
     return (

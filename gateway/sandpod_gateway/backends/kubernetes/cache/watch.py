@@ -15,9 +15,7 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from sandpod_api import names
-from sandpod_api.types import Sandbox
-from sandpod_gateway.backends.kubernetes.cache.records import parse
-from sandpod_gateway.backends.kubernetes.cache.sandbox_cache import SandboxStore, entry
+from sandpod_gateway.backends.kubernetes.cache.sandbox_cache import SandboxStore
 from sandpod_kube.client import PAGE, KubeClient
 from sandpod_kube.errors import RefusedError, UnreachableError
 from sandpod_kube.resources import SANDBOXES
@@ -87,10 +85,7 @@ class SandboxWatch:
             while True:
                 page = await self.client.list_page(SANDBOXES, self.namespace, query)
                 for body in page.get("items") or []:
-                    if (sandbox := _parse(body)) is not None:
-                        listing.put(*entry(sandbox))
-                    else:
-                        self.store.drop(str(body["metadata"]["name"]))
+                    self.store.take(body, listing)
                 meta = page.get("metadata") or {}
                 if not meta.get("continue"):
                     break
@@ -115,19 +110,9 @@ class SandboxWatch:
             code = int(body.get("code") or HTTPStatus.INTERNAL_SERVER_ERROR)
             raise RefusedError(code, message=str(body.get("message") or ""))
         meta = body.get("metadata") or {}
-        sandbox = _parse(body) if kind in {"ADDED", "MODIFIED"} else None
-        if sandbox is not None:
-            self.store.put(sandbox)
-        elif kind in {"ADDED", "MODIFIED"}:
-            self.store.drop(str(meta.get("name")))
+        if kind in {"ADDED", "MODIFIED"}:
+            self.store.take(body)
         elif kind != "BOOKMARK":
             self.store.remove(str(meta.get("name")), str(meta.get("uid")))
         self._version = str(meta.get("resourceVersion") or self._version)
         self.store.reached(self._version)
-
-
-def _parse(body: dict[str, Any]) -> Sandbox | None:
-    sandbox = parse(body)
-    if sandbox is None:
-        logger.warning("a Sandbox that this version does not understand is left out")
-    return sandbox

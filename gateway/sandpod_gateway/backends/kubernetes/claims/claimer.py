@@ -1,8 +1,13 @@
 """Claims sandboxes: one patch of a warm one, or a new one that is waited for.
 
 A claim runs in a task of its own, so that a caller's cancel reaches it once and at a place where it can still clean up:
-whatever it made and can't hand over is deleted. Sessions with a name are unique without a lock that gateways share:
-each claim looks, after it is written, for another of the same name; see `conflicts.py`.
+whatever it made and can't hand over is deleted.
+
+A named session has one sandbox, though several gateways may claim one for it at the same moment, and share no lock: of
+two claims, at least the later one sees the other, since each looks after it has written. The look is at the watch's
+cache, once that has come as far as the own write: all that was written before is in it then. Who sees a rival gives up
+its own, unless it won by the order that both see: then it waits for the rival to give up. A rival that does not had
+looked before our claim was written, and keeps its own; then we give up all the same. So two are never kept.
 """
 
 import asyncio
@@ -11,67 +16,53 @@ import random
 import secrets
 import time
 from collections import Counter
-from collections.abc import Collection, Coroutine, Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager
-from dataclasses import InitVar, dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http import HTTPStatus
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from weakref import WeakValueDictionary
 
 from cachetools import LRUCache
 from pydantic import ValidationError
 
 from sandpod_api import names
-from sandpod_api.types import Sandbox, SandboxTemplate
+from sandpod_api.types import Claim, Sandbox, SandboxTemplate
 from sandpod_gateway.backends import cold_start as cold_starts
 from sandpod_gateway.backends.base import ClaimRequest
 from sandpod_gateway.backends.kubernetes.cache.records import is_live, status_of
-from sandpod_gateway.backends.kubernetes.cache.sandbox_cache import SandboxStore
 from sandpod_gateway.backends.kubernetes.claims import errors as claim_errors
 from sandpod_gateway.backends.kubernetes.claims import patches as claims
-from sandpod_gateway.backends.kubernetes.claims.conflicts import find_rival
 from sandpod_gateway.backends.kubernetes.claims.patches import Wanted
-from sandpod_gateway.backends.kubernetes.claims.readiness import Touch, Waker, note
-from sandpod_gateway.backends.kubernetes.cluster import Cluster
+from sandpod_gateway.backends.kubernetes.claims.readiness import Waker
 from sandpod_gateway.backends.kubernetes.errors import translated
-from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
-from sandpod_gateway.backends.kubernetes.tasks import Background
+from sandpod_gateway.backends.kubernetes.streams.warm_streams import WarmStreams
 from sandpod_kube.errors import ClusterError, RefusedError, UnreachableError
 
 logger = logging.getLogger(__name__)
 
 LOST_RACE_WAIT: Final = 0.25
 """Seconds to wait, in all, for the watch to report other warm sandboxes when all that are known were just taken."""
+WATCH_LAG: Final = 0.5
+"""Seconds that the watch gets to report the own write; it takes milliseconds. After that the API server is asked."""
+PAUSES: Final = (0.05, 0.1, 0.2, 0.4)
+"""Seconds to wait between looks for a rival to give up."""
 PASSED_VERSIONS: Final = 4096
 """Versions that are remembered to be no more: far more than are lost while a watch is behind."""
 
 
-class WarmStreamKeeper(Protocol):
-    """What is needed of `warm_streams.WarmStreams`; see there."""
-
-    def names(self) -> Collection[str]: ...  # noqa: D102
-
-    def promise(self, name: str) -> None: ...  # noqa: D102
-
-
 @dataclass(eq=False)
-class Claimer:
-    """All claims of one gateway."""
+class Claimer(Waker):
+    """All claims of one gateway, in addition to what it waits for and resumes."""
 
-    cluster: Cluster
-    store: SandboxStore
-    settings: KubernetesSettings
-    streams: WarmStreamKeeper
-    background: Background
-    touch: InitVar[Touch]
-
-    def __post_init__(self, touch: Touch) -> None:
-        self.waker = Waker(self.cluster, self.store, self.settings, self.background, touch)
-        self._in_progress: Counter[str] = Counter()
-        self._reserved: set[str] = set()
-        self._passed: LRUCache[tuple[str, str], None] = LRUCache(PASSED_VERSIONS)
-        self._sessions: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+    streams: WarmStreams
+    _in_progress: Counter[str] = field(default_factory=Counter, init=False)
+    _reserved: set[str] = field(default_factory=set, init=False)
+    _passed: LRUCache[tuple[str, str], None] = field(default_factory=lambda: LRUCache(PASSED_VERSIONS), init=False)
+    _sessions: WeakValueDictionary[tuple[str, str], asyncio.Lock] = field(
+        default_factory=WeakValueDictionary, init=False
+    )
 
     async def claim(self, request: ClaimRequest) -> tuple[Sandbox, bool]:
         """Return a Ready sandbox that the caller holds, and whether this call claimed it. A cancel leaves nothing.
@@ -110,7 +101,7 @@ class Claimer:
         async with lock:
             held = [s for s in self.store.owned(claim.owner) if claims.same_session(s, claim) and is_live(s)]
             if held:
-                return await self.waker.wake(claims.first_claimed(held).metadata.name), False
+                return await self.wake(claims.first_claimed(held).metadata.name), False
             return await self._take(wanted)
 
     async def _take(self, wanted: Wanted) -> tuple[Sandbox, bool]:
@@ -120,15 +111,42 @@ class Claimer:
             mine = warm or await self._make(wanted)
         name = mine.metadata.name
         try:
-            rival = await find_rival(self.cluster, self.store, mine, wanted.claim)
+            rival = await self._rival(mine, wanted.claim)
             if rival is None:
                 # The answer to our own write is newer than anything that the watch has reported.
-                return mine if status_of(mine) == "Ready" else await self.waker.wait(name), True
+                return mine if status_of(mine) == "Ready" else await self.wait(name), True
         except BaseException:
             await asyncio.shield(self.background.start(self.release(name)))
             raise
         self.background.start(self.release(name))
-        return await self.waker.wait(rival), False
+        return await self.wait(rival), False
+
+    async def _rival(self, mine: Sandbox, claim: Claim) -> str | None:
+        """Return the name of the sandbox to use instead of `mine`; None where `mine` is the session's one.
+
+        Raises:
+            ClusterError: It can't be known.
+        """
+        for pause in (*PAUSES, None) if claim.session else ():
+            rivals = [
+                s
+                for s in await self._claimed(mine, claim)
+                if s.metadata.uid != mine.metadata.uid and is_live(s) and claims.same_session(s, claim)
+            ]
+            if not rivals:
+                return None
+            if pause is None or claims.first_claimed([mine, *rivals]) is not mine:
+                return claims.first_claimed(rivals).metadata.name
+            await asyncio.sleep(pause)
+        return None
+
+    async def _claimed(self, mine: Sandbox, claim: Claim) -> list[Sandbox]:
+        """Return sandboxes of the claim's owner, with all those claimed for its session before `mine` was."""
+        written = mine.metadata.resource_version
+        if await self.store.until(lambda: self.store.has_reached(written) or None, WATCH_LAG):
+            return self.store.owned(claim.owner)
+        page = await self.cluster.list_page(names.SANDBOXES, {"labelSelector": claims.session_selector(claim)})
+        return list(filter(None, map(self.store.take, page.get("items") or [])))
 
     @contextmanager
     def _admitted(self, owner: str) -> Iterator[None]:
@@ -174,14 +192,11 @@ class Claimer:
         self._reserved.add(name)
         self.streams.promise(name)
         try:
-            write = self.cluster.json_patch(names.SANDBOXES, name, patch)
-            return note(self.store, await self._write(write, name, claim_id))
+            return await self._write(self.cluster.json_patch(names.SANDBOXES, name, patch), name, claim_id)
         except RefusedError as error:
             if _lost_race(error):
                 return None
             raise
-        except UnreachableError as error:
-            return await self._reread_claim(name, claim_id, error)
         finally:
             self._reserved.discard(name)
 
@@ -190,21 +205,22 @@ class Claimer:
         if not wanted.may_make:
             raise cold_starts.pool_exhausted(wanted.template, wanted.network, chosen=self.settings.cold_start)
         name, claim_id = f"sbx-{secrets.token_hex(6)}", secrets.token_hex(8)
-        try:
-            body = claims.new_sandbox(name, wanted, claim_id, workspace)
-            write = self.cluster.create(names.SANDBOXES, body)
-            return note(self.store, await self._write(write, name, claim_id))
-        except UnreachableError as error:
-            made = await self._reread_claim(name, claim_id, error)
-            if made is None:
-                raise
-            return made
+        body = claims.new_sandbox(name, wanted, claim_id, workspace)
+        made = await self._write(self.cluster.create(names.SANDBOXES, body), name, claim_id)
+        if made is None:
+            raise UnreachableError("a Sandbox was created without an answer, and its name is another's")
+        return made
 
-    async def _write(self, work: Coroutine[Any, Any, dict[str, Any]], name: str, claim_id: str) -> dict[str, Any]:
-        """Do a write that a cancel does not leave half known: it is finished, then undone."""
+    async def _write(self, work: Coroutine[Any, Any, dict[str, Any]], name: str, claim_id: str) -> Sandbox | None:
+        """Return the sandbox that a write claims; None where it had no answer and the sandbox is not ours.
+
+        A cancel does not leave it half known: it is finished, then undone.
+        """
         task = self.background.start(work)
         try:
-            return await asyncio.shield(task)
+            return self.store.take_answer(await asyncio.shield(task))
+        except UnreachableError as error:
+            return await self._reread_claim(name, claim_id, error)
         except asyncio.CancelledError:
             self.background.start(self._undo(task, name, claim_id))
             raise
@@ -231,7 +247,7 @@ class Claimer:
             ClusterError: It was not, or that can't be known: should it be done later, the idle timeout ends it.
         """
         try:
-            sandbox = note(self.store, await self.cluster.get(names.SANDBOXES, name))
+            sandbox = self.store.take_answer(await self.cluster.get(names.SANDBOXES, name))
         except RefusedError as refusal:
             raise error from refusal
         return sandbox if claims.is_by(sandbox, claim_id) else None

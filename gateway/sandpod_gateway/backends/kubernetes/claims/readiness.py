@@ -9,11 +9,11 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 from sandpod_api import names
 from sandpod_api.types import Sandbox
-from sandpod_gateway.backends.kubernetes.cache.records import parse, status_of
+from sandpod_gateway.backends.kubernetes.cache.records import status_of
 from sandpod_gateway.backends.kubernetes.cache.sandbox_cache import SandboxStore
 from sandpod_gateway.backends.kubernetes.claims import errors as claim_errors
 from sandpod_gateway.backends.kubernetes.claims import patches as claims
@@ -33,19 +33,6 @@ REREAD_EVERY: Final = 5
 
 Touch = Callable[[str], Awaitable[None]]
 """Notes that a sandbox is in use; bounds its own writes."""
-
-
-def note(store: SandboxStore, body: dict[str, Any]) -> Sandbox:
-    """Put an object that the API server answered with into the store.
-
-    Raises:
-        ClusterError: It is no Sandbox that this version understands.
-    """
-    sandbox = parse(body)
-    if sandbox is None:
-        raise ClusterError("the API server answered with a Sandbox that this version does not understand")
-    store.put(sandbox)
-    return sandbox
 
 
 @dataclass(eq=False)
@@ -114,7 +101,7 @@ class Waker:
     async def _resume(self, name: str) -> Sandbox:
         patch = claims.resume_patch(datetime.now(UTC))
         try:
-            return note(self.store, await self.cluster.merge_patch(names.SANDBOXES, name, patch))
+            return self.store.take_answer(await self.cluster.merge_patch(names.SANDBOXES, name, patch))
         except RefusedError as error:
             if error.not_found:
                 raise claim_errors.start_deleted() from error
@@ -141,7 +128,7 @@ class Waker:
 
     async def _reread(self, name: str) -> None:
         try:
-            note(self.store, await self.cluster.get(names.SANDBOXES, name))
+            self.store.take_answer(await self.cluster.get(names.SANDBOXES, name))
         except ClusterError as error:
             if isinstance(error, RefusedError) and error.not_found:
                 self.store.remove(name)

@@ -19,7 +19,6 @@ from sandpod_api.types import Sandbox
 from sandpod_gateway.backends.base import ClaimRequest
 from sandpod_gateway.backends.kubernetes.cache.sandbox_cache import SandboxStore
 from sandpod_gateway.backends.kubernetes.claims import claimer
-from sandpod_gateway.backends.kubernetes.claims import conflicts as rivals
 from sandpod_gateway.backends.kubernetes.claims.claimer import Claimer
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from sandpod_gateway.backends.kubernetes.tasks import Background
@@ -31,6 +30,7 @@ from support.operator.world import SPACE, ApiServer, World, ended, metadata, tem
 
 if TYPE_CHECKING:
     from sandpod_gateway.backends.kubernetes.cluster import Cluster
+    from sandpod_gateway.backends.kubernetes.streams.warm_streams import WarmStreams
 
 Json = dict[str, Any]
 Event = tuple[Literal["set", "gone"], Key, Json]
@@ -114,7 +114,7 @@ class OneGateway:
             cast("Cluster", GatewayCluster(self._api)),
             self.store,
             KubernetesSettings(cold_start=False, default_template="python"),
-            streams=NoStreams(),
+            streams=cast("WarmStreams", NoStreams()),
             background=self.background,
             touch=self._touch,
         )
@@ -164,8 +164,8 @@ class Claims(RuleBasedStateMachine):
         self.claims: dict[str, Json] = {}  # every claim that was ever written, by uid
         self.patches: list[Any] = [
             patch.object(claimer, "LOST_RACE_WAIT", 0.001),
-            patch.object(rivals, "PAUSES", (0.0, 0.0)),
-            patch.object(rivals, "WATCH_LAG", 0.001),
+            patch.object(claimer, "PAUSES", (0.0, 0.0)),
+            patch.object(claimer, "WATCH_LAG", 0.001),
             patch.object(claimer, "datetime", self),
         ]
         for each in self.patches:

@@ -12,7 +12,6 @@ from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.base import ClaimRequest, WorkspaceRequest
 from sandpod_gateway.backends.kubernetes.cache.sandbox_cache import SandboxStore
 from sandpod_gateway.backends.kubernetes.claims import claimer, readiness
-from sandpod_gateway.backends.kubernetes.claims import conflicts as rivals
 from sandpod_gateway.backends.kubernetes.claims import errors as claim_errors
 from sandpod_gateway.backends.kubernetes.claims.claimer import Claimer
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
@@ -23,6 +22,7 @@ from support.gateway.kube_objects import READY, MemoryApi, NoStreams, body, held
 
 if TYPE_CHECKING:
     from sandpod_gateway.backends.kubernetes.cluster import Cluster
+    from sandpod_gateway.backends.kubernetes.streams.warm_streams import WarmStreams
 
 LIMIT = 60.0
 
@@ -41,7 +41,7 @@ class Place:
             cast("Cluster", self.api),
             self.store,
             KubernetesSettings(**settings),
-            streams=NoStreams(),
+            streams=cast("WarmStreams", NoStreams()),
             background=self.background,
             touch=self.touch,
         )
@@ -87,8 +87,8 @@ async def place() -> AsyncIterator[Place]:
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claimer, "LOST_RACE_WAIT", 0.001)
-    monkeypatch.setattr(rivals, "PAUSES", (0.0, 0.0))
-    monkeypatch.setattr(rivals, "WATCH_LAG", 0.001)
+    monkeypatch.setattr(claimer, "PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(claimer, "WATCH_LAG", 0.001)
 
 
 async def test_a_claim_of_a_warm_sandbox_is_one_request(place: Place) -> None:
@@ -189,7 +189,7 @@ async def test_a_claim_with_a_session_takes_no_list_from_the_api_server(
     place: Place, monkeypatch: pytest.MonkeyPatch, theirs: str | None, winner: str
 ) -> None:
     """What others claimed for it before is known from the watch, once that reports the own claim."""
-    monkeypatch.setattr(rivals, "WATCH_LAG", LIMIT)
+    monkeypatch.setattr(claimer, "WATCH_LAG", LIMIT)
     place.warm("w")
     if theirs is not None:
         place.api.put(body("theirs", claim=held_by("alice", "one", theirs)))
