@@ -23,10 +23,8 @@ from sandpod_gateway.backends.kubernetes.cache.records import template_info, to_
 from sandpod_gateway.backends.kubernetes.cache.sandbox_cache import SandboxStore
 from sandpod_gateway.backends.kubernetes.cache.watch import SandboxWatch
 from sandpod_gateway.backends.kubernetes.claims.claimer import Claimer
-from sandpod_gateway.backends.kubernetes.cluster import Cluster
-from sandpod_gateway.backends.kubernetes.errors import translated
+from sandpod_gateway.backends.kubernetes.cluster import Cluster, KubernetesSecret, translated
 from sandpod_gateway.backends.kubernetes.preflight import check_installed, check_rights, start_error
-from sandpod_gateway.backends.kubernetes.secret_store import KubernetesSecret
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from sandpod_gateway.backends.kubernetes.streams.exec_stream import ExecStream, open_exec
 from sandpod_gateway.backends.kubernetes.streams.warm_streams import WarmStreams

@@ -182,7 +182,7 @@ class LocalBackend(InProcessBackend):
 
     async def _start(self) -> LocalProcess:
         if self._host is None:
-            raise _failed("The backend has not been started.", None)
+            raise _failed("The backend has not been started.")
         uid = self._free_uid()
         try:
             process = await start(self._host, self._settings, uid)
@@ -228,6 +228,6 @@ async def _says_hello(stream: ByteStream) -> bool:
     return False
 
 
-def _failed(message: str, cause: str | None) -> SandpodError:
+def _failed(message: str, cause: str | None = None) -> SandpodError:
     step = "Try again; the server's log says more."
     return SandpodError(ErrorCode.BACKEND_ERROR, message, cause=cause, next_step=step)

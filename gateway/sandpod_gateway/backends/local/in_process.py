@@ -8,6 +8,7 @@ import contextlib
 import logging
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
@@ -24,13 +25,9 @@ from sandpod_gateway.errors import SandpodError
 logger = logging.getLogger(__name__)
 
 Clock = Callable[[], datetime]
+utc_now: Final[Clock] = partial(datetime.now, UTC)
 
 _SWEEP_SECONDS: Final = 60.0  # longest pause: a laptop that slept must not wait for a time that has long passed
-
-
-def utc_now() -> datetime:
-    """Return the time, as records have it."""
-    return datetime.now(UTC)
 
 
 class Cell(Protocol):
@@ -99,11 +96,9 @@ class InProcessBackend:
         await self.check()
         lifetime = self._lifetime(request)
         may_make = cold_starts.may_make(request, allowed=self._settings.cold_start)
-        if not request.session:
-            return await self._new(request, lifetime, may_make=may_make)
         # One claim at a time for a session: the second one finds what the first one made.
         key = (request.owner, request.session)
-        async with self._claims.setdefault(key, asyncio.Lock()):
+        async with self._claims.setdefault(key, asyncio.Lock()) if request.session else contextlib.nullcontext():
             return self._ledger.of_session(*key) or await self._new(request, lifetime, may_make=may_make)
 
     async def get(self, name: str) -> SandboxRecord | None:
@@ -145,16 +140,11 @@ class InProcessBackend:
         if record is None:
             step = "List your sandboxes, or create one."
             raise SandpodError(ErrorCode.SESSION_NOT_FOUND, "There is no such sandbox.", next_step=step)
-        cause: BaseException | None = None
-        if (cell := self._cells.get(name)) is not None:
-            try:
-                return await cell.connect()
-            except OSError as error:
-                cause = error
-        message = "The sandbox has ended, with the files in it."
-        raise SandpodError(
-            ErrorCode.SANDBOX_LOST, message, cause=record.message, next_step="Create a new one."
-        ) from cause
+        try:
+            return await self._cells[name].connect()
+        except (KeyError, OSError) as error:
+            message, step = "The sandbox has ended, with the files in it.", "Create a new one."
+            raise SandpodError(ErrorCode.SANDBOX_LOST, message, cause=record.message, next_step=step) from error
 
     def _lifetime(self, request: ClaimRequest) -> tuple[int, int]:
         settings = self._settings

@@ -44,8 +44,8 @@ class Ledger:
         return [r for r in self.records.values() if r.name not in self._ended]
 
     def of_session(self, owner: str, session: str) -> SandboxRecord | None:
-        """Return the owner's live sandbox of that session."""
-        return next((r for r in self.live() if r.owner == owner and r.session == session), None)
+        """Return the owner's live sandbox of that session; None where it is no session's (an empty name)."""
+        return next((r for r in self.live() if session and (r.owner, r.session) == (owner, session)), None)
 
     @contextlib.contextmanager
     def starting(self, owner: str) -> Iterator[None]:
@@ -119,13 +119,11 @@ class Ledger:
 
     def due(self, now: datetime) -> list[tuple[str, Reason]]:
         """Return the live sandboxes whose time is over, and which of their times."""
-        due = []
-        for record in self.live():
-            if now >= record.created + timedelta(seconds=record.ttl):
-                due.append((record.name, Reason.TTL_EXPIRED))
-            elif record.expires is not None and now >= record.expires:
-                due.append((record.name, Reason.IDLE_TIMEOUT))
-        return due
+        return [
+            (r.name, Reason.TTL_EXPIRED if now >= r.created + timedelta(seconds=r.ttl) else Reason.IDLE_TIMEOUT)
+            for r in self.live()
+            if r.expires is not None and now >= r.expires
+        ]
 
     def next_event(self) -> datetime | None:
         """Return when a sandbox has to end or an ended one to be forgotten, unless something is used before."""

@@ -12,12 +12,11 @@ looked before our claim was written, and keeps its own; then we give up all the 
 
 import asyncio
 import logging
-import random
 import secrets
 import time
 from collections import Counter
 from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -36,9 +35,9 @@ from sandpod_gateway.backends.kubernetes.claims import errors as claim_errors
 from sandpod_gateway.backends.kubernetes.claims import patches as claims
 from sandpod_gateway.backends.kubernetes.claims.patches import Wanted
 from sandpod_gateway.backends.kubernetes.claims.readiness import Waker
-from sandpod_gateway.backends.kubernetes.errors import translated
+from sandpod_gateway.backends.kubernetes.cluster import translated
 from sandpod_gateway.backends.kubernetes.streams.warm_streams import WarmStreams
-from sandpod_kube.errors import ClusterError, RefusedError, UnreachableError
+from sandpod_kube.errors import ClusterError, NotFoundError, RefusedError, UnreachableError
 
 logger = logging.getLogger(__name__)
 
@@ -86,10 +85,10 @@ class Claimer(Waker):
     async def release(self, name: str) -> None:
         """Delete a sandbox that this claim made or took, whatever happens."""
         try:
-            await self.cluster.delete(names.SANDBOXES, name)
+            with suppress(NotFoundError):
+                await self.cluster.delete(names.SANDBOXES, name)
         except ClusterError as error:
-            if not (isinstance(error, RefusedError) and error.not_found):
-                logger.warning("sandbox %s can't be deleted and is left to its idle timeout: %s", name, error)
+            logger.warning("sandbox %s can't be deleted and is left to its idle timeout: %s", name, error)
         self.store.remove(name)
 
     async def _claim(self, wanted: Wanted) -> tuple[Sandbox, bool]:
@@ -168,7 +167,7 @@ class Claimer(Waker):
         def candidate() -> Sandbox | None:
             warm = self.store.warm(wanted.template)
             free = [s for s in warm if s.metadata.name not in self._reserved and _version(s) not in self._passed]
-            return claims.choose_candidate(free, wanted.network, self.streams.names(), random.choice)
+            return claims.choose_candidate(free, wanted.network, self.streams.names())
 
         deadline, lost = time.monotonic() + LOST_RACE_WAIT, False
         while True:
@@ -250,7 +249,8 @@ class Claimer(Waker):
             sandbox = self.store.take_answer(await self.cluster.get(names.SANDBOXES, name))
         except RefusedError as refusal:
             raise error from refusal
-        return sandbox if claims.is_by(sandbox, claim_id) else None
+        is_ours = sandbox.metadata.annotations.get(names.ANNOTATION_CLAIM_ID) == claim_id
+        return sandbox if sandbox.spec.claim is not None and is_ours else None
 
     async def _template(self, wanted: Wanted) -> SandboxTemplate:
         """Return the template; refuse (invalid_argument) what can't start before anything is made."""
@@ -258,10 +258,8 @@ class Claimer(Waker):
             template = SandboxTemplate.model_validate(await self.cluster.get(names.TEMPLATES, wanted.template))
         except ValidationError as error:
             raise ClusterError("the template is not one that this version understands") from error
-        except RefusedError as error:
-            if error.not_found:
-                raise claim_errors.unknown_template(wanted.template) from error
-            raise
+        except NotFoundError as error:
+            raise claim_errors.unknown_template(wanted.template) from error
         profiles = {names.NETWORK_NONE, *(profile.name for profile in template.spec.network_profiles)}
         if wanted.network not in profiles:
             raise claim_errors.unknown_profile(wanted.network, wanted.template)

@@ -3,8 +3,7 @@
 What a condition's reason means for a caller is decided here alone.
 """
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from sandpod_api.conditions import SENTENCES, Condition, Reason
 from sandpod_api.types import Sandbox
@@ -18,8 +17,7 @@ ROOM_PATIENCE: Final = 10.0
 that the operator gives up for it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(NamedTuple):
     """Why a sandbox does not start. It counts once it has lasted for `patience` seconds."""
 
     error: SandpodError

@@ -1,9 +1,10 @@
 """What a claim decides and writes: the checked wish, candidates in order, the patch, a new Sandbox, who wins a race.
 
-Pure: no request, no clock, no randomness of its own.
+Pure but for the choice between equals: no request, no clock.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+import random
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -58,26 +59,22 @@ def lifetime_of(request: ClaimRequest) -> Lifetime | None:
     """Return the lifetime that was asked for; where only ttl is, an idle timeout that fits into it."""
     if request.ttl is None and request.idle_timeout is None:
         return None
-    default = Lifetime()
-    ttl = default.ttl if request.ttl is None else request.ttl
-    idle = default.idle_timeout if request.idle_timeout is None else request.idle_timeout
+    idle = Lifetime().idle_timeout if request.idle_timeout is None else request.idle_timeout
     if request.ttl is None:
-        return Lifetime(ttl=max(ttl, idle), idle_timeout=idle)
+        return Lifetime(ttl=max(Lifetime().ttl, idle), idle_timeout=idle)
     # An idle timeout that is longer than the ttl never comes: the ttl ends the sandbox first.
-    return Lifetime(ttl=ttl, idle_timeout=min(idle, ttl))
+    return Lifetime(ttl=request.ttl, idle_timeout=min(idle, request.ttl))
 
 
-def choose_candidate(
-    warm: Sequence[Sandbox], network: str, preferred: Collection[str], choose: Callable[[Sequence[Sandbox]], Sandbox]
-) -> Sandbox | None:
+def choose_candidate(warm: Iterable[Sandbox], network: str, preferred: Collection[str]) -> Sandbox | None:
     """Return the warm sandbox to try, or None where none has that network, which a pod can't change.
 
-    Those whose names are preferred come first: they have a stream open already. `choose` picks one of several at
-    random, so that gateways rarely try the same one.
+    Those whose names are preferred come first: they have a stream open already. Of several it is one at random, so that
+    gateways rarely try the same one.
     """
     fitting = [sandbox for sandbox in warm if sandbox.spec.network == network]
     first = [sandbox for sandbox in fitting if sandbox.metadata.name in preferred]
-    return choose(first or fitting) if fitting else None
+    return random.choice(first or fitting) if fitting else None  # noqa: S311 - no secret
 
 
 def claim_patch(sandbox: Sandbox, wanted: Wanted, claim_id: str) -> list[dict[str, Any]]:
@@ -102,14 +99,6 @@ def claim_patch(sandbox: Sandbox, wanted: Wanted, claim_id: str) -> list[dict[st
     if wanted.lifetime is not None:
         patch.append({"op": "add", "path": "/spec/lifetime", "value": wanted.lifetime.to_wire()})
     return patch
-
-
-def resume_patch(now: datetime) -> dict[str, Any]:
-    """Return the merge patch that resumes a suspended sandbox and notes its use; a second one changes nothing."""
-    return {
-        "metadata": {"annotations": {names.ANNOTATION_LAST_ACTIVITY: rfc3339(now)}},
-        "spec": {"operatingMode": "Running"},
-    }
 
 
 def workspace_for(wanted: Wanted, template: SandboxTemplate) -> Workspace | None:
@@ -140,10 +129,9 @@ def workspace_for(wanted: Wanted, template: SandboxTemplate) -> Workspace | None
 
 def new_sandbox(name: str, wanted: Wanted, claim_id: str, workspace: Workspace | None = None) -> dict[str, Any]:
     """Return the Sandbox to create for a claim that no warm one can meet; by default with its template's workspace."""
-    claim = wanted.claim
     spec = SandboxSpec(
         template_ref=TemplateRef(name=wanted.template),
-        claim=claim,
+        claim=wanted.claim,
         lifetime=wanted.lifetime or Lifetime(),
         network=wanted.network,
         workspace=workspace,
@@ -156,9 +144,9 @@ def new_sandbox(name: str, wanted: Wanted, claim_id: str, workspace: Workspace |
             "labels": {
                 names.LABEL_MANAGED_BY: names.MANAGED_BY,
                 names.LABEL_TEMPLATE: wanted.template,
-                **_labels(claim),
+                **_labels(wanted.claim),
             },
-            "annotations": _annotations(claim, claim_id),
+            "annotations": _annotations(wanted.claim, claim_id),
         },
         "spec": spec.to_wire(),
     }
@@ -182,15 +170,9 @@ def _add(field: str, key: str, value: str) -> dict[str, Any]:
     return {"op": "add", "path": f"/metadata/{field}/{escaped}", "value": value}
 
 
-def is_by(sandbox: Sandbox, claim_id: str) -> bool:
-    """Return whether it was that write which claimed the sandbox."""
-    return sandbox.spec.claim is not None and sandbox.metadata.annotations.get(names.ANNOTATION_CLAIM_ID) == claim_id
-
-
 def session_selector(claim: Claim) -> str:
     """Return the label selector of all sandboxes that one owner has under one session's name."""
-    owner, session = names.label_value(claim.owner), names.label_value(claim.session)
-    return f"{names.LABEL_OWNER}={owner},{names.LABEL_SESSION}={session}"
+    return ",".join(f"{key}={value}" for key, value in _labels(claim).items() if key != names.LABEL_STATE)
 
 
 def same_session(sandbox: Sandbox, claim: Claim) -> bool:

@@ -4,6 +4,7 @@ It looks at the watch's cache, and asks the API server itself only should the wa
 """
 
 import asyncio
+import itertools
 import logging
 import time
 from collections.abc import Awaitable, Callable
@@ -12,17 +13,15 @@ from datetime import UTC, datetime
 from typing import Final
 
 from sandpod_api import names
+from sandpod_api.base import rfc3339
 from sandpod_api.types import Sandbox
 from sandpod_gateway.backends.kubernetes.cache.records import status_of
 from sandpod_gateway.backends.kubernetes.cache.sandbox_cache import SandboxStore
 from sandpod_gateway.backends.kubernetes.claims import errors as claim_errors
-from sandpod_gateway.backends.kubernetes.claims import patches as claims
-from sandpod_gateway.backends.kubernetes.cluster import Cluster
-from sandpod_gateway.backends.kubernetes.errors import translated
+from sandpod_gateway.backends.kubernetes.cluster import Cluster, translated
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from sandpod_gateway.backends.kubernetes.tasks import Background
-from sandpod_gateway.errors import SandpodError
-from sandpod_kube.errors import ClusterError, RefusedError
+from sandpod_kube.errors import ClusterError, NotFoundError
 
 logger = logging.getLogger(__name__)
 
@@ -61,31 +60,39 @@ class Waker:
         return await asyncio.shield(task)
 
     async def wait(self, name: str, generation: int = 0) -> Sandbox:
-        """Return the sandbox once it is Ready.
-
-        Args:
-            name: The sandbox's.
-            generation: The generation that its status has to be about, so that Ready is none of before a resume.
+        """Return the sandbox once it is Ready by a status of the generation, so that it is none of before a resume.
 
         Raises:
             SandpodError: It will not become so, or not in time.
         """
-        verdict = self._verdict(name, generation)
-        timeout = self.settings.cold_start_timeout
-        end = time.monotonic() + timeout
-        looks = 0
-        while (left := end - time.monotonic()) > 0:
-            found: Sandbox | SandpodError | None = await self.store.until(verdict, min(left, LOOK_AGAIN))
-            if isinstance(found, SandpodError):
-                raise found
-            if found is not None:
+        since: dict[str, float] = {}
+
+        def look() -> Sandbox | None:
+            sandbox = self.store.get(name)
+            if sandbox is None:
+                raise claim_errors.start_deleted()
+            if (failure := claim_errors.start_failure(sandbox)) is not None:
+                now = time.monotonic()
+                if now - since.setdefault(failure.error.code, now) >= failure.patience:
+                    raise failure.error
+                return None
+            since.clear()
+            # A watch that is behind may still show it as it was before it was claimed.
+            is_news = sandbox.spec.claim is not None and (sandbox.status.observed_generation or 0) >= generation
+            return sandbox if is_news and status_of(sandbox) == "Ready" else None
+
+        end = time.monotonic() + self.settings.cold_start_timeout
+        for looks in itertools.count(1):
+            left = end - time.monotonic()
+            if left <= 0:
+                break
+            if (found := await self.store.until(look, min(left, LOOK_AGAIN))) is not None:
                 return found
-            looks += 1
             # What someone waits for is in use: a short idle timeout must not end it while it starts.
             await self.touch(name)
             if looks % REREAD_EVERY == 0:
                 await self._reread(name)
-        raise claim_errors.start_timeout(self.store.get(name), timeout)
+        raise claim_errors.start_timeout(self.store.get(name), self.settings.cold_start_timeout)
 
     async def _wake(self, name: str) -> Sandbox:
         sandbox = self.store.get(name)
@@ -99,38 +106,17 @@ class Waker:
         return await self.wait(name, generation)
 
     async def _resume(self, name: str) -> Sandbox:
-        patch = claims.resume_patch(datetime.now(UTC))
+        used = {names.ANNOTATION_LAST_ACTIVITY: rfc3339(datetime.now(UTC))}
+        patch = {"metadata": {"annotations": used}, "spec": {"operatingMode": "Running"}}  # again, it changes nothing
         try:
             return self.store.take_answer(await self.cluster.merge_patch(names.SANDBOXES, name, patch))
-        except RefusedError as error:
-            if error.not_found:
-                raise claim_errors.start_deleted() from error
-            raise
-
-    def _verdict(self, name: str, generation: int) -> Callable[[], Sandbox | SandpodError | None]:
-        """Return what looks at the sandbox: it, an error, or None while it may still become ready."""
-        since: dict[str, float] = {}
-
-        def look() -> Sandbox | SandpodError | None:
-            sandbox = self.store.get(name)
-            if sandbox is None:
-                return claim_errors.start_deleted()
-            failure = claim_errors.start_failure(sandbox)
-            if failure is None:
-                since.clear()
-                # A watch that is behind may still show it as it was before it was claimed.
-                is_news = sandbox.spec.claim is not None and (sandbox.status.observed_generation or 0) >= generation
-                return sandbox if is_news and status_of(sandbox) == "Ready" else None
-            now = time.monotonic()
-            return failure.error if now - since.setdefault(failure.error.code, now) >= failure.patience else None
-
-        return look
+        except NotFoundError as error:
+            raise claim_errors.start_deleted() from error
 
     async def _reread(self, name: str) -> None:
         try:
             self.store.take_answer(await self.cluster.get(names.SANDBOXES, name))
+        except NotFoundError:
+            self.store.remove(name)
         except ClusterError as error:
-            if isinstance(error, RefusedError) and error.not_found:
-                self.store.remove(name)
-            else:
-                logger.info("sandbox %s can't be read while it starts: %s", name, error)
+            logger.info("sandbox %s can't be read while it starts: %s", name, error)

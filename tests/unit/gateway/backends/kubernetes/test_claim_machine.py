@@ -23,7 +23,6 @@ from sandpod_gateway.backends.kubernetes.claims.claimer import Claimer
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from sandpod_gateway.backends.kubernetes.tasks import Background
 from sandpod_gateway.errors import SandpodError
-from sandpod_kube.errors import NotFoundError, RefusedError
 from sandpod_kube.resources import POOLS, SANDBOXES, TEMPLATES, WATCHED, Key, Resource, key_of
 from support.gateway.kube_objects import NoStreams, patched
 from support.operator.world import SPACE, ApiServer, World, ended, metadata, template_object
@@ -70,7 +69,7 @@ class GatewayCluster:
 
     async def get(self, plural: str, name: str) -> Json:
         resource = next(r for r in WATCHED if r.plural == plural)
-        return copy.deepcopy(await self._answered(self._api.get(resource, SPACE, name)))
+        return copy.deepcopy(await self._api.get(resource, SPACE, name))
 
     async def list_page(self, plural: str, query: dict[str, str]) -> Json:
         assert plural == SANDBOXES.plural
@@ -86,18 +85,12 @@ class GatewayCluster:
     async def json_patch(self, plural: str, name: str, operations: list[Json]) -> Json:
         assert plural == SANDBOXES.plural
         await asyncio.sleep(0)
-        current = await self._answered(self._api.get(SANDBOXES, SPACE, name))
+        current = await self._api.get(SANDBOXES, SPACE, name)
         return copy.deepcopy(self._api.set(SANDBOXES, patched(current, operations)))
 
     async def delete(self, plural: str, name: str) -> None:
         assert plural == SANDBOXES.plural
-        await self._answered(self._api.delete(SANDBOXES, SPACE, name, {}))
-
-    async def _answered(self, work: Coroutine[Any, Any, Json]) -> Json:
-        try:
-            return await work
-        except NotFoundError as error:
-            raise RefusedError(404, "NotFound") from error
+        await self._api.delete(SANDBOXES, SPACE, name, {})
 
 
 class OneGateway:

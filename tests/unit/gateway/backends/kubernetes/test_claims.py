@@ -1,4 +1,3 @@
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -29,10 +28,6 @@ def record_of(held: Sandbox) -> SandboxRecord:
     record = records.to_record(held)
     assert record is not None
     return record
-
-
-def first(options: Sequence[Sandbox]) -> Sandbox:
-    return options[0]
 
 
 def test_a_patch_tests_the_version_and_writes_the_claim() -> None:
@@ -127,10 +122,10 @@ def test_a_request_that_no_object_could_hold_is_refused(asked: dict[str, Any], w
 
 def test_candidates_have_the_network_and_those_with_a_stream_come_first() -> None:
     warm = [sandbox("a"), sandbox("b"), sandbox("c")]
-    assert claims.choose_candidate(warm, "none", {"c", "x"}, first) is warm[2]
-    assert claims.choose_candidate(warm, "none", set(), first) is warm[0]
-    assert claims.choose_candidate(warm, "web", {"c"}, first) is None
-    assert claims.choose_candidate([], "none", set(), first) is None
+    assert {id(claims.choose_candidate(warm, "none", {"c", "x"})) for _ in range(30)} == {id(warm[2])}
+    assert {id(claims.choose_candidate(warm, "none", set())) for _ in range(200)} == set(map(id, warm))
+    assert claims.choose_candidate(warm, "web", {"c"}) is None
+    assert claims.choose_candidate([], "none", set()) is None
 
 
 def test_the_older_claim_of_a_session_wins_and_a_second_is_decided_by_uid() -> None:
