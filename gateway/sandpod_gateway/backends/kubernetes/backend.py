@@ -24,7 +24,7 @@ from sandpod_gateway.backends.kubernetes.cache.sandbox_cache import SandboxStore
 from sandpod_gateway.backends.kubernetes.cache.watch import SandboxWatch
 from sandpod_gateway.backends.kubernetes.claims.claimer import Claimer
 from sandpod_gateway.backends.kubernetes.cluster import Cluster, KubernetesSecret, translated
-from sandpod_gateway.backends.kubernetes.preflight import check_installed, check_rights, start_error
+from sandpod_gateway.backends.kubernetes.preflight import check_usable, start_error
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from sandpod_gateway.backends.kubernetes.streams.exec_stream import ExecStream, open_exec
 from sandpod_gateway.backends.kubernetes.streams.warm_streams import WarmStreams
@@ -61,8 +61,7 @@ class KubernetesBackend:
             async with asyncio.timeout(START_TIMEOUT):
                 cluster = await Cluster.connect(self._settings)
                 self._at_end.push_async_callback(cluster.close)
-                await check_installed(cluster)
-                await check_rights(cluster)
+                await check_usable(cluster)
                 await self._assemble(cluster)
         except BaseException as error:
             await self.close()
@@ -144,7 +143,7 @@ class KubernetesBackend:
         if record is None:
             return
         now = time.monotonic()
-        # Three notes at least fit into an idle timeout: a sandbox in use must not seem idle.
+        # At least three writes fit into an idle timeout: a sandbox in use must not seem idle.
         interval = min(self._settings.touch_interval, record.idle_timeout / 3)
         if now - self._touched.get(name, float("-inf")) < interval:
             return

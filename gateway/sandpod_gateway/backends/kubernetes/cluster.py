@@ -75,11 +75,15 @@ class Cluster:
         """Delete an object; what it owns goes after it."""
         await self.client.delete(_RESOURCES[plural], self.namespace, name)
 
-    async def allowed(self, verb: str, resource: str, *, group: str, subresource: str = "") -> bool:
-        """Return whether the gateway's own account may do something in the namespace."""
-        attributes = {"namespace": self.namespace, "verb": verb, "resource": resource, "group": group}
-        if subresource:
-            attributes["subresource"] = subresource
+    async def allowed(self, verb: str, resource: str, subresource: str) -> bool:
+        """Return whether the gateway's own account may do something with pods or Sandpod's resources."""
+        attributes = {
+            "namespace": self.namespace,
+            "verb": verb,
+            "group": "" if resource == PODS.plural else names.GROUP,
+            "resource": resource,
+            "subresource": subresource,
+        }
         review = {"apiVersion": _REVIEWS, "kind": "SelfSubjectAccessReview", "spec": {"resourceAttributes": attributes}}
         answer = await self.client.ask(f"/apis/{_REVIEWS}/selfsubjectaccessreviews", review)
         return answer.get("status", {}).get("allowed") is True

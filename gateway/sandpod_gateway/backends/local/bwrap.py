@@ -17,7 +17,7 @@ UID: Final = 1000
 HOME: Final = "/opt/sandpod"
 """Where the runner and the languages' commands are, inside."""
 
-# What programs look up about users and names. The host's own files would tell who its users are.
+# What programs look up about users and names. The host's own files would show who its users are.
 FILES: Final = {
     "/etc/passwd": f"sandbox:x:{UID}:{UID}:Sandbox:{WORKSPACE}:/bin/bash\n",
     "/etc/group": f"sandbox:x:{UID}:\n",
@@ -58,16 +58,6 @@ def command(
     variables = environment(view, settings).items()
     return [
         executable,
-        *_isolation(descriptors),
-        *_file_system(view, settings, descriptors),
-        *(word for name, value in variables for word in ("--setenv", name, value)),
-        *("--chdir", WORKSPACE, "--"),
-        *program,
-    ]
-
-
-def _isolation(descriptors: Mapping[str, int]) -> list[str]:
-    return [
         # Not only "--unshare-all", which goes on without a user namespace where there is none.
         "--unshare-user",
         "--unshare-all",
@@ -82,6 +72,10 @@ def _isolation(descriptors: Mapping[str, int]) -> list[str]:
         "--as-pid-1",
         *("--info-fd", str(descriptors["info"])),
         "--clearenv",
+        *_file_system(view, settings, descriptors),
+        *(word for name, value in variables for word in ("--setenv", name, value)),
+        *("--chdir", WORKSPACE, "--"),
+        *program,
     ]
 
 

@@ -29,8 +29,8 @@ MIN_PYTHON: Final = (3, 11)
 MIN_NODE: Final = 20
 _PROBE_SECONDS: Final = 30.0
 
-# Folders of the system that are shown, and the few files of /etc without which programs misbehave. None of them
-# tells anything of the machine's users; what of these is a link on this machine stays one.
+# Folders of the system that are shown, and the few files of /etc without which programs misbehave. None of them says
+# anything about the machine's users; what is a link on this machine stays one.
 _SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _ETC: Final = (
     "/etc/ld.so.cache",
@@ -99,15 +99,17 @@ class Host:
 def inspect(settings: LocalSettings) -> Host:
     """Look at the machine. Raises StartError: the chosen Python or Node.js can't be used."""
     environment = environments.ready(settings)
-    python = _python(settings, environment)
+    chosen = os.path.abspath(settings.python) if settings.python else None  # noqa: PTH100 - links stay
+    python = chosen or (str(environment.python) if environment is not None else environments.own_python())
     prefixes, version = _installation(python)
     node = _node(settings.node, environment)
     runner = str(Path(sandpod_runner.__file__).parent)
-    binds = [Bind(path, path) for path in (*_SYSTEM, *_ETC) if Path(path).exists() and not _is_link(path)]
-    links = [(str(Path(path).readlink()), path) for path in _SYSTEM if _is_link(path)]
+    links = [(str(Path(path).readlink()), path) for path in _SYSTEM if Path(path).is_symlink()]
+    linked = [path for _, path in links]
+    binds = [Bind(path, path) for path in (*_SYSTEM, *_ETC) if Path(path).exists() and path not in linked]
     # As in the image: where `import` finds JavaScript packages that are added, from anywhere.
     links.append((added_modules("/tmp/home"), "/node_modules"))  # noqa: S108 - the sandbox's
-    binds += [Bind(prefix, prefix) for prefix in prefixes if not _below(prefix, "/usr")]
+    binds += [Bind(prefix, prefix) for prefix in prefixes if not Path(prefix).is_relative_to("/usr")]
     binds.append(Bind(runner, f"{HOME}/sandpod_runner"))
     scripts = (Path(str(module.__file__)) for module in (local_init, local_probe))
     binds += [Bind(str(script), f"{HOME}/{script.name}") for script in scripts]
@@ -115,9 +117,13 @@ def inspect(settings: LocalSettings) -> Host:
         binds.append(Bind(node, f"{HOME}/bin/node"))
     modules = _modules(node)
     binds += [bind for bind in modules if bind.source != bind.dest]
-    path = f"{Path(python).parent}:{HOME}/bin:/usr/local/bin:/usr/bin:/bin"
-    node_path = ":".join(bind.dest for bind in modules)
-    skeleton = str(environment.home) if environment is not None else ""
+    view = View(
+        binds=tuple(binds),
+        symlinks=tuple(links),
+        path=f"{Path(python).parent}:{HOME}/bin:/usr/local/bin:/usr/bin:/bin",
+        node_path=":".join(bind.dest for bind in modules),
+        skeleton=str(environment.home) if environment is not None else "",
+    )
     return Host(
         bwrap=_bwrap(),
         python=python,
@@ -126,22 +132,8 @@ def inspect(settings: LocalSettings) -> Host:
         modules=modules,
         runner=runner,
         environment=environment,
-        view=View(binds=tuple(binds), symlinks=tuple(links), path=path, node_path=node_path, skeleton=skeleton),
+        view=view,
     )
-
-
-def _python(settings: LocalSettings, environment: Environment | None) -> str:
-    if settings.python:
-        return os.path.abspath(settings.python)  # noqa: PTH100 - links stay
-    return str(environment.python) if environment is not None else environments.own_python()
-
-
-def _is_link(path: str) -> bool:
-    return path in _SYSTEM and Path(path).is_symlink()
-
-
-def _below(path: str, folder: str) -> bool:
-    return Path(path).is_relative_to(folder)
 
 
 def _installation(python: str) -> tuple[list[str], str]:
@@ -185,7 +177,7 @@ def _modules(node: str | None) -> tuple[Bind, ...]:
     folders = [*(program.parent.parent / "lib" for program in programs), *map(Path, _NPM)]
     found = [str(folder / "node_modules") for folder in dict.fromkeys(folders) if (folder / "node_modules").is_dir()]
     return tuple(
-        Bind(source, source if _below(source, "/usr") else f"{HOME}/npm/{number}/node_modules")
+        Bind(source, source if Path(source).is_relative_to("/usr") else f"{HOME}/npm/{number}/node_modules")
         for number, source in enumerate(found)
     )
 

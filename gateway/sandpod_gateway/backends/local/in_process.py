@@ -16,8 +16,7 @@ from sandpod_api.conditions import SENTENCES, Reason
 from sandpod_api.fields import MAX_LIFETIME
 from sandpod_api.names import NETWORK_NONE
 from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.backends import cold_start as cold_starts
-from sandpod_gateway.backends.base import ByteStream, ClaimRequest, SandboxRecord, TemplateInfo
+from sandpod_gateway.backends.base import ByteStream, ClaimRequest, SandboxRecord, TemplateInfo, pool_exhausted
 from sandpod_gateway.backends.local.ledger import Ledger
 from sandpod_gateway.backends.local.settings import LocalSettings
 from sandpod_gateway.errors import SandpodError
@@ -95,7 +94,7 @@ class InProcessBackend:
         """Give the caller a sandbox that is Ready; see `base.Backend.claim`."""
         await self.check()
         lifetime = self._lifetime(request)
-        may_make = cold_starts.may_make(request, allowed=self._settings.cold_start)
+        may_make = request.may_make(allowed=self._settings.cold_start)
         # One claim at a time for a session: the second one finds what the first one made.
         key = (request.owner, request.session)
         async with self._claims.setdefault(key, asyncio.Lock()) if request.session else contextlib.nullcontext():
@@ -165,7 +164,7 @@ class InProcessBackend:
             cell = await self._launch(may_make=may_make)
             if cell is None:
                 template, chosen = self._settings.template, self._settings.cold_start
-                raise cold_starts.pool_exhausted(template, request.network, chosen=chosen)
+                raise pool_exhausted(template, request.network, chosen=chosen)
             record = self._ledger.add(request, self.image, lifetime, self._clock())
         self._attach(record.name, cell)
         if self._sweeper is None:

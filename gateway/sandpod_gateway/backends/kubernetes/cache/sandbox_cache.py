@@ -60,12 +60,15 @@ class SandboxStore:
         """Claimed Sandboxes that have not ended and have a pod, of all owners: suspended ones take no room."""
         return self._pods
 
-    def put(self, sandbox: Sandbox) -> None:
-        """Take in a Sandbox, unless a newer state of it is known."""
-        self._cache.put(*_entry(sandbox))
+    def put(self, sandbox: Sandbox, listing: Listing[Sandbox] | None = None) -> None:
+        """Take in a Sandbox, as part of a full list where one is given, unless a newer state of it is known."""
+        meta = sandbox.metadata
+        created = meta.creation_timestamp.isoformat() if meta.creation_timestamp is not None else ""
+        metadata = {"uid": meta.uid, "resourceVersion": meta.resource_version, "creationTimestamp": created}
+        (listing or self._cache).put(_key(meta.name), metadata, lambda: sandbox)
 
     def take(self, body: dict[str, Any], listing: Listing[Sandbox] | None = None) -> Sandbox | None:
-        """Take in a Sandbox as the API server has it, which is part of a full list where one is given, and return it.
+        """Put a Sandbox as the API server has it, and return it.
 
         One that this version does not understand is left out until it does; then None is returned.
         """
@@ -75,15 +78,11 @@ class SandboxStore:
             logger.warning("a Sandbox that this version does not understand is left out")
             self._cache.drop(_key(str((body.get("metadata") or {}).get("name"))))
             return None
-        (listing or self._cache).put(*_entry(sandbox))
+        self.put(sandbox, listing)
         return sandbox
 
     def take_answer(self, body: dict[str, Any]) -> Sandbox:
-        """Take in the Sandbox that the API server answered with, and return it.
-
-        Raises:
-            ClusterError: This version does not understand it.
-        """
+        """Take the Sandbox that the API server answered with. Raises ClusterError: it is not one that is understood."""
         sandbox = self.take(body)
         if sandbox is None:
             raise ClusterError("the API server answered with a Sandbox that this version does not understand")
@@ -154,14 +153,6 @@ class SandboxStore:
     def _wake(self) -> None:
         for changed in self._wakers:
             changed.set()
-
-
-def _entry(sandbox: Sandbox) -> tuple[Key, dict[str, str], Callable[[], Sandbox]]:
-    """Return a Sandbox as `ObjectCache` and its listings take it."""
-    meta = sandbox.metadata
-    created = meta.creation_timestamp.isoformat() if meta.creation_timestamp is not None else ""
-    metadata = {"uid": meta.uid, "resourceVersion": meta.resource_version, "creationTimestamp": created}
-    return _key(meta.name), metadata, lambda: sandbox
 
 
 def _key(name: str) -> Key:

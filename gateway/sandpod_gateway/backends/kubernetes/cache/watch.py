@@ -37,20 +37,20 @@ class SandboxWatch:
     namespace: str
     store: SandboxStore
     silence: float  # seconds without an event after which a watch is opened anew
-    _tasks: list[asyncio.Task[None]] = field(default_factory=list, init=False)
-    _version: str = field(default="", init=False)  # what the store shows; empty where only a new list can tell
+    _task: asyncio.Task[None] | None = field(default=None, init=False)
+    _version: str = field(default="", init=False)  # what the store shows; empty where a new list is needed
     _failures: int = field(default=0, init=False)
 
     async def start(self) -> None:
         """Fill the store, then keep it filled in the background. Raises ClusterError: the first list failed."""
         await self._list()
-        self._tasks = [asyncio.create_task(self._follow())]
+        self._task = asyncio.create_task(self._follow())
 
     async def close(self) -> None:
         """Stop; the store stays as it is."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
 
     async def _follow(self) -> None:
         while True:

@@ -3,11 +3,12 @@
 A claim runs in a task of its own, so that a caller's cancel reaches it once and at a place where it can still clean up:
 whatever it made and can't hand over is deleted.
 
-A named session has one sandbox, though several gateways may claim one for it at the same moment, and share no lock: of
-two claims, at least the later one sees the other, since each looks after it has written. The look is at the watch's
-cache, once that has come as far as the own write: all that was written before is in it then. Who sees a rival gives up
-its own, unless it won by the order that both see: then it waits for the rival to give up. A rival that does not had
-looked before our claim was written, and keeps its own; then we give up all the same. So two are never kept.
+A named session has one sandbox, though several gateways may claim one for it at the same moment and share no lock. Each
+claim looks for others of its session after it is written, so that of two claims at least the later one sees the other.
+It looks at the watch's cache, once that has its own write: all that was written before is in it then. A claim that sees
+another gives up its sandbox, unless it is first by the order that both see: then it waits for the other to give up. One
+that does not had looked before our claim was written, and keeps its sandbox; then we give up ours. So two are never
+kept.
 """
 
 import asyncio
@@ -28,8 +29,7 @@ from pydantic import ValidationError
 
 from sandpod_api import names
 from sandpod_api.types import Claim, Sandbox, SandboxTemplate
-from sandpod_gateway.backends import cold_start as cold_starts
-from sandpod_gateway.backends.base import ClaimRequest
+from sandpod_gateway.backends.base import ClaimRequest, pool_exhausted
 from sandpod_gateway.backends.kubernetes.cache.records import is_live, status_of
 from sandpod_gateway.backends.kubernetes.claims import errors as claim_errors
 from sandpod_gateway.backends.kubernetes.claims import patches as claims
@@ -46,7 +46,7 @@ LOST_RACE_WAIT: Final = 0.25
 WATCH_LAG: Final = 0.5
 """Seconds that the watch gets to report the own write; it takes milliseconds. After that the API server is asked."""
 PAUSES: Final = (0.05, 0.1, 0.2, 0.4)
-"""Seconds to wait between looks for a rival to give up."""
+"""Seconds to wait between looks for the other claim of a session to give up."""
 PASSED_VERSIONS: Final = 4096
 """Versions that are remembered to be no more: far more than are lost while a watch is behind."""
 
@@ -110,32 +110,28 @@ class Claimer(Waker):
             mine = warm or await self._make(wanted)
         name = mine.metadata.name
         try:
-            rival = await self._rival(mine, wanted.claim)
-            if rival is None:
+            other = await self._other_claim(mine, wanted.claim)
+            if other is None:
                 # The answer to our own write is newer than anything that the watch has reported.
                 return mine if status_of(mine) == "Ready" else await self.wait(name), True
         except BaseException:
             await asyncio.shield(self.background.start(self.release(name)))
             raise
         self.background.start(self.release(name))
-        return await self.wait(rival), False
+        return await self.wait(other), False
 
-    async def _rival(self, mine: Sandbox, claim: Claim) -> str | None:
-        """Return the name of the sandbox to use instead of `mine`; None where `mine` is the session's one.
-
-        Raises:
-            ClusterError: It can't be known.
-        """
+    async def _other_claim(self, mine: Sandbox, claim: Claim) -> str | None:
+        """Return the name of the sandbox to use instead of `mine`; None where `mine` is the session's one."""
         for pause in (*PAUSES, None) if claim.session else ():
-            rivals = [
+            others = [
                 s
                 for s in await self._claimed(mine, claim)
                 if s.metadata.uid != mine.metadata.uid and is_live(s) and claims.same_session(s, claim)
             ]
-            if not rivals:
+            if not others:
                 return None
-            if pause is None or claims.first_claimed([mine, *rivals]) is not mine:
-                return claims.first_claimed(rivals).metadata.name
+            if pause is None or claims.first_claimed([mine, *others]) is not mine:
+                return claims.first_claimed(others).metadata.name
             await asyncio.sleep(pause)
         return None
 
@@ -152,9 +148,7 @@ class Claimer(Waker):
         """Hold one place within the limits until the claimed sandbox is in the store."""
         owned = self.store.live(owner) + self._in_progress[owner]
         total = self.store.live_total + self._in_progress.total()
-        refusal = claim_errors.over_limit(owned, total, self.settings)
-        if refusal is not None:
-            raise refusal
+        claim_errors.check_limits(owned, total, self.settings)
         self._in_progress[owner] += 1
         try:
             yield
@@ -202,7 +196,7 @@ class Claimer(Waker):
     async def _make(self, wanted: Wanted) -> Sandbox:
         workspace = claims.workspace_for(wanted, await self._template(wanted))
         if not wanted.may_make:
-            raise cold_starts.pool_exhausted(wanted.template, wanted.network, chosen=self.settings.cold_start)
+            raise pool_exhausted(wanted.template, wanted.network, chosen=self.settings.cold_start)
         name, claim_id = f"sbx-{secrets.token_hex(6)}", secrets.token_hex(8)
         body = claims.new_sandbox(name, wanted, claim_id, workspace)
         made = await self._write(self.cluster.create(names.SANDBOXES, body), name, claim_id)

@@ -24,24 +24,19 @@ class Failure(NamedTuple):
     patience: float = 0.0
 
 
-def over_limit(owned: int, total: int, settings: KubernetesSettings) -> SandpodError | None:
-    """Return the refusal when one more sandbox would be too many for its caller, or for all callers together.
+def check_limits(owned: int, total: int, settings: KubernetesSettings) -> None:
+    """Return when one more sandbox is not too many for a caller who has `owned`, of `total` live ones of all callers.
 
-    Both counts are of live sandboxes, with claims in progress.
+    Raises:
+        SandpodError: max_sessions.
     """
     if owned >= settings.max_sandboxes_per_owner:
         message = f"You have {owned} sandboxes; the limit is {settings.max_sandboxes_per_owner}."
-        return SandpodError(ErrorCode.MAX_SESSIONS, message, next_step="Close one with close_sandbox, then try again.")
-    return server_full(settings.max_sandboxes) if total >= settings.max_sandboxes else None
-
-
-def server_full(limit: int) -> SandpodError:
-    """Return the refusal when all callers together have as many sandboxes as there may be."""
-    return SandpodError(
-        ErrorCode.MAX_SESSIONS,
-        f"All {limit} sandboxes of this server are in use.",
-        next_step="Try again when others have closed theirs, or ask the administrator to raise the limit.",
-    )
+        raise SandpodError(ErrorCode.MAX_SESSIONS, message, next_step="Close one with close_sandbox, then try again.")
+    if total >= settings.max_sandboxes:
+        message = f"All {settings.max_sandboxes} sandboxes of this server are in use."
+        step = "Try again when others have closed theirs, or ask the administrator to raise the limit."
+        raise SandpodError(ErrorCode.MAX_SESSIONS, message, next_step=step)
 
 
 def unknown_template(template: str) -> SandpodError:

@@ -14,7 +14,6 @@ from pydantic import ValidationError
 from sandpod_api import names
 from sandpod_api.base import rfc3339
 from sandpod_api.types import Claim, Lifetime, Sandbox, SandboxSpec, SandboxTemplate, TemplateRef, Workspace
-from sandpod_gateway.backends import cold_start as cold_starts
 from sandpod_gateway.backends.base import ClaimRequest, WorkspaceRequest
 from sandpod_gateway.backends.kubernetes.cache.records import workspace_max
 from sandpod_gateway.backends.kubernetes.claims.errors import invalid, unknown_profile, unknown_template
@@ -44,7 +43,7 @@ def check_request(request: ClaimRequest, settings: KubernetesSettings, now: date
         raise unknown_template(template)
     if not names.is_dns_label(request.network):
         raise unknown_profile(request.network, template)
-    may_make = cold_starts.may_make(request, allowed=settings.cold_start)
+    may_make = request.may_make(allowed=settings.cold_start)
     try:
         claim = Claim(owner=request.owner, session=request.session, time=now.replace(microsecond=0))
         return Wanted(template, request.network, claim, lifetime_of(request), request.workspace, may_make)

@@ -98,9 +98,7 @@ class Waker:
         sandbox = self.store.get(name)
         generation = 0
         if sandbox is not None and sandbox.spec.operating_mode == "Suspended":
-            total = self.store.live_total
-            if total >= self.settings.max_sandboxes:
-                raise claim_errors.server_full(total)
+            claim_errors.check_limits(0, self.store.live_total, self.settings)
             with translated("a suspended sandbox was resumed"):
                 generation = (await self._resume(name)).metadata.generation
         return await self.wait(name, generation)

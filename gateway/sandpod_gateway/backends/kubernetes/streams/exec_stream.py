@@ -276,7 +276,7 @@ def parse_status(raw: bytes) -> ExecEnd:
         codes = [cause["message"] for cause in causes if cause.get("reason") == "ExitCode"]
         return ExecEnd(int(codes[0]) if codes else None, str(status.get("message", ""))[:STDERR_TAIL])
     except (ValueError, KeyError, TypeError, AttributeError):
-        return ExecEnd(None, "the end was told in a way that makes no sense")
+        return ExecEnd(None, "its status makes no sense")
 
 
 def printable(text: str) -> str:

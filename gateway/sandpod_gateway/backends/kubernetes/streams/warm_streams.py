@@ -71,7 +71,8 @@ class WarmStreams:
     async def _run(self) -> None:
         while True:
             try:
-                await self._drop()
+                for name in self._surplus():
+                    await self._held.pop(name).close()
                 await self._fill()
             except Exception:
                 # The outermost loop: without it every first run would be slow and nobody would know why.
@@ -99,10 +100,6 @@ class WarmStreams:
 
     def _warm(self) -> set[str]:
         return {s.metadata.name for template in self.store.warm_counts() for s in self.store.warm(template)}
-
-    async def _drop(self) -> None:
-        for name in self._surplus():
-            await self._held.pop(name).close()
 
     async def _fill(self) -> None:
         while (name := self._next()) is not None:

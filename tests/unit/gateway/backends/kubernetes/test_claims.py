@@ -1,3 +1,4 @@
+import contextlib
 from datetime import UTC, datetime
 from typing import Any
 
@@ -145,9 +146,9 @@ def test_a_selector_is_made_of_hashes_only() -> None:
 @pytest.mark.parametrize(("owned", "total", "over"), [(1, 9, False), (2, 2, True), (0, 10, True)])
 def test_limits_are_the_owners_and_everyones(owned: int, total: int, over: bool) -> None:  # noqa: FBT001
     settings = KubernetesSettings(max_sandboxes_per_owner=2, max_sandboxes=10)
-    refusal = claim_errors.over_limit(owned, total, settings)
-    assert (refusal is not None) == over
-    assert refusal is None or refusal.code == ErrorCode.MAX_SESSIONS
+    with pytest.raises(SandpodError) if over else contextlib.nullcontext() as refused:
+        claim_errors.check_limits(owned, total, settings)
+    assert refused is None or refused.value.code == ErrorCode.MAX_SESSIONS
 
 
 @pytest.mark.parametrize(
