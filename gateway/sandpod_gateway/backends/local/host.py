@@ -31,7 +31,7 @@ _PROBE_SECONDS: Final = 30.0
 
 # Folders of the system that are shown, and the few files of /etc without which programs misbehave. None of them says
 # anything about the machine's users; what is a link on this machine stays one.
-_SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _ETC: Final = (
     "/etc/ld.so.cache",
     "/etc/alternatives",
@@ -104,9 +104,9 @@ def inspect(settings: LocalSettings) -> Host:
     prefixes, version = _installation(python)
     node = _node(settings.node, environment)
     runner = str(Path(sandpod_runner.__file__).parent)
-    links = [(str(Path(path).readlink()), path) for path in _SYSTEM if Path(path).is_symlink()]
+    links = [(str(Path(path).readlink()), path) for path in SYSTEM if Path(path).is_symlink()]
     linked = [path for _, path in links]
-    binds = [Bind(path, path) for path in (*_SYSTEM, *_ETC) if Path(path).exists() and path not in linked]
+    binds = [Bind(path, path) for path in (*SYSTEM, *_ETC) if Path(path).exists() and path not in linked]
     # As in the image: where `import` finds JavaScript packages that are added, from anywhere.
     links.append((added_modules("/tmp/home"), "/node_modules"))  # noqa: S108 - the sandbox's
     binds += [Bind(prefix, prefix) for prefix in prefixes if not Path(prefix).is_relative_to("/usr")]

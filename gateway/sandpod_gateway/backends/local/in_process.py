@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
-from sandpod_api.conditions import SENTENCES, Reason
+from sandpod_api.conditions import Reason
 from sandpod_api.fields import MAX_LIFETIME
 from sandpod_api.names import NETWORK_NONE
 from sandpod_gateway.api.results import ErrorCode
@@ -131,7 +131,7 @@ class InProcessBackend:
 
     async def keep_busy(self, name: str, seconds: float) -> None:
         """Note that a background run may go on in the sandbox for so many seconds."""
-        self._ledger.keep_busy(name, self._clock() + timedelta(seconds=seconds), self._clock())
+        self._ledger.touch(name, self._clock(), self._clock() + timedelta(seconds=seconds))
 
     async def open_stream(self, name: str) -> ByteStream:
         """Open a stream to the sandbox's runner; see `base.Backend.open_stream`."""
@@ -206,10 +206,8 @@ class InProcessBackend:
         while True:
             self._changed.clear()
             now = self._clock()
-            for name, reason in self._ledger.due(now):
-                self._ledger.end(name, "Expired", (reason, SENTENCES[reason]), now)
+            for name in self._ledger.expire(now):
                 self._end(name)
-            self._ledger.forget(now)
             event = self._ledger.next_event()
             pause = _SWEEP_SECONDS if event is None else min(_SWEEP_SECONDS, (event - now).total_seconds())
             # Not `wait_for`: Python 3.11's forgets a cancel that comes together with the event.

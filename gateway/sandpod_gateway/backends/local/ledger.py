@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from sandpod_api.conditions import Reason
+from sandpod_api.conditions import SENTENCES, Reason
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.base import ClaimRequest, SandboxRecord, Status
 from sandpod_gateway.backends.local.settings import LocalSettings
@@ -85,16 +85,12 @@ class Ledger:
         )
         return self._note_use(record, now)
 
-    def touch(self, name: str, now: datetime) -> None:
-        """Note that a live sandbox is in use. No-op when there is none."""
+    def touch(self, name: str, now: datetime, busy: datetime | None = None) -> None:
+        """Note that a live sandbox is in use, and counts as used until `busy` too. No-op when there is none."""
         if name in self.records and name not in self._ended:
+            if busy is not None:
+                self._busy[name] = max(busy, self._busy.get(name, busy))
             self._note_use(self.records[name], now)
-
-    def keep_busy(self, name: str, until: datetime, now: datetime) -> None:
-        """Note that a live sandbox counts as used until then. No-op when there is none."""
-        if name in self.records and name not in self._ended:
-            self._busy[name] = max(until, self._busy.get(name, until))
-            self.touch(name, now)
 
     def end(self, name: str, status: Status, why: tuple[Reason, str], now: datetime) -> None:
         """Note that a live sandbox has ended, and why. No-op when there is none."""
@@ -112,18 +108,16 @@ class Ledger:
         self._ended.pop(name, None)
         self._busy.pop(name, None)
 
-    def forget(self, now: datetime) -> None:
-        """Forget sandboxes that ended long ago."""
+    def expire(self, now: datetime) -> list[str]:
+        """End the sandboxes whose time is over, and return their names; forget those that ended long ago."""
+        over = [r for r in self.live() if r.expires is not None and now >= r.expires]
+        for r in over:
+            is_old = now >= r.created + timedelta(seconds=r.ttl)
+            reason = Reason.TTL_EXPIRED if is_old else Reason.IDLE_TIMEOUT
+            self.end(r.name, "Expired", (reason, SENTENCES[reason]), now)
         for name in [name for name, ended in self._ended.items() if now - ended >= KEEP_ENDED]:
             self.remove(name)
-
-    def due(self, now: datetime) -> list[tuple[str, Reason]]:
-        """Return the live sandboxes whose time is over, and which of their times."""
-        return [
-            (r.name, Reason.TTL_EXPIRED if now >= r.created + timedelta(seconds=r.ttl) else Reason.IDLE_TIMEOUT)
-            for r in self.live()
-            if r.expires is not None and now >= r.expires
-        ]
+        return [r.name for r in over]
 
     def next_event(self) -> datetime | None:
         """Return when a sandbox has to end or an ended one to be forgotten, unless something is used before."""

@@ -9,7 +9,6 @@ import contextlib
 import json
 import logging
 import os
-import shutil
 import signal
 import socket
 import tempfile
@@ -37,16 +36,15 @@ def listen(at_end: contextlib.ExitStack) -> tuple[socket.socket, str]:
     stays until the end, in a folder of the gateway's user alone.
     """
     listener = at_end.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
-    folder = Path(tempfile.mkdtemp(prefix="sandpod-"))
-    at_end.callback(shutil.rmtree, folder, ignore_errors=True)
-    address = str(folder / "s")
+    folder = tempfile.TemporaryDirectory(prefix="sandpod-", ignore_cleanup_errors=True)
+    address = f"{at_end.enter_context(folder)}/s"
     listener.bind(address)
     listener.listen(_BACKLOG)
     if hasattr(os, "O_PATH"):
         inode = os.open(address, os.O_PATH | os.O_CLOEXEC)
         at_end.callback(os.close, inode)
         address = f"/proc/self/fd/{inode}"
-        shutil.rmtree(folder)
+        folder.cleanup()
     return listener, address
 
 
@@ -184,7 +182,6 @@ def _parent_of(pid: int) -> int:
 
 def _killed_for_memory() -> int:
     """Return how many processes the kernel has killed for want of memory since the machine started."""
-    with contextlib.suppress(OSError, StopIteration, ValueError):
-        lines = Path("/proc/vmstat").read_text("ascii").splitlines()
-        return int(next(line for line in lines if line.startswith("oom_kill ")).split()[1])
+    with contextlib.suppress(OSError, KeyError, ValueError):
+        return int(dict(map(str.split, Path("/proc/vmstat").read_text("ascii").splitlines()))["oom_kill"])
     return 0

@@ -9,7 +9,6 @@ import contextlib
 import json
 import os
 import platform
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -21,13 +20,12 @@ from typing import Final
 
 from sandpod_gateway.backends.local import bwrap, seccomp
 from sandpod_gateway.backends.local.bwrap import Bind, View
-from sandpod_gateway.backends.local.host import Host
+from sandpod_gateway.backends.local.host import SYSTEM, Host
 from sandpod_gateway.backends.local.inside import init as local_init
 from sandpod_gateway.backends.local.inside import launcher as local_launcher
 from sandpod_gateway.backends.local.process import LocalProcess, listen
 from sandpod_gateway.backends.local.settings import LocalSettings
 
-_SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc")
 _SPARSE: Final = 2**30  # bytes that a file may have whatever the folders hold
 
 
@@ -54,8 +52,8 @@ class _Descriptors(contextlib.ExitStack):
 
     def __init__(self) -> None:
         super().__init__()
-        self._ours = self.enter_context(contextlib.ExitStack())
-        self._socket, self._address = listen(self._ours)
+        self.ours = self.enter_context(contextlib.ExitStack())
+        self._socket, self._address = listen(self.ours)
         self.listening = self._socket.fileno()  # what the runner listens on
         self._inherited = [self.listening]
 
@@ -64,7 +62,7 @@ class _Descriptors(contextlib.ExitStack):
         reader, writer = os.pipe()
         ends = os.fdopen(reader, "rb", 0), os.fdopen(writer, "wb", 0)
         inside, ours = ends if into_sandbox else ends[::-1]
-        return self._inherit(inside), self._ours.enter_context(ours)
+        return self._inherit(inside), self.ours.enter_context(ours)
 
     def file(self, content: bytes) -> int:
         """Return a file in memory to read."""
@@ -91,7 +89,7 @@ class _Descriptors(contextlib.ExitStack):
             start_new_session=True,
         )
         self._socket.close()  # With the runner gone, connecting fails.
-        return LocalProcess(process, self._address, self._ours.pop_all())
+        return LocalProcess(process, self._address, self.ours.pop_all())
 
 
 async def _start_isolated(host: Host, settings: LocalSettings, uid: int | None, program: Sequence[str]) -> LocalProcess:
@@ -132,7 +130,7 @@ def staged(view: View, first: str) -> tuple[list[str], View]:
     sources = [first]
     binds = []
     for bind in view.binds:
-        if any(Path(bind.source).is_relative_to(folder) for folder in _SYSTEM):
+        if any(Path(bind.source).is_relative_to(folder) for folder in (*SYSTEM, "/etc")):
             binds.append(bind)
         else:
             binds.append(Bind(f"{local_launcher.STAGE}/{len(sources)}", bind.dest))
@@ -142,25 +140,18 @@ def staged(view: View, first: str) -> tuple[list[str], View]:
 
 async def _start_plain(host: Host, settings: LocalSettings) -> LocalProcess:
     """Start a runner in a folder of its own."""
-    folder = Path(tempfile.mkdtemp(prefix="sandpod-"))
-    workspace, temporary = folder / "workspace", folder / "tmp"
-    workspace.mkdir()
-    temporary.mkdir()
-    chosen = [str(Path(program).parent) for program in (host.python, host.node) if program is not None]
-    path = ":".join([*chosen, os.environ.get("PATH", os.defpath)])
-    modules = ":".join(bind.source for bind in host.modules)
-    variables = bwrap.environment(replace(host.view, path=path, node_path=modules), settings)
-    variables |= {"SANDPOD_WORKSPACE": str(workspace), "TMPDIR": str(temporary)}
-    try:
-        with _Descriptors() as ends:
-            lifeline, _ = ends.pipe(into_sandbox=True)
-            runner = _runner(host, settings, ends.listening, lifeline)
-            started = await ends.spawn(runner, variables, str(workspace))
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    started.at_end.callback(shutil.rmtree, folder, ignore_errors=True)
-    return started
+    with _Descriptors() as ends:
+        folder = Path(ends.ours.enter_context(tempfile.TemporaryDirectory("", "sandpod-", ignore_cleanup_errors=True)))
+        workspace, temporary = folder / "workspace", folder / "tmp"
+        workspace.mkdir()
+        temporary.mkdir()
+        chosen = [str(Path(program).parent) for program in (host.python, host.node) if program is not None]
+        path = ":".join([*chosen, os.environ.get("PATH", os.defpath)])
+        modules = ":".join(bind.source for bind in host.modules)
+        variables = bwrap.environment(replace(host.view, path=path, node_path=modules), settings)
+        variables |= {"SANDPOD_WORKSPACE": str(workspace), "TMPDIR": str(temporary)}
+        lifeline, _ = ends.pipe(into_sandbox=True)
+        return await ends.spawn(_runner(host, settings, ends.listening, lifeline), variables, str(workspace))
 
 
 def _runner(host: Host, settings: LocalSettings, listening: int, lifeline: int) -> list[str]:

@@ -163,19 +163,16 @@ class Claimer(Waker):
             free = [s for s in warm if s.metadata.name not in self._reserved and _version(s) not in self._passed]
             return claims.choose_candidate(free, wanted.network, self.streams.names())
 
-        deadline, lost = time.monotonic() + LOST_RACE_WAIT, False
-        while True:
-            # With nothing lost there is nothing to wait for; else the watch is a moment behind other claims.
-            wait = max(deadline - time.monotonic(), 0) if lost else 0
-            found = candidate() or (await self.store.until(candidate, wait) if wait else None)
-            if found is None:
-                return None
-            claimed = await self._patch(found, wanted)
-            if claimed is not None:
+        # With nothing lost there is nothing to wait for; else the watch is a moment behind other claims.
+        end = time.monotonic() + LOST_RACE_WAIT
+        found = candidate()
+        while found is not None:
+            if (claimed := await self._patch(found, wanted)) is not None:
                 return claimed
-            lost = True
             # This version is no more: no other claim is to try it while the watch is behind.
             self._passed[_version(found)] = None
+            found = await self.store.until(candidate, max(end - time.monotonic(), 0))
+        return None
 
     async def _patch(self, sandbox: Sandbox, wanted: Wanted) -> Sandbox | None:
         """Write the claim. Return the claimed sandbox, or None where someone else changed it first."""

@@ -82,16 +82,13 @@ def claim_patch(sandbox: Sandbox, wanted: Wanted, claim_id: str) -> list[dict[st
     The id is unique for this write: by it the claimer knows its own, should there be no answer.
     """
     meta, claim = sandbox.metadata, wanted.claim
-    annotations = _annotations(claim, claim_id)
+    annotations = {**meta.annotations, **_annotations(claim, claim_id)}
     patch: list[dict[str, Any]] = [
         {"op": "test", "path": "/metadata/resourceVersion", "value": meta.resource_version},
         {"op": "add", "path": "/spec/claim", "value": claim.to_wire()},
+        {"op": "add", "path": "/metadata/labels", "value": {**meta.labels, **_labels(claim)}},
+        {"op": "add", "path": "/metadata/annotations", "value": annotations},
     ]
-    patch += [_add("labels", key, value) for key, value in _labels(claim).items()]
-    if meta.annotations:
-        patch += [_add("annotations", key, value) for key, value in annotations.items()]
-    else:
-        patch.append({"op": "add", "path": "/metadata/annotations", "value": annotations})
     if meta.owner_references:
         # Out of its pool: what happens to the pool from here on must not take the sandbox with it.
         patch.append({"op": "remove", "path": "/metadata/ownerReferences"})
@@ -161,12 +158,6 @@ def _labels(claim: Claim) -> dict[str, str]:
 
 def _annotations(claim: Claim, claim_id: str) -> dict[str, str]:
     return {names.ANNOTATION_LAST_ACTIVITY: rfc3339(claim.time), names.ANNOTATION_CLAIM_ID: claim_id}
-
-
-def _add(field: str, key: str, value: str) -> dict[str, Any]:
-    """Return the operation of a JSON patch that sets a label or an annotation."""
-    escaped = key.replace("~", "~0").replace("/", "~1")
-    return {"op": "add", "path": f"/metadata/{field}/{escaped}", "value": value}
 
 
 def session_selector(claim: Claim) -> str:

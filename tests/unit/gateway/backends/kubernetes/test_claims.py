@@ -18,7 +18,6 @@ from support.gateway.kube_objects import body, held_by, not_ready, sandbox
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
 CLAIM = Claim(owner="alice", session="one", time=NOW.replace(microsecond=0))
-LABELS = "/metadata/labels/sandpod.dev~1"
 
 
 def wanted(**fields: Any) -> Wanted:
@@ -39,9 +38,16 @@ def test_a_patch_tests_the_version_and_writes_the_claim() -> None:
             "path": "/spec/claim",
             "value": {"owner": "alice", "session": "one", "time": "2026-01-02T03:04:05Z"},
         },
-        {"op": "add", "path": f"{LABELS}state", "value": "claimed"},
-        {"op": "add", "path": f"{LABELS}owner", "value": names.label_value("alice")},
-        {"op": "add", "path": f"{LABELS}session", "value": names.label_value("one")},
+        {
+            "op": "add",
+            "path": "/metadata/labels",
+            "value": {
+                "app.kubernetes.io/managed-by": "sandpod",
+                "sandpod.dev/state": "claimed",
+                "sandpod.dev/owner": names.label_value("alice"),
+                "sandpod.dev/session": names.label_value("one"),
+            },
+        },
         {
             "op": "add",
             "path": "/metadata/annotations",
@@ -54,9 +60,9 @@ def test_a_patch_takes_the_sandbox_out_of_its_pool_and_keeps_its_annotations() -
     pooled = body("w")
     pooled["metadata"] |= {"ownerReferences": [{"kind": "SandboxPool"}], "annotations": {"a": "b"}}
     patch = claims.claim_patch(Sandbox.model_validate(pooled), wanted(ttl=60, idle_timeout=10), "f00d")
-    assert patch[5:] == [
-        {"op": "add", "path": "/metadata/annotations/sandpod.dev~1last-activity", "value": "2026-01-02T03:04:05Z"},
-        {"op": "add", "path": "/metadata/annotations/sandpod.dev~1claim-id", "value": "f00d"},
+    written = {"sandpod.dev/last-activity": "2026-01-02T03:04:05Z", "sandpod.dev/claim-id": "f00d"}
+    assert patch[3:] == [
+        {"op": "add", "path": "/metadata/annotations", "value": {"a": "b", **written}},
         {"op": "remove", "path": "/metadata/ownerReferences"},
         {"op": "add", "path": "/spec/lifetime", "value": {"ttl": 60, "idleTimeout": 10}},
     ]

@@ -48,13 +48,14 @@ def test_use_moves_expiry_but_not_past_the_ttl() -> None:
     assert moved.expires == later(100)
 
 
-def test_due_says_which_time_is_over() -> None:
+def test_end_says_which_time_is_over() -> None:
     book = make()
     idle, old = add(book), add(book, lifetime=(20, 20))
-    assert book.due(later(9)) == []
-    assert book.due(later(10)) == [(idle.name, Reason.IDLE_TIMEOUT)]
+    assert book.expire(later(9)) == []
+    assert book.expire(later(10)) == [idle.name]
     book.touch(old.name, later(19))
-    assert (old.name, Reason.TTL_EXPIRED) in book.due(later(20))
+    assert book.expire(later(20)) == [old.name]
+    assert [book.records[r.name].reason for r in (idle, old)] == [Reason.IDLE_TIMEOUT, Reason.TTL_EXPIRED]
 
 
 def test_next_event_is_the_first_expiry_or_the_first_to_forget() -> None:
@@ -93,9 +94,9 @@ def test_ended_sandboxes_are_forgotten_in_time() -> None:
     book = make()
     record = add(book)
     book.end(record.name, "Expired", WHY, NOW)
-    book.forget(NOW + KEEP_ENDED - timedelta(seconds=1))
+    book.expire(NOW + KEEP_ENDED - timedelta(seconds=1))
     assert book.records.get(record.name) is not None
-    book.forget(NOW + KEEP_ENDED)
+    book.expire(NOW + KEEP_ENDED)
     assert book.records.get(record.name) is None
 
 
