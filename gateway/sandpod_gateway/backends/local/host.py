@@ -217,12 +217,8 @@ def _packaged(package: str, path: str) -> str | None:
 def unused_uids(uid: int, uid_map: str) -> range | None:
     """Return the uids that sandboxes can drop to, or None when the gateway must keep its own.
 
-    A gateway that is no root keeps its own user for all sandboxes, which the kernel still counts apart, since each has
-    a user namespace.
-
-    Args:
-        uid: The gateway's own.
-        uid_map: What /proc/self/uid_map says: ranges that exist here, as inside, outside and count.
+    `uid_map` is what /proc/self/uid_map says: ranges that exist here, as inside, outside and count. A gateway that is
+    no root keeps its own user for all sandboxes, which the kernel still counts apart, since each has a user namespace.
     """
     if uid != 0:
         return None

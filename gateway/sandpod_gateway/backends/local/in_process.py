@@ -104,6 +104,8 @@ class InProcessBackend:
         """Return the sandbox of that name, or None."""
         return self._ledger.records.get(name)
 
+    wake = get  # none is ever suspended
+
     async def list(self, owner: str) -> list[SandboxRecord]:
         """Return the owner's sandboxes, oldest first."""
         return self._ledger.of_owner(owner)
@@ -114,10 +116,6 @@ class InProcessBackend:
     def warm(self) -> dict[str, int]:
         """Return how many sandboxes wait for a claim, by template: none, unless a subclass says otherwise."""
         return {self._settings.template: 0}
-
-    async def wake(self, name: str) -> SandboxRecord | None:
-        """Return the sandbox of that name, or None: none is ever suspended."""
-        return self._ledger.records.get(name)
 
     async def delete(self, name: str) -> None:
         """End the sandbox and wait until nothing of it is left, even if this call is cancelled."""

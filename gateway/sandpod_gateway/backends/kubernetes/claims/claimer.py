@@ -31,7 +31,6 @@ from sandpod_api import names
 from sandpod_api.types import Claim, Sandbox, SandboxTemplate
 from sandpod_gateway.backends.base import ClaimRequest, pool_exhausted
 from sandpod_gateway.backends.kubernetes.cache.records import is_live, status_of
-from sandpod_gateway.backends.kubernetes.claims import errors as claim_errors
 from sandpod_gateway.backends.kubernetes.claims import patches as claims
 from sandpod_gateway.backends.kubernetes.claims.patches import Wanted
 from sandpod_gateway.backends.kubernetes.claims.readiness import Waker
@@ -148,7 +147,7 @@ class Claimer(Waker):
         """Hold one place within the limits until the claimed sandbox is in the store."""
         owned = self.store.live(owner) + self._in_progress[owner]
         total = self.store.live_total + self._in_progress.total()
-        claim_errors.check_limits(owned, total, self.settings)
+        claims.check_limits(owned, total, self.settings)
         self._in_progress[owner] += 1
         try:
             yield
@@ -250,10 +249,10 @@ class Claimer(Waker):
         except ValidationError as error:
             raise ClusterError("the template is not one that this version understands") from error
         except NotFoundError as error:
-            raise claim_errors.unknown_template(wanted.template) from error
+            raise claims.unknown_template(wanted.template) from error
         profiles = {names.NETWORK_NONE, *(profile.name for profile in template.spec.network_profiles)}
         if wanted.network not in profiles:
-            raise claim_errors.unknown_profile(wanted.network, wanted.template)
+            raise claims.unknown_profile(wanted.network, wanted.template)
         return template
 
 

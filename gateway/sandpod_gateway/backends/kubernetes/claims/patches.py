@@ -1,4 +1,4 @@
-"""What a claim decides and writes: the checked wish, candidates in order, the patch, a new Sandbox, who wins a race.
+"""What a claim decides and writes: limits, the checked request, the candidate, the patch, a new Sandbox, who wins.
 
 Pure but for the choice between equals: no request, no clock.
 """
@@ -14,10 +14,11 @@ from pydantic import ValidationError
 from sandpod_api import names
 from sandpod_api.base import rfc3339
 from sandpod_api.types import Claim, Lifetime, Sandbox, SandboxSpec, SandboxTemplate, TemplateRef, Workspace
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.base import ClaimRequest, WorkspaceRequest
 from sandpod_gateway.backends.kubernetes.cache.records import workspace_max
-from sandpod_gateway.backends.kubernetes.claims.errors import invalid, unknown_profile, unknown_template
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
+from sandpod_gateway.errors import SandpodError
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,37 @@ class Wanted:
     lifetime: Lifetime | None  # None where none was asked for: a warm sandbox keeps its own then
     workspace: WorkspaceRequest | None = None
     may_make: bool = True  # while none is warm
+
+
+def check_limits(owned: int, total: int, settings: KubernetesSettings) -> None:
+    """Return when one more sandbox is not too many for a caller who has `owned`, of `total` live ones of all callers.
+
+    Raises:
+        SandpodError: max_sessions.
+    """
+    if owned >= settings.max_sandboxes_per_owner:
+        message = f"You have {owned} sandboxes; the limit is {settings.max_sandboxes_per_owner}."
+        raise SandpodError(ErrorCode.MAX_SESSIONS, message, next_step="Close one with close_sandbox, then try again.")
+    if total >= settings.max_sandboxes:
+        message = f"All {settings.max_sandboxes} sandboxes of this server are in use."
+        step = "Try again when others have closed theirs, or ask the administrator to raise the limit."
+        raise SandpodError(ErrorCode.MAX_SESSIONS, message, next_step=step)
+
+
+def unknown_template(template: str) -> SandpodError:
+    """Return the refusal of a template that does not exist."""
+    step = "Use a template that the server offers, or leave it out for the default one."
+    return _invalid(f"There is no template {template!r:.70}.", step)
+
+
+def unknown_profile(network: str, template: str) -> SandpodError:
+    """Return the refusal of a network profile that the template does not have."""
+    message = f"The template {template!r:.70} has no network profile {network!r:.70}."
+    return _invalid(message, "Use one of the template's profiles, or leave it out for no network.")
+
+
+def _invalid(message: str, next_step: str) -> SandpodError:
+    return SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step=next_step)
 
 
 def check_request(request: ClaimRequest, settings: KubernetesSettings, now: datetime) -> Wanted:
@@ -51,7 +83,7 @@ def check_request(request: ClaimRequest, settings: KubernetesSettings, now: date
         first = error.errors(include_url=False, include_input=False)[0]
         field = ".".join(str(part) for part in first["loc"]).replace("idleTimeout", "idle_timeout")
         message = f"{field} is not valid: {first['msg']}."
-        raise invalid(message, "Correct the argument and call again.") from error
+        raise _invalid(message, "Correct the argument and call again.") from error
 
 
 def lifetime_of(request: ClaimRequest) -> Lifetime | None:
@@ -110,12 +142,12 @@ def workspace_for(wanted: Wanted, template: SandboxTemplate) -> Workspace | None
         return own if own.persistent else None
     most = workspace_max(template)
     if request.size is not None and request.size > most:
-        raise invalid(
+        raise _invalid(
             f"A workspace of {request.size} bytes is larger than the template {wanted.template!r} allows.",
             f"Ask for at most {most} bytes, or use another template; the capabilities tell each one's limit.",
         )
     if request.persistent and not (own.persistent or template.spec.workspace_limits.persistent):
-        raise invalid(
+        raise _invalid(
             f"The template {wanted.template!r} has no persistent workspaces.",
             "Leave persistent out, or use a template that has them; the capabilities tell which do.",
         )

@@ -1,6 +1,7 @@
 """Waits until a claimed sandbox is Ready, or says why it will not be, long before any timeout; resumes suspended ones.
 
-It looks at the watch's cache, and asks the API server itself only should the watch be stuck.
+It looks at the watch's cache, and asks the API server itself only should the watch be stuck. What a condition's reason
+means for a caller is decided here alone.
 """
 
 import asyncio
@@ -14,13 +15,16 @@ from typing import Final
 
 from sandpod_api import names
 from sandpod_api.base import rfc3339
+from sandpod_api.conditions import SENTENCES, Condition, Reason
 from sandpod_api.types import Sandbox
-from sandpod_gateway.backends.kubernetes.cache.records import status_of
+from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.backends.kubernetes.cache.records import blocking, status_of
 from sandpod_gateway.backends.kubernetes.cache.sandbox_cache import SandboxStore
-from sandpod_gateway.backends.kubernetes.claims import errors as claim_errors
+from sandpod_gateway.backends.kubernetes.claims.patches import check_limits
 from sandpod_gateway.backends.kubernetes.cluster import Cluster, translated
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from sandpod_gateway.backends.kubernetes.tasks import Background
+from sandpod_gateway.errors import SandpodError
 from sandpod_kube.errors import ClusterError, NotFoundError
 
 logger = logging.getLogger(__name__)
@@ -30,8 +34,46 @@ LOOK_AGAIN: Final = 1.0
 REREAD_EVERY: Final = 5
 """Looks after which the sandbox is read from the API server."""
 
+ROOM_PATIENCE: Final = 10.0
+"""Seconds that nodes or quota may be full before a claim gives up: another sandbox may be on its way out, as a warm one
+that the operator gives up for it."""
+
 Touch = Callable[[str], Awaitable[None]]
 """Notes that a sandbox is in use; bounds its own writes."""
+
+_DELETED: Final = "Someone deleted it meanwhile."
+_ASK: Final = "Tell the administrator; `kubectl describe sandbox` shows it too."
+_CODES: Final[dict[Reason, tuple[ErrorCode, float, str]]] = {
+    Reason.IMAGE_PULL_FAILED: (
+        ErrorCode.IMAGE_PULL_FAILED,
+        0.0,
+        "Use another template, or tell the administrator: the image's name or the pull secret is wrong.",
+    ),
+    Reason.UNSCHEDULABLE: (
+        ErrorCode.UNSCHEDULABLE,
+        ROOM_PATIENCE,
+        "Try again later, or ask the administrator for more or larger nodes.",
+    ),
+    Reason.QUOTA_EXCEEDED: (
+        ErrorCode.QUOTA_EXCEEDED,
+        ROOM_PATIENCE,
+        "Close a sandbox that is not needed, or ask the administrator for more quota.",
+    ),
+    Reason.TEMPLATE_NOT_FOUND: (ErrorCode.INVALID_ARGUMENT, 0.0, "Use a template that the server offers."),
+    Reason.PROFILE_NOT_FOUND: (ErrorCode.INVALID_ARGUMENT, 0.0, "Use one of the template's network profiles."),
+    Reason.PROFILE_REFUSED: (
+        ErrorCode.INVALID_ARGUMENT,
+        0.0,
+        "Use another of the template's network profiles, or ask the administrator to narrow this one.",
+    ),
+}
+# What the scheduler says of a pod whose workspace has no volume, and the API server of one more claim than the quota.
+_NO_VOLUME: Final = "persistentvolumeclaim"
+_ASK_FOR_VOLUME: Final = (
+    "Ask the administrator: the volume of the persistent workspace can't be made, for want of a StorageClass, of room "
+    "or of quota. Or create a sandbox without one."
+)
+_FATAL: Final = frozenset({Reason.ADMISSION_REFUSED, Reason.START_FAILED, Reason.NETWORK_OPEN, Reason.KERNEL_SHARED})
 
 
 @dataclass(eq=False)
@@ -70,11 +112,11 @@ class Waker:
         def look() -> Sandbox | None:
             sandbox = self.store.get(name)
             if sandbox is None:
-                raise claim_errors.start_deleted()
-            if (failure := claim_errors.start_failure(sandbox)) is not None:
-                now = time.monotonic()
-                if now - since.setdefault(failure.error.code, now) >= failure.patience:
-                    raise failure.error
+                raise _no_start(_DELETED)
+            if (failure := start_failure(sandbox)) is not None:
+                (error, patience), now = failure, time.monotonic()
+                if now - since.setdefault(error.code, now) >= patience:
+                    raise error
                 return None
             since.clear()
             # A watch that is behind may still show it as it was before it was claimed.
@@ -92,13 +134,13 @@ class Waker:
             await self.touch(name)
             if looks % REREAD_EVERY == 0:
                 await self._reread(name)
-        raise claim_errors.start_timeout(self.store.get(name), self.settings.cold_start_timeout)
+        raise start_timeout(self.store.get(name), self.settings.cold_start_timeout)
 
     async def _wake(self, name: str) -> Sandbox:
         sandbox = self.store.get(name)
         generation = 0
         if sandbox is not None and sandbox.spec.operating_mode == "Suspended":
-            claim_errors.check_limits(0, self.store.live_total, self.settings)
+            check_limits(0, self.store.live_total, self.settings)
             with translated("a suspended sandbox was resumed"):
                 generation = (await self._resume(name)).metadata.generation
         return await self.wait(name, generation)
@@ -109,7 +151,7 @@ class Waker:
         try:
             return self.store.take_answer(await self.cluster.merge_patch(names.SANDBOXES, name, patch))
         except NotFoundError as error:
-            raise claim_errors.start_deleted() from error
+            raise _no_start(_DELETED) from error
 
     async def _reread(self, name: str) -> None:
         try:
@@ -118,3 +160,40 @@ class Waker:
             self.store.remove(name)
         except ClusterError as error:
             logger.info("sandbox %s can't be read while it starts: %s", name, error)
+
+
+def start_failure(sandbox: Sandbox) -> tuple[SandpodError, float] | None:
+    """Return why a claimed sandbox will not become ready, once that has lasted for some seconds; None while it may."""
+    why = blocking(sandbox)
+    if why is not None and why.reason in _CODES:
+        code, patience, next_step = _CODES[Reason(why.reason)]
+        if _NO_VOLUME in why.message.lower():
+            next_step = _ASK_FOR_VOLUME
+        return SandpodError(code, _sentence(why), cause=why.message or None, next_step=next_step), patience
+    status = status_of(sandbox)
+    if status in {"Failed", "Expired", "Suspended"} or (why is not None and why.reason in _FATAL):
+        message = _sentence(why) if why else f"It is {status.lower()}."
+        return _no_start(message, why.message or None if why else None), 0.0
+    return None
+
+
+def start_timeout(sandbox: Sandbox | None, seconds: float) -> SandpodError:
+    """Return the error of a sandbox that did not become ready in time, with what it was waiting for."""
+    if sandbox is not None and (failure := start_failure(sandbox)) is not None:
+        return failure[0]
+    why = blocking(sandbox) if sandbox is not None else None
+    cause = why.message or _sentence(why) if why else "The operator has not said anything of it; is it running?"
+    return _no_start(f"It was not ready within {seconds:.0f} seconds.", cause)
+
+
+def _sentence(condition: Condition) -> str:
+    try:
+        return SENTENCES[Reason(condition.reason)]
+    except ValueError:
+        return condition.message or "It is not ready."
+
+
+def _no_start(message: str, cause: str | None = None) -> SandpodError:
+    return SandpodError(
+        ErrorCode.BACKEND_ERROR, f"The sandbox did not start. {message}", cause=cause, next_step=f"Try again. {_ASK}"
+    )

@@ -12,7 +12,6 @@ from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.base import ClaimRequest, WorkspaceRequest
 from sandpod_gateway.backends.kubernetes.cache.sandbox_cache import SandboxStore
 from sandpod_gateway.backends.kubernetes.claims import claimer, readiness
-from sandpod_gateway.backends.kubernetes.claims import errors as claim_errors
 from sandpod_gateway.backends.kubernetes.claims.claimer import Claimer
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from sandpod_gateway.backends.kubernetes.tasks import Background
@@ -260,8 +259,8 @@ async def test_a_sandbox_that_can_not_start_is_told_with_its_cause_and_nothing_i
     place: Place, reason: str, code: ErrorCode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for full in (Reason.UNSCHEDULABLE, Reason.QUOTA_EXCEEDED):
-        row = claim_errors._CODES[full]
-        monkeypatch.setitem(claim_errors._CODES, full, (row[0], 0.0, row[2]))
+        row = readiness._CODES[full]
+        monkeypatch.setitem(readiness._CODES, full, (row[0], 0.0, row[2]))
     claiming = asyncio.create_task(place.claim())
     name = await place.starting()
     place.see(place.api.set_conditions(name, not_ready(reason, "because")))

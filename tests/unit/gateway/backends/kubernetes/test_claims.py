@@ -9,8 +9,8 @@ from sandpod_api.types import Claim, Lifetime, Sandbox
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.base import ClaimRequest, SandboxRecord
 from sandpod_gateway.backends.kubernetes.cache import records
-from sandpod_gateway.backends.kubernetes.claims import errors as claim_errors
 from sandpod_gateway.backends.kubernetes.claims import patches as claims
+from sandpod_gateway.backends.kubernetes.claims import readiness
 from sandpod_gateway.backends.kubernetes.claims.patches import Wanted
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from sandpod_gateway.errors import SandpodError
@@ -153,7 +153,7 @@ def test_a_selector_is_made_of_hashes_only() -> None:
 def test_limits_are_the_owners_and_everyones(owned: int, total: int, over: bool) -> None:  # noqa: FBT001
     settings = KubernetesSettings(max_sandboxes_per_owner=2, max_sandboxes=10)
     with pytest.raises(SandpodError) if over else contextlib.nullcontext() as refused:
-        claim_errors.check_limits(owned, total, settings)
+        claims.check_limits(owned, total, settings)
     assert refused is None or refused.value.code == ErrorCode.MAX_SESSIONS
 
 
@@ -175,25 +175,25 @@ def test_what_keeps_a_sandbox_from_starting_has_a_code_and_the_operators_words(
     reason: str, code: ErrorCode, patience: float
 ) -> None:
     failing = sandbox("s", claim=held_by("alice"), conditions=[not_ready(reason, "the operator's words")])
-    failure = claim_errors.start_failure(failing)
+    failure = readiness.start_failure(failing)
     assert failure is not None
-    assert (failure.error.code, failure.error.cause) == (code, "the operator's words")
-    assert failure.patience == patience
-    assert failure.error.next_step
+    error, lasting = failure
+    assert (error.code, error.cause, lasting) == (code, "the operator's words", patience)
+    assert error.next_step
 
 
 @pytest.mark.parametrize("reason", ["PodPending", "Starting", "ProbePending", "SomethingNew"])
 def test_what_may_pass_is_no_failure(reason: str) -> None:
     starting = sandbox("s", claim=held_by("alice"), conditions=[not_ready(reason)])
-    assert claim_errors.start_failure(starting) is None
-    assert claim_errors.start_failure(sandbox("s", claim=held_by("alice"), conditions=[])) is None
+    assert readiness.start_failure(starting) is None
+    assert readiness.start_failure(sandbox("s", claim=held_by("alice"), conditions=[])) is None
 
 
 def test_a_timeout_says_what_was_waited_for() -> None:
     waiting = sandbox("s", claim=held_by("alice"), conditions=[not_ready("Starting", "container is creating")])
-    error = claim_errors.start_timeout(waiting, 120)
+    error = readiness.start_timeout(waiting, 120)
     assert (error.code, error.cause) == (ErrorCode.BACKEND_ERROR, "container is creating")
-    silent = claim_errors.start_timeout(sandbox("s", claim=held_by("alice"), conditions=[]), 120)
+    silent = readiness.start_timeout(sandbox("s", claim=held_by("alice"), conditions=[]), 120)
     assert silent.cause is not None
     assert "operator" in silent.cause
 
