@@ -30,7 +30,7 @@ from pydantic import ValidationError
 from sandpod_api import names
 from sandpod_api.types import Claim, Sandbox, SandboxTemplate
 from sandpod_gateway.backends.base import ClaimRequest, pool_exhausted
-from sandpod_gateway.backends.kubernetes.cache.records import is_live, status_of
+from sandpod_gateway.backends.kubernetes.cache.records import status_of
 from sandpod_gateway.backends.kubernetes.claims import patches as claims
 from sandpod_gateway.backends.kubernetes.claims.patches import Wanted
 from sandpod_gateway.backends.kubernetes.claims.readiness import Waker
@@ -97,8 +97,7 @@ class Claimer(Waker):
             return await self._take(wanted)
         lock = self._sessions.setdefault((claim.owner, claim.session), asyncio.Lock())
         async with lock:
-            held = [s for s in self.store.owned(claim.owner) if claims.same_session(s, claim) and is_live(s)]
-            if held:
+            if held := claims.of_session(self.store.owned(claim.owner), claim):
                 return await self.wake(claims.first_claimed(held).metadata.name), False
             return await self._take(wanted)
 
@@ -122,11 +121,8 @@ class Claimer(Waker):
     async def _other_claim(self, mine: Sandbox, claim: Claim) -> str | None:
         """Return the name of the sandbox to use instead of `mine`; None where `mine` is the session's one."""
         for pause in (*PAUSES, None) if claim.session else ():
-            others = [
-                s
-                for s in await self._claimed(mine, claim)
-                if s.metadata.uid != mine.metadata.uid and is_live(s) and claims.same_session(s, claim)
-            ]
+            held = claims.of_session(await self._claimed(mine, claim), claim)
+            others = [s for s in held if s.metadata.uid != mine.metadata.uid]
             if not others:
                 return None
             if pause is None or claims.first_claimed([mine, *others]) is not mine:
@@ -205,42 +201,34 @@ class Claimer(Waker):
 
         A cancel does not leave it half known: it is finished, then undone.
         """
-        task = self.background.start(work)
+        write = self.background.start(self._written(work, name, claim_id))
         try:
-            return self.store.take_answer(await asyncio.shield(task))
-        except UnreachableError as error:
-            return await self._reread_claim(name, claim_id, error)
+            return await asyncio.shield(write)
         except asyncio.CancelledError:
-            self.background.start(self._undo(task, name, claim_id))
+            self.background.start(self._undo(write, name))
             raise
 
-    async def _undo(self, write: asyncio.Task[dict[str, Any]], name: str, claim_id: str) -> None:
+    async def _written(self, work: Coroutine[Any, Any, dict[str, Any]], name: str, claim_id: str) -> Sandbox | None:
         try:
-            await write
+            return self.store.take_answer(await work)
+        except UnreachableError as error:
+            # Should it be done later than it is looked for, the idle timeout ends it.
+            try:
+                sandbox = self.store.take_answer(await self.cluster.get(names.SANDBOXES, name))
+            except RefusedError as refusal:
+                raise error from refusal
+            is_ours = sandbox.metadata.annotations.get(names.ANNOTATION_CLAIM_ID) == claim_id
+            return sandbox if sandbox.spec.claim is not None and is_ours else None
+
+    async def _undo(self, write: asyncio.Task[Sandbox | None], name: str) -> None:
+        try:
+            if await write is not None:
+                await self.release(name)
         except RefusedError:
             return  # nothing was written
-        except UnreachableError as error:
+        except ClusterError as error:
             # It may be someone else's: it is deleted only where it is known to be ours.
-            try:
-                if await self._reread_claim(name, claim_id, error) is None:
-                    return
-            except ClusterError:
-                logger.info("a cancelled claim of sandbox %s had no answer; it is left to its idle timeout", name)
-                return
-        await self.release(name)
-
-    async def _reread_claim(self, name: str, claim_id: str, error: UnreachableError) -> Sandbox | None:
-        """Find out whether a write without an answer was done: then the sandbox is ours.
-
-        Raises:
-            ClusterError: It was not, or that can't be known: should it be done later, the idle timeout ends it.
-        """
-        try:
-            sandbox = self.store.take_answer(await self.cluster.get(names.SANDBOXES, name))
-        except RefusedError as refusal:
-            raise error from refusal
-        is_ours = sandbox.metadata.annotations.get(names.ANNOTATION_CLAIM_ID) == claim_id
-        return sandbox if sandbox.spec.claim is not None and is_ours else None
+            logger.info("a cancelled claim of sandbox %s is left to its idle timeout: %s", name, error)
 
     async def _template(self, wanted: Wanted) -> SandboxTemplate:
         """Return the template; refuse (invalid_argument) what can't start before anything is made."""

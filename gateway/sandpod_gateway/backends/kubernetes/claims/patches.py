@@ -16,7 +16,7 @@ from sandpod_api.base import rfc3339
 from sandpod_api.types import Claim, Lifetime, Sandbox, SandboxSpec, SandboxTemplate, TemplateRef, Workspace
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.base import ClaimRequest, WorkspaceRequest
-from sandpod_gateway.backends.kubernetes.cache.records import workspace_max
+from sandpod_gateway.backends.kubernetes.cache.records import is_live, workspace_max
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from sandpod_gateway.errors import SandpodError
 
@@ -197,10 +197,10 @@ def session_selector(claim: Claim) -> str:
     return ",".join(f"{key}={value}" for key, value in _labels(claim).items() if key != names.LABEL_STATE)
 
 
-def same_session(sandbox: Sandbox, claim: Claim) -> bool:
-    """Return whether the sandbox is claimed by the same owner under the same session's name."""
-    held = sandbox.spec.claim
-    return held is not None and held.owner == claim.owner and held.session == claim.session
+def of_session(sandboxes: Iterable[Sandbox], claim: Claim) -> list[Sandbox]:
+    """Return the live ones that are claimed by the same owner under the same session's name."""
+    wanted = (claim.owner, claim.session)
+    return [s for s in sandboxes if (own := s.spec.claim) and (own.owner, own.session) == wanted and is_live(s)]
 
 
 def first_claimed(sandboxes: Iterable[Sandbox]) -> Sandbox:

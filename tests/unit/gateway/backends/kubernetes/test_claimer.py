@@ -359,17 +359,17 @@ class SameSecond:
         return datetime(2026, 1, 2, 3, 4, 5, tzinfo=zone)
 
 
-async def cancel_without_an_answer(place: Place, request: str) -> None:
-    """Cancel a claim while a request of it is on its way, whose answer never comes; return when all is undone."""
+async def cancel_without_an_answer(place: Place, request: str, during: str | None = None) -> None:
+    """Cancel a claim during a request of it, one of which has no answer; return when all is undone."""
     place.api.failures[request] = UnreachableError("the answer broke off")
-    place.api.answer_after[request] = asyncio.Event()
+    answer = place.api.answer_after[during or request] = asyncio.Event()
     claiming = asyncio.create_task(place.claim())
     async with asyncio.timeout(LIMIT):
-        while request not in place.api.requests:  # noqa: ASYNC110 # the API in memory has no event for it
+        while (during or request) not in place.api.requests:  # noqa: ASYNC110 # the API in memory has no event for it
             await asyncio.sleep(0)
     claiming.cancel()
     await asyncio.gather(claiming, return_exceptions=True)
-    place.api.answer_after[request].set()
+    answer.set()
     await place.background.close()
 
 
@@ -382,9 +382,10 @@ async def test_a_cancel_whose_patch_lost_the_race_and_had_no_answer_leaves_the_w
     assert place.api.objects["w"]["spec"]["claim"]["owner"] == "bob"
 
 
-async def test_a_cancelled_patch_without_an_answer_is_undone_if_it_was_written(place: Place) -> None:
+@pytest.mark.parametrize("during", ["patch", "get"])
+async def test_a_cancelled_patch_without_an_answer_is_undone_if_it_was_written(place: Place, during: str) -> None:
     place.warm("w")
-    await cancel_without_an_answer(place, "patch")
+    await cancel_without_an_answer(place, "patch", during)
     assert place.api.objects == {}
 
 
