@@ -6,19 +6,18 @@ real backend can be made here.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final
+from dataclasses import replace
+from typing import Any
 
 from fakes.runner import FakeRunner
-from sandpod_api.conditions import Reason
+from sandpod_api.conditions import SENTENCES, Reason
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.base import ByteStream, SandboxRecord
-from sandpod_gateway.backends.local.in_process import Clock, InProcessBackend, Terms, utc_now
-from sandpod_gateway.backends.local.ledger import Limits, sentence
+from sandpod_gateway.backends.local.in_process import Clock, InProcessBackend, utc_now
+from sandpod_gateway.backends.local.settings import LocalSettings
 from sandpod_gateway.errors import SandpodError
 
 Sleep = Callable[[float], Awaitable[None]]
-
-DEFAULT_TERMS: Final = Terms(template="default", ttl=14_400, idle_timeout=1800, limits=Limits(per_owner=20, total=50))
 
 
 class FakeCell:
@@ -50,11 +49,11 @@ class FakeCell:
     def lose(self, reason: Reason) -> None:
         """End it as if by itself."""
         if not self._lost.done():
-            self._lost.set_result((reason, sentence(reason)))
+            self._lost.set_result((reason, SENTENCES[reason]))
 
 
 class FakeLauncher:
-    """Makes fake sandboxes. See `in_process.Launcher`.
+    """Makes fake sandboxes.
 
     Attributes:
         refusal: What claims fail with, if anything.
@@ -62,28 +61,12 @@ class FakeLauncher:
         cells: All that were made, oldest first.
     """
 
-    image = None
-
     def __init__(self, sleep: Sleep) -> None:
         self.refusal: SandpodError | None = None
         self.gate = asyncio.Event()
         self.gate.set()
         self.cells: list[FakeCell] = []
         self._sleep = sleep
-
-    async def start(self) -> None:
-        """Nothing has to be opened."""
-
-    async def close(self) -> None:
-        """Nothing waits for a claim."""
-
-    async def launch(self, *, may_make: bool) -> FakeCell | None:
-        """Return a new sandbox, if it may be made: none waits.
-
-        Raises:
-            SandpodError: `refusal`.
-        """
-        return await self.make() if may_make else None
 
     async def make(self) -> FakeCell:
         """Return a new sandbox.
@@ -97,17 +80,17 @@ class FakeLauncher:
         self.cells.append(FakeCell(self._sleep))
         return self.cells[-1]
 
-    def waiting(self) -> int:
-        """No sandbox waits for a claim."""
-        return 0
-
 
 class FakeBackend(InProcessBackend):
-    """The fake backend."""
+    """The fake backend; of the settings it has the limits, the times, the template's name and cold starts."""
 
-    def __init__(self, terms: Terms = DEFAULT_TERMS, *, clock: Clock = utc_now, sleep: Sleep = asyncio.sleep) -> None:
+    kind = "fake"
+
+    def __init__(
+        self, settings: LocalSettings | None = None, *, clock: Clock = utc_now, sleep: Sleep = asyncio.sleep
+    ) -> None:
+        super().__init__(settings or LocalSettings(), clock)
         self.launcher = FakeLauncher(sleep)
-        super().__init__("fake", self.launcher, terms, clock)
         self.wakes = 0
 
     def runner(self, name: str) -> FakeRunner:
@@ -129,7 +112,7 @@ class FakeBackend(InProcessBackend):
 
     async def suspend(self, name: str) -> None:
         """Suspend a live sandbox: it has no runner any more, and its record says so."""
-        self._ledger.change(name, status="Suspended", reason=Reason.SUSPENDED, message=sentence(Reason.SUSPENDED))
+        self._change(name, status="Suspended", reason=Reason.SUSPENDED, message=SENTENCES[Reason.SUSPENDED])
         ending = self._end(name)
         if ending is not None:
             await ending
@@ -140,10 +123,8 @@ class FakeBackend(InProcessBackend):
         if record is None or record.status != "Suspended":
             return record
         self.wakes += 1
-        cell = await self.launcher.make()
-        self._cells[name] = cell
-        self._watchers[name] = asyncio.create_task(self._watch(name, cell))
-        self._ledger.change(name, status="Ready", reason=None, message=None, resumed=self._clock())
+        self._attach(name, await self.launcher.make())
+        self._change(name, status="Ready", reason=None, message=None, resumed=self._clock())
         await self.touch(name)
         return await self.get(name)
 
@@ -152,6 +133,12 @@ class FakeBackend(InProcessBackend):
         watcher = self._watchers[name]
         self._cell(name).lose(reason)
         await asyncio.wait([watcher])
+
+    async def _launch(self, *, may_make: bool) -> FakeCell | None:
+        return await self.launcher.make() if may_make else None
+
+    def _change(self, name: str, **fields: Any) -> None:
+        self._ledger.records[name] = replace(self._ledger.records[name], **fields)
 
     def _cell(self, name: str) -> FakeCell:
         cell = self._cells.get(name)

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal, Protocol
 
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.auth.link_keys import SecretStore
+from sandpod_gateway.errors import SandpodError
 
 MAX_TEMPLATES: Final = 100
 
@@ -34,7 +36,32 @@ class ClaimRequest:
     ttl: int | None = None  # seconds from claim to end
     idle_timeout: int | None = None  # seconds without use to the end
     workspace: WorkspaceRequest | None = None  # other than the template's, which no warm sandbox has
-    cold_start: bool | None = None  # whether one may be made while none is warm
+    cold_start: bool | None = None  # whether one may be made while none is warm; None for what the server allows
+
+    def may_make(self, *, allowed: bool) -> bool:
+        """Return whether a sandbox may be made for the claim: the caller's choice within what the server allows.
+
+        What can't be had is refused even while a warm one is ready: a caller should not learn of it from a drained
+        pool.
+
+        Raises:
+            SandpodError: invalid_argument, for a cold start on a server that makes none, or a claim that no warm
+                sandbox meets and that rules one out.
+        """
+        if self.cold_start and not allowed:
+            raise SandpodError(
+                ErrorCode.INVALID_ARGUMENT,
+                "This server makes no sandbox on demand: it hands out warm ones alone.",
+                next_step="Leave cold_start out. While none is warm the answer is pool_exhausted: try again then.",
+            )
+        may = allowed if self.cold_start is None else self.cold_start
+        if self.workspace is not None and not may:
+            raise SandpodError(
+                ErrorCode.INVALID_ARGUMENT,
+                "A workspace other than the template's takes a new sandbox, and none may be made for this claim.",
+                next_step="Leave workspace out." if not allowed else "Leave workspace or cold_start out.",
+            )
+        return may
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -181,3 +208,15 @@ class Backend(Protocol):
         Raises:
             SandpodError: sandbox_lost, session_not_found, backend_unavailable.
         """
+
+
+def pool_exhausted(template: str, network: str, *, chosen: bool) -> SandpodError:
+    """Return the refusal where nothing is warm and nothing may be made, as the caller chose, or as the server does."""
+    if chosen:
+        why = "cold_start=false rules out waiting for a new one."
+        step = "Try again in some seconds, or leave cold_start out and wait for a new one."
+    else:
+        why = "none is made on demand."
+        step = "Try again in some seconds; if it stays so, ask the administrator for a larger pool."
+    message = f"No warm sandbox of template {template} with network {network} is ready, and {why}"
+    return SandpodError(ErrorCode.POOL_EXHAUSTED, message, next_step=step)

@@ -13,12 +13,10 @@ import sys
 from abc import ABC, abstractmethod
 from pathlib import Path
 
-from fakes.backend import DEFAULT_TERMS, FakeBackend
+from fakes.backend import FakeBackend
 from sandpod_gateway.backends.base import Backend
 from sandpod_gateway.backends.factory import create_backend
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
-from sandpod_gateway.backends.local.in_process import Terms
-from sandpod_gateway.backends.local.ledger import Limits
 from sandpod_gateway.backends.local.settings import LocalSettings
 from support.runner.harness import search_path
 
@@ -43,16 +41,7 @@ class Case(ABC):
 
 class FakeCase(Case):
     def create(self, per_owner: int, *, cold_start: bool = True) -> Backend:
-        limits = Limits(per_owner=per_owner, total=50)
-        return FakeBackend(
-            Terms(
-                template=DEFAULT_TERMS.template,
-                ttl=DEFAULT_TERMS.ttl,
-                idle_timeout=DEFAULT_TERMS.idle_timeout,
-                limits=limits,
-                cold_start=cold_start,
-            )
-        )
+        return FakeBackend(LocalSettings(max_sandboxes_per_owner=per_owner, cold_start=cold_start))
 
     async def break_sandbox(self, backend: Backend, name: str) -> None:
         assert isinstance(backend, FakeBackend)

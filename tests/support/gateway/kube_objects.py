@@ -7,7 +7,7 @@ from typing import Any
 
 from sandpod_api import names
 from sandpod_api.types import Sandbox
-from sandpod_kube.errors import RefusedError
+from sandpod_kube.errors import NotFoundError, RefusedError
 
 Json = dict[str, Any]
 
@@ -94,7 +94,7 @@ class MemoryApi:
         await self._asked("get")
         found = (self.templates if plural == names.TEMPLATES else self.objects).get(name)
         if found is None:
-            raise RefusedError(404, "NotFound")
+            raise NotFoundError(404, "NotFound")
         return copy.deepcopy(found)
 
     async def list_page(self, plural: str, query: dict[str, str]) -> Json:
@@ -117,7 +117,7 @@ class MemoryApi:
         self.patches += 1
         current = self.objects.get(name)
         if current is None:
-            raise RefusedError(404, "NotFound")
+            raise NotFoundError(404, "NotFound")
         try:
             changed = patched(current, operations)
         except RefusedError:
@@ -130,7 +130,7 @@ class MemoryApi:
     async def merge_patch(self, plural: str, name: str, change: Json) -> Json:
         assert plural == names.SANDBOXES
         if name not in self.objects:
-            raise RefusedError(404, "NotFound")
+            raise NotFoundError(404, "NotFound")
         changed = copy.deepcopy(self.objects[name])
         changed["metadata"].setdefault("annotations", {}).update(change["metadata"].get("annotations", {}))
         changed["spec"].update(change.get("spec", {}))
@@ -143,7 +143,7 @@ class MemoryApi:
         assert plural == names.SANDBOXES
         await self._asked("delete")
         if self.objects.pop(name, None) is None:
-            raise RefusedError(404, "NotFound")
+            raise NotFoundError(404, "NotFound")
 
     async def _asked(self, kind: str) -> None:
         """The request has reached the server; its answer may take some time, or never come."""

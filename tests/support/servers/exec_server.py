@@ -7,8 +7,7 @@ import aiohttp
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from sandpod_gateway.backends.kubernetes.streams.exec_protocol import V4, V5, ExecTarget
-from sandpod_gateway.backends.kubernetes.streams.exec_stream import ExecStream, open_exec
+from sandpod_gateway.backends.kubernetes.streams.exec_stream import V4, V5, ExecStream, open_exec
 
 Handler = Callable[[web.WebSocketResponse], Awaitable[None]]
 
@@ -41,7 +40,7 @@ async def serving(
 
 @asynccontextmanager
 async def stream_of(server: TestServer, *, path: str = "/exec", heartbeat: float = QUIET) -> AsyncIterator[ExecStream]:
-    target = ExecTarget(url=str(server.make_url(path)), params=[("command", "cat")], headers={}, ssl=True)
+    target = {"url": server.make_url(path), "params": [("command", "cat")]}
     async with aiohttp.ClientSession() as http:
         stream = await open_exec(http, target, heartbeat=heartbeat)
         try:

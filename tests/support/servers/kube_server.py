@@ -12,7 +12,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from sandpod_api import names
-from sandpod_gateway.backends.kubernetes.streams.exec_protocol import V5
+from sandpod_gateway.backends.kubernetes.streams.exec_stream import V5
 from sandpod_kube.errors import RefusedError
 from support.gateway.kube_objects import Json, MemoryApi
 from support.servers.exec_server import Handler, echo

@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import logging
 import time
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
@@ -24,10 +23,8 @@ from sandpod_gateway.backends.kubernetes.cache.records import template_info, to_
 from sandpod_gateway.backends.kubernetes.cache.sandbox_cache import SandboxStore
 from sandpod_gateway.backends.kubernetes.cache.watch import SandboxWatch
 from sandpod_gateway.backends.kubernetes.claims.claimer import Claimer
-from sandpod_gateway.backends.kubernetes.cluster import Cluster
-from sandpod_gateway.backends.kubernetes.errors import translated
-from sandpod_gateway.backends.kubernetes.preflight import check_installed, check_rights, start_error
-from sandpod_gateway.backends.kubernetes.secret_store import KubernetesSecret
+from sandpod_gateway.backends.kubernetes.cluster import Cluster, KubernetesSecret, translated
+from sandpod_gateway.backends.kubernetes.preflight import check_usable, start_error
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from sandpod_gateway.backends.kubernetes.streams.exec_stream import ExecStream, open_exec
 from sandpod_gateway.backends.kubernetes.streams.warm_streams import WarmStreams
@@ -54,7 +51,7 @@ class KubernetesBackend:
         self._store = SandboxStore()
         self._background = Background()
         self._touched: LRUCache[str, float] = LRUCache(2 * settings.max_sandboxes)
-        self._parts: _Parts | None = None
+        self._claimer: Claimer | None = None
         self._at_end = contextlib.AsyncExitStack()
 
     async def start(self) -> None:
@@ -64,13 +61,8 @@ class KubernetesBackend:
             async with asyncio.timeout(START_TIMEOUT):
                 cluster = await Cluster.connect(self._settings)
                 self._at_end.push_async_callback(cluster.close)
-                await check_installed(cluster)
-                await check_rights(cluster)
-                self._parts = parts = self._assemble(cluster)
-                for part in (parts.http, parts.watch, parts.streams):
-                    self._at_end.push_async_callback(part.close)
-                await parts.watch.start()
-                parts.streams.start()
+                await check_usable(cluster)
+                await self._assemble(cluster)
         except BaseException as error:
             await self.close()
             if isinstance(error, ClusterError | TimeoutError | StartError):
@@ -94,7 +86,7 @@ class KubernetesBackend:
 
     async def claim(self, request: ClaimRequest) -> SandboxRecord:
         """Give the caller a sandbox that is Ready; see `base.Backend.claim`."""
-        sandbox, fresh = await self._open.claimer.claim(request)
+        sandbox, fresh = await self._open.claim(request)
         if fresh:
             # A claim counts as use and writes so: the first run right after it need not write again.
             self._touched[sandbox.metadata.name] = time.monotonic()
@@ -133,7 +125,7 @@ class KubernetesBackend:
         record = await self.get(name)
         if record is None or record.status not in {"Suspended", "Pending"}:
             return record
-        await self._open.claimer.waker.wake(name)
+        await self._open.wake(name)
         return await self.get(name)
 
     async def delete(self, name: str) -> None:
@@ -151,7 +143,7 @@ class KubernetesBackend:
         if record is None:
             return
         now = time.monotonic()
-        # Three notes at least fit into an idle timeout: a sandbox in use must not seem idle.
+        # At least three writes fit into an idle timeout: a sandbox in use must not seem idle.
         interval = min(self._settings.touch_interval, record.idle_timeout / 3)
         if now - self._touched.get(name, float("-inf")) < interval:
             return
@@ -182,7 +174,7 @@ class KubernetesBackend:
             except NotFoundError as error:
                 raise _lost("Its pod is gone.") from error
 
-    def _assemble(self, cluster: Cluster) -> "_Parts":
+    async def _assemble(self, cluster: Cluster) -> None:
         http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), trust_env=has_proxy(cluster.host))
 
         async def connect(name: str) -> ExecStream:
@@ -191,16 +183,20 @@ class KubernetesBackend:
             return await open_exec(http, await cluster.exec_target(name, command))
 
         streams = WarmStreams(self._store, connect, self._settings.warm_streams)
-        claimer = Claimer(cluster, self._store, self._settings, streams, self._background, self.touch)
         watch = SandboxWatch(cluster.client, cluster.namespace, self._store, self._settings.watch_silence)
-        return _Parts(cluster, http, watch, streams, claimer)
+        for part in (http, watch, streams):
+            self._at_end.push_async_callback(part.close)
+        self._claimer = Claimer(cluster, self._store, self._settings, self._background, self.touch, streams)
+        await watch.start()
+        streams.start()
 
     @property
-    def _open(self) -> "_Parts":
-        if self._parts is None:
+    def _open(self) -> Claimer:
+        """What is there while the backend is started."""
+        if self._claimer is None:
             step = "Try again in a moment."
             raise SandpodError(ErrorCode.BACKEND_UNAVAILABLE, "The backend is not started.", next_step=step)
-        return self._parts
+        return self._claimer
 
     def _require_ready(self, record: SandboxRecord | None) -> None:
         if record is None:
@@ -223,17 +219,6 @@ class KubernetesBackend:
 
     async def _annotate(self, name: str, key: str, value: str) -> None:
         await self._open.cluster.merge_patch(names.SANDBOXES, name, {"metadata": {"annotations": {key: value}}})
-
-
-@dataclass(frozen=True, slots=True)
-class _Parts:
-    """What exists while the backend is started."""
-
-    cluster: Cluster
-    http: aiohttp.ClientSession
-    watch: SandboxWatch
-    streams: WarmStreams
-    claimer: Claimer
 
 
 def _lost(cause: str) -> SandpodError:

@@ -1,18 +1,32 @@
-"""The gateway's view of the Kubernetes API: the objects of one namespace, and the address of an exec."""
+"""The gateway's view of the Kubernetes API: one namespace's objects, the address of an exec, a Secret for link keys.
 
-from collections.abc import Sequence
+What a caller learns of a failed call is a coded error, and nothing of the cluster's inside.
+"""
+
+import base64
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from http import HTTPStatus
 from typing import Any, Final, Self
 
 from sandpod_api import names
+from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.auth.link_keys import Stored
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
-from sandpod_gateway.backends.kubernetes.streams.exec_protocol import ExecTarget
+from sandpod_gateway.errors import SandpodError
 from sandpod_kube.client import KubeClient
 from sandpod_kube.configuration import load
-from sandpod_kube.resources import PODS, SANDBOXES, TEMPLATES
+from sandpod_kube.errors import ClusterError, ConflictError, NotFoundError, RefusedError
+from sandpod_kube.resources import PODS, SANDBOXES, SECRETS, TEMPLATES
+
+logger = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT: Final = 15.0
 """Seconds for one request. Claims take milliseconds; what takes longer than this is not going to answer."""
 _RESOURCES: Final = {resource.plural: resource for resource in (SANDBOXES, TEMPLATES, PODS)}
+KEY: Final = "keys.json"
+"""What the content is called in the Secret of link keys."""
 _REVIEWS: Final = "authorization.k8s.io/v1"
 
 Json = dict[str, Any]
@@ -61,25 +75,97 @@ class Cluster:
         """Delete an object; what it owns goes after it."""
         await self.client.delete(_RESOURCES[plural], self.namespace, name)
 
-    async def allowed(self, verb: str, resource: str, *, group: str, subresource: str = "") -> bool:
-        """Return whether the gateway's own account may do something in the namespace."""
-        attributes = {"namespace": self.namespace, "verb": verb, "resource": resource, "group": group}
-        if subresource:
-            attributes["subresource"] = subresource
+    async def allowed(self, verb: str, resource: str, subresource: str) -> bool:
+        """Return whether the gateway's own account may do something with pods or Sandpod's resources."""
+        attributes = {
+            "namespace": self.namespace,
+            "verb": verb,
+            "group": "" if resource == PODS.plural else names.GROUP,
+            "resource": resource,
+            "subresource": subresource,
+        }
         review = {"apiVersion": _REVIEWS, "kind": "SelfSubjectAccessReview", "spec": {"resourceAttributes": attributes}}
         answer = await self.client.ask(f"/apis/{_REVIEWS}/selfsubjectaccessreviews", review)
         return answer.get("status", {}).get("allowed") is True
 
-    async def exec_target(self, pod: str, command: Sequence[str]) -> ExecTarget:
-        """Return where to open an exec of the command in a sandbox's container, with streams and no terminal."""
+    async def exec_target(self, pod: str, command: Sequence[str]) -> Json:
+        """Return where to open an exec of the command in a sandbox's container, with streams and no terminal.
+
+        It is what `open_exec` takes.
+        """
         access = await self.client.access()
         params = [("container", names.CONTAINER), *(("command", word) for word in command)]
         params += [(stream, "true") for stream in ("stdin", "stdout", "stderr")]
-        return ExecTarget(
-            url=f"{access.server}{PODS.path(self.namespace, pod)}/exec",
-            params=params,
-            headers={"authorization": f"Bearer {access.token}"} if access.token else {},
-            ssl=access.ssl_context,
-            server_hostname=access.server_hostname,
-            proxy=access.proxy,
-        )
+        return {
+            "url": f"{access.server}{PODS.path(self.namespace, pod)}/exec",
+            "params": params,
+            "headers": {"authorization": f"Bearer {access.token}"} if access.token else {},
+            "ssl": access.ssl_context,
+            "server_hostname": access.server_hostname,
+            "proxy": access.proxy,
+        }
+
+
+class KubernetesSecret:
+    """A Secret (namespace/name) of a cluster, once there is one; implements `link_keys.SecretStore`.
+
+    Whoever installs the gateway makes it, without content: the gateway may read and patch this one, by name, and can't
+    create any.
+    """
+
+    def __init__(self, cluster: Callable[[], Cluster], reference: str) -> None:
+        self._cluster = cluster
+        self._namespace, _, self._name = reference.partition("/")
+
+    async def read(self) -> Stored | None:
+        """Return what is there; None when there is no such Secret."""
+        with translated("the keys of links were read"):
+            try:
+                secret = await self._cluster().client.get(SECRETS, self._namespace, self._name)
+            except NotFoundError:
+                return None
+        encoded = (secret.get("data") or {}).get(KEY, "")
+        return Stored(base64.b64decode(encoded), str(secret["metadata"]["resourceVersion"]))
+
+    async def replace(self, content: bytes, version: str) -> bool:
+        """Write, unless it is not that version any more."""
+        body = {"metadata": {"resourceVersion": version}, "data": {KEY: base64.b64encode(content).decode()}}
+        with translated("the keys of links were written"):
+            try:
+                await self._cluster().client.patch(SECRETS, self._namespace, self._name, body)
+            except ConflictError:
+                return False
+        return True
+
+
+@contextmanager
+def translated(doing: str) -> Iterator[None]:
+    """Raise the caller's error for a request that fails; see `translate`."""
+    try:
+        yield
+    except ClusterError as error:
+        raise translate(error, doing) from error
+
+
+def translate(error: ClusterError, doing: str) -> SandpodError:
+    """Return the caller's error for a request that failed while so was done. The API server's words are only logged."""
+    logger.warning("the cluster failed while %s: %s", doing, error)
+    code, message, next_step = _meaning(error, doing)
+    return SandpodError(code, message, next_step=next_step)
+
+
+def _meaning(error: ClusterError, doing: str) -> tuple[ErrorCode, str, str]:
+    unavailable = ErrorCode.BACKEND_UNAVAILABLE
+    if not isinstance(error, RefusedError):
+        step = "Try again in a moment; if it stays so, tell the administrator."
+        return unavailable, f"The cluster did not answer while {doing}.", step
+    if error.status == HTTPStatus.FORBIDDEN and "exceeded quota" in str(error):
+        step = "Close a sandbox that is not needed, or ask the administrator for more quota."
+        return ErrorCode.QUOTA_EXCEEDED, "The namespace's quota leaves no room for another sandbox.", step
+    if error.status in {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}:
+        step = "Tell the administrator: the gateway's Role lacks a right, or its credentials have ended."
+        return unavailable, f"The cluster did not allow the gateway what it needs while {doing}.", step
+    if error.status >= HTTPStatus.INTERNAL_SERVER_ERROR or error.status == HTTPStatus.TOO_MANY_REQUESTS:
+        return unavailable, f"The cluster was overloaded or failing while {doing}.", "Try again in a moment."
+    step = "Tell the administrator; the gateway's log has the details."
+    return ErrorCode.BACKEND_ERROR, f"The cluster refused while {doing}.", step

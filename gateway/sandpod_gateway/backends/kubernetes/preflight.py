@@ -18,11 +18,11 @@ RIGHTS: Final = (
 """All that the gateway may do in the namespace: verb, resource, subresource. Its Role holds this and no more."""
 
 
-async def check_installed(cluster: Cluster) -> None:
-    """Return when the cluster answers and knows Sandpod's resources.
+async def check_usable(cluster: Cluster) -> None:
+    """Return when the cluster knows Sandpod's resources and the gateway has all its rights.
 
     Raises:
-        StartError: It does not know them.
+        StartError: It does not know them, or rights are missing, which are named.
         ClusterError: It does not answer, or refuses.
     """
     try:
@@ -33,22 +33,7 @@ async def check_installed(cluster: Cluster) -> None:
             f"The cluster at {cluster.host} does not have Sandpod's resources.",
             next_step="Install them: `helm install` of charts/sandpod, or `kubectl apply -f manifests/crds.yaml`.",
         ) from error
-
-
-async def check_rights(cluster: Cluster) -> None:
-    """Return when the gateway has all its rights.
-
-    Raises:
-        StartError: It has not; names those that are missing.
-        ClusterError: The cluster does not answer, or refuses.
-    """
-    groups = {"pods": ""}
-    allowed = await asyncio.gather(
-        *(
-            cluster.allowed(verb, resource, group=groups.get(resource, names.GROUP), subresource=subresource)
-            for verb, resource, subresource in RIGHTS
-        )
-    )
+    allowed = await asyncio.gather(*(cluster.allowed(*right) for right in RIGHTS))
     rights = zip(RIGHTS, allowed, strict=True)
     missing = [f"{verb} {'/'.join(filter(None, of))}" for (verb, *of), is_allowed in rights if not is_allowed]
     if missing:

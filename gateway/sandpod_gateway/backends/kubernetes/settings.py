@@ -39,11 +39,11 @@ class KubernetesSettings(StrictModel):
     """Live sandboxes of all callers together: set it below what nodes and quota carry, so that the answer comes before
     any pod is made."""
     touch_interval: Annotated[float, Field(gt=0)] = 30
-    """Seconds between two notes of a sandbox's use. Each is one write to the API server; the idle timeout is exact to
-    this."""
+    """Seconds between two records of a sandbox's use. Each is one write to the API server; the idle timeout is exact
+    to this."""
     watch_silence: Annotated[float, Field(gt=0)] = 90
-    """Seconds without a word of the watch of the sandboxes after which it is opened anew: its connection may be dead
-    and nobody told. The API server says something about once a minute."""
+    """Seconds without an event from the sandboxes' watch after which it is opened anew: its connection may be dead
+    without a sign. The API server sends one about once a minute."""
     warm_streams: Annotated[int, Field(ge=0, le=100)] = 2
     """Streams kept open to warm sandboxes: opening one takes about 0.1 s, which the first run of a fresh sandbox then
     does not pay. Each costs a process of a few MB in its pod."""

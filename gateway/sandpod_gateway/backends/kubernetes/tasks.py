@@ -1,4 +1,4 @@
-"""Work that goes on after the call that started it: notes of use, deletions of what a cancelled call left."""
+"""Work that goes on after the call that started it: records of use, deletions of what a cancelled call left."""
 
 import asyncio
 import logging

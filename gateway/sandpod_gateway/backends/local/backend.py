@@ -22,13 +22,12 @@ from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.base import ByteStream
 from sandpod_gateway.backends.local import bwrap, seccomp
 from sandpod_gateway.backends.local import host as local_host
-from sandpod_gateway.backends.local.errors import NO_LINUX, bubblewrap_failed, no_isolation
-from sandpod_gateway.backends.local.in_process import InProcessBackend, Terms
+from sandpod_gateway.backends.local.host import NO_LINUX, bubblewrap_failed, no_isolation
+from sandpod_gateway.backends.local.in_process import InProcessBackend
 from sandpod_gateway.backends.local.inside import probe as local_probe
-from sandpod_gateway.backends.local.ledger import Limits
 from sandpod_gateway.backends.local.process import LocalProcess
 from sandpod_gateway.backends.local.settings import LocalSettings
-from sandpod_gateway.backends.local.start import Isolated, start_plain
+from sandpod_gateway.backends.local.start import start
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.temporary import locked
 from sandpod_runner.protocol import frames
@@ -96,21 +95,18 @@ class WarmPool:
                 self._wanted.set()
 
 
-class LocalLauncher:
-    """Starts local sandboxes; implements `in_process.Launcher`."""
+class LocalBackend(InProcessBackend):
+    """The local backend."""
+
+    kind = "local"
 
     def __init__(self, settings: LocalSettings) -> None:
-        self._settings = settings
+        super().__init__(settings)
         self._host: local_host.Host | None = None
         self._uids: range | None = None
         self._used: set[int] = set()
         self._pool = WarmPool(self._start, settings.warm)
         self._held = contextlib.ExitStack()
-
-    @property
-    def image(self) -> str | None:
-        """The Python that sandboxes have, once the backend was started."""
-        return f"local, Python {self._host.version}" if self._host is not None else None
 
     async def start(self) -> None:
         """Look at the machine, prove that it can isolate, and start the sandboxes that wait.
@@ -118,38 +114,36 @@ class LocalLauncher:
         Raises:
             StartError: backend_unavailable; says what to do.
         """
-        self._host = await asyncio.to_thread(local_host.inspect, self._settings)
+        self._host = host = await asyncio.to_thread(local_host.inspect, self._settings)
+        self.image = f"local, Python {host.version}"
         if self._settings.unsafe_no_isolation:
             logger.warning(WARNING)
         else:
-            self._require_means(self._host)
+            self._require_means(host)
             self._uids = local_host.unused_uids(os.getuid(), await asyncio.to_thread(_UID_MAP.read_text, "ascii"))
-            await self._prove(self._host)
-        if self._host.environment is not None:
+            await self._prove(host)
+        if host.environment is not None:
             # `sandpod setup` removes no environment that somebody holds.
-            self._held.enter_context(locked(self._host.environment.folder, fcntl.LOCK_SH))
+            self._held.enter_context(locked(host.environment.folder, fcntl.LOCK_SH))
         elif self._settings.libraries and self._settings.python is None:
             logger.warning("sandboxes have no libraries (numpy, matplotlib, ...); to install them: sandpod setup")
-        if self._host.node is None:
+        if host.node is None:
             logger.warning("no Node.js of version 20 or later was found: sandboxes run no JavaScript")
         self._pool.open()
+        await super().start()
 
     async def close(self) -> None:
-        """End the sandboxes that wait for a claim."""
+        """End all sandboxes, those that wait for a claim too."""
+        await super().close()
         await self._pool.close()
         self._held.close()
 
-    async def launch(self, *, may_make: bool) -> LocalProcess | None:
-        """Return a sandbox whose runner answers, warm where there is one; else a new one, or None.
+    def warm(self) -> dict[str, int]:
+        """Return how many sandboxes wait for a claim, by template."""
+        return {self._settings.template: len(self._pool)}
 
-        Raises:
-            SandpodError: backend_error.
-        """
+    async def _launch(self, *, may_make: bool) -> LocalProcess | None:
         return await self._pool.take() or (await self._start() if may_make else None)
-
-    def waiting(self) -> int:
-        """Return how many sandboxes wait for a claim."""
-        return len(self._pool)
 
     @staticmethod
     def _require_means(host: local_host.Host) -> None:
@@ -162,9 +156,7 @@ class LocalLauncher:
 
     async def _prove(self, host: local_host.Host) -> None:
         try:
-            process = await Isolated(host, self._settings).start(
-                self._free_uid(), [host.python, "-I", f"{bwrap.HOME}/probe.py"]
-            )
+            process = await start(host, self._settings, self._free_uid(), [host.python, "-I", f"{bwrap.HOME}/probe.py"])
         except OSError as error:
             raise bubblewrap_failed(str(error)) from error
         try:
@@ -190,13 +182,10 @@ class LocalLauncher:
 
     async def _start(self) -> LocalProcess:
         if self._host is None:
-            raise _failed("The backend has not been started.", None)
+            raise _failed("The backend has not been started.")
         uid = self._free_uid()
         try:
-            if self._settings.unsafe_no_isolation:
-                process = await start_plain(self._host, self._settings)
-            else:
-                process = await Isolated(self._host, self._settings).start(uid)
+            process = await start(self._host, self._settings, uid)
         except OSError as error:
             raise _failed("A sandbox can't be started.", str(error)) from error
         if uid is not None:
@@ -239,21 +228,6 @@ async def _says_hello(stream: ByteStream) -> bool:
     return False
 
 
-def _failed(message: str, cause: str | None) -> SandpodError:
+def _failed(message: str, cause: str | None = None) -> SandpodError:
     step = "Try again; the server's log says more."
     return SandpodError(ErrorCode.BACKEND_ERROR, message, cause=cause, next_step=step)
-
-
-class LocalBackend(InProcessBackend):
-    """The local backend."""
-
-    def __init__(self, settings: LocalSettings) -> None:
-        terms = Terms(
-            template=settings.template,
-            ttl=settings.ttl,
-            idle_timeout=settings.idle_timeout,
-            limits=Limits(per_owner=settings.max_sandboxes_per_owner, total=settings.max_sandboxes),
-            languages=tuple(language.name for language in settings.languages),
-            cold_start=settings.cold_start,
-        )
-        super().__init__("local", LocalLauncher(settings), terms)

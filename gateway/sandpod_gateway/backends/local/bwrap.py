@@ -5,8 +5,8 @@ for what a local sandbox protects; hardening is not an option here.
 """
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from sandpod_api.names import ENV_LANGUAGES, ENV_PREIMPORT, WORKSPACE
@@ -17,14 +17,13 @@ UID: Final = 1000
 HOME: Final = "/opt/sandpod"
 """Where the runner and the languages' commands are, inside."""
 
-# What programs look up about users and names. The host's own files would tell who its users are.
+# What programs look up about users and names. The host's own files would show who its users are.
 FILES: Final = {
     "/etc/passwd": f"sandbox:x:{UID}:{UID}:Sandbox:{WORKSPACE}:/bin/bash\n",
     "/etc/group": f"sandbox:x:{UID}:\n",
     "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
     "/etc/hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
 }
-
 
 WORKSPACE_LINKS: Final = ("/app/results", "/mnt/data")
 """Where programs for other sandboxes look for their files. The sandbox image has the same links."""
@@ -48,23 +47,31 @@ class View:
     skeleton: str = ""  # a folder of files for the home of programs, as seen from inside; empty for none
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Descriptors:
-    """Open files that bubblewrap reads or writes while it starts. It must inherit them."""
-
-    seccomp: int  # the filter program
-    info: int  # gets a JSON object with the sandbox's process id
-    files: dict[str, int] = field(default_factory=dict)  # contents of `FILES`, by path
-
-
 def command(
-    executable: str, view: View, settings: LocalSettings, descriptors: Descriptors, program: Sequence[str]
+    executable: str, view: View, settings: LocalSettings, descriptors: Mapping[str, int], program: Sequence[str]
 ) -> list[str]:
-    """Return the argument list by which bubblewrap starts a program, as seen from inside, as PID 1 of a new sandbox."""
+    """Return the argument list by which bubblewrap starts a program, as seen from inside, as PID 1 of a new sandbox.
+
+    It must inherit the descriptors: `seccomp` has the filter program, `info` gets a JSON object with the sandbox's
+    process id, and each path of `FILES` has its content.
+    """
     variables = environment(view, settings).items()
     return [
         executable,
-        *_isolation(descriptors),
+        # Not only "--unshare-all", which goes on without a user namespace where there is none.
+        "--unshare-user",
+        "--unshare-all",
+        "--disable-userns",
+        *("--uid", str(UID), "--gid", str(UID), "--hostname", "sandbox"),
+        *("--cap-drop", "ALL"),
+        *("--seccomp", str(descriptors["seccomp"])),
+        # Without a terminal of the gateway's to type into.
+        "--new-session",
+        "--die-with-parent",
+        # The runner reaps, and as PID 1 it can't be killed from inside.
+        "--as-pid-1",
+        *("--info-fd", str(descriptors["info"])),
+        "--clearenv",
         *_file_system(view, settings, descriptors),
         *(word for name, value in variables for word in ("--setenv", name, value)),
         *("--chdir", WORKSPACE, "--"),
@@ -72,26 +79,7 @@ def command(
     ]
 
 
-def _isolation(descriptors: Descriptors) -> list[str]:
-    return [
-        # Not only "--unshare-all", which goes on without a user namespace where there is none.
-        "--unshare-user",
-        "--unshare-all",
-        "--disable-userns",
-        *("--uid", str(UID), "--gid", str(UID), "--hostname", "sandbox"),
-        *("--cap-drop", "ALL"),
-        *("--seccomp", str(descriptors.seccomp)),
-        # Without a terminal of the gateway's to type into.
-        "--new-session",
-        "--die-with-parent",
-        # The runner reaps, and as PID 1 it can't be killed from inside.
-        "--as-pid-1",
-        *("--info-fd", str(descriptors.info)),
-        "--clearenv",
-    ]
-
-
-def _file_system(view: View, settings: LocalSettings, descriptors: Descriptors) -> list[str]:
+def _file_system(view: View, settings: LocalSettings, descriptors: Mapping[str, int]) -> list[str]:
     temporary = ("--perms", "1777", "--size", str(settings.tmp_bytes), "--tmpfs")
     arguments = ["--proc", "/proc", "--dev", "/dev"]
     arguments += [*temporary, "/dev/shm", "--remount-ro", "/dev"]  # noqa: S108 - a path inside
@@ -105,8 +93,8 @@ def _file_system(view: View, settings: LocalSettings, descriptors: Descriptors) 
     for path in WORKSPACE_LINKS:
         if not any(_overlap(path, bind.dest) for bind in view.binds):
             arguments += ["--symlink", WORKSPACE, path]
-    for path, descriptor in descriptors.files.items():
-        arguments += ["--perms", "0444", "--file", str(descriptor), path]
+    for path in FILES:
+        arguments += ["--perms", "0444", "--file", str(descriptors[path]), path]
     # Last: the root is a tmpfs of bubblewrap's own, without a size.
     return [*arguments, "--remount-ro", "/"]
 

@@ -1,4 +1,4 @@
-"""What of this machine local sandboxes use: bubblewrap, a Python, a Node.js, and the system's own folders.
+"""What of this machine local sandboxes use (bubblewrap, a Python, a Node.js, the system's folders), or why they can't.
 
 It looks and starts `--version`s; it decides nothing about isolation.
 """
@@ -29,9 +29,9 @@ MIN_PYTHON: Final = (3, 11)
 MIN_NODE: Final = 20
 _PROBE_SECONDS: Final = 30.0
 
-# Folders of the system that are shown, and the few files of /etc without which programs misbehave. None of them
-# tells anything of the machine's users; what of these is a link on this machine stays one.
-_SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+# Folders of the system that are shown, and the few files of /etc without which programs misbehave. None of them says
+# anything about the machine's users; what is a link on this machine stays one.
+SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _ETC: Final = (
     "/etc/ld.so.cache",
     "/etc/alternatives",
@@ -50,6 +50,36 @@ LAST_UID: Final = 2_147_483_647
 _FEWEST_UIDS: Final = 1024
 """Uids that a container must have for its upper half to be taken as nobody's."""
 _DESCRIBE: Final = "import json, sys; print(json.dumps([sys.prefix, sys.base_prefix, list(sys.version_info[:3])]))"
+_ELSEWHERE: Final = (
+    "run the server from its container image in a cluster, or, for code that you trust as your own, with "
+    "--unsafe-no-isolation."
+)
+NO_LINUX: Final = "On Windows run the server in WSL 2, on macOS in a Linux virtual machine or in Docker."
+
+_APPARMOR: Final = (
+    "AppArmor keeps programs on this machine from using user namespaces.",
+    "Allow them with: sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0",
+)
+# What bubblewrap says, and what is behind it.
+_CAUSES: Final = (
+    (
+        "max_*_namespaces",
+        "This machine allows no (more) user namespaces.",
+        "Allow them with: sudo sysctl -w user.max_user_namespaces=15000",
+    ),
+    (
+        "No permissions to create",
+        "This machine does not let this user make user namespaces.",
+        "Allow them with: sudo sysctl -w kernel.unprivileged_userns_clone=1",
+    ),
+    ("uid map", *_APPARMOR),
+    ("RTM_NEWADDR", *_APPARMOR),
+    (
+        "mount proc",
+        "This container does not let its programs mount /proc anew.",
+        "Start the container with: --security-opt systempaths=unconfined --security-opt seccomp=unconfined",
+    ),
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,15 +99,17 @@ class Host:
 def inspect(settings: LocalSettings) -> Host:
     """Look at the machine. Raises StartError: the chosen Python or Node.js can't be used."""
     environment = environments.ready(settings)
-    python = _python(settings, environment)
+    chosen = os.path.abspath(settings.python) if settings.python else None  # noqa: PTH100 - links stay
+    python = chosen or (str(environment.python) if environment is not None else environments.own_python())
     prefixes, version = _installation(python)
     node = _node(settings.node, environment)
     runner = str(Path(sandpod_runner.__file__).parent)
-    binds = [Bind(path, path) for path in (*_SYSTEM, *_ETC) if Path(path).exists() and not _is_link(path)]
-    links = [(str(Path(path).readlink()), path) for path in _SYSTEM if _is_link(path)]
+    links = [(str(Path(path).readlink()), path) for path in SYSTEM if Path(path).is_symlink()]
+    linked = [path for _, path in links]
+    binds = [Bind(path, path) for path in (*SYSTEM, *_ETC) if Path(path).exists() and path not in linked]
     # As in the image: where `import` finds JavaScript packages that are added, from anywhere.
     links.append((added_modules("/tmp/home"), "/node_modules"))  # noqa: S108 - the sandbox's
-    binds += [Bind(prefix, prefix) for prefix in prefixes if not _below(prefix, "/usr")]
+    binds += [Bind(prefix, prefix) for prefix in prefixes if not Path(prefix).is_relative_to("/usr")]
     binds.append(Bind(runner, f"{HOME}/sandpod_runner"))
     scripts = (Path(str(module.__file__)) for module in (local_init, local_probe))
     binds += [Bind(str(script), f"{HOME}/{script.name}") for script in scripts]
@@ -85,9 +117,13 @@ def inspect(settings: LocalSettings) -> Host:
         binds.append(Bind(node, f"{HOME}/bin/node"))
     modules = _modules(node)
     binds += [bind for bind in modules if bind.source != bind.dest]
-    path = f"{Path(python).parent}:{HOME}/bin:/usr/local/bin:/usr/bin:/bin"
-    node_path = ":".join(bind.dest for bind in modules)
-    skeleton = str(environment.home) if environment is not None else ""
+    view = View(
+        binds=tuple(binds),
+        symlinks=tuple(links),
+        path=f"{Path(python).parent}:{HOME}/bin:/usr/local/bin:/usr/bin:/bin",
+        node_path=":".join(bind.dest for bind in modules),
+        skeleton=str(environment.home) if environment is not None else "",
+    )
     return Host(
         bwrap=_bwrap(),
         python=python,
@@ -96,22 +132,8 @@ def inspect(settings: LocalSettings) -> Host:
         modules=modules,
         runner=runner,
         environment=environment,
-        view=View(binds=tuple(binds), symlinks=tuple(links), path=path, node_path=node_path, skeleton=skeleton),
+        view=view,
     )
-
-
-def _python(settings: LocalSettings, environment: Environment | None) -> str:
-    if settings.python:
-        return os.path.abspath(settings.python)  # noqa: PTH100 - links stay
-    return str(environment.python) if environment is not None else environments.own_python()
-
-
-def _is_link(path: str) -> bool:
-    return path in _SYSTEM and Path(path).is_symlink()
-
-
-def _below(path: str, folder: str) -> bool:
-    return Path(path).is_relative_to(folder)
 
 
 def _installation(python: str) -> tuple[list[str], str]:
@@ -155,7 +177,7 @@ def _modules(node: str | None) -> tuple[Bind, ...]:
     folders = [*(program.parent.parent / "lib" for program in programs), *map(Path, _NPM)]
     found = [str(folder / "node_modules") for folder in dict.fromkeys(folders) if (folder / "node_modules").is_dir()]
     return tuple(
-        Bind(source, source if _below(source, "/usr") else f"{HOME}/npm/{number}/node_modules")
+        Bind(source, source if Path(source).is_relative_to("/usr") else f"{HOME}/npm/{number}/node_modules")
         for number, source in enumerate(found)
     )
 
@@ -195,12 +217,8 @@ def _packaged(package: str, path: str) -> str | None:
 def unused_uids(uid: int, uid_map: str) -> range | None:
     """Return the uids that sandboxes can drop to, or None when the gateway must keep its own.
 
-    A gateway that is no root keeps its own user for all sandboxes, which the kernel still counts apart, since each has
-    a user namespace.
-
-    Args:
-        uid: The gateway's own.
-        uid_map: What /proc/self/uid_map says: ranges that exist here, as inside, outside and count.
+    `uid_map` is what /proc/self/uid_map says: ranges that exist here, as inside, outside and count. A gateway that is
+    no root keeps its own user for all sandboxes, which the kernel still counts apart, since each has a user namespace.
     """
     if uid != 0:
         return None
@@ -209,3 +227,17 @@ def unused_uids(uid: int, uid_map: str) -> range | None:
         return range(FIRST_UID, LAST_UID + 1)
     widest = max(here, key=len, default=range(0))
     return widest[len(widest) // 2 :] if len(widest) >= _FEWEST_UIDS else None
+
+
+def no_isolation(message: str, next_step: str | None = None, cause: str | None = None) -> StartError:
+    """Return the error that keeps the server from starting; without a next step, that is to go elsewhere."""
+    step = f"{next_step} Or {_ELSEWHERE}" if next_step else _ELSEWHERE.capitalize()
+    return StartError(ErrorCode.BACKEND_UNAVAILABLE, message, next_step=step, cause=cause)
+
+
+def bubblewrap_failed(words: str) -> StartError:
+    """Return the error for what bubblewrap, or the program that prepares for it, said before it gave up."""
+    for mark, message, next_step in _CAUSES:
+        if mark in words:
+            return no_isolation(message, next_step, words)
+    return no_isolation("A sandbox can't be started on this machine.", cause=words or None)

@@ -1,14 +1,14 @@
 """A backend whose sandboxes live and end with this process: claims, expiry and clean-up, whatever a sandbox is.
 
-It keeps the promises of `base.py`; what a sandbox is made of, and how it is reached, is the launcher's business.
+It keeps the promises of `base.py`; what a sandbox is made of, and how it is reached, is the subclass's business.
 """
 
 import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
@@ -16,21 +16,17 @@ from sandpod_api.conditions import Reason
 from sandpod_api.fields import MAX_LIFETIME
 from sandpod_api.names import NETWORK_NONE
 from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.backends import cold_start as cold_starts
-from sandpod_gateway.backends.base import ByteStream, ClaimRequest, SandboxRecord, TemplateInfo
-from sandpod_gateway.backends.local.ledger import Ledger, Limits, sentence
+from sandpod_gateway.backends.base import ByteStream, ClaimRequest, SandboxRecord, TemplateInfo, pool_exhausted
+from sandpod_gateway.backends.local.ledger import Ledger
+from sandpod_gateway.backends.local.settings import LocalSettings
 from sandpod_gateway.errors import SandpodError
 
 logger = logging.getLogger(__name__)
 
 Clock = Callable[[], datetime]
+utc_now: Final[Clock] = partial(datetime.now, UTC)
 
 _SWEEP_SECONDS: Final = 60.0  # longest pause: a laptop that slept must not wait for a time that has long passed
-
-
-def utc_now() -> datetime:
-    """Return the time, as records have it."""
-    return datetime.now(UTC)
 
 
 class Cell(Protocol):
@@ -46,47 +42,17 @@ class Cell(Protocol):
         """End all that runs in it and wait until it is gone. May be called more than once."""
 
 
-class Launcher(Protocol):
-    """What makes sandboxes. Its errors are `SandpodError`s."""
-
-    @property
-    def image(self) -> str | None:
-        """What stands for an image: what sandboxes run on, in words."""
-
-    async def start(self) -> None:
-        """Open what it needs, and prove that sandboxes can be had."""
-
-    async def close(self) -> None:
-        """End the sandboxes that wait for a claim."""
-
-    async def launch(self, *, may_make: bool) -> Cell | None:
-        """Return a sandbox whose runner answers, warm or, if it may be made, new. A failure leaves nothing behind."""
-
-    def waiting(self) -> int:
-        """Return how many sandboxes wait for a claim."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Terms:
-    """What claims get. Times are seconds, for claims that name none."""
-
-    template: str  # the name of the one template
-    ttl: int
-    idle_timeout: int
-    limits: Limits
-    languages: tuple[str, ...] = ()  # in addition to Python, JavaScript and shell
-    cold_start: bool = True
-
-
 class InProcessBackend:
-    """A `Backend` over a launcher."""
+    """A `Backend` over sandboxes that `_launch` starts."""
 
-    def __init__(self, kind: str, launcher: Launcher, terms: Terms, clock: Clock = utc_now) -> None:
-        self.kind = kind
-        self._launcher = launcher
-        self._terms = terms
+    kind: str
+    image: str | None = None
+    """What stands for an image, in words: what sandboxes run on."""
+
+    def __init__(self, settings: LocalSettings, clock: Clock = utc_now) -> None:
+        self._settings = settings
         self._clock = clock
-        self._ledger = Ledger(terms.limits)
+        self._ledger = Ledger(settings)
         self._cells: dict[str, Cell] = {}
         self._watchers: dict[str, asyncio.Task[None]] = {}
         self._endings: set[asyncio.Task[None]] = set()
@@ -94,9 +60,12 @@ class InProcessBackend:
         self._changed = asyncio.Event()
         self._sweeper: asyncio.Task[None] | None = None
 
+    async def _launch(self, *, may_make: bool) -> Cell | None:
+        """Return a sandbox whose runner answers, warm or, if it may be made, new. A failure leaves nothing behind."""
+        raise NotImplementedError
+
     async def start(self) -> None:
-        """Prove that sandboxes can be had, and start to sweep; see `base.Backend.start`."""
-        await self._launcher.start()
+        """Start to end sandboxes whose time is over; see `base.Backend.start`."""
         self._sweeper = asyncio.create_task(self._sweep())
 
     async def close(self) -> None:
@@ -109,7 +78,6 @@ class InProcessBackend:
             self._end(name)
         if self._endings:
             await asyncio.wait(self._endings)
-        await self._launcher.close()
 
     async def check(self) -> None:
         """Return when the backend is open; see `base.Backend.check`."""
@@ -119,23 +87,24 @@ class InProcessBackend:
 
     async def templates(self) -> tuple[TemplateInfo, ...]:
         """Return the one template."""
-        return (TemplateInfo(name=self._terms.template, languages=self._terms.languages, image=self._launcher.image),)
+        languages = tuple(language.name for language in self._settings.languages)
+        return (TemplateInfo(name=self._settings.template, languages=languages, image=self.image),)
 
     async def claim(self, request: ClaimRequest) -> SandboxRecord:
         """Give the caller a sandbox that is Ready; see `base.Backend.claim`."""
         await self.check()
         lifetime = self._lifetime(request)
-        may_make = cold_starts.may_make(request, allowed=self._terms.cold_start)
-        if not request.session:
-            return await self._new(request, lifetime, may_make=may_make)
+        may_make = request.may_make(allowed=self._settings.cold_start)
         # One claim at a time for a session: the second one finds what the first one made.
         key = (request.owner, request.session)
-        async with self._claims.setdefault(key, asyncio.Lock()):
+        async with self._claims.setdefault(key, asyncio.Lock()) if request.session else contextlib.nullcontext():
             return self._ledger.of_session(*key) or await self._new(request, lifetime, may_make=may_make)
 
     async def get(self, name: str) -> SandboxRecord | None:
         """Return the sandbox of that name, or None."""
-        return self._ledger.get(name)
+        return self._ledger.records.get(name)
+
+    wake = get  # none is ever suspended
 
     async def list(self, owner: str) -> list[SandboxRecord]:
         """Return the owner's sandboxes, oldest first."""
@@ -145,12 +114,8 @@ class InProcessBackend:
         """Return None: no other gateway has these sandboxes."""
 
     def warm(self) -> dict[str, int]:
-        """Return how many sandboxes wait for a claim, by template."""
-        return {self._terms.template: self._launcher.waiting()}
-
-    async def wake(self, name: str) -> SandboxRecord | None:
-        """Return the sandbox of that name, or None: none is ever suspended."""
-        return self._ledger.get(name)
+        """Return how many sandboxes wait for a claim, by template: none, unless a subclass says otherwise."""
+        return {self._settings.template: 0}
 
     async def delete(self, name: str) -> None:
         """End the sandbox and wait until nothing of it is left, even if this call is cancelled."""
@@ -164,30 +129,26 @@ class InProcessBackend:
 
     async def keep_busy(self, name: str, seconds: float) -> None:
         """Note that a background run may go on in the sandbox for so many seconds."""
-        self._ledger.keep_busy(name, self._clock() + timedelta(seconds=seconds), self._clock())
+        self._ledger.touch(name, self._clock(), self._clock() + timedelta(seconds=seconds))
 
     async def open_stream(self, name: str) -> ByteStream:
         """Open a stream to the sandbox's runner; see `base.Backend.open_stream`."""
-        record = self._ledger.get(name)
+        record = self._ledger.records.get(name)
         if record is None:
             step = "List your sandboxes, or create one."
             raise SandpodError(ErrorCode.SESSION_NOT_FOUND, "There is no such sandbox.", next_step=step)
-        cause: BaseException | None = None
-        if (cell := self._cells.get(name)) is not None:
-            try:
-                return await cell.connect()
-            except OSError as error:
-                cause = error
-        message = "The sandbox has ended, with the files in it."
-        raise SandpodError(
-            ErrorCode.SANDBOX_LOST, message, cause=record.message, next_step="Create a new one."
-        ) from cause
+        try:
+            return await self._cells[name].connect()
+        except (KeyError, OSError) as error:
+            message, step = "The sandbox has ended, with the files in it.", "Create a new one."
+            raise SandpodError(ErrorCode.SANDBOX_LOST, message, cause=record.message, next_step=step) from error
 
     def _lifetime(self, request: ClaimRequest) -> tuple[int, int]:
-        ttl = self._terms.ttl if request.ttl is None else request.ttl
-        idle_timeout = self._terms.idle_timeout if request.idle_timeout is None else request.idle_timeout
-        if request.template not in {None, self._terms.template}:
-            raise _invalid(f"There is no template {request.template!r} here, only {self._terms.template!r}.")
+        settings = self._settings
+        ttl = settings.ttl if request.ttl is None else request.ttl
+        idle_timeout = settings.idle_timeout if request.idle_timeout is None else request.idle_timeout
+        if request.template not in {None, settings.template}:
+            raise _invalid(f"There is no template {request.template!r} here, only {settings.template!r}.")
         if request.network != NETWORK_NONE:
             raise _invalid("Sandboxes on this server have no network; the only network profile is 'none'.")
         if request.workspace is not None:
@@ -198,17 +159,21 @@ class InProcessBackend:
 
     async def _new(self, request: ClaimRequest, lifetime: tuple[int, int], *, may_make: bool) -> SandboxRecord:
         with self._ledger.starting(request.owner):
-            cell = await self._launcher.launch(may_make=may_make)
+            cell = await self._launch(may_make=may_make)
             if cell is None:
-                raise cold_starts.pool_exhausted(self._terms.template, request.network, chosen=self._terms.cold_start)
-            record = self._ledger.add(request, (self._terms.template, self._launcher.image), lifetime, self._clock())
-        self._cells[record.name] = cell
-        self._watchers[record.name] = asyncio.create_task(self._watch(record.name, cell))
-        self._changed.set()
+                template, chosen = self._settings.template, self._settings.cold_start
+                raise pool_exhausted(template, request.network, chosen=chosen)
+            record = self._ledger.add(request, self.image, lifetime, self._clock())
+        self._attach(record.name, cell)
         if self._sweeper is None:
             await self.delete(record.name)
             await self.check()
         return record
+
+    def _attach(self, name: str, cell: Cell) -> None:
+        self._cells[name] = cell
+        self._watchers[name] = asyncio.create_task(self._watch(name, cell))
+        self._changed.set()
 
     async def _watch(self, name: str, cell: Cell) -> None:
         """Record the end of a sandbox that ended by itself."""
@@ -239,10 +204,8 @@ class InProcessBackend:
         while True:
             self._changed.clear()
             now = self._clock()
-            for name, reason in self._ledger.due(now):
-                self._ledger.end(name, "Expired", (reason, sentence(reason)), now)
+            for name in self._ledger.expire(now):
                 self._end(name)
-            self._ledger.forget(now)
             event = self._ledger.next_event()
             pause = _SWEEP_SECONDS if event is None else min(_SWEEP_SECONDS, (event - now).total_seconds())
             # Not `wait_for`: Python 3.11's forgets a cancel that comes together with the event.

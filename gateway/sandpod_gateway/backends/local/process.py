@@ -1,4 +1,8 @@
-"""One local sandbox as a process: how it is reached, followed and ended."""
+"""One local sandbox as a process: how it is reached, followed and ended.
+
+The gateway makes the socket that the runner listens on, and the runner inherits it, so that no path of the host has to
+be visible inside.
+"""
 
 import asyncio
 import contextlib
@@ -6,12 +10,13 @@ import json
 import logging
 import os
 import signal
+import socket
+import tempfile
+from io import FileIO
 from pathlib import Path
 from typing import Final
 
-from sandpod_api.conditions import Reason
-from sandpod_gateway.backends.local.ledger import sentence
-from sandpod_gateway.backends.local.socket import Listener, SocketStream, connect
+from sandpod_api.conditions import SENTENCES, Reason
 
 logger = logging.getLogger(__name__)
 
@@ -19,40 +24,99 @@ _TAIL: Final = 4096
 """Last bytes of what bubblewrap and the runner said that are kept, to say why a sandbox did not start."""
 _INFO_SECONDS: Final = 30.0
 _TERM_SECONDS: Final = 3.0
+_BACKLOG: Final = 16
+CLOSE_TIMEOUT: Final = 2.0  # seconds that the other side gets to read what was sent
+_READ: Final = 256 * 1024  # bytes; asyncio buffers at most twice as much before it stops reading
+
+
+def listen(at_end: contextlib.ExitStack) -> tuple[socket.socket, str]:
+    """Return a listening Unix socket that only this process can connect to, and its address; `at_end` closes both.
+
+    On Linux its path is gone before anything is started: the gateway connects through an open file. Elsewhere the path
+    stays until the end, in a folder of the gateway's user alone.
+    """
+    listener = at_end.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
+    folder = tempfile.TemporaryDirectory(prefix="sandpod-", ignore_cleanup_errors=True)
+    address = f"{at_end.enter_context(folder)}/s"
+    listener.bind(address)
+    listener.listen(_BACKLOG)
+    if hasattr(os, "O_PATH"):
+        inode = os.open(address, os.O_PATH | os.O_CLOEXEC)
+        at_end.callback(os.close, inode)
+        address = f"/proc/self/fd/{inode}"
+        folder.cleanup()
+    return listener, address
+
+
+class SocketStream:
+    """A `ByteStream` over a connected Unix socket."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def read(self) -> bytes:
+        """Return the next bytes; empty when the other side is gone."""
+        try:
+            return await self._reader.read(_READ)
+        except ConnectionError:
+            return b""
+
+    async def write(self, data: bytes) -> None:
+        """Send the bytes, all or none; waits while the other side does not take what was sent before.
+
+        Raises:
+            ConnectionError: The stream is closed.
+        """
+        await self._writer.drain()
+        if self._writer.is_closing():
+            raise ConnectionResetError("the stream is closed")
+        self._writer.write(data)
+
+    async def close(self) -> None:
+        """Close both directions, at the latest when the other side has not read the rest for a while."""
+        self._writer.close()
+        closed = asyncio.ensure_future(self._writer.wait_closed())
+        await asyncio.wait({closed}, timeout=CLOSE_TIMEOUT)
+        self._writer.transport.abort()
+        with contextlib.suppress(ConnectionError):
+            await closed
 
 
 class LocalProcess:
-    """A started sandbox; implements `in_process.Cell`.
+    """A started sandbox; implements `in_process.Cell`."""
 
-    Args:
-        process: Bubblewrap, or the runner itself where nothing is isolated.
-        listener: The socket that the runner listens on.
-        lifeline: An open file to close when the sandbox has ended; see `init.py`.
-
-    Attributes:
-        at_end: What is given back once the sandbox has ended.
-    """
-
-    def __init__(self, process: asyncio.subprocess.Process, listener: Listener, lifeline: int) -> None:
-        self.at_end = contextlib.ExitStack()
-        self.at_end.callback(os.close, lifeline)
-        self.at_end.callback(listener.close)
+    def __init__(self, process: asyncio.subprocess.Process, address: str, at_end: contextlib.ExitStack) -> None:
+        """Take bubblewrap, or the runner itself where nothing is isolated, and what to close once that has ended."""
+        self.at_end = at_end
         self._process = process
-        self._address = listener.address
+        self._address = address
         self._pidfd: int | None = None
         self._tail = b""
         self._reader = asyncio.create_task(self._read_tail())
         self._killed_before = _killed_for_memory()
 
-    async def follow(self, info: int) -> None:
+    async def follow(self, info: FileIO) -> None:
         """Learn which process is PID 1 of the sandbox, to end it by that, from what bubblewrap writes to `info`."""
-        self._pidfd = await _first_process(info, self._process.pid)
-        if self._pidfd is not None:
-            self.at_end.callback(os.close, self._pidfd)
+        reader = asyncio.StreamReader()
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), info
+        )
+        try:
+            async with asyncio.timeout(_INFO_SECONDS):
+                data = await reader.read()
+        finally:
+            transport.close()
+        with contextlib.suppress(ValueError, KeyError, ProcessLookupError):  # when bubblewrap failed before
+            pid = json.loads(data)["child-pid"]
+            pidfd = os.pidfd_open(pid)
+            self.at_end.callback(os.close, pidfd)
+            # The number may be another process's by now if bubblewrap's child has ended already.
+            self._pidfd = pidfd if _parent_of(pid) == self._process.pid else None
 
     async def connect(self) -> SocketStream:
         """Open a stream to the runner. Raises OSError: the sandbox has ended."""
-        return await connect(self._address)
+        return SocketStream(*await asyncio.open_unix_connection(self._address, limit=_READ))
 
     async def wait(self) -> int:
         """Return the exit code once the sandbox has ended by itself or by `end`; -N or 128 + N for signal N."""
@@ -62,7 +126,7 @@ class LocalProcess:
         """Return why it ended, once it has."""
         code = await self.wait()
         if code in {-signal.SIGKILL, 128 + signal.SIGKILL} and _killed_for_memory() > self._killed_before:
-            return Reason.OUT_OF_MEMORY, sentence(Reason.OUT_OF_MEMORY)
+            return Reason.OUT_OF_MEMORY, SENTENCES[Reason.OUT_OF_MEMORY]
         logger.info("a runner ended with code %d: %r", code, self.last_words)
         return Reason.POD_FAILED, f"The sandbox's runner ended with code {code}."
 
@@ -108,32 +172,6 @@ class LocalProcess:
             self._tail = (self._tail + piece)[-_TAIL:]
 
 
-async def _first_process(info: int, parent: int) -> int | None:
-    """Return an open file of the sandbox's PID 1, which is bubblewrap's child, or None when it failed before.
-
-    Bubblewrap writes to `info`, which is closed here.
-    """
-    reader = asyncio.StreamReader()
-    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(info, "rb", buffering=0)
-    )
-    try:
-        async with asyncio.timeout(_INFO_SECONDS):
-            data = await reader.read()
-    finally:
-        transport.close()
-    try:
-        pid = json.loads(data)["child-pid"]
-        pidfd = os.pidfd_open(pid)
-    except (ValueError, KeyError, ProcessLookupError):
-        return None
-    # The number may be another process's by now if that one has ended already.
-    if _parent_of(pid) == parent:
-        return pidfd
-    os.close(pidfd)
-    return None
-
-
 def _parent_of(pid: int) -> int:
     with contextlib.suppress(OSError, ValueError):
         # The name before it can hold anything but is the only field in parentheses.
@@ -144,7 +182,6 @@ def _parent_of(pid: int) -> int:
 
 def _killed_for_memory() -> int:
     """Return how many processes the kernel has killed for want of memory since the machine started."""
-    with contextlib.suppress(OSError, StopIteration, ValueError):
-        lines = Path("/proc/vmstat").read_text("ascii").splitlines()
-        return int(next(line for line in lines if line.startswith("oom_kill ")).split()[1])
+    with contextlib.suppress(OSError, KeyError, ValueError):
+        return int(dict(map(str.split, Path("/proc/vmstat").read_text("ascii").splitlines()))["oom_kill"])
     return 0

@@ -16,7 +16,7 @@ _NEWEST: Final = 469
 
 # Namespaces that clone can make. CLONE_NEWTIME overlaps the exit signal's bits there and is no flag of clone.
 _NEW_NAMESPACES: Final = 0x7E020000
-_TERMINAL_INPUT: Final = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX: typing into a terminal
+_TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
 _AF_UNIX, _AF_INET, _AF_INET6, _AF_NETLINK = 1, 2, 10, 16
 _STREAM, _DATAGRAM = 1, 2
 _TYPE_MASK: Final = 0xF
@@ -60,13 +60,59 @@ REFUSED: Final = {
 }
 """The calls that are refused: their number on each of the machines."""
 
-_CLONE: Final = {"x86_64": 56, "aarch64": 220}
 _CLONE3: Final = 435  # its flags are in memory, where no filter sees them; libc falls back to clone
-_IOCTL: Final = {"x86_64": 16, "aarch64": 29}
-_SOCKET: Final = {"x86_64": 41, "aarch64": 198}
-_SOCKETPAIR: Final = {"x86_64": 53, "aarch64": 199}
-
 _ALLOW: Final = one(bpf.RETURN, bpf.ALLOW)
+_ARGUMENTS: Final = [one(bpf.LOAD, offset) for offset in bpf.ARGUMENTS]
+
+
+def _when(test: int, value: int, error: int) -> list[bytes]:
+    """Answer with an error when the test of the loaded value holds; go on otherwise."""
+    return [one(test, value, no=1), refuse(error)]
+
+
+def _unless(values: tuple[int, ...], error: int) -> list[bytes]:
+    """Answer with an error when the loaded value is none of the given ones; go on otherwise."""
+    tests = [one(bpf.EQUAL, value, yes=len(values) - index) for index, value in enumerate(values)]
+    return [*tests, refuse(error)]
+
+
+_NETLINK: Final = [_ARGUMENTS[2], *_unless((0,), errno.EPROTONOSUPPORT), _ALLOW]
+# Calls whose arguments are looked at: their number on each of the machines, and instructions that end by returning.
+_LOOKED_AT: Final = (
+    # clone
+    ((56, 220), [_ARGUMENTS[0], *_when(bpf.ANY_BIT, _NEW_NAMESPACES, errno.EPERM), _ALLOW]),
+    # ioctl: no typing into a terminal.
+    (
+        (16, 29),
+        [
+            _ARGUMENTS[1],
+            *_when(bpf.EQUAL, _TIOCSTI, errno.EPERM),
+            *_when(bpf.EQUAL, _TIOCLINUX, errno.EPERM),
+            _ALLOW,
+        ],
+    ),
+    # socket: Unix sockets, plain TCP and UDP, and the netlink that lists interfaces. Other families and protocols are
+    # kernel code (some of it loaded by this very call) that no program here needs.
+    (
+        (41, 198),
+        [
+            _ARGUMENTS[0],
+            one(bpf.EQUAL, _AF_UNIX, no=1),
+            _ALLOW,
+            one(bpf.EQUAL, _AF_NETLINK, no=len(_NETLINK)),
+            *_NETLINK,
+            *_unless((_AF_INET, _AF_INET6), errno.EAFNOSUPPORT),
+            _ARGUMENTS[1],
+            one(bpf.AND, _TYPE_MASK),
+            *_unless((_STREAM, _DATAGRAM), errno.ESOCKTNOSUPPORT),
+            _ARGUMENTS[2],
+            *_unless((0, 6, 17), errno.EPROTONOSUPPORT),
+            _ALLOW,
+        ],
+    ),
+    # socketpair: Unix sockets alone. For other families, the kernel has code to make pairs, or loads it to refuse them.
+    ((53, 199), [_ARGUMENTS[0], *_unless((_AF_UNIX,), errno.EAFNOSUPPORT), _ALLOW]),
+)
 
 
 def supported(machine: str) -> bool:
@@ -82,6 +128,7 @@ def program(machine: str) -> bytes:
     """
     if not supported(machine):
         raise ValueError(f"there is no system-call filter for {machine}")
+    at = _MACHINES.index(machine)
     code = [
         one(bpf.LOAD, bpf.ARCH),
         one(bpf.EQUAL, bpf.AUDIT_ARCH[machine], yes=1),
@@ -92,60 +139,9 @@ def program(machine: str) -> bytes:
         *_when(bpf.EQUAL, _CLONE3, errno.ENOSYS),
     ]
     for numbers in REFUSED.values():
-        number = numbers[_MACHINES.index(machine)]
-        if number is not None:
+        if (number := numbers[at]) is not None:
             code += _when(bpf.EQUAL, number, errno.EPERM)
-    for call, body in ((_CLONE, _clone()), (_IOCTL, _ioctl()), (_SOCKET, _socket()), (_SOCKETPAIR, _socketpair())):
+    for looked_at, body in _LOOKED_AT:
         # The body ends by returning, so the number is still loaded after it.
-        code += [one(bpf.EQUAL, call[machine], no=len(body)), *body]
+        code += [one(bpf.EQUAL, looked_at[at], no=len(body)), *body]
     return b"".join([*code, _ALLOW])
-
-
-def _when(test: int, value: int, error: int) -> list[bytes]:
-    """Answer with an error when the test of the loaded value holds; go on otherwise."""
-    return [one(test, value, no=1), refuse(error)]
-
-
-def _unless(values: tuple[int, ...], error: int) -> list[bytes]:
-    """Answer with an error when the loaded value is none of the given ones; go on otherwise."""
-    tests = [one(bpf.EQUAL, value, yes=len(values) - index) for index, value in enumerate(values)]
-    return [*tests, refuse(error)]
-
-
-def _clone() -> list[bytes]:
-    return [one(bpf.LOAD, bpf.ARGUMENTS[0]), *_when(bpf.ANY_BIT, _NEW_NAMESPACES, errno.EPERM), _ALLOW]
-
-
-def _ioctl() -> list[bytes]:
-    refused = [instruction for request in _TERMINAL_INPUT for instruction in _when(bpf.EQUAL, request, errno.EPERM)]
-    return [one(bpf.LOAD, bpf.ARGUMENTS[1]), *refused, _ALLOW]
-
-
-def _socket() -> list[bytes]:
-    """Allow Unix sockets, plain TCP and UDP, and the netlink that lists interfaces.
-
-    Other families and protocols are kernel code (some of it loaded by this very call) that no program here needs.
-    """
-    internet = [
-        one(bpf.LOAD, bpf.ARGUMENTS[1]),
-        one(bpf.AND, _TYPE_MASK),
-        *_unless((_STREAM, _DATAGRAM), errno.ESOCKTNOSUPPORT),
-        one(bpf.LOAD, bpf.ARGUMENTS[2]),
-        *_unless((0, 6, 17), errno.EPROTONOSUPPORT),
-        _ALLOW,
-    ]
-    netlink = [one(bpf.LOAD, bpf.ARGUMENTS[2]), *_unless((0,), errno.EPROTONOSUPPORT), _ALLOW]
-    return [
-        one(bpf.LOAD, bpf.ARGUMENTS[0]),
-        one(bpf.EQUAL, _AF_UNIX, no=1),
-        _ALLOW,
-        one(bpf.EQUAL, _AF_NETLINK, no=len(netlink)),
-        *netlink,
-        *_unless((_AF_INET, _AF_INET6), errno.EAFNOSUPPORT),
-        *internet,
-    ]
-
-
-def _socketpair() -> list[bytes]:
-    """Allow Unix sockets alone: of other families, the kernel has code to make pairs, or loads it to refuse them."""
-    return [one(bpf.LOAD, bpf.ARGUMENTS[0]), *_unless((_AF_UNIX,), errno.EAFNOSUPPORT), _ALLOW]

@@ -57,8 +57,8 @@ class LocalSettings(StrictModel):
     preimport: Annotated[list[ModuleName], Field(max_length=32)] = Field(default_factory=list)
     """Python modules imported before the first run."""
     languages: Annotated[list[TemplateLanguage], Field(max_length=16)] = Field(default_factory=list)
-    """Languages beside python, javascript and shell: name, command and extension of each. One whose program is not on
-    this machine is left out."""
+    """Languages in addition to python, javascript and shell: name, command and extension of each. One whose program is
+    not on this machine is left out."""
     template: Name = "default"
     """Name by which callers may ask for this kind of sandbox."""
     unsafe_no_isolation: bool = False

@@ -9,65 +9,77 @@ import contextlib
 import json
 import os
 import platform
-import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from io import FileIO
 from pathlib import Path
 from typing import Final
 
 from sandpod_gateway.backends.local import bwrap, seccomp
-from sandpod_gateway.backends.local.bwrap import Bind, Descriptors, View
-from sandpod_gateway.backends.local.host import Host
+from sandpod_gateway.backends.local.bwrap import Bind, View
+from sandpod_gateway.backends.local.host import SYSTEM, Host
 from sandpod_gateway.backends.local.inside import init as local_init
 from sandpod_gateway.backends.local.inside import launcher as local_launcher
-from sandpod_gateway.backends.local.process import LocalProcess
+from sandpod_gateway.backends.local.process import LocalProcess, listen
 from sandpod_gateway.backends.local.settings import LocalSettings
-from sandpod_gateway.backends.local.socket import Listener
 
-_SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc")
 _SPARSE: Final = 2**30  # bytes that a file may have whatever the folders hold
 
 
-class _Ends:
-    """The descriptors of one start. All but those that the sandbox's process object keeps are closed with it."""
+async def start(host: Host, settings: LocalSettings, uid: int | None, program: Sequence[str] = ()) -> LocalProcess:
+    """Start a sandbox, isolated unless the settings say otherwise. Raises OSError: nothing could be started.
+
+    An isolated one drops to the uid, a user that nobody else is, or keeps the gateway's own for None; its PID 1 is the
+    program, or the runner for none.
+    """
+    isolated = not settings.unsafe_no_isolation
+    work = _start_isolated(host, settings, uid, program) if isolated else _start_plain(host, settings)
+    starting = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(starting)
+    except asyncio.CancelledError:
+        # Bubblewrap takes its child with it only once that is set up, some milliseconds from now.
+        with contextlib.suppress(OSError):
+            await (await starting).end()
+        raise
+
+
+class _Descriptors(contextlib.ExitStack):
+    """What one start inherits, closed with it, and the gateway's ends, which are closed only after a failure."""
 
     def __init__(self) -> None:
-        self._inside = contextlib.ExitStack()
-        self._failed = contextlib.ExitStack()
-        self.listener = Listener()
-        self._failed.callback(self.listener.close)
-        self.listening = self.listener.socket.fileno()  # what the runner listens on
-        self.inherited = [self.listening]
+        super().__init__()
+        self.ours = self.enter_context(contextlib.ExitStack())
+        self._socket, self._address = listen(self.ours)
+        self.listening = self._socket.fileno()  # what the runner listens on
+        self._inherited = [self.listening]
 
-    def pipe(self, *, into_sandbox: bool) -> tuple[int, int]:
+    def pipe(self, *, into_sandbox: bool) -> tuple[int, FileIO]:
         """Return the sandbox's end of a pipe and the gateway's to keep."""
         reader, writer = os.pipe()
-        inside, ours = (reader, writer) if into_sandbox else (writer, reader)
-        self._failed.callback(os.close, ours)
-        return self._inherit(inside), ours
+        ends = os.fdopen(reader, "rb", 0), os.fdopen(writer, "wb", 0)
+        inside, ours = ends if into_sandbox else ends[::-1]
+        return self._inherit(inside), self.ours.enter_context(ours)
 
     def file(self, content: bytes) -> int:
         """Return a file in memory to read."""
-        descriptor = self._inherit(os.memfd_create("sandpod"))
-        os.write(descriptor, content)
-        os.lseek(descriptor, 0, os.SEEK_SET)
-        return descriptor
+        file = os.fdopen(os.memfd_create("sandpod"), "w+b", 0)
+        file.write(content)
+        file.seek(0)
+        return self._inherit(file)
 
-    def _inherit(self, descriptor: int) -> int:
-        self._inside.callback(os.close, descriptor)
-        self.inherited.append(descriptor)
-        return descriptor
+    def _inherit(self, file: FileIO) -> int:
+        self._inherited.append(self.enter_context(file).fileno())
+        return self._inherited[-1]
 
-    async def spawn(
-        self, command: Sequence[str], variables: dict[str, str], folder: str, lifeline: int
-    ) -> LocalProcess:
-        """Start the process that inherits; from then on the kept ends are its object's and the caller's."""
+    async def spawn(self, command: Sequence[str], variables: dict[str, str], folder: str) -> LocalProcess:
+        """Start the process that inherits; from then on the gateway's ends are its object's."""
         process = await asyncio.create_subprocess_exec(
             *command,
-            pass_fds=self.inherited,
+            pass_fds=self._inherited,
             env=variables,
             cwd=folder,
             stdin=subprocess.DEVNULL,
@@ -76,75 +88,41 @@ class _Ends:
             # A Ctrl-C in the gateway's terminal is the gateway's: it ends its sandboxes itself.
             start_new_session=True,
         )
-        self._failed.pop_all()
-        self.listener.started()
-        return LocalProcess(process, self.listener, lifeline)
-
-    def close(self) -> None:
-        """Close what was inherited, and after a failure all else."""
-        self._inside.close()
-        self._failed.close()
+        self._socket.close()  # With the runner gone, connecting fails.
+        return LocalProcess(process, self._address, self.ours.pop_all())
 
 
-@dataclass(frozen=True, slots=True)
-class Isolated:
-    """What starts sandboxes in namespaces of their own, on a host that has a bubblewrap."""
+async def _start_isolated(host: Host, settings: LocalSettings, uid: int | None, program: Sequence[str]) -> LocalProcess:
+    with _Descriptors() as ends:
+        info, info_ours = ends.pipe(into_sandbox=False)
+        lifeline, _ = ends.pipe(into_sandbox=True)
+        descriptors = {
+            "seccomp": ends.file(seccomp.program(platform.machine())),
+            "info": info,
+            **{path: ends.file(text.encode()) for path, text in bwrap.FILES.items()},
+        }
+        inside = program or _runner(host, settings, ends.listening, lifeline)
+        started = await ends.spawn(_command(host, settings, uid, descriptors, inside), {}, "/")
+    try:
+        await started.follow(info_ours)
+    except BaseException:
+        await started.end()
+        raise
+    return started
 
-    host: Host
-    settings: LocalSettings
 
-    async def start(self, uid: int | None, program: Sequence[str] = ()) -> LocalProcess:
-        """Start a sandbox.
-
-        Args:
-            uid: A user that nobody else is, to drop to; None keeps the gateway's own user.
-            program: What runs as its PID 1; the runner when empty.
-
-        Raises:
-            OSError: Nothing could be started.
-        """
-        starting = asyncio.ensure_future(self._start(uid, program))
-        try:
-            return await asyncio.shield(starting)
-        except asyncio.CancelledError:
-            # Bubblewrap takes its child with it only once that is set up, some milliseconds from now.
-            with contextlib.suppress(OSError):
-                await (await starting).end()
-            raise
-
-    async def _start(self, uid: int | None, program: Sequence[str]) -> LocalProcess:
-        with contextlib.closing(_Ends()) as ends:
-            info, info_ours = ends.pipe(into_sandbox=False)
-            lifeline, lifeline_ours = ends.pipe(into_sandbox=True)
-            descriptors = Descriptors(
-                seccomp=ends.file(seccomp.program(platform.machine())),
-                info=info,
-                files={path: ends.file(text.encode()) for path, text in bwrap.FILES.items()},
-            )
-            command = self._command(uid, descriptors, program or self._runner(ends.listening, lifeline))
-            started = await ends.spawn(command, {}, "/", lifeline_ours)
-        try:
-            await started.follow(info_ours)
-        except BaseException:
-            await started.end()
-            raise
-        return started
-
-    def _runner(self, listening: int, lifeline: int) -> list[str]:
-        # With bubblewrap, which ends with the gateway, the runner does.
-        options = _options(self.settings, bwrap.HOME, lifeline, processes=self.settings.processes, with_gateway=False)
-        return [self.host.python, "-I", f"{bwrap.HOME}/init.py", options, "serve", "--listen-fd", str(listening)]
-
-    def _command(self, uid: int | None, descriptors: Descriptors, program: Sequence[str]) -> list[str]:
-        path = Path(self.host.bwrap or "")
-        if uid is None:
-            return bwrap.command(str(path), self.host.view, self.settings, descriptors, program)
-        # The program in PyPI's package finds its library two folders up.
-        folder = path.parents[2] if path.parent.name == "_bin" else path.parent
-        sources, view = staged(self.host.view, str(folder))
-        executable = f"{local_launcher.STAGE}/0/{path.relative_to(folder)}"
-        command = bwrap.command(executable, view, self.settings, descriptors, program)
-        return [sys.executable, "-I", "-S", local_launcher.__file__, str(uid), *sources, "--", *command]
+def _command(
+    host: Host, settings: LocalSettings, uid: int | None, descriptors: dict[str, int], program: Sequence[str]
+) -> list[str]:
+    path = Path(host.bwrap or "")
+    if uid is None:
+        return bwrap.command(str(path), host.view, settings, descriptors, program)
+    # The program in PyPI's package finds its library two folders up.
+    folder = path.parents[2] if path.parent.name == "_bin" else path.parent
+    sources, view = staged(host.view, str(folder))
+    executable = f"{local_launcher.STAGE}/0/{path.relative_to(folder)}"
+    command = bwrap.command(executable, view, settings, descriptors, program)
+    return [sys.executable, "-I", "-S", local_launcher.__file__, str(uid), *sources, "--", *command]
 
 
 def staged(view: View, first: str) -> tuple[list[str], View]:
@@ -152,7 +130,7 @@ def staged(view: View, first: str) -> tuple[list[str], View]:
     sources = [first]
     binds = []
     for bind in view.binds:
-        if any(Path(bind.source).is_relative_to(folder) for folder in _SYSTEM):
+        if any(Path(bind.source).is_relative_to(folder) for folder in (*SYSTEM, "/etc")):
             binds.append(bind)
         else:
             binds.append(Bind(f"{local_launcher.STAGE}/{len(sources)}", bind.dest))
@@ -160,39 +138,40 @@ def staged(view: View, first: str) -> tuple[list[str], View]:
     return sources, replace(view, binds=tuple(binds))
 
 
-async def start_plain(host: Host, settings: LocalSettings) -> LocalProcess:
-    """Start a runner without any isolation, in a folder of its own. Raises OSError: nothing could be started."""
-    folder = Path(tempfile.mkdtemp(prefix="sandpod-"))
-    workspace, temporary = folder / "workspace", folder / "tmp"
-    workspace.mkdir()
-    temporary.mkdir()
-    chosen = [str(Path(program).parent) for program in (host.python, host.node) if program is not None]
-    path = ":".join([*chosen, os.environ.get("PATH", os.defpath)])
-    modules = ":".join(bind.source for bind in host.modules)
-    variables = bwrap.environment(replace(host.view, path=path, node_path=modules), settings)
-    variables |= {"SANDPOD_WORKSPACE": str(workspace), "TMPDIR": str(temporary)}
-    try:
-        with contextlib.closing(_Ends()) as ends:
-            lifeline, lifeline_ours = ends.pipe(into_sandbox=True)
-            # Without a user namespace a process limit would count all of the user's own processes.
-            options = _options(settings, str(Path(host.runner).parent), lifeline, processes=0, with_gateway=True)
-            runner = [host.python, "-I", local_init.__file__, options, "serve", "--listen-fd", str(ends.listening)]
-            started = await ends.spawn(runner, variables, str(workspace), lifeline_ours)
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise
-    started.at_end.callback(shutil.rmtree, folder, ignore_errors=True)
-    return started
+async def _start_plain(host: Host, settings: LocalSettings) -> LocalProcess:
+    """Start a runner in a folder of its own."""
+    with _Descriptors() as ends:
+        folder = Path(ends.ours.enter_context(tempfile.TemporaryDirectory("", "sandpod-", ignore_cleanup_errors=True)))
+        workspace, temporary = folder / "workspace", folder / "tmp"
+        workspace.mkdir()
+        temporary.mkdir()
+        chosen = [str(Path(program).parent) for program in (host.python, host.node) if program is not None]
+        path = ":".join([*chosen, os.environ.get("PATH", os.defpath)])
+        modules = ":".join(bind.source for bind in host.modules)
+        variables = bwrap.environment(replace(host.view, path=path, node_path=modules), settings)
+        variables |= {"SANDPOD_WORKSPACE": str(workspace), "TMPDIR": str(temporary)}
+        lifeline, _ = ends.pipe(into_sandbox=True)
+        return await ends.spawn(_runner(host, settings, ends.listening, lifeline), variables, str(workspace))
 
 
-def _options(settings: LocalSettings, path: str, lifeline: int, *, processes: int, with_gateway: bool) -> str:
-    """Return what `init.py` is given: where the runner is, limits (0 sets none), if it ends with the gateway itself."""
+def _runner(host: Host, settings: LocalSettings, listening: int, lifeline: int) -> list[str]:
+    """Return the command of the runner. `init.py` gets where its package is, and limits, of which 0 sets none."""
+    isolated = not settings.unsafe_no_isolation
     limits = {
-        "processes": processes,
+        # Without a user namespace a process limit would count all of the user's own processes.
+        "processes": settings.processes if isolated else 0,
         "data": settings.data_bytes,
         "open_files": settings.open_files,
         # More than any folder holds, so that a full one says so, and a file may have holes; files in memory without a
         # folder are bounded too.
         "file_size": max(settings.workspace_bytes, settings.tmp_bytes, _SPARSE) + 2**20,
     }
-    return json.dumps({"path": path, "limits": limits, "lifeline": lifeline, "end_with_gateway": with_gateway})
+    options = {
+        "path": bwrap.HOME if isolated else str(Path(host.runner).parent),
+        "limits": limits,
+        "lifeline": lifeline,
+        # With bubblewrap, which ends with the gateway, the runner does.
+        "end_with_gateway": not isolated,
+    }
+    script = f"{bwrap.HOME}/init.py" if isolated else local_init.__file__
+    return [host.python, "-I", script, json.dumps(options), "serve", "--listen-fd", str(listening)]

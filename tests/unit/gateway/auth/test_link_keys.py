@@ -13,7 +13,7 @@ from sandpod_gateway.auth.api_keys import LOCAL_KEY_ID, LOCAL_OWNER, Maker, owne
 from sandpod_gateway.auth.link_keys import LEAD, ROTATE, LinkKeys, MemoryStore, SecretStore, Stored, renewed
 from sandpod_gateway.auth.link_tokens import Links
 from sandpod_gateway.backends.kubernetes.backend import KubernetesBackend
-from sandpod_gateway.backends.kubernetes.secret_store import KEY
+from sandpod_gateway.backends.kubernetes.cluster import KEY
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from sandpod_gateway.errors import SandpodError
 from support.servers.kube_server import KubeServer, serve

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from fakes.memory_stream import stream_pair
 from sandpod_gateway.backends.base import ByteStream
-from sandpod_gateway.backends.local import socket as local_stream
+from sandpod_gateway.backends.local import process as local_process
 from sandpod_gateway.runner import writer
 from sandpod_gateway.runner.connection import RunnerConnection, open_connection
 from sandpod_gateway.runner.demux import ConnectionLostError
@@ -83,7 +83,7 @@ async def unix_socket(peer: Peer, folder: Path) -> AsyncIterator[ByteStream]:
         answer.close()
 
     server = await asyncio.start_unix_server(handler, folder / "s")
-    stream = await local_stream.connect(str(folder / "s"))
+    stream = local_process.SocketStream(*await asyncio.open_unix_connection(folder / "s"))
     yield stream
     await stream.close()
     peer.reads.set()
@@ -188,7 +188,7 @@ async def test_runner_that_does_not_read_keeps_nobody_waiting(
 async def test_socket_to_a_runner_that_does_not_read_can_be_closed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local_stream, "CLOSE_TIMEOUT", 0.05)
+    monkeypatch.setattr(local_process, "CLOSE_TIMEOUT", 0.05)
     async with unix_socket(Peer(), tmp_path) as stream:
         waiting = await blocked(lambda _: stream.write(bytes(PART)))
         await asyncio.wait_for(stream.close(), PATIENCE)

@@ -14,14 +14,6 @@ from sandpod_gateway.backends.base import SandboxRecord, Status, TemplateInfo
 _ENDED: Final = frozenset({"Failed", "Expired"})
 
 
-def parse(body: Mapping[str, Any]) -> Sandbox | None:
-    """Return the Sandbox of a body from the API server; None where it is none that this version understands."""
-    try:
-        return Sandbox.model_validate(body)
-    except ValidationError:
-        return None
-
-
 def is_claimable(sandbox: Sandbox) -> bool:
     """Return whether it waits for a claim, started and whole."""
     return (
@@ -66,13 +58,14 @@ def blocking(sandbox: Sandbox) -> Condition | None:
 
 
 def to_record(sandbox: Sandbox) -> SandboxRecord | None:
-    """Return what callers learn of a claimed sandbox; None for one that is nobody's."""
+    """Return what callers learn of a claimed sandbox; None for one that is not claimed."""
     claim = sandbox.spec.claim
     if claim is None:
         return None
     status = status_of(sandbox)
     why = None if status == "Ready" else blocking(sandbox)
     activity = last_activity(sandbox)
+    suspended = find(sandbox.status.conditions, ConditionType.SUSPENDED)
     return SandboxRecord(
         name=sandbox.metadata.name,
         owner=claim.owner,
@@ -89,7 +82,7 @@ def to_record(sandbox: Sandbox) -> SandboxRecord | None:
         last_activity=activity,
         expires=sandbox.status.expires_at or _expiry(sandbox, claim.time, activity),
         persistent=sandbox.spec.workspace is not None and sandbox.spec.workspace.persistent,
-        resumed=_resumed(sandbox),
+        resumed=suspended.last_transition_time if suspended is not None and suspended.status == "False" else None,
     )
 
 
@@ -111,28 +104,22 @@ def template_info(body: Mapping[str, Any]) -> TemplateInfo | None:
     )
 
 
-def _resumed(sandbox: Sandbox) -> datetime | None:
-    suspended = find(sandbox.status.conditions, ConditionType.SUSPENDED)
-    return suspended.last_transition_time if suspended is not None and suspended.status == "False" else None
-
-
 def workspace_max(template: SandboxTemplate) -> int:
     """Return the largest workspace that a caller may ask for, bytes."""
     return int(parse_quantity(template.spec.workspace_limits.max_size or template.spec.workspace.size))
 
 
 def last_activity(sandbox: Sandbox) -> datetime | None:
-    """Return the latest note of the sandbox's use."""
+    """Return when the sandbox was last used."""
     times = [sandbox.status.last_activity_time, _parse_time(sandbox, names.ANNOTATION_LAST_ACTIVITY)]
     return max((time for time in times if time is not None), default=None)
 
 
 def _expiry(sandbox: Sandbox, claimed: datetime, activity: datetime | None) -> datetime:
-    lifetime = sandbox.spec.lifetime
-    end = claimed + timedelta(seconds=lifetime.ttl)
+    end = claimed + timedelta(seconds=sandbox.spec.lifetime.ttl)
     used = activity or claimed
     busy = _parse_time(sandbox, names.ANNOTATION_BUSY_UNTIL) or used
-    return min(end, max(used, min(busy, end)) + timedelta(seconds=lifetime.idle_timeout))
+    return min(end, max(used, min(busy, end)) + timedelta(seconds=sandbox.spec.lifetime.idle_timeout))
 
 
 def _parse_time(sandbox: Sandbox, annotation: str) -> datetime | None:

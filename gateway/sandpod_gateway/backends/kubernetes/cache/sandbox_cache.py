@@ -5,14 +5,20 @@ no I/O. Everything is bounded by the number of Sandboxes in the namespace.
 """
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
 
 from sandpod_api.types import Sandbox
 from sandpod_gateway.backends.kubernetes.cache.records import is_claimable, is_live, takes_pod
+from sandpod_kube.errors import ClusterError
 from sandpod_kube.object_cache import Listing, ObjectCache
 from sandpod_kube.resources import SANDBOXES, Key
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -54,17 +60,37 @@ class SandboxStore:
         """Claimed Sandboxes that have not ended and have a pod, of all owners: suspended ones take no room."""
         return self._pods
 
-    def put(self, sandbox: Sandbox) -> None:
-        """Take in a Sandbox that the watch or an answer reports, unless a newer state of it is known."""
-        self._cache.put(*entry(sandbox))
+    def put(self, sandbox: Sandbox, listing: Listing[Sandbox] | None = None) -> None:
+        """Take in a Sandbox, as part of a full list where one is given, unless a newer state of it is known."""
+        meta = sandbox.metadata
+        created = meta.creation_timestamp.isoformat() if meta.creation_timestamp is not None else ""
+        metadata = {"uid": meta.uid, "resourceVersion": meta.resource_version, "creationTimestamp": created}
+        (listing or self._cache).put(_key(meta.name), metadata, lambda: sandbox)
+
+    def take(self, body: dict[str, Any], listing: Listing[Sandbox] | None = None) -> Sandbox | None:
+        """Put a Sandbox as the API server has it, and return it.
+
+        One that this version does not understand is left out until it does; then None is returned.
+        """
+        try:
+            sandbox = Sandbox.model_validate(body)
+        except ValidationError:
+            logger.warning("a Sandbox that this version does not understand is left out")
+            self._cache.drop(_key(str((body.get("metadata") or {}).get("name"))))
+            return None
+        self.put(sandbox, listing)
+        return sandbox
+
+    def take_answer(self, body: dict[str, Any]) -> Sandbox:
+        """Take the Sandbox that the API server answered with. Raises ClusterError: it is not one that is understood."""
+        sandbox = self.take(body)
+        if sandbox is None:
+            raise ClusterError("the API server answered with a Sandbox that this version does not understand")
+        return sandbox
 
     def remove(self, name: str, uid: str = "") -> None:
         """Take in that a Sandbox is gone: that of a uid, or the one that is known, whatever the watch still reports."""
         self._cache.remove(_key(name), uid)
-
-    def drop(self, name: str) -> None:
-        """Leave out a Sandbox that this version does not understand, until it does."""
-        self._cache.drop(_key(name))
 
     def reached(self, version: str) -> None:
         """Take in that the watch has reported every write up to a resource version."""
@@ -100,43 +126,33 @@ class SandboxStore:
 
     def _changed(self, key: Key, old: Sandbox | None, new: Sandbox | None) -> None:
         if old is not None:
-            self._unindex(key.name, old)
+            # A template stays known with no warm sandbox left: a gauge that vanishes is not the same as one at zero.
+            self._warm.get(old.spec.template_ref.name, {}).pop(key.name, None)
+            self._count(old, -1)
         if new is not None:
-            self._index(key.name, new)
+            if is_claimable(new):
+                self._warm.setdefault(new.spec.template_ref.name, {})[key.name] = new
+            self._count(new, 1)
         self._wake()
+
+    def _count(self, sandbox: Sandbox, step: int) -> None:
+        """Add a Sandbox to its owner's, or take it from them (-1)."""
+        if sandbox.spec.claim is None:
+            return
+        owner = sandbox.spec.claim.owner
+        owned = self._owned.setdefault(owner, {})
+        if step > 0:
+            owned[sandbox.metadata.name] = sandbox
+        else:
+            del owned[sandbox.metadata.name]
+        self._live[owner] += step * is_live(sandbox)
+        self._pods += step * takes_pod(sandbox)
+        if not owned:
+            del self._owned[owner], self._live[owner]
 
     def _wake(self) -> None:
         for changed in self._wakers:
             changed.set()
-
-    def _index(self, name: str, sandbox: Sandbox) -> None:
-        if sandbox.spec.claim is not None:
-            self._owned.setdefault(sandbox.spec.claim.owner, {})[name] = sandbox
-            self._live[sandbox.spec.claim.owner] += is_live(sandbox)
-            self._pods += takes_pod(sandbox)
-        if is_claimable(sandbox):
-            self._warm.setdefault(sandbox.spec.template_ref.name, {})[name] = sandbox
-
-    def _unindex(self, name: str, sandbox: Sandbox) -> None:
-        if sandbox.spec.claim is not None:
-            owner = sandbox.spec.claim.owner
-            del self._owned[owner][name]
-            if not self._owned[owner]:
-                del self._owned[owner]
-            self._live[owner] -= is_live(sandbox)
-            if not self._live[owner]:
-                del self._live[owner]
-            self._pods -= takes_pod(sandbox)
-        # A template stays known with no warm sandbox left: a gauge that vanishes is not the same as one at zero.
-        self._warm.get(sandbox.spec.template_ref.name, {}).pop(name, None)
-
-
-def entry(sandbox: Sandbox) -> tuple[Key, dict[str, str], Callable[[], Sandbox]]:
-    """Return a Sandbox as `ObjectCache` and its listings take it."""
-    meta = sandbox.metadata
-    created = meta.creation_timestamp.isoformat() if meta.creation_timestamp is not None else ""
-    metadata = {"uid": meta.uid, "resourceVersion": meta.resource_version, "creationTimestamp": created}
-    return _key(meta.name), metadata, lambda: sandbox
 
 
 def _key(name: str) -> Key:

@@ -15,9 +15,7 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from sandpod_api import names
-from sandpod_api.types import Sandbox
-from sandpod_gateway.backends.kubernetes.cache.records import parse
-from sandpod_gateway.backends.kubernetes.cache.sandbox_cache import SandboxStore, entry
+from sandpod_gateway.backends.kubernetes.cache.sandbox_cache import SandboxStore
 from sandpod_kube.client import PAGE, KubeClient
 from sandpod_kube.errors import RefusedError, UnreachableError
 from sandpod_kube.resources import SANDBOXES
@@ -39,20 +37,20 @@ class SandboxWatch:
     namespace: str
     store: SandboxStore
     silence: float  # seconds without an event after which a watch is opened anew
-    _tasks: list[asyncio.Task[None]] = field(default_factory=list, init=False)
-    _version: str = field(default="", init=False)  # what the store shows; empty where only a new list can tell
+    _task: asyncio.Task[None] | None = field(default=None, init=False)
+    _version: str = field(default="", init=False)  # what the store shows; empty where a new list is needed
     _failures: int = field(default=0, init=False)
 
     async def start(self) -> None:
         """Fill the store, then keep it filled in the background. Raises ClusterError: the first list failed."""
         await self._list()
-        self._tasks = [asyncio.create_task(self._follow())]
+        self._task = asyncio.create_task(self._follow())
 
     async def close(self) -> None:
         """Stop; the store stays as it is."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
 
     async def _follow(self) -> None:
         while True:
@@ -87,10 +85,7 @@ class SandboxWatch:
             while True:
                 page = await self.client.list_page(SANDBOXES, self.namespace, query)
                 for body in page.get("items") or []:
-                    if (sandbox := _parse(body)) is not None:
-                        listing.put(*entry(sandbox))
-                    else:
-                        self.store.drop(str(body["metadata"]["name"]))
+                    self.store.take(body, listing)
                 meta = page.get("metadata") or {}
                 if not meta.get("continue"):
                     break
@@ -115,19 +110,9 @@ class SandboxWatch:
             code = int(body.get("code") or HTTPStatus.INTERNAL_SERVER_ERROR)
             raise RefusedError(code, message=str(body.get("message") or ""))
         meta = body.get("metadata") or {}
-        sandbox = _parse(body) if kind in {"ADDED", "MODIFIED"} else None
-        if sandbox is not None:
-            self.store.put(sandbox)
-        elif kind in {"ADDED", "MODIFIED"}:
-            self.store.drop(str(meta.get("name")))
+        if kind in {"ADDED", "MODIFIED"}:
+            self.store.take(body)
         elif kind != "BOOKMARK":
             self.store.remove(str(meta.get("name")), str(meta.get("uid")))
         self._version = str(meta.get("resourceVersion") or self._version)
         self.store.reached(self._version)
-
-
-def _parse(body: dict[str, Any]) -> Sandbox | None:
-    sandbox = parse(body)
-    if sandbox is None:
-        logger.warning("a Sandbox that this version does not understand is left out")
-    return sandbox

@@ -1,77 +1,66 @@
 """Claims sandboxes: one patch of a warm one, or a new one that is waited for.
 
 A claim runs in a task of its own, so that a caller's cancel reaches it once and at a place where it can still clean up:
-whatever it made and can't hand over is deleted. Sessions with a name are unique without a lock that gateways share:
-each claim looks, after it is written, for another of the same name; see `conflicts.py`.
+whatever it made and can't hand over is deleted.
+
+A named session has one sandbox, though several gateways may claim one for it at the same moment and share no lock. Each
+claim looks for others of its session after it is written, so that of two claims at least the later one sees the other.
+It looks at the watch's cache, once that has its own write: all that was written before is in it then. A claim that sees
+another gives up its sandbox, unless it is first by the order that both see: then it waits for the other to give up. One
+that does not had looked before our claim was written, and keeps its sandbox; then we give up ours. So two are never
+kept.
 """
 
 import asyncio
 import logging
-import random
 import secrets
 import time
 from collections import Counter
-from collections.abc import Collection, Coroutine, Iterator
-from contextlib import contextmanager
-from dataclasses import InitVar, dataclass
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http import HTTPStatus
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from weakref import WeakValueDictionary
 
 from cachetools import LRUCache
 from pydantic import ValidationError
 
 from sandpod_api import names
-from sandpod_api.types import Sandbox, SandboxTemplate
-from sandpod_gateway.backends import cold_start as cold_starts
-from sandpod_gateway.backends.base import ClaimRequest
-from sandpod_gateway.backends.kubernetes.cache.records import is_live, status_of
-from sandpod_gateway.backends.kubernetes.cache.sandbox_cache import SandboxStore
-from sandpod_gateway.backends.kubernetes.claims import errors as claim_errors
+from sandpod_api.types import Claim, Sandbox, SandboxTemplate
+from sandpod_gateway.backends.base import ClaimRequest, pool_exhausted
+from sandpod_gateway.backends.kubernetes.cache.records import status_of
 from sandpod_gateway.backends.kubernetes.claims import patches as claims
-from sandpod_gateway.backends.kubernetes.claims.conflicts import find_rival
 from sandpod_gateway.backends.kubernetes.claims.patches import Wanted
-from sandpod_gateway.backends.kubernetes.claims.readiness import Touch, Waker, note
-from sandpod_gateway.backends.kubernetes.cluster import Cluster
-from sandpod_gateway.backends.kubernetes.errors import translated
-from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
-from sandpod_gateway.backends.kubernetes.tasks import Background
-from sandpod_kube.errors import ClusterError, RefusedError, UnreachableError
+from sandpod_gateway.backends.kubernetes.claims.readiness import Waker
+from sandpod_gateway.backends.kubernetes.cluster import translated
+from sandpod_gateway.backends.kubernetes.streams.warm_streams import WarmStreams
+from sandpod_kube.errors import ClusterError, NotFoundError, RefusedError, UnreachableError
 
 logger = logging.getLogger(__name__)
 
 LOST_RACE_WAIT: Final = 0.25
 """Seconds to wait, in all, for the watch to report other warm sandboxes when all that are known were just taken."""
+WATCH_LAG: Final = 0.5
+"""Seconds that the watch gets to report the own write; it takes milliseconds. After that the API server is asked."""
+PAUSES: Final = (0.05, 0.1, 0.2, 0.4)
+"""Seconds to wait between looks for the other claim of a session to give up."""
 PASSED_VERSIONS: Final = 4096
 """Versions that are remembered to be no more: far more than are lost while a watch is behind."""
 
 
-class WarmStreamKeeper(Protocol):
-    """What is needed of `warm_streams.WarmStreams`; see there."""
-
-    def names(self) -> Collection[str]: ...  # noqa: D102
-
-    def promise(self, name: str) -> None: ...  # noqa: D102
-
-
 @dataclass(eq=False)
-class Claimer:
-    """All claims of one gateway."""
+class Claimer(Waker):
+    """All claims of one gateway, in addition to what it waits for and resumes."""
 
-    cluster: Cluster
-    store: SandboxStore
-    settings: KubernetesSettings
-    streams: WarmStreamKeeper
-    background: Background
-    touch: InitVar[Touch]
-
-    def __post_init__(self, touch: Touch) -> None:
-        self.waker = Waker(self.cluster, self.store, self.settings, self.background, touch)
-        self._in_progress: Counter[str] = Counter()
-        self._reserved: set[str] = set()
-        self._passed: LRUCache[tuple[str, str], None] = LRUCache(PASSED_VERSIONS)
-        self._sessions: WeakValueDictionary[tuple[str, str], asyncio.Lock] = WeakValueDictionary()
+    streams: WarmStreams
+    _in_progress: Counter[str] = field(default_factory=Counter, init=False)
+    _reserved: set[str] = field(default_factory=set, init=False)
+    _passed: LRUCache[tuple[str, str], None] = field(default_factory=lambda: LRUCache(PASSED_VERSIONS), init=False)
+    _sessions: WeakValueDictionary[tuple[str, str], asyncio.Lock] = field(
+        default_factory=WeakValueDictionary, init=False
+    )
 
     async def claim(self, request: ClaimRequest) -> tuple[Sandbox, bool]:
         """Return a Ready sandbox that the caller holds, and whether this call claimed it. A cancel leaves nothing.
@@ -95,10 +84,10 @@ class Claimer:
     async def release(self, name: str) -> None:
         """Delete a sandbox that this claim made or took, whatever happens."""
         try:
-            await self.cluster.delete(names.SANDBOXES, name)
+            with suppress(NotFoundError):
+                await self.cluster.delete(names.SANDBOXES, name)
         except ClusterError as error:
-            if not (isinstance(error, RefusedError) and error.not_found):
-                logger.warning("sandbox %s can't be deleted and is left to its idle timeout: %s", name, error)
+            logger.warning("sandbox %s can't be deleted and is left to its idle timeout: %s", name, error)
         self.store.remove(name)
 
     async def _claim(self, wanted: Wanted) -> tuple[Sandbox, bool]:
@@ -108,9 +97,8 @@ class Claimer:
             return await self._take(wanted)
         lock = self._sessions.setdefault((claim.owner, claim.session), asyncio.Lock())
         async with lock:
-            held = [s for s in self.store.owned(claim.owner) if claims.same_session(s, claim) and is_live(s)]
-            if held:
-                return await self.waker.wake(claims.first_claimed(held).metadata.name), False
+            if held := claims.of_session(self.store.owned(claim.owner), claim):
+                return await self.wake(claims.first_claimed(held).metadata.name), False
             return await self._take(wanted)
 
     async def _take(self, wanted: Wanted) -> tuple[Sandbox, bool]:
@@ -120,24 +108,42 @@ class Claimer:
             mine = warm or await self._make(wanted)
         name = mine.metadata.name
         try:
-            rival = await find_rival(self.cluster, self.store, mine, wanted.claim)
-            if rival is None:
+            other = await self._other_claim(mine, wanted.claim)
+            if other is None:
                 # The answer to our own write is newer than anything that the watch has reported.
-                return mine if status_of(mine) == "Ready" else await self.waker.wait(name), True
+                return mine if status_of(mine) == "Ready" else await self.wait(name), True
         except BaseException:
             await asyncio.shield(self.background.start(self.release(name)))
             raise
         self.background.start(self.release(name))
-        return await self.waker.wait(rival), False
+        return await self.wait(other), False
+
+    async def _other_claim(self, mine: Sandbox, claim: Claim) -> str | None:
+        """Return the name of the sandbox to use instead of `mine`; None where `mine` is the session's one."""
+        for pause in (*PAUSES, None) if claim.session else ():
+            held = claims.of_session(await self._claimed(mine, claim), claim)
+            others = [s for s in held if s.metadata.uid != mine.metadata.uid]
+            if not others:
+                return None
+            if pause is None or claims.first_claimed([mine, *others]) is not mine:
+                return claims.first_claimed(others).metadata.name
+            await asyncio.sleep(pause)
+        return None
+
+    async def _claimed(self, mine: Sandbox, claim: Claim) -> list[Sandbox]:
+        """Return sandboxes of the claim's owner, with all those claimed for its session before `mine` was."""
+        written = mine.metadata.resource_version
+        if await self.store.until(lambda: self.store.has_reached(written) or None, WATCH_LAG):
+            return self.store.owned(claim.owner)
+        page = await self.cluster.list_page(names.SANDBOXES, {"labelSelector": claims.session_selector(claim)})
+        return list(filter(None, map(self.store.take, page.get("items") or [])))
 
     @contextmanager
     def _admitted(self, owner: str) -> Iterator[None]:
         """Hold one place within the limits until the claimed sandbox is in the store."""
         owned = self.store.live(owner) + self._in_progress[owner]
         total = self.store.live_total + self._in_progress.total()
-        refusal = claim_errors.over_limit(owned, total, self.settings)
-        if refusal is not None:
-            raise refusal
+        claims.check_limits(owned, total, self.settings)
         self._in_progress[owner] += 1
         try:
             yield
@@ -150,21 +156,18 @@ class Claimer:
         def candidate() -> Sandbox | None:
             warm = self.store.warm(wanted.template)
             free = [s for s in warm if s.metadata.name not in self._reserved and _version(s) not in self._passed]
-            return claims.choose_candidate(free, wanted.network, self.streams.names(), random.choice)
+            return claims.choose_candidate(free, wanted.network, self.streams.names())
 
-        deadline, lost = time.monotonic() + LOST_RACE_WAIT, False
-        while True:
-            # With nothing lost there is nothing to wait for; else the watch is a moment behind other claims.
-            wait = max(deadline - time.monotonic(), 0) if lost else 0
-            found = candidate() or (await self.store.until(candidate, wait) if wait else None)
-            if found is None:
-                return None
-            claimed = await self._patch(found, wanted)
-            if claimed is not None:
+        # With nothing lost there is nothing to wait for; else the watch is a moment behind other claims.
+        end = time.monotonic() + LOST_RACE_WAIT
+        found = candidate()
+        while found is not None:
+            if (claimed := await self._patch(found, wanted)) is not None:
                 return claimed
-            lost = True
             # This version is no more: no other claim is to try it while the watch is behind.
             self._passed[_version(found)] = None
+            found = await self.store.until(candidate, max(end - time.monotonic(), 0))
+        return None
 
     async def _patch(self, sandbox: Sandbox, wanted: Wanted) -> Sandbox | None:
         """Write the claim. Return the claimed sandbox, or None where someone else changed it first."""
@@ -174,67 +177,58 @@ class Claimer:
         self._reserved.add(name)
         self.streams.promise(name)
         try:
-            write = self.cluster.json_patch(names.SANDBOXES, name, patch)
-            return note(self.store, await self._write(write, name, claim_id))
+            return await self._write(self.cluster.json_patch(names.SANDBOXES, name, patch), name, claim_id)
         except RefusedError as error:
             if _lost_race(error):
                 return None
             raise
-        except UnreachableError as error:
-            return await self._reread_claim(name, claim_id, error)
         finally:
             self._reserved.discard(name)
 
     async def _make(self, wanted: Wanted) -> Sandbox:
         workspace = claims.workspace_for(wanted, await self._template(wanted))
         if not wanted.may_make:
-            raise cold_starts.pool_exhausted(wanted.template, wanted.network, chosen=self.settings.cold_start)
+            raise pool_exhausted(wanted.template, wanted.network, chosen=self.settings.cold_start)
         name, claim_id = f"sbx-{secrets.token_hex(6)}", secrets.token_hex(8)
-        try:
-            body = claims.new_sandbox(name, wanted, claim_id, workspace)
-            write = self.cluster.create(names.SANDBOXES, body)
-            return note(self.store, await self._write(write, name, claim_id))
-        except UnreachableError as error:
-            made = await self._reread_claim(name, claim_id, error)
-            if made is None:
-                raise
-            return made
+        body = claims.new_sandbox(name, wanted, claim_id, workspace)
+        made = await self._write(self.cluster.create(names.SANDBOXES, body), name, claim_id)
+        if made is None:
+            raise UnreachableError("a Sandbox was created without an answer, and its name is another's")
+        return made
 
-    async def _write(self, work: Coroutine[Any, Any, dict[str, Any]], name: str, claim_id: str) -> dict[str, Any]:
-        """Do a write that a cancel does not leave half known: it is finished, then undone."""
-        task = self.background.start(work)
+    async def _write(self, work: Coroutine[Any, Any, dict[str, Any]], name: str, claim_id: str) -> Sandbox | None:
+        """Return the sandbox that a write claims; None where it had no answer and the sandbox is not ours.
+
+        A cancel does not leave it half known: it is finished, then undone.
+        """
+        write = self.background.start(self._written(work, name, claim_id))
         try:
-            return await asyncio.shield(task)
+            return await asyncio.shield(write)
         except asyncio.CancelledError:
-            self.background.start(self._undo(task, name, claim_id))
+            self.background.start(self._undo(write, name))
             raise
 
-    async def _undo(self, write: asyncio.Task[dict[str, Any]], name: str, claim_id: str) -> None:
+    async def _written(self, work: Coroutine[Any, Any, dict[str, Any]], name: str, claim_id: str) -> Sandbox | None:
         try:
-            await write
+            return self.store.take_answer(await work)
+        except UnreachableError as error:
+            # Should it be done later than it is looked for, the idle timeout ends it.
+            try:
+                sandbox = self.store.take_answer(await self.cluster.get(names.SANDBOXES, name))
+            except RefusedError as refusal:
+                raise error from refusal
+            is_ours = sandbox.metadata.annotations.get(names.ANNOTATION_CLAIM_ID) == claim_id
+            return sandbox if sandbox.spec.claim is not None and is_ours else None
+
+    async def _undo(self, write: asyncio.Task[Sandbox | None], name: str) -> None:
+        try:
+            if await write is not None:
+                await self.release(name)
         except RefusedError:
             return  # nothing was written
-        except UnreachableError as error:
+        except ClusterError as error:
             # It may be someone else's: it is deleted only where it is known to be ours.
-            try:
-                if await self._reread_claim(name, claim_id, error) is None:
-                    return
-            except ClusterError:
-                logger.info("a cancelled claim of sandbox %s had no answer; it is left to its idle timeout", name)
-                return
-        await self.release(name)
-
-    async def _reread_claim(self, name: str, claim_id: str, error: UnreachableError) -> Sandbox | None:
-        """Find out whether a write without an answer was done: then the sandbox is ours.
-
-        Raises:
-            ClusterError: It was not, or that can't be known: should it be done later, the idle timeout ends it.
-        """
-        try:
-            sandbox = note(self.store, await self.cluster.get(names.SANDBOXES, name))
-        except RefusedError as refusal:
-            raise error from refusal
-        return sandbox if claims.is_by(sandbox, claim_id) else None
+            logger.info("a cancelled claim of sandbox %s is left to its idle timeout: %s", name, error)
 
     async def _template(self, wanted: Wanted) -> SandboxTemplate:
         """Return the template; refuse (invalid_argument) what can't start before anything is made."""
@@ -242,13 +236,11 @@ class Claimer:
             template = SandboxTemplate.model_validate(await self.cluster.get(names.TEMPLATES, wanted.template))
         except ValidationError as error:
             raise ClusterError("the template is not one that this version understands") from error
-        except RefusedError as error:
-            if error.not_found:
-                raise claim_errors.unknown_template(wanted.template) from error
-            raise
+        except NotFoundError as error:
+            raise claims.unknown_template(wanted.template) from error
         profiles = {names.NETWORK_NONE, *(profile.name for profile in template.spec.network_profiles)}
         if wanted.network not in profiles:
-            raise claim_errors.unknown_profile(wanted.network, wanted.template)
+            raise claims.unknown_profile(wanted.network, wanted.template)
         return template
 
 

@@ -1,9 +1,10 @@
-"""What a claim decides and writes: the checked wish, candidates in order, the patch, a new Sandbox, who wins a race.
+"""What a claim decides and writes: limits, the checked request, the candidate, the patch, a new Sandbox, who wins.
 
-Pure: no request, no clock, no randomness of its own.
+Pure but for the choice between equals: no request, no clock.
 """
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+import random
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -13,11 +14,11 @@ from pydantic import ValidationError
 from sandpod_api import names
 from sandpod_api.base import rfc3339
 from sandpod_api.types import Claim, Lifetime, Sandbox, SandboxSpec, SandboxTemplate, TemplateRef, Workspace
-from sandpod_gateway.backends import cold_start as cold_starts
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.base import ClaimRequest, WorkspaceRequest
-from sandpod_gateway.backends.kubernetes.cache.records import workspace_max
-from sandpod_gateway.backends.kubernetes.claims.errors import invalid, unknown_profile, unknown_template
+from sandpod_gateway.backends.kubernetes.cache.records import is_live, workspace_max
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
+from sandpod_gateway.errors import SandpodError
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,37 @@ class Wanted:
     may_make: bool = True  # while none is warm
 
 
+def check_limits(owned: int, total: int, settings: KubernetesSettings) -> None:
+    """Return when one more sandbox is not too many for a caller who has `owned`, of `total` live ones of all callers.
+
+    Raises:
+        SandpodError: max_sessions.
+    """
+    if owned >= settings.max_sandboxes_per_owner:
+        message = f"You have {owned} sandboxes; the limit is {settings.max_sandboxes_per_owner}."
+        raise SandpodError(ErrorCode.MAX_SESSIONS, message, next_step="Close one with close_sandbox, then try again.")
+    if total >= settings.max_sandboxes:
+        message = f"All {settings.max_sandboxes} sandboxes of this server are in use."
+        step = "Try again when others have closed theirs, or ask the administrator to raise the limit."
+        raise SandpodError(ErrorCode.MAX_SESSIONS, message, next_step=step)
+
+
+def unknown_template(template: str) -> SandpodError:
+    """Return the refusal of a template that does not exist."""
+    step = "Use a template that the server offers, or leave it out for the default one."
+    return _invalid(f"There is no template {template!r:.70}.", step)
+
+
+def unknown_profile(network: str, template: str) -> SandpodError:
+    """Return the refusal of a network profile that the template does not have."""
+    message = f"The template {template!r:.70} has no network profile {network!r:.70}."
+    return _invalid(message, "Use one of the template's profiles, or leave it out for no network.")
+
+
+def _invalid(message: str, next_step: str) -> SandpodError:
+    return SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step=next_step)
+
+
 def check_request(request: ClaimRequest, settings: KubernetesSettings, now: datetime) -> Wanted:
     """Return what a claim is to give; it will carry the time in whole seconds, as on the wire.
 
@@ -43,7 +75,7 @@ def check_request(request: ClaimRequest, settings: KubernetesSettings, now: date
         raise unknown_template(template)
     if not names.is_dns_label(request.network):
         raise unknown_profile(request.network, template)
-    may_make = cold_starts.may_make(request, allowed=settings.cold_start)
+    may_make = request.may_make(allowed=settings.cold_start)
     try:
         claim = Claim(owner=request.owner, session=request.session, time=now.replace(microsecond=0))
         return Wanted(template, request.network, claim, lifetime_of(request), request.workspace, may_make)
@@ -51,33 +83,29 @@ def check_request(request: ClaimRequest, settings: KubernetesSettings, now: date
         first = error.errors(include_url=False, include_input=False)[0]
         field = ".".join(str(part) for part in first["loc"]).replace("idleTimeout", "idle_timeout")
         message = f"{field} is not valid: {first['msg']}."
-        raise invalid(message, "Correct the argument and call again.") from error
+        raise _invalid(message, "Correct the argument and call again.") from error
 
 
 def lifetime_of(request: ClaimRequest) -> Lifetime | None:
     """Return the lifetime that was asked for; where only ttl is, an idle timeout that fits into it."""
     if request.ttl is None and request.idle_timeout is None:
         return None
-    default = Lifetime()
-    ttl = default.ttl if request.ttl is None else request.ttl
-    idle = default.idle_timeout if request.idle_timeout is None else request.idle_timeout
+    idle = Lifetime().idle_timeout if request.idle_timeout is None else request.idle_timeout
     if request.ttl is None:
-        return Lifetime(ttl=max(ttl, idle), idle_timeout=idle)
+        return Lifetime(ttl=max(Lifetime().ttl, idle), idle_timeout=idle)
     # An idle timeout that is longer than the ttl never comes: the ttl ends the sandbox first.
-    return Lifetime(ttl=ttl, idle_timeout=min(idle, ttl))
+    return Lifetime(ttl=request.ttl, idle_timeout=min(idle, request.ttl))
 
 
-def choose_candidate(
-    warm: Sequence[Sandbox], network: str, preferred: Collection[str], choose: Callable[[Sequence[Sandbox]], Sandbox]
-) -> Sandbox | None:
+def choose_candidate(warm: Iterable[Sandbox], network: str, preferred: Collection[str]) -> Sandbox | None:
     """Return the warm sandbox to try, or None where none has that network, which a pod can't change.
 
-    Those whose names are preferred come first: they have a stream open already. `choose` picks one of several at
-    random, so that gateways rarely try the same one.
+    Those whose names are preferred come first: they have a stream open already. Of several it is one at random, so that
+    gateways rarely try the same one.
     """
     fitting = [sandbox for sandbox in warm if sandbox.spec.network == network]
     first = [sandbox for sandbox in fitting if sandbox.metadata.name in preferred]
-    return choose(first or fitting) if fitting else None
+    return random.choice(first or fitting) if fitting else None  # noqa: S311 - no secret
 
 
 def claim_patch(sandbox: Sandbox, wanted: Wanted, claim_id: str) -> list[dict[str, Any]]:
@@ -86,30 +114,19 @@ def claim_patch(sandbox: Sandbox, wanted: Wanted, claim_id: str) -> list[dict[st
     The id is unique for this write: by it the claimer knows its own, should there be no answer.
     """
     meta, claim = sandbox.metadata, wanted.claim
-    annotations = _annotations(claim, claim_id)
+    annotations = {**meta.annotations, **_annotations(claim, claim_id)}
     patch: list[dict[str, Any]] = [
         {"op": "test", "path": "/metadata/resourceVersion", "value": meta.resource_version},
         {"op": "add", "path": "/spec/claim", "value": claim.to_wire()},
+        {"op": "add", "path": "/metadata/labels", "value": {**meta.labels, **_labels(claim)}},
+        {"op": "add", "path": "/metadata/annotations", "value": annotations},
     ]
-    patch += [_add("labels", key, value) for key, value in _labels(claim).items()]
-    if meta.annotations:
-        patch += [_add("annotations", key, value) for key, value in annotations.items()]
-    else:
-        patch.append({"op": "add", "path": "/metadata/annotations", "value": annotations})
     if meta.owner_references:
         # Out of its pool: what happens to the pool from here on must not take the sandbox with it.
         patch.append({"op": "remove", "path": "/metadata/ownerReferences"})
     if wanted.lifetime is not None:
         patch.append({"op": "add", "path": "/spec/lifetime", "value": wanted.lifetime.to_wire()})
     return patch
-
-
-def resume_patch(now: datetime) -> dict[str, Any]:
-    """Return the merge patch that resumes a suspended sandbox and notes its use; a second one changes nothing."""
-    return {
-        "metadata": {"annotations": {names.ANNOTATION_LAST_ACTIVITY: rfc3339(now)}},
-        "spec": {"operatingMode": "Running"},
-    }
 
 
 def workspace_for(wanted: Wanted, template: SandboxTemplate) -> Workspace | None:
@@ -125,12 +142,12 @@ def workspace_for(wanted: Wanted, template: SandboxTemplate) -> Workspace | None
         return own if own.persistent else None
     most = workspace_max(template)
     if request.size is not None and request.size > most:
-        raise invalid(
+        raise _invalid(
             f"A workspace of {request.size} bytes is larger than the template {wanted.template!r} allows.",
             f"Ask for at most {most} bytes, or use another template; the capabilities tell each one's limit.",
         )
     if request.persistent and not (own.persistent or template.spec.workspace_limits.persistent):
-        raise invalid(
+        raise _invalid(
             f"The template {wanted.template!r} has no persistent workspaces.",
             "Leave persistent out, or use a template that has them; the capabilities tell which do.",
         )
@@ -140,10 +157,9 @@ def workspace_for(wanted: Wanted, template: SandboxTemplate) -> Workspace | None
 
 def new_sandbox(name: str, wanted: Wanted, claim_id: str, workspace: Workspace | None = None) -> dict[str, Any]:
     """Return the Sandbox to create for a claim that no warm one can meet; by default with its template's workspace."""
-    claim = wanted.claim
     spec = SandboxSpec(
         template_ref=TemplateRef(name=wanted.template),
-        claim=claim,
+        claim=wanted.claim,
         lifetime=wanted.lifetime or Lifetime(),
         network=wanted.network,
         workspace=workspace,
@@ -156,9 +172,9 @@ def new_sandbox(name: str, wanted: Wanted, claim_id: str, workspace: Workspace |
             "labels": {
                 names.LABEL_MANAGED_BY: names.MANAGED_BY,
                 names.LABEL_TEMPLATE: wanted.template,
-                **_labels(claim),
+                **_labels(wanted.claim),
             },
-            "annotations": _annotations(claim, claim_id),
+            "annotations": _annotations(wanted.claim, claim_id),
         },
         "spec": spec.to_wire(),
     }
@@ -176,27 +192,15 @@ def _annotations(claim: Claim, claim_id: str) -> dict[str, str]:
     return {names.ANNOTATION_LAST_ACTIVITY: rfc3339(claim.time), names.ANNOTATION_CLAIM_ID: claim_id}
 
 
-def _add(field: str, key: str, value: str) -> dict[str, Any]:
-    """Return the operation of a JSON patch that sets a label or an annotation."""
-    escaped = key.replace("~", "~0").replace("/", "~1")
-    return {"op": "add", "path": f"/metadata/{field}/{escaped}", "value": value}
-
-
-def is_by(sandbox: Sandbox, claim_id: str) -> bool:
-    """Return whether it was that write which claimed the sandbox."""
-    return sandbox.spec.claim is not None and sandbox.metadata.annotations.get(names.ANNOTATION_CLAIM_ID) == claim_id
-
-
 def session_selector(claim: Claim) -> str:
     """Return the label selector of all sandboxes that one owner has under one session's name."""
-    owner, session = names.label_value(claim.owner), names.label_value(claim.session)
-    return f"{names.LABEL_OWNER}={owner},{names.LABEL_SESSION}={session}"
+    return ",".join(f"{key}={value}" for key, value in _labels(claim).items() if key != names.LABEL_STATE)
 
 
-def same_session(sandbox: Sandbox, claim: Claim) -> bool:
-    """Return whether the sandbox is claimed by the same owner under the same session's name."""
-    held = sandbox.spec.claim
-    return held is not None and held.owner == claim.owner and held.session == claim.session
+def of_session(sandboxes: Iterable[Sandbox], claim: Claim) -> list[Sandbox]:
+    """Return the live ones that are claimed by the same owner under the same session's name."""
+    wanted = (claim.owner, claim.session)
+    return [s for s in sandboxes if (own := s.spec.claim) and (own.owner, own.session) == wanted and is_live(s)]
 
 
 def first_claimed(sandboxes: Iterable[Sandbox]) -> Sandbox:

@@ -1,28 +1,31 @@
 """Waits until a claimed sandbox is Ready, or says why it will not be, long before any timeout; resumes suspended ones.
 
-It looks at the watch's cache, and asks the API server itself only should the watch be stuck.
+It looks at the watch's cache, and asks the API server itself only should the watch be stuck. What a condition's reason
+means for a caller is decided here alone.
 """
 
 import asyncio
+import itertools
 import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
 from sandpod_api import names
+from sandpod_api.base import rfc3339
+from sandpod_api.conditions import SENTENCES, Condition, Reason
 from sandpod_api.types import Sandbox
-from sandpod_gateway.backends.kubernetes.cache.records import parse, status_of
+from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.backends.kubernetes.cache.records import blocking, status_of
 from sandpod_gateway.backends.kubernetes.cache.sandbox_cache import SandboxStore
-from sandpod_gateway.backends.kubernetes.claims import errors as claim_errors
-from sandpod_gateway.backends.kubernetes.claims import patches as claims
-from sandpod_gateway.backends.kubernetes.cluster import Cluster
-from sandpod_gateway.backends.kubernetes.errors import translated
+from sandpod_gateway.backends.kubernetes.claims.patches import check_limits
+from sandpod_gateway.backends.kubernetes.cluster import Cluster, translated
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from sandpod_gateway.backends.kubernetes.tasks import Background
 from sandpod_gateway.errors import SandpodError
-from sandpod_kube.errors import ClusterError, RefusedError
+from sandpod_kube.errors import ClusterError, NotFoundError
 
 logger = logging.getLogger(__name__)
 
@@ -31,21 +34,46 @@ LOOK_AGAIN: Final = 1.0
 REREAD_EVERY: Final = 5
 """Looks after which the sandbox is read from the API server."""
 
+ROOM_PATIENCE: Final = 10.0
+"""Seconds that nodes or quota may be full before a claim gives up: another sandbox may be on its way out, as a warm one
+that the operator gives up for it."""
+
 Touch = Callable[[str], Awaitable[None]]
 """Notes that a sandbox is in use; bounds its own writes."""
 
-
-def note(store: SandboxStore, body: dict[str, Any]) -> Sandbox:
-    """Put an object that the API server answered with into the store.
-
-    Raises:
-        ClusterError: It is no Sandbox that this version understands.
-    """
-    sandbox = parse(body)
-    if sandbox is None:
-        raise ClusterError("the API server answered with a Sandbox that this version does not understand")
-    store.put(sandbox)
-    return sandbox
+_DELETED: Final = "Someone deleted it meanwhile."
+_ASK: Final = "Tell the administrator; `kubectl describe sandbox` shows it too."
+_CODES: Final[dict[Reason, tuple[ErrorCode, float, str]]] = {
+    Reason.IMAGE_PULL_FAILED: (
+        ErrorCode.IMAGE_PULL_FAILED,
+        0.0,
+        "Use another template, or tell the administrator: the image's name or the pull secret is wrong.",
+    ),
+    Reason.UNSCHEDULABLE: (
+        ErrorCode.UNSCHEDULABLE,
+        ROOM_PATIENCE,
+        "Try again later, or ask the administrator for more or larger nodes.",
+    ),
+    Reason.QUOTA_EXCEEDED: (
+        ErrorCode.QUOTA_EXCEEDED,
+        ROOM_PATIENCE,
+        "Close a sandbox that is not needed, or ask the administrator for more quota.",
+    ),
+    Reason.TEMPLATE_NOT_FOUND: (ErrorCode.INVALID_ARGUMENT, 0.0, "Use a template that the server offers."),
+    Reason.PROFILE_NOT_FOUND: (ErrorCode.INVALID_ARGUMENT, 0.0, "Use one of the template's network profiles."),
+    Reason.PROFILE_REFUSED: (
+        ErrorCode.INVALID_ARGUMENT,
+        0.0,
+        "Use another of the template's network profiles, or ask the administrator to narrow this one.",
+    ),
+}
+# What the scheduler says of a pod whose workspace has no volume, and the API server of one more claim than the quota.
+_NO_VOLUME: Final = "persistentvolumeclaim"
+_ASK_FOR_VOLUME: Final = (
+    "Ask the administrator: the volume of the persistent workspace can't be made, for want of a StorageClass, of room "
+    "or of quota. Or create a sandbox without one."
+)
+_FATAL: Final = frozenset({Reason.ADMISSION_REFUSED, Reason.START_FAILED, Reason.NETWORK_OPEN, Reason.KERNEL_SHARED})
 
 
 @dataclass(eq=False)
@@ -74,76 +102,98 @@ class Waker:
         return await asyncio.shield(task)
 
     async def wait(self, name: str, generation: int = 0) -> Sandbox:
-        """Return the sandbox once it is Ready.
-
-        Args:
-            name: The sandbox's.
-            generation: The generation that its status has to be about, so that Ready is none of before a resume.
+        """Return the sandbox once it is Ready by a status of the generation, so that it is none of before a resume.
 
         Raises:
             SandpodError: It will not become so, or not in time.
         """
-        verdict = self._verdict(name, generation)
-        timeout = self.settings.cold_start_timeout
-        end = time.monotonic() + timeout
-        looks = 0
-        while (left := end - time.monotonic()) > 0:
-            found: Sandbox | SandpodError | None = await self.store.until(verdict, min(left, LOOK_AGAIN))
-            if isinstance(found, SandpodError):
-                raise found
-            if found is not None:
+        since: dict[str, float] = {}
+
+        def look() -> Sandbox | None:
+            sandbox = self.store.get(name)
+            if sandbox is None:
+                raise _no_start(_DELETED)
+            if (failure := start_failure(sandbox)) is not None:
+                (error, patience), now = failure, time.monotonic()
+                if now - since.setdefault(error.code, now) >= patience:
+                    raise error
+                return None
+            since.clear()
+            # A watch that is behind may still show it as it was before it was claimed.
+            is_news = sandbox.spec.claim is not None and (sandbox.status.observed_generation or 0) >= generation
+            return sandbox if is_news and status_of(sandbox) == "Ready" else None
+
+        end = time.monotonic() + self.settings.cold_start_timeout
+        for looks in itertools.count(1):
+            left = end - time.monotonic()
+            if left <= 0:
+                break
+            if (found := await self.store.until(look, min(left, LOOK_AGAIN))) is not None:
                 return found
-            looks += 1
             # What someone waits for is in use: a short idle timeout must not end it while it starts.
             await self.touch(name)
             if looks % REREAD_EVERY == 0:
                 await self._reread(name)
-        raise claim_errors.start_timeout(self.store.get(name), timeout)
+        raise start_timeout(self.store.get(name), self.settings.cold_start_timeout)
 
     async def _wake(self, name: str) -> Sandbox:
         sandbox = self.store.get(name)
         generation = 0
         if sandbox is not None and sandbox.spec.operating_mode == "Suspended":
-            total = self.store.live_total
-            if total >= self.settings.max_sandboxes:
-                raise claim_errors.server_full(total)
+            check_limits(0, self.store.live_total, self.settings)
             with translated("a suspended sandbox was resumed"):
                 generation = (await self._resume(name)).metadata.generation
         return await self.wait(name, generation)
 
     async def _resume(self, name: str) -> Sandbox:
-        patch = claims.resume_patch(datetime.now(UTC))
+        used = {names.ANNOTATION_LAST_ACTIVITY: rfc3339(datetime.now(UTC))}
+        patch = {"metadata": {"annotations": used}, "spec": {"operatingMode": "Running"}}  # again, it changes nothing
         try:
-            return note(self.store, await self.cluster.merge_patch(names.SANDBOXES, name, patch))
-        except RefusedError as error:
-            if error.not_found:
-                raise claim_errors.start_deleted() from error
-            raise
-
-    def _verdict(self, name: str, generation: int) -> Callable[[], Sandbox | SandpodError | None]:
-        """Return what looks at the sandbox: it, an error, or None while it may still become ready."""
-        since: dict[str, float] = {}
-
-        def look() -> Sandbox | SandpodError | None:
-            sandbox = self.store.get(name)
-            if sandbox is None:
-                return claim_errors.start_deleted()
-            failure = claim_errors.start_failure(sandbox)
-            if failure is None:
-                since.clear()
-                # A watch that is behind may still show it as it was before it was claimed.
-                is_news = sandbox.spec.claim is not None and (sandbox.status.observed_generation or 0) >= generation
-                return sandbox if is_news and status_of(sandbox) == "Ready" else None
-            now = time.monotonic()
-            return failure.error if now - since.setdefault(failure.error.code, now) >= failure.patience else None
-
-        return look
+            return self.store.take_answer(await self.cluster.merge_patch(names.SANDBOXES, name, patch))
+        except NotFoundError as error:
+            raise _no_start(_DELETED) from error
 
     async def _reread(self, name: str) -> None:
         try:
-            note(self.store, await self.cluster.get(names.SANDBOXES, name))
+            self.store.take_answer(await self.cluster.get(names.SANDBOXES, name))
+        except NotFoundError:
+            self.store.remove(name)
         except ClusterError as error:
-            if isinstance(error, RefusedError) and error.not_found:
-                self.store.remove(name)
-            else:
-                logger.info("sandbox %s can't be read while it starts: %s", name, error)
+            logger.info("sandbox %s can't be read while it starts: %s", name, error)
+
+
+def start_failure(sandbox: Sandbox) -> tuple[SandpodError, float] | None:
+    """Return why a claimed sandbox will not become ready, once that has lasted for some seconds; None while it may."""
+    why = blocking(sandbox)
+    if why is not None and why.reason in _CODES:
+        code, patience, next_step = _CODES[Reason(why.reason)]
+        if _NO_VOLUME in why.message.lower():
+            next_step = _ASK_FOR_VOLUME
+        return SandpodError(code, _sentence(why), cause=why.message or None, next_step=next_step), patience
+    status = status_of(sandbox)
+    if status in {"Failed", "Expired", "Suspended"} or (why is not None and why.reason in _FATAL):
+        message = _sentence(why) if why else f"It is {status.lower()}."
+        return _no_start(message, why.message or None if why else None), 0.0
+    return None
+
+
+def start_timeout(sandbox: Sandbox | None, seconds: float) -> SandpodError:
+    """Return the error of a sandbox that did not become ready in time, with what it was waiting for."""
+    if sandbox is not None and (failure := start_failure(sandbox)) is not None:
+        return failure[0]
+    why = blocking(sandbox) if sandbox is not None else None
+    cause = why.message or _sentence(why) if why else "The operator has not said anything of it; is it running?"
+    return _no_start(f"It was not ready within {seconds:.0f} seconds.", cause)
+
+
+def _sentence(condition: Condition) -> str:
+    try:
+        return SENTENCES[Reason(condition.reason)]
+    except ValueError:
+        return condition.message or "It is not ready."
+
+
+def _no_start(message: str, cause: str | None = None) -> SandpodError:
+    return SandpodError(
+        ErrorCode.BACKEND_ERROR, f"The sandbox did not start. {message}", cause=cause, next_step=f"Try again. {_ASK}"
+    )

@@ -1,7 +1,8 @@
 """A stream of bytes to a program in a pod: Kubernetes' exec protocol over a WebSocket.
 
-Written here because the clients' own lose exit codes, break on characters that are split between frames, or read ahead
-without bounds. What the bytes on the stream mean is not known here.
+It is `v5.channel.k8s.io`, and `v4` with older API servers: the first byte of each message is its channel. Written here
+because the clients' own lose exit codes, break on characters that are split between frames, or read ahead without
+bounds.
 
 The other end is untrusted: messages, the unread rest and what is kept of standard error all have limits. Reading stops
 while the reader is slow, so that the API server, the kubelet and at last the program wait too.
@@ -9,20 +10,23 @@ while the reader is slow, so that the API server, the kubelet and at last the pr
 
 import asyncio
 import contextlib
+import json
 import logging
 from collections import deque
 from http import HTTPStatus
 from socket import SHUT_RDWR
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import aiohttp
 
-from sandpod_gateway.backends.kubernetes.streams import exec_protocol as protocol
-from sandpod_gateway.backends.kubernetes.streams.exec_protocol import STDERR_TAIL, V4, V5, printable
 from sandpod_gateway.time_slices import Turn
 from sandpod_kube.errors import UnreachableError, refusal
 
 logger = logging.getLogger(__name__)
+
+V5: Final = "v5.channel.k8s.io"
+V4: Final = "v4.channel.k8s.io"
+STDIN, STDOUT, STDERR, STATUS = range(4)
 
 OPEN_TIMEOUT: Final = 10.0
 """Seconds to open a stream; it takes about 0.1."""
@@ -38,12 +42,24 @@ BUFFER: Final = 512 * 1024
 """Unread bytes at which reading from the network stops. With one message more a read gives 1 MiB at most."""
 WRITE_PIECE: Final = 256 * 1024
 """Largest message sent, bytes."""
+STDERR_TAIL: Final = 4096
+"""Bytes kept of what the program wrote to standard error, for the log."""
+
+
+class ExecEnd(NamedTuple):
+    """How the program ended. `exit_code` is None where it never started or its end was not reported."""
+
+    exit_code: int | None
+    message: str
 
 
 async def open_exec(
-    http: aiohttp.ClientSession, target: protocol.ExecTarget, *, heartbeat: float = HEARTBEAT
+    http: aiohttp.ClientSession, target: dict[str, Any], *, heartbeat: float = HEARTBEAT
 ) -> "ExecStream":
     """Open a stream that sends a ping every `heartbeat` seconds. Each is a connection: `http` must not limit them.
+
+    The target is where and how to connect, as arguments of aiohttp's `ws_connect`: made anew for each stream, since
+    tokens are renewed.
 
     Raises:
         RefusedError: The API server refused, as 404 where there is no such pod.
@@ -52,13 +68,8 @@ async def open_exec(
     try:
         async with asyncio.timeout(OPEN_TIMEOUT):
             socket = await http.ws_connect(
-                target.url,
-                params=list(target.params),
-                headers=target.headers,
+                **target,
                 protocols=(V5, V4),
-                ssl=target.ssl,
-                server_hostname=target.server_hostname,
-                proxy=target.proxy,
                 autoping=False,  # pings and pongs are signs of life that the stream counts itself
                 timeout=aiohttp.ClientWSTimeout(ws_close=CLOSE_TIMEOUT),
                 max_msg_size=MAX_MESSAGE,
@@ -105,9 +116,9 @@ class ExecStream:
         return self._closed or self._ended.is_set()
 
     @property
-    def end(self) -> protocol.ExecEnd | None:
+    def end(self) -> ExecEnd | None:
         """How the program ended; None while it runs, and where the connection was lost before its end was known."""
-        return None if self._status is None else protocol.parse_status(self._status)
+        return None if self._status is None else parse_status(self._status)
 
     @property
     def stderr(self) -> str:
@@ -140,7 +151,7 @@ class ExecStream:
                 raise ConnectionResetError("the stream is closed")
             view = memoryview(data)
             pieces = (view[start : start + WRITE_PIECE] for start in range(0, len(view), WRITE_PIECE))
-            self._unsent.extend(bytes((protocol.STDIN,)) + piece for piece in pieces)
+            self._unsent.extend(bytes((STDIN,)) + piece for piece in pieces)
             self._due.set()
 
     async def close(self) -> None:
@@ -217,13 +228,13 @@ class ExecStream:
 
     def _take(self, data: bytes) -> None:
         channel = data[0] if data else None
-        if channel == protocol.STDOUT and len(data) > 1:
+        if channel == STDOUT and len(data) > 1:
             self._unread += memoryview(data)[1:]
             self._readable.set()
-        elif channel == protocol.STDERR:
+        elif channel == STDERR:
             self._stderr += data[1:]
             del self._stderr[:-STDERR_TAIL]
-        elif channel == protocol.STATUS:
+        elif channel == STATUS:
             self._status = data[1:]
 
     async def _keep_alive(self) -> None:
@@ -253,3 +264,21 @@ class ExecStream:
         elif how is not None and how.exit_code != 0 and not self._closed:
             message = printable(how.message)
             logger.info("an exec ended with code %s: %s; standard error: %s", how.exit_code, message, self.stderr)
+
+
+def parse_status(raw: bytes) -> ExecEnd:
+    """Return what the status channel says of the program's end. Success is said in words, never assumed."""
+    try:
+        status = json.loads(raw)
+        if status["status"] == "Success":
+            return ExecEnd(0, "")
+        causes = (status.get("details") or {}).get("causes") or []
+        codes = [cause["message"] for cause in causes if cause.get("reason") == "ExitCode"]
+        return ExecEnd(int(codes[0]) if codes else None, str(status.get("message", ""))[:STDERR_TAIL])
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return ExecEnd(None, "its status makes no sense")
+
+
+def printable(text: str) -> str:
+    """Return the text on one line that no terminal takes for orders."""
+    return "".join(c if c.isprintable() else " " for c in text).strip()

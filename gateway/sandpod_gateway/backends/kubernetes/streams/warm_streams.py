@@ -5,7 +5,6 @@ Claims prefer the sandboxes that have one. Each stream is handed out once, and n
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -24,13 +23,7 @@ LOOK_AGAIN: Final = 5.0
 """Seconds between two looks when nothing changes: for streams that ended."""
 RETRY_AFTER: Final = 30.0
 """Seconds after which a sandbox that refused a stream is tried again."""
-_MOST_REFUSED: Final = 10_000
-
-
-@dataclass(slots=True)
-class _Held:
-    stream: ExecStream
-    promised: float = float("-inf")
+_MOST: Final = 10_000
 
 
 @dataclass(eq=False)
@@ -40,8 +33,9 @@ class WarmStreams:
     store: SandboxStore
     connect: Callable[[str], Coroutine[Any, Any, ExecStream]]
     limit: int
-    _held: dict[str, _Held] = field(default_factory=dict, init=False)
-    _refused: TTLCache[str, None] = field(default_factory=lambda: TTLCache(_MOST_REFUSED, RETRY_AFTER), init=False)
+    _held: dict[str, ExecStream] = field(default_factory=dict, init=False)
+    _promised: TTLCache[str, None] = field(default_factory=lambda: TTLCache(_MOST, PROMISE), init=False)
+    _refused: TTLCache[str, None] = field(default_factory=lambda: TTLCache(_MOST, RETRY_AFTER), init=False)
     _task: asyncio.Task[None] | None = field(default=None, init=False)
     _opening: asyncio.Task[ExecStream] | None = field(default=None, init=False)
 
@@ -56,8 +50,8 @@ class WarmStreams:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         opened = await asyncio.gather(*filter(None, [self._opening]), return_exceptions=True)
-        held, self._held = self._held, {}
-        streams = {entry.stream for entry in held.values()} | {one for one in opened if isinstance(one, ExecStream)}
+        streams = {*self._held.values(), *(one for one in opened if isinstance(one, ExecStream))}
+        self._held.clear()
         await asyncio.gather(*(stream.close() for stream in streams))
 
     def names(self) -> set[str]:
@@ -66,22 +60,19 @@ class WarmStreams:
 
     def promise(self, name: str) -> None:
         """Keep the stream although its sandbox is no longer warm: a claim is about to use it."""
-        entry = self._held.get(name)
-        if entry is not None:
-            entry.promised = time.monotonic()
+        if name in self._held:
+            self._promised[name] = None
 
     def take(self, name: str) -> ExecStream | None:
         """Hand over the sandbox's stream if there is one that lives. It is the caller's from then on."""
-        entry = self._held.get(name)
-        if entry is None or entry.stream.ended:
-            return None
-        del self._held[name]
-        return entry.stream
+        stream = self._held.get(name)
+        return None if stream is None or stream.ended else self._held.pop(name)
 
     async def _run(self) -> None:
         while True:
             try:
-                await self._drop()
+                for name in self._surplus():
+                    await self._held.pop(name).close()
                 await self._fill()
             except Exception:
                 # The outermost loop: without it every first run would be slow and nobody would know why.
@@ -94,32 +85,27 @@ class WarmStreams:
 
     def _surplus(self) -> list[str]:
         warm = self._warm()
-        now = time.monotonic()
         return [
             name
-            for name, entry in self._held.items()
-            if entry.stream.ended or (name not in warm and now - entry.promised > PROMISE)
+            for name, stream in self._held.items()
+            if stream.ended or (name not in warm and name not in self._promised)
         ]
 
     def _next(self) -> str | None:
         """Return a warm sandbox to open a stream to, if another one is to be kept."""
         warm = self._warm()
-        if sum(1 for name in self._held if name in warm) >= self.limit:
+        if len(self._held.keys() & warm) >= self.limit:
             return None
         return next((name for name in warm if name not in self._held and name not in self._refused), None)
 
     def _warm(self) -> set[str]:
         return {s.metadata.name for template in self.store.warm_counts() for s in self.store.warm(template)}
 
-    async def _drop(self) -> None:
-        for name in self._surplus():
-            await self._held.pop(name).stream.close()
-
     async def _fill(self) -> None:
         while (name := self._next()) is not None:
             try:
                 self._opening = asyncio.create_task(self.connect(name))
-                self._held[name] = _Held(await asyncio.shield(self._opening))
+                self._held[name] = await asyncio.shield(self._opening)
                 self._opening = None
             except ClusterError as error:
                 logger.info("no stream to warm sandbox %s can be opened: %s", name, error)

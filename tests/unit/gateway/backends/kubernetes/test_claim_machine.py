@@ -19,18 +19,17 @@ from sandpod_api.types import Sandbox
 from sandpod_gateway.backends.base import ClaimRequest
 from sandpod_gateway.backends.kubernetes.cache.sandbox_cache import SandboxStore
 from sandpod_gateway.backends.kubernetes.claims import claimer
-from sandpod_gateway.backends.kubernetes.claims import conflicts as rivals
 from sandpod_gateway.backends.kubernetes.claims.claimer import Claimer
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from sandpod_gateway.backends.kubernetes.tasks import Background
 from sandpod_gateway.errors import SandpodError
-from sandpod_kube.errors import NotFoundError, RefusedError
 from sandpod_kube.resources import POOLS, SANDBOXES, TEMPLATES, WATCHED, Key, Resource, key_of
 from support.gateway.kube_objects import NoStreams, patched
 from support.operator.world import SPACE, ApiServer, World, ended, metadata, template_object
 
 if TYPE_CHECKING:
     from sandpod_gateway.backends.kubernetes.cluster import Cluster
+    from sandpod_gateway.backends.kubernetes.streams.warm_streams import WarmStreams
 
 Json = dict[str, Any]
 Event = tuple[Literal["set", "gone"], Key, Json]
@@ -70,7 +69,7 @@ class GatewayCluster:
 
     async def get(self, plural: str, name: str) -> Json:
         resource = next(r for r in WATCHED if r.plural == plural)
-        return copy.deepcopy(await self._answered(self._api.get(resource, SPACE, name)))
+        return copy.deepcopy(await self._api.get(resource, SPACE, name))
 
     async def list_page(self, plural: str, query: dict[str, str]) -> Json:
         assert plural == SANDBOXES.plural
@@ -86,18 +85,12 @@ class GatewayCluster:
     async def json_patch(self, plural: str, name: str, operations: list[Json]) -> Json:
         assert plural == SANDBOXES.plural
         await asyncio.sleep(0)
-        current = await self._answered(self._api.get(SANDBOXES, SPACE, name))
+        current = await self._api.get(SANDBOXES, SPACE, name)
         return copy.deepcopy(self._api.set(SANDBOXES, patched(current, operations)))
 
     async def delete(self, plural: str, name: str) -> None:
         assert plural == SANDBOXES.plural
-        await self._answered(self._api.delete(SANDBOXES, SPACE, name, {}))
-
-    async def _answered(self, work: Coroutine[Any, Any, Json]) -> Json:
-        try:
-            return await work
-        except NotFoundError as error:
-            raise RefusedError(404, "NotFound") from error
+        await self._api.delete(SANDBOXES, SPACE, name, {})
 
 
 class OneGateway:
@@ -114,7 +107,7 @@ class OneGateway:
             cast("Cluster", GatewayCluster(self._api)),
             self.store,
             KubernetesSettings(cold_start=False, default_template="python"),
-            streams=NoStreams(),
+            streams=cast("WarmStreams", NoStreams()),
             background=self.background,
             touch=self._touch,
         )
@@ -164,8 +157,8 @@ class Claims(RuleBasedStateMachine):
         self.claims: dict[str, Json] = {}  # every claim that was ever written, by uid
         self.patches: list[Any] = [
             patch.object(claimer, "LOST_RACE_WAIT", 0.001),
-            patch.object(rivals, "PAUSES", (0.0, 0.0)),
-            patch.object(rivals, "WATCH_LAG", 0.001),
+            patch.object(claimer, "PAUSES", (0.0, 0.0)),
+            patch.object(claimer, "WATCH_LAG", 0.001),
             patch.object(claimer, "datetime", self),
         ]
         for each in self.patches:

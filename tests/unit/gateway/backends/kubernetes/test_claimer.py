@@ -12,8 +12,6 @@ from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.base import ClaimRequest, WorkspaceRequest
 from sandpod_gateway.backends.kubernetes.cache.sandbox_cache import SandboxStore
 from sandpod_gateway.backends.kubernetes.claims import claimer, readiness
-from sandpod_gateway.backends.kubernetes.claims import conflicts as rivals
-from sandpod_gateway.backends.kubernetes.claims import errors as claim_errors
 from sandpod_gateway.backends.kubernetes.claims.claimer import Claimer
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from sandpod_gateway.backends.kubernetes.tasks import Background
@@ -23,6 +21,7 @@ from support.gateway.kube_objects import READY, MemoryApi, NoStreams, body, held
 
 if TYPE_CHECKING:
     from sandpod_gateway.backends.kubernetes.cluster import Cluster
+    from sandpod_gateway.backends.kubernetes.streams.warm_streams import WarmStreams
 
 LIMIT = 60.0
 
@@ -41,7 +40,7 @@ class Place:
             cast("Cluster", self.api),
             self.store,
             KubernetesSettings(**settings),
-            streams=NoStreams(),
+            streams=cast("WarmStreams", NoStreams()),
             background=self.background,
             touch=self.touch,
         )
@@ -87,8 +86,8 @@ async def place() -> AsyncIterator[Place]:
 @pytest.fixture(autouse=True)
 def _short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claimer, "LOST_RACE_WAIT", 0.001)
-    monkeypatch.setattr(rivals, "PAUSES", (0.0, 0.0))
-    monkeypatch.setattr(rivals, "WATCH_LAG", 0.001)
+    monkeypatch.setattr(claimer, "PAUSES", (0.0, 0.0))
+    monkeypatch.setattr(claimer, "WATCH_LAG", 0.001)
 
 
 async def test_a_claim_of_a_warm_sandbox_is_one_request(place: Place) -> None:
@@ -189,7 +188,7 @@ async def test_a_claim_with_a_session_takes_no_list_from_the_api_server(
     place: Place, monkeypatch: pytest.MonkeyPatch, theirs: str | None, winner: str
 ) -> None:
     """What others claimed for it before is known from the watch, once that reports the own claim."""
-    monkeypatch.setattr(rivals, "WATCH_LAG", LIMIT)
+    monkeypatch.setattr(claimer, "WATCH_LAG", LIMIT)
     place.warm("w")
     if theirs is not None:
         place.api.put(body("theirs", claim=held_by("alice", "one", theirs)))
@@ -260,8 +259,8 @@ async def test_a_sandbox_that_can_not_start_is_told_with_its_cause_and_nothing_i
     place: Place, reason: str, code: ErrorCode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for full in (Reason.UNSCHEDULABLE, Reason.QUOTA_EXCEEDED):
-        row = claim_errors._CODES[full]
-        monkeypatch.setitem(claim_errors._CODES, full, (row[0], 0.0, row[2]))
+        row = readiness._CODES[full]
+        monkeypatch.setitem(readiness._CODES, full, (row[0], 0.0, row[2]))
     claiming = asyncio.create_task(place.claim())
     name = await place.starting()
     place.see(place.api.set_conditions(name, not_ready(reason, "because")))
@@ -360,17 +359,17 @@ class SameSecond:
         return datetime(2026, 1, 2, 3, 4, 5, tzinfo=zone)
 
 
-async def cancel_without_an_answer(place: Place, request: str) -> None:
-    """Cancel a claim while a request of it is on its way, whose answer never comes; return when all is undone."""
+async def cancel_without_an_answer(place: Place, request: str, during: str | None = None) -> None:
+    """Cancel a claim during a request of it, one of which has no answer; return when all is undone."""
     place.api.failures[request] = UnreachableError("the answer broke off")
-    place.api.answer_after[request] = asyncio.Event()
+    answer = place.api.answer_after[during or request] = asyncio.Event()
     claiming = asyncio.create_task(place.claim())
     async with asyncio.timeout(LIMIT):
-        while request not in place.api.requests:  # noqa: ASYNC110 # the API in memory has no event for it
+        while (during or request) not in place.api.requests:  # noqa: ASYNC110 # the API in memory has no event for it
             await asyncio.sleep(0)
     claiming.cancel()
     await asyncio.gather(claiming, return_exceptions=True)
-    place.api.answer_after[request].set()
+    answer.set()
     await place.background.close()
 
 
@@ -383,9 +382,10 @@ async def test_a_cancel_whose_patch_lost_the_race_and_had_no_answer_leaves_the_w
     assert place.api.objects["w"]["spec"]["claim"]["owner"] == "bob"
 
 
-async def test_a_cancelled_patch_without_an_answer_is_undone_if_it_was_written(place: Place) -> None:
+@pytest.mark.parametrize("during", ["patch", "get"])
+async def test_a_cancelled_patch_without_an_answer_is_undone_if_it_was_written(place: Place, during: str) -> None:
     place.warm("w")
-    await cancel_without_an_answer(place, "patch")
+    await cancel_without_an_answer(place, "patch", during)
     assert place.api.objects == {}
 
 

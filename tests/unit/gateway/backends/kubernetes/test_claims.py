@@ -1,4 +1,4 @@
-from collections.abc import Sequence
+import contextlib
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,8 +9,8 @@ from sandpod_api.types import Claim, Lifetime, Sandbox
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.base import ClaimRequest, SandboxRecord
 from sandpod_gateway.backends.kubernetes.cache import records
-from sandpod_gateway.backends.kubernetes.claims import errors as claim_errors
 from sandpod_gateway.backends.kubernetes.claims import patches as claims
+from sandpod_gateway.backends.kubernetes.claims import readiness
 from sandpod_gateway.backends.kubernetes.claims.patches import Wanted
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from sandpod_gateway.errors import SandpodError
@@ -18,7 +18,6 @@ from support.gateway.kube_objects import body, held_by, not_ready, sandbox
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
 CLAIM = Claim(owner="alice", session="one", time=NOW.replace(microsecond=0))
-LABELS = "/metadata/labels/sandpod.dev~1"
 
 
 def wanted(**fields: Any) -> Wanted:
@@ -31,10 +30,6 @@ def record_of(held: Sandbox) -> SandboxRecord:
     return record
 
 
-def first(options: Sequence[Sandbox]) -> Sandbox:
-    return options[0]
-
-
 def test_a_patch_tests_the_version_and_writes_the_claim() -> None:
     assert claims.claim_patch(sandbox("w", version="77"), wanted(), "f00d") == [
         {"op": "test", "path": "/metadata/resourceVersion", "value": "77"},
@@ -43,9 +38,16 @@ def test_a_patch_tests_the_version_and_writes_the_claim() -> None:
             "path": "/spec/claim",
             "value": {"owner": "alice", "session": "one", "time": "2026-01-02T03:04:05Z"},
         },
-        {"op": "add", "path": f"{LABELS}state", "value": "claimed"},
-        {"op": "add", "path": f"{LABELS}owner", "value": names.label_value("alice")},
-        {"op": "add", "path": f"{LABELS}session", "value": names.label_value("one")},
+        {
+            "op": "add",
+            "path": "/metadata/labels",
+            "value": {
+                "app.kubernetes.io/managed-by": "sandpod",
+                "sandpod.dev/state": "claimed",
+                "sandpod.dev/owner": names.label_value("alice"),
+                "sandpod.dev/session": names.label_value("one"),
+            },
+        },
         {
             "op": "add",
             "path": "/metadata/annotations",
@@ -58,9 +60,9 @@ def test_a_patch_takes_the_sandbox_out_of_its_pool_and_keeps_its_annotations() -
     pooled = body("w")
     pooled["metadata"] |= {"ownerReferences": [{"kind": "SandboxPool"}], "annotations": {"a": "b"}}
     patch = claims.claim_patch(Sandbox.model_validate(pooled), wanted(ttl=60, idle_timeout=10), "f00d")
-    assert patch[5:] == [
-        {"op": "add", "path": "/metadata/annotations/sandpod.dev~1last-activity", "value": "2026-01-02T03:04:05Z"},
-        {"op": "add", "path": "/metadata/annotations/sandpod.dev~1claim-id", "value": "f00d"},
+    written = {"sandpod.dev/last-activity": "2026-01-02T03:04:05Z", "sandpod.dev/claim-id": "f00d"}
+    assert patch[3:] == [
+        {"op": "add", "path": "/metadata/annotations", "value": {"a": "b", **written}},
         {"op": "remove", "path": "/metadata/ownerReferences"},
         {"op": "add", "path": "/spec/lifetime", "value": {"ttl": 60, "idleTimeout": 10}},
     ]
@@ -127,10 +129,10 @@ def test_a_request_that_no_object_could_hold_is_refused(asked: dict[str, Any], w
 
 def test_candidates_have_the_network_and_those_with_a_stream_come_first() -> None:
     warm = [sandbox("a"), sandbox("b"), sandbox("c")]
-    assert claims.choose_candidate(warm, "none", {"c", "x"}, first) is warm[2]
-    assert claims.choose_candidate(warm, "none", set(), first) is warm[0]
-    assert claims.choose_candidate(warm, "web", {"c"}, first) is None
-    assert claims.choose_candidate([], "none", set(), first) is None
+    assert {id(claims.choose_candidate(warm, "none", {"c", "x"})) for _ in range(30)} == {id(warm[2])}
+    assert {id(claims.choose_candidate(warm, "none", set())) for _ in range(200)} == set(map(id, warm))
+    assert claims.choose_candidate(warm, "web", {"c"}) is None
+    assert claims.choose_candidate([], "none", set()) is None
 
 
 def test_the_older_claim_of_a_session_wins_and_a_second_is_decided_by_uid() -> None:
@@ -150,9 +152,9 @@ def test_a_selector_is_made_of_hashes_only() -> None:
 @pytest.mark.parametrize(("owned", "total", "over"), [(1, 9, False), (2, 2, True), (0, 10, True)])
 def test_limits_are_the_owners_and_everyones(owned: int, total: int, over: bool) -> None:  # noqa: FBT001
     settings = KubernetesSettings(max_sandboxes_per_owner=2, max_sandboxes=10)
-    refusal = claim_errors.over_limit(owned, total, settings)
-    assert (refusal is not None) == over
-    assert refusal is None or refusal.code == ErrorCode.MAX_SESSIONS
+    with pytest.raises(SandpodError) if over else contextlib.nullcontext() as refused:
+        claims.check_limits(owned, total, settings)
+    assert refused is None or refused.value.code == ErrorCode.MAX_SESSIONS
 
 
 @pytest.mark.parametrize(
@@ -173,25 +175,25 @@ def test_what_keeps_a_sandbox_from_starting_has_a_code_and_the_operators_words(
     reason: str, code: ErrorCode, patience: float
 ) -> None:
     failing = sandbox("s", claim=held_by("alice"), conditions=[not_ready(reason, "the operator's words")])
-    failure = claim_errors.start_failure(failing)
+    failure = readiness.start_failure(failing)
     assert failure is not None
-    assert (failure.error.code, failure.error.cause) == (code, "the operator's words")
-    assert failure.patience == patience
-    assert failure.error.next_step
+    error, lasting = failure
+    assert (error.code, error.cause, lasting) == (code, "the operator's words", patience)
+    assert error.next_step
 
 
 @pytest.mark.parametrize("reason", ["PodPending", "Starting", "ProbePending", "SomethingNew"])
 def test_what_may_pass_is_no_failure(reason: str) -> None:
     starting = sandbox("s", claim=held_by("alice"), conditions=[not_ready(reason)])
-    assert claim_errors.start_failure(starting) is None
-    assert claim_errors.start_failure(sandbox("s", claim=held_by("alice"), conditions=[])) is None
+    assert readiness.start_failure(starting) is None
+    assert readiness.start_failure(sandbox("s", claim=held_by("alice"), conditions=[])) is None
 
 
 def test_a_timeout_says_what_was_waited_for() -> None:
     waiting = sandbox("s", claim=held_by("alice"), conditions=[not_ready("Starting", "container is creating")])
-    error = claim_errors.start_timeout(waiting, 120)
+    error = readiness.start_timeout(waiting, 120)
     assert (error.code, error.cause) == (ErrorCode.BACKEND_ERROR, "container is creating")
-    silent = claim_errors.start_timeout(sandbox("s", claim=held_by("alice"), conditions=[]), 120)
+    silent = readiness.start_timeout(sandbox("s", claim=held_by("alice"), conditions=[]), 120)
     assert silent.cause is not None
     assert "operator" in silent.cause
 
@@ -255,4 +257,3 @@ def test_only_a_warm_ready_sandbox_that_stays_can_be_claimed() -> None:
     going = body("w")
     going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     assert not records.is_claimable(Sandbox.model_validate(going))
-    assert records.parse({"spec": {"templateRef": 7}}) is None

@@ -1,7 +1,7 @@
 import pytest
 
 from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.backends.kubernetes.errors import translate
+from sandpod_gateway.backends.kubernetes.cluster import translate
 from sandpod_kube.errors import ClusterError, RefusedError, UnreachableError
 
 INSIDE = 'pods is forbidden: User "system:serviceaccount:sandpod:gateway" at 10.0.0.1'

@@ -8,8 +8,7 @@ from pydantic import ValidationError
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.toolsets import ALL
-from sandpod_gateway.backends.base import ClaimRequest, WorkspaceRequest
-from sandpod_gateway.backends.cold_start import may_make, pool_exhausted
+from sandpod_gateway.backends.base import ClaimRequest, WorkspaceRequest, pool_exhausted
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from sandpod_gateway.backends.local.settings import LocalSettings
 from sandpod_gateway.capabilities import capabilities
@@ -29,12 +28,12 @@ def request(*, cold_start: bool | None, **fields: Any) -> ClaimRequest:
 def test_the_setting_is_the_default_and_the_caller_may_ask_for_less(
     *, asked: bool | None, allowed: bool, may: bool
 ) -> None:
-    assert may_make(request(cold_start=asked), allowed=allowed) is may
+    assert request(cold_start=asked).may_make(allowed=allowed) is may
 
 
 def test_more_than_the_server_does_is_refused() -> None:
     with pytest.raises(SandpodError) as refused:
-        may_make(request(cold_start=True), allowed=False)
+        request(cold_start=True).may_make(allowed=False)
     assert refused.value.code == ErrorCode.INVALID_ARGUMENT
     assert "pool_exhausted" in refused.value.next_step
 
@@ -43,7 +42,7 @@ def test_more_than_the_server_does_is_refused() -> None:
 def test_a_workspace_that_no_warm_sandbox_has_goes_with_a_cold_start_only(*, asked: bool | None, allowed: bool) -> None:
     wanted = request(cold_start=asked, workspace=WorkspaceRequest(size=2**30))
     with pytest.raises(SandpodError) as refused:
-        may_make(wanted, allowed=allowed)
+        wanted.may_make(allowed=allowed)
     assert refused.value.code == ErrorCode.INVALID_ARGUMENT
     assert ("cold_start" in refused.value.next_step) is allowed
 

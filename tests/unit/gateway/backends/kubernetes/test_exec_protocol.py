@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from sandpod_gateway.backends.kubernetes.streams.exec_protocol import ExecEnd, parse_status, printable
+from sandpod_gateway.backends.kubernetes.streams.exec_stream import ExecEnd, parse_status, printable
 
 
 def failure(**fields: Any) -> bytes:

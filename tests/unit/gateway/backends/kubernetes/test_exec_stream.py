@@ -9,8 +9,16 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import unused_port
 
-from sandpod_gateway.backends.kubernetes.streams.exec_protocol import STDERR_TAIL, V4, V5, ExecEnd, ExecTarget
-from sandpod_gateway.backends.kubernetes.streams.exec_stream import BUFFER, MAX_MESSAGE, ExecStream, open_exec
+from sandpod_gateway.backends.kubernetes.streams.exec_stream import (
+    BUFFER,
+    MAX_MESSAGE,
+    STDERR_TAIL,
+    V4,
+    V5,
+    ExecEnd,
+    ExecStream,
+    open_exec,
+)
 from sandpod_kube.errors import RefusedError, UnreachableError
 from support.servers.exec_server import echo, serving, stay, stream_of
 
@@ -129,7 +137,7 @@ async def test_a_page_that_is_no_websocket_is_unreachable_and_a_refusal_has_its_
 
 
 async def test_a_server_that_is_not_there_is_unreachable() -> None:
-    target = ExecTarget(url=f"http://127.0.0.1:{unused_port()}/exec", params=[], headers={}, ssl=True)
+    target = {"url": f"http://127.0.0.1:{unused_port()}/exec"}
     async with aiohttp.ClientSession() as http:
         with pytest.raises(UnreachableError):
             await open_exec(http, target)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from aiohttp.test_utils import unused_port
+from cachetools import TTLCache
 
 from sandpod_api import names
 from sandpod_gateway.api.results import ErrorCode
@@ -152,9 +153,8 @@ async def test_a_claim_gets_the_stream_that_is_open_already_and_a_second_one_is_
 
 async def test_a_warm_stream_that_died_is_not_handed_out(kube: KubeServer, backend: KubernetesBackend) -> None:
     kube.show("ADDED", body("w"))
-    await until(lambda: backend._parts is not None and backend._parts.streams.names() == {"w"})
-    assert backend._parts is not None
-    held = backend._parts.streams._held["w"].stream
+    await until(lambda: backend._open.streams.names() == {"w"})
+    held = backend._open.streams._held["w"]
     await backend.claim(ClaimRequest(owner="alice"))
     await kube.cut_execs()
     await until(lambda: held.ended)
@@ -166,23 +166,22 @@ async def test_a_warm_stream_that_died_is_not_handed_out(kube: KubeServer, backe
 
 async def test_the_stream_of_a_sandbox_that_others_took_is_closed(kube: KubeServer, backend: KubernetesBackend) -> None:
     kube.show("ADDED", body("w"))
-    await until(lambda: backend._parts is not None and backend._parts.streams.names() == {"w"})
-    assert backend._parts is not None
-    held = backend._parts.streams._held["w"].stream
+    await until(lambda: backend._open.streams.names() == {"w"})
+    held = backend._open.streams._held["w"]
     kube.show("MODIFIED", body("w", claim=held_by("bob")))
     await until(lambda: held.ended)
-    assert backend._parts.streams.names() == set()
+    assert backend._open.streams.names() == set()
 
 
 async def test_a_stream_nobody_fetched_is_closed(
     kube: KubeServer, backend: KubernetesBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(warm_streams, "PROMISE", 0.0)
+    monkeypatch.setattr(backend._open.streams, "_promised", TTLCache(1, ttl=0))
     monkeypatch.setattr(warm_streams, "LOOK_AGAIN", 0.01)
     kube.show("ADDED", body("w"))
-    await until(lambda: backend._parts is not None and backend._parts.streams.names() == {"w"})
+    await until(lambda: backend._open.streams.names() == {"w"})
     await backend.claim(ClaimRequest(owner="alice"))
-    await until(lambda: backend._parts is not None and backend._parts.streams.names() == set())
+    await until(lambda: backend._open.streams.names() == set())
 
 
 async def test_a_sandbox_whose_pod_is_gone_is_lost(kube: KubeServer, backend: KubernetesBackend) -> None:

@@ -16,8 +16,8 @@ from sandpod_gateway.auth import api_keys as auth
 from sandpod_gateway.backends.base import ClaimRequest, SandboxRecord, WorkspaceRequest
 from sandpod_gateway.backends.kubernetes.cache import records
 from sandpod_gateway.backends.kubernetes.cache.sandbox_cache import SandboxStore
-from sandpod_gateway.backends.kubernetes.claims import errors as claim_errors
 from sandpod_gateway.backends.kubernetes.claims import patches as claims
+from sandpod_gateway.backends.kubernetes.claims import readiness
 from sandpod_gateway.backends.kubernetes.claims.readiness import Waker
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from sandpod_gateway.backends.kubernetes.tasks import Background
@@ -244,8 +244,8 @@ async def test_callers_cancel_does_not_stop_the_wake_that_another_waits_for(slee
 
 @pytest.fixture
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    row = claim_errors._CODES[Reason.QUOTA_EXCEEDED]
-    monkeypatch.setitem(claim_errors._CODES, Reason.QUOTA_EXCEEDED, (row[0], 0.0, row[2]))
+    row = readiness._CODES[Reason.QUOTA_EXCEEDED]
+    monkeypatch.setitem(readiness._CODES, Reason.QUOTA_EXCEEDED, (row[0], 0.0, row[2]))
 
 
 @pytest.mark.usefixtures("_impatient")

@@ -7,7 +7,7 @@ import pytest
 
 from sandpod_api.types import Sandbox
 from sandpod_gateway.backends.kubernetes.cache import watch as watch_module
-from sandpod_gateway.backends.kubernetes.cache.sandbox_cache import SandboxStore, entry
+from sandpod_gateway.backends.kubernetes.cache.sandbox_cache import SandboxStore
 from sandpod_gateway.backends.kubernetes.cache.watch import SandboxWatch
 from sandpod_kube.errors import RefusedError, UnreachableError
 from sandpod_kube.resources import Resource
@@ -96,7 +96,7 @@ def test_a_list_replaces_all_but_later_own_writes() -> None:
     store.put(sandbox("early", claim=MINE))
     with store.listing() as listing:
         store.put(sandbox("late", claim=MINE))
-        listing.put(*entry(sandbox("listed")))
+        store.take(body("listed"), listing)
     assert [store.get(name) is not None for name in ("gone", "early", "late", "listed")] == [False, False, True, True]
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from sandpod_gateway.backends.local import bwrap
-from sandpod_gateway.backends.local.bwrap import Bind, Descriptors, View
+from sandpod_gateway.backends.local.bwrap import FILES, Bind, View
 from sandpod_gateway.backends.local.settings import LocalSettings
 from sandpod_gateway.backends.local.start import staged
 
@@ -16,7 +16,7 @@ VIEW = View(
     path="/usr/bin",
 )
 SETTINGS = LocalSettings(workspace_size="1Mi", tmp_size="2Mi", memory="64Mi", processes=32, open_files=128)
-DESCRIPTORS = Descriptors(seccomp=7, info=8, files={"/etc/passwd": 9})
+DESCRIPTORS = {"seccomp": 7, "info": 8, **{path: number for number, path in enumerate(FILES, 9)}}
 
 
 def command() -> list[str]:
@@ -32,7 +32,8 @@ def test_command_line_is_this() -> None:
         --perms 0755 --size 1048576 --tmpfs /workspace
         --ro-bind /usr /usr --ro-bind /root/.pyenv/3.11 /root/.pyenv/3.11 --symlink usr/bin /bin
         --symlink /workspace /app/results --symlink /workspace /mnt/data
-        --perms 0444 --file 9 /etc/passwd --remount-ro /
+        --perms 0444 --file 9 /etc/passwd --perms 0444 --file 10 /etc/group
+        --perms 0444 --file 11 /etc/nsswitch.conf --perms 0444 --file 12 /etc/hosts --remount-ro /
         --setenv PATH /usr/bin --setenv LANG C.UTF-8
         --setenv SANDPOD_MEMORY_LIMIT 67108864 --setenv SANDPOD_PROCESSES 32 --setenv SANDPOD_OPEN_FILES 128
         --chdir /workspace -- /usr/bin/python3 x.py

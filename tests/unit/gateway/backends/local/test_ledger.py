@@ -8,7 +8,8 @@ from sandpod_api.conditions import Reason
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.base import ClaimRequest, SandboxRecord
 from sandpod_gateway.backends.local import ledger
-from sandpod_gateway.backends.local.ledger import KEEP_ENDED, Ledger, Limits
+from sandpod_gateway.backends.local.ledger import KEEP_ENDED, Ledger
+from sandpod_gateway.backends.local.settings import LocalSettings
 from sandpod_gateway.errors import SandpodError
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
@@ -16,11 +17,11 @@ WHY = (Reason.POD_FAILED, "It ended.")
 
 
 def make() -> Ledger:
-    return Ledger(Limits(per_owner=2, total=3))
+    return Ledger(LocalSettings(max_sandboxes_per_owner=2, max_sandboxes=3))
 
 
 def add(book: Ledger, owner: str = "alice", session: str = "", lifetime: tuple[int, int] = (100, 10)) -> SandboxRecord:
-    return book.add(ClaimRequest(owner=owner, session=session), ("default", None), lifetime, NOW)
+    return book.add(ClaimRequest(owner=owner, session=session), None, lifetime, NOW)
 
 
 def later(seconds: float) -> datetime:
@@ -38,22 +39,23 @@ def test_use_moves_expiry_but_not_past_the_ttl() -> None:
     record = add(book)
     assert record.expires == later(10)
     book.touch(record.name, later(5))
-    moved = book.get(record.name)
+    moved = book.records.get(record.name)
     assert moved is not None
     assert (moved.expires, moved.last_activity) == (later(15), later(5))
     book.touch(record.name, later(95))
-    moved = book.get(record.name)
+    moved = book.records.get(record.name)
     assert moved is not None
     assert moved.expires == later(100)
 
 
-def test_due_says_which_time_is_over() -> None:
+def test_end_says_which_time_is_over() -> None:
     book = make()
     idle, old = add(book), add(book, lifetime=(20, 20))
-    assert book.due(later(9)) == []
-    assert book.due(later(10)) == [(idle.name, Reason.IDLE_TIMEOUT)]
+    assert book.expire(later(9)) == []
+    assert book.expire(later(10)) == [idle.name]
     book.touch(old.name, later(19))
-    assert (old.name, Reason.TTL_EXPIRED) in book.due(later(20))
+    assert book.expire(later(20)) == [old.name]
+    assert [book.records[r.name].reason for r in (idle, old)] == [Reason.IDLE_TIMEOUT, Reason.TTL_EXPIRED]
 
 
 def test_next_event_is_the_first_expiry_or_the_first_to_forget() -> None:
@@ -73,7 +75,7 @@ def test_an_ended_sandbox_frees_its_session_and_its_place() -> None:
     assert book.of_session("alice", "one") is None
     with book.starting("alice"):
         pass
-    ended = book.get(record.name)
+    ended = book.records.get(record.name)
     assert ended is not None
     assert (ended.status, ended.reason, ended.message) == ("Failed", "PodFailed", "It ended.")
 
@@ -82,20 +84,20 @@ def test_an_ended_sandbox_stays_as_it_ended() -> None:
     book = make()
     record = add(book)
     book.end(record.name, "Expired", (Reason.IDLE_TIMEOUT, "Idle."), NOW)
-    before = book.get(record.name)
+    before = book.records.get(record.name)
     book.end(record.name, "Failed", WHY, later(1))
     book.touch(record.name, later(1))
-    assert book.get(record.name) == before
+    assert book.records.get(record.name) == before
 
 
 def test_ended_sandboxes_are_forgotten_in_time() -> None:
     book = make()
     record = add(book)
     book.end(record.name, "Expired", WHY, NOW)
-    book.forget(NOW + KEEP_ENDED - timedelta(seconds=1))
-    assert book.get(record.name) is not None
-    book.forget(NOW + KEEP_ENDED)
-    assert book.get(record.name) is None
+    book.expire(NOW + KEEP_ENDED - timedelta(seconds=1))
+    assert book.records.get(record.name) is not None
+    book.expire(NOW + KEEP_ENDED)
+    assert book.records.get(record.name) is None
 
 
 def test_no_more_ended_sandboxes_are_kept_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +106,7 @@ def test_no_more_ended_sandboxes_are_kept_than_the_bound(monkeypatch: pytest.Mon
     names = [add(book).name for _ in range(5)]
     for name in names:
         book.end(name, "Expired", WHY, NOW)
-    assert [name for name in names if book.get(name) is not None] == names[2:]
+    assert [name for name in names if book.records.get(name) is not None] == names[2:]
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,14 @@ from typing import Any
 import pytest
 
 from sandpod_gateway.backends.local import environments
-from sandpod_gateway.backends.local.errors import bubblewrap_failed, no_isolation
-from sandpod_gateway.backends.local.host import FIRST_UID, LAST_UID, inspect, unused_uids
+from sandpod_gateway.backends.local.host import (
+    FIRST_UID,
+    LAST_UID,
+    bubblewrap_failed,
+    inspect,
+    no_isolation,
+    unused_uids,
+)
 from sandpod_gateway.backends.local.inside.probe import failures
 from sandpod_gateway.backends.local.settings import LocalSettings
 
