@@ -71,7 +71,7 @@ class Applier:
             if owner is None:
                 raise  # Not a sandbox's pod or volume: a pool's sandbox, which only wrong rights or an old CRD refuse.
             if action.resource is resources.PODS and QUOTA in error.message:
-                self._context.admission.refused(owner, clean(error.message))
+                self._context.line(key.namespace).refused(owner, clean(error.message))
             else:
                 now, settings = self._context.clock(), self._context.settings
                 self._context.state.refused(owner.metadata.uid, error, now, settings)
@@ -80,7 +80,7 @@ class Applier:
         self._context.state.refusals.pop(owner_uid, None)
         self._dispatcher.saw(action.resource, made)
         if action.resource is resources.PODS:
-            self._context.admission.let_in(key.namespace, owner_uid)
+            self._context.line(key.namespace).let_in(owner_uid)
         return True
 
     async def _patch_status(self, action: PatchStatus) -> bool:

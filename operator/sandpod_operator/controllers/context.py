@@ -16,7 +16,7 @@ from sandpod_operator.metrics import Metrics
 from sandpod_operator.model.actions import Emit
 from sandpod_operator.model.observed import Kernel, Refusal
 from sandpod_operator.model.pool_backoff import PoolBackoff
-from sandpod_operator.quota.admission import Admission
+from sandpod_operator.quota.line import Line
 from sandpod_operator.settings import OperatorSettings
 from sandpod_operator.status.failures import clean
 
@@ -71,7 +71,15 @@ class Context:
     state: State
     nodes: Nodes
     queue: WorkQueue
-    admission: Admission
+    lines: dict[str, Line] = field(default_factory=dict)  # by namespace
+
+    def line(self, namespace: str) -> Line:
+        """Return the line of those who wait for a place in a namespace."""
+        if namespace not in self.lines:
+            self.lines[namespace] = Line(
+                namespace, store=self.store, queue=self.queue, settings=self.settings, clock=self.clock
+            )
+        return self.lines[namespace]
 
     @classmethod
     def create(
@@ -97,5 +105,4 @@ class Context:
             state=State(),
             nodes=Nodes(cluster),
             queue=queue,
-            admission=Admission(store=store, queue=queue, settings=settings, clock=clock),
         )

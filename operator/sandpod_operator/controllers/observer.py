@@ -38,7 +38,7 @@ async def observe_sandbox(context: Context, key: Key, now: datetime) -> Observed
     spec = observed.template.spec if observed.template is not None and observed.pod is None else None
     if spec and host_users_setting(spec, default=context.settings.host_users) is None:
         observed = replace(observed, user_namespaces=await context.nodes.give_user_namespaces(spec))
-    held = context.admission.held(observed.sandbox, wants=wants_pod(observed, context.settings, now))
+    held = context.line(key.namespace).held(observed.sandbox, wants=wants_pod(observed, context.settings, now))
     return observed if held is None else replace(observed, refusal=held)
 
 
@@ -78,7 +78,7 @@ def observe_pool(context: Context, key: Key) -> ObservedPool | None:
     pool = store.pool(key.namespace, key.name)
     if pool is None:
         context.metrics.forget_pool(key.namespace, key.name)
-        context.admission.forget_pool(key)
+        context.line(key.namespace).forget_pool(key)
         return None
     uid = pool.metadata.uid
     # By uid, since the pool may have been made anew.
@@ -91,7 +91,7 @@ def observe_pool(context: Context, key: Key) -> ObservedPool | None:
         suffixes=tuple(_suffix() for _ in range(context.settings.pool_burst)),
         status_written=state.status_written.get(uid),
         backoff=state.backoffs.get(uid, PoolBackoff()),
-        neighbours=context.admission.neighbours(key),
+        neighbours=context.line(key.namespace).neighbours(key),
     )
 
 

@@ -40,7 +40,7 @@ class Reconciler:
             due = await self._passes(key)
             result = "ok"
         except ClusterError:
-            self._context.admission.failed(key)
+            self._context.line(key.namespace).failed(self._context.store.uid_of(key))
             raise
         finally:
             metrics.reconciles.labels(key.kind, result).inc()
@@ -79,13 +79,14 @@ class Reconciler:
 
     def _record_pool(self, plan: PoolPlan, now: datetime) -> None:
         """Remember how a pool's sandboxes did, what it has, and what it gave up."""
-        state, admission, metadata = self._context.state, self._context.admission, plan.pool.metadata
+        state, metadata = self._context.state, plan.pool.metadata
+        line = self._context.line(metadata.namespace)
         state.failures[metadata.uid], state.backoffs[metadata.uid] = plan.failures, plan.backoff
         if any(isinstance(action, PatchStatus) for action in plan.actions):
             state.status_written[metadata.uid] = now
         wanted = plan.pool.spec.replicas
         self._context.metrics.set_pool(metadata.namespace, metadata.name, wanted=wanted, ready=plan.ready)
         if plan.gives_to is not None:
-            admission.gave(plan.gives_to)
+            line.gave(plan.gives_to)
         if plan.share is not None:
-            admission.took_share(plan.share)
+            line.took_share(plan.share)
