@@ -67,28 +67,23 @@ class ObjectMeta(ObservedModel):
 class TemplateRef(ApiModel):
     """The template that a sandbox is made from, in the same namespace."""
 
-    name: Annotated[Name, Field(description="Name of the SandboxTemplate.")]
+    name: Name = Field(description="Name of the SandboxTemplate.")
 
 
 class Workspace(ApiModel):
     """The folder /workspace of a sandbox."""
 
-    size: Annotated[Quantity, Field(description="The most it can hold.")] = "256Mi"
-    medium: Annotated[
-        Literal["Memory", "Disk"],
-        Field(
-            description="Memory: bounded at once, counts against the memory limit. "
-            "Disk: larger; the node evicts the pod some time after it passes the size."
-        ),
-    ] = "Memory"
-    persistent: Annotated[
-        bool,
-        Field(
-            description="Whether it is on a volume claim and outlives the pod, so that the sandbox can be suspended "
-            "and resumed with its files. The claim is deleted with the Sandbox."
-        ),
-    ] = False
-    storage_class_name: Annotated[
-        StorageClassName | None,
-        Field(description="StorageClass of a persistent workspace; absent means the cluster's default."),
-    ] = None
+    size: Quantity = Field("256Mi", description="The most it can hold.")
+    medium: Literal["Memory", "Disk"] = Field(
+        "Memory",
+        description="Memory: bounded at once, counts against the memory limit. "
+        "Disk: larger; the node evicts the pod some time after it passes the size.",
+    )
+    persistent: bool = Field(
+        False,
+        description="Whether it is on a volume claim and outlives the pod, so that the sandbox can be suspended "
+        "and resumed with its files. The claim is deleted with the Sandbox.",
+    )
+    storage_class_name: StorageClassName | None = Field(
+        None, description="StorageClass of a persistent workspace; absent means the cluster's default."
+    )

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Annotated
 
 from pydantic import Field
 
@@ -51,7 +50,7 @@ class PodStatus(ObservedModel):
     phase: str = ""
     reason: str = ""
     message: str = ""
-    host_ip: Annotated[str, Field(alias="hostIP")] = ""
+    host_ip: str = Field("", alias="hostIP")
     conditions: list[PodCondition] = Field(default_factory=list)
     container_statuses: list[ContainerStatus] = Field(default_factory=list)
     init_container_statuses: list[ContainerStatus] = Field(default_factory=list)

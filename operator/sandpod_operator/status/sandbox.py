@@ -10,7 +10,6 @@ kernel's release decides.
 
 from dataclasses import replace
 from datetime import datetime
-from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -139,8 +138,8 @@ class _Seen(BaseModel):
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
-    boot_id: Annotated[str, Field(max_length=256)]
-    release: Annotated[str, Field(min_length=1, max_length=256)]
+    boot_id: str = Field(max_length=256)
+    release: str = Field(min_length=1, max_length=256)
 
 
 def _compare(reported: str, node: Kernel | None) -> tuple[bool | None, Cause]:
