@@ -14,8 +14,7 @@ from sandpod_operator.controllers.nodes import Nodes
 from sandpod_operator.controllers.workqueue import WorkQueue
 from sandpod_operator.metrics import Metrics
 from sandpod_operator.model.actions import Emit
-from sandpod_operator.model.observed import Kernel, Refusal
-from sandpod_operator.model.pool_backoff import PoolBackoff
+from sandpod_operator.model.observed import Kernel, PoolBackoff, Refusal
 from sandpod_operator.quota.line import Line
 from sandpod_operator.settings import OperatorSettings
 from sandpod_operator.status.failures import clean
@@ -77,7 +76,12 @@ class Context:
         """Return the line of those who wait for a place in a namespace."""
         if namespace not in self.lines:
             self.lines[namespace] = Line(
-                namespace, store=self.store, queue=self.queue, settings=self.settings, clock=self.clock
+                namespace,
+                store=self.store,
+                wake=self.queue.add,
+                wake_at=self.queue.add_at,
+                settings=self.settings,
+                clock=self.clock,
             )
         return self.lines[namespace]
 

@@ -112,14 +112,7 @@ class _NoStorage(kopf.DiffBaseStorage, kopf.ProgressStorage):
     def fetch(self, **_: Any) -> None:
         pass
 
-    def store(self, **_: Any) -> None:
-        pass
-
-    def purge(self, **_: Any) -> None:
-        pass
-
-    def touch(self, **_: Any) -> None:
-        pass
+    store = purge = touch = fetch
 
     def clear(self, *, essence: kopf.BodyEssence) -> kopf.BodyEssence:
         return essence

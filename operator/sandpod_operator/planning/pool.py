@@ -1,7 +1,7 @@
 """Decides what to do about a pool: how many warm sandboxes to make, which to take away, and what its status says.
 
 A pool never has more than `replicas` sandboxes, and `maxSurge` more while out-of-date ones are replaced. Ones that fail
-keep their place for a growing time, and `model.pool_backoff` bounds how many are under way at once, so that a broken
+keep their place for a growing time, and `PoolBackoff` bounds how many are under way at once, so that a broken
 template costs little. What is left to others while quota or nodes are full is in `quota.line`.
 """
 
@@ -16,8 +16,7 @@ from sandpod_api.types import Sandbox, SandboxPool
 from sandpod_kube.resources import POOLS, SANDBOXES, Key
 from sandpod_operator.manifests.children import build_warm_sandbox, template_hash
 from sandpod_operator.model.actions import Action, Create, PatchStatus, Plan
-from sandpod_operator.model.observed import ObservedPool, Share
-from sandpod_operator.model.pool_backoff import FIRST, PoolBackoff
+from sandpod_operator.model.observed import FIRST, ObservedPool, PoolBackoff, Share
 from sandpod_operator.planning.events import pool_events
 from sandpod_operator.planning.sandbox import delete_sandbox, earliest, whole_status
 from sandpod_operator.settings import OperatorSettings

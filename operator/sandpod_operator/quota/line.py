@@ -15,9 +15,9 @@ what is larger than the whole quota. A claim that no node takes waits here too, 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Final, Protocol
+from typing import Final
 
 from sandpod_api import names
 from sandpod_api.conditions import Reason
@@ -39,13 +39,6 @@ _MAX_DOUBLINGS: Final = 6
 _LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Wakes(Protocol):
-    """Has keys worked on, soon or at some time."""
-
-    def add(self, key: Key) -> None: ...  # noqa: D102
-    def add_at(self, key: Key, date: datetime) -> None: ...  # noqa: D102
-
-
 @dataclass(kw_only=True, slots=True)
 class Waiter:
     """A claim or a pool that waits for a place."""
@@ -59,11 +52,6 @@ class Waiter:
     gifts: int = 0  # warm sandboxes that were given up for it, in vain so far
     next_gift: datetime = _LONG_AGO  # when one more may be
 
-    @property
-    def is_claim(self) -> bool:
-        """Whether a caller waits."""
-        return self.key.kind != POOLS.kind
-
 
 class Line:
     """Who waits for a place in one namespace. It hears of sandboxes, pods and pools, and wakes whoever is next.
@@ -72,9 +60,17 @@ class Line:
     """
 
     def __init__(
-        self, namespace: str, *, store: Store, queue: Wakes, settings: OperatorSettings, clock: Callable[[], datetime]
+        self,
+        namespace: str,
+        *,
+        store: Store,
+        wake: Callable[[Key], None],
+        wake_at: Callable[[Key, datetime], None],
+        settings: OperatorSettings,
+        clock: Callable[[], datetime],
     ) -> None:
-        self._namespace, self._store, self._queue = namespace, store, queue
+        """Nobody waits yet; `wake` and `wake_at` have a sandbox or a pool looked at, soon or at some time."""
+        self._namespace, self._store, self._wake, self._wake_at = namespace, store, wake, wake_at
         self._settings, self._clock = settings, clock
         self._pools: dict[Key, Share] = {}
         self._waiters: dict[Key, Waiter] = {}
@@ -230,19 +226,21 @@ class Line:
         for waiter in self._waiters.values():
             waiter.refused = False
 
-    def _shares(self) -> dict[Key, Share]:
-        """Return each pool's share: its places as of now, the rest as of its last plan."""
-        without = {key: len(waiter.sandboxes) for key, waiter in self._waiters.items()}
-        count = self._store.count_members
-        return {
-            key: replace(share, placed=count(self._namespace, key.name) - without.get(key, 0))
-            for key, share in self._pools.items()
-        }
+    def _placed(self, pool: Key) -> int:
+        """Return how many of a pool's sandboxes have a place, working or not."""
+        waiting = self._waiters[pool].sandboxes if pool in self._waiters else ()
+        return self._store.count_members(self._namespace, pool.name) - len(waiting)
 
-    def _order(self) -> Callable[[Waiter], tuple[int, float, Key]]:
-        """Return the sort key of waiters: claims first, the longest wait before all, then pools by what they have."""
-        levels = {key: share.level for key, share in self._shares().items()}
-        return lambda w: (0, w.since.timestamp(), w.key) if w.is_claim else (1, levels.get(w.key, 1.0), w.key)
+    def _level(self, pool: Key) -> float:
+        """Return how much a pool has of what it wants: 1 is all, as where that is not known."""
+        wanted = self._pools[pool].wanted if pool in self._pools else 0
+        return self._placed(pool) / wanted if wanted else 1.0
+
+    def _order(self, waiter: Waiter) -> tuple[int, float, Key]:
+        """Return a waiter's sort key: claims first, the longest wait before all, then pools by what they have."""
+        if waiter.key.kind == POOLS.kind:
+            return 1, self._level(waiter.key), waiter.key
+        return 0, waiter.since.timestamp(), waiter.key
 
     def _turn(self) -> Key | None:
         """Return the sandbox that may try for a place now, if any."""
@@ -252,7 +250,7 @@ class Line:
         return self._first_of(asked)
 
     def _first_of(self, waiters: list[Waiter]) -> Key | None:
-        return next(iter(min(waiters, key=self._order()).sandboxes.values())) if waiters else None
+        return next(iter(min(waiters, key=self._order).sandboxes.values())) if waiters else None
 
     def _giver(self) -> tuple[Key, Key] | None:
         """Return the pool that has to give a warm sandbox up now, and for whom.
@@ -260,16 +258,16 @@ class Line:
         The one that has most of what it wants. It gives its last one to claims alone, and only where all have but one:
         so two pools never take from each other in turns.
         """
-        shares, now = self._shares(), self._clock()
-        for waiter in sorted(self._waiters.values(), key=self._order()):
-            has_some = waiter.key in shares and shares[waiter.key].placed > 0
+        now = self._clock()
+        for waiter in sorted(self._waiters.values(), key=self._order):
+            has_some = waiter.key in self._pools and self._placed(waiter.key) > 0
             may_find_room = not (waiter.for_node or waiter.refused)
             if has_some or may_find_room or waiter.hopeless or now < waiter.next_gift:
                 continue
-            least = 1 if waiter.is_claim else 2
-            givers = [share for share in shares.values() if share.key != waiter.key and share.ready >= least]
+            least = 2 if waiter.key.kind == POOLS.kind else 1
+            givers = [share for key, share in self._pools.items() if key != waiter.key and share.ready >= least]
             if givers:
-                return max(givers, key=lambda share: (share.ready > 1, share.level, share.key)).key, waiter.key
+                return max(givers, key=lambda each: (each.ready > 1, self._level(each.key), each.key)).key, waiter.key
         return None
 
     def _offer(self) -> None:
@@ -277,17 +275,17 @@ class Line:
         if not self._waiters:
             return
         if (turn := self._turn()) is not None:
-            self._queue.add(turn)
+            self._wake(turn)
         elif (first := self._first_of(self._for_quota())) is not None:
             at = max(self._rests_until, self._next_round) if self._all_refused() else self._rests_until
-            self._queue.add_at(first, at)
+            self._wake_at(first, at)
         if (giver := self._giver()) is not None:
-            self._queue.add(giver[0])
+            self._wake(giver[0])
 
     def _wake_pools(self, *, but: Key | None = None) -> None:
         for key in self._pools:
             if key != but:
-                self._queue.add(key)
+                self._wake(key)
 
 
 def _key(sandbox: Sandbox) -> Key:
