@@ -5,7 +5,7 @@ Hardening is not an option: every pod has it, whatever a template says.
 
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from sandpod_api.base import ApiModel, ObservedModel
 from sandpod_api.fields import DAY, Name, ObjectMeta, Quantity, Workspace, list_map, rules
@@ -14,14 +14,11 @@ from sandpod_api.fields import DAY, Name, ObjectMeta, Quantity, Workspace, list_
 class Resources(ApiModel):
     """The most that a sandbox can use."""
 
-    model_config = ConfigDict(
-        json_schema_extra=rules(
-            ("quantity(self.cpuRequest).compareTo(quantity(self.cpu)) <= 0", "cpuRequest can't be larger than cpu"),
-            (
-                "quantity(self.memoryRequest).compareTo(quantity(self.memory)) <= 0",
-                "memoryRequest can't be larger than memory",
-            ),
-        )
+    model_config = rules(
+        "quantity(self.cpuRequest).compareTo(quantity(self.cpu)) <= 0",
+        "cpuRequest can't be larger than cpu",
+        "quantity(self.memoryRequest).compareTo(quantity(self.memory)) <= 0",
+        "memoryRequest can't be larger than memory",
     )
 
     cpu: Quantity = Field("1", description="Cores, as limit.")
@@ -34,13 +31,9 @@ class Resources(ApiModel):
 class AppArmorProfile(ApiModel):
     """An AppArmor profile, as in Kubernetes, except for Unconfined. Pods start only on nodes that have it."""
 
-    model_config = ConfigDict(
-        json_schema_extra=rules(
-            (
-                "(self.type == 'Localhost') == has(self.localhostProfile)",
-                "localhostProfile goes with the type Localhost, and with no other",
-            )
-        )
+    model_config = rules(
+        "(self.type == 'Localhost') == has(self.localhostProfile)",
+        "localhostProfile goes with the type Localhost, and with no other",
     )
 
     type: Literal["RuntimeDefault", "Localhost"] = Field(
@@ -106,17 +99,11 @@ class TemplateLanguage(ApiModel):
     and starts that: no shell is between, unless the command is one.
     """
 
-    model_config = ConfigDict(
-        json_schema_extra=rules(
-            (
-                f"!(self.name in {list(_BUILT_IN)})",
-                "python, javascript and shell are built in: give the language another name",
-            ),
-            (
-                "self.command.exists(w, w.contains('{file}')) && !self.command[0].contains('{file}')",
-                "the command is a program, and {file} in one of the words after it",
-            ),
-        )
+    model_config = rules(
+        f"!(self.name in {list(_BUILT_IN)})",
+        "python, javascript and shell are built in: give the language another name",
+        "self.command.exists(w, w.contains('{file}')) && !self.command[0].contains('{file}')",
+        "the command is a program, and {file} in one of the words after it",
     )
 
     name: str = Field(pattern=LANGUAGE_NAME, max_length=32, description="The name that callers use, such as ruby.")
@@ -156,13 +143,9 @@ class WorkspaceLimits(ApiModel):
 class SandboxTemplateSpec(ApiModel):
     """What sandboxes of one kind are made of. Hardening is not an option: every pod has it."""
 
-    model_config = ConfigDict(
-        json_schema_extra=rules(
-            (
-                "!has(self.networkProfiles) || !self.networkProfiles.exists(p, p.name == 'none')",
-                "the network profile none is built in and always closed",
-            )
-        )
+    model_config = rules(
+        "!has(self.networkProfiles) || !self.networkProfiles.exists(p, p.name == 'none')",
+        "the network profile none is built in and always closed",
     )
 
     image: str = Field(min_length=1, max_length=512, description="Container image.")

@@ -6,10 +6,10 @@ and validation live on the types only, so that the API server refuses a bad obje
 
 from typing import Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from sandpod_api.base import ApiModel, ObservedModel, Timestamp
-from sandpod_api.conditions import Condition
+from sandpod_api.conditions import Condition, ConditionType, is_true
 from sandpod_api.fields import (
     DAY,
     MAX_LIFETIME,
@@ -21,7 +21,7 @@ from sandpod_api.fields import (
     parse_quantity,
     rules,
 )
-from sandpod_api.names import NETWORK_NONE
+from sandpod_api.names import NETWORK_NONE, RUNNER_COMMAND, SHIELDED_COMMAND
 from sandpod_api.templates import NetworkProfile, SandboxTemplate
 
 __all__ = ["MAX_LIFETIME", "NetworkProfile", "SandboxTemplate", "TemplateRef", "Workspace", "parse_quantity"]
@@ -38,9 +38,7 @@ class Claim(ApiModel):
 class Lifetime(ApiModel):
     """How long a claimed sandbox lives."""
 
-    model_config = ConfigDict(
-        json_schema_extra=rules(("self.idleTimeout <= self.ttl", "idleTimeout can't be longer than ttl"))
-    )
+    model_config = rules("self.idleTimeout <= self.ttl", "idleTimeout can't be longer than ttl")
 
     ttl: int = Field(
         4 * 3600, ge=1, le=MAX_LIFETIME, description="Seconds from claim to end, whether used, suspended or neither."
@@ -56,21 +54,16 @@ class Lifetime(ApiModel):
 class SandboxSpec(ApiModel):
     """What is wanted of one sandbox."""
 
-    model_config = ConfigDict(
-        json_schema_extra=rules(
-            (
-                "!has(oldSelf.claim) || (has(self.claim) && self.claim == oldSelf.claim)",
-                "a claim is written once and never changed",
-            ),
-            ("self.templateRef == oldSelf.templateRef", "templateRef can't be changed; create another Sandbox"),
-            (
-                (
-                    "has(self.workspace) == has(oldSelf.workspace)"
-                    " && (!has(self.workspace) || self.workspace == oldSelf.workspace)"
-                ),
-                "workspace can't be changed; create another Sandbox",
-            ),
-        )
+    model_config = rules(
+        "!has(oldSelf.claim) || (has(self.claim) && self.claim == oldSelf.claim)",
+        "a claim is written once and never changed",
+        "self.templateRef == oldSelf.templateRef",
+        "templateRef can't be changed; create another Sandbox",
+        (
+            "has(self.workspace) == has(oldSelf.workspace)"
+            " && (!has(self.workspace) || self.workspace == oldSelf.workspace)"
+        ),
+        "workspace can't be changed; create another Sandbox",
     )
 
     template_ref: TemplateRef = Field(description="The template that it is created from.")
@@ -122,6 +115,17 @@ class Sandbox(ObservedModel):
     metadata: ObjectMeta = ObjectMeta()
     spec: SandboxSpec
     status: SandboxStatus = SandboxStatus()
+
+
+def exec_command(sandbox: Sandbox | None) -> tuple[str, ...]:
+    """Return the interpreter and module to run in the pod to reach the sandbox's runner by exec.
+
+    gVisor can't start a program that its user may not read, so a sandbox with a kernel of its own gets the readable
+    interpreter: programs there are apart from the node, and from each other as that kernel keeps them. One that is not
+    known counts as one on the node's kernel.
+    """
+    apart = sandbox is not None and is_true(sandbox.status.conditions, ConditionType.KERNEL_ISOLATED)
+    return RUNNER_COMMAND if apart else SHIELDED_COMMAND
 
 
 class UpdateStrategy(ApiModel):

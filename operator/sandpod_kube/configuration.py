@@ -6,6 +6,8 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from kubernetes.aio import client, config
 from yaml import YAMLError
@@ -48,10 +50,7 @@ class Access:
 async def load(kubeconfig: Path | None = None, context: str | None = None) -> Configuration:
     """Return the configuration: of the given kubeconfig, else of the pod's service account, else of kubectl.
 
-    `context` is one of the kubeconfig; without, it is the current one.
-
-    Raises:
-        ConfigError: None can be used.
+    `context` is one of the kubeconfig; without, it is the current one. Raises ConfigError: none can be used.
     """
     settings = client.Configuration()
     try:
@@ -83,6 +82,15 @@ async def access(settings: client.Configuration, ssl_context: ssl.SSLContext) ->
         server_hostname=settings.tls_server_name or None,
         proxy=settings.proxy or None,
     )
+
+
+def has_proxy(url: str) -> bool:
+    """Return whether the environment's variables send requests for an address through a proxy.
+
+    Asked once for each client: aiohttp, told to trust the environment, asks for each request, in a thread.
+    """
+    parts = urlsplit(url)
+    return parts.scheme in getproxies() and not proxy_bypass(parts.hostname or "")
 
 
 def _context_namespace(file: str | None, context: str | None) -> str | None:

@@ -9,7 +9,7 @@ import os
 import secrets
 import socket
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 import yaml
 from pydantic import Field, field_validator, model_validator
@@ -169,18 +169,12 @@ class SettingsFileError(Exception):
 def load(config: Path | None) -> OperatorSettings:
     """Return the settings of the environment and of a file (YAML), if there is one.
 
-    Raises:
-        pydantic.ValidationError: They contradict the schema.
-        SettingsFileError: The file can't be read.
+    Raises SettingsFileError, or pydantic.ValidationError: they contradict the schema.
     """
-    return OperatorSettings(**({} if config is None else _read(config)))
-
-
-def _read(config: Path) -> dict[str, Any]:
     try:
-        values = yaml.safe_load(config.read_bytes())
+        values = yaml.safe_load(config.read_bytes()) if config is not None else {}
     except (OSError, yaml.YAMLError) as error:
         raise SettingsFileError(f"{config} can't be read: {error}") from error
     if not isinstance(values, dict):
         raise SettingsFileError(f"{config} must be a YAML mapping of settings")
-    return {str(name): value for name, value in values.items()}
+    return OperatorSettings(**{str(name): value for name, value in values.items()})

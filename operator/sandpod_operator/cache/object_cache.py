@@ -43,11 +43,7 @@ class Kept:
 
     @classmethod
     def of(cls, resource: Resource, manifest: dict[str, Any]) -> "Kept":
-        """Parse an object. Unclaimed Sandboxes stay parsed: a pool looks at all of its own.
-
-        Raises:
-            ValueError: It is not what its kind says (pydantic's ValidationError).
-        """
+        """Parse an object. Unclaimed Sandboxes stay parsed: a pool looks at all of its own."""
         kind = _TYPES.get(resource.kind)
         if kind is None:
             return cls(manifest)
@@ -85,11 +81,7 @@ class Store:
         self.policy = partial(self._get, dict, resources.POLICIES)
 
     def put(self, resource: Resource, manifest: dict[str, Any]) -> bool:
-        """Take in an object, and return whether it is news.
-
-        Raises:
-            ValueError: It is not what its kind says.
-        """
+        """Take in an object, and return whether it is news. Raises ValueError: it is not what its kind says."""
         return self._cache.put(key_of(resource, manifest), manifest["metadata"], partial(Kept.of, resource, manifest))
 
     async def read(self, resource: Resource, namespace: str, objects: AsyncIterator[dict[str, Any]]) -> Listing[Kept]:

@@ -94,8 +94,7 @@ class Dispatcher:
     async def list_anew(self, resource: Resource, namespace: str) -> None:
         """List all objects of one kind in one namespace, and look at them again.
 
-        Raises:
-            ClusterError: The list failed; what is not in it so far stays known.
+        Raises ClusterError: the list failed; what is not in it so far stays known.
         """
         listing = await self._store.read(resource, namespace, self._context.cluster.pages(resource, namespace))
         if listing.bad:

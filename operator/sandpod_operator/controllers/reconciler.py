@@ -40,8 +40,7 @@ class Reconciler:
     async def reconcile(self, key: Key) -> datetime | None:
         """Work on one key, and return when to look again at the latest; None means when something happens.
 
-        Raises:
-            ClusterError: The API server did not answer, or refused something that should work.
+        Raises ClusterError: the API server did not answer, or refused something that should work.
         """
         start = time.monotonic()
         result = "error"

@@ -83,8 +83,7 @@ class Elector:
     async def try_take(self) -> bool:
         """Take or renew the Lease if it is free, and return whether this replica holds it now.
 
-        Raises:
-            ClusterError: The API server did not answer, or refused for another reason than that we were late.
+        Raises ClusterError: the API server did not answer, or refused for another reason than that we were late.
         """
         start = self._monotonic()
         lease = await self._read()
@@ -127,8 +126,7 @@ class Elector:
     async def renew(self) -> None:
         """Renew the Lease once; a cluster that does not answer is tolerated until the deadline.
 
-        Raises:
-            LeadershipLostError: Another replica has it, or it could not be renewed in time.
+        Raises LeadershipLostError: another replica has it, or it could not be renewed in time.
         """
         deadline = self._settings.lease_renew_deadline
         left = deadline - (self._monotonic() - self._renewed)

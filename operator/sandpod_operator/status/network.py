@@ -21,14 +21,11 @@ from sandpod_operator.model.pod import Pod
 from sandpod_operator.status.failures import Cause, cause, network_open
 
 
-def network_applied(observed: ObservedSandbox, *, over: bool = False) -> Condition | None:
-    """Return whether the pod has the profile that the spec names; not reported without a pod.
-
-    Once the sandbox is over, what was reported then stays when its pod is gone.
-    """
+def network_applied(observed: ObservedSandbox) -> Condition | None:
+    """Return whether the pod has the profile that the spec names; not reported without a pod."""
     kind, pod = ConditionType.NETWORK_APPLIED, observed.pod
     if pod is None:
-        return find(observed.sandbox.status.conditions, kind) if over else None
+        return None
     wanted = observed.sandbox.spec.network
     if (refused := _refusal(observed, pod)) is not None:
         return refused.condition(kind, status=False)
@@ -88,18 +85,14 @@ def probed(pod: Pod) -> Iterator[str]:
         yield address.replace(NODE_IP, pod.status.host_ip)
 
 
-def network_isolated(observed: ObservedSandbox, *, over: bool = False) -> Condition:
-    """Return whether the runner probed from inside that it can't reach what it must not reach.
-
-    Once the sandbox is over, what was found then stays when its pod is gone.
-    """
+def network_isolated(observed: ObservedSandbox) -> Condition:
+    """Return whether the runner probed from inside that it can't reach what it must not reach."""
     kind, pod = ConditionType.NETWORK_ISOLATED, observed.pod
     before, known = find(observed.sandbox.status.conditions, kind), found_open(observed.sandbox)
     if pod is not None and (reached := network_open(pod.terminated)) is not None:
         return cause(Reason.NETWORK_OPEN, reached).condition(kind, status=False)
-    # An open network is remembered until the pod is made that serves anyway, and while there is one; so is whatever
-    # was found of a sandbox that has ended.
-    if before is not None and ((known and (pod is None or serves_open(pod))) or (pod is None and over)):
+    # An open network is remembered until the pod is made that serves anyway, and while there is one.
+    if before is not None and known and (pod is None or serves_open(pod)):
         return before
     if pod is not None and serves_open(pod):
         return cause(Reason.NETWORK_OPEN).condition(kind, status=False)

@@ -68,13 +68,14 @@ def is_over(conditions: list[Condition]) -> bool:
 def _conditions(observed: ObservedSandbox, now: datetime) -> list[Condition]:
     generation = observed.sandbox.metadata.generation
     ready, expires = ready_condition(observed, now), expired(observed, now)
-    # Once it is over its pod goes, and that is no news: the status that said why stays as it is.
+    # Once it is over its pod goes, and that is no news: the status that said why, and what was found, stay as they are.
     over = is_over([ready, expires])
+    kept = observed.sandbox.status.conditions if over and observed.pod is None else []
     found = [
         pod_scheduled(observed, Cause.of(ready) if over else None),
-        network_isolated(observed, over=over),
-        network_applied(observed, over=over),
-        kernel_isolated(observed, over=over),
+        find(kept, ConditionType.NETWORK_ISOLATED) or network_isolated(observed),
+        find(kept, ConditionType.NETWORK_APPLIED) or network_applied(observed),
+        find(kept, ConditionType.KERNEL_ISOLATED) or kernel_isolated(observed),
         ready,
         expires,
         suspended(observed),
@@ -117,14 +118,9 @@ def _why_suspended(observed: ObservedSandbox) -> Cause:
     return Cause(Reason.SUSPENDED, "The sandbox is suspended; its workspace was not persistent, so its files are gone.")
 
 
-def kernel_isolated(observed: ObservedSandbox, *, over: bool = False) -> Condition | None:
-    """Return whether the sandbox has its own kernel; reported only where a RuntimeClass promises one.
-
-    Once the sandbox is over, what was found then stays when its pod is gone.
-    """
+def kernel_isolated(observed: ObservedSandbox) -> Condition | None:
+    """Return whether the sandbox has its own kernel; reported only where a RuntimeClass promises one."""
     before = find(observed.sandbox.status.conditions, ConditionType.KERNEL_ISOLATED)
-    if observed.pod is None and before is not None and over:
-        return before
     if observed.template is None or observed.template.spec.runtime_class_name is None:
         return None
     if before is not None and before.status == "True" and observed.was_ready:

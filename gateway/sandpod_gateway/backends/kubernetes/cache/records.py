@@ -123,7 +123,7 @@ def workspace_max(template: SandboxTemplate) -> int:
 
 def last_activity(sandbox: Sandbox) -> datetime | None:
     """Return the latest note of the sandbox's use."""
-    times = [sandbox.status.last_activity_time, _parse_time(sandbox, names.ANNOTATION_LAST_ACTIVITY)]
+    times = [sandbox.status.last_activity_time, sandbox.metadata.time_in(names.ANNOTATION_LAST_ACTIVITY)]
     return max((time for time in times if time is not None), default=None)
 
 
@@ -131,13 +131,5 @@ def _expiry(sandbox: Sandbox, claimed: datetime, activity: datetime | None) -> d
     lifetime = sandbox.spec.lifetime
     end = claimed + timedelta(seconds=lifetime.ttl)
     used = activity or claimed
-    busy = _parse_time(sandbox, names.ANNOTATION_BUSY_UNTIL) or used
+    busy = sandbox.metadata.time_in(names.ANNOTATION_BUSY_UNTIL) or used
     return min(end, max(used, min(busy, end)) + timedelta(seconds=lifetime.idle_timeout))
-
-
-def _parse_time(sandbox: Sandbox, annotation: str) -> datetime | None:
-    try:
-        time = datetime.fromisoformat(sandbox.metadata.annotations[annotation])
-    except (KeyError, ValueError):
-        return None
-    return time if time.tzinfo is not None else None

@@ -7,6 +7,7 @@ no I/O. Everything is bounded by the number of Sandboxes in the namespace.
 import asyncio
 from collections import Counter
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TypeVar
 
 from sandpod_api.types import Sandbox
@@ -76,7 +77,7 @@ class SandboxStore:
         """Return whether the watch has reported every write up to a resource version."""
         return version.isdecimal() and int(version) <= self._reached
 
-    def listing(self) -> Listing[Sandbox]:
+    def listing(self) -> AbstractContextManager[Listing[Sandbox]]:
         """Return what takes in the entries of a full list; to be entered before the list is asked for."""
         return self._cache.listing(SANDBOXES.kind, "")
 
