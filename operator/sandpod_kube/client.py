@@ -161,7 +161,7 @@ class KubeClient:
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
             raise UnreachableError(f"the watch broke: {type(error).__name__}") from error
         finally:
-            # A watch has no end that could be waited for: without this, TLS would wait for the server's farewell.
+            # A watch has no end that could be waited for: without this, TLS would wait for the server's close_notify.
             if response.connection is not None and response.connection.transport is not None:
                 response.connection.transport.abort()
             response.close()

@@ -61,8 +61,11 @@ async def load(kubeconfig: Path | None = None, context: str | None = None) -> Co
         loader = await _config.load_kube_config(
             config_file=file, context=context, client_configuration=settings, persist_config=False
         )
-        namespace = _context_namespace(file, context)
-        return Configuration(settings, namespace, asyncio.create_task(_renew_token(loader, settings)))
+        contexts, current = _config.list_kube_config_contexts(file)
+        chosen = next((c for c in contexts if c["name"] == context), current)
+        namespace = chosen["context"].get("namespace")
+        renewal = asyncio.create_task(_renew_token(loader, settings))
+        return Configuration(settings, namespace if isinstance(namespace, str) else None, renewal)
     except (_config.ConfigException, OSError, ValueError, YAMLError) as error:
         text = f"no usable Kubernetes configuration ({error}); set KUBECONFIG or run in a pod"
         raise ConfigError(text) from error
@@ -87,17 +90,10 @@ async def access(settings: client.Configuration, ssl_context: ssl.SSLContext) ->
 def has_proxy(url: str) -> bool:
     """Return whether the environment's variables send requests for an address through a proxy.
 
-    Asked once for each client: aiohttp, told to trust the environment, asks for each request, in a thread.
+    Asked once for each client: aiohttp with `trust_env` asks for each request, in a thread.
     """
     parts = urlsplit(url)
     return parts.scheme in getproxies() and not proxy_bypass(parts.hostname or "")
-
-
-def _context_namespace(file: str | None, context: str | None) -> str | None:
-    contexts, current = _config.list_kube_config_contexts(file)
-    chosen = next((c for c in contexts if c["name"] == context), current)
-    namespace = chosen["context"].get("namespace")
-    return namespace if isinstance(namespace, str) else None
 
 
 async def _renew_token(loader: Any, configuration: client.Configuration) -> None:

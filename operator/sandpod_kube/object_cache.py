@@ -79,8 +79,9 @@ class ObjectCache(Generic[T]):
     def listing(self, kind: str, namespace: str) -> "Iterator[Listing[T]]":
         """Take in a full list of one kind in one namespace; to be entered before the list is asked for.
 
-        A long list is older than what is heard while it is read. So what came meanwhile stays though it is not in it,
-        and what went meanwhile does not come back though it is. One that breaks off says nothing of what is gone.
+        A long list is older than the events that arrive while it is read. So what is created meanwhile stays though it
+        is not in the list, and what is deleted meanwhile does not come back though it is. After a list that breaks off
+        nothing counts as gone.
         """
         before = {key: uid for key, uid in self.uids(kind).items() if key.namespace == namespace}
         listing = Listing(self, before)

@@ -79,6 +79,9 @@ class Store:
         self.template = partial(self._get, SandboxTemplate, resources.TEMPLATES)
         self.pool = partial(self._get, SandboxPool, resources.POOLS)
         self.policy = partial(self._get, dict, resources.POLICIES)
+        # Each returns all of a namespace.
+        self.pools = partial(self._all, SandboxPool, resources.POOLS)
+        self.policies = partial(self._all, dict, resources.POLICIES)
 
     def put(self, resource: Resource, manifest: dict[str, Any]) -> bool:
         """Take in an object, and return whether it is news. Raises ValueError: it is not what its kind says."""
@@ -99,14 +102,6 @@ class Store:
     def uids(self, resource: Resource) -> set[str]:
         """Return the uids of all objects of a kind."""
         return set(self._cache.uids(resource.kind).values())
-
-    def policies(self, namespace: str) -> Iterator[dict[str, Any]]:
-        """Return the network policies of a namespace."""
-        return self._all(dict, resources.POLICIES, namespace)
-
-    def pools(self, namespace: str) -> Iterator[SandboxPool]:
-        """Return the pools of a namespace."""
-        return self._all(SandboxPool, resources.POOLS, namespace)
 
     def pool_of(self, key: Key) -> str:
         """Return the pool that an unclaimed Sandbox is counted in; empty where there is none."""

@@ -76,12 +76,7 @@ class Context:
         """Return the line of those who wait for a place in a namespace."""
         if namespace not in self.lines:
             self.lines[namespace] = Line(
-                namespace,
-                store=self.store,
-                wake=self.queue.add,
-                wake_at=self.queue.add_at,
-                settings=self.settings,
-                clock=self.clock,
+                namespace, store=self.store, queue=self.queue, settings=self.settings, clock=self.clock
             )
         return self.lines[namespace]
 

@@ -159,11 +159,9 @@ class Operator:
 
     async def _work(self, lease: asyncio.Task[None]) -> int:
         ready, end_watch = asyncio.Event(), asyncio.Event()
-        registry = watches.create_registry(
-            watches.create_sink(self._dispatcher, self._health.beat), self._cluster.access
-        )
+        seen = watches.create_sink(self._dispatcher, self._health.beat)
         parts = {
-            "watch": watches.watch(registry, self._settings, ready=ready, stop=end_watch),
+            "watch": watches.watch(seen, self._cluster.access, self._settings, ready=ready, stop=end_watch),
             "dates": self._release_dates(),
             "sweep": _every(self._settings.sweep_interval, "sweep", self._orphans.sweep),
             "resync": _every(self._settings.resync_interval, "resync", self._dispatcher.resync),

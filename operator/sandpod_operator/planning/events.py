@@ -15,7 +15,7 @@ from sandpod_kube.resources import POLICIES, POOLS, SANDBOXES
 from sandpod_operator.model.actions import Emit
 from sandpod_operator.model.observed import Widening
 
-# Not ready for a reason that is nobody's trouble.
+# Reasons for not being ready that need nothing done.
 _QUIET = frozenset({Reason.POD_PENDING, Reason.STARTING, Reason.SUSPENDED, Reason.TTL_EXPIRED, Reason.IDLE_TIMEOUT})
 
 _Status = SandboxStatus | SandboxPoolStatus

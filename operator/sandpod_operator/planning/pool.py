@@ -8,7 +8,6 @@ template costs little. What is left to others while quota or nodes are full is i
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import NamedTuple
 
 from sandpod_api import names
 from sandpod_api.conditions import ConditionType, Reason, find
@@ -39,19 +38,6 @@ class PoolPlan(Plan):
     backoff: PoolBackoff = field(default_factory=PoolBackoff)
     share: Share | None = None  # None for a pool that is being deleted
     gives_to: Key | None = None  # for whom it gives a warm sandbox up
-
-
-class _State(NamedTuple):
-    """How a pool's up-to-date sandboxes do: names of those that are ready, and of those that can't start, and counts.
-
-    `bad` are the unscheduled ones too, but not those that the quota refused: these say nothing of the template.
-    """
-
-    warm: list[str]
-    bad: list[str]
-    unscheduled: int
-    refused: int
-    starting: int
 
 
 def plan_pool(observed: ObservedPool, settings: OperatorSettings, now: datetime) -> PoolPlan:
@@ -89,23 +75,26 @@ class _Pass:
         unused = self._unneeded(kept)
         kept = _without(kept, unused)
         fresh = [m for m in kept if m.metadata.name not in self._stale]
-        state = _state(fresh)
-        backoff = observed.backoff.after(self._template, good=state.warm, bad=state.bad, refused=state.refused > 0)
+        others = [m for m in fresh if not is_warm(m)]
+        good = [m.metadata.name for m in fresh if is_warm(m)]
+        # Not those that the quota refused: they say nothing of the template.
+        bad = [m.metadata.name for m in others if is_stuck(m) and not lacks_quota(m)]
+        backoff = observed.backoff.after(self._template, good=good, bad=bad, refused=any(map(lacks_quota, others)))
         given, unplaced = self._given(kept), self._unplaced(kept)
         if given:  # What replaces it must not find its place before whom it was given up for.
             backoff = replace(backoff, window=1)
         actions: list[Action] = [delete_sandbox(m) for m in (*failed, *unused, *given, *unplaced)]
         if not given and not unplaced:
             room = self._allowed(kept) - len(kept)
-            missing = min(self._spec.replicas - len(fresh), room, self._may_begin(state, backoff))
-            actions += self._creations(missing)
+            may_begin = self._may_begin(others, len(bad), backoff)
+            actions += self._creations(min(self._spec.replicas - len(fresh), room, may_begin))
         guilty = any(m.status.reason not in _BAD_LUCK for m in failed)
         return PoolPlan(
             pool=observed.pool,
             actions=(*actions, *self._status_actions()),
             due=self._due(),
             ready=sum(is_warm(m) for m in observed.members),
-            failures=0 if state.warm else observed.failures + guilty,
+            failures=0 if good else observed.failures + guilty,
             backoff=backoff,
             share=Share(
                 key=Key(POOLS.kind, observed.pool.metadata.namespace, observed.pool.metadata.name),
@@ -152,11 +141,11 @@ class _Pass:
         replicas = self._spec.replicas
         return replicas + (min(self._spec.update_strategy.max_surge, replicas) if updating else 0)
 
-    def _may_begin(self, state: _State, backoff: PoolBackoff) -> int:
-        """Return how many sandboxes the pool may create now, judging by how its others do."""
-        waiting, under_way = state.unscheduled, state.starting + state.refused
+    def _may_begin(self, others: Sequence[Sandbox], bad: int, backoff: PoolBackoff) -> int:
+        """Return how many sandboxes the pool may create now, judging by its up-to-date ones that are not ready."""
+        waiting, under_way = sum(map(lacks_node, others)), len(others) - bad
         if not backoff.proven:
-            under_way += len(state.bad) - waiting
+            under_way += bad - waiting
         limits = [backoff.window - under_way]
         if not backoff.proven:
             limits.append(FIRST - under_way - waiting)
@@ -215,12 +204,3 @@ class _Pass:
 def _without(members: Sequence[Sandbox], gone: Sequence[Sandbox]) -> list[Sandbox]:
     names_gone = {m.metadata.name for m in gone}
     return [m for m in members if m.metadata.name not in names_gone]
-
-
-def _state(members: Sequence[Sandbox]) -> _State:
-    warm = [m.metadata.name for m in members if is_warm(m)]
-    others = [m for m in members if not is_warm(m)]
-    bad = [m.metadata.name for m in others if not lacks_quota(m) and is_stuck(m)]
-    refused = sum(lacks_quota(m) for m in others)
-    unscheduled = sum(lacks_node(m) for m in others)
-    return _State(warm, bad, unscheduled, refused, starting=len(members) - len(warm) - len(bad) - refused)

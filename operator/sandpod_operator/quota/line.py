@@ -17,7 +17,7 @@ what is larger than the whole quota. A claim that no node takes waits here too, 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, Protocol
 
 from sandpod_api import names
 from sandpod_api.conditions import Reason
@@ -39,6 +39,13 @@ _MAX_DOUBLINGS: Final = 6
 _LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+class Wakes(Protocol):
+    """Has keys worked on, soon or at some time."""
+
+    def add(self, key: Key) -> None: ...  # noqa: D102
+    def add_at(self, key: Key, date: datetime) -> None: ...  # noqa: D102
+
+
 @dataclass(kw_only=True, slots=True)
 class Waiter:
     """A claim or a pool that waits for a place."""
@@ -54,23 +61,15 @@ class Waiter:
 
 
 class Line:
-    """Who waits for a place in one namespace. It hears of sandboxes, pods and pools, and wakes whoever is next.
+    """Who waits for a place in one namespace. It is notified of changes and queues whoever is next.
 
     Losing it costs one refusal for each that waits.
     """
 
     def __init__(
-        self,
-        namespace: str,
-        *,
-        store: Store,
-        wake: Callable[[Key], None],
-        wake_at: Callable[[Key, datetime], None],
-        settings: OperatorSettings,
-        clock: Callable[[], datetime],
+        self, namespace: str, *, store: Store, queue: Wakes, settings: OperatorSettings, clock: Callable[[], datetime]
     ) -> None:
-        """Nobody waits yet; `wake` and `wake_at` have a sandbox or a pool looked at, soon or at some time."""
-        self._namespace, self._store, self._wake, self._wake_at = namespace, store, wake, wake_at
+        self._namespace, self._store, self._queue = namespace, store, queue
         self._settings, self._clock = settings, clock
         self._pools: dict[Key, Share] = {}
         self._waiters: dict[Key, Waiter] = {}
@@ -275,17 +274,17 @@ class Line:
         if not self._waiters:
             return
         if (turn := self._turn()) is not None:
-            self._wake(turn)
+            self._queue.add(turn)
         elif (first := self._first_of(self._for_quota())) is not None:
             at = max(self._rests_until, self._next_round) if self._all_refused() else self._rests_until
-            self._wake_at(first, at)
+            self._queue.add_at(first, at)
         if (giver := self._giver()) is not None:
-            self._wake(giver[0])
+            self._queue.add(giver[0])
 
     def _wake_pools(self, *, but: Key | None = None) -> None:
         for key in self._pools:
             if key != but:
-                self._wake(key)
+                self._queue.add(key)
 
 
 def _key(sandbox: Sandbox) -> Key:

@@ -43,8 +43,8 @@ _START: Final = frozenset({"CreateContainerConfigError", "CreateContainerError",
 _UNSCHEDULED: Final = frozenset({"Unschedulable", "SchedulerError"})
 _NEVER_RAN: Final = frozenset({"StartError", "ContainerCannotRun"})
 _RUNTIME: Final = frozenset({"CreateContainerError", "RunContainerError"})
-# What runtimes (runc, crun, gVisor, and containerd before them) say where the next pod would fare no better: of the
-# command, its folder, its user, its mounts, its memory. Whatever else they say may be the node's bad moment.
+# Messages of runtimes (runc, crun, gVisor, and containerd before them) after which the next pod would fail too: about
+# the command, its folder, user, mounts or memory. Any other may be a passing fault of the node.
 _LASTING: Final = re.compile(
     r"""(?<!fork/)\bexec(:[ ]|[ ]/) | executable | exec[ ]format | no[ ]command | \bcwd\b | error[ ]mounting
     | mountpoint | not[ ]a[ ]directory | find[ ](user|group) | no[ ]users[ ]found | failed[ ]to[ ]generate

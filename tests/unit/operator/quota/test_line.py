@@ -40,8 +40,7 @@ class Bench(Line):
         self.soon: list[str] = []
         self.later: list[tuple[str, datetime]] = []
         store = Store()
-        wake, wake_at = (lambda key: self.soon.append(key.name)), (lambda key, at: self.later.append((key.name, at)))
-        super().__init__(SPACE, store=store, wake=wake, wake_at=wake_at, settings=settings(), clock=lambda: self.now)
+        super().__init__(SPACE, store=store, queue=self, settings=settings(), clock=lambda: self.now)
         for name, (has, wants) in (LEAST_LAST if pools is None else pools).items():
             self._pools[pool(name)] = Share(key=pool(name), wanted=wants, ready=has)
             for number in range(has + waiting.count(name)):
@@ -49,6 +48,12 @@ class Bench(Line):
                 store.put(SANDBOXES, {**sandbox_object(), "metadata": meta})
         for name in waiting:
             self.joins(name)
+
+    def add(self, key: Key) -> None:
+        self.soon.append(key.name)
+
+    def add_at(self, key: Key, date: datetime) -> None:
+        self.later.append((key.name, date))
 
     def joins(self, name: str, *, after: float = 0) -> None:
         self.now += timedelta(seconds=after)
