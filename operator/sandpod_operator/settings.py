@@ -8,6 +8,7 @@ import importlib.metadata
 import os
 import secrets
 import socket
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
@@ -129,6 +130,10 @@ class OperatorSettings(BaseSettings):
     http_port: int = Field(8081, ge=0, le=65535, description="Port of the same; 0 takes a free one.")
     log_format: Literal["console", "json"] = Field("console", description="Log lines for people or for machines.")
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="Lowest level that is logged.")
+
+    def refused_wait(self, times: int) -> timedelta:
+        """Return how long to wait after that many refusals or failures before the last one: doubled for each."""
+        return timedelta(seconds=min(self.backoff_max, self.refused_retry * 2 ** min(times, 16)))
 
     @classmethod
     def settings_customise_sources(

@@ -20,9 +20,8 @@ from sandpod_operator.settings import OperatorSettings
 from sandpod_operator.status.failures import clean
 
 QUOTA: Final = "exceeded quota"
-_MAX_DOUBLINGS: Final = 16
-_LONGEST_REFUSAL: Final = 60.0
-"""Seconds: whoever has mended what refused a pod does not wait longer for it to be tried again."""
+# Whoever has mended what refused a pod does not wait longer for it to be tried again.
+_LONGEST_REFUSAL: Final = timedelta(seconds=60)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -40,12 +39,11 @@ class State:
         """Record that a sandbox's pod or volume was refused, and when to try again: later each time."""
         before = self.refusals.get(uid)
         attempts = before.attempts + 1 if before is not None else 1
-        doubled = settings.refused_retry * 2 ** min(attempts - 1, _MAX_DOUBLINGS)
         self.refusals[uid] = Refusal(
             reason=Reason.QUOTA_EXCEEDED if QUOTA in error.message else Reason.ADMISSION_REFUSED,
             message=clean(error.message),
             attempts=attempts,
-            until=now + timedelta(seconds=min(doubled, _LONGEST_REFUSAL, settings.backoff_max)),
+            until=now + min(settings.refused_wait(attempts - 1), _LONGEST_REFUSAL),
         )
 
     def trim(self, sandboxes: AbstractSet[str], pods: AbstractSet[str], pools: AbstractSet[str]) -> None:

@@ -110,8 +110,7 @@ class _Pass:
         ready = find(sandbox.status.conditions, ConditionType.READY)
         if ready is None or ready.last_transition_time is None:
             return None
-        wait = min(self._settings.backoff_max, self._settings.refused_retry * 2 ** min(self._observed.failures, 16))
-        return ready.last_transition_time + timedelta(seconds=wait)
+        return ready.last_transition_time + self._settings.refused_wait(self._observed.failures)
 
     def _given_up(self, sandbox: Sandbox) -> bool:
         if not is_final(sandbox.status.conditions):

@@ -211,8 +211,7 @@ class Line:
             self._begin_round()  # Time was the sign of room.
         waiter.refused = True
         if self._all_refused() and self._clock() >= self._next_round:  # Those who come meanwhile don't put it off.
-            wait = min(self._settings.backoff_max, self._settings.refused_retry * 2 ** min(self._rounds, 16))
-            self._next_round = self._clock() + timedelta(seconds=wait)
+            self._next_round = self._clock() + self._settings.refused_wait(self._rounds)
             self._rounds += 1
 
     def _for_quota(self) -> list[Waiter]:
