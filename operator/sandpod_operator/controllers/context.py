@@ -30,10 +30,7 @@ class State:
 
     refusals: dict[str, Refusal] = field(default_factory=dict)  # by the Sandbox's uid
     kernels: dict[str, Kernel] = field(default_factory=dict)  # of the node of a pod, by the pod's uid
-    # By the pool's uid.
-    failures: dict[str, int] = field(default_factory=dict)
-    backoffs: dict[str, PoolBackoff] = field(default_factory=dict)
-    status_written: dict[str, datetime] = field(default_factory=dict)
+    backoffs: dict[str, PoolBackoff] = field(default_factory=dict)  # by the pool's uid
 
     def refused(self, uid: str, error: DeniedError, now: datetime, settings: OperatorSettings) -> None:
         """Record that a sandbox's pod or volume was refused, and when to try again: later each time."""
@@ -48,8 +45,8 @@ class State:
 
     def trim(self, sandboxes: AbstractSet[str], pods: AbstractSet[str], pools: AbstractSet[str]) -> None:
         """Drop what is kept about objects whose uids are not among these."""
-        kept: list[tuple[dict[str, Any], AbstractSet[str]]] = [(self.refusals, sandboxes), (self.kernels, pods)]
-        kept += [(known, pools) for known in (self.failures, self.backoffs, self.status_written)]
+        kept: list[tuple[dict[str, Any], AbstractSet[str]]]
+        kept = [(self.refusals, sandboxes), (self.kernels, pods), (self.backoffs, pools)]
         for known, uids in kept:
             for uid in known.keys() - uids:
                 del known[uid]

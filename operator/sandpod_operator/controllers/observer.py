@@ -78,13 +78,11 @@ def observe_pool(context: Context, key: Key) -> ObservedPool | None:
         pool=pool,
         members=tuple(s for s in owned if s.metadata.deletion_timestamp is None),
         template=store.template(key.namespace, pool.spec.template_ref.name),
-        failures=state.failures.get(uid, 0),
         # Not by secrets.choice: names need not be of even odds, and many are drawn for each event of a pool.
         suffixes=tuple(
             "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in secrets.token_bytes(_SUFFIX))
             for _ in range(context.settings.pool_burst)
         ),
-        status_written=state.status_written.get(uid),
         backoff=state.backoffs.get(uid, PoolBackoff()),
         neighbours=context.line(key.namespace).neighbours(key),
     )

@@ -62,7 +62,7 @@ class Reconciler:
             plan = await self._plan(key, now)
             if await self._apply(plan):
                 if isinstance(plan, PoolPlan):
-                    self._record_pool(plan, now)
+                    self._record_pool(plan)
                 return plan.due
         raise ClusterError("the state changed during every pass")
 
@@ -86,13 +86,11 @@ class Reconciler:
                 closed = observer.is_closed(context, key.namespace)
                 return plan_namespace(key.namespace, closed=closed, widening=widening)
 
-    def _record_pool(self, plan: PoolPlan, now: datetime) -> None:
+    def _record_pool(self, plan: PoolPlan) -> None:
         """Remember how a pool's sandboxes did, what it has, and what it gave up."""
-        state, metadata = self._context.state, plan.pool.metadata
+        metadata = plan.pool.metadata
         line = self._context.line(metadata.namespace)
-        state.failures[metadata.uid], state.backoffs[metadata.uid] = plan.failures, plan.backoff
-        if any(isinstance(action, PatchStatus) for action in plan.actions):
-            state.status_written[metadata.uid] = now
+        self._context.state.backoffs[metadata.uid] = plan.backoff
         wanted = plan.pool.spec.replicas
         self._context.metrics.set_pool(metadata.namespace, metadata.name, wanted=wanted, ready=plan.ready)
         if plan.gives_to is not None:

@@ -1,7 +1,7 @@
 """What one reconcile sees: frozen values. The plans work on these alone: nothing else can decide anything."""
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final, NamedTuple, Self
 
@@ -66,7 +66,7 @@ class Widening(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolBackoff:
-    """How many sandboxes of a pool may be starting at once, judging by how its last ones did.
+    """How a pool's last sandboxes did, and so how many may be starting at once: what is remembered between two plans.
 
     A pool begins with a few. Each that gets ready doubles what may be under way, so a pool that works is filled at
     once. One that fails, or that no node takes, brings it down to one, and one that the quota refuses to a few: what is
@@ -78,6 +78,8 @@ class PoolBackoff:
     proven: bool = False  # whether one was ever ready
     good: frozenset[str] = frozenset()  # names of those that were seen ready
     bad: frozenset[str] = frozenset()  # names of those that were seen to fail, or that no node takes
+    failures: int = 0  # sandboxes that failed since a current one was last ready
+    status_written: datetime | None = None
 
     def after(self, template: str | None, *, good: Collection[str], bad: Collection[str], refused: bool) -> Self:
         """Return the back-off after what is observed now, of the template with that hash; another one begins anew.
@@ -95,7 +97,7 @@ class PoolBackoff:
         if all_bad - before.bad:
             window = 1
         proven = before.proven or bool(good)
-        return type(self)(template=template, window=window, proven=proven, good=all_good, bad=all_bad)
+        return replace(self, template=template, window=window, proven=proven, good=all_good, bad=all_bad)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -143,8 +145,6 @@ class ObservedPool:
     pool: SandboxPool
     members: tuple[Sandbox, ...] = ()  # in no order, without those that are being deleted
     template: SandboxTemplate | None = None
-    failures: int = 0  # warm sandboxes that failed since one was last ready
     suffixes: tuple[str, ...] = ()  # unused name endings, one for each sandbox that may be made now
-    status_written: datetime | None = None
     backoff: PoolBackoff = field(default_factory=PoolBackoff)
     neighbours: Neighbours = field(default_factory=Neighbours)

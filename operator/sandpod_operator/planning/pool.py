@@ -34,7 +34,6 @@ class PoolPlan(Plan):
 
     pool: SandboxPool
     ready: int = 0  # warm sandboxes that can be claimed, the one that is given up among them
-    failures: int = 0  # warm sandboxes that failed since a current one was last ready
     backoff: PoolBackoff = field(default_factory=PoolBackoff)
     share: Share | None = None  # None for a pool that is being deleted
     gives_to: Key | None = None  # for whom it gives a warm sandbox up
@@ -44,7 +43,7 @@ def plan_pool(observed: ObservedPool, settings: OperatorSettings, now: datetime)
     """Decide about one pool at this time, in whole seconds."""
     if observed.pool.metadata.deletion_timestamp is not None:
         ready = sum(is_warm(m) for m in observed.members)
-        return PoolPlan(pool=observed.pool, ready=ready, failures=observed.failures)
+        return PoolPlan(pool=observed.pool, ready=ready, backoff=observed.backoff)
     return _Pass(observed, settings, now).plan()
 
 
@@ -89,13 +88,15 @@ class _Pass:
             may_begin = self._may_begin(others, len(bad), backoff)
             actions += self._creations(min(self._spec.replicas - len(fresh), room, may_begin))
         guilty = any(m.status.reason not in _BAD_LUCK for m in failed)
+        status = list(self._status_actions())
+        written = self._now if status else observed.backoff.status_written
+        failures = 0 if good else observed.backoff.failures + guilty
         return PoolPlan(
             pool=observed.pool,
-            actions=(*actions, *self._status_actions()),
+            actions=(*actions, *status),
             due=self._due(),
             ready=sum(is_warm(m) for m in observed.members),
-            failures=0 if good else observed.failures + guilty,
-            backoff=backoff,
+            backoff=replace(backoff, failures=failures, status_written=written),
             share=Share(
                 key=Key(POOLS.kind, observed.pool.metadata.namespace, observed.pool.metadata.name),
                 wanted=self._spec.replicas,
@@ -110,7 +111,7 @@ class _Pass:
         ready = find(sandbox.status.conditions, ConditionType.READY)
         if ready is None or ready.last_transition_time is None:
             return None
-        return ready.last_transition_time + self._settings.refused_wait(self._observed.failures)
+        return ready.last_transition_time + self._settings.refused_wait(self._observed.backoff.failures)
 
     def _given_up(self, sandbox: Sandbox) -> bool:
         if not is_final(sandbox.status.conditions):
@@ -188,7 +189,7 @@ class _Pass:
             yield from pool_events(pool, status)
 
     def _too_soon(self) -> bool:
-        written = self._observed.status_written
+        written = self._observed.backoff.status_written
         return written is not None and self._now < written + _STATUS_EVERY
 
     def _due(self) -> datetime | None:
