@@ -34,7 +34,7 @@ class Configuration:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Access:
-    """What those need who connect to the API server themselves. Paths are files that the official client keeps."""
+    """What is needed to connect to the API server without this client. Paths are files of the official client."""
 
     server: str
     ca_path: str | None

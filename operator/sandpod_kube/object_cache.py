@@ -1,9 +1,8 @@
-"""The newest state of objects that anybody has reported: a watch, the answer to a request, a full list.
+"""The newest known state of objects, from a watch, the answers to requests and full lists. It does no I/O.
 
-Two states of an object are ordered by their resource versions, which are numbers in every Kubernetes and comparable by
-its own word since 1.35; where one is no number, the state that comes last counts. What was seen to be gone does not
-come back by a late answer: a uid is never used again, so only a list that began later can say that it was a mistake.
-It talks to nothing.
+Two states of an object are ordered by their resource versions, which are numbers in every Kubernetes and documented as
+comparable since 1.35; where one is no number, the later report counts. A deleted object does not come back by a late
+answer: a uid is never used again, so only a list that began later can show that the deletion was a mistake.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 from sandpod_kube.resources import Key
 
 GONE: Final = 10_000
-"""Objects whose end is remembered: those of some minutes on the busiest cluster; late answers come within seconds."""
+"""Deletions that are remembered: some minutes' worth on the busiest cluster; late answers come within seconds."""
 
 T = TypeVar("T")
 

@@ -61,7 +61,7 @@ def build_pod(
     spec = template.spec
     host_users = security.host_users(spec, default=settings.host_users, possible=user_namespaces)
     own_users = host_users is False
-    first = _first_containers(sandbox, template, settings)
+    first = _init_containers(sandbox, template, settings)
     optional = {
         "hostUsers": host_users,
         "runtimeClassName": spec.runtime_class_name,
@@ -100,9 +100,9 @@ def build_pod(
 
 
 def _container(sandbox: Sandbox, template: SandboxTemplate, name: str, command: Sequence[str]) -> dict[str, Any]:
-    """Return what all containers have. A pod counts the largest of one after the other, so the first ones cost nothing.
+    """Return what all containers have. Init containers cost nothing: a pod requests the larger of theirs and its own.
 
-    The command is said here, so that the runner is process 1 whatever an image's own entry point is.
+    The command is set, so that the runner is process 1 whatever the image's entry point is.
     """
     return {
         "name": name,
@@ -137,11 +137,11 @@ def _main_container(sandbox: Sandbox, template: SandboxTemplate, environment: li
     }
 
 
-def _first_containers(sandbox: Sandbox, template: SandboxTemplate, settings: OperatorSettings) -> list[dict[str, Any]]:
-    """Return what runs before the sandbox's own container.
+def _init_containers(sandbox: Sandbox, template: SandboxTemplate, settings: OperatorSettings) -> list[dict[str, Any]]:
+    """Return the init containers.
 
-    One copies the runner for a foreign image, into a folder that the sandbox can only read. One reports which kernel
-    the pod sees, before anything of a caller runs.
+    One copies the runner for an image without it, into a folder that the sandbox can only read. One reports which
+    kernel the pod sees, before any code of a caller runs.
     """
     brings = brings_runner(template)
     runner = {

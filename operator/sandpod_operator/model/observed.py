@@ -33,7 +33,7 @@ class Kernel(NamedTuple):
 
     @classmethod
     def of_node(cls, manifest: dict[str, Any]) -> Self:
-        """Return a node's."""
+        """Return the kernel of a Node object."""
         info = (manifest.get("status") or {}).get("nodeInfo") or {}
         return cls(str(info.get("bootID", "")), str(info.get("kernelVersion", "")))
 

@@ -66,8 +66,8 @@ def idle_suspended(sandbox: Sandbox, end: datetime | None) -> Emit:
 def network_widened(policy: Widening) -> Emit:
     """Return the Event of a foreign policy that opens something to sandboxes.
 
-    It is posted at every look and exists once: its name comes from its words, and the API server forgets it after an
-    hour while the policy may stay.
+    It is posted on every pass and exists once, since its name is derived from its content: the API server forgets it
+    after an hour, and the policy may stay for longer.
     """
     message = (
         f"It is not one of Sandpod's and opens {' and '.join(policy.directions)} to sandbox pods. Policies are "

@@ -1,11 +1,11 @@
 """A Sandbox's status, computed whole on every pass: one function for each condition, then phase and the rest.
 
-The old status decides in one case only: a sandbox that has ended stays ended, with the reason of then, since its pod
-may be gone and its files are.
+The old status decides in one case only: a sandbox that has ended stays ended, with its reason, since its files are
+gone and its pod may be too.
 
-The kernel that a sandbox reports is compared with the node's. A boot id is made anew at each start of a kernel, so two
-that are the same are one kernel. Where a sandbox reports none (some versions of gVisor show none of their own) the
-kernel's release decides.
+The kernel that a sandbox reports is compared with the node's. Each boot of a kernel has an id of its own, so equal ids
+mean one kernel. Where a sandbox reports none (some versions of gVisor show none of their own) the kernel's release
+decides.
 """
 
 from dataclasses import replace
