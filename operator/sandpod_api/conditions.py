@@ -148,11 +148,6 @@ def is_true(conditions: Sequence[Condition], kind: ConditionType) -> bool:
     return (found := find(conditions, kind)) is not None and found.status == "True"
 
 
-def says(conditions: Sequence[Condition], kind: ConditionType, reason: Reason) -> bool:
-    """Return whether the condition is there with that reason."""
-    return (found := find(conditions, kind)) is not None and found.reason == reason
-
-
 def merge(old: Sequence[Condition], new: Sequence[Condition], now: datetime) -> list[Condition]:
     """Return the new conditions with transition times: the old time where the status is the same, else `now`."""
     times = {(c.type, c.status): c.last_transition_time for c in old}

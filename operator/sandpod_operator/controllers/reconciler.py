@@ -15,13 +15,13 @@ from sandpod_operator.cache.object_cache import Store
 from sandpod_operator.controllers import observer
 from sandpod_operator.controllers.context import QUOTA, Context
 from sandpod_operator.controllers.dispatcher import Dispatcher
+from sandpod_operator.manifests.pod import found_open
 from sandpod_operator.metrics import Metrics
 from sandpod_operator.model.actions import Action, Apply, Create, Delete, Emit, Patch, PatchStatus, Plan
 from sandpod_operator.planning.policies import plan_namespace, plan_template
 from sandpod_operator.planning.pool import PoolPlan, plan_pool
 from sandpod_operator.planning.sandbox import plan_sandbox
 from sandpod_operator.status.failures import clean
-from sandpod_operator.status.network import found_open
 from sandpod_operator.status.sandbox import is_final
 
 # A refusal or a conflict changes what is seen; after the second of them in a row the queue's back-off takes over.

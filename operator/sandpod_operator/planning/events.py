@@ -1,7 +1,6 @@
 """Turns changes of a status into Events, so that `kubectl describe` shows what happened, when and why.
 
-An Event is made where the status changes, so a restart repeats none; that of a policy has no status to look at, and
-says the same each time.
+An Event is made where the status changes, so a restart repeats none.
 """
 
 from collections.abc import Iterator
@@ -11,9 +10,8 @@ from functools import partial
 from sandpod_api.base import rfc3339
 from sandpod_api.conditions import Condition, ConditionType, Reason, find, is_true
 from sandpod_api.types import Sandbox, SandboxPool, SandboxPoolStatus, SandboxStatus
-from sandpod_kube.resources import POLICIES, POOLS, SANDBOXES
+from sandpod_kube.resources import POOLS, SANDBOXES
 from sandpod_operator.model.actions import Emit
-from sandpod_operator.model.observed import Widening
 
 # Reasons for not being ready that need nothing done.
 _QUIET = frozenset({Reason.POD_PENDING, Reason.STARTING, Reason.SUSPENDED, Reason.TTL_EXPIRED, Reason.IDLE_TIMEOUT})
@@ -61,19 +59,6 @@ def idle_suspended(sandbox: Sandbox, end: datetime | None) -> Emit:
     until = f" until {rfc3339(end)}, when its ttl ends" if end is not None else ""
     message = f"Idle for {sandbox.spec.lifetime.idle_timeout} s, so it is suspended. Its files are kept{until}."
     return Emit(SANDBOXES, sandbox.metadata, Reason.IDLE_TIMEOUT, message)
-
-
-def network_widened(policy: Widening) -> Emit:
-    """Return the Event of a foreign policy that opens something to sandboxes.
-
-    It is posted on every pass and exists once, since its name is derived from its content: the API server forgets it
-    after an hour, and the policy may stay for longer.
-    """
-    message = (
-        f"It is not one of Sandpod's and opens {' and '.join(policy.directions)} to sandbox pods. Policies are "
-        "additive: delete it or narrow its podSelector."
-    )
-    return Emit(POLICIES, policy.metadata, "NetworkWidened", message, "Warning")
 
 
 def pool_events(pool: SandboxPool, new: SandboxPoolStatus) -> Iterator[Emit]:

@@ -11,10 +11,9 @@ only minutes later, so a profile that opens an address that it must not reach is
 from collections.abc import Iterator
 
 from sandpod_api import names
-from sandpod_api.conditions import Condition, ConditionType, Reason, find, says
+from sandpod_api.conditions import Condition, ConditionType, Reason, find
 from sandpod_api.templates import NetworkProfile
-from sandpod_api.types import Sandbox
-from sandpod_operator.manifests.pod import find_profile
+from sandpod_operator.manifests.pod import find_profile, found_open
 from sandpod_operator.manifests.probes import NODE_IP, opens
 from sandpod_operator.model.observed import ObservedSandbox
 from sandpod_operator.model.pod import Pod
@@ -104,11 +103,6 @@ def network_isolated(observed: ObservedSandbox) -> Condition:
 def serves_open(pod: Pod) -> bool:
     """Return whether the pod was created to serve despite an open network."""
     return pod.variable(names.ENV_ALLOW_OPEN_NETWORK) == "1"
-
-
-def found_open(sandbox: Sandbox) -> bool:
-    """Return whether the sandbox's network was last known to be open."""
-    return says(sandbox.status.conditions, ConditionType.NETWORK_ISOLATED, Reason.NETWORK_OPEN)
 
 
 def allowed_anew(observed: ObservedSandbox) -> Cause | None:
