@@ -49,11 +49,6 @@ def _both(new: _Status, old: _Status, kind: ConditionType) -> tuple[Condition | 
     return find(new.conditions, kind), find(old.conditions, kind)
 
 
-def pod_created(sandbox: Sandbox, pod: str) -> Emit:
-    """Return the Event of a pod that was created."""
-    return Emit(SANDBOXES, sandbox.metadata, "PodCreated", f"Created pod {pod}.")
-
-
 def idle_suspended(sandbox: Sandbox, end: datetime | None) -> Emit:
     """Return the Event of an idle sandbox that is being suspended."""
     until = f" until {rfc3339(end)}, when its ttl ends" if end is not None else ""
