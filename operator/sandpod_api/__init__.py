@@ -1,4 +1,4 @@
 """What operator, gateway and their users agree on: the three resources, their conditions, names.
 
-It imports nothing of Sandpod and no client of any server; what calls return is the gateway's.
+It imports no other package of Sandpod and no client; the results of calls belong to the gateway.
 """

@@ -6,7 +6,7 @@ Which reason applies is the operator's decision.
 from collections.abc import Sequence
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated, Final, Literal, Self
+from typing import Final, Literal, Self
 
 from pydantic import Field
 
@@ -127,12 +127,12 @@ _REASONS = "\n".join(["Why, as one word.", *(f"{reason}: {explain(reason)}" for 
 class Condition(ApiModel):
     """One observed fact, in the form that `kubectl wait` and `kubectl describe` know."""
 
-    type: Annotated[str, Field(max_length=64, description=_TYPES)]
-    status: Annotated[ConditionStatus, Field(description="Whether it is so.")]
-    reason: Annotated[str, Field(max_length=64, description=_REASONS)]
-    message: Annotated[str, Field(max_length=1024, description="Why, as a sentence.")] = ""
-    observed_generation: Annotated[int, Field(ge=0, description="The generation that was observed.")] = 0
-    last_transition_time: Annotated[Timestamp | None, Field(description="When the status last changed.")] = None
+    type: str = Field(max_length=64, description=_TYPES)
+    status: ConditionStatus = Field(description="Whether it is so.")
+    reason: str = Field(max_length=64, description=_REASONS)
+    message: str = Field("", max_length=1024, description="Why, as a sentence.")
+    observed_generation: int = Field(0, ge=0, description="The generation that was observed.")
+    last_transition_time: Timestamp | None = Field(None, description="When the status last changed.")
 
 
 def find(conditions: Sequence[Condition], kind: ConditionType) -> Condition | None:
@@ -146,11 +146,6 @@ def find(conditions: Sequence[Condition], kind: ConditionType) -> Condition | No
 def is_true(conditions: Sequence[Condition], kind: ConditionType) -> bool:
     """Return whether the condition is there and True."""
     return (found := find(conditions, kind)) is not None and found.status == "True"
-
-
-def says(conditions: Sequence[Condition], kind: ConditionType, reason: Reason) -> bool:
-    """Return whether the condition is there with that reason."""
-    return (found := find(conditions, kind)) is not None and found.reason == reason
 
 
 def merge(old: Sequence[Condition], new: Sequence[Condition], now: datetime) -> list[Condition]:

@@ -24,8 +24,7 @@ _DROPPED: Final = {"title", "$defs", "$ref", "properties", "items", "anyOf", "ad
 def structural(schema: dict[str, Any], defs: dict[str, Any]) -> dict[str, Any]:
     """Return a JSON schema of pydantic's, or a part of one, as a structural schema.
 
-    Raises:
-        ValueError: It has a keyword or a union that a structural schema can't express.
+    Raises ValueError: it has a keyword or a union that a structural schema can't express.
     """
     if "$ref" in schema:
         named = defs[schema["$ref"].removeprefix("#/$defs/")]

@@ -16,8 +16,7 @@ import aiohttp
 from kubernetes.aio import client
 from kubernetes.aio.config import ConfigException
 
-from sandpod_kube.configuration import Access, Configuration, access
-from sandpod_kube.environment import has_proxy
+from sandpod_kube.configuration import Access, Configuration, access, has_proxy
 from sandpod_kube.errors import ClusterError, UnreachableError, refusal
 from sandpod_kube.resources import Resource, key_of
 
@@ -48,11 +47,8 @@ class KubeClient:
     ) -> None:
         """Open no connection yet.
 
-        Args:
-            configuration: Where the API server is.
-            manager: The user agent, and the name under which the API server keeps who wrote which field.
-            timeout: Longest wait for one answer, seconds.
-            on_write: Called after each write.
+        `manager` is the user agent, and the name under which the API server keeps who wrote which field; `timeout` is
+        the longest wait for one answer, seconds.
         """
         settings = configuration.settings
         settings.client_session_kwargs = {"trust_env": has_proxy(str(settings.host))}
@@ -165,7 +161,7 @@ class KubeClient:
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
             raise UnreachableError(f"the watch broke: {type(error).__name__}") from error
         finally:
-            # A watch has no end that could be waited for: without this, TLS would wait for the server's farewell.
+            # A watch has no end that could be waited for: without this, TLS would wait for the server's close_notify.
             if response.connection is not None and response.connection.transport is not None:
                 response.connection.transport.abort()
             response.close()

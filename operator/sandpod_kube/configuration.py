@@ -6,6 +6,8 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from kubernetes.aio import client, config
 from yaml import YAMLError
@@ -32,7 +34,7 @@ class Configuration:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Access:
-    """What those need who connect to the API server themselves. Paths are files that the official client keeps."""
+    """What is needed to connect to the API server without this client. Paths are files of the official client."""
 
     server: str
     ca_path: str | None
@@ -48,10 +50,7 @@ class Access:
 async def load(kubeconfig: Path | None = None, context: str | None = None) -> Configuration:
     """Return the configuration: of the given kubeconfig, else of the pod's service account, else of kubectl.
 
-    `context` is one of the kubeconfig; without, it is the current one.
-
-    Raises:
-        ConfigError: None can be used.
+    `context` is one of the kubeconfig; without, it is the current one. Raises ConfigError: none can be used.
     """
     settings = client.Configuration()
     try:
@@ -62,8 +61,11 @@ async def load(kubeconfig: Path | None = None, context: str | None = None) -> Co
         loader = await _config.load_kube_config(
             config_file=file, context=context, client_configuration=settings, persist_config=False
         )
-        namespace = _context_namespace(file, context)
-        return Configuration(settings, namespace, asyncio.create_task(_renew_token(loader, settings)))
+        contexts, current = _config.list_kube_config_contexts(file)
+        chosen = next((c for c in contexts if c["name"] == context), current)
+        namespace = chosen["context"].get("namespace")
+        renewal = asyncio.create_task(_renew_token(loader, settings))
+        return Configuration(settings, namespace if isinstance(namespace, str) else None, renewal)
     except (_config.ConfigException, OSError, ValueError, YAMLError) as error:
         text = f"no usable Kubernetes configuration ({error}); set KUBECONFIG or run in a pod"
         raise ConfigError(text) from error
@@ -85,11 +87,13 @@ async def access(settings: client.Configuration, ssl_context: ssl.SSLContext) ->
     )
 
 
-def _context_namespace(file: str | None, context: str | None) -> str | None:
-    contexts, current = _config.list_kube_config_contexts(file)
-    chosen = next((c for c in contexts if c["name"] == context), current)
-    namespace = chosen["context"].get("namespace")
-    return namespace if isinstance(namespace, str) else None
+def has_proxy(url: str) -> bool:
+    """Return whether the environment's variables send requests for an address through a proxy.
+
+    Asked once for each client: aiohttp with `trust_env` asks for each request, in a thread.
+    """
+    parts = urlsplit(url)
+    return parts.scheme in getproxies() and not proxy_bypass(parts.hostname or "")
 
 
 async def _renew_token(loader: Any, configuration: client.Configuration) -> None:

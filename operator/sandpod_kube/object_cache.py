@@ -1,19 +1,19 @@
-"""The newest state of objects that anybody has reported: a watch, the answer to a request, a full list.
+"""The newest known state of objects, from a watch, the answers to requests and full lists. It does no I/O.
 
-Two states of an object are ordered by their resource versions, which are numbers in every Kubernetes and comparable by
-its own word since 1.35; where one is no number, the state that comes last counts. What was seen to be gone does not
-come back by a late answer: a uid is never used again, so only a list that began later can say that it was a mistake.
-It talks to nothing.
+Two states of an object are ordered by their resource versions, which are numbers in every Kubernetes and documented as
+comparable since 1.35; where one is no number, the later report counts. A deleted object does not come back by a late
+answer: a uid is never used again, so only a list that began later can show that the deletion was a mistake.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final, Generic, Self, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from sandpod_kube.resources import Key
 
 GONE: Final = 10_000
-"""Objects whose end is remembered: those of some minutes on the busiest cluster; late answers come within seconds."""
+"""Deletions that are remembered: some minutes' worth on the busiest cluster; late answers come within seconds."""
 
 T = TypeVar("T")
 
@@ -74,9 +74,25 @@ class ObjectCache(Generic[T]):
         if known is not None:
             self._on_change(key, known.value, None)
 
-    def listing(self, kind: str, namespace: str) -> "Listing[T]":
-        """Return what takes in a full list of one kind in one namespace; to be entered before the list is asked for."""
-        return Listing(self, kind, namespace)
+    @contextmanager
+    def listing(self, kind: str, namespace: str) -> "Iterator[Listing[T]]":
+        """Take in a full list of one kind in one namespace; to be entered before the list is asked for.
+
+        A long list is older than the events that arrive while it is read. So what is created meanwhile stays though it
+        is not in the list, and what is deleted meanwhile does not come back though it is. After a list that breaks off
+        nothing counts as gone.
+        """
+        before = {key: uid for key, uid in self.uids(kind).items() if key.namespace == namespace}
+        listing = Listing(self, before)
+        self._listings.append(listing)
+        try:
+            yield listing
+        finally:
+            self._listings.remove(listing)
+        for key, uid in before.items():
+            if self.uid_of(key) == uid:
+                self.remove(key, uid)
+                listing.changed.add(key)
 
     def get(self, key: Key) -> T | None:
         """Return an object's value."""
@@ -97,27 +113,15 @@ class ObjectCache(Generic[T]):
         return known.uid if known is not None else ""
 
 
-@dataclass(slots=True)
+@dataclass(eq=False, slots=True)
 class Listing(Generic[T]):
-    """A full list of one kind in one namespace, taken in object by object: what it lacks at its end is gone.
-
-    A long list is older than what is heard while it is read. So what came meanwhile stays though it is not in it, and
-    what went meanwhile does not come back though it is.
-    """
+    """A full list, taken in object by object."""
 
     _cache: ObjectCache[T]
-    _kind: str
-    _namespace: str
+    _before: dict[Key, str]  # uids of what was known and has not been in the list so far
     changed: set[Key] = field(default_factory=set)
     bad: int = 0
-    gone: set[str] = field(default_factory=set)
-    _before: dict[Key, str] = field(default_factory=dict)
-
-    def __enter__(self) -> Self:
-        known = self._cache.uids(self._kind)
-        self._before = {key: uid for key, uid in known.items() if key.namespace == self._namespace}
-        self._cache._listings.append(self)  # noqa: SLF001 - a part of the cache, which hears what goes meanwhile
-        return self
+    gone: set[str] = field(default_factory=set)  # uids, meanwhile
 
     def put(self, key: Key, metadata: Mapping[str, Any], parse: Callable[[], T]) -> None:
         """Take in the next object; one that can't be parsed is counted."""
@@ -125,21 +129,12 @@ class Listing(Generic[T]):
         self._before.pop(key, None)
         if uid in self.gone:
             return
-        self._cache._gone.pop(uid, None)  # noqa: SLF001 - as above: the list is newer than that
+        self._cache._gone.pop(uid, None)  # noqa: SLF001 - a part of the cache: the list is newer than that
         try:
             if self._cache.put(key, metadata, parse):
                 self.changed.add(key)
         except ValueError:
             self.bad += 1
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        self._cache._listings.remove(self)  # noqa: SLF001 - as above
-        if error is not None:
-            return  # The list broke off: it says nothing of what is gone.
-        for key, uid in self._before.items():
-            if self._cache.uid_of(key) == uid:
-                self._cache.remove(key, uid)
-                self.changed.add(key)
 
 
 def _newer(metadata: Mapping[str, Any], known: _Entry[Any]) -> bool:

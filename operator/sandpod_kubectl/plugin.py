@@ -21,9 +21,8 @@ from pydantic import ValidationError
 from sandpod_api import names
 from sandpod_api.base import rfc3339
 from sandpod_api.conditions import ConditionType, find
-from sandpod_api.exec_command import exec_command
 from sandpod_api.fields import MAX_LIFETIME
-from sandpod_api.types import Sandbox
+from sandpod_api.types import Sandbox, exec_command
 
 _REFUSED: Final = 2
 _SANDBOXES: Final = f"{names.SANDBOXES}.{names.GROUP}"
@@ -51,11 +50,7 @@ def main() -> None:
 
 
 def seconds_of(text: str) -> int:
-    """Return the seconds of a duration such as 90s, 30m, 2h or 1d.
-
-    Raises:
-        argparse.ArgumentTypeError: It is none.
-    """
+    """Return the seconds of a duration such as 90s, 30m, 2h or 1d. Raises argparse.ArgumentTypeError: it is none."""
     found = _DURATION.fullmatch(text)
     if found is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not a duration; use 90s, 30m, 2h or 1d")
@@ -65,8 +60,7 @@ def seconds_of(text: str) -> int:
 def longer_ttl(sandbox: Sandbox, seconds: int, now: datetime) -> int:
     """Return the ttl with which a sandbox lives for that many seconds from now on, or longer as it does.
 
-    Raises:
-        PluginError: Nobody holds it, or it would live for longer than any may.
+    Raises PluginError: nobody holds it, or it would live for longer than any may.
     """
     if sandbox.spec.claim is None:
         raise PluginError("It is not claimed: a sandbox that waits in a pool has no end to extend.")

@@ -8,8 +8,9 @@ import importlib.metadata
 import os
 import secrets
 import socket
+from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 import yaml
 from pydantic import Field, field_validator, model_validator
@@ -29,129 +30,110 @@ class OperatorSettings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="SANDPOD_OPERATOR_", frozen=True)
 
-    namespaces: Annotated[
-        tuple[str, ...],
-        NoDecode,
-        Field(min_length=1, description="Namespaces whose sandboxes it manages, separated by commas."),
-    ]
-    namespace: Annotated[str, Field(description="Its own namespace, for the Lease of the active replica.")] = "default"
-    identity: Annotated[str, Field(min_length=1, description="Its name in the Lease; unique for each process.")] = (
+    namespaces: Annotated[tuple[str, ...], NoDecode] = Field(
+        min_length=1, description="Namespaces whose sandboxes it manages, separated by commas."
+    )
+    namespace: str = Field("default", description="Its own namespace, for the Lease of the active replica.")
+    identity: str = Field(
         # A restarted pod keeps its name, and must not take over its old Lease.
-        Field(default_factory=lambda: f"{socket.gethostname()}-{secrets.token_hex(4)}")
+        default_factory=lambda: f"{socket.gethostname()}-{secrets.token_hex(4)}",
+        min_length=1,
+        description="Its name in the Lease; unique for each process.",
     )
 
-    host_users: Annotated[
-        bool | None,
-        Field(
-            description="hostUsers of pods whose template does not set it. false gives each its own user namespace, "
-            "true none; unset gives it if every node that may run the pod supports it. Never applied with a "
-            "RuntimeClass, whose pods get one only if it has the annotation sandpod.dev/user-namespaces: true."
-        ),
-    ] = None
-    runner_image: Annotated[
-        str,
-        Field(
-            min_length=1,
-            description="Sandpod's sandbox image: the runner comes from it for templates whose image has none.",
-        ),
-    ] = Field(default_factory=lambda: f"sandpod/sandbox:{importlib.metadata.version('sandpod')}")
-    api_server: Annotated[
-        str, Field(description="host:port of the API server that no sandbox may reach; from KUBERNETES_SERVICE_HOST.")
-    ] = Field(default_factory=_api_server)
-    cluster_dns: Annotated[
-        str, Field(description="host:port of the cluster's DNS that no sandbox without DNS may reach; kubeadm's value.")
-    ] = "10.96.0.10:53"
-    peer: Annotated[
-        str,
-        Field(
-            description="host:port of another pod that no sandbox may reach, unless a network profile of its template "
-            "opens that address; the chart gives the operator's own."
-        ),
-    ] = ""
-    more_probes: Annotated[
-        str, Field(description="More host:port pairs, separated by commas, that no sandbox may reach.")
-    ] = ""
-
-    probe_interval: Annotated[
-        int,
-        Field(
-            ge=0,
-            description="Time between two checks by a running sandbox whether its network is closed; 0 means only at "
-            "its start. One whose network stays open for that time, or for half a minute, ends.",
-        ),
-    ] = 300
-    allow_open_network: Annotated[
-        bool,
-        Field(
-            description="Whether a sandbox that finds its network open at its start is handed out anyway, with "
-            "NetworkIsolated False. Off, it never is."
-        ),
-    ] = False
-
-    retention: Annotated[
-        float, Field(ge=0, description="Time that an expired or failed Sandbox is kept, so that its caller learns why.")
-    ] = 600
-    failed_pod_grace: Annotated[
-        float, Field(ge=0, description="Time that a failed pod is kept, so that its log can be read.")
-    ] = 30
-    status_delay: Annotated[
-        float,
-        Field(
-            ge=0,
-            description="Time in which the status of a new Sandbox that is only starting is not written: it would be "
-            "overwritten at once, since a pod starts in two seconds.",
-        ),
-    ] = 5
-    refused_retry: Annotated[
-        float, Field(gt=0, description="First wait before a refused pod is tried again; doubles up to a minute.")
-    ] = 5
-    pool_burst: Annotated[
-        int, Field(ge=1, le=500, description="Most warm sandboxes that one pass over a pool creates.")
-    ] = 25
-
-    workers: Annotated[int, Field(ge=1, le=256, description="Objects worked on at once.")] = 16
-    backoff_min: Annotated[float, Field(gt=0, description="Wait after an object's first error; doubles.")] = 0.5
-    backoff_max: Annotated[float, Field(gt=0, description="Longest wait after errors.")] = 300
-    sweep_interval: Annotated[float, Field(gt=0, description="Time between looks for orphans and due work.")] = 5
-    orphan_grace: Annotated[
-        float,
-        Field(ge=0, description="Time that a pod without a Sandbox is left to Kubernetes' own garbage collector."),
-    ] = 30
-    resync_interval: Annotated[
-        float, Field(gt=0, description="Time between full lists, which repair whatever a watch lost.")
-    ] = 180
-    watch_silence: Annotated[
-        float,
-        Field(
-            gt=0,
-            description="Time without an event of a watch after which it is reopened: its connection may be dead "
-            "without notice. The API server sends something about once a minute.",
-        ),
-    ] = 70
-    request_timeout: Annotated[float, Field(gt=0, description="Longest wait for one answer of the API server.")] = 30
-
-    lease_duration: Annotated[
-        int, Field(ge=2, description="Time after which an active replica that does not renew is replaced.")
-    ] = 15
-    lease_renew_deadline: Annotated[
-        float, Field(gt=0, description="Time without renewal after which the active replica ends itself.")
-    ] = 10
-    lease_retry: Annotated[float, Field(gt=0, description="Time between tries to get or renew the Lease.")] = 2
-    heartbeat_interval: Annotated[
-        float, Field(gt=0, description="Time between the writes whose watch events prove that events arrive.")
-    ] = 15
-    heartbeat_timeout: Annotated[
-        float, Field(gt=0, description="Time without such an event after which /healthz fails.")
-    ] = 90
-
-    http_host: Annotated[str, Field(description="Address of /healthz, /readyz and /metrics.")] = "0.0.0.0"
-    http_port: Annotated[int, Field(ge=0, le=65535, description="Port of the same; 0 takes a free one.")] = 8081
-    log_format: Annotated[Literal["console", "json"], Field(description="Log lines for people or for machines.")] = (
-        "console"
+    host_users: bool | None = Field(
+        None,
+        description="hostUsers of pods whose template does not set it. false gives each its own user namespace, "
+        "true none; unset gives it if every node that may run the pod supports it. Never applied with a "
+        "RuntimeClass, whose pods get one only if it has the annotation sandpod.dev/user-namespaces: true.",
     )
-    log_level: Annotated[
-        Literal["DEBUG", "INFO", "WARNING", "ERROR"], Field(description="Lowest level that is logged.")
-    ] = "INFO"
+    runner_image: str = Field(
+        default_factory=lambda: f"sandpod/sandbox:{importlib.metadata.version('sandpod')}",
+        min_length=1,
+        description="Sandpod's sandbox image: the runner comes from it for templates whose image has none.",
+    )
+    api_server: str = Field(
+        default_factory=_api_server,
+        description="host:port of the API server that no sandbox may reach; from KUBERNETES_SERVICE_HOST.",
+    )
+    cluster_dns: str = Field(
+        "10.96.0.10:53",
+        description="host:port of the cluster's DNS that no sandbox without DNS may reach; kubeadm's value.",
+    )
+    peer: str = Field(
+        "",
+        description="host:port of another pod that no sandbox may reach, unless a network profile of its template "
+        "opens that address; the chart gives the operator's own.",
+    )
+    more_probes: str = Field("", description="More host:port pairs, separated by commas, that no sandbox may reach.")
+
+    probe_interval: int = Field(
+        300,
+        ge=0,
+        description="Time between two checks by a running sandbox whether its network is closed; 0 means only at "
+        "its start. One whose network stays open for that time, or for half a minute, ends.",
+    )
+    allow_open_network: bool = Field(
+        False,
+        description="Whether a sandbox that finds its network open at its start is handed out anyway, with "
+        "NetworkIsolated False. Off, it never is.",
+    )
+
+    retention: float = Field(
+        600, ge=0, description="Time that an expired or failed Sandbox is kept, so that its caller learns why."
+    )
+    failed_pod_grace: float = Field(
+        30, ge=0, description="Time that a failed pod is kept, so that its log can be read."
+    )
+    status_delay: float = Field(
+        5,
+        ge=0,
+        description="Time in which the status of a new Sandbox that is only starting is not written: it would be "
+        "overwritten at once, since a pod starts in two seconds.",
+    )
+    refused_retry: float = Field(
+        5, gt=0, description="First wait before a refused pod is tried again; doubles up to a minute."
+    )
+    pool_burst: int = Field(25, ge=1, le=500, description="Most warm sandboxes that one pass over a pool creates.")
+
+    workers: int = Field(16, ge=1, le=256, description="Objects worked on at once.")
+    backoff_min: float = Field(0.5, gt=0, description="Wait after an object's first error; doubles.")
+    backoff_max: float = Field(300, gt=0, description="Longest wait after errors.")
+    sweep_interval: float = Field(5, gt=0, description="Time between looks for orphans and due work.")
+    orphan_grace: float = Field(
+        30, ge=0, description="Time that a pod without a Sandbox is left to Kubernetes' own garbage collector."
+    )
+    resync_interval: float = Field(
+        180, gt=0, description="Time between full lists, which repair whatever a watch lost."
+    )
+    watch_silence: float = Field(
+        70,
+        gt=0,
+        description="Time without an event of a watch after which it is reopened: its connection may be dead "
+        "without notice. The API server sends something about once a minute.",
+    )
+    request_timeout: float = Field(30, gt=0, description="Longest wait for one answer of the API server.")
+
+    lease_duration: int = Field(
+        15, ge=2, description="Time after which an active replica that does not renew is replaced."
+    )
+    lease_renew_deadline: float = Field(
+        10, gt=0, description="Time without renewal after which the active replica ends itself."
+    )
+    lease_retry: float = Field(2, gt=0, description="Time between tries to get or renew the Lease.")
+    heartbeat_interval: float = Field(
+        15, gt=0, description="Time between the writes whose watch events prove that events arrive."
+    )
+    heartbeat_timeout: float = Field(90, gt=0, description="Time without such an event after which /healthz fails.")
+
+    http_host: str = Field("0.0.0.0", description="Address of /healthz, /readyz and /metrics.")
+    http_port: int = Field(8081, ge=0, le=65535, description="Port of the same; 0 takes a free one.")
+    log_format: Literal["console", "json"] = Field("console", description="Log lines for people or for machines.")
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = Field("INFO", description="Lowest level that is logged.")
+
+    def refused_wait(self, times: int) -> timedelta:
+        """Return how long to wait after that many refusals or failures before the last one: doubled for each."""
+        return timedelta(seconds=min(self.backoff_max, self.refused_retry * 2 ** min(times, 16)))
 
     @classmethod
     def settings_customise_sources(
@@ -192,18 +174,12 @@ class SettingsFileError(Exception):
 def load(config: Path | None) -> OperatorSettings:
     """Return the settings of the environment and of a file (YAML), if there is one.
 
-    Raises:
-        pydantic.ValidationError: They contradict the schema.
-        SettingsFileError: The file can't be read.
+    Raises SettingsFileError, or pydantic.ValidationError: they contradict the schema.
     """
-    return OperatorSettings(**({} if config is None else _read(config)))
-
-
-def _read(config: Path) -> dict[str, Any]:
     try:
-        values = yaml.safe_load(config.read_bytes())
+        values = yaml.safe_load(config.read_bytes()) if config is not None else {}
     except (OSError, yaml.YAMLError) as error:
         raise SettingsFileError(f"{config} can't be read: {error}") from error
     if not isinstance(values, dict):
         raise SettingsFileError(f"{config} must be a YAML mapping of settings")
-    return {str(name): value for name, value in values.items()}
+    return OperatorSettings(**{str(name): value for name, value in values.items()})

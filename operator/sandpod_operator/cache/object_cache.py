@@ -43,11 +43,7 @@ class Kept:
 
     @classmethod
     def of(cls, resource: Resource, manifest: dict[str, Any]) -> "Kept":
-        """Parse an object. Unclaimed Sandboxes stay parsed: a pool looks at all of its own.
-
-        Raises:
-            ValueError: It is not what its kind says (pydantic's ValidationError).
-        """
+        """Parse an object. Unclaimed Sandboxes stay parsed: a pool looks at all of its own."""
         kind = _TYPES.get(resource.kind)
         if kind is None:
             return cls(manifest)
@@ -83,13 +79,12 @@ class Store:
         self.template = partial(self._get, SandboxTemplate, resources.TEMPLATES)
         self.pool = partial(self._get, SandboxPool, resources.POOLS)
         self.policy = partial(self._get, dict, resources.POLICIES)
+        # Each returns all of a namespace.
+        self.pools = partial(self._all, SandboxPool, resources.POOLS)
+        self.policies = partial(self._all, dict, resources.POLICIES)
 
     def put(self, resource: Resource, manifest: dict[str, Any]) -> bool:
-        """Take in an object, and return whether it is news.
-
-        Raises:
-            ValueError: It is not what its kind says.
-        """
+        """Take in an object, and return whether it is news. Raises ValueError: it is not what its kind says."""
         return self._cache.put(key_of(resource, manifest), manifest["metadata"], partial(Kept.of, resource, manifest))
 
     async def read(self, resource: Resource, namespace: str, objects: AsyncIterator[dict[str, Any]]) -> Listing[Kept]:
@@ -107,14 +102,6 @@ class Store:
     def uids(self, resource: Resource) -> set[str]:
         """Return the uids of all objects of a kind."""
         return set(self._cache.uids(resource.kind).values())
-
-    def policies(self, namespace: str) -> Iterator[dict[str, Any]]:
-        """Return the network policies of a namespace."""
-        return self._all(dict, resources.POLICIES, namespace)
-
-    def pools(self, namespace: str) -> Iterator[SandboxPool]:
-        """Return the pools of a namespace."""
-        return self._all(SandboxPool, resources.POOLS, namespace)
 
     def pool_of(self, key: Key) -> str:
         """Return the pool that an unclaimed Sandbox is counted in; empty where there is none."""

@@ -14,16 +14,14 @@ from sandpod_operator.controllers.nodes import Nodes
 from sandpod_operator.controllers.workqueue import WorkQueue
 from sandpod_operator.metrics import Metrics
 from sandpod_operator.model.actions import Emit
-from sandpod_operator.model.observed import Kernel, Refusal
-from sandpod_operator.model.pool_backoff import PoolBackoff
-from sandpod_operator.quota.admission import Admission
+from sandpod_operator.model.observed import Kernel, PoolBackoff, Refusal
+from sandpod_operator.quota.line import Line
 from sandpod_operator.settings import OperatorSettings
 from sandpod_operator.status.failures import clean
 
 QUOTA: Final = "exceeded quota"
-_MAX_DOUBLINGS: Final = 16
-_LONGEST_REFUSAL: Final = 60.0
-"""Seconds: whoever has mended what refused a pod does not wait longer for it to be tried again."""
+# Whoever has mended what refused a pod does not wait longer for it to be tried again.
+_LONGEST_REFUSAL: Final = timedelta(seconds=60)
 
 
 @dataclass(kw_only=True, slots=True)
@@ -32,27 +30,23 @@ class State:
 
     refusals: dict[str, Refusal] = field(default_factory=dict)  # by the Sandbox's uid
     kernels: dict[str, Kernel] = field(default_factory=dict)  # of the node of a pod, by the pod's uid
-    # By the pool's uid.
-    failures: dict[str, int] = field(default_factory=dict)
-    backoffs: dict[str, PoolBackoff] = field(default_factory=dict)
-    status_written: dict[str, datetime] = field(default_factory=dict)
+    backoffs: dict[str, PoolBackoff] = field(default_factory=dict)  # by the pool's uid
 
     def refused(self, uid: str, error: DeniedError, now: datetime, settings: OperatorSettings) -> None:
         """Record that a sandbox's pod or volume was refused, and when to try again: later each time."""
         before = self.refusals.get(uid)
         attempts = before.attempts + 1 if before is not None else 1
-        doubled = settings.refused_retry * 2 ** min(attempts - 1, _MAX_DOUBLINGS)
         self.refusals[uid] = Refusal(
             reason=Reason.QUOTA_EXCEEDED if QUOTA in error.message else Reason.ADMISSION_REFUSED,
             message=clean(error.message),
             attempts=attempts,
-            until=now + timedelta(seconds=min(doubled, _LONGEST_REFUSAL, settings.backoff_max)),
+            until=now + min(settings.refused_wait(attempts - 1), _LONGEST_REFUSAL),
         )
 
     def trim(self, sandboxes: AbstractSet[str], pods: AbstractSet[str], pools: AbstractSet[str]) -> None:
         """Drop what is kept about objects whose uids are not among these."""
-        kept: list[tuple[dict[str, Any], AbstractSet[str]]] = [(self.refusals, sandboxes), (self.kernels, pods)]
-        kept += [(known, pools) for known in (self.failures, self.backoffs, self.status_written)]
+        kept: list[tuple[dict[str, Any], AbstractSet[str]]]
+        kept = [(self.refusals, sandboxes), (self.kernels, pods), (self.backoffs, pools)]
         for known, uids in kept:
             for uid in known.keys() - uids:
                 del known[uid]
@@ -71,7 +65,15 @@ class Context:
     state: State
     nodes: Nodes
     queue: WorkQueue
-    admission: Admission
+    lines: dict[str, Line] = field(default_factory=dict)  # by namespace
+
+    def line(self, namespace: str) -> Line:
+        """Return the line of those who wait for a place in a namespace."""
+        if namespace not in self.lines:
+            self.lines[namespace] = Line(
+                namespace, store=self.store, queue=self.queue, settings=self.settings, clock=self.clock
+            )
+        return self.lines[namespace]
 
     @classmethod
     def create(
@@ -97,5 +99,4 @@ class Context:
             state=State(),
             nodes=Nodes(cluster),
             queue=queue,
-            admission=Admission(store=store, queue=queue, settings=settings, clock=clock),
         )

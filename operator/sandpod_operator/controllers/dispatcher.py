@@ -21,7 +21,7 @@ class Dispatcher:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._store, self._queue, self._admission = context.store, context.queue, context.admission
+        self._store, self._queue = context.store, context.queue
         self._listed: set[tuple[Resource, str]] = set()
 
     def saw(self, resource: Resource, manifest: dict[str, Any]) -> None:
@@ -40,11 +40,11 @@ class Dispatcher:
             for dependent in before | set(self._dependents(key)):
                 self._queue.add(dependent)
             if not had_ended and self._has_ended(key):
-                self._admission.pod_left(key.namespace)
+                self._context.line(key.namespace).pod_left()
 
     def _has_ended(self, key: Key) -> bool:
         """Return whether it is a pod that a quota counts no more, as far as anybody waits for that."""
-        if key.kind != resources.PODS.kind or not self._admission.is_waiting(key.namespace):
+        if key.kind != resources.PODS.kind or self._context.line(key.namespace).is_empty():
             return False
         pod = self._store.pod(key.namespace, key.name)
         return pod is not None and pod.ended
@@ -57,9 +57,9 @@ class Dispatcher:
         for dependent in dependents:
             self._queue.add(dependent)
         if key.kind == resources.SANDBOXES.kind and known and not self._store.uid_of(key):
-            self._admission.gone(key.namespace, known)
+            self._context.line(key.namespace).gone(known)
         elif key.kind == resources.PODS.kind:
-            self._admission.pod_left(key.namespace)
+            self._context.line(key.namespace).pod_left()
 
     def _dependents(self, key: Key) -> Iterator[Key]:
         """Return whose plan an object is part of, by what the store knows of it."""
@@ -94,8 +94,7 @@ class Dispatcher:
     async def list_anew(self, resource: Resource, namespace: str) -> None:
         """List all objects of one kind in one namespace, and look at them again.
 
-        Raises:
-            ClusterError: The list failed; what is not in it so far stays known.
+        Raises ClusterError: the list failed; what is not in it so far stays known.
         """
         listing = await self._store.read(resource, namespace, self._context.cluster.pages(resource, namespace))
         if listing.bad:

@@ -14,8 +14,7 @@ from sandpod_operator.manifests.network_policies import build_deny_all, find_wid
 from sandpod_operator.manifests.pod import find_profile
 from sandpod_operator.manifests.probes import opened_by
 from sandpod_operator.manifests.security import host_users_setting
-from sandpod_operator.model.observed import ObservedPool, ObservedSandbox, Widening
-from sandpod_operator.model.pool_backoff import PoolBackoff
+from sandpod_operator.model.observed import ObservedPool, ObservedSandbox, PoolBackoff, Widening
 from sandpod_operator.planning.sandbox import wants_pod
 
 MAX_WIDENING: Final = 50  # each is a series of a metric and an Event
@@ -26,23 +25,6 @@ _SUFFIX: Final = 8
 
 async def observe_sandbox(context: Context, key: Key, now: datetime) -> ObservedSandbox | None:
     """Return what there is of a Sandbox; None once it is gone."""
-    observed = _read_sandbox(context, key)
-    if observed is None:
-        return None
-    node = node_to_look_at(observed)
-    if node is not None and observed.pod is not None:
-        # Once for each pod, and not for each node: nodes restart.
-        kernel = await context.nodes.kernel(node)
-        context.state.kernels[observed.pod.metadata.uid] = kernel
-        observed = replace(observed, kernel=kernel)
-    spec = observed.template.spec if observed.template is not None and observed.pod is None else None
-    if spec and host_users_setting(spec, default=context.settings.host_users) is None:
-        observed = replace(observed, user_namespaces=await context.nodes.give_user_namespaces(spec))
-    held = context.admission.held(observed.sandbox, wants=wants_pod(observed, context.settings, now))
-    return observed if held is None else replace(observed, refusal=held)
-
-
-def _read_sandbox(context: Context, key: Key) -> ObservedSandbox | None:
     store, state, settings = context.store, context.state, context.settings
     sandbox, found = store.sandbox(key.namespace, key.name), store.pod(key.namespace, key.name)
     if sandbox is None:
@@ -50,7 +32,7 @@ def _read_sandbox(context: Context, key: Key) -> ObservedSandbox | None:
     pod = found if found is not None and found.metadata.owned_by(sandbox.metadata.uid) else None
     template = store.template(key.namespace, sandbox.spec.template_ref.name)
     profile = find_profile(sandbox, template) if template is not None and found is None else None
-    return ObservedSandbox(
+    observed = ObservedSandbox(
         sandbox=sandbox,
         pod=pod,
         name_taken=found is not None and pod is None,
@@ -61,15 +43,24 @@ def _read_sandbox(context: Context, key: Key) -> ObservedSandbox | None:
         open_allowed=settings.allow_open_network,
         opened=opened_by(profile, template, settings) if template is not None and profile is not None else None,
     )
+    if pod is not None and pod.spec.node_name is not None and _has_to_compare(observed):
+        # Once for each pod, and not for each node: nodes restart.
+        state.kernels[pod.metadata.uid] = kernel = await context.nodes.kernel(pod.spec.node_name)
+        observed = replace(observed, kernel=kernel)
+    spec = template.spec if template is not None and pod is None else None
+    if spec and host_users_setting(spec, default=settings.host_users) is None:
+        observed = replace(observed, user_namespaces=await context.nodes.give_user_namespaces(spec))
+    held = context.line(key.namespace).held(sandbox, wants=wants_pod(observed, settings, now))
+    return observed if held is None else replace(observed, refusal=held)
 
 
-def node_to_look_at(observed: ObservedSandbox) -> str | None:
-    """Return the node whose kernel has to be known now: the pod has said which one it sees, and nobody has compared."""
+def _has_to_compare(observed: ObservedSandbox) -> bool:
+    """Return whether the pod has reported which kernel it sees, and nobody has compared that with its node's."""
     pod, template, status = observed.pod, observed.template, observed.sandbox.status
     if status.start_time is not None and is_true(status.conditions, ConditionType.KERNEL_ISOLATED):
-        return None
+        return False
     wanted = template is not None and template.spec.runtime_class_name is not None
-    return pod.spec.node_name if wanted and pod is not None and pod.kernel and observed.kernel is None else None
+    return wanted and pod is not None and pod.kernel != "" and observed.kernel is None
 
 
 def observe_pool(context: Context, key: Key) -> ObservedPool | None:
@@ -78,7 +69,7 @@ def observe_pool(context: Context, key: Key) -> ObservedPool | None:
     pool = store.pool(key.namespace, key.name)
     if pool is None:
         context.metrics.forget_pool(key.namespace, key.name)
-        context.admission.forget_pool(key)
+        context.line(key.namespace).forget_pool(key)
         return None
     uid = pool.metadata.uid
     # By uid, since the pool may have been made anew.
@@ -87,17 +78,14 @@ def observe_pool(context: Context, key: Key) -> ObservedPool | None:
         pool=pool,
         members=tuple(s for s in owned if s.metadata.deletion_timestamp is None),
         template=store.template(key.namespace, pool.spec.template_ref.name),
-        failures=state.failures.get(uid, 0),
-        suffixes=tuple(_suffix() for _ in range(context.settings.pool_burst)),
-        status_written=state.status_written.get(uid),
+        # Not by secrets.choice: names need not be of even odds, and many are drawn for each event of a pool.
+        suffixes=tuple(
+            "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in secrets.token_bytes(_SUFFIX))
+            for _ in range(context.settings.pool_burst)
+        ),
         backoff=state.backoffs.get(uid, PoolBackoff()),
-        neighbours=context.admission.neighbours(key),
+        neighbours=context.line(key.namespace).neighbours(key),
     )
-
-
-def _suffix() -> str:
-    # Not by secrets.choice: names need not be of even odds, and many are drawn for each event of a pool.
-    return "".join(_ALPHABET[byte % len(_ALPHABET)] for byte in secrets.token_bytes(_SUFFIX))
 
 
 def policies_of(context: Context, template: Key) -> dict[str, dict[str, Any]]:

@@ -3,16 +3,14 @@
 import asyncio
 import logging
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from datetime import datetime
+from typing import Final
 
 from sandpod_kube import resources
 from sandpod_kube.errors import NotFoundError
 from sandpod_kube.resources import Key
 from sandpod_operator.controllers.context import Context
 from sandpod_operator.controllers.dispatcher import Dispatcher
-
-if TYPE_CHECKING:
-    from datetime import datetime
 
 _log = logging.getLogger(__name__)
 
@@ -25,7 +23,7 @@ class OrphanCollector:
 
     def __init__(self, context: Context, dispatcher: Dispatcher) -> None:
         self._context, self._dispatcher = context, dispatcher
-        self._suspects: dict[Key, datetime] = {}
+        self._suspects = dict[Key, datetime]()
 
     async def sweep(self) -> None:
         """Delete the pods that have been without a Sandbox for long enough, if the API server says the same."""

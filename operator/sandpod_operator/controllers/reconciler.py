@@ -1,37 +1,46 @@
 """Observe, plan, apply, record: the same for every cause, be it an event, a due date or a resync."""
 
+import asyncio
 import time
 from datetime import datetime
 from typing import Final
 
+from sandpod_api import names
+from sandpod_api.conditions import ConditionType, find, is_true
+from sandpod_api.types import Sandbox
 from sandpod_kube import resources
-from sandpod_kube.errors import ClusterError
-from sandpod_kube.resources import Key
+from sandpod_kube.errors import ClusterError, ConflictError, DeniedError, NotFoundError
+from sandpod_kube.resources import Key, key_of
+from sandpod_operator.cache.object_cache import Store
 from sandpod_operator.controllers import observer
-from sandpod_operator.controllers.applier import Applier
-from sandpod_operator.controllers.context import Context
+from sandpod_operator.controllers.context import QUOTA, Context
 from sandpod_operator.controllers.dispatcher import Dispatcher
-from sandpod_operator.model.actions import PatchStatus, Plan
+from sandpod_operator.manifests.pod import found_open
+from sandpod_operator.metrics import Metrics
+from sandpod_operator.model.actions import Action, Apply, Create, Delete, Emit, Patch, PatchStatus, Plan
 from sandpod_operator.planning.policies import plan_namespace, plan_template
 from sandpod_operator.planning.pool import PoolPlan, plan_pool
 from sandpod_operator.planning.sandbox import plan_sandbox
+from sandpod_operator.status.failures import clean
+from sandpod_operator.status.sandbox import is_final
 
 # A refusal or a conflict changes what is seen; after the second of them in a row the queue's back-off takes over.
 _PASSES: Final = 3
 
 
 class Reconciler:
-    """Brings one object's surroundings to what it says."""
+    """Brings one object's surroundings to what it says.
+
+    Answers to its writes are as good as watch events, and earlier: they go to the dispatcher.
+    """
 
     def __init__(self, context: Context, dispatcher: Dispatcher) -> None:
-        self._context = context
-        self._applier = Applier(context, dispatcher)
+        self._context, self._cluster, self._dispatcher = context, context.cluster, dispatcher
 
     async def reconcile(self, key: Key) -> datetime | None:
         """Work on one key, and return when to look again at the latest; None means when something happens.
 
-        Raises:
-            ClusterError: The API server did not answer, or refused something that should work.
+        Raises ClusterError: the API server did not answer, or refused something that should work.
         """
         start = time.monotonic()
         result = "error"
@@ -40,7 +49,7 @@ class Reconciler:
             due = await self._passes(key)
             result = "ok"
         except ClusterError:
-            self._context.admission.failed(key)
+            self._context.line(key.namespace).failed(self._context.store.uid_of(key))
             raise
         finally:
             metrics.reconciles.labels(key.kind, result).inc()
@@ -51,9 +60,9 @@ class Reconciler:
         for _ in range(_PASSES):
             now = self._context.clock().replace(microsecond=0)
             plan = await self._plan(key, now)
-            if await self._applier.apply(plan):
+            if await self._apply(plan):
                 if isinstance(plan, PoolPlan):
-                    self._record_pool(plan, now)
+                    self._record_pool(plan)
                 return plan.due
         raise ClusterError("the state changed during every pass")
 
@@ -77,15 +86,142 @@ class Reconciler:
                 closed = observer.is_closed(context, key.namespace)
                 return plan_namespace(key.namespace, closed=closed, widening=widening)
 
-    def _record_pool(self, plan: PoolPlan, now: datetime) -> None:
+    def _record_pool(self, plan: PoolPlan) -> None:
         """Remember how a pool's sandboxes did, what it has, and what it gave up."""
-        state, admission, metadata = self._context.state, self._context.admission, plan.pool.metadata
-        state.failures[metadata.uid], state.backoffs[metadata.uid] = plan.failures, plan.backoff
-        if any(isinstance(action, PatchStatus) for action in plan.actions):
-            state.status_written[metadata.uid] = now
+        metadata = plan.pool.metadata
+        line = self._context.line(metadata.namespace)
+        self._context.state.backoffs[metadata.uid] = plan.backoff
         wanted = plan.pool.spec.replicas
         self._context.metrics.set_pool(metadata.namespace, metadata.name, wanted=wanted, ready=plan.ready)
         if plan.gives_to is not None:
-            admission.gave(plan.gives_to)
+            line.gave(plan.gives_to)
         if plan.share is not None:
-            admission.took_share(plan.share)
+            line.took_share(plan.share)
+
+    async def _apply(self, plan: Plan) -> bool:
+        """Do what the plan says, in order; False when an answer changed what is seen, which voids the rest of it."""
+        for batch in plan.batches():
+            done = await asyncio.gather(*map(self._do, batch), return_exceptions=True)
+            for error in done:
+                if isinstance(error, BaseException):
+                    raise error
+            if not all(done):
+                return False
+        return True
+
+    async def _do(self, action: Action) -> bool:
+        match action:
+            case Emit():
+                self._context.emit(action)
+            case Create():
+                return await self._create(action)
+            case Apply(resource=resource, manifest=manifest):
+                self._dispatcher.saw(resource, await self._cluster.apply(resource, manifest))
+            case PatchStatus() | Patch():
+                return await self._patch(action)
+            case Delete():
+                return await self._delete(action)
+        return True
+
+    async def _create(self, action: Create) -> bool:
+        key = key_of(action.resource, action.manifest)
+        try:
+            made = await self._cluster.create(action.resource, action.manifest)
+        except ConflictError:
+            return action.may_exist or await self._look_again(action.resource, key)
+        except DeniedError as error:
+            labels = action.manifest["metadata"].get("labels") or {}
+            owner = self._context.store.sandbox(key.namespace, labels.get(names.LABEL_SANDBOX, ""))
+            if owner is None:
+                raise  # Not a sandbox's pod or volume: a pool's sandbox, which only wrong rights or an old CRD refuse.
+            if action.resource is resources.PODS and QUOTA in error.message:
+                self._context.line(key.namespace).refused(owner, clean(error.message))
+            else:
+                now, settings = self._context.clock(), self._context.settings
+                self._context.state.refused(owner.metadata.uid, error, now, settings)
+            return False
+        owner_uid = str(action.manifest["metadata"]["ownerReferences"][0]["uid"])
+        self._context.state.refusals.pop(owner_uid, None)
+        self._dispatcher.saw(action.resource, made)
+        if action.resource is resources.PODS:
+            self._context.line(key.namespace).let_in(owner_uid)
+        return True
+
+    async def _patch(self, action: Patch | PatchStatus) -> bool:
+        resource, key = action.resource, action.key
+        before = self._context.store.sandbox(key.namespace, key.name)
+        try:
+            if isinstance(action, PatchStatus):
+                found = await self._cluster.patch_status(resource, key.namespace, key.name, action.status)
+            else:
+                found = await self._cluster.patch(resource, key.namespace, key.name, action.change)
+        except NotFoundError:
+            self._dispatcher.lost(key)
+            return False
+        except ConflictError:
+            return await self._look_again(resource, key)
+        self._dispatcher.saw(resource, found)
+        if isinstance(action, PatchStatus) and resource is resources.SANDBOXES and before is not None:
+            record_status(self._context.metrics, before, self._context.store)
+        return True
+
+    async def _delete(self, action: Delete) -> bool:
+        key, metadata = action.key, action.metadata
+        version = {"resourceVersion": metadata.resource_version} if action.unchanged else {}
+        preconditions = {"uid": metadata.uid, **version}
+        try:
+            answer = await self._cluster.delete(action.resource, key.namespace, key.name, preconditions)
+        except NotFoundError:
+            self._dispatcher.lost(key, metadata.uid)
+            return True
+        except ConflictError:
+            return await self._look_again(action.resource, key)
+        if answer.get("kind") == action.resource.kind:
+            self._dispatcher.saw(action.resource, answer)  # It is still going.
+        elif action.resource is not resources.PODS:  # Quotas count a pod until its event has come.
+            self._dispatcher.lost(key, metadata.uid)
+        return True
+
+    async def _look_again(self, resource: resources.Resource, key: Key) -> bool:
+        """Take in an object that was claimed, used or made anew since it was seen: nothing is taken from it unseen."""
+        self._dispatcher.saw(resource, await self._cluster.get(resource, key.namespace, key.name))
+        return False
+
+
+def record_status(metrics: Metrics, before: Sandbox, store: Store) -> None:
+    """Count what the status of a Sandbox, as it was before a write and is now in the store, says is new."""
+    after = store.sandbox(before.metadata.namespace, before.metadata.name)
+    if after is None:
+        return
+    old, new = before.status, after.status
+    resumed = find(new.conditions, ConditionType.SUSPENDED)
+    begun = resumed.last_transition_time if resumed is not None else after.metadata.creation_timestamp
+    if old.start_time is None and new.start_time is not None and begun is not None:
+        of_pool = names.LABEL_POOL in after.metadata.labels
+        origin = "resume" if resumed is not None else "pool" if of_pool else "direct"
+        metrics.start_seconds.labels(origin).observe(max(0.0, (new.start_time - begun).total_seconds()))
+        if origin == "direct" and (pool := _pool_missed(store, after)):
+            metrics.count_claim(after.metadata.namespace, pool, origin)
+    if is_final(new.conditions) and not is_final(old.conditions):
+        metrics.ended.labels(new.reason).inc()
+    if found_open(after) and not found_open(before):
+        metrics.open_network.labels("ended" if is_final(new.conditions) else "allowed").inc()
+    expired = find(new.conditions, ConditionType.EXPIRED)
+    if expired is not None and expired.status == "True" and not is_true(old.conditions, ConditionType.EXPIRED):
+        metrics.ended.labels(expired.reason).inc()
+
+
+def _pool_missed(store: Store, sandbox: Sandbox) -> str:
+    """Return the pool that was too empty for a claim, so that a Sandbox was made for it; empty where none would do.
+
+    Where several have its template it is the first by name: each claim is counted once.
+    """
+    spec, metadata = sandbox.spec, sandbox.metadata
+    template = store.template(metadata.namespace, spec.template_ref.name)
+    if template is None or names.ANNOTATION_CLAIM_ID not in metadata.annotations:
+        return ""
+    # Warm ones have no network profile and their template's workspace: who asks for others never gets one.
+    if spec.network != names.NETWORK_NONE or spec.workspace not in (None, template.spec.workspace):
+        return ""
+    pools = (pool for pool in store.pools(metadata.namespace) if pool.spec.template_ref == spec.template_ref)
+    return min((pool.metadata.name for pool in pools), default="")

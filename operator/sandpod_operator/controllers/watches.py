@@ -36,29 +36,6 @@ def create_sink(dispatcher: Dispatcher, on_heartbeat: Callable[[str, str], None]
     return seen
 
 
-def create_registry(seen: Seen, login: Login) -> kopf.OperatorRegistry:
-    """Return kopf's registry: a handler for each watched kind, and the login."""
-    registry = kopf.OperatorRegistry()
-    for resource in WATCHED:
-        _register(registry, resource, seen)
-
-    @kopf.on.login(registry=registry, id="login")
-    async def log_in(**_: Any) -> kopf.ConnectionInfo:
-        # kopf asks again when the API server does not take a token any more, and so gets the renewed one.
-        credentials = await login()
-        return kopf.ConnectionInfo(
-            server=credentials.server,
-            ca_path=credentials.ca_path,
-            insecure=credentials.insecure,
-            scheme="Bearer" if credentials.token else None,
-            token=credentials.token,
-            certificate_path=credentials.certificate_path,
-            private_key_path=credentials.private_key_path,
-        )
-
-    return registry
-
-
 def _register(registry: kopf.OperatorRegistry, resource: Resource, seen: Seen) -> None:
     @kopf.on.event(resource.group, resource.version, resource.plural, registry=registry, id=f"saw-{resource.plural}")
     async def saw(event: Any, **_: Any) -> None:
@@ -87,12 +64,27 @@ def create_settings(settings: OperatorSettings) -> kopf.OperatorSettings:
 
 
 async def watch(
-    registry: kopf.OperatorRegistry, settings: OperatorSettings, *, ready: asyncio.Event, stop: asyncio.Event
+    seen: Seen, login: Login, settings: OperatorSettings, *, ready: asyncio.Event, stop: asyncio.Event
 ) -> None:
-    """Run kopf until `stop` is set; it sets `ready` when it has started.
+    """Run kopf until `stop` is set; it sets `ready` when it has started. A return without `stop` is a fault."""
+    registry = kopf.OperatorRegistry()
+    for resource in WATCHED:
+        _register(registry, resource, seen)
 
-    That it returns without is a fault, for the caller to end the process.
-    """
+    @kopf.on.login(registry=registry, id="login")
+    async def log_in(**_: Any) -> kopf.ConnectionInfo:
+        # kopf asks again when the API server does not take a token any more, and so gets the renewed one.
+        credentials = await login()
+        return kopf.ConnectionInfo(
+            server=credentials.server,
+            ca_path=credentials.ca_path,
+            insecure=credentials.insecure,
+            scheme="Bearer" if credentials.token else None,
+            token=credentials.token,
+            certificate_path=credentials.certificate_path,
+            private_key_path=credentials.private_key_path,
+        )
+
     await kopf.operator(
         registry=registry,
         settings=create_settings(settings),
@@ -112,14 +104,7 @@ class _NoStorage(kopf.DiffBaseStorage, kopf.ProgressStorage):
     def fetch(self, **_: Any) -> None:
         pass
 
-    def store(self, **_: Any) -> None:
-        pass
-
-    def purge(self, **_: Any) -> None:
-        pass
-
-    def touch(self, **_: Any) -> None:
-        pass
+    store = purge = touch = fetch
 
     def clear(self, *, essence: kopf.BodyEssence) -> kopf.BodyEssence:
         return essence

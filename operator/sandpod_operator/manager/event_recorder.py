@@ -33,12 +33,7 @@ def build_event(emit: Emit, now: datetime) -> dict[str, Any]:
     return {
         **EVENTS.header,
         "metadata": {"name": child_name(about.name, digest), "namespace": about.namespace},
-        "involvedObject": {
-            **emit.resource.header,
-            "namespace": about.namespace,
-            "name": about.name,
-            "uid": about.uid,
-        },
+        "involvedObject": {**emit.resource.header, "namespace": about.namespace, "name": about.name, "uid": about.uid},
         "type": emit.kind,
         "reason": emit.reason,
         "message": emit.message,

@@ -1,7 +1,7 @@
 """Whether the operator does its work, and the HTTP server that says so: /healthz, /readyz, /metrics.
 
 The proof is not that the process runs but that watch events arrive: every few seconds the active replica writes a
-heartbeat Lease in each sandbox namespace, and kopf's watch has to bring it back.
+heartbeat Lease in each sandbox namespace, and kopf's watch must deliver its event.
 """
 
 import time

@@ -83,8 +83,7 @@ class Elector:
     async def try_take(self) -> bool:
         """Take or renew the Lease if it is free, and return whether this replica holds it now.
 
-        Raises:
-            ClusterError: The API server did not answer, or refused for another reason than that we were late.
+        Raises ClusterError: the API server did not answer, or refused for a reason other than a lost race.
         """
         start = self._monotonic()
         lease = await self._read()
@@ -127,15 +126,14 @@ class Elector:
     async def renew(self) -> None:
         """Renew the Lease once; a cluster that does not answer is tolerated until the deadline.
 
-        Raises:
-            LeadershipLostError: Another replica has it, or it could not be renewed in time.
+        Raises LeadershipLostError: another replica has it, or it could not be renewed in time.
         """
         deadline = self._settings.lease_renew_deadline
         left = deadline - (self._monotonic() - self._renewed)
         try:
-            # A connection that is dead without a word must leave time for another try, on another one.
+            # A connection that died silently must leave time for another try, on another one.
             async with asyncio.timeout(max(0.0, min(left, deadline / _TRIES))):
-                # Still ours, although an unanswered write of our own has changed it?
+                # Still ours, although a write of our own without an answer has changed it?
                 held = await self.try_take() or _holder(await self._read()) == self._settings.identity
         except (UnreachableError, OverloadedError, TimeoutError) as error:
             if self._monotonic() - self._renewed >= deadline:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from aiohttp import web
 
@@ -30,9 +30,6 @@ from sandpod_operator.manager.leader_election import Elector, build_heartbeat
 from sandpod_operator.metrics import Metrics
 from sandpod_operator.settings import OperatorSettings
 
-if TYPE_CHECKING:
-    from collections.abc import Coroutine
-
 _log = logging.getLogger(__name__)
 
 OK: Final = 0
@@ -40,7 +37,6 @@ FAILED: Final = 1
 UNUSABLE: Final = 2
 _TICK: Final = 0.5
 _SHUTDOWN: Final = 10
-
 
 utc_now = partial(datetime.now, UTC)
 
@@ -163,11 +159,9 @@ class Operator:
 
     async def _work(self, lease: asyncio.Task[None]) -> int:
         ready, end_watch = asyncio.Event(), asyncio.Event()
-        registry = watches.create_registry(
-            watches.create_sink(self._dispatcher, self._health.beat), self._cluster.access
-        )
-        parts: dict[str, Coroutine[Any, Any, None]] = {
-            "watch": watches.watch(registry, self._settings, ready=ready, stop=end_watch),
+        seen = watches.create_sink(self._dispatcher, self._health.beat)
+        parts = {
+            "watch": watches.watch(seen, self._cluster.access, self._settings, ready=ready, stop=end_watch),
             "dates": self._release_dates(),
             "sweep": _every(self._settings.sweep_interval, "sweep", self._orphans.sweep),
             "resync": _every(self._settings.resync_interval, "resync", self._dispatcher.resync),

@@ -7,7 +7,7 @@ from typing import Any
 from sandpod_api import names
 from sandpod_api.types import Sandbox, SandboxPool, SandboxTemplate, Workspace
 from sandpod_kube import resources
-from sandpod_operator.manifests.pod import owner_reference
+from sandpod_operator.manifests.pod import child_metadata
 
 
 def template_hash(template: SandboxTemplate) -> str:
@@ -18,20 +18,15 @@ def template_hash(template: SandboxTemplate) -> str:
 
 def build_warm_sandbox(pool: SandboxPool, template: SandboxTemplate, suffix: str) -> dict[str, Any]:
     """Return a Sandbox that waits in the pool; the claim patch takes it out by removing the owner reference."""
+    labels = {
+        names.LABEL_TEMPLATE: template.metadata.name,
+        names.LABEL_POOL: pool.metadata.name,
+        names.LABEL_STATE: names.STATE_WARM,
+    }
+    metadata = child_metadata(names.child_name(pool.metadata.name, suffix), resources.POOLS, pool, labels)
     return {
         **resources.SANDBOXES.header,
-        "metadata": {
-            "name": names.child_name(pool.metadata.name, suffix),
-            "namespace": pool.metadata.namespace,
-            "labels": {
-                names.LABEL_MANAGED_BY: names.MANAGED_BY,
-                names.LABEL_TEMPLATE: template.metadata.name,
-                names.LABEL_POOL: pool.metadata.name,
-                names.LABEL_STATE: names.STATE_WARM,
-            },
-            "annotations": {names.ANNOTATION_TEMPLATE_HASH: template_hash(template)},
-            "ownerReferences": [owner_reference(resources.POOLS, pool)],
-        },
+        "metadata": {**metadata, "annotations": {names.ANNOTATION_TEMPLATE_HASH: template_hash(template)}},
         "spec": {
             "templateRef": {"name": template.metadata.name},
             # Should the template be gone one day, the Sandbox says that its files outlive its pod.
@@ -42,14 +37,10 @@ def build_warm_sandbox(pool: SandboxPool, template: SandboxTemplate, suffix: str
 
 def build_volume_claim(sandbox: Sandbox, workspace: Workspace) -> dict[str, Any]:
     """Return the volume claim of a persistent workspace; it lives as long as the Sandbox."""
+    name = names.volume_claim_name(sandbox.metadata.name, sandbox.metadata.uid)
     return {
         **resources.VOLUME_CLAIMS.header,
-        "metadata": {
-            "name": names.volume_claim_name(sandbox.metadata.name, sandbox.metadata.uid),
-            "namespace": sandbox.metadata.namespace,
-            "labels": {names.LABEL_MANAGED_BY: names.MANAGED_BY, names.LABEL_SANDBOX: sandbox.metadata.name},
-            "ownerReferences": [owner_reference(resources.SANDBOXES, sandbox)],
-        },
+        "metadata": child_metadata(name, resources.SANDBOXES, sandbox, {names.LABEL_SANDBOX: sandbox.metadata.name}),
         "spec": {
             "accessModes": ["ReadWriteOnce"],
             "resources": {"requests": {"storage": workspace.size}},

@@ -12,7 +12,7 @@ from sandpod_api import names
 from sandpod_api.fields import ObjectMeta
 from sandpod_api.templates import EgressRule, NetworkProfile, SandboxTemplate
 from sandpod_kube import resources
-from sandpod_operator.manifests.pod import owner_reference
+from sandpod_operator.manifests.pod import child_metadata
 from sandpod_operator.model.observed import Widening
 
 _DNS_PORTS: Final = [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]
@@ -45,18 +45,10 @@ def build_profile(template: SandboxTemplate, profile: NetworkProfile) -> dict[st
     rules = [_egress(rule) for rule in profile.egress]
     if profile.dns:
         rules.append({"to": [_DNS_PODS], "ports": _DNS_PORTS})
-    labels = {
-        names.LABEL_MANAGED_BY: names.MANAGED_BY,
-        names.LABEL_TEMPLATE: template.metadata.name,
-        names.LABEL_NETWORK: profile.name,
-    }
-    metadata = {
-        "name": names.network_policy_name(template.metadata.name, profile.name),
-        "namespace": template.metadata.namespace,
-        "labels": labels,
-        "ownerReferences": [owner_reference(resources.TEMPLATES, template)],
-    }
-    return _policy(metadata, {"matchLabels": labels}, ["Egress"], rules)
+    name = names.network_policy_name(template.metadata.name, profile.name)
+    labels = {names.LABEL_TEMPLATE: template.metadata.name, names.LABEL_NETWORK: profile.name}
+    metadata = child_metadata(name, resources.TEMPLATES, template, labels)
+    return _policy(metadata, {"matchLabels": metadata["labels"]}, ["Egress"], rules)
 
 
 def _policy(metadata: Any, selector: Any, types: list[str], egress: list[dict[str, Any]]) -> dict[str, Any]:

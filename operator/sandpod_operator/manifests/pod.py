@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from sandpod_api import names
-from sandpod_api.conditions import ConditionType, Reason, says
+from sandpod_api.conditions import ConditionType, Reason, find
 from sandpod_api.fields import MAX_LIFETIME, Workspace, parse_quantity
 from sandpod_api.templates import NetworkProfile, SandboxTemplate
 from sandpod_api.types import Sandbox, SandboxPool
@@ -26,14 +26,16 @@ _RUNNER_MOUNT: Final = {"name": "runner", "mountPath": names.RUNNER_HOME, "readO
 _TMP: Final = "/tmp"  # noqa: S108 - the pod's own, sized and in memory
 
 
-def owner_reference(resource: resources.Resource, owner: Sandbox | SandboxPool | SandboxTemplate) -> dict[str, Any]:
-    """Return the reference by which Kubernetes deletes an object together with its owner."""
+def child_metadata(
+    name: str, resource: resources.Resource, owner: Sandbox | SandboxPool | SandboxTemplate, labels: dict[str, str]
+) -> dict[str, Any]:
+    """Return the metadata of an object that Kubernetes deletes together with its owner, of that kind."""
+    reference = {**resource.header, "name": owner.metadata.name, "uid": owner.metadata.uid}
     return {
-        **resource.header,
-        "name": owner.metadata.name,
-        "uid": owner.metadata.uid,
-        "controller": True,
-        "blockOwnerDeletion": False,
+        "name": name,
+        "namespace": owner.metadata.namespace,
+        "labels": {names.LABEL_MANAGED_BY: names.MANAGED_BY, **labels},
+        "ownerReferences": [{**reference, "controller": True, "blockOwnerDeletion": False}],
     }
 
 
@@ -49,6 +51,12 @@ def find_profile(sandbox: Sandbox, template: SandboxTemplate) -> NetworkProfile 
     return next((p for p in template.spec.network_profiles if p.name == sandbox.spec.network), None)
 
 
+def found_open(sandbox: Sandbox) -> bool:
+    """Return whether the sandbox's network was last known to be open."""
+    found = find(sandbox.status.conditions, ConditionType.NETWORK_ISOLATED)
+    return found is not None and found.reason == Reason.NETWORK_OPEN
+
+
 def build_pod(
     sandbox: Sandbox,
     template: SandboxTemplate,
@@ -61,7 +69,7 @@ def build_pod(
     spec = template.spec
     host_users = security.host_users(spec, default=settings.host_users, possible=user_namespaces)
     own_users = host_users is False
-    first = _first_containers(sandbox, template, settings)
+    first = _init_containers(sandbox, template, settings)
     optional = {
         "hostUsers": host_users,
         "runtimeClassName": spec.runtime_class_name,
@@ -71,19 +79,14 @@ def build_pod(
         "initContainers": first or None,
     }
     environment = _environment(sandbox, template, profile, settings, own_users=own_users)
+    labels = {
+        names.LABEL_SANDBOX: sandbox.metadata.name,
+        names.LABEL_TEMPLATE: template.metadata.name,
+        names.LABEL_NETWORK: profile.name,
+    }
     return {
         **resources.PODS.header,
-        "metadata": {
-            "name": sandbox.metadata.name,
-            "namespace": sandbox.metadata.namespace,
-            "labels": {
-                names.LABEL_MANAGED_BY: names.MANAGED_BY,
-                names.LABEL_SANDBOX: sandbox.metadata.name,
-                names.LABEL_TEMPLATE: template.metadata.name,
-                names.LABEL_NETWORK: profile.name,
-            },
-            "ownerReferences": [owner_reference(resources.SANDBOXES, sandbox)],
-        },
+        "metadata": child_metadata(sandbox.metadata.name, resources.SANDBOXES, sandbox, labels),
         "spec": {
             **security.pod_isolation(),
             **({"dnsPolicy": "ClusterFirst"} if profile.dns else security.closed_dns()),
@@ -100,9 +103,9 @@ def build_pod(
 
 
 def _container(sandbox: Sandbox, template: SandboxTemplate, name: str, command: Sequence[str]) -> dict[str, Any]:
-    """Return what all containers have. A pod counts the largest of one after the other, so the first ones cost nothing.
+    """Return what all containers have. Init containers cost nothing: a pod requests the larger of theirs and its own.
 
-    The command is said here, so that the runner is process 1 whatever an image's own entry point is.
+    The command is set, so that the runner is process 1 whatever the image's entry point is.
     """
     return {
         "name": name,
@@ -137,11 +140,11 @@ def _main_container(sandbox: Sandbox, template: SandboxTemplate, environment: li
     }
 
 
-def _first_containers(sandbox: Sandbox, template: SandboxTemplate, settings: OperatorSettings) -> list[dict[str, Any]]:
-    """Return what runs before the sandbox's own container.
+def _init_containers(sandbox: Sandbox, template: SandboxTemplate, settings: OperatorSettings) -> list[dict[str, Any]]:
+    """Return the init containers.
 
-    One copies the runner for a foreign image, into a folder that the sandbox can only read. One reports which kernel
-    the pod sees, before anything of a caller runs.
+    One copies the runner for an image without it, into a folder that the sandbox can only read. One reports which
+    kernel the pod sees, before any code of a caller runs.
     """
     brings = brings_runner(template)
     runner = {
@@ -179,9 +182,7 @@ def _environment(
         names.ENV_IN_MEMORY: ",".join([names.WORKSPACE, _TMP] if _in_memory(workspace) else [_TMP]),
         names.ENV_MEMORY_LIMIT: str(int(parse_quantity(spec.resources.memory))),
     }
-    if settings.allow_open_network and says(
-        sandbox.status.conditions, ConditionType.NETWORK_ISOLATED, Reason.NETWORK_OPEN
-    ):
+    if settings.allow_open_network and found_open(sandbox):
         values[names.ENV_ALLOW_OPEN_NETWORK] = "1"
     if profile.name == names.NETWORK_NONE:
         values[names.ENV_CLOSED_NETWORK] = "1"

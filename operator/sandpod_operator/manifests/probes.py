@@ -3,7 +3,7 @@
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from typing import Final
 
-from sandpod_api.templates import EgressRule, NetworkProfile, SandboxTemplate
+from sandpod_api.templates import NetworkProfile, SandboxTemplate
 from sandpod_operator.settings import OperatorSettings
 
 NODE_IP: Final = "$(NODE_IP)"
@@ -58,11 +58,8 @@ def opens(profile: NetworkProfile, address: str) -> bool:
         found = ip_address(host.strip("[]"))
     except ValueError:
         return False
-    return any(_holds(rule, found) and (not rule.ports or port in map(str, rule.ports)) for rule in profile.egress)
-
-
-def _holds(rule: EgressRule, address: IPv4Address | IPv6Address) -> bool:
-    return _within(rule.cidr, address) and not any(_within(cidr, address) for cidr in rule.except_cidrs)
+    rules = (rule for rule in profile.egress if not rule.ports or port in map(str, rule.ports))
+    return any(_within(r.cidr, found) and not any(_within(cidr, found) for cidr in r.except_cidrs) for r in rules)
 
 
 def _within(cidr: str, address: IPv4Address | IPv6Address) -> bool:

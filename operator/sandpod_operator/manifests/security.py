@@ -15,7 +15,7 @@ UID: Final = 1000
 def pod_security_context(app_armor: AppArmorProfile | None = None, *, own_users: bool = False) -> dict[str, Any]:
     """Return the pod's security context.
 
-    Not every node has AppArmor, so without a profile nothing is said of it. The runtimes that give a pod a user
+    Not every node has AppArmor, so without a profile the field is left out. The runtimes that give a pod a user
     namespace of its own also keep the groups of the image's /etc/group out; an older one would refuse the pod.
     """
     return {

@@ -1,7 +1,7 @@
 """Whether a template's pods can have a user namespace of their own: as each node that may run them reports.
 
 A node reports it for each handler of its container runtime. For a RuntimeClass that is not enough, since gVisor's
-handler says yes and then starts no such pod: whoever made the class says it, by an annotation.
+handler reports support and then starts no such pod: the administrator declares it with an annotation on the class.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ _KEEPS_AWAY = frozenset({"NoSchedule", "NoExecute"})
 
 @dataclass(frozen=True, slots=True)
 class NodeRuntimes:
-    """What a node reports of itself."""
+    """What a node reports about its container runtime, and where it stands for the scheduler."""
 
     labels: Mapping[str, str]
     taints: tuple[tuple[str, str, str], ...]  # key, value and effect of those that keep pods away
@@ -24,7 +24,7 @@ class NodeRuntimes:
 
     @classmethod
     def of_node(cls, manifest: dict[str, Any]) -> Self:
-        """Return a node's."""
+        """Return what a Node object reports."""
         taints = (manifest.get("spec") or {}).get("taints") or ()
         handlers = (manifest.get("status") or {}).get("runtimeHandlers") or ()
         return cls(
@@ -45,12 +45,12 @@ class RuntimeClass:
     """A RuntimeClass; the default stands for pods without one."""
 
     handler: str = ""  # of the node's container runtime
-    declared: bool = True  # whether it may be used with a user namespace, as who made it says
+    declared: bool = True  # whether its annotation says that it may be used with a user namespace
     node_selector: Mapping[str, str] = field(default_factory=dict)  # where its pods run
 
     @classmethod
     def of(cls, manifest: dict[str, Any]) -> Self:
-        """Return what an object says."""
+        """Return what a RuntimeClass object declares."""
         annotations = manifest["metadata"].get("annotations") or {}
         return cls(
             handler=manifest["handler"],

@@ -72,6 +72,13 @@ class Patch(_Change):
     spec: dict[str, Any] = field(default_factory=dict)
     labels: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def change(self) -> dict[str, Any]:
+        """The merge patch."""
+        labels = {"labels": self.labels} if self.labels else {}
+        spec = {"spec": self.spec} if self.spec else {}
+        return {"metadata": {"resourceVersion": self.metadata.resource_version, **labels}, **spec}
+
 
 Action = Create | Apply | Delete | PatchStatus | Patch | Emit
 

@@ -1,15 +1,18 @@
 """What one reconcile sees: frozen values. The plans work on these alone: nothing else can decide anything."""
 
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 from sandpod_api.conditions import Reason
 from sandpod_api.fields import ObjectMeta
 from sandpod_api.types import Sandbox, SandboxPool, SandboxTemplate
 from sandpod_kube.resources import Key
 from sandpod_operator.model.pod import Pod
-from sandpod_operator.model.pool_backoff import PoolBackoff
+
+FIRST: Final = 4  # sandboxes of a pool that may be under way before one of them was ready
+_MOST: Final = 1024
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,7 +33,7 @@ class Kernel(NamedTuple):
 
     @classmethod
     def of_node(cls, manifest: dict[str, Any]) -> Self:
-        """Return a node's."""
+        """Return the kernel of a Node object."""
         info = (manifest.get("status") or {}).get("nodeInfo") or {}
         return cls(str(info.get("bootID", "")), str(info.get("kernelVersion", "")))
 
@@ -41,14 +44,8 @@ class Share:
 
     key: Key
     wanted: int
-    placed: int = 0  # those that have a place, working or not
     ready: int = 0  # those that can be claimed
     unscheduled: int = 0  # those that no node takes
-
-    @property
-    def level(self) -> float:
-        """How much it has of what it wants."""
-        return self.placed / self.wanted if self.wanted else 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,6 +62,42 @@ class Widening(NamedTuple):
 
     metadata: ObjectMeta
     directions: tuple[str, ...]  # ingress, egress, or both
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PoolBackoff:
+    """How a pool's last sandboxes did, and so how many may be starting at once: what is remembered between two plans.
+
+    A pool begins with a few. Each that gets ready doubles what may be under way, so a pool that works is filled at
+    once. One that fails, or that no node takes, brings it down to one, and one that the quota refuses to a few: what is
+    wrong with some is likely wrong with the next. So a broken template costs a few pods, whatever the pool's size.
+    """
+
+    template: str = ""  # the hash of the template that they were made from
+    window: int = FIRST  # how many may be under way
+    proven: bool = False  # whether one was ever ready
+    good: frozenset[str] = frozenset()  # names of those that were seen ready
+    bad: frozenset[str] = frozenset()  # names of those that were seen to fail, or that no node takes
+    failures: int = 0  # sandboxes that failed since a current one was last ready
+    status_written: datetime | None = None
+
+    def after(self, template: str | None, *, good: Collection[str], bad: Collection[str], refused: bool) -> Self:
+        """Return the back-off after what is observed now, of the template with that hash; another one begins anew.
+
+        `good` and `bad` name its sandboxes that are ready and that can't start; with `refused` the quota keeps some
+        waiting.
+        """
+        if template is None:
+            return self
+        before = self if self.template == template else type(self)(template=template)
+        all_good, all_bad = frozenset(good), frozenset(bad)
+        window = min(_MOST, before.window * 2 ** min(len(all_good - before.good), 10))
+        if refused:
+            window = min(window, FIRST)
+        if all_bad - before.bad:
+            window = 1
+        proven = before.proven or bool(good)
+        return replace(self, template=template, window=window, proven=proven, good=all_good, bad=all_bad)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,8 +145,6 @@ class ObservedPool:
     pool: SandboxPool
     members: tuple[Sandbox, ...] = ()  # in no order, without those that are being deleted
     template: SandboxTemplate | None = None
-    failures: int = 0  # warm sandboxes that failed since one was last ready
     suffixes: tuple[str, ...] = ()  # unused name endings, one for each sandbox that may be made now
-    status_written: datetime | None = None
     backoff: PoolBackoff = field(default_factory=PoolBackoff)
     neighbours: Neighbours = field(default_factory=Neighbours)

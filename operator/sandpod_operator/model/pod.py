@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from datetime import datetime
-from typing import Annotated
 
 from pydantic import Field
 
@@ -27,7 +26,7 @@ class ContainerState(ObservedModel):
 
 
 class ContainerStatus(ObservedModel):
-    """What the kubelet says of a container."""
+    """What the kubelet reports about a container."""
 
     name: str = ""
     ready: bool = False
@@ -46,12 +45,12 @@ class PodCondition(ObservedModel):
 
 
 class PodStatus(ObservedModel):
-    """What scheduler and kubelet say."""
+    """What scheduler and kubelet report."""
 
     phase: str = ""
     reason: str = ""
     message: str = ""
-    host_ip: Annotated[str, Field(alias="hostIP")] = ""
+    host_ip: str = Field("", alias="hostIP")
     conditions: list[PodCondition] = Field(default_factory=list)
     container_statuses: list[ContainerStatus] = Field(default_factory=list)
     init_container_statuses: list[ContainerStatus] = Field(default_factory=list)
@@ -65,7 +64,7 @@ class Variable(ObservedModel):
 
 
 class PodContainer(ObservedModel):
-    """A container as it was asked for."""
+    """A container as specified."""
 
     name: str = ""
     image: str | None = None
@@ -89,7 +88,7 @@ class Pod(ObservedModel):
 
     @property
     def container(self) -> ContainerStatus:
-        """What the kubelet says of the sandbox's container; nothing at first."""
+        """What the kubelet reports about the sandbox's container; nothing at first."""
         return next((c for c in self.status.container_statuses if c.name == CONTAINER), ContainerStatus())
 
     @property
@@ -97,26 +96,26 @@ class Pod(ObservedModel):
         """How the container ended, if it did."""
         return self.container.state.terminated
 
-    def _first_ends(self) -> Iterator[tuple[str, StateDetail]]:
-        """Return how the containers before it ended, as far as they did."""
+    def _init_ends(self) -> Iterator[tuple[str, StateDetail]]:
+        """Return the names and ends of those init containers that have ended."""
         for status in self.status.init_container_statuses:
             if status.state.terminated is not None:
                 yield status.name, status.state.terminated
 
     @property
     def not_prepared(self) -> StateDetail | None:
-        """How a container before it failed, if one did: it never starts then."""
-        return next((end for _, end in self._first_ends() if end.exit_code != 0), None)
+        """How an init container failed, if one did: the sandbox's own never starts then."""
+        return next((end for _, end in self._init_ends() if end.exit_code != 0), None)
 
     @property
     def kernel(self) -> str:
-        """What the sandbox says of the kernel that it sees, as it came; empty while it has said nothing."""
-        ends = (end for name, end in self._first_ends() if name == KERNEL_CONTAINER and end.exit_code == 0)
+        """What the sandbox reports about the kernel that it sees, unparsed; empty until then."""
+        ends = (end for name, end in self._init_ends() if name == KERNEL_CONTAINER and end.exit_code == 0)
         return next((end.message for end in ends), "")
 
     @property
     def waiting(self) -> StateDetail | None:
-        """Why the container does not run yet, if it waits; where one before it waits itself, why that does."""
+        """Why the container does not run yet, if it waits; where an init container waits, why that does."""
         states = [status.state.waiting for status in (*self.status.init_container_statuses, self.container)]
         return next((waiting for waiting in states if waiting is not None), None)
 
@@ -127,7 +126,7 @@ class Pod(ObservedModel):
 
     @property
     def asked(self) -> PodContainer:
-        """The sandbox's container as it was asked for."""
+        """The sandbox's container as specified."""
         return next((c for c in self.spec.containers if c.name == CONTAINER), PodContainer())
 
     @property

@@ -1,7 +1,6 @@
 """Turns changes of a status into Events, so that `kubectl describe` shows what happened, when and why.
 
-An Event is made where the status changes, so a restart repeats none; that of a policy has no status to look at, and
-says the same each time.
+An Event is made where the status changes, so a restart repeats none.
 """
 
 from collections.abc import Iterator
@@ -9,51 +8,45 @@ from datetime import datetime
 from functools import partial
 
 from sandpod_api.base import rfc3339
-from sandpod_api.conditions import ConditionType, Reason, find, is_true
+from sandpod_api.conditions import Condition, ConditionType, Reason, find, is_true
 from sandpod_api.types import Sandbox, SandboxPool, SandboxPoolStatus, SandboxStatus
-from sandpod_kube.resources import POLICIES, POOLS, SANDBOXES
+from sandpod_kube.resources import POOLS, SANDBOXES
 from sandpod_operator.model.actions import Emit
-from sandpod_operator.model.observed import Widening
 
-# Not ready for a reason that is nobody's trouble.
+# Reasons for not being ready that need nothing done.
 _QUIET = frozenset({Reason.POD_PENDING, Reason.STARTING, Reason.SUSPENDED, Reason.TTL_EXPIRED, Reason.IDLE_TIMEOUT})
+
+_Status = SandboxStatus | SandboxPoolStatus
 
 
 def sandbox_events(sandbox: Sandbox, new: SandboxStatus) -> Iterator[Emit]:
     """Return the Events of a status that is about to replace the Sandbox's."""
     emit, old = partial(Emit, SANDBOXES, sandbox.metadata), sandbox.status
-    yield from _network_events(sandbox, new)
+    if None not in {old.network, new.network} and old.network != new.network:
+        yield emit("NetworkChanged", f"Network profile {new.network!r} has replaced {old.network!r}.")
+    now, was = _both(new, old, ConditionType.NETWORK_APPLIED)
+    refused = now is not None and now.status == "False" and now.reason != Reason.APPLYING
+    if now is not None and refused and (was is None or was.message != now.message):
+        yield emit(now.reason, now.message, "Warning")
     if is_true(new.conditions, ConditionType.READY) and not is_true(old.conditions, ConditionType.READY):
         yield emit("Ready", f"{new.pod_name} accepts runs on {new.node_name}{_took(sandbox, new)}.")
     if sandbox.spec.claim is not None and old.phase == "Warm":
         until = f" and ends at {rfc3339(new.expires_at)} unless it is used before" if new.expires_at else ""
         yield emit("Claimed", f"It was claimed from its pool{until}.")
-    held, was_held = (find(conditions, ConditionType.SUSPENDED) for conditions in (new.conditions, old.conditions))
-    if held is not None and held.status != (was_held.status if was_held is not None else "False"):
-        yield emit(held.reason, held.message)
-    ready, was = find(new.conditions, ConditionType.READY), find(old.conditions, ConditionType.READY)
-    trouble = ready is not None and ready.status == "False" and ready.reason not in _QUIET
-    if ready is not None and trouble and (was is None or was.reason != ready.reason):
-        yield emit(ready.reason, ready.message, "Warning")
-    expired = find(new.conditions, ConditionType.EXPIRED)
-    if expired is not None and expired.status == "True" and not is_true(old.conditions, ConditionType.EXPIRED):
-        yield emit(expired.reason, expired.message)
+    now, was = _both(new, old, ConditionType.SUSPENDED)
+    if now is not None and now.status != (was.status if was is not None else "False"):
+        yield emit(now.reason, now.message)
+    now, was = _both(new, old, ConditionType.READY)
+    trouble = now is not None and now.status == "False" and now.reason not in _QUIET
+    if now is not None and trouble and (was is None or was.reason != now.reason):
+        yield emit(now.reason, now.message, "Warning")
+    now, was = _both(new, old, ConditionType.EXPIRED)
+    if now is not None and now.status == "True" and (was is None or was.status != "True"):
+        yield emit(now.reason, now.message)
 
 
-def _network_events(sandbox: Sandbox, new: SandboxStatus) -> Iterator[Emit]:
-    """Return the Events of a network profile that was replaced or refused."""
-    emit, old = partial(Emit, SANDBOXES, sandbox.metadata), sandbox.status
-    if None not in {old.network, new.network} and old.network != new.network:
-        yield emit("NetworkChanged", f"Network profile {new.network!r} has replaced {old.network!r}.")
-    applied, was = (find(status.conditions, ConditionType.NETWORK_APPLIED) for status in (new, old))
-    refused = applied is not None and applied.status == "False" and applied.reason != Reason.APPLYING
-    if applied is not None and refused and (was is None or was.message != applied.message):
-        yield emit(applied.reason, applied.message, "Warning")
-
-
-def pod_created(sandbox: Sandbox, pod: str) -> Emit:
-    """Return the Event of a pod that was created."""
-    return Emit(SANDBOXES, sandbox.metadata, "PodCreated", f"Created pod {pod}.")
+def _both(new: _Status, old: _Status, kind: ConditionType) -> tuple[Condition | None, Condition | None]:
+    return find(new.conditions, kind), find(old.conditions, kind)
 
 
 def idle_suspended(sandbox: Sandbox, end: datetime | None) -> Emit:
@@ -63,22 +56,9 @@ def idle_suspended(sandbox: Sandbox, end: datetime | None) -> Emit:
     return Emit(SANDBOXES, sandbox.metadata, Reason.IDLE_TIMEOUT, message)
 
 
-def network_widened(policy: Widening) -> Emit:
-    """Return the Event of a foreign policy that opens something to sandboxes.
-
-    It is posted at every look and exists once: its name comes from its words, and the API server forgets it after an
-    hour while the policy may stay.
-    """
-    message = (
-        f"It is not one of Sandpod's and opens {' and '.join(policy.directions)} to sandbox pods. Policies are "
-        "additive: delete it or narrow its podSelector."
-    )
-    return Emit(POLICIES, policy.metadata, "NetworkWidened", message, "Warning")
-
-
 def pool_events(pool: SandboxPool, new: SandboxPoolStatus) -> Iterator[Emit]:
     """Return the Events of a status that is about to replace the pool's."""
-    now, was = (find(s.conditions, ConditionType.PROGRESSING) for s in (new, pool.status))
+    now, was = _both(new, pool.status, ConditionType.PROGRESSING)
     same = now is not None and was is not None and (was.reason, was.message) == (now.reason, now.message)
     if now is not None and not same and now.reason == Reason.POOL_BLOCKED:
         yield Emit(POOLS, pool.metadata, now.reason, now.message, "Warning")

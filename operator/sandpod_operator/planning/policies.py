@@ -7,9 +7,8 @@ from sandpod_api.fields import ObjectMeta
 from sandpod_api.types import SandboxTemplate
 from sandpod_kube.resources import POLICIES
 from sandpod_operator.manifests.network_policies import build_deny_all, build_profile, in_force
-from sandpod_operator.model.actions import Action, Apply, Delete, Plan
+from sandpod_operator.model.actions import Action, Apply, Delete, Emit, Plan
 from sandpod_operator.model.observed import Widening
-from sandpod_operator.planning.events import network_widened
 
 
 def plan_template(template: SandboxTemplate, found: Mapping[str, dict[str, Any]]) -> Plan:
@@ -30,4 +29,17 @@ def plan_namespace(namespace: str, *, closed: bool, widening: Iterable[Widening]
     These are left alone: whoever may write policies here may have a reason, and would write them again.
     """
     apply = () if closed else (Apply(POLICIES, build_deny_all(namespace)),)
-    return Plan(actions=(*apply, *map(network_widened, widening)))
+    return Plan(actions=(*apply, *map(_widened, widening)))
+
+
+def _widened(policy: Widening) -> Emit:
+    """Return the Event of a foreign policy that opens something to sandboxes.
+
+    It is posted on every pass and exists once, since its name is derived from its content: the API server forgets it
+    after an hour, and the policy may stay for longer.
+    """
+    message = (
+        f"It is not one of Sandpod's and opens {' and '.join(policy.directions)} to sandbox pods. Policies are "
+        "additive: delete it or narrow its podSelector."
+    )
+    return Emit(POLICIES, policy.metadata, "NetworkWidened", message, "Warning")

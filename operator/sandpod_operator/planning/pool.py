@@ -1,14 +1,13 @@
 """Decides what to do about a pool: how many warm sandboxes to make, which to take away, and what its status says.
 
 A pool never has more than `replicas` sandboxes, and `maxSurge` more while out-of-date ones are replaced. Ones that fail
-keep their place for a growing time, and `model.pool_backoff` bounds how many are under way at once, so that a broken
+keep their place for a growing time, and `PoolBackoff` bounds how many are under way at once, so that a broken
 template costs little. What is left to others while quota or nodes are full is in `quota.line`.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import NamedTuple
 
 from sandpod_api import names
 from sandpod_api.conditions import ConditionType, Reason, find
@@ -16,8 +15,7 @@ from sandpod_api.types import Sandbox, SandboxPool
 from sandpod_kube.resources import POOLS, SANDBOXES, Key
 from sandpod_operator.manifests.children import build_warm_sandbox, template_hash
 from sandpod_operator.model.actions import Action, Create, PatchStatus, Plan
-from sandpod_operator.model.observed import ObservedPool, Share
-from sandpod_operator.model.pool_backoff import FIRST, PoolBackoff
+from sandpod_operator.model.observed import FIRST, ObservedPool, PoolBackoff, Share
 from sandpod_operator.planning.events import pool_events
 from sandpod_operator.planning.sandbox import delete_sandbox, earliest, whole_status
 from sandpod_operator.settings import OperatorSettings
@@ -36,30 +34,16 @@ class PoolPlan(Plan):
 
     pool: SandboxPool
     ready: int = 0  # warm sandboxes that can be claimed, the one that is given up among them
-    failures: int = 0  # warm sandboxes that failed since a current one was last ready
     backoff: PoolBackoff = field(default_factory=PoolBackoff)
     share: Share | None = None  # None for a pool that is being deleted
     gives_to: Key | None = None  # for whom it gives a warm sandbox up
-
-
-class _State(NamedTuple):
-    """How a pool's up-to-date sandboxes do: names of those that are ready, and of those that can't start, and counts.
-
-    `bad` are the unscheduled ones too, but not those that the quota refused: these say nothing of the template.
-    """
-
-    warm: list[str]
-    bad: list[str]
-    unscheduled: int
-    refused: int
-    starting: int
 
 
 def plan_pool(observed: ObservedPool, settings: OperatorSettings, now: datetime) -> PoolPlan:
     """Decide about one pool at this time, in whole seconds."""
     if observed.pool.metadata.deletion_timestamp is not None:
         ready = sum(is_warm(m) for m in observed.members)
-        return PoolPlan(pool=observed.pool, ready=ready, failures=observed.failures)
+        return PoolPlan(pool=observed.pool, ready=ready, backoff=observed.backoff)
     return _Pass(observed, settings, now).plan()
 
 
@@ -90,24 +74,29 @@ class _Pass:
         unused = self._unneeded(kept)
         kept = _without(kept, unused)
         fresh = [m for m in kept if m.metadata.name not in self._stale]
-        state = _state(fresh)
-        backoff = observed.backoff.after(self._template, good=state.warm, bad=state.bad, refused=state.refused > 0)
+        others = [m for m in fresh if not is_warm(m)]
+        good = [m.metadata.name for m in fresh if is_warm(m)]
+        # Not those that the quota refused: they say nothing of the template.
+        bad = [m.metadata.name for m in others if is_stuck(m) and not lacks_quota(m)]
+        backoff = observed.backoff.after(self._template, good=good, bad=bad, refused=any(map(lacks_quota, others)))
         given, unplaced = self._given(kept), self._unplaced(kept)
         if given:  # What replaces it must not find its place before whom it was given up for.
             backoff = replace(backoff, window=1)
         actions: list[Action] = [delete_sandbox(m) for m in (*failed, *unused, *given, *unplaced)]
         if not given and not unplaced:
             room = self._allowed(kept) - len(kept)
-            missing = min(self._spec.replicas - len(fresh), room, self._may_begin(state, backoff))
-            actions += self._creations(missing)
+            may_begin = self._may_begin(others, len(bad), backoff)
+            actions += self._creations(min(self._spec.replicas - len(fresh), room, may_begin))
         guilty = any(m.status.reason not in _BAD_LUCK for m in failed)
+        status = list(self._status_actions())
+        written = self._now if status else observed.backoff.status_written
+        failures = 0 if good else observed.backoff.failures + guilty
         return PoolPlan(
             pool=observed.pool,
-            actions=(*actions, *self._status_actions()),
+            actions=(*actions, *status),
             due=self._due(),
             ready=sum(is_warm(m) for m in observed.members),
-            failures=0 if state.warm else observed.failures + guilty,
-            backoff=backoff,
+            backoff=replace(backoff, failures=failures, status_written=written),
             share=Share(
                 key=Key(POOLS.kind, observed.pool.metadata.namespace, observed.pool.metadata.name),
                 wanted=self._spec.replicas,
@@ -122,8 +111,7 @@ class _Pass:
         ready = find(sandbox.status.conditions, ConditionType.READY)
         if ready is None or ready.last_transition_time is None:
             return None
-        wait = min(self._settings.backoff_max, self._settings.refused_retry * 2 ** min(self._observed.failures, 16))
-        return ready.last_transition_time + timedelta(seconds=wait)
+        return ready.last_transition_time + self._settings.refused_wait(self._observed.backoff.failures)
 
     def _given_up(self, sandbox: Sandbox) -> bool:
         if not is_final(sandbox.status.conditions):
@@ -153,11 +141,11 @@ class _Pass:
         replicas = self._spec.replicas
         return replicas + (min(self._spec.update_strategy.max_surge, replicas) if updating else 0)
 
-    def _may_begin(self, state: _State, backoff: PoolBackoff) -> int:
-        """Return how many sandboxes the pool may create now, judging by how its others do."""
-        waiting, under_way = state.unscheduled, state.starting + state.refused
+    def _may_begin(self, others: Sequence[Sandbox], bad: int, backoff: PoolBackoff) -> int:
+        """Return how many sandboxes the pool may create now, judging by its up-to-date ones that are not ready."""
+        waiting, under_way = sum(map(lacks_node, others)), len(others) - bad
         if not backoff.proven:
-            under_way += len(state.bad) - waiting
+            under_way += bad - waiting
         limits = [backoff.window - under_way]
         if not backoff.proven:
             limits.append(FIRST - under_way - waiting)
@@ -201,7 +189,7 @@ class _Pass:
             yield from pool_events(pool, status)
 
     def _too_soon(self) -> bool:
-        written = self._observed.status_written
+        written = self._observed.backoff.status_written
         return written is not None and self._now < written + _STATUS_EVERY
 
     def _due(self) -> datetime | None:
@@ -216,12 +204,3 @@ class _Pass:
 def _without(members: Sequence[Sandbox], gone: Sequence[Sandbox]) -> list[Sandbox]:
     names_gone = {m.metadata.name for m in gone}
     return [m for m in members if m.metadata.name not in names_gone]
-
-
-def _state(members: Sequence[Sandbox]) -> _State:
-    warm = [m.metadata.name for m in members if is_warm(m)]
-    others = [m for m in members if not is_warm(m)]
-    bad = [m.metadata.name for m in others if not lacks_quota(m) and is_stuck(m)]
-    refused = sum(lacks_quota(m) for m in others)
-    unscheduled = sum(lacks_node(m) for m in others)
-    return _State(warm, bad, unscheduled, refused, starting=len(members) - len(warm) - len(bad) - refused)

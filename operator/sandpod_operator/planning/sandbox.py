@@ -7,14 +7,15 @@ from typing import Any
 from sandpod_api import names
 from sandpod_api.base import ApiModel
 from sandpod_api.conditions import ConditionType, Reason, find, is_true
+from sandpod_api.templates import NetworkProfile, SandboxTemplate
 from sandpod_api.types import Sandbox
 from sandpod_kube.resources import PODS, POLICIES, SANDBOXES, VOLUME_CLAIMS
 from sandpod_operator.manifests.children import build_volume_claim
 from sandpod_operator.manifests.network_policies import build_deny_all
 from sandpod_operator.manifests.pod import build_pod, find_profile, workspace_of
-from sandpod_operator.model.actions import Action, Apply, Create, Delete, Patch, PatchStatus, Plan
+from sandpod_operator.model.actions import Action, Apply, Create, Delete, Emit, Patch, PatchStatus, Plan
 from sandpod_operator.model.observed import ObservedSandbox
-from sandpod_operator.planning.events import idle_suspended, pod_created, sandbox_events
+from sandpod_operator.planning.events import idle_suspended, sandbox_events
 from sandpod_operator.settings import OperatorSettings
 from sandpod_operator.status import lifetime
 from sandpod_operator.status.network import to_relabel
@@ -34,7 +35,7 @@ def plan_sandbox(observed: ObservedSandbox, settings: OperatorSettings, now: dat
 def wants_pod(observed: ObservedSandbox, settings: OperatorSettings, now: datetime) -> bool:
     """Return whether the plan would create a pod, if there is a place for it."""
     gone = observed.sandbox.metadata.deletion_timestamp is not None
-    return observed.pod is None and not gone and _Pass(observed, settings, now).may_make_pod()
+    return observed.pod is None and not gone and _Pass(observed, settings, now).pod_parts() is not None
 
 
 def delete_sandbox(sandbox: Sandbox) -> Delete:
@@ -74,20 +75,19 @@ class _Pass:
         # A status is written before the pod goes, so that whoever loses the pod can read why.
         return Plan(actions=(*self._make_pod(), *self._write_status(), *self._change_pod()), due=self._due())
 
-    def may_make_pod(self) -> bool:
-        """Return whether nothing but a full quota or the API server can prevent a pod now."""
-        observed, refusal = self._observed, self._observed.refusal
-        if self._pod is not None or observed.name_taken or observed.opened is not None or observed.template is None:
-            return False
+    def pod_parts(self) -> tuple[SandboxTemplate, NetworkProfile] | None:
+        """Return what a pod is made from, if nothing but a full quota or the API server can prevent one now."""
+        observed, refusal, template = self._observed, self._observed.refusal, self._observed.template
+        if self._pod is not None or observed.name_taken or observed.opened is not None or template is None:
+            return None
         waits = refusal is not None and refusal.until > self._now
-        never = self._over or observed.suspended
-        return not never and not waits and find_profile(self._sandbox, observed.template) is not None
+        profile = find_profile(self._sandbox, template)
+        return None if self._over or observed.suspended or waits or profile is None else (template, profile)
 
     def _make_pod(self) -> Iterator[Action]:
-        sandbox, template = self._sandbox, self._observed.template
-        profile = find_profile(sandbox, template) if template is not None else None
-        if template is None or profile is None or not self.may_make_pod():
+        if (parts := self.pod_parts()) is None:
             return
+        sandbox, (template, profile) = self._sandbox, parts
         if not self._observed.closed:
             # First of all, and a failure here ends the pass: no pod exists in a namespace that is not closed.
             yield Apply(POLICIES, build_deny_all(sandbox.metadata.namespace))
@@ -96,7 +96,7 @@ class _Pass:
             yield Create(VOLUME_CLAIMS, build_volume_claim(sandbox, workspace), may_exist=True)
         own_users = self._observed.user_namespaces
         yield Create(PODS, build_pod(sandbox, template, profile, self._settings, user_namespaces=own_users))
-        yield pod_created(sandbox, sandbox.metadata.name)
+        yield Emit(SANDBOXES, sandbox.metadata, "PodCreated", f"Created pod {sandbox.metadata.name}.")
 
     def _write_status(self) -> Iterator[Action]:
         if self._status != self._sandbox.status and not self._passing():

@@ -14,13 +14,18 @@ in the line, and the line rests until that pod has left, so the giver does not t
 what is larger than the whole quota. A claim that no node takes waits here too, for such a place alone.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Final, Protocol
 
-from sandpod_kube.resources import POOLS, Key
-from sandpod_operator.model.observed import Share
+from sandpod_api import names
+from sandpod_api.conditions import Reason
+from sandpod_api.types import Sandbox
+from sandpod_kube.resources import POOLS, SANDBOXES, Key
+from sandpod_operator.cache.object_cache import Store
+from sandpod_operator.model.observed import Neighbours, Refusal, Share
+from sandpod_operator.settings import OperatorSettings
 from sandpod_operator.status.failures import exceeds_whole_quota
 
 # After a pod left, while the quota may still count it: tens of milliseconds on an idle cluster, seconds on a busy one.
@@ -32,6 +37,13 @@ GIVES_AGAIN: Final = timedelta(seconds=60)  # before the next gift to somebody w
 NODES_YIELD: Final = timedelta(seconds=10)
 _MAX_DOUBLINGS: Final = 6
 _LONG_AGO: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Wakes(Protocol):
+    """Has keys worked on, soon or at some time."""
+
+    def add(self, key: Key) -> None: ...  # noqa: D102
+    def add_at(self, key: Key, date: datetime) -> None: ...  # noqa: D102
 
 
 @dataclass(kw_only=True, slots=True)
@@ -47,137 +59,232 @@ class Waiter:
     gifts: int = 0  # warm sandboxes that were given up for it, in vain so far
     next_gift: datetime = _LONG_AGO  # when one more may be
 
-    @property
-    def is_claim(self) -> bool:
-        """Whether a caller waits."""
-        return self.key.kind != POOLS.kind
 
-    def order(self, shares: Mapping[Key, Share]) -> tuple[int, float, Key]:
-        """Return its sort key among the waiters."""
-        if self.is_claim:
-            return 0, self.since.timestamp(), self.key
-        return 1, shares[self.key].level if self.key in shares else 1.0, self.key
-
-
-@dataclass(kw_only=True, slots=True)
 class Line:
-    """Who waits for a place in one namespace."""
+    """Who waits for a place in one namespace. It is notified of changes and queues whoever is next.
 
-    retry: float  # seconds until those who were all refused are asked again; doubles while only time is a sign of room
-    longest: float  # the most that it grows to
-    waiters: dict[Key, Waiter] = field(default_factory=dict)
-    whose: dict[str, Waiter] = field(default_factory=dict)  # by the uids of their sandboxes
-    message: str = ""  # what the quota said last
-    rounds: int = 0  # how often all were refused, one after the other, since there was another sign of room than time
-    next_round: datetime = _LONG_AGO  # when all who were refused are asked again
-    settles_at: datetime = _LONG_AGO  # when the quota has surely noticed that a pod left
-    rests_until: datetime = _LONG_AGO  # nobody has the turn before
+    Losing it costs one refusal for each that waits.
+    """
 
-    @property
-    def queue(self) -> list[Waiter]:
-        """Those who wait for a place in the quota. While there are any, pods are created in turn."""
-        return [waiter for waiter in self.waiters.values() if not waiter.for_node]
+    def __init__(
+        self, namespace: str, *, store: Store, queue: Wakes, settings: OperatorSettings, clock: Callable[[], datetime]
+    ) -> None:
+        self._namespace, self._store, self._queue = namespace, store, queue
+        self._settings, self._clock = settings, clock
+        self._pools: dict[Key, Share] = {}
+        self._waiters: dict[Key, Waiter] = {}
+        self._whose: dict[str, Waiter] = {}  # by the uids of their sandboxes
+        self._message = ""  # what the quota said last
+        self._rounds = 0  # how often all were refused in a row, since there was another sign of room than time
+        self._next_round = _LONG_AGO  # when all who were refused are asked again
+        self._settles_at = _LONG_AGO  # when the quota has surely noticed that a pod left
+        self._rests_until = _LONG_AGO  # nobody has the turn before
 
-    def join(self, key: Key, uid: str, sandbox: Key, now: datetime, *, for_node: bool = False) -> None:
-        """Add a sandbox to the claim or pool with that key, behind its others; it waits for one thing only."""
-        known = self.whose.get(uid)
-        if known is None or (known.key, known.for_node) != (key, for_node):
-            self.leave(uid)
-            known = self.waiters.setdefault(key, Waiter(key=key, since=now, for_node=for_node))
-            known.sandboxes[uid] = sandbox
-            self.whose[uid] = known
+    def is_empty(self) -> bool:
+        """Return whether nobody waits for a place in the quota. While there are any, pods are created in turn."""
+        return not self._for_quota()
 
-    def leave(self, uid: str) -> None:
-        """Remove a sandbox that no longer waits, whatever it waited for."""
-        waiter = self.whose.pop(uid, None)
-        if waiter is not None:
-            del waiter.sandboxes[uid]
-            if not waiter.sandboxes:
-                del self.waiters[waiter.key]
+    def held(self, sandbox: Sandbox, *, wants: bool) -> Refusal | None:
+        """Return why a sandbox has to wait for its turn, or None when it may create its pod, or does not want one."""
+        if not wants:
+            self._wants_none(sandbox)
+        elif not self.is_empty():
+            self._join(sandbox)
+            if self._turn() != _key(sandbox):
+                self._offer()
+                # Its turn wakes it; the date is for the case that something was missed.
+                until = self._clock() + timedelta(seconds=self._settings.backoff_max)
+                reason = Reason.QUOTA_EXCEEDED
+                return Refusal(reason=reason, message=self._message, attempts=self._rounds, until=until)
+        return None
+
+    def _wants_none(self, sandbox: Sandbox) -> None:
+        """Note that a sandbox waits for no place in the quota: it has a pod, or must not have one."""
+        waiter = self._whose.get(sandbox.metadata.uid)
+        waited = waiter is not None and waiter.for_node
+        lacks_node = sandbox.spec.claim is not None and sandbox.status.reason == Reason.UNSCHEDULABLE
+        if lacks_node:
+            self._join(sandbox, for_node=True)
+        else:
+            self._leave(sandbox.metadata.uid)
+        if waited != lacks_node:
+            self._wake_pools()
+        if waiter is not None or lacks_node:
+            self._offer()
+
+    def refused(self, sandbox: Sandbox, message: str) -> None:
+        """Note that the quota refused a sandbox's pod."""
+        waiter, now = self._join(sandbox), self._clock()
+        self._message, waiter.hopeless = message, exceeds_whole_quota(message)
+        if now < self._settles_at and not waiter.hopeless:
+            self._rests_until = now + REST
+        else:
+            self._pass_on(waiter)
+        self._offer()
+
+    def failed(self, uid: str) -> None:
+        """Note that work on a sandbox failed, whatever it was: it must not hold up those behind it."""
+        if uid in self._whose:
+            self._pass_on(self._whose[uid])
+        self._offer()
 
     def let_in(self, uid: str) -> None:
         """Note that a sandbox has its pod."""
-        self.rounds = 0
-        if uid in self.whose:
-            self.whose[uid].gifts, self.whose[uid].next_gift = 0, _LONG_AGO
-            self.leave(uid)
+        self._rounds = 0
+        if uid in self._whose:
+            self._whose[uid].gifts, self._whose[uid].next_gift = 0, _LONG_AGO
+            self._leave(uid)
+        self._offer()
 
-    def refused(self, uid: str, message: str, now: datetime) -> None:
-        """Note that the quota refused the pod of a sandbox that waits."""
-        self.message = message
-        self.whose[uid].hopeless = exceeds_whole_quota(message)
-        if now < self.settles_at and not self.whose[uid].hopeless:
-            self.rests_until = now + REST
-        else:
-            self.pass_on(uid, now)
+    def gone(self, uid: str) -> None:
+        """Note that a Sandbox is gone."""
+        waiter = self._whose.get(uid)
+        self._leave(uid)
+        if waiter is not None and waiter.for_node:
+            self._wake_pools()
+        self._offer()
 
-    def pass_on(self, uid: str, now: datetime) -> None:
-        """End a sandbox's turn, if it waits."""
-        if uid not in self.whose:
-            return
-        if self._all_refused():
-            self._begin_round()  # Time was the sign of room.
-        self.whose[uid].refused = True
-        if self._all_refused() and now >= self.next_round:  # Those who come meanwhile don't put it off.
-            self.next_round = now + timedelta(seconds=min(self.longest, self.retry * 2 ** min(self.rounds, 16)))
-            self.rounds += 1
-
-    def pod_left(self, now: datetime) -> None:
-        """Note that there may be room."""
+    def pod_left(self) -> None:
+        """Note that a pod is gone or has ended: the quota no longer counts it, so there may be room."""
+        now = self._clock()
         if self._all_refused():
             # Not while somebody is still to be asked: where pods leave all the time the line would rest for ever.
-            self.settles_at = now + SETTLES
-        self.rounds, self.rests_until, self.next_round = 0, now, now
+            self._settles_at = now + SETTLES
+        self._rounds, self._rests_until, self._next_round = 0, now, now
         self._begin_round()
+        self._offer()
+
+    def neighbours(self, pool: Key) -> Neighbours:
+        """Return what a pool has to know about the others."""
+        giver = self._giver()
+        claims = (waiter.since for waiter in self._waiters.values() if waiter.for_node)
+        return Neighbours(
+            wait_for_node=any(share.unscheduled for key, share in self._pools.items() if key != pool),
+            nodes_yield_until=max(claims, default=_LONG_AGO) + NODES_YIELD,
+            gives_to=giver[1] if giver is not None and giver[0] == pool else None,
+        )
+
+    def took_share(self, share: Share) -> None:
+        """Note what a pool has, by its plan."""
+        before = self._pools.get(share.key)
+        self._pools[share.key] = share
+        if bool(share.unscheduled) != bool(before is not None and before.unscheduled):
+            self._wake_pools(but=share.key)
+        if share != before:
+            self._offer()
+
+    def forget_pool(self, key: Key) -> None:
+        """Drop what is kept about a pool that is gone."""
+        if self._pools.pop(key, None) is not None:
+            self._wake_pools()
+
+    def gave(self, who: Key) -> None:
+        """Note that a pool has given a warm sandbox up for somebody, whose pod is about to leave."""
+        if (waiter := self._waiters.get(who)) is not None:
+            now = self._clock()
+            waiter.next_gift = now + GIVES_AGAIN * 2 ** min(waiter.gifts, _MAX_DOUBLINGS)
+            waiter.gifts += 1
+            self._rests_until = now + LEAVES
+
+    def _join(self, sandbox: Sandbox, *, for_node: bool = False) -> Waiter:
+        """Add a sandbox: its pool waits, or itself once it is claimed, and for one thing only."""
+        pool, uid = sandbox.metadata.labels.get(names.LABEL_POOL), sandbox.metadata.uid
+        key = Key(POOLS.kind, self._namespace, pool) if pool and sandbox.spec.claim is None else _key(sandbox)
+        waiter = self._whose.get(uid)
+        if waiter is None or (waiter.key, waiter.for_node) != (key, for_node):
+            self._leave(uid)
+            waiter = self._waiters.setdefault(key, Waiter(key=key, since=self._clock(), for_node=for_node))
+            waiter.sandboxes[uid] = _key(sandbox)
+            self._whose[uid] = waiter
+        return waiter
+
+    def _leave(self, uid: str) -> None:
+        """Remove a sandbox that no longer waits, whatever it waited for."""
+        if (waiter := self._whose.pop(uid, None)) is not None:
+            del waiter.sandboxes[uid]
+            if not waiter.sandboxes:
+                del self._waiters[waiter.key]
+
+    def _pass_on(self, waiter: Waiter) -> None:
+        """End a turn."""
+        if self._all_refused():
+            self._begin_round()  # Time was the sign of room.
+        waiter.refused = True
+        if self._all_refused() and self._clock() >= self._next_round:  # Those who come meanwhile don't put it off.
+            self._next_round = self._clock() + self._settings.refused_wait(self._rounds)
+            self._rounds += 1
+
+    def _for_quota(self) -> list[Waiter]:
+        return [waiter for waiter in self._waiters.values() if not waiter.for_node]
 
     def _all_refused(self) -> bool:
-        return all(waiter.refused for waiter in self.queue)
+        return all(waiter.refused for waiter in self._for_quota())
 
     def _begin_round(self) -> None:
-        for waiter in self.waiters.values():
+        for waiter in self._waiters.values():
             waiter.refused = False
 
-    def turn(self, shares: Mapping[Key, Share], now: datetime) -> Key | None:
+    def _placed(self, pool: Key) -> int:
+        """Return how many of a pool's sandboxes have a place, working or not."""
+        waiting = self._waiters[pool].sandboxes if pool in self._waiters else ()
+        return self._store.count_members(self._namespace, pool.name) - len(waiting)
+
+    def _level(self, pool: Key) -> float:
+        """Return how much a pool has of what it wants: 1 is all, as where that is not known."""
+        wanted = self._pools[pool].wanted if pool in self._pools else 0
+        return self._placed(pool) / wanted if wanted else 1.0
+
+    def _order(self, waiter: Waiter) -> tuple[int, float, Key]:
+        """Return a waiter's sort key: claims first, the longest wait before all, then pools by what they have."""
+        if waiter.key.kind == POOLS.kind:
+            return 1, self._level(waiter.key), waiter.key
+        return 0, waiter.since.timestamp(), waiter.key
+
+    def _turn(self) -> Key | None:
         """Return the sandbox that may try for a place now, if any."""
-        queue = self.queue if now >= self.rests_until else []
-        asked = [waiter for waiter in queue if not waiter.refused] or (queue if now >= self.next_round else [])
-        return _first_sandbox(asked, shares)
+        now = self._clock()
+        queue = self._for_quota() if now >= self._rests_until else []
+        asked = [waiter for waiter in queue if not waiter.refused] or (queue if now >= self._next_round else [])
+        return self._first_of(asked)
 
-    def wakes(self, shares: Mapping[Key, Share]) -> tuple[Key, datetime] | None:
-        """Return the sandbox to look at next while none has the turn, and when; None where nobody waits."""
-        at = max(self.rests_until, self.next_round) if self._all_refused() else self.rests_until
-        first = _first_sandbox(self.queue, shares)
-        return (first, at) if first is not None else None
+    def _first_of(self, waiters: list[Waiter]) -> Key | None:
+        return next(iter(min(waiters, key=self._order).sandboxes.values())) if waiters else None
 
-    def giver(self, shares: Mapping[Key, Share], now: datetime) -> tuple[Key, Key] | None:
+    def _giver(self) -> tuple[Key, Key] | None:
         """Return the pool that has to give a warm sandbox up now, and for whom.
 
         The one that has most of what it wants. It gives its last one to claims alone, and only where all have but one:
         so two pools never take from each other in turns.
         """
-        for waiter in sorted(self.waiters.values(), key=lambda each: each.order(shares)):
-            has_some = waiter.key in shares and shares[waiter.key].placed > 0
+        now = self._clock()
+        for waiter in sorted(self._waiters.values(), key=self._order):
+            has_some = waiter.key in self._pools and self._placed(waiter.key) > 0
             may_find_room = not (waiter.for_node or waiter.refused)
             if has_some or may_find_room or waiter.hopeless or now < waiter.next_gift:
                 continue
-            least = 1 if waiter.is_claim else 2
-            givers = [share for share in shares.values() if share.key != waiter.key and share.ready >= least]
+            least = 2 if waiter.key.kind == POOLS.kind else 1
+            givers = [share for key, share in self._pools.items() if key != waiter.key and share.ready >= least]
             if givers:
-                return max(givers, key=lambda share: (share.ready > 1, share.level, share.key)).key, waiter.key
+                return max(givers, key=lambda each: (each.ready > 1, self._level(each.key), each.key)).key, waiter.key
         return None
 
-    def gave(self, who: Key, now: datetime) -> None:
-        """Note that a pool has given a warm sandbox up for somebody, whose pod is about to leave."""
-        if (waiter := self.waiters.get(who)) is not None:
-            waiter.next_gift = now + GIVES_AGAIN * 2 ** min(waiter.gifts, _MAX_DOUBLINGS)
-            waiter.gifts += 1
-            self.rests_until = now + LEAVES
+    def _offer(self) -> None:
+        """Wake whoever has the turn, or will have it, and whoever has to give a place up."""
+        if not self._waiters:
+            return
+        if (turn := self._turn()) is not None:
+            self._queue.add(turn)
+        elif (first := self._first_of(self._for_quota())) is not None:
+            at = max(self._rests_until, self._next_round) if self._all_refused() else self._rests_until
+            self._queue.add_at(first, at)
+        if (giver := self._giver()) is not None:
+            self._queue.add(giver[0])
 
-    def nodes_yield_until(self) -> datetime:
-        """Return until when claims go first in the scheduler's queue."""
-        return max((w.since for w in self.waiters.values() if w.for_node), default=_LONG_AGO) + NODES_YIELD
+    def _wake_pools(self, *, but: Key | None = None) -> None:
+        for key in self._pools:
+            if key != but:
+                self._queue.add(key)
 
 
-def _first_sandbox(waiters: list[Waiter], shares: Mapping[Key, Share]) -> Key | None:
-    first = min(waiters, key=lambda each: each.order(shares), default=None)
-    return next(iter(first.sandboxes.values())) if first is not None else None
+def _key(sandbox: Sandbox) -> Key:
+    return Key(SANDBOXES.kind, sandbox.metadata.namespace, sandbox.metadata.name)

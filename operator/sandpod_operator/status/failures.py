@@ -1,7 +1,7 @@
-"""Why a pod does not work, in Sandpod's reasons: read from what kubelet, scheduler and runner say.
+"""Why a pod does not work, in Sandpod's reasons: read from what kubelet, scheduler and runner report.
 
-Words from elsewhere (a registry, the scheduler, the runner) are made safe and short here before they become part of a
-status.
+Messages from elsewhere (a registry, the scheduler, the runner) are cleaned and shortened here before they become part
+of a status.
 """
 
 import re
@@ -27,7 +27,7 @@ FINAL: Final = frozenset(
         Reason.KERNEL_SHARED,
     }
 )
-# What the kubelet says while it tries again; anything else that waits is on its way.
+# Reasons of the kubelet while it tries again; with any other reason a waiting container is on its way.
 _PULL: Final = frozenset(
     {
         "ErrImagePull",
@@ -39,12 +39,12 @@ _PULL: Final = frozenset(
     }
 )
 _START: Final = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
-# The scheduler's second word is for what it found a node for and then could not bind there: a volume, mostly.
+# The scheduler's second reason: it found a node, and could not bind something there, mostly a volume.
 _UNSCHEDULED: Final = frozenset({"Unschedulable", "SchedulerError"})
 _NEVER_RAN: Final = frozenset({"StartError", "ContainerCannotRun"})
 _RUNTIME: Final = frozenset({"CreateContainerError", "RunContainerError"})
-# What runtimes (runc, crun, gVisor, and containerd before them) say where the next pod would fare no better: of the
-# command, its folder, its user, its mounts, its memory. Whatever else they say may be the node's bad moment.
+# Messages of runtimes (runc, crun, gVisor, and containerd before them) after which the next pod would fail too: about
+# the command, its folder, user, mounts or memory. Any other may be a passing fault of the node.
 _LASTING: Final = re.compile(
     r"""(?<!fork/)\bexec(:[ ]|[ ]/) | executable | exec[ ]format | no[ ]command | \bcwd\b | error[ ]mounting
     | mountpoint | not[ ]a[ ]directory | find[ ](user|group) | no[ ]users[ ]found | failed[ ]to[ ]generate
@@ -53,7 +53,7 @@ _LASTING: Final = re.compile(
 )
 _NODE_GONE: Final = frozenset({"NodeLost", "NodeShutdown", "Shutdown", "Terminated"})
 _DISRUPTED_NODE: Final = frozenset({"DeletionByTaintManager", "DeletionByPodGC"})
-# What the API server says of a ResourceQuota: three lists of name=quantity.
+# The API server's message about a ResourceQuota: three lists of name=quantity.
 _QUOTA: Final = re.compile(r"requested: (\S+), used: \S+, limited: (\S+)$")
 
 

@@ -22,7 +22,7 @@ def last_activity(sandbox: Sandbox, now: datetime) -> datetime | None:
     if (claim := sandbox.spec.claim) is None:
         return None
     start = max(claim.time, resumed(sandbox, now) or claim.time)
-    used = _time_in(sandbox, names.ANNOTATION_LAST_ACTIVITY)
+    used = sandbox.metadata.time_in(names.ANNOTATION_LAST_ACTIVITY)
     return start if used is None or used > now + _CLOCK_SKEW else max(used, start)
 
 
@@ -32,14 +32,6 @@ def resumed(sandbox: Sandbox, now: datetime) -> datetime | None:
     if before is None or sandbox.spec.operating_mode == "Suspended":
         return None
     return now if before.status == "True" else before.last_transition_time
-
-
-def _time_in(sandbox: Sandbox, annotation: str) -> datetime | None:
-    try:
-        time = datetime.fromisoformat(sandbox.metadata.annotations.get(annotation, ""))
-    except ValueError:
-        return None
-    return time if time.tzinfo else None
 
 
 def ttl_end(sandbox: Sandbox) -> datetime | None:
@@ -60,7 +52,7 @@ def idle_end(sandbox: Sandbox, now: datetime) -> datetime | None:
     used = last_activity(sandbox, now)
     if used is None:
         return None
-    busy = _time_in(sandbox, names.ANNOTATION_BUSY_UNTIL) or used
+    busy = sandbox.metadata.time_in(names.ANNOTATION_BUSY_UNTIL) or used
     return max(used, min(busy, ttl_end(sandbox) or used)) + timedelta(seconds=sandbox.spec.lifetime.idle_timeout)
 
 

@@ -11,24 +11,20 @@ only minutes later, so a profile that opens an address that it must not reach is
 from collections.abc import Iterator
 
 from sandpod_api import names
-from sandpod_api.conditions import Condition, ConditionType, Reason, find, says
+from sandpod_api.conditions import Condition, ConditionType, Reason, find
 from sandpod_api.templates import NetworkProfile
-from sandpod_api.types import Sandbox
-from sandpod_operator.manifests.pod import find_profile
+from sandpod_operator.manifests.pod import find_profile, found_open
 from sandpod_operator.manifests.probes import NODE_IP, opens
 from sandpod_operator.model.observed import ObservedSandbox
 from sandpod_operator.model.pod import Pod
 from sandpod_operator.status.failures import Cause, cause, network_open
 
 
-def network_applied(observed: ObservedSandbox, *, over: bool = False) -> Condition | None:
-    """Return whether the pod has the profile that the spec names; not reported without a pod.
-
-    Once the sandbox is over, what was reported then stays when its pod is gone.
-    """
+def network_applied(observed: ObservedSandbox) -> Condition | None:
+    """Return whether the pod has the profile that the spec names; not reported without a pod."""
     kind, pod = ConditionType.NETWORK_APPLIED, observed.pod
     if pod is None:
-        return find(observed.sandbox.status.conditions, kind) if over else None
+        return None
     wanted = observed.sandbox.spec.network
     if (refused := _refusal(observed, pod)) is not None:
         return refused.condition(kind, status=False)
@@ -88,18 +84,14 @@ def probed(pod: Pod) -> Iterator[str]:
         yield address.replace(NODE_IP, pod.status.host_ip)
 
 
-def network_isolated(observed: ObservedSandbox, *, over: bool = False) -> Condition:
-    """Return whether the runner probed from inside that it can't reach what it must not reach.
-
-    Once the sandbox is over, what was found then stays when its pod is gone.
-    """
+def network_isolated(observed: ObservedSandbox) -> Condition:
+    """Return whether the runner probed from inside that it can't reach what it must not reach."""
     kind, pod = ConditionType.NETWORK_ISOLATED, observed.pod
     before, known = find(observed.sandbox.status.conditions, kind), found_open(observed.sandbox)
     if pod is not None and (reached := network_open(pod.terminated)) is not None:
         return cause(Reason.NETWORK_OPEN, reached).condition(kind, status=False)
-    # An open network is remembered until the pod is made that serves anyway, and while there is one; so is whatever
-    # was found of a sandbox that has ended.
-    if before is not None and ((known and (pod is None or serves_open(pod))) or (pod is None and over)):
+    # An open network is remembered until the pod is made that serves anyway, and while there is one.
+    if before is not None and known and (pod is None or serves_open(pod)):
         return before
     if pod is not None and serves_open(pod):
         return cause(Reason.NETWORK_OPEN).condition(kind, status=False)
@@ -111,11 +103,6 @@ def network_isolated(observed: ObservedSandbox, *, over: bool = False) -> Condit
 def serves_open(pod: Pod) -> bool:
     """Return whether the pod was created to serve despite an open network."""
     return pod.variable(names.ENV_ALLOW_OPEN_NETWORK) == "1"
-
-
-def found_open(sandbox: Sandbox) -> bool:
-    """Return whether the sandbox's network was last known to be open."""
-    return says(sandbox.status.conditions, ConditionType.NETWORK_ISOLATED, Reason.NETWORK_OPEN)
 
 
 def allowed_anew(observed: ObservedSandbox) -> Cause | None:

@@ -1,16 +1,15 @@
 """A Sandbox's status, computed whole on every pass: one function for each condition, then phase and the rest.
 
-The old status decides in one case only: a sandbox that has ended stays ended, with the reason of then, since its pod
-may be gone and its files are.
+The old status decides in one case only: a sandbox that has ended stays ended, with its reason, since its files are
+gone and its pod may be too.
 
-The kernel that a sandbox reports is compared with the node's. A boot id is made anew at each start of a kernel, so two
-that are the same are one kernel. Where a sandbox reports none (some versions of gVisor show none of their own) the
-kernel's release decides.
+The kernel that a sandbox reports is compared with the node's. Each boot of a kernel has an id of its own, so equal ids
+mean one kernel. Where a sandbox reports none (some versions of gVisor show none of their own) the kernel's release
+decides.
 """
 
 from dataclasses import replace
 from datetime import datetime
-from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -69,13 +68,14 @@ def is_over(conditions: list[Condition]) -> bool:
 def _conditions(observed: ObservedSandbox, now: datetime) -> list[Condition]:
     generation = observed.sandbox.metadata.generation
     ready, expires = ready_condition(observed, now), expired(observed, now)
-    # Once it is over its pod goes, and that is no news: the status that said why stays as it is.
+    # Once it is over its pod goes, and that is no news: the status that said why, and what was found, stay as they are.
     over = is_over([ready, expires])
+    kept = observed.sandbox.status.conditions if over and observed.pod is None else []
     found = [
         pod_scheduled(observed, Cause.of(ready) if over else None),
-        network_isolated(observed, over=over),
-        network_applied(observed, over=over),
-        kernel_isolated(observed, over=over),
+        find(kept, ConditionType.NETWORK_ISOLATED) or network_isolated(observed),
+        find(kept, ConditionType.NETWORK_APPLIED) or network_applied(observed),
+        find(kept, ConditionType.KERNEL_ISOLATED) or kernel_isolated(observed),
         ready,
         expires,
         suspended(observed),
@@ -118,14 +118,9 @@ def _why_suspended(observed: ObservedSandbox) -> Cause:
     return Cause(Reason.SUSPENDED, "The sandbox is suspended; its workspace was not persistent, so its files are gone.")
 
 
-def kernel_isolated(observed: ObservedSandbox, *, over: bool = False) -> Condition | None:
-    """Return whether the sandbox has its own kernel; reported only where a RuntimeClass promises one.
-
-    Once the sandbox is over, what was found then stays when its pod is gone.
-    """
+def kernel_isolated(observed: ObservedSandbox) -> Condition | None:
+    """Return whether the sandbox has its own kernel; reported only where a RuntimeClass promises one."""
     before = find(observed.sandbox.status.conditions, ConditionType.KERNEL_ISOLATED)
-    if observed.pod is None and before is not None and over:
-        return before
     if observed.template is None or observed.template.spec.runtime_class_name is None:
         return None
     if before is not None and before.status == "True" and observed.was_ready:
@@ -139,8 +134,8 @@ class _Seen(BaseModel):
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
-    boot_id: Annotated[str, Field(max_length=256)]
-    release: Annotated[str, Field(min_length=1, max_length=256)]
+    boot_id: str = Field(max_length=256)
+    release: str = Field(min_length=1, max_length=256)
 
 
 def _compare(reported: str, node: Kernel | None) -> tuple[bool | None, Cause]:

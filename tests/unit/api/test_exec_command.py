@@ -1,8 +1,8 @@
 import pytest
 
 from sandpod_api.conditions import Condition
-from sandpod_api.exec_command import exec_command
 from sandpod_api.names import RUNNER_COMMAND, SHIELDED_COMMAND
+from sandpod_api.types import exec_command
 from support.operator.world import a_sandbox
 
 

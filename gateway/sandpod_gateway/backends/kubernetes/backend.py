@@ -16,7 +16,7 @@ from cachetools import LRUCache
 
 from sandpod_api import names
 from sandpod_api.base import rfc3339
-from sandpod_api.exec_command import exec_command
+from sandpod_api.types import exec_command
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.base import MAX_TEMPLATES, ByteStream, ClaimRequest, SandboxRecord, TemplateInfo
 from sandpod_gateway.backends.kubernetes.cache.records import template_info, to_record
@@ -30,7 +30,7 @@ from sandpod_gateway.backends.kubernetes.streams.exec_stream import ExecStream, 
 from sandpod_gateway.backends.kubernetes.streams.warm_streams import WarmStreams
 from sandpod_gateway.backends.kubernetes.tasks import Background
 from sandpod_gateway.errors import SandpodError, StartError
-from sandpod_kube.environment import has_proxy
+from sandpod_kube.configuration import has_proxy
 from sandpod_kube.errors import ClusterError, NotFoundError, UnreachableError
 
 logger = logging.getLogger(__name__)

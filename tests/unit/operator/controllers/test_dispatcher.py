@@ -9,6 +9,7 @@ from sandpod_api import names
 from sandpod_kube.errors import UnreachableError
 from sandpod_kube.resources import PODS, POOLS, SANDBOXES, TEMPLATES, Resource
 from sandpod_operator.cache.object_cache import Store
+from sandpod_operator.model.observed import PoolBackoff
 from support.operator.world import SPACE, World, metadata, pod_object, sandbox_object, template_object
 
 
@@ -185,9 +186,9 @@ async def test_resync_of_claimed_sandboxes_wakes_them_and_leaves_their_former_po
 
 async def test_resync_forgets_notes_about_what_is_gone() -> None:
     world = World()
-    world.state.failures["uid-of-a-pool-that-is-gone"] = 3
+    world.state.backoffs["uid-of-a-pool-that-is-gone"] = PoolBackoff(failures=3)
     await world.dispatcher.resync()
-    assert world.state.failures == {}
+    assert world.state.backoffs == {}
 
 
 async def test_store_and_server_agree_after_a_resync() -> None:

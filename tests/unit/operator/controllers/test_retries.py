@@ -177,4 +177,4 @@ async def test_warm_sandbox_that_failed_counts_once_though_its_deletion_is_tried
     await world.pod_becomes(name, ended(1))
     await world.after(6)
     assert tries == 2
-    assert list(world.state.failures.values()) == [1]
+    assert [backoff.failures for backoff in world.state.backoffs.values()] == [1]

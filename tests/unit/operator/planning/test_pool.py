@@ -1,5 +1,6 @@
 """State in, plan out, for pools; and pools that are followed to their end, whatever state they begin in."""
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -13,7 +14,7 @@ from sandpod_api.conditions import ConditionType, Reason, find
 from sandpod_api.types import Sandbox, SandboxPoolStatus, SandboxTemplate
 from sandpod_operator.manifests.children import template_hash
 from sandpod_operator.model.actions import Create, Delete, Emit, PatchStatus
-from sandpod_operator.model.observed import ObservedPool
+from sandpod_operator.model.observed import ObservedPool, PoolBackoff
 from sandpod_operator.planning import pool as plan_pool_module
 from sandpod_operator.planning.pool import PoolPlan, plan_pool
 from sandpod_operator.status.pool import is_warm
@@ -44,6 +45,8 @@ def member(name: str, *, status: Any = None, age: float = 60, stale: bool = Fals
 
 def observed(*members: Sandbox, replicas: int = 2, **parts: Any) -> ObservedPool:
     pool = a_pool(replicas=replicas, **parts.pop("pool", {}))
+    known = {name: parts.pop(name) for name in ("failures", "status_written") if name in parts}
+    parts["backoff"] = replace(parts.get("backoff", PoolBackoff()), **known)
     return ObservedPool(**{"pool": pool, "members": members, "template": TEMPLATE, "suffixes": SUFFIXES, **parts})
 
 
@@ -189,22 +192,22 @@ def test_failed_sandbox_keeps_its_place_longer_the_more_have_failed() -> None:
     for failures, wait in ((0, 5), (1, 10), (3, 40), (60, 300)):
         bad = member("a", status=failing(since=wait - 1))
         waits = plan(observed(bad, replicas=1, failures=failures))
-        assert (created(waits), deleted(waits), waits.failures) == ([], [], failures)
+        assert (created(waits), deleted(waits), waits.backoff.failures) == ([], [], failures)
         assert waits.due == NOW + timedelta(seconds=1)
         over = plan(observed(member("a", status=failing(since=wait)), replicas=1, failures=failures))
-        assert (len(created(over)), deleted(over), over.failures) == (1, ["a"], failures + 1)
+        assert (len(created(over)), deleted(over), over.backoff.failures) == (1, ["a"], failures + 1)
 
 
 @pytest.mark.parametrize("reason", ["NodeLost", "Evicted"])
 def test_lost_warm_sandbox_is_replaced_at_once_and_blames_nobody(reason: str) -> None:
     made = plan(observed(member("a", status=failing(reason)), replicas=1, failures=4))
-    assert (len(created(made)), deleted(made), made.failures) == (1, ["a"], 4)
+    assert (len(created(made)), deleted(made), made.backoff.failures) == (1, ["a"], 4)
 
 
 def test_failures_are_forgotten_when_a_current_sandbox_is_ready() -> None:
-    assert plan(observed(member("a", status=READY), replicas=1, failures=9)).failures == 0
+    assert plan(observed(member("a", status=READY), replicas=1, failures=9)).backoff.failures == 0
     outdated = member("a", status=READY, stale=True)
-    assert plan(observed(outdated, replicas=1, failures=9)).failures == 9
+    assert plan(observed(outdated, replicas=1, failures=9)).backoff.failures == 9
 
 
 def test_blocked_pool_says_why_in_the_words_of_most_of_its_sandboxes() -> None:

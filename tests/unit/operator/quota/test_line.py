@@ -1,14 +1,20 @@
-"""The line of those who wait for a place: whose turn it is, when it rests, and who gives a place up for whom."""
+"""The line of those who wait for a place: whose turn it is, when it rests, who is woken, who gives a place up."""
 
-from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 import pytest
 
+from sandpod_api import names
+from sandpod_api.conditions import Reason
+from sandpod_api.types import Sandbox
 from sandpod_kube.resources import POOLS, SANDBOXES, Key
+from sandpod_operator.cache.object_cache import Store
 from sandpod_operator.model.observed import Share
 from sandpod_operator.quota.line import GIVES_AGAIN, LEAVES, NODES_YIELD, REST, SETTLES, Line
-from support.operator.world import NOW, SPACE
+from support.operator.world import NOW, SPACE, a_sandbox, metadata, sandbox_object, settings
+
+FULL = "exceeded quota"
+LEAST_LAST = {"a": (3, 4), "b": (1, 4)}
 
 
 def pool(name: str) -> Key:
@@ -19,132 +25,152 @@ def sandbox(name: str) -> Key:
     return Key(SANDBOXES.kind, SPACE, name)
 
 
-def shares(**pools: tuple[int, int]) -> Mapping[Key, Share]:
-    """What pools have, all of it ready, and what they want."""
-    return {pool(n): Share(key=pool(n), wanted=wish, placed=has, ready=has) for n, (has, wish) in pools.items()}
+def box(name: str, *, claimed: float | None = None, lacks_node: bool = False) -> Sandbox:
+    """A sandbox: of the pool `a` or `b`, or claimed if it has another name."""
+    labels = {names.LABEL_POOL: name}
+    status = {"reason": Reason.UNSCHEDULABLE} if lacks_node else {}
+    return a_sandbox(name, claimed=claimed if name in {"a", "b"} else 0, meta={"labels": labels}, status=status)
 
 
-LEAST_LAST = shares(a=(3, 4), b=(1, 4))
+class Bench(Line):
+    """A line in which one sandbox of each waits, with a clock, and with pools whose sandboxes are all ready."""
 
+    def __init__(self, *waiting: str, pools: dict[str, tuple[int, int]] | None = None) -> None:
+        self.now = NOW
+        self.soon: list[str] = []
+        self.later: list[tuple[str, datetime]] = []
+        store = Store()
+        super().__init__(SPACE, store=store, queue=self, settings=settings(), clock=lambda: self.now)
+        for name, (has, wants) in (LEAST_LAST if pools is None else pools).items():
+            self._pools[pool(name)] = Share(key=pool(name), wanted=wants, ready=has)
+            for number in range(has + waiting.count(name)):
+                meta = metadata(f"{name}-{number}", labels={names.LABEL_POOL: name})
+                store.put(SANDBOXES, {**sandbox_object(), "metadata": meta})
+        for name in waiting:
+            self.joins(name)
 
-def a_line(*waiting: str) -> Line:
-    """A line in which one sandbox of each waits: of a pool `a` or `b`, or a claim of another name."""
-    made = Line(retry=5, longest=300)
-    for name in waiting:
-        joins(made, name)
-    return made
+    def add(self, key: Key) -> None:
+        self.soon.append(key.name)
 
+    def add_at(self, key: Key, date: datetime) -> None:
+        self.later.append((key.name, date))
 
-def joins(line: Line, name: str, *, at: datetime = NOW, for_node: bool = False) -> None:
-    key = pool(name) if name in {"a", "b"} else sandbox(name)
-    line.join(key, f"uid-{name}", sandbox(name), at, for_node=for_node)
+    def joins(self, name: str, *, after: float = 0) -> None:
+        self.now += timedelta(seconds=after)
+        self._join(box(name))
 
+    def turn_after(self, seconds: float = 0) -> str | None:
+        """Move the clock on, and return whose turn it is."""
+        self.now += timedelta(seconds=seconds)
+        turn = self._turn()
+        return turn.name if turn is not None else None
 
-def wakes_at(line: Line) -> datetime:
-    """When somebody is to be looked at again, while nobody has the turn."""
-    wakes = line.wakes(LEAST_LAST)
-    assert wakes is not None
-    return wakes[1]
+    def everyone_is_refused(self) -> list[str]:
+        """Refuse each whose turn it is, and return them in that order."""
+        asked = []
+        while (turn := self.turn_after()) is not None:
+            asked.append(turn)
+            self.refused(box(turn), FULL)
+        return asked
 
+    def giver_after(self, seconds: float = 0) -> tuple[Key, Key] | None:
+        self.now += timedelta(seconds=seconds)
+        return self._giver()
 
-def everyone_is_refused(line: Line, at: datetime = NOW) -> list[str]:
-    """Refuse each whose turn it is, and return them in that order."""
-    asked = []
-    while (turn := line.turn(LEAST_LAST, at)) is not None:
-        asked.append(turn.name)
-        line.refused(f"uid-{turn.name}", "full", at)
-    return asked
+    @property
+    def wakes(self) -> tuple[str, float]:
+        """Who is to be looked at next while nobody has the turn, and in how many seconds."""
+        self._offer()
+        name, date = self.later[-1]
+        return name, (date - self.now).total_seconds()
 
 
 def test_claims_come_first_the_longest_wait_before_others_then_pools_by_what_they_have() -> None:
-    line = a_line("a", "b", "late")
-    joins(line, "early", at=NOW - timedelta(seconds=1))
-    assert everyone_is_refused(line) == ["early", "late", "b", "a"]
+    line = Bench("a", "b", "early")
+    line.joins("late", after=1)
+    assert line.everyone_is_refused() == ["early", "late", "b", "a"]
 
 
 def test_nobody_is_asked_twice_before_there_is_a_sign_of_room() -> None:
-    line = a_line("a", "b")
-    everyone_is_refused(line)
-    assert line.turn(LEAST_LAST, NOW + timedelta(seconds=4)) is None
-    line.pod_left(NOW)
-    assert line.turn(LEAST_LAST, NOW) == sandbox("b")
+    line = Bench("a", "b")
+    line.everyone_is_refused()
+    assert line.turn_after(4) is None
+    line.pod_left()
+    assert line.turn_after() == "b"
 
 
 def test_time_is_a_sign_of_room_and_ever_more_rarely() -> None:
-    line, now, waits = a_line("a", "b"), NOW, []
+    line, waits = Bench("a", "b"), []
     for _ in range(8):
-        assert everyone_is_refused(line, now) == ["b", "a"]
-        waits.append((wakes_at(line) - now).total_seconds())
-        now = wakes_at(line)
+        assert line.everyone_is_refused() == ["b", "a"]
+        waits.append(line.wakes[1])
+        line.now += timedelta(seconds=waits[-1])
     assert waits == [5, 10, 20, 40, 80, 160, 300, 300]
-    line.pod_left(now)
-    now += SETTLES
-    everyone_is_refused(line, now)
-    assert wakes_at(line) - now == timedelta(seconds=5)
+    line.pod_left()
+    line.now += SETTLES
+    line.everyone_is_refused()
+    assert line.wakes[1] == 5
 
 
 def test_those_who_come_later_do_not_put_the_next_round_off() -> None:
-    line = a_line("claim")
-    everyone_is_refused(line)
-    at = wakes_at(line)
+    line = Bench("claim")
+    line.everyone_is_refused()
     for number in range(20):
-        joins(line, f"later-{number}", at=NOW + timedelta(seconds=number / 10))
-        everyone_is_refused(line, NOW + timedelta(seconds=number / 10))
-    assert wakes_at(line) == at
-    assert line.turn(LEAST_LAST, at) == sandbox("claim")
+        line.joins(f"later-{number}", after=0.1)
+        line.everyone_is_refused()
+    assert line.wakes == ("claim", 3)
+    assert line.turn_after(3) == "claim"
 
 
 def test_refusal_in_the_moment_in_which_the_quota_counts_what_left_keeps_the_turn() -> None:
-    line = a_line("claim", "a")
-    everyone_is_refused(line)
-    line.pod_left(NOW)
-    tries = 0
-    now = NOW
-    while line.turn(LEAST_LAST, now) != sandbox("a"):
-        if line.turn(LEAST_LAST, now) == sandbox("claim"):
-            line.refused("uid-claim", "full", now)
+    line = Bench("claim", "a")
+    line.everyone_is_refused()
+    line.pod_left()
+    begun, tries = line.now, 0
+    while (turn := line.turn_after()) != "a":
+        if turn == "claim":
+            line.refused(box("claim"), FULL)
             tries += 1
         else:
-            assert wakes_at(line) - now == REST
-            now = wakes_at(line)
-    assert (tries, now) == (SETTLES // REST + 1, NOW + SETTLES), "and after the moment it is passed on"
+            assert line.wakes == ("claim", REST.total_seconds())
+            line.now += REST
+    assert (tries, line.now - begun) == (SETTLES // REST + 1, SETTLES), "and after the moment it is passed on"
 
 
 def test_pods_that_leave_all_the_time_do_not_let_the_line_rest_for_ever() -> None:
-    line = a_line("claim", "a")
-    everyone_is_refused(line)
-    now = NOW
+    line = Bench("claim", "a")
+    line.everyone_is_refused()
     for _ in range(10):
-        line.pod_left(now)
-        if line.turn(LEAST_LAST, now) == sandbox("claim"):
-            line.refused("uid-claim", "full", now)
-        if line.turn(LEAST_LAST, now) == sandbox("a"):
+        line.pod_left()
+        if line.turn_after() == "claim":
+            line.refused(box("claim"), FULL)
+        if line.turn_after() == "a":
             break
-        now += REST
-    assert now <= NOW + SETTLES
+        line.now += REST
+    assert line.now <= NOW + SETTLES
 
 
 def test_whoever_fails_passes_the_turn_on() -> None:
-    line = a_line("claim", "a")
-    line.pass_on("uid-claim", NOW)
-    assert line.turn(LEAST_LAST, NOW) == sandbox("a")
-    line.pass_on("uid-of-nobody", NOW)
-    assert line.turn(LEAST_LAST, NOW) == sandbox("a")
+    line = Bench("claim", "a")
+    line.failed("uid-claim")
+    assert line.turn_after() == "a"
+    line.failed("uid-of-nobody")
+    assert line.turn_after() == "a"
 
 
 def test_sandbox_that_is_claimed_while_it_waits_waits_as_a_claim() -> None:
-    line = a_line("a", "b")
-    line.join(sandbox("a"), "uid-a", sandbox("a"), NOW)
-    assert set(line.waiters) == {sandbox("a"), pool("b")}
-    assert line.turn(LEAST_LAST, NOW) == sandbox("a")
+    line = Bench("a", "b")
+    line._join(box("a", claimed=0))
+    assert set(line._waiters) == {sandbox("a"), pool("b")}
+    assert line.turn_after() == "a"
 
 
 def test_line_without_anybody_asks_nobody() -> None:
-    line = a_line("a")
-    line.leave("uid-a")
-    assert not line.queue
-    assert line.turn(LEAST_LAST, NOW) is None
-    assert (line.waiters, line.whose) == ({}, {})
+    line = Bench("a")
+    line.gone("uid-a")
+    assert line.is_empty()
+    assert line.turn_after() is None
+    assert (line._waiters, line._whose) == ({}, {})
 
 
 @pytest.mark.parametrize(
@@ -162,58 +188,78 @@ def test_line_without_anybody_asks_nobody() -> None:
 def test_place_is_given_up_by_who_has_most_and_the_last_one_for_claims_alone(
     waits: str, has: dict[str, tuple[int, int]], giver: str | None
 ) -> None:
-    line = a_line(waits)
-    assert line.giver(shares(**has), NOW) is None, "it may find room by itself"
-    line.pass_on(f"uid-{waits}", NOW)
-    found = line.giver(shares(**has), NOW)
+    line = Bench(waits, pools=has)
+    assert line.giver_after() is None, "it may find room by itself"
+    line.failed(f"uid-{waits}")
+    found = line.giver_after()
     assert (found[0] if found else None) == (pool(giver) if giver else None)
 
 
 @pytest.mark.parametrize(("amount", "helps"), [("50", True), ("51", False)])
 def test_nothing_is_given_up_for_what_is_larger_than_the_whole_quota(amount: str, *, helps: bool) -> None:
-    line = a_line("claim")
+    line = Bench("claim")
     said = "exceeded quota: q, requested: limits.cpu={}, used: limits.cpu=9, limited: limits.cpu=50"
-    line.refused("uid-claim", said.format(amount), NOW)
-    assert (line.giver(LEAST_LAST, NOW) is not None) is helps
-    line.refused("uid-claim", said.format(1), NOW)
-    assert line.giver(LEAST_LAST, NOW) is not None, "it asks for less by now"
+    line.refused(box("claim"), said.format(amount))
+    assert (line.giver_after() is not None) is helps
+    line.refused(box("claim"), said.format(1))
+    assert line.giver_after() is not None, "it asks for less by now"
 
 
 def test_place_that_did_not_help_is_followed_by_another_ever_later() -> None:
-    line = a_line("claim")
-    everyone_is_refused(line)
-    waits, now = [], NOW
+    line, waits = Bench("claim"), []
+    line.everyone_is_refused()
     for _ in range(8):
-        found = line.giver(LEAST_LAST, now)
-        assert found == (pool("a"), sandbox("claim"))
-        line.gave(found[1], now)
-        later = line.waiters[sandbox("claim")].next_gift
-        assert line.giver(LEAST_LAST, later - timedelta(seconds=1)) is None
-        waits.append((later - now) / GIVES_AGAIN)
-        now = later
+        assert line.giver_after() == (pool("a"), sandbox("claim"))
+        line.gave(sandbox("claim"))
+        wait = line._waiters[sandbox("claim")].next_gift - line.now
+        assert line.giver_after(wait.total_seconds() - 1) is None
+        line.now += timedelta(seconds=1)
+        waits.append(wait / GIVES_AGAIN)
     assert waits == [1, 2, 4, 8, 16, 32, 64, 64]
 
 
 def test_pool_that_comes_while_a_place_is_on_its_way_waits_for_that() -> None:
-    line = a_line("claim")
-    everyone_is_refused(line)
-    line.gave(sandbox("claim"), NOW)
-    joins(line, "a")
-    assert line.turn(LEAST_LAST, NOW) is None
-    assert line.wakes(LEAST_LAST) == (sandbox("claim"), NOW + LEAVES)
-    assert line.turn(LEAST_LAST, NOW + timedelta(seconds=6)) is None, "nor is time a sign of room"
-    assert line.turn(LEAST_LAST, NOW + LEAVES) is not None, "but for a pod that does not leave"
-    everyone_is_refused(line, NOW + LEAVES)
-    line.pod_left(NOW)
-    assert line.turn(LEAST_LAST, NOW) == sandbox("claim")
+    line = Bench("claim")
+    line.everyone_is_refused()
+    line.gave(sandbox("claim"))
+    line.joins("a")
+    assert line.turn_after() is None
+    assert line.wakes == ("claim", LEAVES.total_seconds())
+    assert line.turn_after(6) is None, "nor is time a sign of room"
+    assert line.turn_after(4) is not None, "but for a pod that does not leave"
+    line.everyone_is_refused()
+    line.pod_left()
+    assert line.turn_after() == "claim"
 
 
 def test_claim_that_no_node_takes_gets_a_place_keeps_the_nodes_for_a_while_and_asks_for_no_quota() -> None:
-    line = a_line()
-    joins(line, "claim", for_node=True)
-    assert not line.queue
-    assert line.turn(LEAST_LAST, NOW) is None
-    assert line.giver(LEAST_LAST, NOW) == (pool("a"), sandbox("claim"))
-    assert line.nodes_yield_until() == NOW + NODES_YIELD
-    line.leave("uid-claim")
-    assert line.nodes_yield_until() < NOW
+    line = Bench()
+    assert line.held(box("claim", lacks_node=True), wants=False) is None
+    assert line.is_empty()
+    assert line.turn_after() is None
+    assert line.giver_after() == (pool("a"), sandbox("claim"))
+    assert line.neighbours(pool("a")).nodes_yield_until == NOW + NODES_YIELD
+    line.gone("uid-claim")
+    yields = line.neighbours(pool("a")).nodes_yield_until
+    assert yields is not None
+    assert yields < NOW
+
+
+def test_those_who_wait_for_their_turn_are_not_woken_again_and_again() -> None:
+    line = Bench(pools={})
+    boxes = [box(f"box-{n:03}") for n in range(100)]
+    line.refused(boxes[0], FULL)
+    for each in boxes[1:]:
+        held = line.held(each, wants=True)
+        # The second is asked, and the others have to wait for what is said to it.
+        assert held is None or held.until >= NOW + timedelta(seconds=60)
+    assert set(line.soon) == {"box-001"}
+    assert line.later == [("box-000", NOW + timedelta(seconds=5))]
+
+
+def test_one_of_them_wakes_all_when_time_is_a_sign_of_room() -> None:
+    line = Bench(pools={})
+    for number in range(3):
+        line.refused(box(f"box-{number}"), FULL)
+    assert line.soon == []
+    assert line.later == [("box-0", NOW + timedelta(seconds=5))] * 3

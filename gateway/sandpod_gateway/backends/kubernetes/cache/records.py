@@ -111,20 +111,12 @@ def workspace_max(template: SandboxTemplate) -> int:
 
 def last_activity(sandbox: Sandbox) -> datetime | None:
     """Return when the sandbox was last used."""
-    times = [sandbox.status.last_activity_time, _parse_time(sandbox, names.ANNOTATION_LAST_ACTIVITY)]
+    times = [sandbox.status.last_activity_time, sandbox.metadata.time_in(names.ANNOTATION_LAST_ACTIVITY)]
     return max((time for time in times if time is not None), default=None)
 
 
 def _expiry(sandbox: Sandbox, claimed: datetime, activity: datetime | None) -> datetime:
     end = claimed + timedelta(seconds=sandbox.spec.lifetime.ttl)
     used = activity or claimed
-    busy = _parse_time(sandbox, names.ANNOTATION_BUSY_UNTIL) or used
+    busy = sandbox.metadata.time_in(names.ANNOTATION_BUSY_UNTIL) or used
     return min(end, max(used, min(busy, end)) + timedelta(seconds=sandbox.spec.lifetime.idle_timeout))
-
-
-def _parse_time(sandbox: Sandbox, annotation: str) -> datetime | None:
-    try:
-        time = datetime.fromisoformat(sandbox.metadata.annotations[annotation])
-    except (KeyError, ValueError):
-        return None
-    return time if time.tzinfo is not None else None

@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -102,7 +103,7 @@ class SandboxStore:
         """Return whether the watch has reported every write up to a resource version."""
         return version.isdecimal() and int(version) <= self._reached
 
-    def listing(self) -> Listing[Sandbox]:
+    def listing(self) -> AbstractContextManager[Listing[Sandbox]]:
         """Return what takes in the entries of a full list; to be entered before the list is asked for."""
         return self._cache.listing(SANDBOXES.kind, "")
 

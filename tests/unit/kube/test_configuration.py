@@ -1,6 +1,6 @@
 import pytest
 
-from sandpod_kube.environment import has_proxy
+from sandpod_kube.configuration import has_proxy
 
 
 @pytest.mark.parametrize(
