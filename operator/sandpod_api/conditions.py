@@ -62,6 +62,7 @@ class Reason(_Explained):
     OUT_OF_MEMORY = "OutOfMemory", "The kernel killed the sandbox because it ran out of memory."
     EVICTED = "Evicted", "The node evicted the pod."
     NODE_LOST = "NodeLost", "The pod or its node is gone."
+    WORKSPACE_LOST = "WorkspaceLost", "The volume of the persistent workspace was deleted, and the files with it."
     PROBE_PENDING = "ProbePending", "The runner has not probed the isolation yet."
     PROBED = "Probed", "The runner probed the isolation from inside and found it intact."
     NETWORK_OPEN = "NetworkOpen", "The runner reached an address that it must not reach."
@@ -100,6 +101,7 @@ ADVICE: dict[Reason, str] = {
     Reason.OUT_OF_MEMORY: "Create another Sandbox; raise resources.memory of the template if it happens often.",
     Reason.EVICTED: "Create another Sandbox; the message says what the node ran short of, or who took the pod away.",
     Reason.NODE_LOST: "Create another Sandbox; check the node if nobody deleted the pod.",
+    Reason.WORKSPACE_LOST: "Create another Sandbox; the message has the scheduler's words.",
     Reason.NETWORK_OPEN: "Install or repair a network plugin that enforces NetworkPolicies; if the template's "
     "profile opens the address that the message names, narrow it.",
     Reason.OPEN_NETWORK_ALLOWED: "Set the operator's allow_open_network to false if you don't want that.",

@@ -102,6 +102,9 @@ class SandboxStatus(ObservedModel):
     retried_pod: str | None = Field(
         None, description="Uid of the pod that the container runtime failed to start; after another such one it fails."
     )
+    volume_claim: str | None = Field(
+        None, description="The volume claim that holds its files, once it has been ready. Without it they are lost."
+    )
     last_activity_time: Timestamp | None = Field(None, description="When it was last used.")
     expires_at: Timestamp | None = Field(
         None, description="When it ends if it is not used before; one that is suspended when idle ends with its ttl."

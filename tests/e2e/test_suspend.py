@@ -59,6 +59,19 @@ async def test_idle_sandbox_loses_its_pod_keeps_its_files_and_goes_whole(objects
 
 
 @pytest.mark.usefixtures("operator")
+async def test_loss_of_the_volume_claim_ends_the_sandbox_and_says_so(objects: Objects) -> None:
+    await objects.sandbox("lost", workspace=KEPT, lifetime={"ttl": 600, "idleTimeout": 600})
+    await objects.phase("lost", "Ready", within=120)
+    await change(objects, "lost", operatingMode="Suspended")
+    await objects.gone("pod", "lost")
+    [claim] = [c["metadata"]["name"] for c in await objects.cluster.items("pvc") if c["metadata"]["name"][:4] == "lost"]
+    await objects.cluster.kubectl("delete", "pvc", claim, "-n", objects.namespace)
+    await change(objects, "lost", operatingMode="Running")
+    assert claim in await objects.reason("lost", "WorkspaceLost", within=60)
+    assert (await objects.phase("lost", "Failed"))["volumeClaim"] == claim
+
+
+@pytest.mark.usefixtures("operator")
 async def test_volume_that_no_storage_class_gives_is_told(objects: Objects) -> None:
     await objects.sandbox("no-class", workspace={**KEPT, "storageClassName": "no-such-class"})
     assert "PersistentVolumeClaim" in await objects.reason("no-class", "Unschedulable", within=60)

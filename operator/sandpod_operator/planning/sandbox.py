@@ -92,7 +92,8 @@ class _Pass:
             # First of all, and a failure here ends the pass: no pod exists in a namespace that is not closed.
             yield Apply(POLICIES, build_deny_all(sandbox.metadata.namespace))
         workspace = workspace_of(sandbox, template)
-        if workspace.persistent:
+        # One that held files and is gone is not replaced: an empty one would pass for them.
+        if workspace.persistent and sandbox.status.volume_claim is None:
             yield Create(VOLUME_CLAIMS, build_volume_claim(sandbox, workspace), may_exist=True)
         own_users = self._observed.user_namespaces
         yield Create(PODS, build_pod(sandbox, template, profile, self._settings, user_namespaces=own_users))

@@ -22,6 +22,7 @@ FINAL: Final = frozenset(
         Reason.OUT_OF_MEMORY,
         Reason.EVICTED,
         Reason.NODE_LOST,
+        Reason.WORKSPACE_LOST,
         Reason.START_FAILED,
         Reason.NETWORK_OPEN,
         Reason.KERNEL_SHARED,
@@ -41,6 +42,10 @@ _PULL: Final = frozenset(
 _START: Final = frozenset({"CreateContainerConfigError", "CreateContainerError", "RunContainerError"})
 # The scheduler's second reason: it found a node, and could not bind something there, mostly a volume.
 _UNSCHEDULED: Final = frozenset({"Unschedulable", "SchedulerError"})
+# What it says of a claim, or of the volume behind it, that somebody has deleted.
+_NO_VOLUME: Final = re.compile(
+    r'persistentvolumeclaim "[^"]+" (?:not found|is being deleted|bound to non-existent persistentvolume)'
+)
 _NEVER_RAN: Final = frozenset({"StartError", "ContainerCannotRun"})
 _RUNTIME: Final = frozenset({"CreateContainerError", "RunContainerError"})
 # Messages of runtimes (runc, crun, gVisor, and containerd before them) after which the next pod would fail too: about
@@ -157,6 +162,12 @@ def obstacle(pod: Pod) -> Cause | None:
     if waiting is not None and waiting.reason in _START:
         return start_failed(waiting.message or waiting.reason)
     return None
+
+
+def workspace_lost(stuck: Cause) -> Cause | None:
+    """Return the loss of a volume that had files in it, if that is what prevents a pod from starting."""
+    lost = stuck.reason == Reason.UNSCHEDULABLE and _NO_VOLUME.search(stuck.message)
+    return cause(Reason.WORKSPACE_LOST, lost.group()) if lost else None
 
 
 def start_failed(detail: str) -> Cause:

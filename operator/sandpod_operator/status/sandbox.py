@@ -13,11 +13,22 @@ from datetime import datetime
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from sandpod_api import names
 from sandpod_api.conditions import Condition, ConditionType, Reason, find, is_true, merge
 from sandpod_api.types import Phase, SandboxStatus
 from sandpod_operator.model.observed import Kernel, ObservedSandbox
 from sandpod_operator.status import lifetime
-from sandpod_operator.status.failures import FINAL, Cause, cause, clean, end_of, obstacle, runtime_fault, taken
+from sandpod_operator.status.failures import (
+    FINAL,
+    Cause,
+    cause,
+    clean,
+    end_of,
+    obstacle,
+    runtime_fault,
+    taken,
+    workspace_lost,
+)
 from sandpod_operator.status.network import allowed_anew, forbidden, network_applied, network_isolated, refused_at_start
 
 
@@ -38,6 +49,7 @@ def compute_status(observed: ObservedSandbox, now: datetime) -> SandboxStatus:
         image=pod.asked.image if pod else last.image,
         network=pod.network if pod else last.network,
         retried_pod=_retried_pod(observed, ready),
+        volume_claim=_volume_claim(observed, conditions),
         start_time=_start_time(observed, conditions, now),
         last_activity_time=used,
         expires_at=expires,
@@ -210,6 +222,8 @@ def _starting(observed: ObservedSandbox) -> Cause | None:
     if stuck is not None and before is not None and before.reason == stuck.reason == Reason.IMAGE_PULL_FAILED:
         # The kubelet's words alternate between the registry's answer and its own waiting: the first ones say most.
         return Cause(stuck.reason, before.message)
+    if stuck is not None and observed.sandbox.status.volume_claim is not None:
+        stuck = workspace_lost(stuck) or stuck
     return stuck or cause(Reason.STARTING)
 
 
@@ -239,6 +253,12 @@ def _start_time(observed: ObservedSandbox, conditions: list[Condition], now: dat
     if begun is not None or not is_true(conditions, ConditionType.READY):
         return begun
     return (observed.pod.ready_since() if observed.pod else None) or now
+
+
+def _volume_claim(observed: ObservedSandbox, conditions: list[Condition]) -> str | None:
+    if observed.persistent and is_true(conditions, ConditionType.READY):
+        return names.volume_claim_name(observed.sandbox.metadata.name, observed.sandbox.metadata.uid)
+    return observed.sandbox.status.volume_claim
 
 
 def _retried_pod(observed: ObservedSandbox, ready: Condition | None) -> str | None:

@@ -37,13 +37,8 @@ def refused(reason: Reason, message: str) -> Refusal:
     return Refusal(reason=reason, message=message, attempts=1, until=NOW + timedelta(seconds=5))
 
 
-def unschedulable() -> dict[str, Any]:
-    why = {
-        "type": "PodScheduled",
-        "status": "False",
-        "reason": "Unschedulable",
-        "message": "0/1 nodes: too little cpu.",
-    }
+def unschedulable(message: str = "0/1 nodes: too little cpu.") -> dict[str, Any]:
+    why = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
     return {"phase": "Pending", "conditions": [why]}
 
 
@@ -78,6 +73,10 @@ def sees(boot_id: str | None, release: str) -> Pod:
     return a_pod(status={**running(), "initContainerStatuses": [{"name": "kernel", "state": told}]})
 
 
+NO_CLAIM = unschedulable('0/1 nodes are available: persistentvolumeclaim "box-1" not found.')
+KEPT: dict[str, Any] = {"claimed": 30, "workspace": {"persistent": True}}
+RESUMED = {"volumeClaim": "box-1", "conditions": [condition("Suspended", "True", "Suspended", since=9)]}
+
 CLOSED = Pod.model_validate({**pod_object(status=running()), "spec": {"dnsPolicy": "None"}})
 
 SERVES = {"name": names.CONTAINER, "env": [{"name": names.ENV_ALLOW_OPEN_NETWORK, "value": "1"}]}
@@ -90,6 +89,17 @@ CASES: dict[str, Case] = {
         "PodScheduled=False/TemplateNotFound Ready=False/TemplateNotFound",
         "Pending",
         "'python'",
+    ),
+    "claim not seen by the scheduler yet": Case(
+        observed(sandbox=a_sandbox(**KEPT), pod=a_pod(status=NO_CLAIM)),
+        "PodScheduled=False/Unschedulable Ready=False/Unschedulable",
+        "Pending",
+    ),
+    "claim deleted while it was suspended": Case(
+        observed(sandbox=a_sandbox(**KEPT, status=RESUMED), pod=a_pod(status=NO_CLAIM)),
+        "PodScheduled=False/WorkspaceLost Ready=False/WorkspaceLost Suspended=False/Resumed",
+        "Failed",
+        'persistentvolumeclaim "box-1" not found',
     ),
     "profile missing": Case(
         observed(sandbox=a_sandbox(claimed=30, network="web")),

@@ -1,15 +1,17 @@
 """State in, plan out: what is done about one Sandbox, template or namespace, and when it is looked at again."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
 from sandpod_api.base import rfc3339
 from sandpod_api.conditions import Reason
 from sandpod_api.fields import ObjectMeta
-from sandpod_api.types import SandboxStatus
+from sandpod_api.names import volume_claim_name
+from sandpod_api.types import Sandbox, SandboxStatus
 from sandpod_kube.resources import PODS, POLICIES, SANDBOXES, VOLUME_CLAIMS
 from sandpod_operator.manifests.network_policies import build_deny_all, build_profile
 from sandpod_operator.manifests.pod import build_pod, find_profile
@@ -34,6 +36,10 @@ def told(state: ObservedSandbox) -> ObservedSandbox:
     wire = {k: v for k, v in whole_status(compute_status(state, NOW)).items() if v is not None}
     sandbox = state.sandbox.model_copy(update={"status": SandboxStatus.model_validate(wire)})
     return ObservedSandbox(sandbox=sandbox, pod=state.pod, template=state.template, refusal=state.refusal)
+
+
+def wanting(sandbox: Sandbox, mode: Literal["Running", "Suspended"]) -> Sandbox:
+    return sandbox.model_copy(update={"spec": sandbox.spec.model_copy(update={"operating_mode": mode})})
 
 
 def plan(state: ObservedSandbox, now: datetime = NOW) -> Plan:
@@ -68,6 +74,15 @@ def test_persistent_workspace_has_its_volume_claim_before_its_pod() -> None:
     assert isinstance(claim, Create)
     assert (claim.resource, claim.may_exist) == (VOLUME_CLAIMS, True)
     assert kinds(made.actions[1:]) == ["Create Pod", "Emit PodCreated"]
+
+
+def test_volume_claim_that_held_files_is_never_made_anew() -> None:
+    kept: dict[str, Any] = {"workspace": {"persistent": True}, "meta": {"uid": "uid-box"}}
+    ready = told(observed(sandbox=a_sandbox(claimed=30, **kept), pod=a_pod(status=running())))
+    suspended = told(replace(ready, sandbox=wanting(ready.sandbox, "Suspended"), pod=None))
+    assert suspended.sandbox.status.volume_claim == volume_claim_name("box", "uid-box")
+    resumed = plan(replace(suspended, sandbox=wanting(suspended.sandbox, "Running")))
+    assert kinds(resumed.actions) == ["Create Pod", "Emit PodCreated", "PatchStatus Sandbox", "Emit Resumed"]
 
 
 def test_start_that_takes_long_is_written_down() -> None:

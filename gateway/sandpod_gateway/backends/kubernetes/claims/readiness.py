@@ -59,6 +59,7 @@ _CODES: Final[dict[Reason, tuple[ErrorCode, float, str]]] = {
         ROOM_PATIENCE,
         "Close a sandbox that is not needed, or ask the administrator for more quota.",
     ),
+    Reason.WORKSPACE_LOST: (ErrorCode.SANDBOX_LOST, 0.0, "Call create_sandbox for a new one."),
     Reason.TEMPLATE_NOT_FOUND: (ErrorCode.INVALID_ARGUMENT, 0.0, "Use a template that the server offers."),
     Reason.PROFILE_NOT_FOUND: (ErrorCode.INVALID_ARGUMENT, 0.0, "Use one of the template's network profiles."),
     Reason.PROFILE_REFUSED: (
@@ -167,7 +168,7 @@ def start_failure(sandbox: Sandbox) -> tuple[SandpodError, float] | None:
     why = blocking(sandbox)
     if why is not None and why.reason in _CODES:
         code, patience, next_step = _CODES[Reason(why.reason)]
-        if _NO_VOLUME in why.message.lower():
+        if code != ErrorCode.SANDBOX_LOST and _NO_VOLUME in why.message.lower():
             next_step = _ASK_FOR_VOLUME
         return SandpodError(code, _sentence(why), cause=why.message or None, next_step=next_step), patience
     status = status_of(sandbox)

@@ -163,6 +163,7 @@ def test_limits_are_the_owners_and_everyones(owned: int, total: int, over: bool)
         ("ImagePullFailed", ErrorCode.IMAGE_PULL_FAILED, 0),
         ("Unschedulable", ErrorCode.UNSCHEDULABLE, 10),
         ("QuotaExceeded", ErrorCode.QUOTA_EXCEEDED, 10),
+        ("WorkspaceLost", ErrorCode.SANDBOX_LOST, 0),
         ("TemplateNotFound", ErrorCode.INVALID_ARGUMENT, 0),
         ("ProfileNotFound", ErrorCode.INVALID_ARGUMENT, 0),
         ("ProfileRefused", ErrorCode.INVALID_ARGUMENT, 0),
