@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from sandpod_runner.ipc.display_records import DONE, LIMITS, MAX_KEPT, RECORD, RecordKind
 from sandpod_runner.ipc.jobs import Exit
-from sandpod_runner.output.pipe_reader import PipeReader
+from sandpod_runner.output.stdio_pipes import PipeReader
 from sandpod_runner.protocol.messages import MAX_DISPLAYS, MIME_TYPES
 
 _MAX_RESULTS: Final = len(MIME_TYPES)
@@ -19,14 +19,14 @@ Post = Callable[[dict[str, Any], bytes], None]
 
 
 class Shown:
-    """The reading end of one run, closed here.
+    """Takes what comes from a pipe.
 
-    `post` gets the fields of each form's frame, but for the run, and its bytes. `done` gets the program's word that it
-    is over; None where that is not taken.
+    `post` gets the fields of each form's frame, but for the run, and its bytes. `done` gets the program's report that
+    it is over; None where that is not trusted.
     """
 
-    def __init__(self, fd: int, post: Post, done: Callable[[Exit], None] | None, *, results: bool) -> None:
-        self.pipe = PipeReader(fd, self._take)
+    def __init__(self, pipe: PipeReader, post: Post, done: Callable[[Exit], None] | None, *, results: bool) -> None:
+        pipe.take = self._take
         self._post = post
         self._done = done
         self._max_results = _MAX_RESULTS if results else 0

@@ -9,6 +9,7 @@ import os
 import re
 import select
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -19,8 +20,7 @@ from sandpod_runner.processes.environment import find_program
 from sandpod_runner.protocol.messages import LANGUAGE, LANGUAGES
 
 PATIENCE: Final = 10.0  # seconds in which a program must have said its version: the sandbox is not ready before
-_PAUSE: Final = 0.002
-_MOST: Final = 64
+_MOST: Final = 64  # bytes of it
 FILE: Final = "{file}"  # what stands in a command line for the code's file
 MAX_LANGUAGES: Final = 16
 _EXTENSION: Final = re.compile(r"(\.[A-Za-z0-9_]{1,15})?", re.ASCII)
@@ -123,41 +123,26 @@ def find_languages(python: Python, wanted: tuple[CommandLanguage, ...], env: Map
 
 
 def _ask(env: Mapping[str, str], program: str, *args: str) -> str:
+    """Return what a program says first; nothing if it fails, or takes so long that it is killed."""
     read, write = os.pipe2(os.O_CLOEXEC)
-    actions = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), (os.POSIX_SPAWN_DUP2, write, 1)]
-    try:
-        pid = os.posix_spawn(program, [program, *args], env, file_actions=actions, setsigmask=(), setpgroup=0)
-    except OSError:
-        os.close(read)
-        return ""
-    finally:
-        os.close(write)
-    deadline = time.monotonic() + PATIENCE
-    with open(read, "rb", buffering=0) as file:
-        answer = _read(file.fileno(), deadline).decode(errors="replace").strip()
-    status = _wait(pid, deadline)
-    return answer if status == 0 else ""
-
-
-def _read(fd: int, deadline: float) -> bytes:
-    """Return what a program says until it ends or has said enough, or as long as anybody waits for it."""
-    answer = b""
-    while len(answer) < _MOST and select.select([fd], [], [], max(0.0, deadline - time.monotonic()))[0]:
-        piece = os.read(fd, _MOST - len(answer))
-        if not piece:
-            break
-        answer += piece
-    return answer
-
-
-def _wait(pid: int, deadline: float) -> int:
-    """Return how a program ended, which is killed where that takes too long."""
-    try:
-        while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-            if time.monotonic() > deadline:
-                os.killpg(pid, signal.SIGKILL)
+    deadline, answer = time.monotonic() + PATIENCE, b""
+    with open(read, "rb", buffering=0) as pipe:
+        try:
+            process = subprocess.Popen(
+                [program, *args], env=env, stdin=subprocess.DEVNULL, stdout=write, process_group=0
+            )
+        except OSError:
+            return ""
+        finally:
+            os.close(write)
+        while len(answer) < _MOST and select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            piece = pipe.read(_MOST - len(answer))
+            if not piece:
                 break
-            time.sleep(_PAUSE)
-        return os.waitpid(pid, 0)[1]
-    except ChildProcessError:
-        return 0  # the launcher was faster to reap it
+            answer += piece
+    try:
+        status = process.wait(max(0.0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        status = process.wait()
+    return answer.decode(errors="replace").strip() if status == 0 else ""

@@ -4,8 +4,6 @@ import asyncio
 import contextlib
 import os
 import select
-import socket
-from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sandpod_runner.ipc import process_tree
@@ -19,17 +17,36 @@ class LostError(Exception):
     """The process that was to start a program is gone, or could not start it."""
 
 
-@dataclass(slots=True, eq=False)
 class Program:
-    """A process that was asked for. `pid` is set first, then `ended`; `pid` fails with LostError where it never was."""
+    """A process that was asked for. `pid` is set first, then `ended`; where there never was one, `pid` is LostError."""
 
-    pid: "asyncio.Future[int]"
-    ended: "asyncio.Future[Exit]"
-    _handle: int = -1
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.pid: asyncio.Future[int] = loop.create_future()
+        self.ended: asyncio.Future[Exit] = loop.create_future()
+        self._handle = -1
+        # Nobody may be waiting for the process when it turns out that there is none.
+        self.pid.add_done_callback(lambda pid: pid.exception())
+
+    @property
+    def number(self) -> int | None:
+        """The process's number, once there is a process."""
+        return self.pid.result() if self.pid.done() and not self.pid.exception() else None
+
+    @property
+    def alive(self) -> bool:
+        """Whether the number is still its own: it may be another's after its end, also before that is reported."""
+        if self.number is None:
+            return False
+        if self._handle < 0:
+            return not self.ended.done()
+        poll = select.poll()
+        poll.register(self._handle, select.POLLIN)
+        return not poll.poll(0)
 
     def abandon(self) -> None:
         """Kill it as soon as it is there: nobody waits for it any more."""
-        self.pid.add_done_callback(lambda pid: None if pid.exception() else self._end(freeze=False))
+        self.pid.add_done_callback(lambda _: self._end(freeze=False))
 
     def signal(self, number: int, *, tree: bool = True) -> None:
         """Send a signal to it and, in a tree, to all that came from it."""
@@ -39,15 +56,14 @@ class Program:
             # Itself first: a shell whose child ends before it gets the signal would report the child's end as its own.
             process_tree.send([pid, *others], number)
 
-    async def kill(self, over: "asyncio.Future[Any] | None" = None) -> bool:
-        """Kill it with all that came from it, and return whether it (or what is waited for, `over`) has ended."""
+    async def kill(self, over: "asyncio.Future[Any] | None" = None) -> None:
+        """Kill it with all that came from it, until it (or what is waited for, `over`) has ended, or in vain."""
         over = over or self.ended
         for attempt in range(KILL_ROUNDS):
             if over.done():
                 break
             self._end(freeze=attempt > 0)
             await asyncio.wait({over}, timeout=_KILL_WAIT)
-        return over.done()
 
     def begin(self, pid: int) -> None:
         """Note the process that it became."""
@@ -56,8 +72,14 @@ class Program:
         if not self.pid.done():
             self.pid.set_result(pid)
 
+    def fail(self, why: str) -> None:
+        """Note that there is no process and will be none."""
+        if not self.pid.done():
+            self.pid.set_exception(LostError(why))
+            self.end(Exit(None))
+
     def end(self, how: Exit) -> bool:
-        """Note that the process has ended, and return whether that was known: it may have said so itself before."""
+        """Note that the process has ended, and return whether that was known: it may have reported it itself."""
         handle, self._handle = self._handle, -1
         if handle >= 0:
             os.close(handle)
@@ -66,41 +88,6 @@ class Program:
             self.ended.set_result(how)
         return known
 
-    @property
-    def alive(self) -> bool:
-        """Whether its number is still its own: it may be another's after its end, also before that is reported."""
-        if not self.pid.done() or self.pid.exception():
-            return False
-        if self._handle < 0:
-            return not self.ended.done()
-        poll = select.poll()
-        poll.register(self._handle, select.POLLIN)
-        return not poll.poll(0)
-
     def _end(self, *, freeze: bool) -> None:
         if self.alive:
             process_tree.end_trees([self.pid.result()], freeze=freeze)
-
-
-@dataclass(slots=True)
-class Wish:
-    """A program that was asked for and has not been reported yet; its descriptors are kept to ask again."""
-
-    program: Program
-    fds: list[int]
-
-    def close(self) -> None:
-        """Let go of the descriptors."""
-        while self.fds:
-            os.close(self.fds.pop())
-
-
-@dataclass(slots=True)
-class Link:
-    """One zygote."""
-
-    pid: int
-    sock: socket.socket
-    pending: dict[int, Wish] = field(default_factory=dict)
-    ready: bool = False
-    unread: bool = False  # whether it ended before it had read all that it was asked for

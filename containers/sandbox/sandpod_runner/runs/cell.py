@@ -1,20 +1,17 @@
 """A run in a context: it waits for its turn, and its end leaves the context's process alive where that is possible."""
 
 import asyncio
-import os
 import signal
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any, Final
 
 from sandpod_runner.ipc import process_tree
 from sandpod_runner.ipc.jobs import Exit
-from sandpod_runner.output.stdio_pipes import make_pipes
-from sandpod_runner.processes.program import KILL_ROUNDS, LostError, Program
+from sandpod_runner.output.stdio_pipes import Pipes, open_pipes
+from sandpod_runner.processes.program import KILL_ROUNDS, LostError
 from sandpod_runner.protocol.messages import STOP_GRACE
-from sandpod_runner.runs.context import Context
-from sandpod_runner.runs.context_process import Cell
+from sandpod_runner.runs.context import Cell, Context
+from sandpod_runner.runs.outcome import Stop
 from sandpod_runner.runs.run import START_SECONDS, Ending, Run
 
 _SECOND: Final = STOP_GRACE  # seconds from the first interrupt to one for all that the cell has started too
@@ -31,24 +28,18 @@ class ContextCell:
     """The cell of one run."""
 
     def __init__(self, run: Run, cwd: str, context: Context) -> None:
-        self.pid: int | None = None
         self._run = run
         self._cwd = cwd
         self._context = context
         self._loop = asyncio.get_running_loop()
         self._fault: str | None = None
-        self._theirs: list[int] = []
+        self._pipes = Pipes()
         try:
-            pipes, self._theirs = make_pipes(stdin=run.request.stdin, shows=True)
+            self._pipes = open_pipes(stdin=run.request.stdin, shows=True)
         except OSError as error:
             self._fault = f"The cell could not be started: {error}."
-        else:
-            run.streams.connect(pipes)
+        run.streams.connect(self._pipes)
         context.waiting += 1
-
-    def runs_in(self, context: Context) -> bool:
-        """Return whether it is this context's cell at the moment."""
-        return self._context is context and self.pid is not None
 
     async def follow(self) -> Ending:
         """Wait for the cell's turn, and see it through."""
@@ -66,79 +57,67 @@ class ContextCell:
         finally:
             context.turn.release()
 
-    def close(self) -> None:
-        """Let go of the descriptors that the context's process has got."""
-        for fd in self._theirs:
-            os.close(fd)
-        self._theirs = []
-
     async def _in_turn(self) -> Ending:
         context, run = self._context, self._run
         run.mark = run.toolbox.artifacts.begin(run.request.run)  # what other cells did meanwhile is theirs
         for _ in range(_TRIES):
             begin = self._loop.time()
-            before = set[int]() if context.process is None else context.process.left_behind()
-            since = process_tree.now()
             try:
-                program, cell = self._send()
+                cell = self._send()
                 note, context.lost = context.lost, None
-                self.pid = await run.started(program)
+                run.pid = await run.started(cell.process.program)
             except LostError as error:
                 await context.end()
                 return Ending(fault=f"The context could not be started: {error}.", context_state="lost")
-            used = process_tree.processor_seconds(self.pid)
-            started = partial(self._started, before, since)
-            how, lost = await self._until_over(program, cell, started)
+            used = process_tree.processor_seconds(run.pid)
+            how, lost = await self._until_over(cell)
             if not lost or cell.begun.done() or run.stopping.done():
                 break
         ending = Ending(how, note=note, context_state="lost" if note else "kept", times=(begin, self._loop.time()))
-        self.close()
+        self._pipes.close_theirs()
         await run.toolbox.launcher.sweep()
-        context.keep_reading(run.streams.release())
+        cell.process.keep_reading(run.streams.release())
         if lost:
             context.lost = None
             ending.how = replace(how, cpu=max(0.0, how.cpu - used))
             ending.context_state, ending.note = "lost", _LOST
         elif run.stopping.done():
-            await self._end_started(started)
+            await _end_started(cell)
             ending.note = note or "The context keeps its variables."
         return ending
 
-    def _send(self) -> tuple[Program, Cell]:
+    def _send(self) -> Cell:
         request = self._run.request
         cwd = self._cwd if request.cwd != "." else ""
         job = replace(self._run.toolbox.base, env=request.env, cwd=cwd, code=request.code, args=request.args)
-        return self._context.send(job, self._theirs, cwd=self._cwd)
+        return self._context.send(job, self._pipes.theirs, cwd=self._cwd)
 
-    async def _until_over(self, program: Program, cell: Cell, started: Callable[[], set[int]]) -> tuple[Exit, bool]:
+    async def _until_over(self, cell: Cell) -> tuple[Exit, bool]:
         run, ended = self._run, cell.ended
         begins: set[asyncio.Future[Any]] = {cell.begun, ended, run.stopping}
         await asyncio.wait(begins, timeout=START_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         if not await run.over(ended):
-            await self._interrupt(program, ended, started)
-            await program.kill(ended)
+            await _interrupt(cell, run.stopping.result())
+            await cell.process.program.kill(ended)
         return ended.result() if ended.done() else (Exit(None), True)
 
-    async def _interrupt(self, program: Program, ended: "asyncio.Future[Any]", started: Callable[[], set[int]]) -> None:
-        """Interrupt the cell, as Ctrl-C would, and see whether it ends."""
-        stop = self._run.stopping.result()
-        # More output than is wanted is no reason to lose the variables.
-        if stop.gentle or stop.outcome == "output_limit":
-            program.signal(signal.SIGINT, tree=False)
-            await asyncio.wait({ended}, timeout=_SECOND if stop.gentle else _PATIENCE)
-        if stop.gentle and not ended.done():
-            program.signal(signal.SIGINT, tree=False)
-            process_tree.send(started(), signal.SIGINT)  # and not to what earlier cells left
-            await asyncio.wait({ended}, timeout=_PATIENCE)
 
-    async def _end_started(self, started: Callable[[], set[int]]) -> None:
-        """End what the interrupted cell has started; what earlier ones left goes on."""
-        for attempt in range(KILL_ROUNDS):
-            if not (pids := started()):
-                return
-            process_tree.end_trees(pids, freeze=attempt > 0)
-            await asyncio.sleep(_GONE)
+async def _interrupt(cell: Cell, stop: Stop) -> None:
+    """Interrupt a cell, as Ctrl-C would, and see whether it ends."""
+    # More output than is wanted is no reason to lose the variables.
+    if stop.gentle or stop.outcome == "output_limit":
+        cell.process.program.signal(signal.SIGINT, tree=False)
+        await asyncio.wait({cell.ended}, timeout=_SECOND if stop.gentle else _PATIENCE)
+    if stop.gentle and not cell.ended.done():
+        cell.process.program.signal(signal.SIGINT, tree=False)
+        process_tree.send(cell.started(), signal.SIGINT)  # and not to what earlier cells left
+        await asyncio.wait({cell.ended}, timeout=_PATIENCE)
 
-    def _started(self, before: set[int], since: int) -> set[int]:
-        process = self._context.process
-        return set() if process is None else process.new_processes(before, since)
+
+async def _end_started(cell: Cell) -> None:
+    """End what an interrupted cell has started; what earlier ones left goes on."""
+    for attempt in range(KILL_ROUNDS):
+        if not (pids := cell.started()):
+            return
+        process_tree.end_trees(pids, freeze=attempt > 0)
+        await asyncio.sleep(_GONE)

@@ -5,7 +5,7 @@ It looks while there are runs or contexts, whose threads go on between cells. Wh
 
 import asyncio
 import signal
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -23,15 +23,9 @@ Writer: TypeAlias = Run | Context
 
 
 class Guard:
-    """Looks again and again, from a run's begin on."""
+    """Looks again and again, from a run's begin on. `runs` are always those that are live now."""
 
-    def __init__(
-        self,
-        memory: Watch | None,
-        disk: DiskWatch | None,
-        contexts: Contexts,
-        runs: Callable[[], Collection[Run]],
-    ) -> None:
+    def __init__(self, memory: Watch | None, disk: DiskWatch | None, contexts: Contexts, runs: Collection[Run]) -> None:
         self._memory = memory
         self._disk = disk
         self._contexts = contexts
@@ -45,7 +39,7 @@ class Guard:
     def begin(self) -> None:
         """Look from now on: a run is about to begin."""
         if self._memory is not None:
-            if not self._runs():
+            if not self._runs:
                 self._memory.rest()
             if self._next is None:
                 self._look_at_memory(self._memory)
@@ -60,38 +54,35 @@ class Guard:
 
     def _look_on(self, memory: Watch) -> None:
         self._next = None
-        if self._runs() or self._contexts.pids():
+        if self._runs or self._contexts.pids():
             self._look_at_memory(memory)
 
     def _end_largest(self, limit: int) -> None:
-        if any(run.stopped == "out_of_memory" for run in self._runs()):
+        if any(run.stopped == "out_of_memory" for run in self._runs):
             return  # what it gives back shows at the next look
-        alone = [run.pid for run in self._runs() if run.pid and run.request.context is None]
-        if len(alone) == len(self._runs()) == 1:
+        alone = [run.pid for run in self._runs if run.pid and run.context is None]
+        if len(alone) == len(self._runs) == 1:
             # It would go on taking memory while its processes are looked for.
             process_tree.send(alone, signal.SIGSTOP)
-        sizes = {run: process_tree.resident(pids) for run, pids in self._trees().items()}
+        trees = self._trees()
+        # Where nothing runs, what has grown is a thread, or something else that a cell left behind.
+        suspects = {each: pids for each, pids in trees.items() if isinstance(each, Run)} or trees
+        sizes = {each: process_tree.resident(pids) for each, pids in suspects.items()}
         if sizes:
-            states = [context.state for context in self._contexts.pids()]
-            max(sizes, key=lambda run: sizes[run]).stop(out_of_memory(limit, states))
-            return
-        idle = {context: process_tree.resident(pids) for context, pids in self._idle_trees().items()}
-        if idle:
-            # Nothing runs: what has grown is a thread, or something else that a cell left behind.
-            largest = max(idle, key=lambda context: idle[context])
-            largest.lose(f"The context was ended, for it used up the sandbox's {limit // _MIB} MiB while it was idle")
+            stop = out_of_memory(limit, [context.state for context in self._contexts.pids()])
+            _end(max(sizes, key=lambda each: sizes[each]), stop, f"used up the sandbox's {limit // _MIB} MiB")
 
     async def _look_at_disk(self, disk: DiskWatch) -> None:
         while True:
-            trees = dict[Writer, set[int]]([*self._trees().items(), *self._idle_trees().items()])
+            trees = self._trees()
             begin = self._loop.time()
             used = await in_thread(partial(disk.used, set().union(*trees.values())))
-            written = {run: process_tree.written(pids) for run, pids in trees.items()}
+            written = {each: process_tree.written(pids) for each, pids in trees.items()}
             if used > disk.limit:
                 self._end_writer(written, used - self._used, disk.limit)
             self._used, self._written = used, written
             await asyncio.sleep(disk.pause(used, self._loop.time() - begin))
-            if not self._runs() and not self._contexts.pids():
+            if not self._runs and not self._contexts.pids():
                 self._disk_task = None
                 return
 
@@ -105,21 +96,21 @@ class Guard:
         grown = {each: written[each] - before[each] for each in written if each in before and not each.stopped}
         least = 1 if before.keys() <= written.keys() else max(1, growth // 2)
         largest = max(grown, key=lambda each: grown[each], default=None)
-        if growth <= 0 or largest is None or grown[largest] < least:
-            return
-        if isinstance(largest, Run):
-            text = f"It wrote more than the workspace's {limit // _MIB} MiB: delete files that are not needed any more."
-            largest.stop(Stop("error", text, gentle=False))
-        else:
-            largest.lose(f"The context was ended, for it filled the workspace's {limit // _MIB} MiB while it was idle")
+        if growth > 0 and largest is not None and grown[largest] >= least:
+            whole = f"the workspace's {limit // _MIB} MiB"
+            text = f"It wrote more than {whole}: delete files that are not needed any more."
+            _end(largest, Stop("error", text, gentle=False), f"filled {whole}")
 
-    def _trees(self) -> dict[Run, set[int]]:
-        """Return the processes of each live run."""
-        table = process_tree.parents()
-        return {run: process_tree.trees([run.pid], table) for run in self._runs() if run.pid}
+    def _trees(self) -> dict[Writer, set[int]]:
+        """Return the processes of each live run, and of each context that runs no cell: its threads may go on."""
+        roots: dict[Writer, int] = {run: run.pid for run in self._runs if run.pid}
+        busy, table = set(roots.values()), process_tree.parents()
+        roots |= {context: pid for context, pid in self._contexts.pids().items() if pid not in busy}
+        return {each: process_tree.trees([pid], table) for each, pid in roots.items()}
 
-    def _idle_trees(self) -> dict[Context, set[int]]:
-        """Return the processes of each context that runs no cell: its threads may go on."""
-        busy, table = {run.pid for run in self._runs()}, process_tree.parents()
-        idle = {context: pid for context, pid in self._contexts.pids().items() if pid not in busy}
-        return {context: process_tree.trees([pid], table) for context, pid in idle.items()}
+
+def _end(largest: Writer, stop: Stop, idle: str) -> None:
+    if isinstance(largest, Run):
+        largest.stop(stop)
+    else:
+        largest.lose(f"The context was ended, for it {idle} while it was idle")

@@ -26,9 +26,6 @@ class RunLimits:
     output: int = sys.maxsize
 
 
-NO_LIMITS: Final = RunLimits()
-
-
 @dataclass(frozen=True, slots=True)
 class RunRequest:
     """A run that may be started: everything has its type and is within its limits."""

@@ -6,8 +6,7 @@ from typing import Any, Final
 
 from sandpod_runner.ipc.jobs import Exit
 from sandpod_runner.output.display_reader import Shown
-from sandpod_runner.output.pipe_reader import PipeReader
-from sandpod_runner.output.stdio_pipes import Input, Pipes
+from sandpod_runner.output.stdio_pipes import PipeReader, Pipes
 from sandpod_runner.runs.delivery import Delivery
 from sandpod_runner.runs.outcome import Stop
 from sandpod_runner.runs.request import RunRequest
@@ -22,9 +21,8 @@ class Streams:
         self._request = request
         self._delivery = delivery
         self._stop = stop
-        self._outputs: list[PipeReader] = []
+        self._pipes = Pipes()
         self._shown: Shown | None = None
-        self._input: Input | None = None
         self.counts = {"stdout": 0, "stderr": 0}  # bytes that were passed on
         self.last_words = b""  # the end of standard error: what a runtime writes when it gives up
         delivery.hold = self.flow
@@ -36,54 +34,50 @@ class Streams:
         return (0, 0, 0) if shown is None else (shown.forms + shown.results, shown.dropped, shown.kept)
 
     def connect(self, pipes: Pipes, done: Callable[[Exit], None] | None = None) -> None:
-        """Begin. `done` is called when the program says that it is over; None where its word is not taken."""
-        self._outputs = [PipeReader(fd, partial(self._take, name)) for name, fd in pipes.outputs.items()]
+        """Begin; the pipes are closed here. `done` is called when the program reports its end, if that is trusted."""
+        self._pipes = pipes
+        for name, reader in pipes.outputs.items():
+            reader.take = partial(self._take, name)
         if pipes.shown is not None:
             self._shown = Shown(pipes.shown, self._post, done, results=self._request.context is not None)
         self.flow()
-        self._input = pipes.stdin
-        if self._input is not None and not self._request.stdin:
-            self._input.end()
+        if pipes.stdin is not None and not self._request.stdin:
+            pipes.stdin.end()
 
     def flow(self) -> None:
         """Let output come, or leave it in the pipes, as its owner can take it."""
         self._delivery.pump()
         held = self._delivery.held
-        for reader in self._readers():
+        for reader in self._pipes.readers:
             reader.pause() if held else reader.resume()
 
     def feed(self, data: bytes, offset: int | None, *, last: bool) -> None:
         """Take input for the program, after `offset` bytes of which some may have come already; None: it comes next."""
-        if self._input is None or not self._request.stdin:
+        stdin = self._pipes.stdin
+        if stdin is None or not self._request.stdin:
             return
         if offset is not None:
-            if offset > self._input.taken:
+            if offset > stdin.taken:
                 self._stop(Stop("error", "A part of the program's input was lost on the way: it was ended."))
                 return
-            data = data[self._input.taken - offset :]
-        if not self._input.feed(data):
+            data = data[stdin.taken - offset :]
+        if not stdin.feed(data):
             self._stop(Stop("error", "More input came than the program read: it was ended."))
         if last:
-            self._input.end()
+            stdin.end()
 
     def release(self) -> list[PipeReader]:
         """Read what is left, and return the pipes that somebody may still write to: they are the caller's."""
-        for reader in self._readers():
+        for reader in self._pipes.readers:
             reader.drain()
-        if self._shown is not None:
-            self._shown.pipe.close()
-        left, self._outputs = [reader for reader in self._outputs if reader.open], []
-        return left
+        if self._pipes.shown is not None:
+            self._pipes.shown.close()
+        outputs, self._pipes.outputs = self._pipes.outputs, {}
+        return [reader for reader in outputs.values() if reader.open]
 
     def close(self) -> None:
         """Read and write nothing more."""
-        for reader in self._readers():
-            reader.close()
-        if self._input is not None:
-            self._input.close()
-
-    def _readers(self) -> list[PipeReader]:
-        return self._outputs if self._shown is None else [*self._outputs, self._shown.pipe]
+        self._pipes.close()
 
     def _post(self, fields: dict[str, Any], data: bytes) -> None:
         self._delivery.post(fields | {"run": self._request.run}, data)
@@ -98,7 +92,7 @@ class Streams:
             self.last_words = (self.last_words + data)[-LAST_WORDS:]
         if len(data) <= room:
             return True
-        for reader in self._outputs:
+        for reader in self._pipes.outputs.values():
             reader.close()
         self._stop(Stop("output_limit", f"It wrote more than {limit} bytes of output.", gentle=False))
         return False
