@@ -27,11 +27,11 @@ from sandpod_runner.limits.connect_broker import Connects
 from sandpod_runner.limits.memory import find_watch
 from sandpod_runner.limits.threads import in_thread, start_threads
 from sandpod_runner.processes import environment
-from sandpod_runner.processes.code_folder import CodeFolder
 from sandpod_runner.processes.languages import Languages, find_languages, find_python
 from sandpod_runner.processes.launcher import Launcher
 from sandpod_runner.processes.node_pool import NodePool
 from sandpod_runner.protocol import messages
+from sandpod_runner.runs.code_folder import CodeFolder
 from sandpod_runner.runs.context import Contexts
 from sandpod_runner.runs.registry import Runs
 from sandpod_runner.runs.request import MAX_TIMEOUT, RunLimits

@@ -11,12 +11,11 @@ from sandpod_runner.output.spill_file import SpillFile, SpillFolder
 from sandpod_runner.protocol.errors import Refusal, refusal_of
 from sandpod_runner.protocol.fields import flag, run_name, whole
 from sandpod_runner.protocol.messages import KEPT_OUTPUT, MAX_RUNS, ORPHAN_GRACE
-from sandpod_runner.runs.cell import ContextCell
 from sandpod_runner.runs.delivery import Delivery, Owner
+from sandpod_runner.runs.execution import ContextCell, FreshProcess
 from sandpod_runner.runs.guard import Guard
 from sandpod_runner.runs.history import MemoryOfRuns, Record
 from sandpod_runner.runs.outcome import Stop
-from sandpod_runner.runs.process import FreshProcess
 from sandpod_runner.runs.request import RunLimits, RunRequest, fingerprint, parse_run
 from sandpod_runner.runs.run import Run, Toolbox
 

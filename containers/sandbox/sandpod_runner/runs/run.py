@@ -10,12 +10,12 @@ from sandpod_runner.files.artifacts import Artifacts, Found
 from sandpod_runner.files.disk import DiskWatch
 from sandpod_runner.ipc.jobs import Exit, Job
 from sandpod_runner.limits.memory import Watch
-from sandpod_runner.processes.code_folder import CodeFolder
 from sandpod_runner.processes.languages import Languages
 from sandpod_runner.processes.launcher import Launcher
 from sandpod_runner.processes.node_pool import NodePool
 from sandpod_runner.processes.program import LostError, Program
 from sandpod_runner.runs import outcome
+from sandpod_runner.runs.code_folder import CodeFolder
 from sandpod_runner.runs.context import Context, Contexts
 from sandpod_runner.runs.history import Record
 from sandpod_runner.runs.outcome import Stop
