@@ -25,7 +25,6 @@ class Streams:
         self._shown: Shown | None = None
         self.counts = {"stdout": 0, "stderr": 0}  # bytes that were passed on
         self.last_words = b""  # the end of standard error: what a runtime writes when it gives up
-        delivery.hold = self.flow
 
     @property
     def displays(self) -> tuple[int, int, int]:
@@ -79,8 +78,13 @@ class Streams:
         """Read and write nothing more."""
         self._pipes.close()
 
+    def _hold(self) -> None:
+        if self._delivery.held:
+            self.flow()
+
     def _post(self, fields: dict[str, Any], data: bytes) -> None:
         self._delivery.post(fields | {"run": self._request.run}, data)
+        self._hold()
 
     def _take(self, name: str, data: bytes) -> bool:
         limit = self._request.output_limit
@@ -88,6 +92,7 @@ class Streams:
         self.counts[name] += min(len(data), room)
         if room > 0:
             self._delivery.put(name, offset, data[:room])
+            self._hold()
         if name == "stderr":
             self.last_words = (self.last_words + data)[-LAST_WORDS:]
         if len(data) <= room:

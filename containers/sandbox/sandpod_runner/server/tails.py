@@ -1,10 +1,12 @@
 """Answers `tail`: what a run has written since a cursor, at once or when there is something."""
 
 import asyncio
+import contextlib
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
-from sandpod_runner.output.output_log import STREAMS, Reading
+from sandpod_runner.output.output_log import STREAMS
 from sandpod_runner.protocol.errors import Refusal
 from sandpod_runner.protocol.fields import request_id, require, seconds, whole
 from sandpod_runner.runs.delivery import Delivery
@@ -20,15 +22,13 @@ A line often comes in several writes, and the end of a short program right behin
 """
 _PIECES: Final = 1024
 
-Send = Callable[[dict[str, Any], bytes], None]
-
 
 class Tails:
     """The requests of one stream that wait."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Callable[[dict[str, Any], bytes], None]) -> None:
         self._send = send
-        self._waiting: set[Callable[[], None]] = set()
+        self._waiting: set[asyncio.Task[None]] = set()
 
     def ask(self, header: dict[str, Any], delivery: Delivery) -> None:
         """Answer a request, now or later. Raises Refusal: A field is malformed, or too many wait."""
@@ -36,50 +36,23 @@ class Tails:
         limit, wait = whole(header, "limit", DEFAULT_BYTES, MAX_BYTES), seconds(header, "wait", 0.0, MAX_WAIT)
         require(limit, "limit must be a whole number of bytes over 0.")
         require(cursor <= delivery.log.end, "The run has not written so much.")
-
-        def answer() -> None:
-            self._answer(number, delivery, delivery.log.read(cursor, limit, _PIECES))
-
+        answer = partial(self._answer, number, delivery, cursor, limit)
         if cursor < delivery.log.end or delivery.end is not None or not wait:
             answer()
         elif len(self._waiting) >= MAX_WAITING:
             raise Refusal("session_busy", f"{MAX_WAITING} requests already wait, which is the maximum.")
         else:
-            self._wait(wait, delivery, answer)
+            task = asyncio.get_running_loop().create_task(_wait(wait, delivery, cursor, answer))
+            self._waiting.add(task)
+            task.add_done_callback(self._waiting.discard)
 
     def close(self) -> None:
         """Answer nothing more."""
-        for leave in tuple(self._waiting):
-            leave()
+        for task in self._waiting:
+            task.cancel()
 
-    def _wait(self, wait: float, delivery: Delivery, answer: Callable[[], None]) -> None:
-        loop = asyncio.get_running_loop()
-
-        def leave() -> None:
-            timer.cancel()
-            delivery.watchers.discard(notice)
-            self._waiting.discard(leave)
-
-        def finish() -> None:
-            leave()
-            answer()
-
-        timer = loop.call_later(wait, finish)
-        settling = False
-
-        def notice() -> None:
-            nonlocal timer, settling
-            if delivery.end is not None:
-                finish()
-            elif not settling:
-                settling = True
-                timer.cancel()
-                timer = loop.call_later(SETTLE, finish)
-
-        delivery.watchers.add(notice)
-        self._waiting.add(leave)
-
-    def _answer(self, number: int, delivery: Delivery, reading: Reading) -> None:
+    def _answer(self, number: int, delivery: Delivery, cursor: int, limit: int) -> None:
+        reading = delivery.log.read(cursor, limit, _PIECES)
         header = {
             "t": "reply",
             "id": number,
@@ -90,3 +63,22 @@ class Tails:
             "end": delivery.end,
         }
         self._send(header, b"".join(data for _, _, data in reading.pieces))
+
+
+async def _wait(seconds: float, delivery: Delivery, cursor: int, answer: Callable[[], None]) -> None:
+    """Answer when there is output after the cursor and what follows it at once, at the run's end, or after so long."""
+    more = asyncio.Event()
+    delivery.watchers.add(more.set)
+    try:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while cursor == delivery.log.end and delivery.end is None:
+                    await more.wait()
+                    more.clear()
+            async with asyncio.timeout(SETTLE):
+                while delivery.end is None:
+                    await more.wait()
+                    more.clear()
+    finally:
+        delivery.watchers.discard(more.set)
+    answer()
