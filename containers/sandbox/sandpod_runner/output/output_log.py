@@ -9,12 +9,14 @@ from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass
 from itertools import chain
+from operator import attrgetter
 from typing import Final
 
 from sandpod_runner.output.spill_file import MARK, Block, Extent, Piece, SpillFile
 
 STREAMS: Final = ("stdout", "stderr")
 BLOCK: Final = 64 * 1024  # largest block that small pieces are gathered in, bytes: so much is dropped at once
+_START: Final = attrgetter("start")
 _ADOPT: Final = BLOCK // 2  # pieces of this size are kept as they came, without copying them
 
 
@@ -128,16 +130,12 @@ class OutputLog:
         """Return the block with the cursor in it, or else the next one."""
         spill = self._spill
         while spill is not None and (extents := spill.extents) and cursor < extents[-1].end:
-            index = max(0, bisect_right(extents, cursor, key=_start) - 1)
+            index = max(0, bisect_right(extents, cursor, key=_START) - 1)
             extent = extents[index]
             if extent.end <= cursor:
                 extent = extents[index + 1]
             block = spill.load(extent)
             if block is not None:
                 return block
-        index = max(0, bisect_right(self._blocks, cursor, key=_start) - 1)
+        index = max(0, bisect_right(self._blocks, cursor, key=_START) - 1)
         return self._blocks[index] if self._blocks else None
-
-
-def _start(block: Block | Extent) -> int:
-    return block.start

@@ -76,6 +76,7 @@ class Launcher:
         self._programs: dict[int, Program] = {}
         self._ends = 0
         self._sweeper = Sweeper(self._reap, self._strays, lambda: self._ends)
+        self.sweep = self._sweeper.sweep  # ends all that ended programs left
         self._closing = False
         self._late_sweep: asyncio.Task[None] | None = None
         self._zygotes: set[int] = set()  # the one that serves, and those that were killed and are not reaped yet
@@ -112,10 +113,6 @@ class Launcher:
     def catch_up(self) -> None:
         """Take note of the ends that have been reported and were not read yet."""
         self._receive(self._zygote)
-
-    async def sweep(self) -> None:
-        """End all that ended programs left: what became the runner's own child and is no program that goes on."""
-        await self._sweeper.sweep()
 
     async def close(self) -> None:
         """End the zygote and everything that came from it."""

@@ -80,7 +80,8 @@ def describe_end(how: Exit, stop: Stop | None, fault: str | None) -> dict[str, A
     if how.status is None:
         fault = fault or "How it ended is not known: the process that had started it was killed."
     elif os.WIFSIGNALED(how.status):
-        signal_name = _signal_name(os.WTERMSIG(how.status))
+        number = os.WTERMSIG(how.status)
+        signal_name = next((known.name for known in signal.Signals if known == number), f"SIG{number}")
     else:
         exit_code = os.WEXITSTATUS(how.status)
     return {
@@ -91,10 +92,3 @@ def describe_end(how: Exit, stop: Stop | None, fault: str | None) -> dict[str, A
         "max_rss_bytes": how.max_rss,
         "detail": (stop.detail if stop else None) or fault,
     }
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"SIG{number}"

@@ -57,7 +57,7 @@ class Runs:
 
         Raises Refusal: it can't be, and nothing was started.
         """
-        request = parse_run(header, code, self._toolbox.languages.versions).within(self._limits)
+        request = parse_run(header, code, self._toolbox.languages.versions, self._limits)
         known = self._memory.known(request)
         if known is not None:
             owner.send({"t": "known", "run": request.run, "as": known})

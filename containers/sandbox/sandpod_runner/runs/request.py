@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sandpod_runner.protocol.errors import Refusal
@@ -44,14 +44,9 @@ class RunRequest:
     key: str | None
     context: str | None
 
-    def within(self, limits: RunLimits) -> "RunRequest":
-        """Return the request as far as the limits allow it."""
-        timeout, output = min(self.timeout, limits.timeout), min(self.output_limit, limits.output)
-        return replace(self, timeout=timeout, output_limit=output)
 
-
-def parse_run(header: dict[str, Any], code: bytes, languages: Collection[str]) -> RunRequest:
-    """Return the request. Raises Refusal: A field is missing, malformed or over its limit."""
+def parse_run(header: dict[str, Any], code: bytes, languages: Collection[str], limits: RunLimits) -> RunRequest:
+    """Return the request, within the limits. Raises Refusal: A field is missing, malformed or too large."""
     language = header.get("language")
     if not isinstance(language, str) or language not in languages:
         raise Refusal("unsupported_language", f"This sandbox runs {', '.join(sorted(languages)) or 'nothing'}.")
@@ -77,8 +72,8 @@ def parse_run(header: dict[str, Any], code: bytes, languages: Collection[str]) -
         env=env,
         cwd=cwd,
         stdin=flag(header, "stdin"),
-        timeout=timeout,
-        output_limit=output_limit,
+        timeout=min(timeout, limits.timeout),
+        output_limit=min(output_limit, limits.output),
         detached=flag(header, "detached"),
         acks=flag(header, "acks"),
         key=_short_text(header, "key"),

@@ -9,7 +9,7 @@ from sandpod_runner.protocol.errors import Refusal
 from sandpod_runner.protocol.messages import LANGUAGES
 from sandpod_runner.runs.delivery import MAX_WAITING_BYTES, UNOWNED, Delivery
 from sandpod_runner.runs.history import LONG, MAX_BYTES, MOST, NAMES, SHORT, MemoryOfRuns, Record
-from sandpod_runner.runs.request import RunRequest, fingerprint, parse_run
+from sandpod_runner.runs.request import RunLimits, RunRequest, fingerprint, parse_run
 
 LARGE = 2 * 1024 * 1024
 
@@ -30,7 +30,7 @@ class Stream:
 
 
 def asked(name: str, **fields: Any) -> RunRequest:
-    return parse_run({"run": name, "language": "shell", **fields}, b"true", LANGUAGES)
+    return parse_run({"run": name, "language": "shell", **fields}, b"true", LANGUAGES, RunLimits())
 
 
 def delivered(*, detached: bool = False, owner: Stream | None = None) -> Delivery:
@@ -181,7 +181,11 @@ def test_fingerprint_is_of_code_language_arguments_and_context_alone() -> None:
     same = fingerprint(asked("a", timeout=3, env={"A": "1"}))
     assert same == fingerprint(asked("b"))
     python = [asked("a", language="python"), asked("a", language="python", context="c")]
-    others = [*python, asked("a", args=["x"]), parse_run({"run": "a", "language": "shell"}, b"", LANGUAGES)]
+    others = [
+        *python,
+        asked("a", args=["x"]),
+        parse_run({"run": "a", "language": "shell"}, b"", LANGUAGES, RunLimits()),
+    ]
     assert len({same, *map(fingerprint, others)}) == 5
 
 
