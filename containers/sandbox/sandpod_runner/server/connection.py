@@ -15,7 +15,7 @@ from sandpod_runner.files.operations import Listing, Reply
 from sandpod_runner.files.server import FileServer, Storage
 from sandpod_runner.protocol import messages
 from sandpod_runner.protocol.errors import Refusal
-from sandpod_runner.protocol.fields import flag, request_id, run_name, whole
+from sandpod_runner.protocol.fields import flag, request_id, require, run_name, whole
 from sandpod_runner.protocol.frames import Decoder, Frame, FrameError, encode
 from sandpod_runner.runs.registry import Runs
 from sandpod_runner.server.tails import Tails
@@ -49,18 +49,24 @@ class Connection(asyncio.Protocol):
         self._files = FileServer(service.storage, self._answer, self._hold)
         self._tails = Tails(self.send)
         self._transport: asyncio.Transport | None = None
+        self._source: asyncio.ReadTransport | None = None
         self._handlers = self._table()
         self._greeted = False
         self.can_send = True  # whether programs' output may come
+        self.lost = asyncio.Event()  # whether it has ended
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Say hello."""
         assert isinstance(transport, asyncio.Transport)  # noqa: S101 - tells the type checker what kind of stream it is
         transport.set_write_buffer_limits(HIGH_WATER, LOW_WATER)
-        self._transport = transport
+        self._transport = self._source = transport
         service, root = self._service, self._service.storage.workspace.root
         known = {"languages": service.languages, "workspace": root, "memory_limit": service.memory_limit}
         self.send({"t": "hello", "version": messages.VERSION, **known, "runs": service.runs.names})
+
+    def read_from(self, source: asyncio.ReadTransport) -> None:
+        """Note what frames come from, if that is not what they are sent to."""
+        self._source = source
 
     def data_received(self, data: bytes) -> None:
         """Do what the frames ask for."""
@@ -75,16 +81,17 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Let programs wait."""
-        self._flow(flowing=False)
+        self._flow(can_send=False)
 
     def resume_writing(self) -> None:
         """Let output come again."""
-        self._flow(flowing=True)
+        self._flow(can_send=True)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Leave its runs without an owner."""
         del exc  # why it went makes no difference
-        self._transport = None
+        self._transport = self._source = None
+        self.lost.set()
         self.can_send = True
         self._files.close()
         self._tails.close()
@@ -106,25 +113,26 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
+    def abort(self) -> None:
+        """End the stream at once, unless it ends already and has nothing more to send."""
+        transport = self._transport
+        if transport is not None and (not transport.is_closing() or transport.get_write_buffer_size()):
+            transport.abort()
+
     def _take(self, frame: Frame) -> None:
         try:
-            self._handle(frame)
+            if not self._greeted:
+                self._greet(frame)
+                return
+            require(frame.kind in self._handlers, "Unknown kind of frame.")
+            if frame.kind in _REQUESTS:
+                request_id(frame.header)  # what can't be answered is not done
+            self._handlers[frame.kind](frame)
         except Refusal as refusal:
             self._refuse(frame, refusal)
         except Exception:
             logger.exception("a frame could not be handled")
             self._refuse(frame, Refusal("backend_error", "The request failed inside the runner."))
-
-    def _handle(self, frame: Frame) -> None:
-        if not self._greeted:
-            self._greet(frame)
-            return
-        handler = self._handlers.get(frame.kind)
-        if handler is None:
-            raise Refusal("invalid_argument", "Unknown kind of frame.")
-        if frame.kind in _REQUESTS:
-            request_id(frame.header)  # what can't be answered is not done
-        handler(frame)
 
     def _table(self) -> dict[str, Callable[[Frame], None]]:
         """Return what handles each kind of frame."""
@@ -154,12 +162,11 @@ class Connection(asyncio.Protocol):
         self._reply(frame, {"entries": listing.entries, "truncated": listing.truncated})
 
     def _greet(self, frame: Frame) -> None:
-        if frame.kind != "hello" or frame.header.get("version") != messages.VERSION:
+        self._greeted = frame.kind == "hello" and frame.header.get("version") == messages.VERSION
+        if not self._greeted:
             message = f"A stream begins with hello, version {messages.VERSION}."
             self._refuse(frame, Refusal("invalid_argument", message))
             self.close()
-            return
-        self._greeted = True
 
     def _feed(self, frame: Frame) -> None:
         header = frame.header
@@ -185,11 +192,10 @@ class Connection(asyncio.Protocol):
             self.send({"t": "reply", "id": number, **answer[0]}, answer[1])
 
     def _hold(self, held: bool) -> None:  # noqa: FBT001 - the one thing it is about
-        transport = self._transport
-        if transport is not None and not transport.is_closing():
-            transport.pause_reading() if held else transport.resume_reading()
+        if self._source is not None and not self._source.is_closing():
+            self._source.pause_reading() if held else self._source.resume_reading()
 
-    def _flow(self, *, flowing: bool) -> None:
-        self.can_send = flowing
-        self._files.sendable(flowing)
+    def _flow(self, *, can_send: bool) -> None:
+        self.can_send = can_send
+        self._files.sendable(can_send)
         self._service.runs.flow(self)
