@@ -178,7 +178,7 @@ class Pipes:
         return PipeReader(read)
 
 
-def open_pipes(*, stdin: bool, shows: bool, job: bool = False) -> Pipes:
+def open_pipes(*, stdin: bool, shows: bool, gets_job: bool = False) -> Pipes:
     """Return new pipes for a program. Raises OSError: No more descriptors can be had, and none stays open."""
     pipes = Pipes()
     try:
@@ -188,7 +188,7 @@ def open_pipes(*, stdin: bool, shows: bool, job: bool = False) -> Pipes:
             pipes.theirs.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
         for name in STREAMS:
             pipes.outputs[name] = pipes.add_output()
-        pipes.job = pipes.add_input() if job else None
+        pipes.job = pipes.add_input() if gets_job else None
         pipes.shown = pipes.add_output() if shows else None
     except OSError:
         pipes.close()

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from sandpod_runner.ipc import process_tree
 from sandpod_runner.ipc.jobs import MESSAGE_SIZE, REQUEST, Exit, Job, Kind, Message, write_job
 from sandpod_runner.limits.connect_broker import Connects
+from sandpod_runner.output.stdio_pipes import Pipes, open_pipes
 from sandpod_runner.processes.languages import PACKAGES
 from sandpod_runner.processes.program import LostError, Program
 from sandpod_runner.processes.sweep import FREEZE_AFTER, Sweeper
@@ -95,6 +96,15 @@ class Launcher:
             if number not in self._zygote.pending:
                 request.close()
         return request.program
+
+    def start_piped(self, job: Job, *, stdin: bool, shows: bool, gets_job: bool = False) -> tuple[Program, Pipes]:
+        """Have a program started with new pipes, and return both. Raises LostError, OSError: It can't be."""
+        pipes = open_pipes(stdin=stdin, shows=shows, gets_job=gets_job)
+        try:
+            return self.start(job, pipes.hand_over()), pipes
+        except BaseException:
+            pipes.close()
+            raise
 
     def take_word(self, program: Program, how: Exit) -> None:
         """Take a program's own report that it is over, while its process is still being taken apart.

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from sandpod_runner.ipc.jobs import Job
-from sandpod_runner.output.stdio_pipes import Pipes, open_pipes
+from sandpod_runner.output.stdio_pipes import Pipes
 from sandpod_runner.processes.languages import PACKAGES
 from sandpod_runner.processes.launcher import Launcher
 from sandpod_runner.processes.program import LostError, Program
@@ -67,12 +67,4 @@ class NodePool:
             if not spare.program.ended.done():
                 return spare
             spare.pipes.close()  # it ends, if it has not, when it finds that no job comes
-        return self._make()
-
-    def _make(self) -> Spare:
-        pipes = open_pipes(stdin=True, shows=True, job=True)
-        try:
-            return Spare(self._launcher.start(self._job, pipes.hand_over()), pipes)
-        except BaseException:
-            pipes.close()
-            raise
+        return Spare(*self._launcher.start_piped(self._job, stdin=True, shows=True, gets_job=True))

@@ -7,6 +7,7 @@ import asyncio
 import os
 import signal
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from sandpod_runner.ipc import process_tree
@@ -88,21 +89,13 @@ class FreshProcess:
         run, box = self._run, self._run.toolbox
         if run.request.language == "javascript" and box.node is not None:
             self._spare = box.node.take()
-            run.streams.connect(self._spare.pipes, self._done)
-            return self._spare.program
-        job = _build_job(run.request, box.languages, file=self._file, cwd=self._cwd, base=box.base)
-        pipes = open_pipes(stdin=run.request.stdin, shows=run.request.language == "python")
-        try:
-            program = box.launcher.start(job, pipes.hand_over())
-        except BaseException:
-            pipes.close()
-            raise
-        run.streams.connect(pipes, self._done)
+            program, pipes = self._spare.program, self._spare.pipes
+        else:
+            job = _build_job(run.request, box.languages, file=self._file, cwd=self._cwd, base=box.base)
+            shows = run.request.language == "python"
+            program, pipes = box.launcher.start_piped(job, stdin=run.request.stdin, shows=shows)
+        run.streams.connect(pipes, partial(box.launcher.take_word, program))
         return program
-
-    def _done(self, how: Exit) -> None:
-        if self._program is not None:
-            self._run.toolbox.launcher.take_word(self._program, how)
 
 
 def _build_job(request: RunRequest, languages: Languages, *, file: str, cwd: str, base: Job) -> Job:

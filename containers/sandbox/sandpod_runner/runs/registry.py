@@ -99,10 +99,6 @@ class Runs:
                 run.stop(_RESTARTED)
         self._keep(context.end()).add_done_callback(lambda _: done())
 
-    def contexts(self) -> list[dict[str, Any]]:
-        """Return a row for each context."""
-        return self._toolbox.contexts.describe()
-
     def follow(self, header: dict[str, Any], owner: Owner) -> None:
         """Make a stream a run's owner, which gets its output from some offsets on and its end. Raises Refusal."""
         name = run_name(header)
@@ -130,10 +126,11 @@ class Runs:
             raise Refusal("not_found", "There is no run of that name, or it was forgotten.")
         return record.delivery
 
-    def describe(self) -> list[dict[str, Any]]:
-        """Return a row for each run, live or remembered, oldest first."""
+    def describe(self) -> dict[str, list[dict[str, Any]]]:
+        """Return a row for each run, live or remembered, oldest first, and one for each context."""
         rows = [record.describe() for record in (*self._memory.ended, *(run.record for run in self._live.values()))]
-        return sorted(rows, key=lambda row: float(row["started"]))
+        rows.sort(key=lambda row: float(row["started"]))
+        return {"runs": rows, "contexts": self._toolbox.contexts.describe()}
 
     def flow(self, owner: Owner) -> None:
         """Let the output of a stream's runs come, or leave it with the programs, as the stream can take it."""

@@ -146,7 +146,7 @@ class Connection(asyncio.Protocol):
             "file": self._files.submit,
             "ping": lambda frame: self._reply(frame, {"runs": runs.names}, kind="pong"),
             "tail": lambda frame: self._tails.ask(frame.header, runs.delivery(run_name(frame.header))),
-            "list": lambda frame: self._reply(frame, {"runs": runs.describe(), "contexts": runs.contexts()}),
+            "list": lambda frame: self._reply(frame, runs.describe()),
             "artifacts": self._list_artifacts,
             "restart": lambda frame: runs.restart(frame.header.get("context"), partial(self._reply, frame, {})),
         }

@@ -121,9 +121,9 @@ async def test_no_descriptor_is_lost_where_no_more_can_be_had(launcher: Launcher
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
             resource.setrlimit(resource.RLIMIT_NOFILE, (first_free(room), limits[1]))
             with pytest.raises((OSError, LostError)):
-                open_pipes(stdin=True, shows=True) if room < 8 else pool._make()
+                open_pipes(stdin=True, shows=True) if room < 8 else pool._take()
             with pytest.raises((OSError, LostError)):
-                start(launcher, "/bin/true") if room < 2 else pool._make()
+                start(launcher, "/bin/true") if room < 2 else pool._take()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert descriptors() == before
