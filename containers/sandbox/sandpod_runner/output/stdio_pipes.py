@@ -63,6 +63,7 @@ class PipeReader:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+            self.take = forget  # what took it is not kept in memory
 
     def _read(self) -> bool:
         """Read one piece, and return whether there may be more."""

@@ -26,7 +26,6 @@ from sandpod_runner.protocol.messages import MAX_CELLS, MAX_CONTEXTS
 _MESSAGES: Final = 2  # messages about one cell: that it has begun, and that it has ended
 _MAX_LEFT: Final = 16  # pipes of ended cells that are read for the children which still write to them
 _CELLS: Final = os.path.join(os.path.dirname(BOOTSTRAP), "context.cjs")
-_ENDED: Final = "The context's process had ended"
 
 
 @dataclass(slots=True, eq=False)
@@ -54,6 +53,7 @@ class ContextProcess:
 
     def __init__(self, launcher: Launcher, base: Job, cwd: str, gone: Callable[["ContextProcess"], None]) -> None:
         self._loop = asyncio.get_running_loop()
+        self.why = "The context's process had ended"  # what is said of its end
         self._has_helper = bool(base.command)
         self._gone = gone
         self._numbers = itertools.count(1)
@@ -165,7 +165,6 @@ class Context:
         self.process: ContextProcess | None = None
         self._launcher = launcher
         self._base = base
-        self._why = _ENDED
 
     @property
     def state(self) -> str:
@@ -200,7 +199,7 @@ class Context:
     def lose(self, why: str) -> None:
         """End the process at once; the next cell says why its variables are gone."""
         if self.process is not None:
-            self._why = why
+            self.process.why = why
             self.process.program.abandon()
 
     async def end(self) -> None:
@@ -218,8 +217,7 @@ class Context:
     def _gone(self, process: ContextProcess) -> None:
         if self.process is process:
             self.process = None
-            self.lost = f"{self._why}: this cell began without its variables."
-            self._why = _ENDED
+            self.lost = f"{process.why}: this cell began without its variables."
 
 
 class Contexts:

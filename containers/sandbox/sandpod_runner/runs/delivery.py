@@ -97,6 +97,7 @@ class Delivery:
 
     def post(self, header: dict[str, Any], payload: bytes) -> None:
         """Take another frame about the run. It waits for an owner, up to a limit; a detached run keeps it for more."""
+        header = {**header, "run": self._run}
         if self.owner is not None and not self._detached:
             self.owner.send(header, payload)
         elif len(self._waiting) >= MAX_WAITING or self._waiting_bytes + len(payload) > MAX_WAITING_BYTES:

@@ -79,11 +79,11 @@ class FreshProcess:
             await program.kill()
         ended = program.ended.done()
         how, fault = (program.ended.result(), None) if ended else (Exit(None), "Its process could not be ended.")
-        end = self._loop.time()
+        spent = self._loop.time() - begin
         await run.toolbox.launcher.sweep()
         for pipe in run.streams.release():
             pipe.close()
-        return Ending(replace(how, cpu=max(0.0, how.cpu - used)), fault, times=(begin, end))
+        return Ending(replace(how, cpu=max(0.0, how.cpu - used)), fault, seconds=spent)
 
     def _launch(self) -> Program:
         run, box = self._run, self._run.toolbox
@@ -162,7 +162,8 @@ class ContextCell:
             how, lost = await self._until_over(cell)
             if not lost or cell.begun.done() or run.stopping.done():
                 break
-        ending = Ending(how, note=note, context_state="lost" if note else "kept", times=(begin, self._loop.time()))
+        state, spent = "lost" if note else "kept", self._loop.time() - begin
+        ending = Ending(how, note=note, context_state=state, seconds=spent)
         self._pipes.close_theirs()
         await run.toolbox.launcher.sweep()
         cell.process.keep_reading(run.streams.release())

@@ -4,7 +4,7 @@ Detached runs and those with a key are remembered long, others only for a stream
 bytes are bounded, and neither kind of run pushes the other out.
 """
 
-from dataclasses import dataclass, field
+import time
 from typing import Any, Final
 
 from sandpod_runner.protocol.errors import Refusal
@@ -20,22 +20,18 @@ NAMES: Final = 2048
 """Names of runs that are known, so that none is used twice: many times what can be on its way over a lost stream."""
 
 
-@dataclass(slots=True, eq=False)
 class Record:
-    """A run, live or ended."""
+    """A run, live or ended. It does not hold the code."""
 
-    # Its name, language and context, whether it is detached, and the Unix time at which it was started.
-    fields: dict[str, Any]
-    delivery: Delivery
-    key: str | None = None
-    digest: bytes = field(default=b"", repr=False)  # what the key stands for
-    ended: float = 0.0  # when it ended, on the clock whose time is given
-    size: int = 0  # bytes that were kept of it then
-
-    @property
-    def long(self) -> bool:
-        """Whether it is remembered long."""
-        return self.key is not None or self.fields["detached"] is True
+    def __init__(self, request: RunRequest, delivery: Delivery) -> None:
+        names = ("run", "language", "detached", "context")
+        self.fields: dict[str, Any] = {**{name: getattr(request, name) for name in names}, "started": time.time()}
+        self.delivery = delivery
+        self.long = request.long
+        self.key = request.key
+        self.digest = fingerprint(request) if request.key is not None else b""  # what the key stands for
+        self.ended = 0.0  # when it ended, on the clock whose time is given
+        self.size = 0  # bytes that were kept of it then
 
     def describe(self) -> dict[str, Any]:
         """Return its row of a `list`."""

@@ -1,7 +1,6 @@
 """All runs of the sandbox: which there are, whose they are, and which must end."""
 
 import asyncio
-import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
@@ -16,7 +15,7 @@ from sandpod_runner.runs.execution import ContextCell, FreshProcess
 from sandpod_runner.runs.guard import Guard
 from sandpod_runner.runs.history import MemoryOfRuns, Record
 from sandpod_runner.runs.outcome import Stop
-from sandpod_runner.runs.request import RunLimits, RunRequest, fingerprint, parse_run
+from sandpod_runner.runs.request import RunLimits, parse_run
 from sandpod_runner.runs.run import Run, Toolbox
 
 SHORT_LOG: Final = KEPT_OUTPUT
@@ -69,7 +68,9 @@ class Runs:
         except OSError as error:
             raise refusal_of(error) from error
         context = None if request.context is None else self._toolbox.contexts.place(request.context, request.language)
-        record = self._record(request, owner)
+        log = OutputLog(LONG_LOG, SpillFile(self._spills)) if request.long else OutputLog(SHORT_LOG)
+        delivery = Delivery(request.run, log, owner, detached=request.detached, acks=request.acks)
+        record = Record(request, delivery)
         self._guard.begin()
         run = Run(request, record, self._toolbox, context)
         way = FreshProcess(run, cwd) if context is None else ContextCell(run, cwd, context)
@@ -77,7 +78,7 @@ class Runs:
         self._memory.begin(record)
         owner.send({"t": "started", "run": request.run})
         if request.detached:
-            record.delivery.leave()  # nobody waits for it: its output would only fill the stream
+            delivery.leave()  # nobody waits for it: its output would only fill the stream
         self._keep(self._see_through(run, way))
 
     def find(self, name: str) -> Run:
@@ -178,15 +179,6 @@ class Runs:
         timer = self._orphans.pop(run, None)
         if timer is not None:
             timer.cancel()
-
-    def _record(self, request: RunRequest, owner: Owner) -> Record:
-        long = request.detached or request.key is not None
-        log = OutputLog(LONG_LOG, SpillFile(self._spills)) if long else OutputLog(SHORT_LOG)
-        fields = {name: getattr(request, name) for name in ("run", "language", "detached", "context")}
-        fields["started"] = time.time()
-        digest = fingerprint(request) if request.key is not None else b""
-        delivery = Delivery(request.run, log, owner, detached=request.detached, acks=request.acks)
-        return Record(fields, delivery, key=request.key, digest=digest)
 
     def _remember(self, run: Run) -> None:
         record = run.record

@@ -44,6 +44,11 @@ class RunRequest:
     key: str | None
     context: str | None
 
+    @property
+    def long(self) -> bool:
+        """Whether the run is remembered long."""
+        return self.detached or self.key is not None
+
 
 def parse_run(header: dict[str, Any], code: bytes, languages: Collection[str], limits: RunLimits) -> RunRequest:
     """Return the request, within the limits. Raises Refusal: A field is missing, malformed or too large."""

@@ -50,7 +50,7 @@ class Ending:
     fault: str | None = None  # what went wrong on the runner's side
     note: str | None = None  # what else is to be said of it
     context_state: str | None = None  # what became of its context
-    times: tuple[float, float] = (0.0, 0.0)  # when its code began and ended, on the event loop's clock
+    seconds: float = 0.0  # how long its code ran
 
 
 class Run:
@@ -134,19 +134,20 @@ class Run:
             ending.note = " ".join(filter(None, (ending.note, outcome.killed_for_memory(limit))))
 
     def _send_end(self, ending: Ending, found: Found) -> None:
-        begin, end = ending.times
-        shown, dropped, kept = self.streams.displays
+        shown, dropped = self.streams.shown, self.delivery.dropped
         stop = self.stopping.result() if self.stopping.done() else None
         fields = outcome.describe_end(ending.how, stop, ending.fault)
-        fields["detail"] = " ".join(filter(None, (fields["detail"], ending.note, outcome.about_kept(kept)))) or None
+        fields["detail"] = (
+            " ".join(filter(None, (fields["detail"], ending.note, outcome.about_kept(shown.kept)))) or None
+        )
         self.delivery.finish(
             {
                 "run": self.request.run,
                 **fields,
-                "duration_ms": round((end - begin) * 1000, 3),
+                "duration_ms": round(ending.seconds * 1000, 3),
                 **{f"{name}_bytes": count for name, count in self.streams.counts.items()},
-                "displays": max(0, shown - self.delivery.dropped) if self.request.detached else 0,
-                "displays_dropped": dropped + self.delivery.dropped,
+                "displays": max(0, shown.forms + shown.results - dropped) if self.request.detached else 0,
+                "displays_dropped": shown.dropped + dropped,
                 "context": self.request.context,
                 "context_state": ending.context_state,
                 "artifacts": found.entries,

@@ -1,17 +1,83 @@
-"""The streams of one run: what its program writes and shows, on the way to the run's delivery, and its input."""
+"""The streams of one run: what its program writes and shows, on the way to the run's delivery, and its input.
 
+The program may write anything where it shows things: at the first thing that is no record it is not listened to any
+more. At most one unfinished record is kept.
+"""
+
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
+from sandpod_runner.ipc.display_records import DONE, LIMITS, MAX_KEPT, RECORD, RecordKind
 from sandpod_runner.ipc.jobs import Exit
-from sandpod_runner.output.display_reader import Shown
+from sandpod_runner.output.output_log import STREAMS
 from sandpod_runner.output.stdio_pipes import PipeReader, Pipes
+from sandpod_runner.protocol.messages import MAX_DISPLAYS, MIME_TYPES
 from sandpod_runner.runs.delivery import Delivery
 from sandpod_runner.runs.outcome import Stop
 from sandpod_runner.runs.request import RunRequest
 
 LAST_WORDS: Final = 4096  # bytes of standard error that are looked at
+
+
+class Shown:
+    """Reads the records of what a program shows, and passes on what is whole and within the limits.
+
+    `post` gets the fields of each form's frame and its bytes. `done` gets the program's report that it is over; None
+    where that is not trusted.
+    """
+
+    def __init__(
+        self, post: Callable[[dict[str, Any], bytes], None], done: Callable[[Exit], None] | None, max_results: int
+    ) -> None:
+        self._post = post
+        self._done = done
+        self._max_results = max_results
+        self._buffer = bytearray()
+        self._index = -1
+        self.forms = 0  # of displays, that were passed on
+        self.results = 0  # forms of a last value that were
+        self.dropped = 0  # how many were too large or too many
+        self.kept = 0  # pictures that were kept as files
+
+    def take(self, data: bytes) -> bool:
+        """Pass whole records on, and return whether all of it was records."""
+        self._buffer += data
+        while len(self._buffer) >= RECORD.size:
+            kind, mime, size = RECORD.unpack_from(self._buffer)
+            if kind not in LIMITS or mime >= len(MIME_TYPES) or size > LIMITS[kind]:
+                return False
+            end = RECORD.size + size
+            if len(self._buffer) < end:
+                break
+            content = bytes(self._buffer[RECORD.size : end])
+            del self._buffer[:end]
+            if not self._pass_on(kind, MIME_TYPES[mime], content):
+                return False
+        return True
+
+    def _pass_on(self, kind: int, mime: str, data: bytes) -> bool:
+        match kind:
+            case RecordKind.DISPLAY | RecordKind.FORM if self.forms < MAX_DISPLAYS:
+                self._index += kind == RecordKind.DISPLAY
+                self._post({"t": "display", "mime": mime, "index": max(0, self._index)}, data)
+                self.forms += 1
+            case RecordKind.RESULT if self.results < self._max_results:
+                self._post({"t": "result", "mime": mime}, data)
+                self.results += 1
+            case RecordKind.DROPPED:
+                self.dropped += 1
+            case RecordKind.KEPT if self.kept < MAX_KEPT:
+                self.kept += 1
+            case RecordKind.DONE if self._done is not None and len(data) == DONE.size:
+                code, cpu, max_rss = DONE.unpack(data)
+                if math.isfinite(cpu):
+                    self._done(Exit(code << 8, max(0.0, cpu), max(0, max_rss)))
+                return False  # it has nothing more to say
+            case _:
+                return False
+        return True
 
 
 class Streams:
@@ -22,15 +88,9 @@ class Streams:
         self._delivery = delivery
         self._stop = stop
         self._pipes = Pipes()
-        self._shown: Shown | None = None
-        self.counts = {"stdout": 0, "stderr": 0}  # bytes that were passed on
+        self.shown = Shown(delivery.post, None, 0)
+        self.counts = dict.fromkeys(STREAMS, 0)  # bytes that were passed on
         self.last_words = b""  # the end of standard error: what a runtime writes when it gives up
-
-    @property
-    def displays(self) -> tuple[int, int, int]:
-        """How many forms of displays and results were passed on, how many were not, and how many pictures were kept."""
-        shown = self._shown
-        return (0, 0, 0) if shown is None else (shown.forms + shown.results, shown.dropped, shown.kept)
 
     def connect(self, pipes: Pipes, done: Callable[[Exit], None] | None = None) -> None:
         """Begin; the pipes are closed here. `done` is called when the program reports its end, if that is trusted."""
@@ -38,7 +98,9 @@ class Streams:
         for name, reader in pipes.outputs.items():
             reader.take = partial(self._take, name)
         if pipes.shown is not None:
-            self._shown = Shown(pipes.shown, self._post, done, results=self._request.context is not None)
+            max_results = len(MIME_TYPES) if self._request.context is not None else 0
+            self.shown = Shown(self._delivery.post, done, max_results)
+            pipes.shown.take = self._take_shown
         self.flow()
         if pipes.stdin is not None and not self._request.stdin:
             pipes.stdin.end()
@@ -78,13 +140,10 @@ class Streams:
         """Read and write nothing more."""
         self._pipes.close()
 
-    def _hold(self) -> None:
-        if self._delivery.held:
-            self.flow()
-
-    def _post(self, fields: dict[str, Any], data: bytes) -> None:
-        self._delivery.post(fields | {"run": self._request.run}, data)
+    def _take_shown(self, data: bytes) -> bool:
+        whole = self.shown.take(data)
         self._hold()
+        return whole
 
     def _take(self, name: str, data: bytes) -> bool:
         limit = self._request.output_limit
@@ -101,3 +160,7 @@ class Streams:
             reader.close()
         self._stop(Stop("output_limit", f"It wrote more than {limit} bytes of output.", gentle=False))
         return False
+
+    def _hold(self) -> None:
+        if self._delivery.held:
+            self.flow()

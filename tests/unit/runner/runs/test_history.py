@@ -39,9 +39,8 @@ def delivered(*, detached: bool = False, owner: Stream | None = None) -> Deliver
 
 def ended(memory: MemoryOfRuns, name: str, now: float = 0.0, *, output: int = 0, **fields: Any) -> Record:
     request = asked(name, **fields)
-    described = {"run": name, "language": "shell", "detached": request.detached, "context": None, "started": now}
     delivery = delivered()
-    record = Record(described, delivery, request.key, fingerprint(request))
+    record = Record(request, delivery)
     memory.begin(record)
     if output:
         delivery.put("stdout", 0, bytes(output))
