@@ -16,8 +16,7 @@ from sandpod_runner.ipc.jobs import MESSAGE_SIZE, REQUEST, Exit, Job, Kind, Mess
 from sandpod_runner.limits.connect_broker import Connects
 from sandpod_runner.output.stdio_pipes import Pipes, open_pipes
 from sandpod_runner.processes.languages import PACKAGES
-from sandpod_runner.processes.program import LostError, Program
-from sandpod_runner.processes.sweep import FREEZE_AFTER, Sweeper
+from sandpod_runner.processes.program import FREEZE_AFTER, LostError, Program, Sweeper
 
 logger = logging.getLogger(__name__)
 
