@@ -140,8 +140,11 @@ def _compose(settings: Settings, launcher: Launcher, languages: Languages, tmp: 
     return Service(
         runs=Runs(toolbox, workspace, limits),
         storage=Storage(workspace, disk, artifacts),
-        languages=dict(languages.versions),
-        memory_limit=memory.limit if memory else None,
+        hello={
+            "languages": dict(languages.versions),
+            "workspace": workspace.root,
+            "memory_limit": memory.limit if memory else None,
+        },
     )
 
 

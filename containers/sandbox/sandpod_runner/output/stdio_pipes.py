@@ -166,31 +166,30 @@ class Pipes:
             if end is not None:
                 end.close()
 
-    def add_input(self) -> Input:
-        """Return the runner's end of a new pipe that the program reads. Raises OSError."""
-        read, write = os.pipe2(os.O_CLOEXEC)
-        self.theirs.append(read)
-        return Input(write)
-
-    def add_output(self) -> PipeReader:
-        """Return the runner's end of a new pipe that the program writes to. Raises OSError."""
-        read, write = os.pipe2(os.O_CLOEXEC)
-        self.theirs.append(write)
-        return PipeReader(read)
-
 
 def open_pipes(*, stdin: bool, shows: bool, gets_job: bool = False) -> Pipes:
     """Return new pipes for a program. Raises OSError: No more descriptors can be had, and none stays open."""
     pipes = Pipes()
+
+    def add_input() -> Input:
+        read, write = os.pipe2(os.O_CLOEXEC)
+        pipes.theirs.append(read)
+        return Input(write)
+
+    def add_output() -> PipeReader:
+        read, write = os.pipe2(os.O_CLOEXEC)
+        pipes.theirs.append(write)
+        return PipeReader(read)
+
     try:
         if stdin:
-            pipes.stdin = pipes.add_input()
+            pipes.stdin = add_input()
         else:
             pipes.theirs.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
         for name in STREAMS:
-            pipes.outputs[name] = pipes.add_output()
-        pipes.job = pipes.add_input() if gets_job else None
-        pipes.shown = pipes.add_output() if shows else None
+            pipes.outputs[name] = add_output()
+        pipes.job = add_input() if gets_job else None
+        pipes.shown = add_output() if shows else None
     except OSError:
         pipes.close()
         raise

@@ -22,10 +22,10 @@ from sandpod_runner.runs.outcome import Stop
 from sandpod_runner.runs.request import MAX_TEXT, RunRequest
 from sandpod_runner.runs.run import START_SECONDS, Ending, Run
 
-_SECOND: Final = STOP_GRACE  # seconds from the first interrupt to one for all that the cell has started too
 _PATIENCE: Final = 3.0
-"""Seconds from that to the end of a context that does not listen: on a busy machine it takes a while to put a traceback
-together, and the state of all cells before is at stake."""
+"""Seconds from the second interrupt, which all that the cell has started gets too, to the end of a context that does
+not listen: on a busy machine it takes a while to put a traceback together, and the state of all cells before is at
+stake."""
 _GONE: Final = 0.02  # seconds in which a killed process has ended
 _TRIES: Final = 2
 """Processes that a cell is given to: one may end before the cell's code has begun, and nothing was done then."""
@@ -197,7 +197,7 @@ async def _interrupt(cell: Cell, stop: Stop) -> None:
     # More output than is wanted is no reason to lose the variables.
     if stop.gentle or stop.outcome == "output_limit":
         cell.process.program.signal(signal.SIGINT, tree=False)
-        await asyncio.wait({cell.ended}, timeout=_SECOND if stop.gentle else _PATIENCE)
+        await asyncio.wait({cell.ended}, timeout=STOP_GRACE if stop.gentle else _PATIENCE)
     if stop.gentle and not cell.ended.done():
         cell.process.program.signal(signal.SIGINT, tree=False)
         process_tree.send(cell.started(), signal.SIGINT)  # and not to what earlier cells left

@@ -58,7 +58,7 @@ class Guard:
             self._look_at_memory(memory)
 
     def _end_largest(self, limit: int) -> None:
-        if any(run.stopped == "out_of_memory" for run in self._runs):
+        if any(run.stopped and run.stopped.outcome == "out_of_memory" for run in self._runs):
             return  # what it gives back shows at the next look
         alone = [run.pid for run in self._runs if run.pid and run.context is None]
         if len(alone) == len(self._runs) == 1:

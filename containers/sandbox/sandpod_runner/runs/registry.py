@@ -81,16 +81,18 @@ class Runs:
             delivery.leave()  # nobody waits for it: its output would only fill the stream
         self._keep(self._see_through(run, way))
 
-    def find(self, name: str) -> Run:
-        """Return a live run. Raises Refusal: not_found."""
-        run = self._live.get(name)
-        if run is None:
-            raise Refusal("not_found", "There is no live run of that name.")
-        return run
+    def feed(self, header: dict[str, Any], data: bytes) -> None:
+        """Pass input on to a run, unless it ended while the input was on the way. Raises Refusal: Malformed."""
+        eof, run = flag(header, "eof"), self._live.get(run_name(header))
+        if run is not None:
+            run.streams.feed(data, whole(header, "offset") if "offset" in header else None, last=eof)
 
     def cancel(self, name: str) -> None:
         """End a run. Raises Refusal: not_found."""
-        self.find(name).stop(_CANCELLED)
+        run = self._live.get(name)
+        if run is None:
+            raise Refusal("not_found", "There is no live run of that name.")
+        run.stop(_CANCELLED)
 
     def restart(self, name: Any, done: Callable[[], None]) -> None:
         """End a context's process and its cell; `done` is called afterwards. Raises Refusal: not_found."""

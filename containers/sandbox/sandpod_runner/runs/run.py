@@ -69,9 +69,9 @@ class Run:
         self._kills = toolbox.memory.kills() if toolbox.memory else 0
 
     @property
-    def stopped(self) -> str | None:
+    def stopped(self) -> Stop | None:
         """What it is being ended for, if it is."""
-        return self.stopping.result().outcome if self.stopping.done() else None
+        return self.stopping.result() if self.stopping.done() else None
 
     def stop(self, why: Stop) -> None:
         """End it; the first reason counts."""
@@ -135,8 +135,7 @@ class Run:
 
     def _send_end(self, ending: Ending, found: Found) -> None:
         shown, dropped = self.streams.shown, self.delivery.dropped
-        stop = self.stopping.result() if self.stopping.done() else None
-        fields = outcome.describe_end(ending.how, stop, ending.fault)
+        fields = outcome.describe_end(ending.how, self.stopped, ending.fault)
         fields["detail"] = (
             " ".join(filter(None, (fields["detail"], ending.note, outcome.about_kept(shown.kept)))) or None
         )
