@@ -45,27 +45,25 @@ class FreshProcess:
         name, language, code = run.request.run, run.request.language, run.request.code
         in_file = language != "shell" or len(code) >= MAX_TEXT
         self._file = run.toolbox.code.write(name, language, code) if in_file else ""
-        self._fault = ""
-        self._program: Program | None = None
         try:
             self._program = self._launch()
         except (LostError, OSError) as error:
-            self._fault = f"The program could not be started: {error}."
+            self._program = Program()
+            self._program.fail(str(error))
 
     async def follow(self) -> Ending:
         """See the program through to its end, of which nothing is left alive."""
         try:
-            return Ending(fault=self._fault) if self._program is None else await self._follow(self._program)
+            return await self._follow()
+        except LostError as error:
+            return Ending(fault=f"The program could not be started: {error}.")
         finally:
             if self._file:
                 self._run.toolbox.code.remove(self._file)
 
-    async def _follow(self, program: Program) -> Ending:
-        run = self._run
-        try:
-            run.pid = await run.started(program)
-        except LostError as error:
-            return Ending(fault=f"The program could not be started: {error}.")
+    async def _follow(self) -> Ending:
+        run, program = self._run, self._program
+        run.pid = await run.started(program)
         begin, used = self._begin, 0.0  # before it was launched: it may be running before that is known here
         if self._spare is not None:
             begin = self._loop.time()

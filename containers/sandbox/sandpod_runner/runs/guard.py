@@ -5,7 +5,8 @@ It looks while there are runs or contexts, whose threads go on between cells. Wh
 
 import asyncio
 import signal
-from collections.abc import Collection
+import time
+from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -20,6 +21,7 @@ from sandpod_runner.runs.run import Run
 _MIB: Final = 1024 * 1024
 
 Writer: TypeAlias = Run | Context
+_Look: TypeAlias = Callable[[], Awaitable[float]]  # returns in how many seconds to look again
 
 
 class Guard:
@@ -27,35 +29,38 @@ class Guard:
 
     def __init__(self, memory: Watch | None, disk: DiskWatch | None, contexts: Contexts, runs: Collection[Run]) -> None:
         self._memory = memory
-        self._disk = disk
         self._contexts = contexts
         self._runs = runs
-        self._loop = asyncio.get_running_loop()
-        self._next: asyncio.TimerHandle | None = None
-        self._disk_task: asyncio.Task[None] | None = None
         self._used = 0
         self._written: dict[Writer, int] = {}
+        self._looks: list[_Look] = []
+        if memory is not None:
+            self._looks.append(partial(self._look_at_memory, memory))
+        if disk is not None:
+            self._looks.append(partial(self._look_at_disk, disk))
+        self._tasks: dict[_Look, asyncio.Task[None]] = {}
 
     def begin(self) -> None:
         """Look from now on: a run is about to begin."""
-        if self._memory is not None:
-            if not self._runs:
-                self._memory.rest()
-            if self._next is None:
-                self._look_at_memory(self._memory)
-        if self._disk is not None and self._disk_task is None:
-            self._disk_task = self._loop.create_task(self._look_at_disk(self._disk))
+        if self._memory is not None and not self._runs:
+            self._memory.rest()
+        for look in self._looks:
+            if look not in self._tasks:
+                self._tasks[look] = asyncio.get_running_loop().create_task(self._keep_looking(look))
 
-    def _look_at_memory(self, memory: Watch) -> None:
-        over, again = memory.look()
+    async def _keep_looking(self, look: _Look) -> None:
+        """Look, and again after so many seconds, as long as there is anything that could grow."""
+        while True:
+            await asyncio.sleep(await look())
+            if not self._runs and not self._contexts.pids():
+                del self._tasks[look]
+                return
+
+    async def _look_at_memory(self, memory: Watch) -> float:
+        over, pause = memory.look()
         if over:
             self._end_largest(memory.limit)
-        self._next = self._loop.call_later(again, self._look_on, memory)
-
-    def _look_on(self, memory: Watch) -> None:
-        self._next = None
-        if self._runs or self._contexts.pids():
-            self._look_at_memory(memory)
+        return pause
 
     def _end_largest(self, limit: int) -> None:
         if any(run.stopped and run.stopped.outcome == "out_of_memory" for run in self._runs):
@@ -72,19 +77,14 @@ class Guard:
             stop = out_of_memory(limit, [context.state for context in self._contexts.pids()])
             _end(max(sizes, key=lambda each: sizes[each]), stop, f"used up the sandbox's {limit // _MIB} MiB")
 
-    async def _look_at_disk(self, disk: DiskWatch) -> None:
-        while True:
-            trees = self._trees()
-            begin = self._loop.time()
-            used = await in_thread(partial(disk.used, set().union(*trees.values())))
-            written = {each: process_tree.written(pids) for each, pids in trees.items()}
-            if used > disk.limit:
-                self._end_writer(written, used - self._used, disk.limit)
-            self._used, self._written = used, written
-            await asyncio.sleep(disk.pause(used, self._loop.time() - begin))
-            if not self._runs and not self._contexts.pids():
-                self._disk_task = None
-                return
+    async def _look_at_disk(self, disk: DiskWatch) -> float:
+        trees, begin = self._trees(), time.monotonic()
+        used = await in_thread(partial(disk.used, set().union(*trees.values())))
+        written = {each: process_tree.written(pids) for each, pids in trees.items()}
+        if used > disk.limit:
+            self._end_writer(written, used - self._used, disk.limit)
+        self._used, self._written = used, written
+        return disk.pause(used, time.monotonic() - begin)
 
     def _end_writer(self, written: dict[Writer, int], growth: int, limit: int) -> None:
         """End the run or idle context that has written most since the last look, if the workspace has grown by it.

@@ -59,7 +59,7 @@ class Connection(asyncio.Protocol):
         self._service = service
         self._decoder = Decoder()
         self._files = FileServer(service.storage, self._answer, self._hold)
-        self._tails: set[asyncio.Task[None]] = set()  # those that wait
+        self._tails: set[asyncio.Task[None]] = set()  # answers that wait for output
         self._transport: asyncio.Transport | None = None
         self._source: asyncio.ReadTransport | None = None
         self._handlers = self._table()
