@@ -21,6 +21,7 @@ TOTAL: Final = 64 * 1024 * 1024  # bytes of all files together
 MARK: Final = 4  # bytes of a mark of a block
 _OVERHEAD: Final = 512  # what a block takes in addition to its data and marks, bytes
 _PREFIX: Final = "log-"
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 Marks: TypeAlias = "array[int]"
@@ -90,12 +91,12 @@ class SpillFolder:
         with contextlib.suppress(FileExistsError):
             os.mkdir(self._path, mode=0o700)
         name = f"{_PREFIX}{os.urandom(8).hex()}"
-        with _open_folder(self._path) as folder:
+        with closing(os.open(self._path, _FOLDER)) as folder:
             return os.open(name, _FLAGS, 0o600, dir_fd=folder), name
 
     def remove(self, *names: str) -> None:
         """Remove files, and the folder with the last one."""
-        with contextlib.suppress(OSError), _open_folder(self._path) as folder:
+        with contextlib.suppress(OSError), closing(os.open(self._path, _FOLDER)) as folder:
             for name in names:
                 with contextlib.suppress(OSError):
                     os.unlink(name, dir_fd=folder)
@@ -193,7 +194,3 @@ class SpillFile:
             if oldest.position >= end or oldest.position + oldest.length <= begin:
                 break
             self.extents.popleft()
-
-
-def _open_folder(path: str) -> contextlib.AbstractContextManager[int]:
-    return closing(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC))

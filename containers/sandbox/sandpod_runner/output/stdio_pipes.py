@@ -11,6 +11,7 @@ from typing import Final
 
 from sandpod_runner.output.output_log import STREAMS
 
+SHOWN: Final = "shown"
 PIECE: Final = 64 * 1024  # bytes that are read or written at a time: what a pipe holds
 _LAST_PIECES: Final = 16
 """Pieces to read after the end: more than a pipe holds, unless somebody is left who goes on writing."""
@@ -139,15 +140,9 @@ class Pipes:
     """A program's pipes: the runner's ends and, until they are passed on, the program's."""
 
     theirs: list[int] = field(default_factory=list)  # input, output, errors, job, what it shows
-    outputs: dict[str, PipeReader] = field(default_factory=dict)
+    outputs: dict[str, PipeReader] = field(default_factory=dict)  # by stream; under SHOWN what it shows
     stdin: Input | None = None
     job: Input | None = None  # what a spare Node process is given its program on
-    shown: PipeReader | None = None
-
-    @property
-    def readers(self) -> list[PipeReader]:
-        """What is read of the program."""
-        return [*self.outputs.values(), *([] if self.shown is None else [self.shown])]
 
     def hand_over(self) -> list[int]:
         """Return the program's ends, which are the caller's from now on."""
@@ -162,7 +157,7 @@ class Pipes:
     def close(self) -> None:
         """Close all that is still here."""
         self.close_theirs()
-        for end in (*self.readers, self.stdin, self.job):
+        for end in (*self.outputs.values(), self.stdin, self.job):
             if end is not None:
                 end.close()
 
@@ -189,7 +184,8 @@ def open_pipes(*, stdin: bool, shows: bool, gets_job: bool = False) -> Pipes:
         for name in STREAMS:
             pipes.outputs[name] = add_output()
         pipes.job = add_input() if gets_job else None
-        pipes.shown = add_output() if shows else None
+        if shows:
+            pipes.outputs[SHOWN] = add_output()
     except OSError:
         pipes.close()
         raise

@@ -12,7 +12,7 @@ from typing import Any, Final
 from sandpod_runner.ipc.display_records import DONE, LIMITS, MAX_KEPT, RECORD, RecordKind
 from sandpod_runner.ipc.jobs import Exit
 from sandpod_runner.output.output_log import STREAMS
-from sandpod_runner.output.stdio_pipes import PipeReader, Pipes
+from sandpod_runner.output.stdio_pipes import SHOWN, PipeReader, Pipes
 from sandpod_runner.protocol.messages import MAX_DISPLAYS, MIME_TYPES
 from sandpod_runner.runs.delivery import Delivery
 from sandpod_runner.runs.outcome import Stop
@@ -95,12 +95,9 @@ class Streams:
     def connect(self, pipes: Pipes, done: Callable[[Exit], None] | None = None) -> None:
         """Begin; the pipes are closed here. `done` is called when the program reports its end, if that is trusted."""
         self._pipes = pipes
+        self.shown = Shown(self._delivery.post, done, len(MIME_TYPES) if self._request.context is not None else 0)
         for name, reader in pipes.outputs.items():
-            reader.take = partial(self._take, name)
-        if pipes.shown is not None:
-            max_results = len(MIME_TYPES) if self._request.context is not None else 0
-            self.shown = Shown(self._delivery.post, done, max_results)
-            pipes.shown.take = self._take_shown
+            reader.take = self._take_shown if name == SHOWN else partial(self._take, name)
         self.flow()
         if pipes.stdin is not None and not self._request.stdin:
             pipes.stdin.end()
@@ -109,7 +106,7 @@ class Streams:
         """Let output come, or leave it in the pipes, as its owner can take it."""
         self._delivery.pump()
         held = self._delivery.held
-        for reader in self._pipes.readers:
+        for reader in self._pipes.outputs.values():
             reader.pause() if held else reader.resume()
 
     def feed(self, data: bytes, offset: int | None, *, last: bool) -> None:
@@ -129,11 +126,11 @@ class Streams:
 
     def release(self) -> list[PipeReader]:
         """Read what is left, and return the pipes that somebody may still write to: they are the caller's."""
-        for reader in self._pipes.readers:
+        for reader in self._pipes.outputs.values():
             reader.drain()
-        if self._pipes.shown is not None:
-            self._pipes.shown.close()
         outputs, self._pipes.outputs = self._pipes.outputs, {}
+        if SHOWN in outputs:
+            outputs.pop(SHOWN).close()
         return [reader for reader in outputs.values() if reader.open]
 
     def close(self) -> None:
@@ -156,8 +153,8 @@ class Streams:
             self.last_words = (self.last_words + data)[-LAST_WORDS:]
         if len(data) <= room:
             return True
-        for reader in self._pipes.outputs.values():
-            reader.close()
+        for stream in STREAMS:
+            self._pipes.outputs[stream].close()
         self._stop(Stop("output_limit", f"It wrote more than {limit} bytes of output.", gentle=False))
         return False
 
