@@ -13,9 +13,8 @@ from sandpod_runner.output.output_log import STREAMS, OutputLog
 from sandpod_runner.protocol.fields import require
 from sandpod_runner.protocol.messages import OUT_PIECE
 
-MAX_WAITING: Final = 64
-"""Displays and other frames that wait for an owner, and their bytes: what is more is dropped and counted."""
-MAX_WAITING_BYTES: Final = 8 * 1024 * 1024
+MAX_WAITING: Final = 64  # displays and other frames that wait for an owner; what is more is dropped and counted
+MAX_WAITING_BYTES: Final = 8 * 1024 * 1024  # the same, in bytes
 UNOWNED: Final = 128 * 1024
 """Bytes that a program may write while nobody owns its run: half of what is kept, since the other half, which was
 sent, may not have arrived."""

@@ -6,6 +6,7 @@ A cell waits for its turn, and its end leaves the context's process alive where 
 import asyncio
 import os
 import signal
+import time
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -35,11 +36,9 @@ _LOST: Final = "The context's process has ended: its variables are lost, and its
 class FreshProcess:
     """The process of one run, which is asked for at once. Raises Refusal: The code can't be put into a file."""
 
-    def __init__(self, run: Run, cwd: str) -> None:
+    def __init__(self, run: Run) -> None:
         self._run = run
-        self._cwd = cwd
-        self._loop = asyncio.get_running_loop()
-        self._begin = self._loop.time()
+        self._begin = time.monotonic()
         self._spare: Spare | None = None
         # All but a command that fits into an argument must lie in a file.
         name, language, code = run.request.run, run.request.language, run.request.code
@@ -66,10 +65,10 @@ class FreshProcess:
         run.pid = await run.started(program)
         begin, used = self._begin, 0.0  # before it was launched: it may be running before that is known here
         if self._spare is not None:
-            begin = self._loop.time()
+            begin = time.monotonic()
             used = process_tree.processor_seconds(run.pid)  # by its start, which was nobody's run
             env = run.toolbox.base.env | run.request.env
-            self._spare.begin(run.request.args, file=self._file, cwd=self._cwd, env=env)
+            self._spare.begin(run.request.args, file=self._file, cwd=run.cwd, env=env)
         if not await run.over(program.ended):
             if run.stopping.result().gentle:
                 program.signal(signal.SIGTERM)
@@ -77,7 +76,7 @@ class FreshProcess:
             await program.kill()
         ended = program.ended.done()
         how, fault = (program.ended.result(), None) if ended else (Exit(None), "Its process could not be ended.")
-        spent = self._loop.time() - begin
+        spent = time.monotonic() - begin
         await run.toolbox.launcher.sweep()
         for pipe in run.streams.release():
             pipe.close()
@@ -89,7 +88,7 @@ class FreshProcess:
             self._spare = box.node.take()
             program, pipes = self._spare.program, self._spare.pipes
         else:
-            job = _build_job(run.request, box.languages, file=self._file, cwd=self._cwd, base=box.base)
+            job = _build_job(run.request, box.languages, file=self._file, cwd=run.cwd, base=box.base)
             shows = run.request.language == "python"
             program, pipes = box.launcher.start_piped(job, stdin=run.request.stdin, shows=shows)
         run.streams.connect(pipes, partial(box.launcher.take_word, program))
@@ -114,11 +113,9 @@ def _build_job(request: RunRequest, languages: Languages, *, file: str, cwd: str
 class ContextCell:
     """The cell of one run."""
 
-    def __init__(self, run: Run, cwd: str, context: Context) -> None:
+    def __init__(self, run: Run, context: Context) -> None:
         self._run = run
-        self._cwd = cwd
         self._context = context
-        self._loop = asyncio.get_running_loop()
         self._fault: str | None = None
         self._pipes = Pipes()
         try:
@@ -131,7 +128,7 @@ class ContextCell:
     async def follow(self) -> Ending:
         """Wait for the cell's turn, and see it through."""
         context, stopping = self._context, self._run.stopping
-        turn: asyncio.Task[Any] = self._loop.create_task(context.turn.acquire())
+        turn: asyncio.Task[Any] = asyncio.create_task(context.turn.acquire())
         try:
             await asyncio.wait({turn, stopping}, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -148,7 +145,7 @@ class ContextCell:
         context, run = self._context, self._run
         run.mark = run.toolbox.artifacts.begin(run.request.run)  # what other cells did meanwhile is theirs
         for _ in range(_TRIES):
-            begin = self._loop.time()
+            begin = time.monotonic()
             try:
                 cell = self._send()
                 note, context.lost = context.lost, None
@@ -160,7 +157,7 @@ class ContextCell:
             how, lost = await self._until_over(cell)
             if not lost or cell.begun.done() or run.stopping.done():
                 break
-        state, spent = "lost" if note else "kept", self._loop.time() - begin
+        state, spent = "lost" if note else "kept", time.monotonic() - begin
         ending = Ending(how, note=note, context_state=state, seconds=spent)
         self._pipes.close_theirs()
         await run.toolbox.launcher.sweep()
@@ -175,10 +172,10 @@ class ContextCell:
         return ending
 
     def _send(self) -> Cell:
-        request = self._run.request
-        cwd = self._cwd if request.cwd != "." else ""
-        job = replace(self._run.toolbox.base, env=request.env, cwd=cwd, code=request.code, args=request.args)
-        return self._context.send(job, self._pipes.theirs, cwd=self._cwd)
+        run, request = self._run, self._run.request
+        cwd = run.cwd if request.cwd != "." else ""
+        job = replace(run.toolbox.base, env=request.env, cwd=cwd, code=request.code, args=request.args)
+        return self._context.send(job, self._pipes.theirs, cwd=run.cwd)
 
     async def _until_over(self, cell: Cell) -> tuple[Exit, bool]:
         run, ended = self._run, cell.ended

@@ -24,8 +24,9 @@ class Record:
     """A run, live or ended. It does not hold the code."""
 
     def __init__(self, request: RunRequest, delivery: Delivery) -> None:
-        names = ("run", "language", "detached", "context")
-        self.fields: dict[str, Any] = {**{name: getattr(request, name) for name in names}, "started": time.time()}
+        self.run = request.run
+        self._fields = {name: getattr(request, name) for name in ("run", "language", "detached", "context")}
+        self._fields["started"] = time.time()
         self.delivery = delivery
         self.long = request.long
         self.key = request.key
@@ -37,7 +38,7 @@ class Record:
         """Return its row of a `list`."""
         end = self.delivery.end
         state = {"state": "live", "outcome": None} if end is None else {"state": "ended", "outcome": end["outcome"]}
-        return {**self.fields, **state}
+        return {**self._fields, **state}
 
 
 class MemoryOfRuns:
@@ -66,12 +67,11 @@ class MemoryOfRuns:
             return request.run if request.run in self._names else None
         if record.digest != fingerprint(request):
             raise Refusal("invalid_argument", "That idempotency key was used for other code: use another key.")
-        name: str = record.fields["run"]
-        return name
+        return record.run
 
     def begin(self, record: Record) -> None:
         """Note a run that was started."""
-        self._names[record.fields["run"]] = None
+        self._names[record.run] = None
         if len(self._names) > NAMES:
             del self._names[next(iter(self._names))]
         if record.key is not None:
@@ -81,7 +81,7 @@ class MemoryOfRuns:
         """Note that a run has ended."""
         record.ended, record.size = now, record.delivery.size
         kind = self._long if record.long else self._short
-        kind[record.fields["run"]] = record
+        kind[record.run] = record
         self._bytes += record.size
         if len(kind) > MOST:
             self._forget(kind.pop(next(iter(kind))))
@@ -93,7 +93,7 @@ class MemoryOfRuns:
         waits = []
         for kind, age in ((self._short, SHORT), (self._long, LONG)):
             while kind and (oldest := next(iter(kind.values()))).ended + age <= now:
-                self._forget(kind.pop(oldest.fields["run"]))
+                self._forget(kind.pop(oldest.run))
             waits += [record.ended + age - now for record in list(kind.values())[:1]]
         return min(waits, default=None)
 

@@ -48,11 +48,10 @@ def killed_for_memory(limit: int) -> str:
     return f"While it ran, the kernel killed a process: the sandbox's {limit // _MIB} MiB of memory had run out."
 
 
-def about_kept(count: int) -> str | None:
-    """Return what is said of pictures that were kept as files, or None where there are none."""
-    if not count:
-        return None
-    return f"Pictures too large or too many for this answer: {count}. They are whole in the folder {KEPT_FOLDER}."
+def about_kept(count: int) -> str:
+    """Return what is said of so many pictures that were kept as files."""
+    kept = f"Pictures too large or too many for this answer: {count}. They are whole in the folder {KEPT_FOLDER}."
+    return kept if count else ""
 
 
 def ran_out(language: str, how: Exit, last_words: bytes) -> bool:

@@ -72,8 +72,8 @@ class Runs:
         delivery = Delivery(request.run, log, owner, detached=request.detached, acks=request.acks)
         record = Record(request, delivery)
         self._guard.begin()
-        run = Run(request, record, self._toolbox, context)
-        way = FreshProcess(run, cwd) if context is None else ContextCell(run, cwd, context)
+        run = Run(request, record, self._toolbox, cwd, context)
+        way = FreshProcess(run) if context is None else ContextCell(run, context)
         self._live[request.run] = run
         self._memory.begin(record)
         owner.send({"t": "started", "run": request.run})

@@ -56,11 +56,14 @@ class Ending:
 class Run:
     """A run that was accepted, in a process of its own or as a cell of a context."""
 
-    def __init__(self, request: RunRequest, record: Record, toolbox: Toolbox, context: Context | None) -> None:
+    def __init__(
+        self, request: RunRequest, record: Record, toolbox: Toolbox, cwd: str, context: Context | None
+    ) -> None:
         self.request = request
         self.record = record
         self.delivery = record.delivery
         self.toolbox = toolbox
+        self.cwd = cwd
         self.context = context
         self.pid: int | None = None  # the process that it runs in, once there is one
         self.stopping: asyncio.Future[Stop] = asyncio.get_running_loop().create_future()

@@ -57,7 +57,7 @@ def test_run_is_remembered_for_its_time_and_one_with_a_key_longer() -> None:
     ended(memory, "later", SHORT - 1)
     assert memory.expire(SHORT - 1) == 1
     assert memory.expire(SHORT) == SHORT - 1
-    assert [record.fields["run"] for record in memory.ended] == ["long", "later"]
+    assert [record.run for record in memory.ended] == ["long", "later"]
     assert memory.expire(3 * SHORT) == LONG - 3 * SHORT
     assert memory.known(asked("again", key="k")) == "long"
     assert memory.expire(LONG) is None
@@ -72,8 +72,8 @@ def test_each_kind_of_run_is_bounded_by_itself(fields: dict[str, Any]) -> None:
     for number in range(MOST):
         own: dict[str, Any] = {name: f"{value}-{number}" if name == "key" else value for name, value in fields.items()}
         ended(memory, f"run-{number}", **own)
-    names = [record.fields["run"] for record in memory.ended]
-    assert kept.fields["run"] in names
+    names = [record.run for record in memory.ended]
+    assert kept.run in names
     assert len(names) == MOST + 1
     ended(memory, "one-more", **fields)
     assert memory.find("run-0") is None
