@@ -1,4 +1,4 @@
-"""What programs see of the world: their environment, their home and their share of the processors.
+"""What programs find around them: their environment, their home and their share of the processors.
 
 Nothing of the runner's own environment reaches a program unless it is named here: no address or token of the cluster.
 """
@@ -20,7 +20,7 @@ INHERITED = (
 _HOME = "home"
 _DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 _OFFLINE = {"PIP_RETRIES": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "npm_config_fetch_retries": "0"}
-"""Package managers fail at once in place of trying again for seconds."""
+"""Package managers fail at once instead of retrying for seconds."""
 
 
 def build_environment(inherited: Mapping[str, str], *, tmp: str, cpus: int, offline: bool) -> dict[str, str]:

@@ -1,7 +1,6 @@
 """The languages of this sandbox: Python, JavaScript, shell where the image has them, and those of its template.
 
-What can be run is found out once, at the start. A language of the template is a command line with the code's file in
-it.
+What can be run is found out once, at the start. A template's language is a command line with the code's file in it.
 """
 
 import json
@@ -49,7 +48,7 @@ class CommandLanguage:
 
 @dataclass(frozen=True, slots=True)
 class Python:
-    """The interpreter that starts programs. `version` is empty where it runs no Python code of anybody's."""
+    """The interpreter that starts programs. `version` is empty if users' Python code can't run here."""
 
     program: str
     version: str
@@ -59,7 +58,6 @@ class Python:
 class Languages:
     """What runs code here; None where there is none."""
 
-    python: Python
     node: str | None
     shell: str | None
     commands: Mapping[str, CommandLanguage]
@@ -119,7 +117,7 @@ def find_languages(python: Python, wanted: tuple[CommandLanguage, ...], env: Map
             node = None
     if shell is not None:
         versions["shell"] = _ask(env, shell, "-c", "echo $BASH_VERSION") or "POSIX"
-    return Languages(python, node, shell, commands, versions)
+    return Languages(node, shell, commands, versions)
 
 
 def _ask(env: Mapping[str, str], program: str, *args: str) -> str:

@@ -105,8 +105,8 @@ class Launcher:
             pipes.close()
             raise
 
-    def take_word(self, program: Program, how: Exit) -> None:
-        """Take a program's own report that it is over, while its process is still being taken apart.
+    def accept_report(self, program: Program, how: Exit) -> None:
+        """Accept a program's own report that it is over, while its process is still being torn down.
 
         That takes milliseconds, more the more it has imported. One that goes on in spite of its report is ended.
         """
@@ -120,7 +120,7 @@ class Launcher:
             process_tree.send([self._zygote.pid], signal.SIGKILL)
 
     def catch_up(self) -> None:
-        """Take note of the ends that have been reported and were not read yet."""
+        """Read the ends that have been reported but not read yet."""
         self._receive(self._zygote)
 
     async def close(self) -> None:
@@ -254,7 +254,7 @@ class Launcher:
             zygote.pid = 0
 
     def _lose(self, zygote: _Zygote) -> None:
-        """Have another zygote started in the place of one that was killed.
+        """Have another zygote started in place of one that was killed.
 
         It read its requests in order and reported each before the next, so all but the first that it did not report
         were never read, and are asked for again; the first one is if it can't have been read either.

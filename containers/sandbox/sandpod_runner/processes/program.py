@@ -68,7 +68,7 @@ class Program:
             process_tree.send([pid, *others], number)
 
     async def kill(self, over: "asyncio.Future[Any] | None" = None) -> None:
-        """Kill it with all that came from it, until it (or what is waited for, `over`) has ended, or in vain."""
+        """Kill it with all that came from it, in rounds, until it (or `over`, if given) has ended."""
         over = over or self.ended
         for attempt in range(KILL_ROUNDS):
             if over.done():
@@ -125,7 +125,7 @@ class Sweeper:
         self.died = asyncio.Event()  # to be set whenever a child has ended
 
     async def sweep(self) -> None:
-        """End them all. One that is slow to end, as in the kernel or without processor time, is left in the end."""
+        """End them all. What is slow to end, in the kernel or without processor time, is left in the end."""
         deadline = self._clock() + SWEEP_SECONDS
         known: set[int] = set()
         rounds = growing = 0

@@ -41,7 +41,7 @@ class CodeFolder:
                 os.unlink(name)
 
     def _repair(self) -> None:
-        """Make the folder anew: it is the programs' user's, and one may have cleaned up thoroughly."""
+        """Make the folder anew: it belongs to the programs' user, so a program may have removed it."""
         make_usable(os.path.dirname(self.path))
         with contextlib.suppress(FileNotFoundError):
             if not stat.S_ISDIR(os.lstat(self.path).st_mode):

@@ -79,7 +79,7 @@ class ContextProcess:
         return self._sock.fileno() >= 0
 
     def give(self, job: Job, fds: list[int]) -> Cell:
-        """Give it a cell. The descriptors stay the caller's. Raises OSError: It does not listen."""
+        """Give it a cell. The descriptors stay the caller's. Raises OSError: It does not take it."""
         number, own = next(self._numbers), self.own()
         before = set[int]().union(*map(process_tree.children, own)) - own
         begun, ended = self._loop.create_future(), self._loop.create_future()
@@ -103,7 +103,7 @@ class ContextProcess:
         self._left = left[:most]
 
     def close(self, how: Exit) -> None:
-        """Note that it has ended, or is not listened to any more."""
+        """Note that it has ended, or is ignored from now on."""
         if not self._open:
             return
         cell = self._cell

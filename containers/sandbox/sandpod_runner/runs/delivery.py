@@ -125,7 +125,7 @@ class Delivery:
             self._to.acked = max(self._to.acked, cursor)
 
     def leave(self) -> None:
-        """Be without an owner."""
+        """Note that the owner has gone."""
         self._to.owner = None
 
     def pump(self) -> None:

@@ -63,10 +63,10 @@ class FreshProcess:
     async def _follow(self) -> Ending:
         run, program = self._run, self._program
         run.pid = await run.started(program)
-        begin, used = self._begin, 0.0  # before it was launched: it may be running before that is known here
+        begin, used = self._begin, 0.0  # from before its launch: it may run before that is reported
         if self._spare is not None:
             begin = time.monotonic()
-            used = process_tree.processor_seconds(run.pid)  # by its start, which was nobody's run
+            used = process_tree.processor_seconds(run.pid)  # by its start, which is no part of the run
             env = run.toolbox.base.env | run.request.env
             self._spare.begin(run.request.args, file=self._file, cwd=run.cwd, env=env)
         if not await run.over(program.ended):
@@ -91,7 +91,7 @@ class FreshProcess:
             job = _build_job(run.request, box.languages, file=self._file, cwd=run.cwd, base=box.base)
             shows = run.request.language == "python"
             program, pipes = box.launcher.start_piped(job, stdin=run.request.stdin, shows=shows)
-        run.streams.connect(pipes, partial(box.launcher.take_word, program))
+        run.streams.connect(pipes, partial(box.launcher.accept_report, program))
         return program
 
 
@@ -130,7 +130,7 @@ class ContextCell:
         context, stopping = self._context, self._run.stopping
         turn: asyncio.Task[Any] = asyncio.create_task(context.turn.acquire())
         try:
-            await asyncio.wait({turn, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            await self._run.first(None, turn)
         finally:
             context.waiting -= 1
         if not turn.done():
@@ -179,8 +179,7 @@ class ContextCell:
 
     async def _until_over(self, cell: Cell) -> tuple[Exit, bool]:
         run, ended = self._run, cell.ended
-        begins: set[asyncio.Future[Any]] = {cell.begun, ended, run.stopping}
-        await asyncio.wait(begins, timeout=START_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        await run.first(START_SECONDS, cell.begun, ended)
         if not await run.over(ended):
             await _interrupt(cell, run.stopping.result())
             await cell.process.program.kill(ended)

@@ -1,4 +1,4 @@
-"""Ends what takes more memory or disk than the sandbox has, before the kernel or the node ends all of it.
+"""Ends what takes more memory or disk than the sandbox has, before the kernel or the node ends the whole sandbox.
 
 It looks while there are runs or contexts, whose threads go on between cells. What is used comes from `limits`.
 """
@@ -14,9 +14,9 @@ from sandpod_runner.files.disk import DiskWatch
 from sandpod_runner.ipc import process_tree
 from sandpod_runner.limits.memory import Watch
 from sandpod_runner.limits.threads import in_thread
-from sandpod_runner.runs.context import Context, Contexts
+from sandpod_runner.runs.context import Context
 from sandpod_runner.runs.outcome import Stop, out_of_memory
-from sandpod_runner.runs.run import Run
+from sandpod_runner.runs.run import Run, Toolbox
 
 _MIB: Final = 1024 * 1024
 
@@ -27,17 +27,17 @@ _Look: TypeAlias = Callable[[], Awaitable[float]]  # returns in how many seconds
 class Guard:
     """Looks again and again, from a run's begin on. `runs` are always those that are live now."""
 
-    def __init__(self, memory: Watch | None, disk: DiskWatch | None, contexts: Contexts, runs: Collection[Run]) -> None:
-        self._memory = memory
-        self._contexts = contexts
+    def __init__(self, toolbox: Toolbox, runs: Collection[Run]) -> None:
+        self._memory = toolbox.memory
+        self._contexts = toolbox.contexts
         self._runs = runs
         self._used = 0
         self._written: dict[Writer, int] = {}
         self._looks: list[_Look] = []
-        if memory is not None:
-            self._looks.append(partial(self._look_at_memory, memory))
-        if disk is not None:
-            self._looks.append(partial(self._look_at_disk, disk))
+        if toolbox.memory is not None:
+            self._looks.append(partial(self._look_at_memory, toolbox.memory))
+        if toolbox.disk is not None:
+            self._looks.append(partial(self._look_at_disk, toolbox.disk))
         self._tasks: dict[_Look, asyncio.Task[None]] = {}
 
     def begin(self) -> None:
@@ -89,8 +89,8 @@ class Guard:
     def _end_writer(self, written: dict[Writer, int], growth: int, limit: int) -> None:
         """End the run or idle context that has written most since the last look, if the workspace has grown by it.
 
-        What deletes files writes too, be it a little, and must be able to: so nothing ends while the workspace shrinks,
-        nor for what another run wrote that has ended since.
+        A program that deletes files writes a little too, and must be able to: so nothing ends while the workspace
+        shrinks, nor for what a run wrote that has ended since.
         """
         before = self._written
         grown = {each: written[each] - before[each] for each in written if each in before and not each.stopped}

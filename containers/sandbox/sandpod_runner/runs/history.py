@@ -17,7 +17,7 @@ MAX_BYTES: Final = 32 * 1024 * 1024
 SHORT: Final = 600.0  # seconds that a run is remembered
 LONG: Final = 24 * 3600.0  # seconds that one is which was detached or has a key
 NAMES: Final = 2048
-"""Names of runs that are known, so that none is used twice: many times what can be on its way over a lost stream."""
+"""Names of runs that are known, so that none is used twice: far more than can be under way on a lost stream."""
 
 
 class Record:

@@ -1,4 +1,4 @@
-"""What the end of a run is called. Pure."""
+"""How the end of a run is described. Pure."""
 
 import os
 import re
@@ -44,18 +44,18 @@ def out_of_memory(limit: int | None, contexts: Iterable[str] = ()) -> Stop:
 
 
 def killed_for_memory(limit: int) -> str:
-    """Return what is said of a run that went on when the kernel killed a process in the sandbox."""
+    """Return the sentence for a run that went on when the kernel killed a process in the sandbox."""
     return f"While it ran, the kernel killed a process: the sandbox's {limit // _MIB} MiB of memory had run out."
 
 
 def about_kept(count: int) -> str:
-    """Return what is said of so many pictures that were kept as files."""
+    """Return the sentence for so many pictures that were kept as files."""
     kept = f"Pictures too large or too many for this answer: {count}. They are whole in the folder {KEPT_FOLDER}."
     return kept if count else ""
 
 
 def ran_out(language: str, how: Exit, last_words: bytes) -> bool:
-    """Return whether a language's own runtime gave up for want of memory."""
+    """Return whether a language's own runtime gave up for lack of memory."""
     if how.status == 0:
         return False
     if language == "javascript":

@@ -18,9 +18,7 @@ from sandpod_runner.runs.outcome import Stop
 from sandpod_runner.runs.request import RunLimits, parse_run
 from sandpod_runner.runs.run import Run, Toolbox
 
-SHORT_LOG: Final = KEPT_OUTPUT
-"""Bytes of output that are kept in memory for a stream that comes in the place of a lost one."""
-LONG_LOG: Final = 1024 * 1024  # the same of runs that are remembered long, which have a file in addition
+LONG_LOG: Final = 1024 * 1024  # output in memory of runs that are remembered long, which have a file in addition
 _CANCELLED: Final = Stop("cancelled", "It was cancelled.")
 _ORPHANED: Final = Stop("cancelled", "The stream that it belonged to has gone.")
 _RESTARTED: Final = Stop("cancelled", "Its context was restarted.", gentle=False)
@@ -44,7 +42,7 @@ class Runs:
         self._spills.clear()
         self._spills.make_room = self._memory.drop_output
         self._tasks: set[asyncio.Task[None]] = set()
-        self._guard = Guard(toolbox.memory, toolbox.disk, toolbox.contexts, self._live.values())
+        self._guard = Guard(toolbox, self._live.values())
 
     @property
     def names(self) -> list[str]:
@@ -68,7 +66,7 @@ class Runs:
         except OSError as error:
             raise refusal_of(error) from error
         context = None if request.context is None else self._toolbox.contexts.place(request.context, request.language)
-        log = OutputLog(LONG_LOG, SpillFile(self._spills)) if request.long else OutputLog(SHORT_LOG)
+        log = OutputLog(LONG_LOG, SpillFile(self._spills)) if request.long else OutputLog(KEPT_OUTPUT)
         delivery = Delivery(request.run, log, owner, detached=request.detached, acks=request.acks)
         record = Record(request, delivery)
         self._guard.begin()
@@ -115,7 +113,7 @@ class Runs:
             self._replays.add(delivery)
 
     def acknowledge(self, header: dict[str, Any], owner: Owner) -> None:
-        """Take a live run's owner's word of how much has come. Raises Refusal: The offsets make no sense."""
+        """Note how much a live run's owner has received. Raises Refusal: The offsets make no sense."""
         run = self._live.get(run_name(header))
         if run is not None and run.delivery.owner is owner:
             run.delivery.acknowledge(whole(header, "stdout"), whole(header, "stderr"))

@@ -1,4 +1,4 @@
-"""Checks what a `run` frame asks for. Pure. What comes is not trusted to be what it should."""
+"""Checks what a `run` frame asks for. Pure. Nothing that comes in is trusted."""
 
 import json
 import sys

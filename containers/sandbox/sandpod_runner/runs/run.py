@@ -29,7 +29,7 @@ START_SECONDS: Final = 30.0  # longest wait for a process: the zygote may just b
 
 @dataclass(frozen=True, slots=True)
 class Toolbox:
-    """What runs are made with."""
+    """What all runs share."""
 
     launcher: Launcher
     languages: Languages
@@ -44,11 +44,11 @@ class Toolbox:
 
 @dataclass(slots=True)
 class Ending:
-    """How a run has come to its end."""
+    """How a run ended."""
 
     how: Exit = field(default_factory=lambda: Exit(None))
     fault: str | None = None  # what went wrong on the runner's side
-    note: str | None = None  # what else is to be said of it
+    note: str | None = None  # what else the caller should know
     context_state: str | None = None  # what became of its context
     seconds: float = 0.0  # how long its code ran
 
@@ -82,7 +82,7 @@ class Run:
             self.stopping.set_result(why)
 
     async def live(self, follow: Callable[[], Awaitable[Ending]]) -> None:
-        """See it through, by what follows its code to the end, and send its `end`."""
+        """See it through, where `follow` sees its code to the end, and send its `end`."""
         ending, found = Ending(), Found([], 0)
         try:
             ending = await follow()
@@ -101,7 +101,7 @@ class Run:
     async def started(self, program: Program) -> int:
         """Return a program's process. Raises LostError: There is none, or the run was stopped before there was one."""
         seconds = min(START_SECONDS, self.request.timeout)
-        await self._first(program.pid, seconds)
+        await self.first(seconds, program.pid)
         if program.pid.done():
             return program.pid.result()
         program.abandon()
@@ -114,15 +114,14 @@ class Run:
 
     async def over(self, ended: "asyncio.Future[Any]") -> bool:
         """Wait until the code has ended or must end, and return whether it has."""
-        await self._first(ended, self.request.timeout)
+        await self.first(self.request.timeout, ended)
         if not ended.done():
             self._stop_late()
         return ended.done()
 
-    async def _first(self, event: "asyncio.Future[Any]", seconds: float) -> None:
-        """Wait for an event, but no longer than these seconds or until the run is stopped."""
-        waits: set[asyncio.Future[Any]] = {event, self.stopping}
-        await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+    async def first(self, seconds: float | None, *events: "asyncio.Future[Any]") -> None:
+        """Wait for one of these events, but no longer than these seconds or until the run is stopped."""
+        await asyncio.wait({*events, self.stopping}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
 
     def _stop_late(self) -> None:
         self.stop(Stop("timeout", f"It was stopped after {self.request.timeout:g} seconds."))

@@ -1,7 +1,7 @@
 """The streams of one run: what its program writes and shows, on the way to the run's delivery, and its input.
 
-The program may write anything where it shows things: at the first thing that is no record it is not listened to any
-more. At most one unfinished record is kept.
+The program may write anything where it shows things: from the first thing that is no record on, it is ignored. At
+most one unfinished record is kept.
 """
 
 import math

@@ -29,7 +29,7 @@ LOW_WATER: Final = 64 * 1024
 _REQUESTS: Final = frozenset({"file", "ping", "tail", "list", "artifacts", "restart"})
 """Kinds of frames that are answered by their number."""
 MAX_UNREAD: Final = 32 * 1024 * 1024
-"""Bytes to send at which a stream is given up: its reader asks and asks and does not read the answers."""
+"""Bytes to send at which a stream is given up: its reader keeps asking and does not read the answers."""
 
 TAIL_BYTES: Final = 64 * 1024  # of output in an answer, where no other limit is named
 MAX_TAIL: Final = 1024 * 1024  # largest limit, bytes
@@ -76,7 +76,7 @@ class Connection(asyncio.Protocol):
         self.send({"t": "hello", "version": messages.VERSION, **service.hello, "runs": service.runs.names})
 
     def read_from(self, source: asyncio.ReadTransport) -> None:
-        """Note what frames come from, if that is not what they are sent to."""
+        """Note where frames come from, if they are sent to another transport."""
         self._source = source
 
     def data_received(self, data: bytes) -> None:

@@ -16,12 +16,12 @@ from sandpod_runner.server.connection import Connection
 
 logger = logging.getLogger(__name__)
 
-_PATIENCE: Final = 5.0  # seconds that somebody who connects has to say what for
+_PATIENCE: Final = 5.0  # seconds in which a peer that connects must say why
 _PIPES: Final = 2
 
 
 async def join(control: socket.socket, connect: Callable[[], Connection]) -> None:
-    """Serve who has connected, to the end: an exec that hands its pipes over, or a probe. The socket is closed here."""
+    """Serve a peer until it leaves: an exec that hands over its pipes, or a probe. The socket is closed here."""
     with control:
         try:
             async with asyncio.timeout(_PATIENCE):
