@@ -122,17 +122,15 @@ def find_languages(python: Python, wanted: tuple[CommandLanguage, ...], env: Map
 
 def _ask(env: Mapping[str, str], program: str, *args: str) -> str:
     """Return what a program says first; nothing if it fails, or takes so long that it is killed."""
-    read, write = os.pipe2(os.O_CLOEXEC)
     deadline, answer = time.monotonic() + PATIENCE, b""
-    with open(read, "rb", buffering=0) as pipe:
-        try:
-            process = subprocess.Popen(
-                [program, *args], env=env, stdin=subprocess.DEVNULL, stdout=write, process_group=0
-            )
-        except OSError:
-            return ""
-        finally:
-            os.close(write)
+    try:
+        process = subprocess.Popen(
+            [program, *args], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, bufsize=0, process_group=0
+        )
+    except OSError:
+        return ""
+    assert process.stdout is not None  # noqa: S101 - it is a pipe
+    with process.stdout as pipe:
         while len(answer) < _MOST and select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
             piece = pipe.read(_MOST - len(answer))
             if not piece:

@@ -6,9 +6,8 @@ in advance. It is kept from the first JavaScript run on, since it takes memory.
 
 import asyncio
 import contextlib
-import json
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from sandpod_runner.ipc.jobs import Job
@@ -23,33 +22,17 @@ REFILL_DELAY = 0.015
 long to begin it any later."""
 
 
-@dataclass(slots=True)
-class Spare:
-    """A Node process that waits for its job."""
-
-    program: Program
-    pipes: Pipes
-
-    def begin(self, args: list[str], *, file: str, cwd: str, env: dict[str, str]) -> None:
-        """Give it its program."""
-        assert self.pipes.job is not None  # noqa: S101 - `NodePool` has made it
-        job = {"file": file, "cwd": cwd, "args": args, "env": env}
-        # Surrogates can't be UTF-8; Node gets what the bytes look like.
-        self.pipes.job.feed(json.dumps(job).encode())
-        self.pipes.job.end()
-
-
 class NodePool:
-    """One spare at most."""
+    """One spare at most: a Node process, and its pipes with the `job` that it waits for."""
 
     def __init__(self, launcher: Launcher, node: str, base: Job) -> None:
         self._launcher = launcher
         # The flag lets it find out whether code is an ES module without running it.
         self._job = replace(base, command=[node, "--experimental-vm-modules", BOOTSTRAP])
-        self._spare: Spare | None = None
+        self._spare: tuple[Program, Pipes] | None = None
         self._refill: asyncio.TimerHandle | None = None
 
-    def take(self) -> Spare:
+    def take(self) -> tuple[Program, Pipes]:
         """Return the spare, or a Node process that is just starting. Raises LostError, OSError: None can be started."""
         self._launcher.catch_up()
         if self._refill is None:
@@ -61,10 +44,11 @@ class NodePool:
         with contextlib.suppress(LostError, OSError):  # the next run makes its own, or says why it can't
             self._spare = self._take()
 
-    def _take(self) -> Spare:
+    def _take(self) -> tuple[Program, Pipes]:
         spare, self._spare = self._spare, None
         if spare is not None:
-            if not spare.program.ended.done():
+            program, pipes = spare
+            if not program.ended.done():
                 return spare
-            spare.pipes.close()  # it ends, if it has not, when it finds that no job comes
-        return Spare(*self._launcher.start_piped(self._job, stdin=True, shows=True, gets_job=True))
+            pipes.close()
+        return self._launcher.start_piped(self._job, stdin=True, shows=True, gets_job=True)

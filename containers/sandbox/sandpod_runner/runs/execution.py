@@ -4,6 +4,7 @@ A cell waits for its turn, and its end leaves the context's process alive where 
 """
 
 import asyncio
+import json
 import os
 import signal
 import time
@@ -15,7 +16,6 @@ from sandpod_runner.ipc import process_tree
 from sandpod_runner.ipc.jobs import Exit, Job
 from sandpod_runner.output.stdio_pipes import Pipes, open_pipes
 from sandpod_runner.processes.languages import Languages
-from sandpod_runner.processes.node_pool import Spare
 from sandpod_runner.processes.program import KILL_ROUNDS, LostError, Program
 from sandpod_runner.protocol.messages import STOP_GRACE
 from sandpod_runner.runs.context import Cell, Context
@@ -39,15 +39,14 @@ class FreshProcess:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._begin = time.monotonic()
-        self._spare: Spare | None = None
         # All but a command that fits into an argument must lie in a file.
         name, language, code = run.request.run, run.request.language, run.request.code
         in_file = language != "shell" or len(code) >= MAX_TEXT
         self._file = run.toolbox.code.write(name, language, code) if in_file else ""
         try:
-            self._program = self._launch()
+            self._program, self._pipes = self._launch()
         except (LostError, OSError) as error:
-            self._program = Program()
+            self._program, self._pipes = Program(), Pipes()
             self._program.fail(str(error))
 
     async def follow(self) -> Ending:
@@ -64,11 +63,14 @@ class FreshProcess:
         run, program = self._run, self._program
         run.pid = await run.started(program)
         begin, used = self._begin, 0.0  # from before its launch: it may run before that is reported
-        if self._spare is not None:
+        if self._pipes.job is not None:
             begin = time.monotonic()
             used = process_tree.processor_seconds(run.pid)  # by its start, which is no part of the run
             env = run.toolbox.base.env | run.request.env
-            self._spare.begin(run.request.args, file=self._file, cwd=run.cwd, env=env)
+            job = {"file": self._file, "cwd": run.cwd, "args": run.request.args, "env": env}
+            # Surrogates can't be UTF-8; Node gets what the bytes look like.
+            self._pipes.job.feed(json.dumps(job).encode())
+            self._pipes.job.end()
         if not await run.over(program.ended):
             if run.stopping.result().gentle:
                 program.signal(signal.SIGTERM)
@@ -82,17 +84,16 @@ class FreshProcess:
             pipe.close()
         return Ending(replace(how, cpu=max(0.0, how.cpu - used)), fault, seconds=spent)
 
-    def _launch(self) -> Program:
+    def _launch(self) -> tuple[Program, Pipes]:
         run, box = self._run, self._run.toolbox
         if run.request.language == "javascript" and box.node is not None:
-            self._spare = box.node.take()
-            program, pipes = self._spare.program, self._spare.pipes
+            program, pipes = box.node.take()
         else:
             job = _build_job(run.request, box.languages, file=self._file, cwd=run.cwd, base=box.base)
             shows = run.request.language == "python"
             program, pipes = box.launcher.start_piped(job, stdin=run.request.stdin, shows=shows)
         run.streams.connect(pipes, partial(box.launcher.accept_report, program))
-        return program
+        return program, pipes
 
 
 def _build_job(request: RunRequest, languages: Languages, *, file: str, cwd: str, base: Job) -> Job:
