@@ -30,7 +30,6 @@ _REQUESTS: Final = frozenset({"file", "ping", "tail", "list", "artifacts", "rest
 """Kinds of frames that are answered by their number."""
 MAX_UNREAD: Final = 32 * 1024 * 1024
 """Bytes to send at which a stream is given up: its reader keeps asking and does not read the answers."""
-
 TAIL_BYTES: Final = 64 * 1024  # of output in an answer, where no other limit is named
 MAX_TAIL: Final = 1024 * 1024  # largest limit, bytes
 MAX_TAIL_WAIT: Final = 30.0  # seconds
@@ -163,8 +162,8 @@ class Connection(asyncio.Protocol):
             "restart": lambda frame: runs.restart(frame.header.get("context"), partial(self._reply, frame, {})),
         }
 
-    def _reply(self, frame: Frame, fields: dict[str, Any], payload: bytes = b"", *, kind: str = "reply") -> None:
-        self.send({"t": kind, "id": request_id(frame.header), **fields}, payload)
+    def _reply(self, frame: Frame, fields: dict[str, Any], kind: str = "reply") -> None:
+        self.send({"t": kind, "id": request_id(frame.header), **fields})
 
     def _tail(self, frame: Frame) -> None:
         """Answer with what a run has written since a cursor, at once or when there is something."""
@@ -173,7 +172,7 @@ class Connection(asyncio.Protocol):
         wait = seconds(header, "wait", 0.0, MAX_TAIL_WAIT)
         require(limit, "limit must be a whole number of bytes over 0.")
         require(cursor <= delivery.log.end, "The run has not written so much.")
-        answer = partial(self._answer_tail, frame, delivery, cursor, limit)
+        answer = partial(self._answer_tail, request_id(header), delivery, cursor, limit)
         if cursor < delivery.log.end or delivery.end is not None or not wait:
             answer()
         elif len(self._tails) >= MAX_TAILS:
@@ -183,7 +182,7 @@ class Connection(asyncio.Protocol):
             self._tails.add(task)
             task.add_done_callback(self._tails.discard)
 
-    def _answer_tail(self, frame: Frame, delivery: Delivery, cursor: int, limit: int) -> None:
+    def _answer_tail(self, number: int, delivery: Delivery, cursor: int, limit: int) -> None:
         reading = delivery.log.read(cursor, limit, _PIECES)
         fields = {
             "state": "live" if delivery.end is None else "ended",
@@ -192,7 +191,7 @@ class Connection(asyncio.Protocol):
             "pieces": [[STREAMS[stream], len(data)] for stream, _, data in reading.pieces],
             "end": delivery.end,
         }
-        self._reply(frame, fields, b"".join(data for _, _, data in reading.pieces))
+        self._answer(number, (fields, b"".join(data for _, _, data in reading.pieces)))
 
     def _list_artifacts(self, frame: Frame) -> None:
         listing = Listing(MAX_KNOWN, [])
@@ -230,13 +229,13 @@ class Connection(asyncio.Protocol):
         self._service.runs.flow(self)
 
 
-async def _wait(seconds: float, delivery: Delivery, cursor: int, answer: Callable[[], None]) -> None:
+async def _wait(longest: float, delivery: Delivery, cursor: int, answer: Callable[[], None]) -> None:
     """Answer when there is output after the cursor and what follows it at once, at the run's end, or after so long."""
     more = asyncio.Event()
     delivery.watchers.add(more.set)
     try:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(longest):
                 while cursor == delivery.log.end and delivery.end is None:
                     await more.wait()
                     more.clear()
