@@ -31,8 +31,8 @@ from sandpod_runner.processes.languages import Languages, find_languages, find_p
 from sandpod_runner.processes.launcher import Launcher
 from sandpod_runner.processes.node_pool import NodePool
 from sandpod_runner.protocol import messages
+from sandpod_runner.runs.code_folder import CodeFolder
 from sandpod_runner.runs.context import Contexts
-from sandpod_runner.runs.programs import CodeFolder, context_commands
 from sandpod_runner.runs.registry import Runs
 from sandpod_runner.runs.request import MAX_TIMEOUT, RunLimits
 from sandpod_runner.runs.run import Toolbox
@@ -101,7 +101,7 @@ async def _serve(settings: Settings, listen_fd: int | None) -> int:
             if settings.probe_interval is not None and settings.probes and not settings.allow_open_network:
                 opened = loop.create_task(network_probe.wait_for_open(settings.probes, settings.probe_interval))
                 opened.add_done_callback(lambda _: ending.set())
-        warm = loop.create_task(launcher.ready())
+        warm = loop.create_task(launcher.ready.wait())
         stop = loop.create_task(ending.wait())
         await asyncio.wait({warm, stop}, return_when=asyncio.FIRST_COMPLETED)
         service = _compose(settings, launcher, find_languages(python, settings.languages, env), tmp)
@@ -133,15 +133,18 @@ def _compose(settings: Settings, launcher: Launcher, languages: Languages, tmp: 
     folders = (workspace.root, tmp, "/dev/shm")  # noqa: S108 - a name of the system's
     memory = find_watch(settings.memory_limit, folders, settings.in_memory)
     artifacts = Artifacts(workspace.root)
-    contexts = Contexts(launcher, base, context_commands(languages))
+    contexts = Contexts(launcher, base, languages.node)
     code = CodeFolder(tmp, languages.commands)
     limits = RunLimits(settings.run_timeout or MAX_TIMEOUT, settings.output_bytes or sys.maxsize)
     toolbox = Toolbox(launcher, languages, node, contexts, code, base, memory, disk, artifacts)
     return Service(
-        runs=Runs(toolbox, workspace, limits=limits),
+        runs=Runs(toolbox, workspace, limits),
         storage=Storage(workspace, disk, artifacts),
-        languages=dict(languages.versions),
-        memory_limit=memory.limit if memory else None,
+        hello={
+            "languages": dict(languages.versions),
+            "workspace": workspace.root,
+            "memory_limit": memory.limit if memory else None,
+        },
     )
 
 

@@ -9,7 +9,7 @@ import pytest
 from sandpod_runner.output.spill_file import FILE_SIZE
 from sandpod_runner.protocol.messages import HIDDEN
 from sandpod_runner.runs.history import MOST
-from sandpod_runner.server.tails import MAX_WAITING
+from sandpod_runner.server.connection import MAX_TAILS
 from support.runner.harness import PATIENCE, Client, RefusedError, Runner, Sandbox, running
 
 MIB = 1024 * 1024
@@ -86,7 +86,9 @@ async def test_tail_waits_for_output_and_for_the_end(client: Client, other: Clie
 
 
 async def test_tail_that_waited_gathers_the_pieces_of_a_line_and_the_end_behind_it(tmp_path: Path) -> None:
-    with running(tmp_path, prelude=f"from sandpod_runner.server import tails; tails.SETTLE = {2 * PATIENCE}") as runner:
+    with running(
+        tmp_path, prelude=f"from sandpod_runner.server import connection; connection.SETTLE = {2 * PATIENCE}"
+    ) as runner:
         client = await runner.connect()
         name = await client.start("read x; printf n; printf ' 3'; printf '\\n'", "shell", stdin=True, detached=True)
         waiting = asyncio.create_task(client.ask("tail", run=name, wait=PATIENCE))
@@ -110,10 +112,10 @@ async def test_tails_that_wait_are_bounded_and_end_with_their_stream(sandbox: Sa
     many = await sandbox.connect()
     name = await client.start("read x", "shell", stdin=True)
     await client.frame_of(name)  # Streams are read side by side: to another one it may not be known before.
-    for number in range(MAX_WAITING + 1):
+    for number in range(MAX_TAILS + 1):
         await many.send({"t": "tail", "id": number, "run": name, "wait": 30})
     frame = await many.reply()
-    assert (frame.header["id"], frame.header["code"]) == (MAX_WAITING, "session_busy")
+    assert (frame.header["id"], frame.header["code"]) == (MAX_TAILS, "session_busy")
     await many.close()
     await client.send({"t": "stdin", "run": name}, b"\n")
     assert (await client.finish(name)).outcome == "ok"

@@ -9,12 +9,14 @@ from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass
 from itertools import chain
+from operator import attrgetter
 from typing import Final
 
 from sandpod_runner.output.spill_file import MARK, Block, Extent, Piece, SpillFile
 
 STREAMS: Final = ("stdout", "stderr")
 BLOCK: Final = 64 * 1024  # largest block that small pieces are gathered in, bytes: so much is dropped at once
+_START: Final = attrgetter("start")
 _ADOPT: Final = BLOCK // 2  # pieces of this size are kept as they came, without copying them
 
 
@@ -34,7 +36,6 @@ class OutputLog:
         self._memory = memory
         self._spill = spill
         self._blocks: deque[Block] = deque()
-        self._open: Block | None = None
         self._held = 0
         self._largest = min(BLOCK, memory // 4)
         self._counts = [0, 0]
@@ -52,15 +53,15 @@ class OutputLog:
 
     def append(self, stream: int, data: bytes) -> None:
         """Keep a piece of a stream."""
-        length = len(data)
-        block = self._open
-        if length >= _ADOPT or block is None or block.cost + length + MARK > self._largest:
-            small = length < _ADOPT
+        length, small = len(data), len(data) < _ADOPT
+        block = self._blocks[-1] if self._blocks else None
+        # One that was kept as it came is never added to.
+        growing = small and block is not None and isinstance(block.data, bytearray)
+        if block is None or not growing or block.cost + length + MARK > self._largest:
             kept = bytearray(data) if small else data
-            block = Block(self.end, (self._counts[0], self._counts[1]), kept, array("I", (length << 1 | stream,)))
+            block = Block(self.end, self.counts, kept, array("I", (length << 1 | stream,)))
             self._blocks.append(block)
             self._held += block.cost
-            self._open = block if small else None
         else:
             block.data += data
             self._held += length
@@ -111,7 +112,6 @@ class OutputLog:
     def clear(self) -> None:
         """Lose everything that it holds; what was counted stays counted."""
         self._blocks.clear()
-        self._open = None
         self._held = 0
         if self._spill is not None:
             self._spill.close()
@@ -119,8 +119,6 @@ class OutputLog:
     def _let_go(self) -> None:
         block = self._blocks.popleft()
         self._held -= block.cost
-        if block is self._open:
-            self._open = None
         if self._spill is not None:
             self._spill.put(block)
 
@@ -128,16 +126,12 @@ class OutputLog:
         """Return the block with the cursor in it, or else the next one."""
         spill = self._spill
         while spill is not None and (extents := spill.extents) and cursor < extents[-1].end:
-            index = max(0, bisect_right(extents, cursor, key=_start) - 1)
+            index = max(0, bisect_right(extents, cursor, key=_START) - 1)
             extent = extents[index]
             if extent.end <= cursor:
                 extent = extents[index + 1]
             block = spill.load(extent)
             if block is not None:
                 return block
-        index = max(0, bisect_right(self._blocks, cursor, key=_start) - 1)
+        index = max(0, bisect_right(self._blocks, cursor, key=_START) - 1)
         return self._blocks[index] if self._blocks else None
-
-
-def _start(block: Block | Extent) -> int:
-    return block.start

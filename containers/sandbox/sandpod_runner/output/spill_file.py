@@ -1,8 +1,8 @@
 """Blocks of a run's log, and the files in the workspace for those that have no room in memory.
 
 They count in the workspace's quota, and a full disk is no fault: output that can't be written is dropped. Programs can
-change or remove these files, which are their own output: what is read is checked. Writing is not left to a thread: it
-goes to the system's cache, in pieces of 64 KiB.
+change or remove these files: what is read is checked. Writing is not left to a thread: it goes to the system's cache,
+in pieces of 64 KiB.
 """
 
 import contextlib
@@ -21,8 +21,8 @@ TOTAL: Final = 64 * 1024 * 1024  # bytes of all files together
 MARK: Final = 4  # bytes of a mark of a block
 _OVERHEAD: Final = 512  # what a block takes in addition to its data and marks, bytes
 _PREFIX: Final = "log-"
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-
 
 Marks: TypeAlias = "array[int]"
 Piece = tuple[int, int, bytes]  # number of the stream, offset in that stream, data
@@ -74,55 +74,42 @@ class Extent:
 
 
 class SpillFolder:
-    """The folder of these files, and what they take together."""
+    """The folder of these files, which may take `total` bytes together."""
 
     def __init__(self, workspace: str, *, total: int = TOTAL) -> None:
         self._path = os.path.join(workspace, HIDDEN)
-        self._free = total
-        self.make_room: Callable[[], bool] = lambda: False
-        """Gives something back, and returns whether there was anything."""
+        self.free = total  # bytes that all files together may still take
+        self.make_room: Callable[[], bool] = lambda: False  # gives something back, and returns whether there was any
 
     def clear(self) -> None:
         """Remove what another runner left here: a workspace may be older than its sandbox."""
-        with contextlib.suppress(OSError), _open_folder(self._path) as folder:
-            for name in os.listdir(folder):
-                if name.startswith(_PREFIX):
-                    self._unlink(name, folder)
-        self._leave()
+        with contextlib.suppress(OSError):
+            self.remove(*(name for name in os.listdir(self._path) if name.startswith(_PREFIX)))
 
     def create(self) -> tuple[int, str]:
         """Return a new file's descriptor and name. Raises OSError: There is no room, or no such folder."""
         with contextlib.suppress(FileExistsError):
             os.mkdir(self._path, mode=0o700)
         name = f"{_PREFIX}{os.urandom(8).hex()}"
-        with _open_folder(self._path) as folder:
+        with closing(os.open(self._path, _FOLDER)) as folder:
             return os.open(name, _FLAGS, 0o600, dir_fd=folder), name
 
-    def remove(self, name: str) -> None:
-        """Remove a file, and the folder with the last one."""
-        with contextlib.suppress(OSError), _open_folder(self._path) as folder:
-            self._unlink(name, folder)
-        self._leave()
+    def remove(self, *names: str) -> None:
+        """Remove files, and the folder with the last one."""
+        with contextlib.suppress(OSError), closing(os.open(self._path, _FOLDER)) as folder:
+            for name in names:
+                with contextlib.suppress(OSError):
+                    os.unlink(name, dir_fd=folder)
+        with contextlib.suppress(OSError):
+            os.rmdir(self._path)
 
     def take(self, size: int) -> bool:
         """Take so many bytes of what all may have, and return whether they were there."""
-        while self._free < size:
+        while self.free < size:
             if not self.make_room():
                 return False
-        self._free -= size
+        self.free -= size
         return True
-
-    def give(self, size: int) -> None:
-        """Give bytes back."""
-        self._free += size
-
-    def _unlink(self, name: str, folder: int) -> None:
-        with contextlib.suppress(OSError):
-            os.unlink(name, dir_fd=folder)
-
-    def _leave(self) -> None:
-        with contextlib.suppress(OSError):
-            os.rmdir(self._path)
 
 
 class SpillFile:
@@ -177,7 +164,7 @@ class SpillFile:
             os.close(self._fd)
             self._fd = -1
             self._folder.remove(self._name)
-        self._folder.give(self.size)
+        self._folder.free += self.size
         self.size = self._next = 0
 
     def _write(self, data: bytes) -> bool:
@@ -186,18 +173,15 @@ class SpillFile:
         grown = max(0, end - self.size)
         if not self._folder.take(grown):
             return False
-        try:
+        with contextlib.suppress(OSError):
             if self._fd < 0:
                 self._fd, self._name = self._folder.create()
             self._forget(self._next, end)
-            whole = os.pwrite(self._fd, data, self._next) == len(data)
-        except OSError:
-            whole = False
-        if whole:
-            self.size += grown
-        else:
-            self._folder.give(grown)
-        return whole
+            if os.pwrite(self._fd, data, self._next) == len(data):
+                self.size += grown
+                return True
+        self._folder.free += grown
+        return False
 
     def _turn(self) -> None:
         """Go on at the file's beginning: what is left behind the place is the oldest."""
@@ -210,7 +194,3 @@ class SpillFile:
             if oldest.position >= end or oldest.position + oldest.length <= begin:
                 break
             self.extents.popleft()
-
-
-def _open_folder(path: str) -> contextlib.AbstractContextManager[int]:
-    return closing(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC))

@@ -1,17 +1,84 @@
-"""A program's standard streams, seen from the runner: output to frames, frames to input.
+"""A program's standard streams, seen from the runner: pipes that are read and written without waiting for them.
 
 Output is read as fast as it can be sent, so that a slow reader slows the program; unread input is kept up to a limit.
 """
 
 import asyncio
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final, Self
+from typing import Final
 
-from sandpod_runner.output.pipe_reader import PIECE
+from sandpod_runner.output.output_log import STREAMS
 
+SHOWN: Final = "shown"
+PIECE: Final = 64 * 1024  # bytes that are read or written at a time: what a pipe holds
+_LAST_PIECES: Final = 16
+"""Pieces to read after the end: more than a pipe holds, unless somebody is left who goes on writing."""
 MAX_WAITING_INPUT: Final = 8 * 1024 * 1024
 """Input of one run that its program has not read yet, bytes. More of it ends the run."""
+
+
+def forget(_: bytes) -> bool:
+    """Take a piece of output that nobody wants."""
+    return True
+
+
+class PipeReader:
+    """The reading end of a pipe, closed here; `take` gets each piece and returns whether to read on."""
+
+    def __init__(self, fd: int) -> None:
+        self.take: Callable[[bytes], bool] = forget
+        self._loop = asyncio.get_running_loop()
+        self._fd = fd
+        self._reading = False
+        os.set_blocking(fd, False)
+
+    @property
+    def open(self) -> bool:
+        """Whether something may still come."""
+        return self._fd >= 0
+
+    def resume(self) -> None:
+        """Read whatever comes."""
+        if not self._reading and self._fd >= 0:
+            self._reading = True
+            self._loop.add_reader(self._fd, self._read)
+
+    def pause(self) -> None:
+        """Leave what comes in the pipe: the writer waits when it is full."""
+        if self._reading:
+            self._reading = False
+            self._loop.remove_reader(self._fd)
+
+    def drain(self) -> None:
+        """Read what is left in the pipe after the writer's end."""
+        self.pause()
+        for _ in range(_LAST_PIECES):
+            if not self._read():
+                break
+
+    def close(self) -> None:
+        """Read nothing more."""
+        self.pause()
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+            self.take = forget  # what took it is not kept in memory
+
+    def _read(self) -> bool:
+        """Read one piece, and return whether there may be more."""
+        if self._fd < 0:
+            return False
+        try:
+            data = os.read(self._fd, PIECE)
+        except BlockingIOError:
+            return False
+        except OSError:
+            data = b""
+        if not data or not self.take(data):
+            self.close()
+        return self._fd >= 0
 
 
 class Input:
@@ -68,54 +135,58 @@ class Input:
             self.close()
 
 
-class Pairs:
-    """Pipes that are being made for a program: what nobody keeps is closed, whatever happens meanwhile."""
-
-    def __init__(self) -> None:
-        self._open: set[int] = set()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for fd in self._open:
-            os.close(fd)
-
-    def open(self) -> tuple[int, int]:
-        """Return the reading and the writing end of a new pipe. Raises OSError: No more descriptors can be had."""
-        ends = os.pipe2(os.O_CLOEXEC)
-        self._open.update(ends)
-        return ends
-
-    def keep(self, *fds: int) -> None:
-        """Leave these open: they are somebody else's now."""
-        self._open.difference_update(fds)
-
-
 @dataclass(slots=True)
 class Pipes:
-    """The runner's ends of a program's streams."""
+    """A program's pipes: the runner's ends and, until they are passed on, the program's."""
 
-    stdin: Input | None
-    outputs: dict[str, int] = field(default_factory=dict)
-    shown: int | None = None
+    theirs: list[int] = field(default_factory=list)  # input, output, errors, job, what it shows
+    outputs: dict[str, PipeReader] = field(default_factory=dict)  # by stream; under SHOWN what it shows
+    stdin: Input | None = None
+    job: Input | None = None  # what a spare Node process is given its program on
+
+    def hand_over(self) -> list[int]:
+        """Return the program's ends, which are the caller's from now on."""
+        theirs, self.theirs = self.theirs, []
+        return theirs
+
+    def close_theirs(self) -> None:
+        """Close the program's ends that are still here."""
+        for fd in self.hand_over():
+            os.close(fd)
 
     def close(self) -> None:
-        """Close what is still open."""
-        if self.stdin is not None:
-            self.stdin.close()
-        for fd in (*self.outputs.values(), *([] if self.shown is None else [self.shown])):
-            os.close(fd)
-        self.outputs, self.shown = {}, None
+        """Close all that is still here."""
+        self.close_theirs()
+        for end in (*self.outputs.values(), self.stdin, self.job):
+            if end is not None:
+                end.close()
 
 
-def make_pipes(*, stdin: bool, shows: bool) -> tuple[Pipes, list[int]]:
-    """Return the runner's ends and the program's: input (or none), output, errors, what it shows. Raises OSError."""
-    with Pairs() as pairs:
-        (out, out_write), (err, err_write) = pairs.open(), pairs.open()
-        shown, *theirs_too = pairs.open() if shows else (None,)
-        # Last, as nothing may fail after it.
-        read, *ours_too = pairs.open() if stdin else (os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC),)
-        theirs = [read, out_write, err_write, *theirs_too]
-        pairs.keep(*theirs, *ours_too, out, err, *([] if shown is None else [shown]))
-    return Pipes(Input(ours_too[0]) if stdin else None, {"stdout": out, "stderr": err}, shown), theirs
+def open_pipes(*, stdin: bool, shows: bool, gets_job: bool = False) -> Pipes:
+    """Return new pipes for a program. Raises OSError: No more descriptors can be had, and none stays open."""
+    pipes = Pipes()
+
+    def add_input() -> Input:
+        read, write = os.pipe2(os.O_CLOEXEC)
+        pipes.theirs.append(read)
+        return Input(write)
+
+    def add_output() -> PipeReader:
+        read, write = os.pipe2(os.O_CLOEXEC)
+        pipes.theirs.append(write)
+        return PipeReader(read)
+
+    try:
+        if stdin:
+            pipes.stdin = add_input()
+        else:
+            pipes.theirs.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+        for name in STREAMS:
+            pipes.outputs[name] = add_output()
+        pipes.job = add_input() if gets_job else None
+        if shows:
+            pipes.outputs[SHOWN] = add_output()
+    except OSError:
+        pipes.close()
+        raise
+    return pipes

@@ -1,4 +1,4 @@
-"""What programs see of the world: their environment, their home and their share of the processors.
+"""What programs find around them: their environment, their home and their share of the processors.
 
 Nothing of the runner's own environment reaches a program unless it is named here: no address or token of the cluster.
 """
@@ -10,32 +10,17 @@ from collections.abc import Mapping
 from sandpod_runner.ipc.home import added_modules, added_packages
 
 INHERITED = (
-    "PATH",
-    "TZ",
-    "NODE_PATH",
-    "PYTHONPATH",
+    *("PATH", "TZ", "LD_LIBRARY_PATH", "NODE_PATH", "PYTHONPATH"),
     # Where images of other languages say that these have their things.
-    "BUNDLE_APP_CONFIG",
-    "CARGO_HOME",
-    "DOTNET_ROOT",
-    "GEM_HOME",
-    "GOPATH",
-    "GOROOT",
-    "JAVA_HOME",
-    "LD_LIBRARY_PATH",
-    "PERL5LIB",
-    "RUSTUP_HOME",
-    "R_HOME",
-    "R_LIBS_SITE",
+    *("BUNDLE_APP_CONFIG", "CARGO_HOME", "DOTNET_ROOT", "GEM_HOME", "GOPATH", "GOROOT"),
+    *("JAVA_HOME", "PERL5LIB", "RUSTUP_HOME", "R_HOME", "R_LIBS_SITE"),
 )
 """What the image's author sets for programs."""
 
 _HOME = "home"
 _DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
-
-
 _OFFLINE = {"PIP_RETRIES": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "npm_config_fetch_retries": "0"}
-"""Package managers fail at once in place of trying again for seconds."""
+"""Package managers fail at once instead of retrying for seconds."""
 
 
 def build_environment(inherited: Mapping[str, str], *, tmp: str, cpus: int, offline: bool) -> dict[str, str]:

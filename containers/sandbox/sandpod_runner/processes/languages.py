@@ -1,7 +1,6 @@
 """The languages of this sandbox: Python, JavaScript, shell where the image has them, and those of its template.
 
-What can be run is found out once, at the start. A language of the template is a command line with the code's file in
-it.
+What can be run is found out once, at the start. A template's language is a command line with the code's file in it.
 """
 
 import json
@@ -9,6 +8,7 @@ import os
 import re
 import select
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Mapping
@@ -19,8 +19,7 @@ from sandpod_runner.processes.environment import find_program
 from sandpod_runner.protocol.messages import LANGUAGE, LANGUAGES
 
 PATIENCE: Final = 10.0  # seconds in which a program must have said its version: the sandbox is not ready before
-_PAUSE: Final = 0.002
-_MOST: Final = 64
+_MOST: Final = 64  # bytes of it
 FILE: Final = "{file}"  # what stands in a command line for the code's file
 MAX_LANGUAGES: Final = 16
 _EXTENSION: Final = re.compile(r"(\.[A-Za-z0-9_]{1,15})?", re.ASCII)
@@ -49,7 +48,7 @@ class CommandLanguage:
 
 @dataclass(frozen=True, slots=True)
 class Python:
-    """The interpreter that starts programs. `version` is empty where it runs no Python code of anybody's."""
+    """The interpreter that starts programs. `version` is empty if users' Python code can't run here."""
 
     program: str
     version: str
@@ -59,7 +58,6 @@ class Python:
 class Languages:
     """What runs code here; None where there is none."""
 
-    python: Python
     node: str | None
     shell: str | None
     commands: Mapping[str, CommandLanguage]
@@ -119,45 +117,28 @@ def find_languages(python: Python, wanted: tuple[CommandLanguage, ...], env: Map
             node = None
     if shell is not None:
         versions["shell"] = _ask(env, shell, "-c", "echo $BASH_VERSION") or "POSIX"
-    return Languages(python, node, shell, commands, versions)
+    return Languages(node, shell, commands, versions)
 
 
 def _ask(env: Mapping[str, str], program: str, *args: str) -> str:
-    read, write = os.pipe2(os.O_CLOEXEC)
-    actions = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0), (os.POSIX_SPAWN_DUP2, write, 1)]
+    """Return what a program says first; nothing if it fails, or takes so long that it is killed."""
+    deadline, answer = time.monotonic() + PATIENCE, b""
     try:
-        pid = os.posix_spawn(program, [program, *args], env, file_actions=actions, setsigmask=(), setpgroup=0)
+        process = subprocess.Popen(
+            [program, *args], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, bufsize=0, process_group=0
+        )
     except OSError:
-        os.close(read)
         return ""
-    finally:
-        os.close(write)
-    deadline = time.monotonic() + PATIENCE
-    with open(read, "rb", buffering=0) as file:
-        answer = _read(file.fileno(), deadline).decode(errors="replace").strip()
-    status = _wait(pid, deadline)
-    return answer if status == 0 else ""
-
-
-def _read(fd: int, deadline: float) -> bytes:
-    """Return what a program says until it ends or has said enough, or as long as anybody waits for it."""
-    answer = b""
-    while len(answer) < _MOST and select.select([fd], [], [], max(0.0, deadline - time.monotonic()))[0]:
-        piece = os.read(fd, _MOST - len(answer))
-        if not piece:
-            break
-        answer += piece
-    return answer
-
-
-def _wait(pid: int, deadline: float) -> int:
-    """Return how a program ended, which is killed where that takes too long."""
-    try:
-        while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-            if time.monotonic() > deadline:
-                os.killpg(pid, signal.SIGKILL)
+    assert process.stdout is not None  # noqa: S101 - it is a pipe
+    with process.stdout as pipe:
+        while len(answer) < _MOST and select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            piece = pipe.read(_MOST - len(answer))
+            if not piece:
                 break
-            time.sleep(_PAUSE)
-        return os.waitpid(pid, 0)[1]
-    except ChildProcessError:
-        return 0  # the launcher was faster to reap it
+            answer += piece
+    try:
+        status = process.wait(max(0.0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        status = process.wait()
+    return answer.decode(errors="replace").strip() if status == 0 else ""

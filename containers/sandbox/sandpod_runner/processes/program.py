@@ -1,35 +1,63 @@
-"""What passes between the launcher and those who have programs started. It does nothing by itself."""
+"""Programs that the launcher has started, and how they and what they leave behind are ended."""
 
 import asyncio
 import contextlib
+import logging
 import os
 import select
-import socket
-from dataclasses import dataclass, field
+import signal
+import time
+from collections.abc import Callable
 from typing import Any, Final
 
 from sandpod_runner.ipc import process_tree
 from sandpod_runner.ipc.jobs import Exit
 
+logger = logging.getLogger(__name__)
+
 KILL_ROUNDS: Final = 10
 _KILL_WAIT: Final = 0.5  # seconds from one round of killing to the next
+SWEEP_SECONDS: Final = 5.0  # longest sweep
+FREEZE_AFTER: Final = 2  # rounds of killing that did not end it
+_WAIT: Final = 0.05  # seconds to wait for killed processes before looking again
+_LAST: Final = 1.0  # seconds at the end of a sweep in which processes must keep appearing for the last resort
+_GROWING: Final = 10  # rounds in a row in which there was a new one
 
 
 class LostError(Exception):
     """The process that was to start a program is gone, or could not start it."""
 
 
-@dataclass(slots=True, eq=False)
 class Program:
-    """A process that was asked for. `pid` is set first, then `ended`; `pid` fails with LostError where it never was."""
+    """A process that was asked for. `pid` is set first, then `ended`; where there never was one, `pid` is LostError."""
 
-    pid: "asyncio.Future[int]"
-    ended: "asyncio.Future[Exit]"
-    _handle: int = -1
+    def __init__(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.pid: asyncio.Future[int] = loop.create_future()
+        self.ended: asyncio.Future[Exit] = loop.create_future()
+        self._handle = -1
+        # Nobody may be waiting for the process when it turns out that there is none.
+        self.pid.add_done_callback(lambda pid: pid.exception())
+
+    @property
+    def number(self) -> int | None:
+        """The process's number, once there is a process."""
+        return self.pid.result() if self.pid.done() and not self.pid.exception() else None
+
+    @property
+    def alive(self) -> bool:
+        """Whether the number is still its own: it may be another's after its end, also before that is reported."""
+        if self.number is None:
+            return False
+        if self._handle < 0:
+            return not self.ended.done()
+        poll = select.poll()
+        poll.register(self._handle, select.POLLIN)
+        return not poll.poll(0)
 
     def abandon(self) -> None:
         """Kill it as soon as it is there: nobody waits for it any more."""
-        self.pid.add_done_callback(lambda pid: None if pid.exception() else self._end(freeze=False))
+        self.pid.add_done_callback(lambda _: self._end(freeze=False))
 
     def signal(self, number: int, *, tree: bool = True) -> None:
         """Send a signal to it and, in a tree, to all that came from it."""
@@ -39,15 +67,14 @@ class Program:
             # Itself first: a shell whose child ends before it gets the signal would report the child's end as its own.
             process_tree.send([pid, *others], number)
 
-    async def kill(self, over: "asyncio.Future[Any] | None" = None) -> bool:
-        """Kill it with all that came from it, and return whether it (or what is waited for, `over`) has ended."""
+    async def kill(self, over: "asyncio.Future[Any] | None" = None) -> None:
+        """Kill it with all that came from it, in rounds, until it (or `over`, if given) has ended."""
         over = over or self.ended
         for attempt in range(KILL_ROUNDS):
             if over.done():
                 break
             self._end(freeze=attempt > 0)
             await asyncio.wait({over}, timeout=_KILL_WAIT)
-        return over.done()
 
     def begin(self, pid: int) -> None:
         """Note the process that it became."""
@@ -56,8 +83,14 @@ class Program:
         if not self.pid.done():
             self.pid.set_result(pid)
 
+    def fail(self, why: str) -> None:
+        """Note that there is no process and will be none."""
+        if not self.pid.done():
+            self.pid.set_exception(LostError(why))
+            self.end(Exit(None))
+
     def end(self, how: Exit) -> bool:
-        """Note that the process has ended, and return whether that was known: it may have said so itself before."""
+        """Note that the process has ended, and return whether that was known: it may have reported it itself."""
         handle, self._handle = self._handle, -1
         if handle >= 0:
             os.close(handle)
@@ -66,41 +99,56 @@ class Program:
             self.ended.set_result(how)
         return known
 
-    @property
-    def alive(self) -> bool:
-        """Whether its number is still its own: it may be another's after its end, also before that is reported."""
-        if not self.pid.done() or self.pid.exception():
-            return False
-        if self._handle < 0:
-            return not self.ended.done()
-        poll = select.poll()
-        poll.register(self._handle, select.POLLIN)
-        return not poll.poll(0)
-
     def _end(self, *, freeze: bool) -> None:
         if self.alive:
             process_tree.end_trees([self.pid.result()], freeze=freeze)
 
 
-@dataclass(slots=True)
-class Wish:
-    """A program that was asked for and has not been reported yet; its descriptors are kept to ask again."""
+class Sweeper:
+    """Kills what ended programs leave behind, processes that became the runner's own children, until none is left.
 
-    program: Program
-    fds: list[int]
+    `reap` waits for all children that have ended, and `strays` returns the processes to end. `ends` returns how many
+    programs have ended so far: each may leave new strays, which is nothing unusual.
+    """
 
-    def close(self) -> None:
-        """Let go of the descriptors."""
-        while self.fds:
-            os.close(self.fds.pop())
+    def __init__(
+        self,
+        reap: Callable[[], None],
+        strays: Callable[[], set[int]],
+        ends: Callable[[], int],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._reap = reap
+        self._strays = strays
+        self._ends = ends
+        self._clock = clock
+        self.died = asyncio.Event()  # to be set whenever a child has ended
 
-
-@dataclass(slots=True)
-class Link:
-    """One zygote."""
-
-    pid: int
-    sock: socket.socket
-    pending: dict[int, Wish] = field(default_factory=dict)
-    ready: bool = False
-    unread: bool = False  # whether it ended before it had read all that it was asked for
+    async def sweep(self) -> None:
+        """End them all. What is slow to end, in the kernel or without processor time, is left in the end."""
+        deadline = self._clock() + SWEEP_SECONDS
+        known: set[int] = set()
+        rounds = growing = 0
+        ends = self._ends()
+        while True:
+            self.died.clear()
+            self._reap()
+            strays = self._strays()
+            if not strays:
+                return
+            left = deadline - self._clock()
+            if left < 0:
+                logger.warning("%d processes of ended programs could not be ended", len(strays))
+                return
+            explained, ends = ends != self._ends(), self._ends()
+            growing = growing + 1 if left < _LAST and strays - known and not explained else 0
+            known |= strays
+            process_tree.end_trees(strays, freeze=rounds >= FREEZE_AFTER)
+            if growing >= _GROWING and os.getpid() == 1:
+                # What keeps forking away from every scan is met by the one signal that the kernel sends to all at
+                # once. It takes the zygote and other runs too; a sandbox that goes on is worth that.
+                logger.warning("a program forks faster than it can be ended: all processes are killed")
+                os.kill(-1, signal.SIGKILL)
+            rounds += 1
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.died.wait(), _WAIT)

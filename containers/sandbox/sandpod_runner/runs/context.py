@@ -1,17 +1,155 @@
-"""The contexts of the sandbox: which there are, and whose turn it is in each."""
+"""The contexts of the sandbox, whose turn it is in each, and their processes.
+
+A process is given one cell after the other, and reports, untrusted, when each begins and ends.
+"""
 
 import asyncio
+import itertools
+import math
+import os
+import socket
+import struct
 import time
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final
 
-from sandpod_runner.ipc.jobs import Exit, Job
-from sandpod_runner.output.pipe_reader import PipeReader
+from sandpod_runner.ipc import process_tree
+from sandpod_runner.ipc.jobs import MESSAGE_SIZE, REQUEST, Exit, Job, Kind, Message, write_job
+from sandpod_runner.output.stdio_pipes import PipeReader, forget
 from sandpod_runner.processes.launcher import Launcher
-from sandpod_runner.processes.program import LostError, Program
+from sandpod_runner.processes.node_pool import BOOTSTRAP
+from sandpod_runner.processes.program import LostError
 from sandpod_runner.protocol.errors import Refusal
 from sandpod_runner.protocol.messages import MAX_CELLS, MAX_CONTEXTS
-from sandpod_runner.runs.context_process import Cell, ContextProcess
+
+_MESSAGES: Final = 2  # messages about one cell: that it has begun, and that it has ended
+_MAX_LEFT: Final = 16  # pipes of ended cells that are read for the children which still write to them
+_CELLS: Final = os.path.join(os.path.dirname(BOOTSTRAP), "context.cjs")
+
+
+@dataclass(slots=True, eq=False)
+class Cell:
+    """A cell that was sent. `begun` is set when its code begins, `ended` with how, and whether the process is lost."""
+
+    process: "ContextProcess"
+    number: int
+    begun: "asyncio.Future[None]"
+    ended: "asyncio.Future[tuple[Exit, bool]]"
+    before: set[int]  # processes that earlier cells have left, without those below them
+    since: int  # when it was sent, as `process_tree.now`
+
+    def started(self) -> set[int]:
+        """Return the processes that it has started and that are still there."""
+        own, table = self.process.own(), process_tree.parents()
+        if not own:
+            return set()
+        candidates = process_tree.trees(own, table) - own - process_tree.trees(self.before, table)
+        return {pid for pid in candidates if process_tree.alive_since(pid) >= self.since}
+
+
+class ContextProcess:
+    """One process, asked for at once; `gone` is called at its end. Raises LostError, OSError: It can't be started."""
+
+    def __init__(self, launcher: Launcher, base: Job, cwd: str, gone: Callable[["ContextProcess"], None]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.why = "The context's process had ended"  # what is said of its end
+        self._has_helper = bool(base.command)
+        self._gone = gone
+        self._numbers = itertools.count(1)
+        self._cell: Cell | None = None
+        self._left: list[PipeReader] = []
+        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            self._sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        except OSError:
+            os.close(null)
+            raise
+        try:
+            self.program = launcher.start(replace(base, cwd=cwd, context=True), [null, null, null, theirs.detach()])
+        except LostError:
+            self._sock.close()
+            raise
+        self._sock.setblocking(False)
+        self._loop.add_reader(self._sock, self._receive)
+        self.program.ended.add_done_callback(lambda ended: self.close(ended.result()))
+
+    @property
+    def _open(self) -> bool:
+        return self._sock.fileno() >= 0
+
+    def give(self, job: Job, fds: list[int]) -> Cell:
+        """Give it a cell. The descriptors stay the caller's. Raises OSError: It does not take it."""
+        number, own = next(self._numbers), self.own()
+        before = set[int]().union(*map(process_tree.children, own)) - own
+        begun, ended = self._loop.create_future(), self._loop.create_future()
+        self._cell = cell = Cell(self, number, begun, ended, before, process_tree.now())
+        job_fd = write_job(job)
+        try:
+            socket.send_fds(self._sock, [REQUEST.pack(number)], [job_fd, *fds])
+        finally:
+            os.close(job_fd)
+        return cell
+
+    def keep_reading(self, pipes: list[PipeReader]) -> None:
+        """Read what children of ended cells still write, so that they are not ended by it, and forget it."""
+        for pipe in pipes:
+            pipe.take = forget
+            pipe.resume()
+        left = [*pipes, *(each for each in self._left if each.open)]
+        most = _MAX_LEFT if self._open else 0
+        for each in left[most:]:
+            each.close()
+        self._left = left[:most]
+
+    def close(self, how: Exit) -> None:
+        """Note that it has ended, or is ignored from now on."""
+        if not self._open:
+            return
+        cell = self._cell
+        if cell is not None and not cell.ended.done():
+            for _ in range(_MESSAGES):
+                self._receive()
+        if cell is not None and not cell.ended.done():
+            cell.ended.set_result((how, True))
+        self._loop.remove_reader(self._sock)
+        self._sock.close()
+        for pipe in self._left:
+            pipe.close()
+        self._gone(self)
+
+    def own(self) -> set[int]:
+        """Return the processes that the context itself consists of, if it is there: one, or a helper and Node."""
+        pid = self.program.number
+        if pid is None or not self._open:
+            return set()
+        if not self._has_helper:
+            return {pid}
+        node = min(process_tree.children(pid), key=lambda child: (process_tree.alive_since(child), child), default=pid)
+        return {pid, node}  # the first that its helper started
+
+    def _receive(self) -> None:
+        try:
+            data = self._sock.recv(MESSAGE_SIZE)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        try:
+            message = Message.unpack(data)
+        except (ValueError, struct.error):
+            # Its end follows; one that has only closed its socket is of no use either.
+            self._loop.remove_reader(self._sock)
+            self.program.abandon()
+            return
+        cell = self._cell
+        if cell is None or message.number != cell.number:
+            return
+        if message.kind == Kind.READY and not cell.begun.done():
+            cell.begun.set_result(None)
+        elif message.kind == Kind.EXITED and not cell.ended.done():
+            cpu = message.cpu if math.isfinite(message.cpu) else 0.0
+            cell.ended.set_result((Exit(message.status & 0xFF00, max(0.0, cpu), max(0, message.max_rss)), False))
 
 
 class Context:
@@ -27,7 +165,6 @@ class Context:
         self.process: ContextProcess | None = None
         self._launcher = launcher
         self._base = base
-        self._why = "The context's process had ended"
 
     @property
     def state(self) -> str:
@@ -44,38 +181,25 @@ class Context:
         """Whether nothing would be missed if it were forgotten."""
         return self.process is None and not self.turn.locked() and not self.waiting
 
-    @property
-    def pid(self) -> int | None:
-        """Its process, if it has one."""
-        return None if self.process is None else self.process.pid
-
-    def send(self, job: Job, fds: list[int], *, cwd: str) -> tuple[Program, Cell]:
+    def send(self, job: Job, fds: list[int], *, cwd: str) -> Cell:
         """Send a cell to the process, or a new one that begins in `cwd`. Raises LostError: It can't be started."""
         if self.process is not None:
             try:
-                return self.process.program, self.process.give(job, fds)
+                return self.process.give(job, fds)
             except OSError:
                 self.process.program.abandon()
                 self.process.close(Exit(None))
         try:
-            self.process = process = ContextProcess(self._launcher, self._base, cwd, self._gone)
+            self.process = ContextProcess(self._launcher, self._base, cwd, self._gone)
             self.started = time.time()
-            return process.program, process.give(job, fds)
+            return self.process.give(job, fds)
         except OSError as error:
             raise LostError("the context's process does not answer") from error
-
-    def keep_reading(self, pipes: list[PipeReader]) -> None:
-        """Read what children of ended cells still write, as long as the process lives."""
-        for pipe in pipes:
-            if self.process is None:
-                pipe.close()
-            else:
-                self.process.keep_reading(pipe)
 
     def lose(self, why: str) -> None:
         """End the process at once; the next cell says why its variables are gone."""
         if self.process is not None:
-            self._why = why
+            self.process.why = why
             self.process.program.abandon()
 
     async def end(self) -> None:
@@ -83,7 +207,7 @@ class Context:
         process, self.process, self.lost = self.process, None, None
         if process is None:
             return
-        if process.pid is None:
+        if process.program.number is None:
             process.program.abandon()
         else:
             await process.program.kill()
@@ -93,18 +217,17 @@ class Context:
     def _gone(self, process: ContextProcess) -> None:
         if self.process is process:
             self.process = None
-            self.lost = f"{self._why}: this cell began without its variables."
-            self._why = "The context's process had ended"
+            self.lost = f"{process.why}: this cell began without its variables."
 
 
 class Contexts:
     """The contexts, by name."""
 
-    def __init__(self, launcher: Launcher, base: Job, commands: dict[str, list[str]]) -> None:
-        """Begin with none. The commands are those of each language's contexts; Python's is empty."""
+    def __init__(self, launcher: Launcher, base: Job, node: str | None) -> None:
         self._launcher = launcher
-        self._base = base
-        self._commands = commands
+        # Python's processes are forked. The parser that Node's own REPL uses is internal.
+        commands = {"python": [], "javascript": [node or "", "--expose-internals", _CELLS]}
+        self._bases = {language: replace(base, command=command) for language, command in commands.items()}
         self._contexts: dict[str, Context] = {}
 
     def place(self, name: str, language: str) -> Context:
@@ -122,8 +245,7 @@ class Contexts:
         if context is None:
             if len(self._contexts) >= MAX_CONTEXTS:
                 self._make_room()
-            base = replace(self._base, command=self._commands[language])
-            context = self._contexts[name] = Context(name, language, self._launcher, base)
+            context = self._contexts[name] = Context(name, language, self._launcher, self._bases[language])
         if context.waiting >= MAX_CELLS:
             raise Refusal("session_busy", f"{MAX_CELLS} cells already wait for this context, which is the maximum.")
         return context
@@ -137,7 +259,8 @@ class Contexts:
 
     def pids(self) -> dict[Context, int]:
         """Return the processes that there are."""
-        return {context: context.pid for context in self._contexts.values() if context.pid is not None}
+        programs = {context: context.process.program for context in self._contexts.values() if context.process}
+        return {context: program.number for context, program in programs.items() if program.number is not None}
 
     def describe(self) -> list[dict[str, Any]]:
         """Return a row for each of the contexts, but for those that were restarted and have nothing left."""
@@ -148,11 +271,8 @@ class Contexts:
         ]
 
     def _make_room(self) -> None:
-        for name, context in self._contexts.items():
-            if context.empty:
-                del self._contexts[name]
-                return
-        message = (
-            f"The sandbox has {MAX_CONTEXTS} contexts, which is the most: restart one that is not needed any more."
-        )
-        raise Refusal("session_busy", message)
+        spare = next((name for name, context in self._contexts.items() if context.empty), None)
+        if spare is None:
+            most = f"The sandbox has {MAX_CONTEXTS} contexts, which is the most"
+            raise Refusal("session_busy", f"{most}: restart one that is not needed any more.")
+        del self._contexts[spare]

@@ -13,9 +13,8 @@ from sandpod_runner.output.output_log import STREAMS, OutputLog
 from sandpod_runner.protocol.fields import require
 from sandpod_runner.protocol.messages import OUT_PIECE
 
-MAX_WAITING: Final = 64
-"""Displays and other frames that wait for an owner, and their bytes: what is more is dropped and counted."""
-MAX_WAITING_BYTES: Final = 8 * 1024 * 1024
+MAX_WAITING: Final = 64  # displays and other frames that wait for an owner; what is more is dropped and counted
+MAX_WAITING_BYTES: Final = 8 * 1024 * 1024  # the same, in bytes
 UNOWNED: Final = 128 * 1024
 """Bytes that a program may write while nobody owns its run: half of what is kept, since the other half, which was
 sent, may not have arrived."""
@@ -23,9 +22,6 @@ WINDOW: Final = 1280 * 1024
 """Bytes, as the log counts them, that may be on their way to an owner that reports what has come: less than the log
 holds, by more than what is read before the program waits."""
 _PIECES: Final = 256
-
-
-Watcher = Callable[[], None]
 
 
 class Owner(Protocol):
@@ -59,13 +55,11 @@ class Delivery:
         self.log = log
         self.end: dict[str, Any] | None = None  # the fields of the run's `end`, once it has ended
         self.dropped = 0  # frames other than output that were dropped
-        self.watchers: set[Watcher] = set()  # called whenever there is more output, and at the end
-        self.hold: Watcher = _nothing  # called when the program has to wait from now on
+        self.watchers: set[Callable[[], None]] = set()  # called whenever there is more output, and at the end
         self._run = run
         self._detached = detached
         self._to = _Subscriber(owner, 0 if acks else None)
-        self._waiting: deque[tuple[dict[str, Any], bytes]] = deque()
-        """A detached run keeps it for whoever follows it next."""
+        self._waiting: deque[tuple[dict[str, Any], bytes]] = deque()  # a detached run keeps it for every owner
         self._waiting_bytes = 0
 
     @property
@@ -91,24 +85,18 @@ class Delivery:
         return self.log.size + self._waiting_bytes
 
     def put(self, stream: str, offset: int, data: bytes) -> None:
-        """Take output of the program."""
-        owner, log = self.owner, self.log
+        """Take output of the program, which may have to wait from now on."""
+        owner, begin = self.owner, self.log.end
+        self.log.append(STREAMS.index(stream), data)
         # To an owner that the program waits for it goes at once: what is read while it is slow is not much.
-        if owner is not None and self._to.cursor == log.end and (not self._detached or owner.can_send):
-            log.append(STREAMS.index(stream), data)
-            self._to.cursor = log.end
+        if owner is not None and self._to.cursor == begin and (not self._detached or owner.can_send):
+            self._to.cursor = self.log.end
             owner.send({"t": "out", "run": self._run, "stream": stream, "offset": offset}, data)
-            if self._to.acked is not None and self.held:
-                self.hold()
-        else:
-            log.append(STREAMS.index(stream), data)
-            if self.held:
-                self.hold()
-        if self.watchers:
-            self._tell()
+        self._notify()
 
     def post(self, header: dict[str, Any], payload: bytes) -> None:
         """Take another frame about the run. It waits for an owner, up to a limit; a detached run keeps it for more."""
+        header = {**header, "run": self._run}
         if self.owner is not None and not self._detached:
             self.owner.send(header, payload)
         elif len(self._waiting) >= MAX_WAITING or self._waiting_bytes + len(payload) > MAX_WAITING_BYTES:
@@ -116,54 +104,45 @@ class Delivery:
         else:
             self._waiting.append((header, payload))
             self._waiting_bytes += len(payload)
-            if self._detached:
-                self.pump()
-            elif self.held:
-                self.hold()
+            self.pump()
 
     def finish(self, end: dict[str, Any]) -> None:
         """Take the fields of the run's `end`: nothing comes after it."""
         self.end = end
-        self.hold = _nothing  # what is remembered must not keep the run's code
         self.pump()
-        self._tell()
+        self._notify()
 
     def follow(self, owner: Owner, stdout: int, stderr: int, *, acks: bool = False) -> None:
         """Send to this stream from these offsets on. Raises Refusal: so much was never written."""
-        self._check(stdout, stderr)
-        acked = stdout + stderr if acks else None
-        self._to = _Subscriber(owner, acked, self.log.seek(stdout, stderr), (stdout, stderr))
+        acked = self._cursor(stdout, stderr)
+        self._to = _Subscriber(owner, acked if acks else None, self.log.seek(stdout, stderr), (stdout, stderr))
         self.pump()
 
     def acknowledge(self, stdout: int, stderr: int) -> None:
         """Note that all has come up to these offsets. Raises Refusal: so much was never written."""
-        self._check(stdout, stderr)
+        cursor = self._cursor(stdout, stderr)
         if self._to.acked is not None:
-            self._to.acked = max(self._to.acked, stdout + stderr)
-
-    def _check(self, stdout: int, stderr: int) -> None:
-        counts = self.log.counts
-        require(stdout <= counts[0] and stderr <= counts[1], "The run has not written so much.")
+            self._to.acked = max(self._to.acked, cursor)
 
     def leave(self) -> None:
-        """Be without an owner."""
+        """Note that the owner has gone."""
         self._to.owner = None
 
     def pump(self) -> None:
         """Send what the owner has not got yet, as long as it takes it."""
-        owner = self.owner
+        owner, to = self.owner, self._to
         if owner is None:
             return
-        while self._to.cursor < self.log.end and owner.can_send:
+        while to.cursor < self.log.end and owner.can_send:
             self._send_next(owner)
-        while self._to.posted < len(self._waiting) and owner.can_send:
-            owner.send(*self._waiting[self._to.posted])
+        while to.posted < len(self._waiting) and owner.can_send:
+            owner.send(*self._waiting[to.posted])
             if self._detached:
-                self._to.posted += 1
+                to.posted += 1
             else:
                 self._waiting_bytes -= len(self._waiting.popleft()[1])
-        if self.end is not None and self._to.cursor == self.log.end and self._to.posted == len(self._waiting):
-            self._to.owner = None
+        if self.end is not None and to.cursor == self.log.end and to.posted == len(self._waiting):
+            to.owner = None
             owner.send({"t": "end", **self.end})
 
     def clear(self) -> None:
@@ -171,6 +150,11 @@ class Delivery:
         self.log.clear()
         self._waiting.clear()
         self._waiting_bytes = self._to.posted = 0
+
+    def _cursor(self, stdout: int, stderr: int) -> int:
+        counts = self.log.counts
+        require(stdout <= counts[0] and stderr <= counts[1], "The run has not written so much.")
+        return stdout + stderr
 
     def _send_next(self, owner: Owner) -> None:
         reading = self.log.read(self._to.cursor, OUT_PIECE, _PIECES)
@@ -181,10 +165,6 @@ class Delivery:
                 header = {"t": "out", "run": self._run, "stream": STREAMS[stream], "offset": offset + skip}
                 owner.send(header, data[skip:])
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for watcher in tuple(self.watchers):
             watcher()
-
-
-def _nothing() -> None:
-    pass

@@ -1,11 +1,12 @@
-"""Ends what takes more memory or disk than the sandbox has, before the kernel or the node ends all of it.
+"""Ends what takes more memory or disk than the sandbox has, before the kernel or the node ends the whole sandbox.
 
 It looks while there are runs or contexts, whose threads go on between cells. What is used comes from `limits`.
 """
 
 import asyncio
 import signal
-from collections.abc import Callable, Collection
+import time
+from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -13,113 +14,103 @@ from sandpod_runner.files.disk import DiskWatch
 from sandpod_runner.ipc import process_tree
 from sandpod_runner.limits.memory import Watch
 from sandpod_runner.limits.threads import in_thread
-from sandpod_runner.runs.context import Context, Contexts
+from sandpod_runner.runs.context import Context
 from sandpod_runner.runs.outcome import Stop, out_of_memory
-from sandpod_runner.runs.run import Run
+from sandpod_runner.runs.run import Run, Toolbox
 
 _MIB: Final = 1024 * 1024
 
 Writer: TypeAlias = Run | Context
+_Look: TypeAlias = Callable[[], Awaitable[float]]  # returns in how many seconds to look again
 
 
 class Guard:
-    """Looks again and again, from a run's begin on."""
+    """Looks again and again, from a run's begin on. `runs` are always those that are live now."""
 
-    def __init__(
-        self,
-        memory: Watch | None,
-        disk: DiskWatch | None,
-        contexts: Contexts,
-        runs: Callable[[], Collection[Run]],
-    ) -> None:
-        self._memory = memory
-        self._disk = disk
-        self._contexts = contexts
+    def __init__(self, toolbox: Toolbox, runs: Collection[Run]) -> None:
+        self._memory = toolbox.memory
+        self._contexts = toolbox.contexts
         self._runs = runs
-        self._loop = asyncio.get_running_loop()
-        self._next: asyncio.TimerHandle | None = None
-        self._disk_task: asyncio.Task[None] | None = None
         self._used = 0
         self._written: dict[Writer, int] = {}
+        self._looks: list[_Look] = []
+        if toolbox.memory is not None:
+            self._looks.append(partial(self._look_at_memory, toolbox.memory))
+        if toolbox.disk is not None:
+            self._looks.append(partial(self._look_at_disk, toolbox.disk))
+        self._tasks: dict[_Look, asyncio.Task[None]] = {}
 
     def begin(self) -> None:
         """Look from now on: a run is about to begin."""
-        if self._memory is not None:
-            if not self._runs():
-                self._memory.rest()
-            if self._next is None:
-                self._look_at_memory(self._memory)
-        if self._disk is not None and self._disk_task is None:
-            self._disk_task = self._loop.create_task(self._look_at_disk(self._disk))
+        if self._memory is not None and not self._runs:
+            self._memory.rest()
+        for look in self._looks:
+            if look not in self._tasks:
+                self._tasks[look] = asyncio.get_running_loop().create_task(self._keep_looking(look))
 
-    def _look_at_memory(self, memory: Watch) -> None:
-        over, again = memory.look()
+    async def _keep_looking(self, look: _Look) -> None:
+        """Look, and again after so many seconds, as long as there is anything that could grow."""
+        while True:
+            await asyncio.sleep(await look())
+            if not self._runs and not self._contexts.pids():
+                del self._tasks[look]
+                return
+
+    async def _look_at_memory(self, memory: Watch) -> float:
+        over, pause = memory.look()
         if over:
             self._end_largest(memory.limit)
-        self._next = self._loop.call_later(again, self._look_on, memory)
-
-    def _look_on(self, memory: Watch) -> None:
-        self._next = None
-        if self._runs() or self._contexts.pids():
-            self._look_at_memory(memory)
+        return pause
 
     def _end_largest(self, limit: int) -> None:
-        if any(run.stopped == "out_of_memory" for run in self._runs()):
+        if any(run.stopped and run.stopped.outcome == "out_of_memory" for run in self._runs):
             return  # what it gives back shows at the next look
-        alone = [run.pid for run in self._runs() if run.pid and run.request.context is None]
-        if len(alone) == len(self._runs()) == 1:
+        alone = [run.pid for run in self._runs if run.pid and run.context is None]
+        if len(alone) == len(self._runs) == 1:
             # It would go on taking memory while its processes are looked for.
             process_tree.send(alone, signal.SIGSTOP)
-        sizes = {run: process_tree.resident(pids) for run, pids in self._trees().items()}
+        trees = self._trees()
+        # Where nothing runs, what has grown is a thread, or something else that a cell left behind.
+        suspects = {each: pids for each, pids in trees.items() if isinstance(each, Run)} or trees
+        sizes = {each: process_tree.resident(pids) for each, pids in suspects.items()}
         if sizes:
-            states = [context.state for context in self._contexts.pids()]
-            max(sizes, key=lambda run: sizes[run]).stop(out_of_memory(limit, states))
-            return
-        idle = {context: process_tree.resident(pids) for context, pids in self._idle_trees().items()}
-        if idle:
-            # Nothing runs: what has grown is a thread, or something else that a cell left behind.
-            largest = max(idle, key=lambda context: idle[context])
-            largest.lose(f"The context was ended, for it used up the sandbox's {limit // _MIB} MiB while it was idle")
+            stop = out_of_memory(limit, [context.state for context in self._contexts.pids()])
+            _end(max(sizes, key=lambda each: sizes[each]), stop, f"used up the sandbox's {limit // _MIB} MiB")
 
-    async def _look_at_disk(self, disk: DiskWatch) -> None:
-        while True:
-            trees = dict[Writer, set[int]]([*self._trees().items(), *self._idle_trees().items()])
-            begin = self._loop.time()
-            used = await in_thread(partial(disk.used, set().union(*trees.values())))
-            written = {run: process_tree.written(pids) for run, pids in trees.items()}
-            if used > disk.limit:
-                self._end_writer(written, used - self._used, disk.limit)
-            self._used, self._written = used, written
-            await asyncio.sleep(disk.pause(used, self._loop.time() - begin))
-            if not self._runs() and not self._contexts.pids():
-                self._disk_task = None
-                return
+    async def _look_at_disk(self, disk: DiskWatch) -> float:
+        trees, begin = self._trees(), time.monotonic()
+        used = await in_thread(partial(disk.used, set().union(*trees.values())))
+        written = {each: process_tree.written(pids) for each, pids in trees.items()}
+        if used > disk.limit:
+            self._end_writer(written, used - self._used, disk.limit)
+        self._used, self._written = used, written
+        return disk.pause(used, time.monotonic() - begin)
 
     def _end_writer(self, written: dict[Writer, int], growth: int, limit: int) -> None:
         """End the run or idle context that has written most since the last look, if the workspace has grown by it.
 
-        What deletes files writes too, be it a little, and must be able to: so nothing ends while the workspace shrinks,
-        nor for what another run wrote that has ended since.
+        A program that deletes files writes a little too, and must be able to: so nothing ends while the workspace
+        shrinks, nor for what a run wrote that has ended since.
         """
         before = self._written
         grown = {each: written[each] - before[each] for each in written if each in before and not each.stopped}
         least = 1 if before.keys() <= written.keys() else max(1, growth // 2)
         largest = max(grown, key=lambda each: grown[each], default=None)
-        if growth <= 0 or largest is None or grown[largest] < least:
-            return
-        if isinstance(largest, Run):
-            text = f"It wrote more than the workspace's {limit // _MIB} MiB: delete files that are not needed any more."
-            largest.stop(Stop("error", text, gentle=False))
-        else:
-            largest.lose(f"The context was ended, for it filled the workspace's {limit // _MIB} MiB while it was idle")
+        if growth > 0 and largest is not None and grown[largest] >= least:
+            whole = f"the workspace's {limit // _MIB} MiB"
+            text = f"It wrote more than {whole}: delete files that are not needed any more."
+            _end(largest, Stop("error", text, gentle=False), f"filled {whole}")
 
-    def _trees(self) -> dict[Run, set[int]]:
-        """Return the processes of each live run."""
-        table = process_tree.parents()
-        return {run: process_tree.trees([run.pid], table) for run in self._runs() if run.pid}
+    def _trees(self) -> dict[Writer, set[int]]:
+        """Return the processes of each live run, and of each context that runs no cell: its threads may go on."""
+        roots: dict[Writer, int] = {run: run.pid for run in self._runs if run.pid}
+        busy, table = set(roots.values()), process_tree.parents()
+        roots |= {context: pid for context, pid in self._contexts.pids().items() if pid not in busy}
+        return {each: process_tree.trees([pid], table) for each, pid in roots.items()}
 
-    def _idle_trees(self) -> dict[Context, set[int]]:
-        """Return the processes of each context that runs no cell: its threads may go on."""
-        busy, table = {run.pid for run in self._runs()}, process_tree.parents()
-        idle = {context: pid for context, pid in self._contexts.pids().items() if pid not in busy}
-        return {context: process_tree.trees([pid], table) for context, pid in idle.items()}
+
+def _end(largest: Writer, stop: Stop, idle: str) -> None:
+    if isinstance(largest, Run):
+        largest.stop(stop)
+    else:
+        largest.lose(f"The context was ended, for it {idle} while it was idle")

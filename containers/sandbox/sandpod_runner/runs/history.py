@@ -4,7 +4,7 @@ Detached runs and those with a key are remembered long, others only for a stream
 bytes are bounded, and neither kind of run pushes the other out.
 """
 
-from dataclasses import dataclass, field
+import time
 from typing import Any, Final
 
 from sandpod_runner.protocol.errors import Refusal
@@ -17,31 +17,28 @@ MAX_BYTES: Final = 32 * 1024 * 1024
 SHORT: Final = 600.0  # seconds that a run is remembered
 LONG: Final = 24 * 3600.0  # seconds that one is which was detached or has a key
 NAMES: Final = 2048
-"""Names of runs that are known, so that none is used twice: many times what can be on its way over a lost stream."""
+"""Names of runs that are known, so that none is used twice: far more than can be under way on a lost stream."""
 
 
-@dataclass(slots=True, eq=False)
 class Record:
-    """A run, live or ended."""
+    """A run, live or ended. It does not hold the code."""
 
-    # Its name, language and context, whether it is detached, and the Unix time at which it was started.
-    fields: dict[str, Any]
-    delivery: Delivery
-    key: str | None = None
-    digest: bytes = field(default=b"", repr=False)  # what the key stands for
-    ended: float = 0.0  # when it ended, on the clock whose time is given
-    size: int = 0  # bytes that were kept of it then
-
-    @property
-    def long(self) -> bool:
-        """Whether it is remembered long."""
-        return self.key is not None or self.fields["detached"] is True
+    def __init__(self, request: RunRequest, delivery: Delivery) -> None:
+        self.run = request.run
+        self._fields = {name: getattr(request, name) for name in ("run", "language", "detached", "context")}
+        self._fields["started"] = time.time()
+        self.delivery = delivery
+        self.long = request.long
+        self.key = request.key
+        self.digest = fingerprint(request) if request.key is not None else b""  # what the key stands for
+        self.ended = 0.0  # when it ended, on the clock whose time is given
+        self.size = 0  # bytes that were kept of it then
 
     def describe(self) -> dict[str, Any]:
         """Return its row of a `list`."""
         end = self.delivery.end
         state = {"state": "live", "outcome": None} if end is None else {"state": "ended", "outcome": end["outcome"]}
-        return {**self.fields, **state}
+        return {**self._fields, **state}
 
 
 class MemoryOfRuns:
@@ -70,12 +67,11 @@ class MemoryOfRuns:
             return request.run if request.run in self._names else None
         if record.digest != fingerprint(request):
             raise Refusal("invalid_argument", "That idempotency key was used for other code: use another key.")
-        name: str = record.fields["run"]
-        return name
+        return record.run
 
     def begin(self, record: Record) -> None:
         """Note a run that was started."""
-        self._names[record.fields["run"]] = None
+        self._names[record.run] = None
         if len(self._names) > NAMES:
             del self._names[next(iter(self._names))]
         if record.key is not None:
@@ -85,7 +81,7 @@ class MemoryOfRuns:
         """Note that a run has ended."""
         record.ended, record.size = now, record.delivery.size
         kind = self._long if record.long else self._short
-        kind[record.fields["run"]] = record
+        kind[record.run] = record
         self._bytes += record.size
         if len(kind) > MOST:
             self._forget(kind.pop(next(iter(kind))))
@@ -97,7 +93,7 @@ class MemoryOfRuns:
         waits = []
         for kind, age in ((self._short, SHORT), (self._long, LONG)):
             while kind and (oldest := next(iter(kind.values()))).ended + age <= now:
-                self._forget(kind.pop(oldest.fields["run"]))
+                self._forget(kind.pop(oldest.run))
             waits += [record.ended + age - now for record in list(kind.values())[:1]]
         return min(waits, default=None)
 

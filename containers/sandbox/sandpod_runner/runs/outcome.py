@@ -1,4 +1,4 @@
-"""What the end of a run is called. Pure."""
+"""How the end of a run is described. Pure."""
 
 import os
 import re
@@ -44,19 +44,18 @@ def out_of_memory(limit: int | None, contexts: Iterable[str] = ()) -> Stop:
 
 
 def killed_for_memory(limit: int) -> str:
-    """Return what is said of a run that went on when the kernel killed a process in the sandbox."""
+    """Return the sentence for a run that went on when the kernel killed a process in the sandbox."""
     return f"While it ran, the kernel killed a process: the sandbox's {limit // _MIB} MiB of memory had run out."
 
 
-def about_kept(count: int) -> str | None:
-    """Return what is said of pictures that were kept as files, or None where there are none."""
-    if not count:
-        return None
-    return f"Pictures too large or too many for this answer: {count}. They are whole in the folder {KEPT_FOLDER}."
+def about_kept(count: int) -> str:
+    """Return the sentence for so many pictures that were kept as files."""
+    kept = f"Pictures too large or too many for this answer: {count}. They are whole in the folder {KEPT_FOLDER}."
+    return kept if count else ""
 
 
 def ran_out(language: str, how: Exit, last_words: bytes) -> bool:
-    """Return whether a language's own runtime gave up for want of memory."""
+    """Return whether a language's own runtime gave up for lack of memory."""
     if how.status == 0:
         return False
     if language == "javascript":
@@ -80,7 +79,8 @@ def describe_end(how: Exit, stop: Stop | None, fault: str | None) -> dict[str, A
     if how.status is None:
         fault = fault or "How it ended is not known: the process that had started it was killed."
     elif os.WIFSIGNALED(how.status):
-        signal_name = _signal_name(os.WTERMSIG(how.status))
+        number = os.WTERMSIG(how.status)
+        signal_name = next((known.name for known in signal.Signals if known == number), f"SIG{number}")
     else:
         exit_code = os.WEXITSTATUS(how.status)
     return {
@@ -91,10 +91,3 @@ def describe_end(how: Exit, stop: Stop | None, fault: str | None) -> dict[str, A
         "max_rss_bytes": how.max_rss,
         "detail": (stop.detail if stop else None) or fault,
     }
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"SIG{number}"

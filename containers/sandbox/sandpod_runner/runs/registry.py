@@ -1,10 +1,7 @@
 """All runs of the sandbox: which there are, whose they are, and which must end."""
 
 import asyncio
-import logging
-import time
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from typing import Any, Final
 
 from sandpod_runner.files.workspace import Workspace
@@ -13,80 +10,51 @@ from sandpod_runner.output.spill_file import SpillFile, SpillFolder
 from sandpod_runner.protocol.errors import Refusal, refusal_of
 from sandpod_runner.protocol.fields import flag, run_name, whole
 from sandpod_runner.protocol.messages import KEPT_OUTPUT, MAX_RUNS, ORPHAN_GRACE
-from sandpod_runner.runs.cell import ContextCell
 from sandpod_runner.runs.delivery import Delivery, Owner
+from sandpod_runner.runs.execution import ContextCell, FreshProcess
 from sandpod_runner.runs.guard import Guard
 from sandpod_runner.runs.history import MemoryOfRuns, Record
 from sandpod_runner.runs.outcome import Stop
-from sandpod_runner.runs.process import FreshProcess
-from sandpod_runner.runs.request import NO_LIMITS, RunLimits, RunRequest, fingerprint, parse_run
+from sandpod_runner.runs.request import RunLimits, parse_run
 from sandpod_runner.runs.run import Run, Toolbox
 
-logger = logging.getLogger(__name__)
-
-SHORT_LOG: Final = KEPT_OUTPUT
-"""Bytes of output that are kept in memory for a stream that comes in the place of a lost one."""
-LONG_LOG: Final = 1024 * 1024  # the same of runs that are remembered long, which have a file in addition
+LONG_LOG: Final = 1024 * 1024  # output in memory of runs that are remembered long, which have a file in addition
 _CANCELLED: Final = Stop("cancelled", "It was cancelled.")
 _ORPHANED: Final = Stop("cancelled", "The stream that it belonged to has gone.")
 _RESTARTED: Final = Stop("cancelled", "Its context was restarted.", gentle=False)
 _CLOSING: Final = Stop("sandbox_lost", "The sandbox was stopped while the program ran, and the program with it.")
 
 
-@dataclass(slots=True, eq=False)
-class _Live:
-    """A live run. `orphan` ends it, where it has lost its stream, unless another one comes in time."""
-
-    run: Run
-    record: Record
-    orphan: asyncio.TimerHandle | None = None
-
-    def adopt(self) -> None:
-        if self.orphan is not None:
-            self.orphan.cancel()
-            self.orphan = None
-
-
 class Runs:
     """The live runs, by name, and what is remembered of ended ones."""
 
-    def __init__(
-        self,
-        toolbox: Toolbox,
-        workspace: Workspace,
-        *,
-        limits: RunLimits = NO_LIMITS,
-        orphan_grace: float = ORPHAN_GRACE,
-    ) -> None:
+    def __init__(self, toolbox: Toolbox, workspace: Workspace, limits: RunLimits) -> None:
         self._toolbox = toolbox
         self._limits = limits
         self._workspace = workspace
-        self._orphan_grace = orphan_grace
         self._loop = asyncio.get_running_loop()
-        self._live: dict[str, _Live] = {}
+        self._live: dict[str, Run] = {}
         self._memory = MemoryOfRuns()
         self._forgetting: asyncio.TimerHandle | None = None
-        self._replays: set[Delivery] = set()
+        self._replays: set[Delivery] = set()  # of ended runs, to owners that have not got all of it
+        self._orphans: dict[Run, asyncio.TimerHandle] = {}  # what ends a run that has lost its owner, unless one comes
         self._spills = SpillFolder(workspace.root)
         self._spills.clear()
         self._spills.make_room = self._memory.drop_output
         self._tasks: set[asyncio.Task[None]] = set()
-        self._guard = Guard(toolbox.memory, toolbox.disk, toolbox.contexts, self._live_runs)
+        self._guard = Guard(toolbox, self._live.values())
 
     @property
     def names(self) -> list[str]:
         """The names of the live runs."""
         return list(self._live)
 
-    def _live_runs(self) -> list[Run]:
-        return [live.run for live in self._live.values()]
-
     def start(self, header: dict[str, Any], code: bytes, owner: Owner) -> None:
         """Start a run, whose frames go to its owner. A name or key that was used before starts nothing.
 
         Raises Refusal: it can't be, and nothing was started.
         """
-        request = parse_run(header, code, self._toolbox.languages.versions).within(self._limits)
+        request = parse_run(header, code, self._toolbox.languages.versions, self._limits)
         known = self._memory.known(request)
         if known is not None:
             owner.send({"t": "known", "run": request.run, "as": known})
@@ -98,79 +66,78 @@ class Runs:
         except OSError as error:
             raise refusal_of(error) from error
         context = None if request.context is None else self._toolbox.contexts.place(request.context, request.language)
-        record = self._record(request, owner)
+        log = OutputLog(LONG_LOG, SpillFile(self._spills)) if request.long else OutputLog(KEPT_OUTPUT)
+        delivery = Delivery(request.run, log, owner, detached=request.detached, acks=request.acks)
+        record = Record(request, delivery)
         self._guard.begin()
-        run = Run(request, record.delivery, self._toolbox)
-        run.way = FreshProcess(run, cwd) if context is None else ContextCell(run, cwd, context)
-        self._live[request.run] = live = _Live(run, record)
+        run = Run(request, record, self._toolbox, cwd, context)
+        way = FreshProcess(run) if context is None else ContextCell(run, context)
+        self._live[request.run] = run
         self._memory.begin(record)
         owner.send({"t": "started", "run": request.run})
         if request.detached:
-            record.delivery.leave()  # nobody waits for it: its output would only fill the stream
-        self._keep(self._see_through(live))
+            delivery.leave()  # nobody waits for it: its output would only fill the stream
+        self._keep(self._see_through(run, way))
 
-    def find(self, name: str) -> Run:
-        """Return a live run. Raises Refusal: not_found."""
-        live = self._live.get(name)
-        if live is None:
-            raise Refusal("not_found", "There is no live run of that name.")
-        return live.run
+    def feed(self, header: dict[str, Any], data: bytes) -> None:
+        """Pass input on to a run, unless it ended while the input was on the way. Raises Refusal: Malformed."""
+        eof, run = flag(header, "eof"), self._live.get(run_name(header))
+        if run is not None:
+            run.streams.feed(data, whole(header, "offset") if "offset" in header else None, last=eof)
 
     def cancel(self, name: str) -> None:
         """End a run. Raises Refusal: not_found."""
-        self.find(name).stop(_CANCELLED)
+        run = self._live.get(name)
+        if run is None:
+            raise Refusal("not_found", "There is no live run of that name.")
+        run.stop(_CANCELLED)
 
     def restart(self, name: Any, done: Callable[[], None]) -> None:
         """End a context's process and its cell; `done` is called afterwards. Raises Refusal: not_found."""
         context = self._toolbox.contexts.find(name)
-        for live in self._live.values():
-            if isinstance(live.run.way, ContextCell) and live.run.way.runs_in(context):
-                live.run.stop(_RESTARTED)
+        for run in self._live.values():
+            if run.context is context and run.pid is not None:
+                run.stop(_RESTARTED)
         self._keep(context.end()).add_done_callback(lambda _: done())
-
-    def contexts(self) -> list[dict[str, Any]]:
-        """Return a row for each context."""
-        return self._toolbox.contexts.describe()
 
     def follow(self, header: dict[str, Any], owner: Owner) -> None:
         """Make a stream a run's owner, which gets its output from some offsets on and its end. Raises Refusal."""
         name = run_name(header)
         delivery = self.delivery(name)
-        stdout, stderr = whole(header, "stdout"), whole(header, "stderr")
-        delivery.follow(owner, stdout, stderr, acks=flag(header, "acks"))
-        live = self._live.get(name)
-        if live is not None:
-            live.adopt()
-            live.run.streams.flow()
+        delivery.follow(owner, whole(header, "stdout"), whole(header, "stderr"), acks=flag(header, "acks"))
+        run = self._live.get(name)
+        if run is not None:
+            self._adopt(run)
+            run.streams.flow()
         elif delivery.owner is not None:
             self._replays.add(delivery)
 
     def acknowledge(self, header: dict[str, Any], owner: Owner) -> None:
-        """Take a live run's owner's word of how much has come. Raises Refusal: The offsets make no sense."""
-        name = run_name(header)
-        live = self._live.get(name)
-        if live is not None and live.run.delivery.owner is owner:
-            live.run.delivery.acknowledge(whole(header, "stdout"), whole(header, "stderr"))
-            live.run.streams.flow()
+        """Note how much a live run's owner has received. Raises Refusal: The offsets make no sense."""
+        run = self._live.get(run_name(header))
+        if run is not None and run.delivery.owner is owner:
+            run.delivery.acknowledge(whole(header, "stdout"), whole(header, "stderr"))
+            run.streams.flow()
 
     def delivery(self, name: str) -> Delivery:
         """Return the output of a run, live or remembered. Raises Refusal: not_found."""
-        live = self._live.get(name)
-        record = self._memory.find(name) if live is None else live.record
+        run = self._live.get(name)
+        record = self._memory.find(name) if run is None else run.record
         if record is None:
             raise Refusal("not_found", "There is no run of that name, or it was forgotten.")
         return record.delivery
 
-    def describe(self) -> list[dict[str, Any]]:
-        """Return a row for each run, live or remembered, oldest first."""
-        rows = [record.describe() for record in (*self._memory.ended, *(live.record for live in self._live.values()))]
-        return sorted(rows, key=lambda row: float(row["started"]))
+    def describe(self) -> dict[str, list[dict[str, Any]]]:
+        """Return a row for each run, live or remembered, oldest first, and one for each context."""
+        rows = [record.describe() for record in (*self._memory.ended, *(run.record for run in self._live.values()))]
+        rows.sort(key=lambda row: float(row["started"]))
+        return {"runs": rows, "contexts": self._toolbox.contexts.describe()}
 
     def flow(self, owner: Owner) -> None:
         """Let the output of a stream's runs come, or leave it with the programs, as the stream can take it."""
-        for live in self._live.values():
-            if live.run.delivery.owner is owner:
-                live.run.streams.flow()
+        for run in self._live.values():
+            if run.delivery.owner is owner:
+                run.streams.flow()
         for delivery in [delivery for delivery in self._replays if delivery.owner is owner]:
             delivery.pump()
             if delivery.owner is None:
@@ -178,19 +145,18 @@ class Runs:
 
     def orphan(self, owner: Owner) -> None:
         """Note that a stream has gone: its runs wait for another one, and end soon, but for the detached ones."""
-        for live in self._live.values():
-            run = live.run
+        for run in self._live.values():
             if run.delivery.owner is owner:
                 run.delivery.leave()
                 run.streams.flow()
                 if not run.request.detached:
-                    live.orphan = self._loop.call_later(self._orphan_grace, run.stop, _ORPHANED)
+                    self._orphans[run] = self._loop.call_later(ORPHAN_GRACE, run.stop, _ORPHANED)
         self._replays = {delivery for delivery in self._replays if delivery.owner is not owner}
 
     async def close(self) -> None:
         """End all runs and wait until they have."""
-        for live in self._live.values():
-            live.run.stop(_CLOSING)
+        for run in self._live.values():
+            run.stop(_CLOSING)
         if self._tasks:
             await asyncio.wait(self._tasks)
         self._spills.clear()
@@ -201,28 +167,23 @@ class Runs:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _see_through(self, live: _Live) -> None:
-        run = live.run
+    async def _see_through(self, run: Run, way: FreshProcess | ContextCell) -> None:
         try:
-            await run.live()
+            await run.live(way.follow)
         finally:
             # Before the owner can ask for another run of that name: nothing is awaited between `end` and this.
-            self._remember(live)
-            del run.way, run.streams  # which know the run: its code would stay in memory until they are found
+            self._remember(run)
+            del run.streams  # which know the run: its code would stay in memory until they are found
 
-    def _record(self, request: RunRequest, owner: Owner) -> Record:
-        long = request.detached or request.key is not None
-        log = OutputLog(LONG_LOG, SpillFile(self._spills)) if long else OutputLog(SHORT_LOG)
-        fields = {name: getattr(request, name) for name in ("run", "language", "detached", "context")}
-        fields["started"] = time.time()
-        digest = fingerprint(request) if request.key is not None else b""
-        delivery = Delivery(request.run, log, owner, detached=request.detached, acks=request.acks)
-        return Record(fields, delivery, key=request.key, digest=digest)
+    def _adopt(self, run: Run) -> None:
+        timer = self._orphans.pop(run, None)
+        if timer is not None:
+            timer.cancel()
 
-    def _remember(self, live: _Live) -> None:
-        record = live.record
-        del self._live[live.run.request.run]
-        live.adopt()
+    def _remember(self, run: Run) -> None:
+        record = run.record
+        del self._live[run.request.run]
+        self._adopt(run)
         self._memory.end(record, self._loop.time())
         if record.delivery.owner is not None:
             self._replays.add(record.delivery)

@@ -1,9 +1,9 @@
-"""Checks what a `run` frame asks for. Pure. What comes is not trusted to be what it should."""
+"""Checks what a `run` frame asks for. Pure. Nothing that comes in is trusted."""
 
 import json
 import sys
 from collections.abc import Collection
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sandpod_runner.protocol.errors import Refusal
@@ -26,9 +26,6 @@ class RunLimits:
     output: int = sys.maxsize
 
 
-NO_LIMITS: Final = RunLimits()
-
-
 @dataclass(frozen=True, slots=True)
 class RunRequest:
     """A run that may be started: everything has its type and is within its limits."""
@@ -47,14 +44,14 @@ class RunRequest:
     key: str | None
     context: str | None
 
-    def within(self, limits: RunLimits) -> "RunRequest":
-        """Return the request as far as the limits allow it."""
-        timeout, output = min(self.timeout, limits.timeout), min(self.output_limit, limits.output)
-        return replace(self, timeout=timeout, output_limit=output)
+    @property
+    def long(self) -> bool:
+        """Whether the run is remembered long."""
+        return self.detached or self.key is not None
 
 
-def parse_run(header: dict[str, Any], code: bytes, languages: Collection[str]) -> RunRequest:
-    """Return the request. Raises Refusal: A field is missing, malformed or over its limit."""
+def parse_run(header: dict[str, Any], code: bytes, languages: Collection[str], limits: RunLimits) -> RunRequest:
+    """Return the request, within the limits. Raises Refusal: A field is missing, malformed or too large."""
     language = header.get("language")
     if not isinstance(language, str) or language not in languages:
         raise Refusal("unsupported_language", f"This sandbox runs {', '.join(sorted(languages)) or 'nothing'}.")
@@ -80,8 +77,8 @@ def parse_run(header: dict[str, Any], code: bytes, languages: Collection[str]) -
         env=env,
         cwd=cwd,
         stdin=flag(header, "stdin"),
-        timeout=timeout,
-        output_limit=output_limit,
+        timeout=min(timeout, limits.timeout),
+        output_limit=min(output_limit, limits.output),
         detached=flag(header, "detached"),
         acks=flag(header, "acks"),
         key=_short_text(header, "key"),

@@ -2,10 +2,11 @@
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from sandpod_runner.files.artifacts import Artifacts, Found, Mark
+from sandpod_runner.files.artifacts import Artifacts, Found
 from sandpod_runner.files.disk import DiskWatch
 from sandpod_runner.ipc.jobs import Exit, Job
 from sandpod_runner.limits.memory import Watch
@@ -14,10 +15,10 @@ from sandpod_runner.processes.launcher import Launcher
 from sandpod_runner.processes.node_pool import NodePool
 from sandpod_runner.processes.program import LostError, Program
 from sandpod_runner.runs import outcome
-from sandpod_runner.runs.context import Contexts
-from sandpod_runner.runs.delivery import Delivery
+from sandpod_runner.runs.code_folder import CodeFolder
+from sandpod_runner.runs.context import Context, Contexts
+from sandpod_runner.runs.history import Record
 from sandpod_runner.runs.outcome import Stop
-from sandpod_runner.runs.programs import CodeFolder
 from sandpod_runner.runs.request import RunRequest
 from sandpod_runner.runs.streams import Streams
 
@@ -28,7 +29,7 @@ START_SECONDS: Final = 30.0  # longest wait for a process: the zygote may just b
 
 @dataclass(frozen=True, slots=True)
 class Toolbox:
-    """What runs are made with."""
+    """What all runs share."""
 
     launcher: Launcher
     languages: Languages
@@ -43,67 +44,53 @@ class Toolbox:
 
 @dataclass(slots=True)
 class Ending:
-    """How a run has come to its end."""
+    """How a run ended."""
 
     how: Exit = field(default_factory=lambda: Exit(None))
     fault: str | None = None  # what went wrong on the runner's side
-    note: str | None = None  # what else is to be said of it
+    note: str | None = None  # what else the caller should know
     context_state: str | None = None  # what became of its context
-    times: tuple[float, float] = (0.0, 0.0)  # when its code began and ended, on the event loop's clock
-
-
-class Way(Protocol):
-    """How the code of a run is run: in a process of its own, or in a context."""
-
-    pid: int | None  # the process that it runs in, while it does
-
-    async def follow(self) -> Ending:
-        """See the code through to its end, of which nothing is left alive."""
-
-    def close(self) -> None:
-        """Let go of what it was run with."""
+    seconds: float = 0.0  # how long its code ran
 
 
 class Run:
-    """A run that was accepted; `way` is to be set at once, and `live` does the rest."""
+    """A run that was accepted, in a process of its own or as a cell of a context."""
 
-    way: Way
-
-    def __init__(self, request: RunRequest, delivery: Delivery, toolbox: Toolbox) -> None:
+    def __init__(
+        self, request: RunRequest, record: Record, toolbox: Toolbox, cwd: str, context: Context | None
+    ) -> None:
         self.request = request
-        self.delivery = delivery
+        self.record = record
+        self.delivery = record.delivery
         self.toolbox = toolbox
+        self.cwd = cwd
+        self.context = context
+        self.pid: int | None = None  # the process that it runs in, once there is one
         self.stopping: asyncio.Future[Stop] = asyncio.get_running_loop().create_future()
-        self.streams = Streams(request, delivery, self.stop)
-        self.mark: Mark = toolbox.artifacts.begin(request.run)
+        self.streams = Streams(request, self.delivery, self.stop)
+        self.mark = toolbox.artifacts.begin(request.run)
         self._kills = toolbox.memory.kills() if toolbox.memory else 0
 
     @property
-    def pid(self) -> int | None:
-        """The process that it runs in, while it does."""
-        return self.way.pid
-
-    @property
-    def stopped(self) -> str | None:
+    def stopped(self) -> Stop | None:
         """What it is being ended for, if it is."""
-        return self.stopping.result().outcome if self.stopping.done() else None
+        return self.stopping.result() if self.stopping.done() else None
 
     def stop(self, why: Stop) -> None:
         """End it; the first reason counts."""
         if not self.stopping.done():
             self.stopping.set_result(why)
 
-    async def live(self) -> None:
-        """See it through, and send its `end`."""
+    async def live(self, follow: Callable[[], Awaitable[Ending]]) -> None:
+        """See it through, where `follow` sees its code to the end, and send its `end`."""
         ending, found = Ending(), Found([], 0)
         try:
-            ending = await self.way.follow()
+            ending = await follow()
             self._look_at_memory(ending)
         except Exception:
             logger.exception("a run failed inside the runner")
             ending.fault = "The runner failed: this is a fault of its own."
         finally:
-            self.way.close()
             self.streams.close()
         try:
             found = await self.toolbox.artifacts.end(self.request.run, self.mark)
@@ -114,8 +101,7 @@ class Run:
     async def started(self, program: Program) -> int:
         """Return a program's process. Raises LostError: There is none, or the run was stopped before there was one."""
         seconds = min(START_SECONDS, self.request.timeout)
-        waits: set[asyncio.Future[Any]] = {program.pid, self.stopping}
-        await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        await self.first(seconds, program.pid)
         if program.pid.done():
             return program.pid.result()
         program.abandon()
@@ -128,11 +114,14 @@ class Run:
 
     async def over(self, ended: "asyncio.Future[Any]") -> bool:
         """Wait until the code has ended or must end, and return whether it has."""
-        waits: set[asyncio.Future[Any]] = {ended, self.stopping}
-        await asyncio.wait(waits, timeout=self.request.timeout, return_when=asyncio.FIRST_COMPLETED)
+        await self.first(self.request.timeout, ended)
         if not ended.done():
             self._stop_late()
         return ended.done()
+
+    async def first(self, seconds: float | None, *events: "asyncio.Future[Any]") -> None:
+        """Wait for one of these events, but no longer than these seconds or until the run is stopped."""
+        await asyncio.wait({*events, self.stopping}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
 
     def _stop_late(self) -> None:
         self.stop(Stop("timeout", f"It was stopped after {self.request.timeout:g} seconds."))
@@ -147,19 +136,19 @@ class Run:
             ending.note = " ".join(filter(None, (ending.note, outcome.killed_for_memory(limit))))
 
     def _send_end(self, ending: Ending, found: Found) -> None:
-        begin, end = ending.times
-        shown, dropped, kept = self.streams.displays
-        stop = self.stopping.result() if self.stopping.done() else None
-        fields = outcome.describe_end(ending.how, stop, ending.fault)
-        fields["detail"] = " ".join(filter(None, (fields["detail"], ending.note, outcome.about_kept(kept)))) or None
+        shown, dropped = self.streams.shown, self.delivery.dropped
+        fields = outcome.describe_end(ending.how, self.stopped, ending.fault)
+        fields["detail"] = (
+            " ".join(filter(None, (fields["detail"], ending.note, outcome.about_kept(shown.kept)))) or None
+        )
         self.delivery.finish(
             {
                 "run": self.request.run,
                 **fields,
-                "duration_ms": round((end - begin) * 1000, 3),
+                "duration_ms": round(ending.seconds * 1000, 3),
                 **{f"{name}_bytes": count for name, count in self.streams.counts.items()},
-                "displays": max(0, shown - self.delivery.dropped) if self.request.detached else 0,
-                "displays_dropped": dropped + self.delivery.dropped,
+                "displays": max(0, shown.forms + shown.results - dropped) if self.request.detached else 0,
+                "displays_dropped": shown.dropped + dropped,
                 "context": self.request.context,
                 "context_state": ending.context_state,
                 "artifacts": found.entries,

@@ -1,18 +1,83 @@
-"""The streams of one run: what its program writes and shows, on the way to the run's delivery, and its input."""
+"""The streams of one run: what its program writes and shows, on the way to the run's delivery, and its input.
 
+The program may write anything where it shows things: from the first thing that is no record on, it is ignored. At
+most one unfinished record is kept.
+"""
+
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
+from sandpod_runner.ipc.display_records import DONE, LIMITS, MAX_KEPT, RECORD, RecordKind
 from sandpod_runner.ipc.jobs import Exit
-from sandpod_runner.output.display_reader import Shown
-from sandpod_runner.output.pipe_reader import PipeReader
-from sandpod_runner.output.stdio_pipes import Input, Pipes
+from sandpod_runner.output.output_log import STREAMS
+from sandpod_runner.output.stdio_pipes import SHOWN, PipeReader, Pipes
+from sandpod_runner.protocol.messages import MAX_DISPLAYS, MIME_TYPES
 from sandpod_runner.runs.delivery import Delivery
 from sandpod_runner.runs.outcome import Stop
 from sandpod_runner.runs.request import RunRequest
 
 LAST_WORDS: Final = 4096  # bytes of standard error that are looked at
+
+
+class Shown:
+    """Reads the records of what a program shows, and passes on what is whole and within the limits.
+
+    `post` gets the fields of each form's frame and its bytes. `done` gets the program's report that it is over; None
+    where that is not trusted.
+    """
+
+    def __init__(
+        self, post: Callable[[dict[str, Any], bytes], None], done: Callable[[Exit], None] | None, max_results: int
+    ) -> None:
+        self._post = post
+        self._done = done
+        self._max_results = max_results
+        self._buffer = bytearray()
+        self._index = -1
+        self.forms = 0  # of displays, that were passed on
+        self.results = 0  # forms of a last value that were
+        self.dropped = 0  # how many were too large or too many
+        self.kept = 0  # pictures that were kept as files
+
+    def take(self, data: bytes) -> bool:
+        """Pass whole records on, and return whether all of it was records."""
+        self._buffer += data
+        while len(self._buffer) >= RECORD.size:
+            kind, mime, size = RECORD.unpack_from(self._buffer)
+            if kind not in LIMITS or mime >= len(MIME_TYPES) or size > LIMITS[kind]:
+                return False
+            end = RECORD.size + size
+            if len(self._buffer) < end:
+                break
+            content = bytes(self._buffer[RECORD.size : end])
+            del self._buffer[:end]
+            if not self._pass_on(kind, MIME_TYPES[mime], content):
+                return False
+        return True
+
+    def _pass_on(self, kind: int, mime: str, data: bytes) -> bool:
+        match kind:
+            case RecordKind.DISPLAY | RecordKind.FORM if self.forms < MAX_DISPLAYS:
+                self._index += kind == RecordKind.DISPLAY
+                self._post({"t": "display", "mime": mime, "index": max(0, self._index)}, data)
+                self.forms += 1
+            case RecordKind.RESULT if self.results < self._max_results:
+                self._post({"t": "result", "mime": mime}, data)
+                self.results += 1
+            case RecordKind.DROPPED:
+                self.dropped += 1
+            case RecordKind.KEPT if self.kept < MAX_KEPT:
+                self.kept += 1
+            case RecordKind.DONE if self._done is not None and len(data) == DONE.size:
+                code, cpu, max_rss = DONE.unpack(data)
+                if math.isfinite(cpu):
+                    self._done(Exit(code << 8, max(0.0, cpu), max(0, max_rss)))
+                return False  # it has nothing more to say
+            case _:
+                return False
+        return True
 
 
 class Streams:
@@ -22,71 +87,60 @@ class Streams:
         self._request = request
         self._delivery = delivery
         self._stop = stop
-        self._outputs: list[PipeReader] = []
-        self._shown: Shown | None = None
-        self._input: Input | None = None
-        self.counts = {"stdout": 0, "stderr": 0}  # bytes that were passed on
+        self._pipes = Pipes()
+        self.shown = Shown(delivery.post, None, 0)
+        self.counts = dict.fromkeys(STREAMS, 0)  # bytes that were passed on
         self.last_words = b""  # the end of standard error: what a runtime writes when it gives up
-        delivery.hold = self.flow
-
-    @property
-    def displays(self) -> tuple[int, int, int]:
-        """How many forms of displays and results were passed on, how many were not, and how many pictures were kept."""
-        shown = self._shown
-        return (0, 0, 0) if shown is None else (shown.forms + shown.results, shown.dropped, shown.kept)
 
     def connect(self, pipes: Pipes, done: Callable[[Exit], None] | None = None) -> None:
-        """Begin. `done` is called when the program says that it is over; None where its word is not taken."""
-        self._outputs = [PipeReader(fd, partial(self._take, name)) for name, fd in pipes.outputs.items()]
-        if pipes.shown is not None:
-            self._shown = Shown(pipes.shown, self._post, done, results=self._request.context is not None)
+        """Begin; the pipes are closed here. `done` is called when the program reports its end, if that is trusted."""
+        self._pipes = pipes
+        self.shown = Shown(self._delivery.post, done, len(MIME_TYPES) if self._request.context is not None else 0)
+        for name, reader in pipes.outputs.items():
+            reader.take = self._take_shown if name == SHOWN else partial(self._take, name)
         self.flow()
-        self._input = pipes.stdin
-        if self._input is not None and not self._request.stdin:
-            self._input.end()
+        if pipes.stdin is not None and not self._request.stdin:
+            pipes.stdin.end()
 
     def flow(self) -> None:
         """Let output come, or leave it in the pipes, as its owner can take it."""
         self._delivery.pump()
         held = self._delivery.held
-        for reader in self._readers():
+        for reader in self._pipes.outputs.values():
             reader.pause() if held else reader.resume()
 
     def feed(self, data: bytes, offset: int | None, *, last: bool) -> None:
         """Take input for the program, after `offset` bytes of which some may have come already; None: it comes next."""
-        if self._input is None or not self._request.stdin:
+        stdin = self._pipes.stdin
+        if stdin is None or not self._request.stdin:
             return
         if offset is not None:
-            if offset > self._input.taken:
+            if offset > stdin.taken:
                 self._stop(Stop("error", "A part of the program's input was lost on the way: it was ended."))
                 return
-            data = data[self._input.taken - offset :]
-        if not self._input.feed(data):
+            data = data[stdin.taken - offset :]
+        if not stdin.feed(data):
             self._stop(Stop("error", "More input came than the program read: it was ended."))
         if last:
-            self._input.end()
+            stdin.end()
 
     def release(self) -> list[PipeReader]:
         """Read what is left, and return the pipes that somebody may still write to: they are the caller's."""
-        for reader in self._readers():
+        for reader in self._pipes.outputs.values():
             reader.drain()
-        if self._shown is not None:
-            self._shown.pipe.close()
-        left, self._outputs = [reader for reader in self._outputs if reader.open], []
-        return left
+        outputs, self._pipes.outputs = self._pipes.outputs, {}
+        if SHOWN in outputs:
+            outputs.pop(SHOWN).close()
+        return [reader for reader in outputs.values() if reader.open]
 
     def close(self) -> None:
         """Read and write nothing more."""
-        for reader in self._readers():
-            reader.close()
-        if self._input is not None:
-            self._input.close()
+        self._pipes.close()
 
-    def _readers(self) -> list[PipeReader]:
-        return self._outputs if self._shown is None else [*self._outputs, self._shown.pipe]
-
-    def _post(self, fields: dict[str, Any], data: bytes) -> None:
-        self._delivery.post(fields | {"run": self._request.run}, data)
+    def _take_shown(self, data: bytes) -> bool:
+        whole = self.shown.take(data)
+        self._hold()
+        return whole
 
     def _take(self, name: str, data: bytes) -> bool:
         limit = self._request.output_limit
@@ -94,11 +148,16 @@ class Streams:
         self.counts[name] += min(len(data), room)
         if room > 0:
             self._delivery.put(name, offset, data[:room])
+            self._hold()
         if name == "stderr":
             self.last_words = (self.last_words + data)[-LAST_WORDS:]
         if len(data) <= room:
             return True
-        for reader in self._outputs:
-            reader.close()
+        for stream in STREAMS:
+            self._pipes.outputs[stream].close()
         self._stop(Stop("output_limit", f"It wrote more than {limit} bytes of output.", gentle=False))
         return False
+
+    def _hold(self) -> None:
+        if self._delivery.held:
+            self.flow()

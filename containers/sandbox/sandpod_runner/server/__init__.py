@@ -1,1 +1,1 @@
-"""Streams to the gateway and to people: how they come in, and what answers. Programs are the business of `runs`."""
+"""Streams from the gateway and from people: how they come in, and what answers them. `runs` handles programs."""

@@ -19,7 +19,7 @@ _SHELL = "/bin/sh"
 
 
 def attach() -> int:
-    """Give the runner the streams, and wait until it has done with them."""
+    """Pass the streams to the runner, and wait until it is done with them."""
     try:
         stream = _connect()
         rights = b"".join(fd.to_bytes(4, sys.byteorder) for fd in (0, 1))

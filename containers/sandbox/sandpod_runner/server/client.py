@@ -23,8 +23,8 @@ _STREAMS = {"stdout": 1, "stderr": 2}
 def run(language: str, args: list[str]) -> int:
     """Run what standard input says, and return the exit code: the program's, 128 and a signal's number, or 2."""
     code = sys.stdin.buffer.read(MAX_PAYLOAD + 1)
-    what = {"t": "run", "run": f"run-{secrets.token_hex(8)}", "language": language, "args": args, "env": {}}
-    limits = {"cwd": ".", "stdin": False, "timeout": _TIMEOUT, "output_limit": _OUTPUT_LIMIT, "detached": False}
+    what = {"t": "run", "run": f"run-{secrets.token_hex(8)}", "language": language, "args": args}
+    limits = {"timeout": _TIMEOUT, "output_limit": _OUTPUT_LIMIT}
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as control:  # the stream lasts as long as this is open
             read_fd, write_fd = _connect(control)
@@ -36,19 +36,19 @@ def run(language: str, args: list[str]) -> int:
                     if status is not None:
                         return status
     except FrameError as error:
-        return _tell(f"The code can't be sent: {error}.")
+        return _say(f"The code can't be sent: {error}.")
     except OSError as error:
-        return _tell(f"The runner can't be reached: {error.strerror}.")
-    return _tell("The runner has ended.")
+        return _say(f"The runner can't be reached: {error.strerror}.")
+    return _say("The runner has ended.")
 
 
 def _connect(control: socket.socket) -> tuple[int, int]:
     """Return this end of two pipes whose other ends the runner has."""
     control.connect(messages.SOCKET)
-    (theirs, write_fd), (read_fd, theirs_too) = os.pipe(), os.pipe()
-    socket.send_fds(control, [messages.HANDED_OVER], [theirs, theirs_too])
-    os.close(theirs)
-    os.close(theirs_too)
+    (read, write_fd), (read_fd, write) = os.pipe(), os.pipe()
+    socket.send_fds(control, [messages.HANDED_OVER], [read, write])
+    os.close(read)
+    os.close(write)
     return read_fd, write_fd
 
 
@@ -57,16 +57,16 @@ def _take(frame: Frame) -> int | None:
     if frame.kind == "out":
         write_all(_STREAMS[frame.header["stream"]], frame.payload)
     if frame.kind == "error":
-        return _tell(frame.header["message"])
+        return _say(frame.header["message"])
     if frame.kind != "end":
         return None
     if frame.header["outcome"] not in {"ok", "error"}:
-        _tell(f"The run has ended: {frame.header['outcome']}. {frame.header['detail'] or ''}".rstrip())
+        _say(f"The run has ended: {frame.header['outcome']}. {frame.header['detail'] or ''}".rstrip())
     if frame.header["exit_code"] is not None:
         return int(frame.header["exit_code"])
     return 128 + getattr(signal, frame.header["signal"] or "SIGKILL", signal.SIGKILL)
 
 
-def _tell(sentence: str) -> int:
+def _say(sentence: str) -> int:
     sys.stderr.write(f"{sentence}\n")
     return _REFUSED

@@ -4,6 +4,7 @@ Nothing is kept without bound: while frames out pile up, programs' output stays 
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,12 +14,13 @@ from typing import Any, Final
 from sandpod_runner.files.artifacts import MAX_KNOWN
 from sandpod_runner.files.operations import Listing, Reply
 from sandpod_runner.files.server import FileServer, Storage
+from sandpod_runner.output.output_log import STREAMS
 from sandpod_runner.protocol import messages
 from sandpod_runner.protocol.errors import Refusal
-from sandpod_runner.protocol.fields import flag, request_id, run_name, whole
+from sandpod_runner.protocol.fields import request_id, require, run_name, seconds, whole
 from sandpod_runner.protocol.frames import Decoder, Frame, FrameError, encode
+from sandpod_runner.runs.delivery import Delivery
 from sandpod_runner.runs.registry import Runs
-from sandpod_runner.server.tails import Tails
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +29,17 @@ LOW_WATER: Final = 64 * 1024
 _REQUESTS: Final = frozenset({"file", "ping", "tail", "list", "artifacts", "restart"})
 """Kinds of frames that are answered by their number."""
 MAX_UNREAD: Final = 32 * 1024 * 1024
-"""Bytes to send at which a stream is given up: its reader asks and asks and does not read the answers."""
+"""Bytes to send at which a stream is given up: its reader keeps asking and does not read the answers."""
+TAIL_BYTES: Final = 64 * 1024  # of output in an answer, where no other limit is named
+MAX_TAIL: Final = 1024 * 1024  # largest limit, bytes
+MAX_TAIL_WAIT: Final = 30.0  # seconds
+MAX_TAILS: Final = 64  # requests of one stream that wait at a time
+SETTLE = 0.02
+"""Seconds in which a request that waited gathers what comes after the first output.
+
+A line often comes in several writes, and the end of a short program right behind its last line.
+"""
+_PIECES: Final = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +48,7 @@ class Service:
 
     runs: Runs
     storage: Storage
-    languages: dict[str, str]
-    memory_limit: int | None
+    hello: dict[str, Any]  # what the sandbox says of itself
 
 
 class Connection(asyncio.Protocol):
@@ -47,20 +58,25 @@ class Connection(asyncio.Protocol):
         self._service = service
         self._decoder = Decoder()
         self._files = FileServer(service.storage, self._answer, self._hold)
-        self._tails = Tails(self.send)
+        self._tails: set[asyncio.Task[None]] = set()  # answers that wait for output
         self._transport: asyncio.Transport | None = None
+        self._source: asyncio.ReadTransport | None = None
         self._handlers = self._table()
         self._greeted = False
         self.can_send = True  # whether programs' output may come
+        self.lost = asyncio.Event()  # whether it has ended
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Say hello."""
         assert isinstance(transport, asyncio.Transport)  # noqa: S101 - tells the type checker what kind of stream it is
         transport.set_write_buffer_limits(HIGH_WATER, LOW_WATER)
-        self._transport = transport
-        service, root = self._service, self._service.storage.workspace.root
-        known = {"languages": service.languages, "workspace": root, "memory_limit": service.memory_limit}
-        self.send({"t": "hello", "version": messages.VERSION, **known, "runs": service.runs.names})
+        self._transport = self._source = transport
+        service = self._service
+        self.send({"t": "hello", "version": messages.VERSION, **service.hello, "runs": service.runs.names})
+
+    def read_from(self, source: asyncio.ReadTransport) -> None:
+        """Note where frames come from, if they are sent to another transport."""
+        self._source = source
 
     def data_received(self, data: bytes) -> None:
         """Do what the frames ask for."""
@@ -75,19 +91,21 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Let programs wait."""
-        self._flow(flowing=False)
+        self._flow(can_send=False)
 
     def resume_writing(self) -> None:
         """Let output come again."""
-        self._flow(flowing=True)
+        self._flow(can_send=True)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Leave its runs without an owner."""
         del exc  # why it went makes no difference
-        self._transport = None
+        self._transport = self._source = None
+        self.lost.set()
         self.can_send = True
         self._files.close()
-        self._tails.close()
+        for task in self._tails:
+            task.cancel()
         self._service.runs.orphan(self)
 
     def send(self, header: dict[str, Any], payload: bytes = b"") -> None:
@@ -106,45 +124,74 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
+    def abort(self) -> None:
+        """End the stream at once, unless it ends already and has nothing more to send."""
+        transport = self._transport
+        if transport is not None and (not transport.is_closing() or transport.get_write_buffer_size()):
+            transport.abort()
+
     def _take(self, frame: Frame) -> None:
         try:
-            self._handle(frame)
+            if not self._greeted:
+                self._greet(frame)
+                return
+            require(frame.kind in self._handlers, "Unknown kind of frame.")
+            if frame.kind in _REQUESTS:
+                request_id(frame.header)  # what can't be answered is not done
+            self._handlers[frame.kind](frame)
         except Refusal as refusal:
             self._refuse(frame, refusal)
         except Exception:
             logger.exception("a frame could not be handled")
             self._refuse(frame, Refusal("backend_error", "The request failed inside the runner."))
 
-    def _handle(self, frame: Frame) -> None:
-        if not self._greeted:
-            self._greet(frame)
-            return
-        handler = self._handlers.get(frame.kind)
-        if handler is None:
-            raise Refusal("invalid_argument", "Unknown kind of frame.")
-        if frame.kind in _REQUESTS:
-            request_id(frame.header)  # what can't be answered is not done
-        handler(frame)
-
     def _table(self) -> dict[str, Callable[[Frame], None]]:
         """Return what handles each kind of frame."""
         runs = self._service.runs
         return {
             "run": lambda frame: runs.start(frame.header, frame.payload, self),
-            "stdin": self._feed,
+            "stdin": lambda frame: runs.feed(frame.header, frame.payload),
             "cancel": lambda frame: runs.cancel(run_name(frame.header)),
             "follow": lambda frame: runs.follow(frame.header, self),
             "ack": lambda frame: runs.acknowledge(frame.header, self),
             "file": self._files.submit,
             "ping": lambda frame: self._reply(frame, {"runs": runs.names}, kind="pong"),
-            "tail": lambda frame: self._tails.ask(frame.header, runs.delivery(run_name(frame.header))),
-            "list": lambda frame: self._reply(frame, {"runs": runs.describe(), "contexts": runs.contexts()}),
+            "tail": self._tail,
+            "list": lambda frame: self._reply(frame, runs.describe()),
             "artifacts": self._list_artifacts,
             "restart": lambda frame: runs.restart(frame.header.get("context"), partial(self._reply, frame, {})),
         }
 
     def _reply(self, frame: Frame, fields: dict[str, Any], kind: str = "reply") -> None:
         self.send({"t": kind, "id": request_id(frame.header), **fields})
+
+    def _tail(self, frame: Frame) -> None:
+        """Answer with what a run has written since a cursor, at once or when there is something."""
+        header, delivery = frame.header, self._service.runs.delivery(run_name(frame.header))
+        cursor, limit = whole(header, "cursor"), whole(header, "limit", TAIL_BYTES, MAX_TAIL)
+        wait = seconds(header, "wait", 0.0, MAX_TAIL_WAIT)
+        require(limit, "limit must be a whole number of bytes over 0.")
+        require(cursor <= delivery.log.end, "The run has not written so much.")
+        answer = partial(self._answer_tail, request_id(header), delivery, cursor, limit)
+        if cursor < delivery.log.end or delivery.end is not None or not wait:
+            answer()
+        elif len(self._tails) >= MAX_TAILS:
+            raise Refusal("session_busy", f"{MAX_TAILS} requests already wait, which is the maximum.")
+        else:
+            task = asyncio.get_running_loop().create_task(_wait(wait, delivery, cursor, answer))
+            self._tails.add(task)
+            task.add_done_callback(self._tails.discard)
+
+    def _answer_tail(self, number: int, delivery: Delivery, cursor: int, limit: int) -> None:
+        reading = delivery.log.read(cursor, limit, _PIECES)
+        fields = {
+            "state": "live" if delivery.end is None else "ended",
+            "cursor": reading.cursor,
+            "dropped": reading.dropped,
+            "pieces": [[STREAMS[stream], len(data)] for stream, _, data in reading.pieces],
+            "end": delivery.end,
+        }
+        self._answer(number, (fields, b"".join(data for _, _, data in reading.pieces)))
 
     def _list_artifacts(self, frame: Frame) -> None:
         listing = Listing(MAX_KNOWN, [])
@@ -154,23 +201,11 @@ class Connection(asyncio.Protocol):
         self._reply(frame, {"entries": listing.entries, "truncated": listing.truncated})
 
     def _greet(self, frame: Frame) -> None:
-        if frame.kind != "hello" or frame.header.get("version") != messages.VERSION:
+        self._greeted = frame.kind == "hello" and frame.header.get("version") == messages.VERSION
+        if not self._greeted:
             message = f"A stream begins with hello, version {messages.VERSION}."
             self._refuse(frame, Refusal("invalid_argument", message))
             self.close()
-            return
-        self._greeted = True
-
-    def _feed(self, frame: Frame) -> None:
-        header = frame.header
-        eof = flag(header, "eof")
-        try:
-            run = self._service.runs.find(run_name(header))
-        except Refusal as refusal:
-            if refusal.code == "not_found":
-                return  # it ended while its input was on the way
-            raise
-        run.streams.feed(frame.payload, whole(header, "offset") if "offset" in header else None, last=eof)
 
     def _refuse(self, frame: Frame, refusal: Refusal) -> None:
         about = "id" if frame.kind in _REQUESTS else "run"
@@ -185,11 +220,29 @@ class Connection(asyncio.Protocol):
             self.send({"t": "reply", "id": number, **answer[0]}, answer[1])
 
     def _hold(self, held: bool) -> None:  # noqa: FBT001 - the one thing it is about
-        transport = self._transport
-        if transport is not None and not transport.is_closing():
-            transport.pause_reading() if held else transport.resume_reading()
+        if self._source is not None and not self._source.is_closing():
+            self._source.pause_reading() if held else self._source.resume_reading()
 
-    def _flow(self, *, flowing: bool) -> None:
-        self.can_send = flowing
-        self._files.sendable(flowing)
+    def _flow(self, *, can_send: bool) -> None:
+        self.can_send = can_send
+        self._files.sendable(can_send)
         self._service.runs.flow(self)
+
+
+async def _wait(longest: float, delivery: Delivery, cursor: int, answer: Callable[[], None]) -> None:
+    """Answer when there is output after the cursor and what follows it at once, at the run's end, or after so long."""
+    more = asyncio.Event()
+    delivery.watchers.add(more.set)
+    try:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(longest):
+                while cursor == delivery.log.end and delivery.end is None:
+                    await more.wait()
+                    more.clear()
+            async with asyncio.timeout(SETTLE):
+                while delivery.end is None:
+                    await more.wait()
+                    more.clear()
+    finally:
+        delivery.watchers.discard(more.set)
+    answer()

@@ -13,7 +13,7 @@ import pytest
 
 from sandpod_runner.ipc import process_tree
 from sandpod_runner.ipc.jobs import Job
-from sandpod_runner.output.stdio_pipes import make_pipes
+from sandpod_runner.output.stdio_pipes import open_pipes
 from sandpod_runner.processes.launcher import Launcher
 from sandpod_runner.processes.node_pool import NodePool
 from sandpod_runner.processes.program import LostError, Program
@@ -24,17 +24,13 @@ PATIENCE = 30.0
 @pytest.fixture
 async def launcher() -> AsyncIterator[Launcher]:
     launcher = Launcher({"PATH": os.environ["PATH"], "HOME": "/nonexistent"}, (), sys.executable)
-    await asyncio.wait_for(launcher.ready(), PATIENCE)
+    await asyncio.wait_for(launcher.ready.wait(), PATIENCE)
     yield launcher
     await launcher.close()
 
 
 def start(launcher: Launcher, *command: str) -> Program:
-    null = os.open(os.devnull, os.O_RDWR)
-    try:
-        return launcher.start(Job({}, [], command=list(command)), [null] * 3)
-    finally:
-        os.close(null)
+    return launcher.start(Job({}, [], command=list(command)), [os.open(os.devnull, os.O_RDWR)] * 3)
 
 
 def until(right: Callable[[], bool]) -> None:
@@ -52,7 +48,7 @@ def command_line(pid: int) -> bytes:
 
 
 async def test_stopped_zygote_goes_on(launcher: Launcher) -> None:
-    os.kill(launcher._link.pid, signal.SIGSTOP)
+    os.kill(launcher._zygote.pid, signal.SIGSTOP)
     program = start(launcher, "/bin/sh", "-c", "exit 3")
     assert (await asyncio.wait_for(program.ended, PATIENCE)).status == 3 << 8
 
@@ -60,7 +56,7 @@ async def test_stopped_zygote_goes_on(launcher: Launcher) -> None:
 async def test_program_whose_start_was_not_read_yet_is_not_called_failed_when_the_zygote_is_killed(
     launcher: Launcher,
 ) -> None:
-    zygote = launcher._link.pid
+    zygote = launcher._zygote.pid
     first = start(launcher, "/bin/sleep", "3041")
     until(lambda: any(b"3041" in command_line(pid) for pid in process_tree.trees([zygote], process_tree.parents())))
     os.kill(zygote, signal.SIGSTOP)
@@ -76,13 +72,13 @@ async def test_program_whose_start_was_not_read_yet_is_not_called_failed_when_th
 async def test_program_is_not_ended_with_a_killed_zygote_that_is_slow_to_end(
     launcher: Launcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    zygote = launcher._link.pid
+    zygote = launcher._zygote.pid
     pid = await asyncio.wait_for(start(launcher, "/bin/sleep", "3042").pid, PATIENCE)
     kill = process_tree.send
     monkeypatch.setattr(os, "WUNTRACED", 0)
     kill([zygote], signal.SIGSTOP)  # that stands for one that is killed and gets no processor time to end
     monkeypatch.setattr(process_tree, "send", lambda pids, number: kill({*pids} - {zygote}, number))
-    launcher._lose(launcher._link)
+    launcher._lose(launcher._zygote)
     table = process_tree.parents()
     assert table[pid] == zygote
     ended = process_tree.trees(launcher._strays(), table)
@@ -93,12 +89,12 @@ async def test_program_is_not_ended_with_a_killed_zygote_that_is_slow_to_end(
 
 async def test_zygote_that_does_not_answer_is_replaced(launcher: Launcher, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "WUNTRACED", 0)  # that it was stopped is not noticed
-    zygote = launcher._link.pid
+    zygote = launcher._zygote.pid
     os.kill(zygote, signal.SIGSTOP)
     program = start(launcher, "/bin/sh", "-c", "exit 5")
     launcher.renew()
     assert (await asyncio.wait_for(program.ended, PATIENCE)).status == 5 << 8
-    assert launcher._link.pid not in {0, zygote}
+    assert launcher._zygote.pid not in {0, zygote}
 
 
 async def test_number_of_a_process_that_has_ended_is_never_killed(
@@ -112,7 +108,7 @@ async def test_number_of_a_process_that_has_ended_is_never_killed(
     program.abandon()
     program.signal(signal.SIGTERM)
     await asyncio.wait_for(program.ended, PATIENCE)
-    assert await program.kill()
+    await program.kill()
     assert pid not in killed
 
 
@@ -121,13 +117,13 @@ async def test_no_descriptor_is_lost_where_no_more_can_be_had(launcher: Launcher
     before = descriptors()
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
-        for room in range(12):
+        for room in range(11):
             resource.setrlimit(resource.RLIMIT_NOFILE, limits)
             resource.setrlimit(resource.RLIMIT_NOFILE, (first_free(room), limits[1]))
             with pytest.raises((OSError, LostError)):
-                make_pipes(stdin=True, shows=True) if room < 8 else pool._make()
+                open_pipes(stdin=True, shows=True) if room < 8 else pool._take()
             with pytest.raises((OSError, LostError)):
-                start(launcher, "/bin/true") if room < 5 else pool._make()
+                start(launcher, "/bin/true") if room < 2 else pool._take()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limits)
     assert descriptors() == before

@@ -9,7 +9,7 @@ from sandpod_runner.protocol.errors import Refusal
 from sandpod_runner.protocol.messages import LANGUAGES
 from sandpod_runner.runs.delivery import MAX_WAITING_BYTES, UNOWNED, Delivery
 from sandpod_runner.runs.history import LONG, MAX_BYTES, MOST, NAMES, SHORT, MemoryOfRuns, Record
-from sandpod_runner.runs.request import RunRequest, fingerprint, parse_run
+from sandpod_runner.runs.request import RunLimits, RunRequest, fingerprint, parse_run
 
 LARGE = 2 * 1024 * 1024
 
@@ -30,7 +30,7 @@ class Stream:
 
 
 def asked(name: str, **fields: Any) -> RunRequest:
-    return parse_run({"run": name, "language": "shell", **fields}, b"true", LANGUAGES)
+    return parse_run({"run": name, "language": "shell", **fields}, b"true", LANGUAGES, RunLimits())
 
 
 def delivered(*, detached: bool = False, owner: Stream | None = None) -> Delivery:
@@ -39,9 +39,8 @@ def delivered(*, detached: bool = False, owner: Stream | None = None) -> Deliver
 
 def ended(memory: MemoryOfRuns, name: str, now: float = 0.0, *, output: int = 0, **fields: Any) -> Record:
     request = asked(name, **fields)
-    described = {"run": name, "language": "shell", "detached": request.detached, "context": None, "started": now}
     delivery = delivered()
-    record = Record(described, delivery, request.key, fingerprint(request))
+    record = Record(request, delivery)
     memory.begin(record)
     if output:
         delivery.put("stdout", 0, bytes(output))
@@ -58,7 +57,7 @@ def test_run_is_remembered_for_its_time_and_one_with_a_key_longer() -> None:
     ended(memory, "later", SHORT - 1)
     assert memory.expire(SHORT - 1) == 1
     assert memory.expire(SHORT) == SHORT - 1
-    assert [record.fields["run"] for record in memory.ended] == ["long", "later"]
+    assert [record.run for record in memory.ended] == ["long", "later"]
     assert memory.expire(3 * SHORT) == LONG - 3 * SHORT
     assert memory.known(asked("again", key="k")) == "long"
     assert memory.expire(LONG) is None
@@ -73,8 +72,8 @@ def test_each_kind_of_run_is_bounded_by_itself(fields: dict[str, Any]) -> None:
     for number in range(MOST):
         own: dict[str, Any] = {name: f"{value}-{number}" if name == "key" else value for name, value in fields.items()}
         ended(memory, f"run-{number}", **own)
-    names = [record.fields["run"] for record in memory.ended]
-    assert kept.fields["run"] in names
+    names = [record.run for record in memory.ended]
+    assert kept.run in names
     assert len(names) == MOST + 1
     ended(memory, "one-more", **fields)
     assert memory.find("run-0") is None
@@ -157,14 +156,12 @@ def test_program_waits_for_a_slow_owner_and_for_a_new_one_unless_it_is_detached(
 
 
 def test_program_that_nobody_owns_waits_with_its_displays_too() -> None:
-    held = []
     delivery = delivered()
-    delivery.hold = lambda: held.append(True)
     delivery.leave()
     delivery.post({"t": "display"}, bytes(UNOWNED - 1))
-    assert held == []
+    assert not delivery.held
     delivery.put("stdout", 0, b"x")
-    assert held == [True]
+    assert delivery.held
 
 
 def test_slow_owner_gets_the_end_once_and_after_all_else() -> None:
@@ -183,7 +180,11 @@ def test_fingerprint_is_of_code_language_arguments_and_context_alone() -> None:
     same = fingerprint(asked("a", timeout=3, env={"A": "1"}))
     assert same == fingerprint(asked("b"))
     python = [asked("a", language="python"), asked("a", language="python", context="c")]
-    others = [*python, asked("a", args=["x"]), parse_run({"run": "a", "language": "shell"}, b"", LANGUAGES)]
+    others = [
+        *python,
+        asked("a", args=["x"]),
+        parse_run({"run": "a", "language": "shell"}, b"", LANGUAGES, RunLimits()),
+    ]
     assert len({same, *map(fingerprint, others)}) == 5
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from sandpod_runner.ipc import process_tree
-from sandpod_runner.processes import sweep
-from sandpod_runner.processes.sweep import Sweeper
+from sandpod_runner.processes import program
+from sandpod_runner.processes.program import Sweeper
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ async def swept(strays: Callable[[], set[int]], ends: Callable[[], int] = lambda
 async def test_process_that_is_slow_to_end_takes_nothing_else_along(killed: list[int]) -> None:
     await swept(lambda: {7})
     assert set(killed) == {7}
-    assert len(killed) > sweep._GROWING
+    assert len(killed) > program._GROWING
 
 
 async def test_many_that_end_one_by_one_take_nothing_else_along(killed: list[int]) -> None:
@@ -59,7 +59,7 @@ async def test_what_forks_away_from_every_scan_is_met_by_a_signal_to_all(killed:
 
     await swept(forking)
     assert killed.count(-1) == 1
-    assert killed.index(-1) > 2 * sweep._GROWING  # near the deadline, not at once
+    assert killed.index(-1) > 2 * program._GROWING  # near the deadline, not at once
 
 
 async def test_what_runs_leave_that_end_meanwhile_is_no_reason_for_it(killed: list[int]) -> None:
