@@ -4,12 +4,13 @@ import asyncio
 import contextlib
 import importlib.metadata
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Final
 
 import anyio
 from fastmcp.server.dependencies import get_http_request
+from prometheus_client import Counter
 from starlette.applications import Starlette
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Mount
@@ -36,7 +37,6 @@ from sandpod_gateway.mcp.services import Parts
 from sandpod_gateway.mcp.toolsets import chosen_toolsets
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.packages.installer import Installer
-from sandpod_gateway.periodic import every
 from sandpod_gateway.runs.background import BackgroundRuns
 from sandpod_gateway.runs.service import Runs
 from sandpod_gateway.sandboxes.service import Sandboxes
@@ -63,7 +63,7 @@ class Gateway:
         self._sandboxes = Sandboxes(backend, self.metrics)
         self.metrics.watch_pools(backend.warm)
         self.metrics.open_streams.set_function(self._sandboxes.open_streams)
-        limits = settings.limits.for_runs()
+        limits = settings.limits
         self._link_keys = LinkKeys(backend.link_store() or MemoryStore())
         links = Links(self._link_keys, owner_without_keys if self._keys is None else self._keys.owner_of_key)
         transfers = Transfers(self._sandboxes, self.metrics, max_bytes=settings.links.upload_bytes)
@@ -77,8 +77,8 @@ class Gateway:
             files=Files(
                 self._sandboxes,
                 self.metrics,
-                max_upload=settings.limits.upload_bytes,
-                default_read=settings.limits.output_chars,
+                max_upload=limits.upload_bytes,
+                default_read=limits.output_chars,
             ),
             links=LinkMaker(self._sandboxes, links, expires=settings.links.expires, address=self._address),
             installer=self._installer,
@@ -208,3 +208,27 @@ def _for_browsers(app: ASGIApp, origins: list[str]) -> ASGIApp:
     exposed = ["mcp-session-id", "mcp-protocol-version", "www-authenticate", "retry-after"]
     methods = ["GET", "POST", "DELETE"]
     return CORSMiddleware(app, origins, allow_methods=methods, allow_headers=["*"], expose_headers=exposed)
+
+
+async def every(seconds: float, work: Callable[[], Awaitable[None]], *, task: str, failures: Counter) -> None:
+    """Do something again and again until cancelled, with a pause of so many seconds before each round.
+
+    A round that fails is logged and counted under the task's name, and the next one comes.
+    """
+    last: str | None = None
+    while True:
+        await asyncio.sleep(seconds)
+        try:
+            await work()
+        except Exception as error:
+            failures.labels(task).inc()
+            if repr(error) != last:  # once, not every other second for as long as it lasts
+                if isinstance(error, SandpodError):
+                    logger.error("%s: %s %s", task, error.message, error.next_step)  # noqa: TRY400 - no bug of ours
+                else:
+                    logger.exception("%s failed", task)
+            last = repr(error)
+        else:
+            if last is not None:
+                logger.info("%s works again", task)
+            last = None

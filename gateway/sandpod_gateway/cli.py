@@ -8,6 +8,9 @@ import asyncio
 import contextlib
 import importlib.metadata
 import logging
+import os
+import shlex
+import shutil
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -19,8 +22,8 @@ from typing import Final
 import uvicorn
 
 from sandpod_api import log_lines
-from sandpod_gateway import banner, cli_setup, temporary
 from sandpod_gateway import cli_keys as key_commands
+from sandpod_gateway import cli_setup, temporary
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.backends.factory import create_backend
@@ -36,6 +39,14 @@ EXIT_REFUSED: Final = 2
 SHUTDOWN_SECONDS: Final = 10  # for answers in progress when the server is asked to stop
 METRICS_CONNECTIONS: Final = 64  # a few Prometheus servers
 KEEP_ALIVE_SECONDS: Final = 75  # longer than proxies keep an idle connection, so that they close it first
+
+_NOT_ISOLATED: Final = """\
+  Not isolated here: code shares your machine's kernel, its memory is watched rather than limited by the kernel, and
+  its processor time is not limited. For other people's code use the Kubernetes backend.
+"""
+_UNSAFE: Final = """\
+  WARNING: --unsafe-no-isolation is on. Code that runs here can do whatever you can: read your files, use your network.
+"""
 
 
 def main() -> None:
@@ -112,7 +123,7 @@ async def _serve_http(gateway: Gateway, settings: Settings) -> None:
         if metrics is not None:
             await stack.enter_async_context(_serving_metrics(gateway, metrics))
         server = _uvicorn(gateway, settings)
-        server.banner = banner.text(settings.model_copy(update={"port": listener.getsockname()[1]}))
+        server.banner = _banner(settings.model_copy(update={"port": listener.getsockname()[1]}))
         await server.serve(sockets=[listener])
 
 
@@ -157,3 +168,24 @@ def _uvicorn(gateway: Gateway, settings: Settings) -> _Server:
 
 def _serving_metrics(gateway: Gateway, listener: socket.socket) -> AbstractAsyncContextManager[None]:
     return connections.serving(gateway.metrics_app(), listener, most=METRICS_CONNECTIONS)
+
+
+def _banner(settings: Settings) -> str:
+    """Return the address, how to try it, and what is not protected; the settings have the port that is in use."""
+    lines = [f"Sandpod is ready: {settings.url}\n"]
+    if settings.auth.keys_file is None:
+        lines.append(f"  Try it: {_program('fastmcp')} call {settings.url} run_python_code code='print(\"hello\")'\n")
+        lines.append("  No key is needed: every program on this machine can connect, and nothing else.\n")
+    else:
+        lines.append("  Callers need an API key, sent as `Authorization: Bearer KEY` or `X-API-Key: KEY`.\n")
+    if settings.backend == "local":
+        lines.append(_UNSAFE if settings.local.unsafe_no_isolation else _NOT_ISOLATED)
+    return "".join(lines)
+
+
+def _program(name: str) -> str:
+    """Return the command that starts a program of this environment, which need not be on the PATH."""
+    own = Path(sys.executable).with_name(name)
+    if shutil.which(name) == str(own) or not os.access(own, os.X_OK):
+        return name
+    return shlex.quote(str(own))

@@ -21,6 +21,7 @@ from pydantic_settings import (
 )
 
 from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.api.strict_model import StrictModel
 from sandpod_gateway.api.toolsets import ALL, ToolsetName, expanded
 from sandpod_gateway.auth.settings import AuthSettings, LinkSettings, TlsSettings
 from sandpod_gateway.backends.factory import BackendKind
@@ -30,46 +31,17 @@ from sandpod_gateway.errors import StartError
 from sandpod_gateway.limits import RunLimits
 from sandpod_gateway.mcp.compat.settings import CompatSettings, from_environment
 from sandpod_gateway.packages.settings import PackageSettings
-from sandpod_gateway.strict_model import StrictModel
 
 
-class LimitSettings(StrictModel):
+class LimitSettings(RunLimits):
     """Bounds of calls. Sizes in bytes, times in seconds."""
 
-    code_bytes: Annotated[int, Field(ge=1024, le=3 * 2**20)] = 2**20
-    """Longest program."""
-    stdin_bytes: Annotated[int, Field(ge=0, le=3 * 2**20)] = 2**20
-    """Longest input of a run."""
-    upload_bytes: Annotated[int, Field(ge=1024, le=2 * 2**20)] = 2 * 2**20
-    """Largest file in one call; as base64 it must fit a 4 MiB request."""
-    run_timeout: Annotated[float, Field(gt=0)] = 45
-    """Time of a run that names none: clients give up after 60."""
-    max_run_timeout: Annotated[float, Field(gt=0, le=86_400)] = 3600
-    """Most time a run may ask for."""
-    output_cap: Annotated[int, Field(ge=1024, le=256 * 1024)] = 100 * 1024
-    """Bytes of each stream in a result, head and tail."""
-    output_chars: Annotated[int, Field(ge=100)] = 24_000
-    """Characters of output in an answer whose call does not ask for fewer or more; 24,000 are about 8,000 tokens."""
-    output_bytes: Annotated[int, Field(ge=1024)] = 2 * 2**30
-    """Output of one run at which it is ended; guards the network, not memory."""
     max_sessions_per_owner: Annotated[int, Field(ge=1)] = 1000
     """MCP sessions that one caller may have open; idle ones end after half an hour."""
     max_sessions: Annotated[int, Field(ge=1, le=DEFAULT_MAX_SESSIONS)] = DEFAULT_MAX_SESSIONS
     """MCP sessions that all callers together may have open."""
     max_requests_per_owner: Annotated[int, Field(ge=1)] = 1000
     """Requests of one caller, waiting runs among them, that are handled at a time."""
-
-    def for_runs(self) -> RunLimits:
-        """Return the bounds of runs."""
-        return RunLimits(
-            code_bytes=self.code_bytes,
-            stdin_bytes=self.stdin_bytes,
-            default_timeout=self.run_timeout,
-            max_timeout=self.max_run_timeout,
-            output_cap=self.output_cap,
-            output_chars=self.output_chars,
-            output_limit=self.output_bytes,
-        )
 
 
 class Settings(StrictModel, BaseSettings):

@@ -1,7 +1,7 @@
-"""What calls about sandboxes and files return, and the coded error that takes a result's place."""
+"""What calls about sandboxes, files and packages return, and the coded error that takes a result's place."""
 
 from enum import StrEnum
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -50,6 +50,9 @@ class ErrorCode(StrEnum):
 
 
 Count = Annotated[int, Field(ge=0)]
+_T = TypeVar("_T")
+OnlyIfSet = Annotated[_T | None, Field(exclude_if=lambda value: value is None)]
+"""A field that a result has only where there is something in it."""
 
 
 class ResultModel(BaseModel):
@@ -223,3 +226,41 @@ class ArtifactContent(ResultModel):
     content: str | None = None  # the content, but for images
     truncated: bool = False  # whether the file goes on; read_file or the link give the rest
     url: str | None = None  # a signed, expiring link to it
+
+
+class Package(ResultModel):
+    """A package of an installation."""
+
+    name: str
+    version: str
+    sha256: str | None = None  # SHA-256 of its wheel or npm package; none where the image has it
+
+
+class Installation(ResultModel):
+    """An installation of packages, and how far it is."""
+
+    installation: str  # its name; pass it to get_installation
+    sandbox: str  # the handle of the sandbox
+    status: Literal["installing", "success", "failed"]
+    elapsed: Annotated[float, Field(ge=0)]  # seconds since it began, or that it took
+    packages: list[Package] = Field(default_factory=list)  # those asked for and what they need
+    note: OnlyIfSet[str] = None  # such as that scripts were not run
+    # Without a failure there is no field of one: everywhere else an answer with `error` is a refusal.
+    error: OnlyIfSet[ErrorCode] = None  # why it failed
+    message: OnlyIfSet[str] = None  # why it failed, in a sentence
+    cause: OnlyIfSet[str] = None  # what is behind it, where it is known
+    next: OnlyIfSet[str] = None
+
+
+class PackageInfo(Package):
+    """A package in a listing."""
+
+    source: Literal["installed", "image"]  # whether it was added or is the image's own
+
+
+class PackageList(ResultModel):
+    """The packages of a sandbox: those that were added, then the image's own."""
+
+    sandbox: str
+    language: str
+    packages: list[PackageInfo]

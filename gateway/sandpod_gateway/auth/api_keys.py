@@ -20,9 +20,9 @@ from mcp.server.auth.provider import AccessToken as SdkToken
 from pydantic import AwareDatetime, Field, ValidationError
 
 from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.api.strict_model import StrictModel
 from sandpod_gateway.api.toolsets import ToolsetName
 from sandpod_gateway.errors import StartError
-from sandpod_gateway.strict_model import StrictModel
 
 logger = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from pydantic import Field, ValidationError
 
 from sandpod_api.fields import DAY
 from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.api.strict_model import StrictModel
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.strict_model import StrictModel
 
 POLL_SECONDS: Final = 30.0
 """Pause between two looks at the store."""

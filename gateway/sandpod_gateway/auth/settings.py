@@ -6,7 +6,7 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 
 from sandpod_api.fields import DAY
-from sandpod_gateway.strict_model import StrictModel
+from sandpod_gateway.api.strict_model import StrictModel
 
 
 class AuthSettings(StrictModel):

@@ -15,7 +15,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from sandpod_gateway import message_bounds as messages
+from sandpod_gateway.api import messages
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.auth.api_keys import LOCAL_OWNER, owner_of
 from sandpod_gateway.errors import SandpodError

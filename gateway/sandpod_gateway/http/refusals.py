@@ -10,9 +10,9 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from sandpod_gateway.api.messages import Refusal
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.message_bounds import Refusal
 
 JSON: Final = "application/json"
 _MAX_TEXT: Final = 500  # characters of a library's own sentence

@@ -9,7 +9,7 @@ from typing import Any, Final
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name, canonicalize_version
 
-from sandpod_gateway.api.package_results import Package, PackageInfo
+from sandpod_gateway.api.results import Package, PackageInfo
 from sandpod_gateway.packages.cache import Content
 from sandpod_gateway.packages.channel import MAX_LENGTH, Channel, Installed
 from sandpod_gateway.packages.errors import Failure

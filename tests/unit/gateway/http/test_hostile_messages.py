@@ -12,7 +12,7 @@ from fastmcp import Client
 from mcp_types import INVALID_REQUEST
 
 from fakes.backend import FakeBackend
-from sandpod_gateway import message_bounds as messages
+from sandpod_gateway.api import messages
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.http import bodies
 from sandpod_gateway.mcp.calls import BadArguments
