@@ -6,6 +6,7 @@ import importlib.metadata
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Final
 
 import anyio
@@ -18,8 +19,7 @@ from starlette.types import ASGIApp
 
 from sandpod_gateway.auth.api_keys import POLL_SECONDS as KEYS_POLL
 from sandpod_gateway.auth.api_keys import KeyVerifier, owner_without_keys
-from sandpod_gateway.auth.link_keys import POLL_SECONDS, LinkKeys, MemoryStore
-from sandpod_gateway.auth.link_tokens import Links
+from sandpod_gateway.auth.links import POLL_SECONDS, LinkKeys, Links, MemoryStore
 from sandpod_gateway.backends.base import Backend
 from sandpod_gateway.capabilities import capabilities, facts
 from sandpod_gateway.errors import SandpodError
@@ -124,7 +124,8 @@ class Gateway:
             every(POLL_SECONDS, self._link_keys.refresh, task="link_keys", failures=failures),
         ]
         if self._keys is not None:
-            work.append(every(KEYS_POLL, self._keys.follow, task="api_keys", failures=failures))
+            reload = partial(asyncio.to_thread, self._keys.reload)
+            work.append(every(KEYS_POLL, reload, task="api_keys", failures=failures))
         tasks = [asyncio.create_task(each) for each in work]
         try:
             yield

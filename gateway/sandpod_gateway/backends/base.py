@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Literal, Protocol
 
-from sandpod_gateway.auth.link_keys import SecretStore
+from sandpod_gateway.auth.links import SecretStore
 
 MAX_TEMPLATES: Final = 100
 

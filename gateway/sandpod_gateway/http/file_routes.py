@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.auth.link_tokens import Links, Method
+from sandpod_gateway.auth.links import Links, Method
 from sandpod_gateway.content import mime_type
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.transfers import Transfers

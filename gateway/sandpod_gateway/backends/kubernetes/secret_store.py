@@ -8,7 +8,7 @@ import base64
 from collections.abc import Callable
 from typing import Final
 
-from sandpod_gateway.auth.link_keys import Stored
+from sandpod_gateway.auth.links import Stored
 from sandpod_gateway.backends.kubernetes.cluster import Cluster
 from sandpod_gateway.backends.kubernetes.errors import translated
 from sandpod_kube.errors import ConflictError, NotFoundError
@@ -19,7 +19,7 @@ KEY: Final = "keys.json"
 
 
 class KubernetesSecret:
-    """A Secret (namespace/name) of a cluster, once there is one; implements `link_keys.SecretStore`."""
+    """A Secret (namespace/name) of a cluster, once there is one; implements `links.SecretStore`."""
 
     def __init__(self, cluster: Callable[[], Cluster], reference: str) -> None:
         self._cluster = cluster

@@ -18,12 +18,10 @@ import yaml
 
 from fakes.backend import FakeBackend
 from sandpod_gateway.app import Gateway
-from sandpod_gateway.auth import link_tokens as links_module
+from sandpod_gateway.auth import links as links_module
 from sandpod_gateway.auth.api_keys import LOCAL_KEY_ID, LOCAL_OWNER, KeyEntry, Maker, key_id, make_key
-from sandpod_gateway.auth.link_keys import LinkKey
-from sandpod_gateway.auth.link_tokens import Method
-from sandpod_gateway.auth.settings import AuthSettings
-from sandpod_gateway.settings import Settings
+from sandpod_gateway.auth.links import LinkKey, Method
+from sandpod_gateway.settings import AuthSettings, Settings
 from support.gateway.peers import ENVELOPE, HEADERS
 
 END = 2**32 - 1

@@ -10,8 +10,7 @@ import pytest
 from sandpod_api.fields import DAY
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.auth.api_keys import LOCAL_KEY_ID, LOCAL_OWNER, Maker, owner_without_keys
-from sandpod_gateway.auth.link_keys import LEAD, ROTATE, LinkKeys, MemoryStore, SecretStore, Stored, renewed
-from sandpod_gateway.auth.link_tokens import Links
+from sandpod_gateway.auth.links import LEAD, ROTATE, LinkKeys, Links, MemoryStore, SecretStore, Stored, renewed
 from sandpod_gateway.backends.kubernetes.backend import KubernetesBackend
 from sandpod_gateway.backends.kubernetes.secret_store import KEY
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings

@@ -15,11 +15,9 @@ from fakes.backend import FakeBackend
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.auth.api_keys import Maker
-from sandpod_gateway.auth.link_keys import LinkKeys, MemoryStore
-from sandpod_gateway.auth.link_tokens import Links
-from sandpod_gateway.auth.settings import LinkSettings
+from sandpod_gateway.auth.links import LinkKeys, Links, MemoryStore
 from sandpod_gateway.http.file_routes import parse_range
-from sandpod_gateway.settings import Settings
+from sandpod_gateway.settings import LinkSettings, Settings
 
 BASE = "http://sandpod.test"
 ALICE = Maker("user:alice", b"a" * 8)

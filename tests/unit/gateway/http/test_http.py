@@ -13,10 +13,9 @@ from fakes.backend import FakeBackend
 from sandpod_gateway import cli
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.app import Gateway
-from sandpod_gateway.auth.settings import AuthSettings
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.http import health
-from sandpod_gateway.settings import Settings
+from sandpod_gateway.settings import AuthSettings, Settings
 from support.gateway.fake_gateway import keys_file
 from support.gateway.peers import ENVELOPE, HEADERS, until
 

@@ -16,9 +16,8 @@ from sse_starlette import EventSourceResponse
 
 from fakes.backend import FakeBackend
 from sandpod_gateway.app import Gateway
-from sandpod_gateway.auth.settings import AuthSettings
 from sandpod_gateway.http.session_limits import OpenSessions
-from sandpod_gateway.settings import Settings
+from sandpod_gateway.settings import AuthSettings, Settings
 from support.gateway.fake_gateway import keys_file
 from support.gateway.peers import ACCEPT, INITIALIZE, PING, until
 from support.gateway.server import listening
