@@ -7,7 +7,6 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Final
 
 import anyio
 from fastmcp.server.dependencies import get_http_request
@@ -17,20 +16,19 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Mount
 from starlette.types import ASGIApp
 
+from sandpod_gateway.auth.api_keys import LOCAL_KEY_ID, LOCAL_OWNER, KeyVerifier
 from sandpod_gateway.auth.api_keys import POLL_SECONDS as KEYS_POLL
-from sandpod_gateway.auth.api_keys import KeyVerifier, owner_without_keys
-from sandpod_gateway.auth.links import POLL_SECONDS, LinkKeys, Links, MemoryStore
+from sandpod_gateway.auth.links import POLL_SECONDS, Links, MemoryStore
 from sandpod_gateway.backends.base import Backend
 from sandpod_gateway.capabilities import capabilities, facts
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.links import LinkMaker
 from sandpod_gateway.files.service import Files
 from sandpod_gateway.files.transfers import Transfers
-from sandpod_gateway.http.bodies import Requests
 from sandpod_gateway.http.connections import serving_on_loopback
 from sandpod_gateway.http.file_routes import FileRoutes
-from sandpod_gateway.http.health import Health, metrics_route
-from sandpod_gateway.http.session_limits import OpenSessions
+from sandpod_gateway.http.health import health_routes, metrics_route
+from sandpod_gateway.http.limits import OpenSessions, Requests
 from sandpod_gateway.http.transports import Transports
 from sandpod_gateway.mcp.server import create_mcp
 from sandpod_gateway.mcp.services import Parts
@@ -44,14 +42,11 @@ from sandpod_gateway.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-LOOPBACK_HOSTS: Final = ["127.0.0.1", "localhost", "[::1]", "127.0.0.1:*", "localhost:*", "[::1]:*"]
-
 
 class Gateway:
     """One server over one backend; `running` opens and closes all that it has.
 
-    Raises:
-        StartError: The settings would leave it open to all, or the key file is wrong.
+    Raises StartError: the settings would leave it open to all, or the key file is wrong.
     """
 
     def __init__(self, settings: Settings, backend: Backend) -> None:
@@ -64,10 +59,10 @@ class Gateway:
         self.metrics.watch_pools(backend.warm)
         self.metrics.open_streams.set_function(self._sandboxes.open_streams)
         limits = settings.limits
-        self._link_keys = LinkKeys(backend.link_store() or MemoryStore())
-        links = Links(self._link_keys, owner_without_keys if self._keys is None else self._keys.owner_of_key)
+        owner_of_key = {LOCAL_KEY_ID: LOCAL_OWNER}.get if self._keys is None else self._keys.owner_of_key
+        self._links = Links(backend.link_store() or MemoryStore(), owner_of_key)
         transfers = Transfers(self._sandboxes, self.metrics, max_bytes=settings.links.upload_bytes)
-        self._file_routes = FileRoutes(links, transfers)
+        self._file_routes = FileRoutes(self._links, transfers)
         self._loopback: str | None = None
         self._installer = Installer(self._sandboxes, settings.packages)
         parts = Parts(
@@ -80,7 +75,7 @@ class Gateway:
                 max_upload=limits.upload_bytes,
                 default_read=limits.output_chars,
             ),
-            links=LinkMaker(self._sandboxes, links, expires=settings.links.expires, address=self._address),
+            links=LinkMaker(self._sandboxes, self._links, expires=settings.links.expires, address=self._address),
             installer=self._installer,
             metrics=self.metrics,
         )
@@ -110,18 +105,14 @@ class Gateway:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Start the backend and the background tasks; stop both at the end.
-
-        Raises:
-            SandpodError: backend_unavailable.
-        """
+        """Run the backend and background tasks until the block is left. Raises SandpodError: backend_unavailable."""
         self._installer.open()
         await self._backend.start()
         await self._read_link_keys()
         failures = self.metrics.background_failures
         work = [
             self._sandboxes.sweep(),
-            every(POLL_SECONDS, self._link_keys.refresh, task="link_keys", failures=failures),
+            every(POLL_SECONDS, self._links.refresh, task="link_keys", failures=failures),
         ]
         if self._keys is not None:
             reload = partial(asyncio.to_thread, self._keys.reload)
@@ -163,7 +154,7 @@ class Gateway:
 
     async def _read_link_keys(self) -> None:
         try:
-            await self._link_keys.refresh()
+            await self._links.refresh()
         except SandpodError as error:
             # The rest of the server works without links, and the next refresh may succeed.
             logger.error("links are not available yet: %s %s", error.message, error.next_step)  # noqa: TRY400
@@ -172,10 +163,9 @@ class Gateway:
     def http_app(self) -> Starlette:
         """Return the ASGI app: MCP; health and linked files, which need no key; on loopback, metrics."""
         settings = self._settings
-        hosts = settings.allowed_hosts
+        limits, hosts = settings.limits, settings.allowed_hosts
         if hosts is None:
-            hosts = LOOPBACK_HOSTS if self._keys is None else ["*"]
-        limits = settings.limits
+            hosts = [] if self._keys is None else ["*"]  # besides loopback
         transports = Transports(
             self.mcp,
             hosts=hosts,
@@ -190,7 +180,7 @@ class Gateway:
         registry = self.metrics.registry if self._keys is None and settings.metrics_port is None else None
         return Starlette(
             routes=[
-                *Health(self._backend.check, registry, hosts=None if self._keys else hosts).routes(),
+                *health_routes(self._backend.check, registry, hosts=None if self._keys else hosts),
                 *self._file_routes.routes(),
                 Mount("/", _for_browsers(transports, settings.allowed_origins)),
             ],

@@ -14,7 +14,7 @@ import shutil
 import socket
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -22,8 +22,7 @@ from typing import Final
 import uvicorn
 
 from sandpod_api import log_lines
-from sandpod_gateway import cli_keys as key_commands
-from sandpod_gateway import cli_setup, temporary
+from sandpod_gateway import cli_keys, cli_setup, temporary
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.backends.factory import create_backend
@@ -32,8 +31,6 @@ from sandpod_gateway.http import connections
 from sandpod_gateway.mcp import stdio
 from sandpod_gateway.packages.process import shield_memory
 from sandpod_gateway.settings import Settings, load
-
-logger = logging.getLogger(__name__)
 
 EXIT_REFUSED: Final = 2
 SHUTDOWN_SECONDS: Final = 10  # for answers in progress when the server is asked to stop
@@ -61,12 +58,12 @@ def main() -> None:
     ):
         command = commands.add_parser(name, help=text, add_help=False)
         command.add_argument("--config", type=Path, help="settings file (YAML)")
-    key_commands.add_parser(commands)
+    cli_keys.add_parser(commands)
     arguments, rest = parser.parse_known_args()
     if arguments.command == "keys":
         if rest:
             parser.error(f"unrecognized arguments: {' '.join(rest)}")
-        sys.exit(_reported(lambda: key_commands.run(arguments, datetime.now(UTC))))
+        sys.exit(_reported(lambda: cli_keys.run(arguments, datetime.now(UTC))))
     sys.exit(_reported(lambda: _serve(arguments.command, arguments.config, rest)))
 
 
@@ -121,7 +118,8 @@ async def _serve_http(gateway: Gateway, settings: Settings) -> None:
         metrics = None if port is None else stack.enter_context(_listen(settings.host, port, flag="--metrics-port"))
         await stack.enter_async_context(gateway.running())
         if metrics is not None:
-            await stack.enter_async_context(_serving_metrics(gateway, metrics))
+            app = gateway.metrics_app()
+            await stack.enter_async_context(connections.serving(app, metrics, most=METRICS_CONNECTIONS))
         server = _uvicorn(gateway, settings)
         server.banner = _banner(settings.model_copy(update={"port": listener.getsockname()[1]}))
         await server.serve(sockets=[listener])
@@ -164,10 +162,6 @@ def _uvicorn(gateway: Gateway, settings: Settings) -> _Server:
             ssl_keyfile=settings.tls.key,
         )
     )
-
-
-def _serving_metrics(gateway: Gateway, listener: socket.socket) -> AbstractAsyncContextManager[None]:
-    return connections.serving(gateway.metrics_app(), listener, most=METRICS_CONNECTIONS)
 
 
 def _banner(settings: Settings) -> str:

@@ -36,7 +36,11 @@ def run(arguments: argparse.Namespace, now: datetime) -> None:
     """Create a key from the arguments, and print it. Raises StartError: an argument or the key file is wrong."""
     if arguments.days is not None and arguments.days < 1:
         raise StartError(ErrorCode.INVALID_ARGUMENT, "--days is at least 1.", next_step="Correct it.")
-    tools = _toolsets(arguments.tools)
+    tools = None if arguments.tools is None else [name.strip() for name in arguments.tools.split(",")]
+    known = get_args(ToolsetName)
+    if tools is not None and not set(tools) <= set(known):
+        message, step = "--tools has a name that is not a toolset.", f"Toolsets are: {', '.join(known)}."
+        raise StartError(ErrorCode.INVALID_ARGUMENT, message, next_step=step)
     try:
         key, entry = make_key(user=arguments.user, name=arguments.name, days=arguments.days, now=now, tools=tools)
     except ValidationError as error:
@@ -45,17 +49,6 @@ def run(arguments: argparse.Namespace, now: datetime) -> None:
     if arguments.file is not None:
         _add(arguments.file, entry)
     sys.stdout.write(_report(key, entry, arguments))
-
-
-def _toolsets(text: str | None) -> list[str] | None:
-    if text is None:
-        return None
-    known = get_args(ToolsetName)
-    names = [name.strip() for name in text.split(",")]
-    if not set(names) <= set(known):
-        message, step = "--tools has a name that is not a toolset.", f"Toolsets are: {', '.join(known)}."
-        raise StartError(ErrorCode.INVALID_ARGUMENT, message, next_step=step)
-    return names
 
 
 def _report(key: str, entry: KeyEntry, arguments: argparse.Namespace) -> str:

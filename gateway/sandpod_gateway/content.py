@@ -61,8 +61,7 @@ def decode_base64(text: str) -> bytes:
 def as_text(data: bytes, wanted: str | None) -> tuple[Literal["utf-8", "base64"], str]:
     """Return the encoding of the bytes, and them in it: as the caller wants it, or as text where they are text.
 
-    Raises:
-        SandpodError: invalid_content: text is wanted, and they are none.
+    Raises SandpodError (invalid_content): text is wanted, and they are none.
     """
     if wanted != "base64":
         text = _plain_text(data)

@@ -6,7 +6,7 @@ They are read once and passed on by keyword; nothing here is global. Precedence,
 
 import ipaddress
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from mcp.server.streamable_http_manager import DEFAULT_MAX_SESSIONS
 from pydantic import Field, ValidationError, model_validator
@@ -90,7 +90,14 @@ class LimitSettings(RunLimits):
 class Settings(StrictModel, BaseSettings):
     """The gateway's settings."""
 
-    model_config = SettingsConfigDict(env_prefix="SANDPOD_", env_nested_delimiter="__")
+    model_config = SettingsConfigDict(
+        env_prefix="SANDPOD_",
+        env_nested_delimiter="__",
+        cli_kebab_case=True,
+        cli_implicit_flags=True,
+        cli_hide_none_type=True,
+        cli_avoid_json=True,
+    )
 
     backend: BackendKind = "local"
     """Where sandboxes come from."""
@@ -142,10 +149,8 @@ class Settings(StrictModel, BaseSettings):
     @property
     def loopback_only(self) -> bool:
         """Whether only this machine can connect."""
-        if self.host == "localhost":
-            return True
         try:
-            return ipaddress.ip_address(self.host).is_loopback
+            return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return False
 
@@ -157,11 +162,7 @@ class Settings(StrictModel, BaseSettings):
         return f"{scheme}://{host}:{self.port}/mcp"
 
     def require_keys_or_loopback(self) -> None:
-        """Refuse to listen to others without keys.
-
-        Raises:
-            StartError: It would listen on more than loopback without keys.
-        """
+        """Raise StartError if it would listen on more than loopback without keys."""
         if self.auth.keys_file is None and not self.loopback_only:
             message = f"Without API keys the server listens on loopback only, not on {self.host}."
             step = "Make one: sandpod keys create --user NAME --file keys.yaml; then set --auth.keys-file."
@@ -171,8 +172,7 @@ class Settings(StrictModel, BaseSettings):
 def load(arguments: list[str] | None, *, config: Path | None, program: str) -> Settings:
     """Return the settings of flags, environment and file (YAML); the help text calls the program so.
 
-    Raises:
-        StartError: They do not fit the schema; the message names the setting and the reason.
+    Raises StartError: they do not fit the schema; the message names the setting and the reason.
     """
     if config is not None and not config.is_file():
         raise StartError(ErrorCode.NOT_FOUND, f"There is no settings file {config}.", next_step="Correct --config.")
@@ -182,17 +182,21 @@ def load(arguments: list[str] | None, *, config: Path | None, program: str) -> S
         def settings_customise_sources(
             cls, settings_cls: type[BaseSettings], *_: PydanticBaseSettingsSource, **__: PydanticBaseSettingsSource
         ) -> tuple[PydanticBaseSettingsSource, ...]:
-            return (
-                *(() if arguments is None else (_flags(settings_cls, arguments, program),)),
-                EnvSettingsSource(settings_cls),
-                InitSettingsSource(settings_cls, from_environment()),
-                *(() if config is None else (YamlConfigSettingsSource(settings_cls, yaml_file=config),)),
-            )
+            sources: list[PydanticBaseSettingsSource] = []
+            if arguments is not None:
+                flags = [_long(argument) for argument in arguments]
+                sources.append(CliSettingsSource(settings_cls, cli_prog_name=program, cli_parse_args=flags))
+            sources += [EnvSettingsSource(settings_cls), InitSettingsSource(settings_cls, from_environment())]
+            if config is not None:
+                sources.append(YamlConfigSettingsSource(settings_cls, yaml_file=config))
+            return tuple(sources)
 
     try:
         return _Sources()
     except ValidationError as error:
-        message, step = f"Settings are wrong: {_first(error)}.", f"See `{program} --help`."
+        first = error.errors(include_url=False, include_input=False)[0]  # without the value: it might be a secret
+        place = ".".join(map(str, first["loc"])) or "they"
+        message, step = f"Settings are wrong: {place}: {first['msg']}.", f"See `{program} --help`."
         raise StartError(ErrorCode.INVALID_ARGUMENT, message, next_step=step) from error
 
 
@@ -209,22 +213,3 @@ _SHORT_FLAGS: Final = {
 def _long(argument: str) -> str:
     name, equals, value = argument.partition("=")
     return f"{_SHORT_FLAGS.get(name, name)}{equals}{value}"
-
-
-def _flags(settings_cls: type[BaseSettings], arguments: list[str], program: str) -> CliSettingsSource[Any]:
-    return CliSettingsSource(
-        settings_cls,
-        cli_prog_name=program,
-        cli_parse_args=[_long(argument) for argument in arguments],
-        cli_kebab_case=True,
-        cli_implicit_flags=True,
-        cli_hide_none_type=True,
-        cli_avoid_json=True,
-    )
-
-
-def _first(error: ValidationError) -> str:
-    """Return the first error, without the value: it might be a secret."""
-    first = error.errors(include_url=False, include_input=False)[0]
-    place = ".".join(str(part) for part in first["loc"]) or "they"
-    return f"{place}: {first['msg']}"

@@ -61,6 +61,18 @@ class ResultModel(BaseModel):
     model_config = ConfigDict(extra="forbid", use_enum_values=True)
 
 
+class OfSandbox(ResultModel):
+    """A result about one sandbox."""
+
+    sandbox: str  # the handle
+
+
+class OfFile(OfSandbox):
+    """A result about one file or folder."""
+
+    path: str  # relative to the workspace
+
+
 class Problem(ResultModel):
     """The coded error that a call returns instead of its result."""
 
@@ -105,10 +117,9 @@ class SandboxList(ResultModel):
     sandboxes: list[SandboxInfo]
 
 
-class Closed(ResultModel):
+class Closed(OfSandbox):
     """A sandbox that was closed."""
 
-    sandbox: str
     closed: Literal[True] = True
 
 
@@ -123,20 +134,16 @@ class FileEntry(ResultModel):
     unreadable: bool = False  # whether its permissions forbid reading it
 
 
-class FileList(ResultModel):
+class FileList(OfFile):
     """A listing of a folder."""
 
-    sandbox: str
-    path: str
     entries: list[FileEntry]
     truncated: bool = False  # whether there are more than these
 
 
-class FileContent(ResultModel):
+class FileContent(OfFile):
     """What was read of a file."""
 
-    sandbox: str
-    path: str
     encoding: Literal["utf-8", "base64"]  # how `content` is written
     content: str
     offset: Count = 0  # where the content starts in the file, bytes
@@ -145,11 +152,9 @@ class FileContent(ResultModel):
     truncated: bool = False  # whether the file goes on after the content
 
 
-class FileWritten(ResultModel):
+class FileWritten(OfFile):
     """A file that was written."""
 
-    sandbox: str
-    path: str
     size: Count
     sha256: str  # SHA-256 of the content, hexadecimal
     hint: str | None = None  # what a caller may count on and is gone
@@ -161,37 +166,30 @@ class FileStat(FileEntry):
     sandbox: str
 
 
-class FileChanged(ResultModel):
+class FileChanged(OfFile):
     """A file or folder that was made or deleted."""
 
-    sandbox: str
-    path: str  # relative to the workspace
     hint: str | None = None  # what a caller may count on and is gone
 
 
-class FileMoved(ResultModel):
+class FileMoved(OfSandbox):
     """A file or folder that was moved."""
 
-    sandbox: str
     source: str  # where it was, relative to the workspace
     destination: str  # where it is, relative to the workspace
 
 
-class FileLink(ResultModel):
+class FileLink(OfFile):
     """A link to a file, which works without a key until it ends."""
 
-    sandbox: str
-    path: str  # relative to the workspace
     method: Literal["get", "put"]  # what it allows
     url: str
     expires_at: str  # when it ends, RFC 3339
 
 
-class FileUploaded(ResultModel):
+class FileUploaded(OfFile):
     """A file that was uploaded, or the link to upload it by."""
 
-    sandbox: str
-    path: str  # relative to the workspace
     size: int | None = None  # bytes, of a file that was written
     sha256: str | None = None  # SHA-256 of the content, of a file that was written
     url: str | None = None  # the link to put the file to, where no content was given
@@ -199,27 +197,23 @@ class FileUploaded(ResultModel):
     hint: str | None = None  # what a caller may count on and is gone
 
 
-class WorkspaceLink(ResultModel):
+class WorkspaceLink(OfSandbox):
     """A link to a whole workspace, which works without a key until it ends."""
 
-    sandbox: str
     url: str  # the link; what it leads to is a tar.gz
     expires_at: str  # when it ends, RFC 3339
 
 
-class ArtifactList(ResultModel):
+class ArtifactList(OfSandbox):
     """Files that runs created or changed, and that are still there."""
 
-    sandbox: str
     artifacts: list[Artifact]
     truncated: bool = False  # whether there are more than these
 
 
-class ArtifactContent(ResultModel):
+class ArtifactContent(OfFile):
     """An artifact that was read: an image beside this, anything else as its beginning."""
 
-    sandbox: str
-    path: str  # relative to the workspace
     size: Count
     mime_type: str
     encoding: Literal["utf-8", "base64", "image"]  # how it is given; an image is beside this
@@ -258,9 +252,8 @@ class PackageInfo(Package):
     source: Literal["installed", "image"]  # whether it was added or is the image's own
 
 
-class PackageList(ResultModel):
+class PackageList(OfSandbox):
     """The packages of a sandbox: those that were added, then the image's own."""
 
-    sandbox: str
     language: str
     packages: list[PackageInfo]

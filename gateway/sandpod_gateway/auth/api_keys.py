@@ -15,8 +15,10 @@ from typing import Annotated, Final
 import yaml
 from fastmcp.server.auth import AccessToken, TokenVerifier
 from fastmcp.server.dependencies import get_access_token
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken as SdkToken
 from pydantic import AwareDatetime, Field
+from starlette.types import Scope
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.strict_model import StrictModel
@@ -76,8 +78,7 @@ def make_key(
 ) -> tuple[str, KeyEntry]:
     """Return a new key, which nothing keeps, and its entry: it expires after so many days, has those toolsets, or all.
 
-    Raises:
-        pydantic.ValidationError: User or name is empty or too long, or a toolset is unknown.
+    Raises pydantic.ValidationError: user or name is empty or too long, or a toolset is unknown.
     """
     key = KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
     expires = now + timedelta(days=days) if days is not None else None
@@ -86,11 +87,7 @@ def make_key(
 
 
 def read_keys(path: Path) -> KeyFile:
-    """Return the keys of a file.
-
-    Raises:
-        StartError: The file can't be read or is not a key file; the text says nothing of its content.
-    """
+    """Return the keys of a file. Raises StartError: it can't be read or is no key file; says nothing of its content."""
     try:
         with path.open("rb") as file:
             raw = file.read(MAX_FILE + 1)
@@ -151,9 +148,7 @@ class KeyVerifier(TokenVerifier):
     def reload(self) -> None:
         """Read the file again if it has changed; a file that is gone has no keys.
 
-        Raises:
-            StartError: It can't be read or is not a key file. The previously loaded keys stay, and the next call tries
-                again.
+        Raises StartError: it can't be read or is no key file. The keys stay as they were; the next call tries again.
         """
         stamp = self._read_stamp()
         if stamp == self._stamp:
@@ -196,11 +191,6 @@ def current_maker() -> Maker:
     return Maker(owner_of(token), LOCAL_KEY_ID if token is None else key_id(token.token))
 
 
-def owner_without_keys(wanted: bytes) -> str | None:
-    """Return whom a key's id stands for on a server without keys: its local caller, who has none."""
-    return LOCAL_OWNER if wanted == LOCAL_KEY_ID else None
-
-
 def current_owner() -> str:
     """Return the caller of the request that is being answered: the key's user, or the one local caller.
 
@@ -212,6 +202,16 @@ def current_owner() -> str:
 def owner_of(token: AccessToken | SdkToken | None) -> str:
     """Return the owner that a checked token stands for."""
     return LOCAL_OWNER if token is None else _owner(token.subject)
+
+
+def owner_in(scope: Scope) -> str | None:
+    """Return whose request it is, or None for one whose key will be refused, and for what is no request."""
+    if scope["type"] != "http":
+        return None
+    user = scope.get("user")
+    if user is None:
+        return LOCAL_OWNER
+    return owner_of(user.access_token) if isinstance(user, AuthenticatedUser) else None
 
 
 def _owner(user: str | None) -> str:

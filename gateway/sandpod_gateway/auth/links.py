@@ -106,20 +106,19 @@ class MemoryStore:
 
 
 @dataclass(eq=False)
-class LinkKeys:
-    """The secrets as this gateway knows them."""
+class Links:
+    """Makes and checks links, with the secrets as this gateway knows them."""
 
     store: SecretStore
+    owner_of_key: Callable[[bytes], str | None]  # whom an API key stands for, by its id; None when it is not valid
     clock: Callable[[], float] = time.time  # seconds since 1970
     _keys: tuple[LinkKey, ...] = ()
 
     async def refresh(self) -> None:
         """Read the store; make a secret where there is none, and a new one when the newest is too old.
 
-        What was read before stays in use when the store can't be read, and is dropped when the store is gone.
-
-        Raises:
-            SandpodError: backend_unavailable or backend_error.
+        Raises SandpodError: backend_unavailable or backend_error. What was read before stays in use when the store
+        can't be read, and is dropped when the store is gone.
         """
         for _ in range(MAX_TRIES):
             stored = await self.store.read()
@@ -142,6 +141,29 @@ class LinkKeys:
             next_step="Look for what else writes to their Secret.",
         )
 
+    def make(self, maker: Maker, method: Method, sandbox: str, path: str, *, seconds: int) -> tuple[str, int]:
+        """Return a link that lives for so many seconds, from the first slash on, and its end, in seconds since 1970.
+
+        The path is relative to the workspace; empty for the whole of it. Raises as `signing`.
+        """
+        end = int(self.clock()) + seconds
+        token = _sign(self.signing(), end, maker, (method, sandbox, path))
+        of = quote(sandbox, safe="")
+        where = f"archives/{of}.tar.gz" if method == "archive" else f"files/{of}/{quote(path, safe='/')}"
+        return f"/{where}?token={token}", end
+
+    def owner(self, token: str, method: Method, sandbox: str, path: str) -> str | None:
+        """Return for whom a token acts that was made for exactly this; None when it is not valid, or not any more."""
+        if _TOKEN.fullmatch(token) is None:
+            return None
+        key_id, end, maker_id = _CLAIMS.unpack(base64.urlsafe_b64decode(token + "=")[: _CLAIMS.size])
+        in_force, owner = _in_force(self._keys, int(self.clock())), self.owner_of_key(maker_id)
+        key = next((key for key in in_force if key.id == key_id.hex()), None)
+        if key is None or owner is None or self.clock() >= end:
+            return None
+        expected = _sign(key, end, Maker(owner, maker_id), (method, sandbox, path))
+        return owner if hmac.compare_digest(token, expected) else None
+
     def signing(self) -> LinkKey:
         """Return the newest secret that every gateway has read. Raises SandpodError (backend_unavailable): none is."""
         if not self._keys:
@@ -152,10 +174,6 @@ class LinkKeys:
             )
         now = self.clock()
         return next((key for key in reversed(self._keys) if key.created + LEAD <= now), self._keys[0])
-
-    def find(self, key_id: str) -> LinkKey | None:
-        """Return the secret of that id, if it is still in force."""
-        return next((key for key in _in_force(self._keys, int(self.clock())) if key.id == key_id), None)
 
 
 def renewed(keys: Sequence[LinkKey], now: int) -> tuple[LinkKey, ...]:
@@ -181,37 +199,6 @@ def _parse(content: bytes) -> tuple[LinkKey, ...]:
             "The Secret for the keys of links holds something else; the keys read before stay in use.",
             next_step="Empty the Secret: the gateway makes new keys, and links made before end.",
         ) from None
-
-
-@dataclass(frozen=True, slots=True)
-class Links:
-    """Makes and checks links."""
-
-    keys: LinkKeys
-    owner_of_key: Callable[[bytes], str | None]  # whom an API key stands for, by its id; None when it is not valid
-    clock: Callable[[], float] = time.time  # seconds since 1970
-
-    def make(self, maker: Maker, method: Method, sandbox: str, path: str, *, seconds: int) -> tuple[str, int]:
-        """Return a link that lives for so many seconds, from the first slash on, and its end, in seconds since 1970.
-
-        The path is relative to the workspace; empty for the whole of it. Raises as `LinkKeys.signing`.
-        """
-        end = int(self.clock()) + seconds
-        token = _sign(self.keys.signing(), end, maker, (method, sandbox, path))
-        of = quote(sandbox, safe="")
-        where = f"archives/{of}.tar.gz" if method == "archive" else f"files/{of}/{quote(path, safe='/')}"
-        return f"/{where}?token={token}", end
-
-    def owner(self, token: str, method: Method, sandbox: str, path: str) -> str | None:
-        """Return for whom a token acts that was made for exactly this; None when it is not valid, or not any more."""
-        if _TOKEN.fullmatch(token) is None:
-            return None
-        key_id, end, maker_id = _CLAIMS.unpack(base64.urlsafe_b64decode(token + "=")[: _CLAIMS.size])
-        key, owner = self.keys.find(key_id.hex()), self.owner_of_key(maker_id)
-        if key is None or owner is None or self.clock() >= end:
-            return None
-        expected = _sign(key, end, Maker(owner, maker_id), (method, sandbox, path))
-        return owner if hmac.compare_digest(token, expected) else None
 
 
 def _sign(key: LinkKey, end: int, maker: Maker, what: tuple[Method, str, str]) -> str:

@@ -53,42 +53,35 @@ class FileRoutes:
         """Return them."""
         return [
             Route("/files/{sandbox}/{path:path}", self._answer, methods=["GET", "HEAD", "PUT"]),
-            Route("/archives/{sandbox}.tar.gz", self._archive, methods=["GET"]),
+            Route("/archives/{sandbox}.tar.gz", self._answer, methods=["GET"]),
         ]
 
-    async def _archive(self, request: Request) -> Response:
-        sandbox = request.path_params["sandbox"]
-        owner = self.links.owner(request.query_params.get("token", ""), "archive", sandbox, "")
+    async def _answer(self, request: Request) -> Response:
+        sandbox, path = request.path_params["sandbox"], request.path_params.get("path", "")
+        method: Method = "put" if request.method == "PUT" else "get" if "path" in request.path_params else "archive"
+        owner = self.links.owner(request.query_params.get("token", ""), method, sandbox, path)
         if owner is None:
-            return _refused(_forbidden())
-        parts = self.transfers.archive(owner, sandbox)
+            message, step = "This link is not valid, or not any more.", "Ask for a new one with create_link."
+            return problem(SandpodError(ErrorCode.FORBIDDEN, message, next_step=step), headers=_SAFE_HEADERS)
         try:
-            first = await anext(parts)
+            if method == "put":
+                size = await self._take(owner, sandbox, path, request.stream())
+                return JSONResponse({"sandbox": sandbox, "path": path, "size": size}, status_code=201)
+            return await (self._archive(owner, sandbox) if method == "archive" else self._send(request, owner))
         except SandpodError as error:
-            return _refused(error)
+            return problem(error, headers=_SAFE_HEADERS)
+        except ClientDisconnect:
+            return Response(status_code=400)  # nobody reads it
+
+    async def _archive(self, owner: str, sandbox: str) -> Response:
+        parts = self.transfers.archive(owner, sandbox)
         headers = {
             **_SAFE_HEADERS,
             "Content-Type": "application/gzip",
             "Content-Disposition": f"attachment; filename*=UTF-8''{quote(sandbox, safe='')}.tar.gz",
             "Accept-Ranges": "none",
         }
-        return StreamingResponse(_chained(first, parts), headers=headers)
-
-    async def _answer(self, request: Request) -> Response:
-        sandbox, path = request.path_params["sandbox"], request.path_params["path"]
-        method: Method = "put" if request.method == "PUT" else "get"
-        owner = self.links.owner(request.query_params.get("token", ""), method, sandbox, path)
-        if owner is None:
-            return _refused(_forbidden())
-        try:
-            if method == "put":
-                size = await self._take(owner, sandbox, path, request.stream())
-                return JSONResponse({"sandbox": sandbox, "path": path, "size": size}, status_code=201)
-            return await self._send(request, owner)
-        except SandpodError as error:
-            return _refused(error)
-        except ClientDisconnect:
-            return Response(status_code=400)  # nobody reads it
+        return StreamingResponse(_chained(await anext(parts), parts), headers=headers)
 
     async def _take(self, owner: str, sandbox: str, path: str, chunks: AsyncIterator[bytes]) -> int:
         if self._uploads[sandbox] >= MAX_UPLOADS:
@@ -125,11 +118,6 @@ class FileRoutes:
         return StreamingResponse(body, status_code=status, headers=headers)
 
 
-def _forbidden() -> SandpodError:
-    step = "Ask for a new one with create_link."
-    return SandpodError(ErrorCode.FORBIDDEN, "This link is not valid, or not any more.", next_step=step)
-
-
 async def _timely(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """Yield what comes; a SandpodError (timeout) where nothing comes for `SILENCE` seconds."""
     while True:
@@ -149,10 +137,6 @@ async def _chained(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncIter
         yield first
         async for part in rest:
             yield part
-
-
-def _refused(error: SandpodError) -> Response:
-    return problem(error, headers=_SAFE_HEADERS)
 
 
 _RANGE: Final = re.compile(r"\s*bytes\s*=\s*([0-9]{0,19})\s*-\s*([0-9]{0,19})\s*", re.ASCII | re.IGNORECASE)

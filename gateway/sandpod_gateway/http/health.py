@@ -3,7 +3,6 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Final
 
 from fastmcp.server.http import HostOriginGuardMiddleware
@@ -28,42 +27,32 @@ def metrics_route(registry: CollectorRegistry, middleware: Sequence[Middleware] 
     return Route("/metrics", answer, middleware=middleware)
 
 
-@dataclass(eq=False)
-class Health:
-    """The routes."""
+def health_routes(
+    check: Callable[[], Awaitable[None]], registry: CollectorRegistry | None, *, hosts: list[str] | None
+) -> list[Route]:
+    """Return the routes, with that of metrics where there is a registry.
 
-    check: Callable[[], Awaitable[None]]  # asks the backend for next to nothing; raises SandpodError where that fails
-    registry: CollectorRegistry | None  # the metrics, or None where they are not served here
-    hosts: list[str] | None  # that requests may be for, or None for any: kubelet and Prometheus ask by address
-    _lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
-    _checked_at: float = field(default=-CHECK_SECONDS, init=False)
-    _trouble: SandpodError | None = field(default=None, init=False)
+    `check` asks the backend for next to nothing, and raises SandpodError where that fails. Requests may be for those
+    hosts, or for any: kubelet and Prometheus ask by address.
+    """
+    lock, checked_at = asyncio.Lock(), -CHECK_SECONDS
+    trouble: SandpodError | None = None
 
-    def routes(self) -> list[Route]:
-        """Return them."""
-        guard = Middleware(HostOriginGuardMiddleware, allowed_hosts=self.hosts, mode="strict")
-        middleware = [guard] if self.hosts is not None else []
-        return [
-            Route("/healthz", self._healthz, middleware=middleware),
-            Route("/readyz", self._readyz, middleware=middleware),
-            *([metrics_route(self.registry, middleware)] if self.registry is not None else []),
-        ]
-
-    async def _healthz(self, _: Request) -> Response:
+    async def healthz(_: Request) -> Response:
         return PlainTextResponse("ok\n")
 
-    async def _readyz(self, _: Request) -> Response:
-        trouble = await self._last_check()
-        return PlainTextResponse("ready\n") if trouble is None else problem(trouble, status=503)
-
-    async def _last_check(self) -> SandpodError | None:
-        """Return what is wrong with the backend. Anybody may ask, so one check answers all for a second."""
-        async with self._lock:
-            if time.monotonic() - self._checked_at >= CHECK_SECONDS:
+    async def readyz(_: Request) -> Response:
+        nonlocal checked_at, trouble
+        async with lock:  # anybody may ask, so one check answers all for a second
+            if time.monotonic() - checked_at >= CHECK_SECONDS:
                 try:
-                    await self.check()
-                    self._trouble = None
+                    await check()
+                    trouble = None
                 except SandpodError as error:
-                    self._trouble = error
-                self._checked_at = time.monotonic()
-            return self._trouble
+                    trouble = error
+                checked_at = time.monotonic()
+            return PlainTextResponse("ready\n") if trouble is None else problem(trouble, status=503)
+
+    guard = [] if hosts is None else [Middleware(HostOriginGuardMiddleware, allowed_hosts=hosts, mode="strict")]
+    routes = [Route("/healthz", healthz, middleware=guard), Route("/readyz", readyz, middleware=guard)]
+    return routes if registry is None else [*routes, metrics_route(registry, guard)]

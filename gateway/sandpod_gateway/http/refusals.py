@@ -17,17 +17,11 @@ from sandpod_gateway.errors import SandpodError
 JSON: Final = "application/json"
 _MAX_TEXT: Final = 500  # characters of a library's own sentence
 
-_CODES: Final = {
-    HTTPStatus.UNAUTHORIZED: ErrorCode.UNAUTHORIZED,
-    HTTPStatus.FORBIDDEN: ErrorCode.FORBIDDEN,
-    HTTPStatus.NOT_FOUND: ErrorCode.NOT_FOUND,
-    HTTPStatus.REQUEST_TIMEOUT: ErrorCode.TIMEOUT,
-}
-_NEXT_STEPS: Final = {
-    HTTPStatus.FORBIDDEN: "Call from an origin of allowed_origins, or without an Origin header.",
-    HTTPStatus.NOT_FOUND: "Initialize a new session.",
-    HTTPStatus.REQUEST_TIMEOUT: "Send the whole request in time.",
-    HTTPStatus.MISDIRECTED_REQUEST: "Use a host name of allowed_hosts.",
+_KNOWN: Final = {
+    HTTPStatus.FORBIDDEN: (ErrorCode.FORBIDDEN, "Call from an origin of allowed_origins, or without an Origin header."),
+    HTTPStatus.NOT_FOUND: (ErrorCode.NOT_FOUND, "Initialize a new session."),
+    HTTPStatus.REQUEST_TIMEOUT: (ErrorCode.TIMEOUT, "Send the whole request in time."),
+    HTTPStatus.MISDIRECTED_REQUEST: (ErrorCode.INVALID_ARGUMENT, "Use a host name of allowed_hosts."),
 }
 _KEY_NEEDED: Final = SandpodError(
     ErrorCode.UNAUTHORIZED,
@@ -93,6 +87,5 @@ def _in_words(start: Message, text: bytes) -> Response:
         wrong = ' error="invalid_token"' if "error=" in headers.get("www-authenticate", "") else ""
         return refused(_KEY_NEEDED, headers={**kept, "www-authenticate": f"Bearer{wrong}"})
     sentence = text.decode(errors="replace")[:_MAX_TEXT].strip().rstrip(".") or status.phrase
-    code = _CODES.get(status, ErrorCode.INVALID_ARGUMENT)
-    error = SandpodError(code, f"{sentence}.", next_step=_NEXT_STEPS.get(status, "Correct the request."))
-    return refused(error, status=status, headers=kept)
+    code, step = _KNOWN.get(status, (ErrorCode.INVALID_ARGUMENT, "Correct the request."))
+    return refused(SandpodError(code, f"{sentence}.", next_step=step), status=status, headers=kept)

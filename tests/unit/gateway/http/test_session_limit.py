@@ -14,7 +14,7 @@ from mcp.shared.exceptions import MCPError
 from fakes.backend import FakeBackend
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.http.session_limits import IDLE_SECONDS, OpenSessions
+from sandpod_gateway.http.limits import IDLE_SECONDS, OpenSessions
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.settings import AuthSettings, LimitSettings, Settings
 from support.gateway.fake_gateway import keys_file

@@ -16,7 +16,7 @@ from sse_starlette import EventSourceResponse
 
 from fakes.backend import FakeBackend
 from sandpod_gateway.app import Gateway
-from sandpod_gateway.http.session_limits import OpenSessions
+from sandpod_gateway.http.limits import OpenSessions
 from sandpod_gateway.settings import AuthSettings, Settings
 from support.gateway.fake_gateway import keys_file
 from support.gateway.peers import ACCEPT, INITIALIZE, PING, until
