@@ -26,9 +26,8 @@ from sandpod_gateway.files.links import LinkMaker
 from sandpod_gateway.files.service import Files
 from sandpod_gateway.files.transfers import Transfers
 from sandpod_gateway.http.connections import serving_on_loopback
-from sandpod_gateway.http.file_routes import FileRoutes
-from sandpod_gateway.http.health import health_routes, metrics_route
-from sandpod_gateway.http.limits import OpenSessions, Requests
+from sandpod_gateway.http.limits import Requests
+from sandpod_gateway.http.routes import FileRoutes, health_routes, metrics_route
 from sandpod_gateway.http.transports import Transports
 from sandpod_gateway.mcp.server import create_mcp
 from sandpod_gateway.mcp.services import Parts
@@ -70,10 +69,7 @@ class Gateway:
             background=BackgroundRuns(self._sandboxes, limits),
             sandboxes=self._sandboxes,
             files=Files(
-                self._sandboxes,
-                self.metrics,
-                max_upload=limits.upload_bytes,
-                default_read=limits.output_chars,
+                self._sandboxes, self.metrics, max_upload=limits.upload_bytes, default_read=limits.output_chars
             ),
             links=LinkMaker(self._sandboxes, self._links, expires=settings.links.expires, address=self._address),
             installer=self._installer,
@@ -110,10 +106,7 @@ class Gateway:
         await self._backend.start()
         await self._read_link_keys()
         failures = self.metrics.background_failures
-        work = [
-            self._sandboxes.sweep(),
-            every(POLL_SECONDS, self._links.refresh, task="link_keys", failures=failures),
-        ]
+        work = [self._sandboxes.sweep(), every(POLL_SECONDS, self._links.refresh, task="link_keys", failures=failures)]
         if self._keys is not None:
             reload = partial(asyncio.to_thread, self._keys.reload)
             work.append(every(KEYS_POLL, reload, task="api_keys", failures=failures))
@@ -170,9 +163,8 @@ class Gateway:
             self.mcp,
             hosts=hosts,
             origins=settings.allowed_origins or None,
-            sessions=OpenSessions(
-                per_owner=limits.max_sessions_per_owner, in_all=limits.max_sessions, metrics=self.metrics
-            ),
+            max_sessions_per_owner=limits.max_sessions_per_owner,
+            max_sessions=limits.max_sessions,
             requests=Requests(per_owner=limits.max_requests_per_owner, metrics=self.metrics),
             allow_query_key=settings.auth.allow_query_key,
         )

@@ -16,7 +16,7 @@ from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.auth.api_keys import Maker
 from sandpod_gateway.auth.links import Links, MemoryStore
-from sandpod_gateway.http.file_routes import parse_range
+from sandpod_gateway.http.routes import parse_range
 from sandpod_gateway.settings import LinkSettings, Settings
 
 BASE = "http://sandpod.test"

@@ -14,7 +14,7 @@ from sandpod_gateway import cli
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.http import connections, health
+from sandpod_gateway.http import connections, routes
 from sandpod_gateway.settings import AuthSettings, Settings
 from support.gateway.fake_gateway import keys_file
 from support.gateway.peers import ENVELOPE, HEADERS, until
@@ -141,7 +141,7 @@ async def test_the_backend_is_asked_once_for_all_who_ask_whether_it_is_ready(mon
         await going_on.wait()
 
     monkeypatch.setattr(backend, "check", check)
-    monkeypatch.setattr(health, "CHECK_SECONDS", 3600.0)
+    monkeypatch.setattr(routes, "CHECK_SECONDS", 3600.0)
     async with serving(Settings(), backend) as client:
         waiting = [asyncio.create_task(client.get("/readyz")) for _ in range(20)]
         await until(lambda: asked > 0)

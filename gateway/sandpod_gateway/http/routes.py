@@ -1,22 +1,25 @@
-"""The plain HTTP routes that links lead to: a file out of a sandbox, or one into it.
+"""The plain HTTP routes, which need no key: probes, metrics, and a file out of a sandbox or into it, by a link.
 
-No key is needed: the link is the right, to one path of one sandbox, until it expires or the key of its maker is
-revoked. What a sandbox holds is untrusted, so a browser shows only what can't run script, and that in a sandbox of its
-own.
+The link is the right, to one path of one sandbox, until it expires or the key of its maker is revoked. What a sandbox
+holds is untrusted, so a browser shows only what can't run script, and that in a sandbox of its own.
 """
 
 import asyncio
 import posixpath
 import re
+import time
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import quote
 
+from fastmcp.server.http import HostOriginGuardMiddleware
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from sandpod_gateway.api.results import ErrorCode
@@ -39,6 +42,7 @@ _SAFE_HEADERS: Final = {
 
 MAX_UPLOADS: Final = 16  # into one sandbox at a time; each holds a part of a file here
 SILENCE: Final = 60.0  # seconds without a byte, after which an upload is given up
+CHECK_SECONDS: Final = 1.0  # that one look at the backend answers for; probes ask every few seconds
 
 
 @dataclass(eq=False)
@@ -167,3 +171,43 @@ def _described(path: str) -> dict[str, str]:
         "Content-Type": f"{kind}; charset=utf-8" if kind.startswith("text/") else kind,
         "Content-Disposition": f"{'inline' if shown else 'attachment'}; filename*=UTF-8''{name}",
     }
+
+
+def metrics_route(registry: CollectorRegistry, middleware: Sequence[Middleware] = ()) -> Route:
+    """Return the route of Prometheus metrics."""
+
+    async def answer(_: Request) -> Response:
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+    return Route("/metrics", answer, middleware=middleware)
+
+
+def health_routes(
+    check: Callable[[], Awaitable[None]], registry: CollectorRegistry | None, *, hosts: list[str] | None
+) -> list[Route]:
+    """Return the routes, with that of metrics where there is a registry.
+
+    `check` asks the backend for next to nothing, and raises SandpodError where that fails. Requests may be for those
+    hosts, or for any: kubelet and Prometheus ask by address.
+    """
+    lock, checked_at = asyncio.Lock(), -CHECK_SECONDS
+    trouble: SandpodError | None = None
+
+    async def healthz(_: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def readyz(_: Request) -> Response:
+        nonlocal checked_at, trouble
+        async with lock:  # anybody may ask, so one check answers all for a second
+            if time.monotonic() - checked_at >= CHECK_SECONDS:
+                try:
+                    await check()
+                    trouble = None
+                except SandpodError as error:
+                    trouble = error
+                checked_at = time.monotonic()
+            return PlainTextResponse("ready\n") if trouble is None else problem(trouble, status=503)
+
+    guard = [] if hosts is None else [Middleware(HostOriginGuardMiddleware, allowed_hosts=hosts, mode="strict")]
+    routes = [Route("/healthz", healthz, middleware=guard), Route("/readyz", readyz, middleware=guard)]
+    return routes if registry is None else [*routes, metrics_route(registry, guard)]
