@@ -13,7 +13,7 @@ import shlex
 import shutil
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -60,17 +60,18 @@ def main() -> None:
         command.add_argument("--config", type=Path, help="settings file (YAML)")
     cli_keys.add_parser(commands)
     arguments, rest = parser.parse_known_args()
-    if arguments.command == "keys":
-        if rest:
-            parser.error(f"unrecognized arguments: {' '.join(rest)}")
-        sys.exit(_reported(lambda: cli_keys.run(arguments, datetime.now(UTC))))
-    sys.exit(_reported(lambda: _serve(arguments.command, arguments.config, rest)))
+    if arguments.command == "keys" and rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    sys.exit(_run(arguments, rest))
 
 
-def _reported(command: Callable[[], None]) -> int:
+def _run(arguments: argparse.Namespace, flags: list[str]) -> int:
     """Run a command; a refusal becomes one line on standard error."""
     try:
-        command()
+        if arguments.command == "keys":
+            cli_keys.run(arguments, datetime.now(UTC))
+        else:
+            _serve(arguments.command, arguments.config, flags)
     except SandpodError as error:
         cause = f" ({error.cause.rstrip('.')})" if error.cause else ""
         sys.stderr.write(f"sandpod: {error.message.rstrip('.')}{cause}. {error.next_step}\n")

@@ -26,9 +26,9 @@ def add_parser(commands: Any) -> None:
     create = keys.add_parser("create", help="create a key; it is shown once, and only its hash is stored")
     create.add_argument("--user", required=True, help="who the key is for; sandboxes belong to users")
     create.add_argument("--name", default="default", help="what it is for")
-    create.add_argument("--days", type=int, default=None, help="days until it expires; default: never")
-    create.add_argument("--tools", default=None, help="toolsets that it may use, such as core,files; default: all")
-    create.add_argument("--file", type=Path, default=None, help="key file to add it to; default: print the entry")
+    create.add_argument("--days", type=int, help="days until it expires; default: never")
+    create.add_argument("--tools", help="toolsets that it may use, such as core,files; default: all")
+    create.add_argument("--file", type=Path, help="key file to add it to; default: print the entry")
     create.add_argument("--output", choices=("text", "json"), default="text", help="output format")
 
 
