@@ -1,7 +1,7 @@
 """`sandpod setup`: makes the environment with the libraries that local sandboxes have.
 
-Several may be started at once: one works and the others wait. What is stopped half-way is made anew by the next one,
-from what pip's cache has kept. An environment that nobody needs any more is removed.
+Several may be started at once: one works and the others wait. What was interrupted is made anew by the next one, from
+pip's cache. An environment that is no longer used is removed.
 """
 
 import fcntl
@@ -26,7 +26,7 @@ from sandpod_gateway.packages.pip.errors import failure_of
 from sandpod_gateway.settings import Settings
 from sandpod_gateway.temporary import locked, remove_unused
 
-_KEPT_LINES: Final = 200  # of what pip says, to tell why it failed
+_KEPT_LINES: Final = 200  # of pip's output, to find why it failed
 _SHOWN: Final = ("Downloading ", "Using cached ", "Installing ")
 # matplotlib looks through all fonts at its first import, and says so in the middle of the first plot's output.
 _FIND_FONTS: Final = (
@@ -110,8 +110,8 @@ def _add_pip(environment: Environment) -> None:
 
 
 def _install(environment: Environment, settings: Settings, lock: int) -> None:
-    # The list is whole, for a Python of the image's version; a dependency that another version has not is no reason to
-    # fail. The user's own settings of pip hold: a mirror, a proxy, a cache.
+    # The list is complete for the image's Python; a dependency that another version lacks is no reason to fail. The
+    # user's own settings of pip apply: a mirror, a proxy, a cache.
     options = ["--require-hashes", "--no-deps", "--only-binary", ":all:", "--retries", "1", "--progress-bar", "off"]
     command = [str(environment.python), "-I", "-m", "pip", "install", "--no-input", "--disable-pip-version-check"]
     variables = dict(os.environ)

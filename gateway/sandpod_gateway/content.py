@@ -63,13 +63,12 @@ def as_text(data: bytes, wanted: str | None) -> tuple[Literal["utf-8", "base64"]
 
     Raises SandpodError (invalid_content): text is wanted, and they are none.
     """
-    if wanted != "base64":
-        text = _plain_text(data)
-        if text is not None:
-            return "utf-8", text
-        if wanted == "utf-8":
-            message = "That part of the file is not UTF-8 text."
-            raise SandpodError(ErrorCode.INVALID_CONTENT, message, next_step="Read it with encoding base64.")
+    text = _plain_text(data) if wanted != "base64" else None
+    if text is not None:
+        return "utf-8", text
+    if wanted == "utf-8":
+        message = "That part of the file is not UTF-8 text."
+        raise SandpodError(ErrorCode.INVALID_CONTENT, message, next_step="Read it with encoding base64.")
     return "base64", base64.b64encode(data).decode("ascii")
 
 

@@ -1,4 +1,4 @@
-"""What callers send and get, and the words that all rooms share: bounds on messages, results, coded errors, toolsets.
+"""What callers send and get, and types that all rooms share: bounds on messages, results, coded errors, toolsets.
 
 Nothing here runs anything.
 """

@@ -1,4 +1,4 @@
-"""Refusals of HTTP requests as JSON with a code, a sentence and what to do: also those that a library words."""
+"""Refusals of HTTP requests as JSON with a code, a sentence and a next step, those of libraries among them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -63,23 +63,23 @@ class HeldAnswer:
             self.take(message.get("body", b""))
 
 
-async def worded(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-    """Serve a request; an answer that refuses in another form than JSON, or for its key, is worded here."""
+async def coded(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """Serve a request; a refusal that is not JSON, or is for the key, gets a code, a sentence and a next step."""
     text = bytearray()
-    held = HeldAnswer(send, _needs_words, lambda part: text.extend(part[: 4 * _MAX_TEXT - len(text)]))
+    held = HeldAnswer(send, _needs_code, lambda part: text.extend(part[: 4 * _MAX_TEXT - len(text)]))
     await app(scope, receive, held.send)
     if held.start is not None:
-        await _in_words(held.start, bytes(text))(scope, receive, send)
+        await _with_code(held.start, bytes(text))(scope, receive, send)
 
 
-def _needs_words(start: Message) -> bool:
+def _needs_code(start: Message) -> bool:
     if start["status"] < HTTPStatus.BAD_REQUEST:
         return False
     is_json = Headers(raw=start["headers"]).get("content-type", "").startswith(JSON)
     return not is_json or start["status"] == HTTPStatus.UNAUTHORIZED
 
 
-def _in_words(start: Message, text: bytes) -> Response:
+def _with_code(start: Message, text: bytes) -> Response:
     headers, status = Headers(raw=start["headers"]), HTTPStatus(start["status"])
     kept = {name: headers[name] for name in ("allow", "retry-after", "connection") if name in headers}
     if status == HTTPStatus.UNAUTHORIZED:

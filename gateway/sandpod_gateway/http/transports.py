@@ -25,7 +25,7 @@ from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.toolsets import expanded
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.http.limits import BoundedBodies, OpenSessions, Requests, SessionLimit
-from sandpod_gateway.http.refusals import problem, refused, worded
+from sandpod_gateway.http.refusals import coded, problem, refused
 
 MCP_PATH: Final = "/mcp"
 SSE_PATH: Final = "/sse"
@@ -103,15 +103,15 @@ class Transports:
         if isinstance(served, Response):
             await served(scope, receive, send)
         elif served["path"] == MCP_PATH:
-            await worded(self._streamable, served, receive, send)
+            await coded(self._streamable, served, receive, send)
         elif served["path"] == SSE_PATH:  # an endless answer, and a session
-            await worded(self._sse, served, receive, self._keeping(scope, served, send))
+            await coded(self._sse, served, receive, self._with_query(scope, served, send))
         else:
             # A message to a session that ends at this moment was accepted and is dropped, as any later one would be.
             with contextlib.suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
-                await worded(self._sse, served, receive, send)
+                await coded(self._sse, served, receive, send)
 
-    def _keeping(self, scope: Scope, served: Scope, send: Send) -> Send:
+    def _with_query(self, scope: Scope, served: Scope, send: Send) -> Send:
         """Return a `send` for an SSE connection that passes the query of its request on to its messages' address."""
         kept = [(name, value) for name, value in _query(served) if name == TOOLS]
         if self._allow_query_key:
