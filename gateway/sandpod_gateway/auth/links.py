@@ -19,7 +19,7 @@ import secrets
 import struct
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Final, Literal, Protocol
 from urllib.parse import quote
 
@@ -73,7 +73,7 @@ class _KeySet(StrictModel):
 class Stored:
     """What a store holds: the content, and the version by which a change of it is noticed."""
 
-    content: bytes
+    content: bytes = field(repr=False)
     version: str
 
 

@@ -55,6 +55,11 @@ async def test_secret_is_random_and_nothing_but_random(clock: Clock) -> None:
     assert all(key.secret not in repr(key) for key in made)
 
 
+async def test_no_representation_has_a_secret(clock: Clock) -> None:
+    links = await gateway(MemoryStore(), clock)
+    assert links.signing().secret not in repr(links)
+
+
 async def test_gateways_of_one_store_take_each_others_links_from_the_start(clock: Clock) -> None:
     store = MemoryStore()
     first, second = await gateway(store, clock), await gateway(store, clock)
