@@ -93,7 +93,7 @@ def closed(schema: Any) -> Any:
 
 
 def inline(schema: Any, definitions: dict[str, Any]) -> Any:
-    """Return a schema of pydantic's with its references followed, and without titles and defaults."""
+    """Return a schema of pydantic's with references followed, texts on one line, and without titles and defaults."""
     if isinstance(schema, list):
         return [inline(item, definitions) for item in schema]
     if not isinstance(schema, dict):
@@ -104,7 +104,7 @@ def inline(schema: Any, definitions: dict[str, Any]) -> Any:
         return inline({**named, **{key: value for key, value in schema.items() if key != "$ref"}}, definitions)
     properties = {key: inline(value, definitions) for key, value in schema.get("properties", {}).items()}
     rest = {
-        key: inline(value, definitions)
+        key: " ".join(value.split()) if key == "description" else inline(value, definitions)
         for key, value in schema.items()
         if key not in {"title", "default", "format", "$defs", "properties"}
     }

@@ -4,39 +4,36 @@ import asyncio
 import contextlib
 import importlib.metadata
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Final
+from functools import partial
 
 import anyio
 from fastmcp.server.dependencies import get_http_request
+from prometheus_client import Counter
 from starlette.applications import Starlette
 from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Mount
 from starlette.types import ASGIApp
 
+from sandpod_gateway.auth.api_keys import LOCAL_KEY_ID, LOCAL_OWNER, KeyVerifier
 from sandpod_gateway.auth.api_keys import POLL_SECONDS as KEYS_POLL
-from sandpod_gateway.auth.api_keys import KeyVerifier, owner_without_keys
-from sandpod_gateway.auth.link_keys import POLL_SECONDS, LinkKeys, MemoryStore
-from sandpod_gateway.auth.link_tokens import Links
+from sandpod_gateway.auth.links import POLL_SECONDS, Links, MemoryStore
 from sandpod_gateway.backends.base import Backend
 from sandpod_gateway.capabilities import capabilities, facts
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.links import LinkMaker
 from sandpod_gateway.files.service import Files
 from sandpod_gateway.files.transfers import Transfers
-from sandpod_gateway.http.bodies import Requests
 from sandpod_gateway.http.connections import serving_on_loopback
-from sandpod_gateway.http.file_routes import FileRoutes
-from sandpod_gateway.http.health import Health, metrics_route
-from sandpod_gateway.http.session_limits import OpenSessions
+from sandpod_gateway.http.limits import Requests
+from sandpod_gateway.http.routes import FileRoutes, health_routes, metrics_route
 from sandpod_gateway.http.transports import Transports
 from sandpod_gateway.mcp.server import create_mcp
 from sandpod_gateway.mcp.services import Parts
 from sandpod_gateway.mcp.toolsets import chosen_toolsets
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.packages.installer import Installer
-from sandpod_gateway.periodic import every
 from sandpod_gateway.runs.background import BackgroundRuns
 from sandpod_gateway.runs.service import Runs
 from sandpod_gateway.sandboxes.service import Sandboxes
@@ -44,14 +41,11 @@ from sandpod_gateway.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-LOOPBACK_HOSTS: Final = ["127.0.0.1", "localhost", "[::1]", "127.0.0.1:*", "localhost:*", "[::1]:*"]
-
 
 class Gateway:
     """One server over one backend; `running` opens and closes all that it has.
 
-    Raises:
-        StartError: The settings would leave it open to all, or the key file is wrong.
+    Raises StartError: the settings would leave it open to all, or the key file is wrong.
     """
 
     def __init__(self, settings: Settings, backend: Backend) -> None:
@@ -63,11 +57,11 @@ class Gateway:
         self._sandboxes = Sandboxes(backend, self.metrics)
         self.metrics.watch_pools(backend.warm)
         self.metrics.open_streams.set_function(self._sandboxes.open_streams)
-        limits = settings.limits.for_runs()
-        self._link_keys = LinkKeys(backend.link_store() or MemoryStore())
-        links = Links(self._link_keys, owner_without_keys if self._keys is None else self._keys.owner_of_key)
+        limits = settings.limits
+        owner_of_key = {LOCAL_KEY_ID: LOCAL_OWNER}.get if self._keys is None else self._keys.owner_of_key
+        self._links = Links(backend.link_store() or MemoryStore(), owner_of_key)
         transfers = Transfers(self._sandboxes, self.metrics, max_bytes=settings.links.upload_bytes)
-        self._file_routes = FileRoutes(links, transfers)
+        self._file_routes = FileRoutes(self._links, transfers)
         self._loopback: str | None = None
         self._installer = Installer(self._sandboxes, settings.packages)
         parts = Parts(
@@ -75,12 +69,9 @@ class Gateway:
             background=BackgroundRuns(self._sandboxes, limits),
             sandboxes=self._sandboxes,
             files=Files(
-                self._sandboxes,
-                self.metrics,
-                max_upload=settings.limits.upload_bytes,
-                default_read=settings.limits.output_chars,
+                self._sandboxes, self.metrics, max_upload=limits.upload_bytes, default_read=limits.output_chars
             ),
-            links=LinkMaker(self._sandboxes, links, expires=settings.links.expires, address=self._address),
+            links=LinkMaker(self._sandboxes, self._links, expires=settings.links.expires, address=self._address),
             installer=self._installer,
             metrics=self.metrics,
         )
@@ -110,21 +101,15 @@ class Gateway:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Start the backend and the background tasks; stop both at the end.
-
-        Raises:
-            SandpodError: backend_unavailable.
-        """
+        """Run the backend and background tasks until the block is left. Raises SandpodError: backend_unavailable."""
         self._installer.open()
         await self._backend.start()
         await self._read_link_keys()
         failures = self.metrics.background_failures
-        work = [
-            self._sandboxes.sweep(),
-            every(POLL_SECONDS, self._link_keys.refresh, task="link_keys", failures=failures),
-        ]
+        work = [self._sandboxes.sweep(), every(POLL_SECONDS, self._links.refresh, task="link_keys", failures=failures)]
         if self._keys is not None:
-            work.append(every(KEYS_POLL, self._keys.follow, task="api_keys", failures=failures))
+            reload = partial(asyncio.to_thread, self._keys.reload)
+            work.append(every(KEYS_POLL, reload, task="api_keys", failures=failures))
         tasks = [asyncio.create_task(each) for each in work]
         try:
             yield
@@ -162,7 +147,7 @@ class Gateway:
 
     async def _read_link_keys(self) -> None:
         try:
-            await self._link_keys.refresh()
+            await self._links.refresh()
         except SandpodError as error:
             # The rest of the server works without links, and the next refresh may succeed.
             logger.error("links are not available yet: %s %s", error.message, error.next_step)  # noqa: TRY400
@@ -171,17 +156,15 @@ class Gateway:
     def http_app(self) -> Starlette:
         """Return the ASGI app: MCP; health and linked files, which need no key; on loopback, metrics."""
         settings = self._settings
-        hosts = settings.allowed_hosts
+        limits, hosts = settings.limits, settings.allowed_hosts
         if hosts is None:
-            hosts = LOOPBACK_HOSTS if self._keys is None else ["*"]
-        limits = settings.limits
+            hosts = [] if self._keys is None else ["*"]  # besides loopback
         transports = Transports(
             self.mcp,
             hosts=hosts,
             origins=settings.allowed_origins or None,
-            sessions=OpenSessions(
-                per_owner=limits.max_sessions_per_owner, in_all=limits.max_sessions, metrics=self.metrics
-            ),
+            max_sessions_per_owner=limits.max_sessions_per_owner,
+            max_sessions=limits.max_sessions,
             requests=Requests(per_owner=limits.max_requests_per_owner, metrics=self.metrics),
             allow_query_key=settings.auth.allow_query_key,
         )
@@ -189,7 +172,7 @@ class Gateway:
         registry = self.metrics.registry if self._keys is None and settings.metrics_port is None else None
         return Starlette(
             routes=[
-                *Health(self._backend.check, registry, hosts=None if self._keys else hosts).routes(),
+                *health_routes(self._backend.check, registry, hosts=None if self._keys else hosts),
                 *self._file_routes.routes(),
                 Mount("/", _for_browsers(transports, settings.allowed_origins)),
             ],
@@ -208,3 +191,27 @@ def _for_browsers(app: ASGIApp, origins: list[str]) -> ASGIApp:
     exposed = ["mcp-session-id", "mcp-protocol-version", "www-authenticate", "retry-after"]
     methods = ["GET", "POST", "DELETE"]
     return CORSMiddleware(app, origins, allow_methods=methods, allow_headers=["*"], expose_headers=exposed)
+
+
+async def every(seconds: float, work: Callable[[], Awaitable[None]], *, task: str, failures: Counter) -> None:
+    """Do something again and again until cancelled, with a pause of so many seconds before each round.
+
+    A round that fails is logged and counted under the task's name, and the next one comes.
+    """
+    last: str | None = None
+    while True:
+        await asyncio.sleep(seconds)
+        try:
+            await work()
+        except Exception as error:
+            failures.labels(task).inc()
+            if repr(error) != last:  # once, not every other second for as long as it lasts
+                if isinstance(error, SandpodError):
+                    logger.error("%s: %s %s", task, error.message, error.next_step)  # noqa: TRY400 - no bug of ours
+                else:
+                    logger.exception("%s failed", task)
+            last = repr(error)
+        else:
+            if last is not None:
+                logger.info("%s works again", task)
+            last = None

@@ -21,7 +21,9 @@ _FOREIGN: Final = (
 
 def facts(settings: Settings) -> dict[str, str]:
     """Return what the descriptions of tools say of this server, by name."""
-    limits, libraries = settings.limits, settings.libraries or local_libraries(settings)
+    limits, libraries = settings.limits, settings.libraries
+    if not libraries and settings.backend == "local" and (environment := environments.ready(settings.local)):
+        libraries = environment.libraries()
     return {
         "timeout": f"{limits.run_timeout:g}",
         "max_timeout": f"{limits.max_run_timeout:g}",
@@ -29,12 +31,6 @@ def facts(settings: Settings) -> dict[str, str]:
         "network": " No network by default.",
         "libraries": f" Installed: {', '.join(libraries)}." if libraries else "",
     }
-
-
-def local_libraries(settings: Settings) -> list[str]:
-    """Return the libraries of local sandboxes; none for other backends."""
-    environment = environments.ready(settings.local) if settings.backend == "local" else None
-    return environment.libraries() if environment is not None else []
 
 
 def capabilities(settings: Settings, kind: str, templates: Iterable[TemplateInfo], *, toolsets: frozenset[str]) -> str:
@@ -45,6 +41,7 @@ def capabilities(settings: Settings, kind: str, templates: Iterable[TemplateInfo
     limits = settings.limits
     backend = settings.kubernetes if kind == "kubernetes" else settings.local
     template = settings.kubernetes.default_template if kind == "kubernetes" else settings.local.template
+    shared = {"allow", "deny", "max_packages"}  # settings of Python's packages and of npm's
     return json.dumps(
         {
             "backend": kind,
@@ -56,14 +53,9 @@ def capabilities(settings: Settings, kind: str, templates: Iterable[TemplateInfo
             "image": "each template names its own; get_sandbox tells a sandbox's",
             "network": {"default": "none", "note": "no network unless the template has a profile that is asked for"},
             "packages": {
-                "enabled": settings.packages.enabled,
+                **settings.packages.model_dump(include={"enabled", "max_bytes", "timeout", *shared}),
                 "languages": [Language.PYTHON, Language.JAVASCRIPT],
-                "allow": settings.packages.allow,
-                "deny": settings.packages.deny,
-                "max_bytes": settings.packages.max_bytes,
-                "max_packages": settings.packages.max_packages,
-                "timeout": settings.packages.timeout,
-                "npm": settings.packages.npm.model_dump(include={"allow", "deny", "max_packages"}),
+                "npm": settings.packages.npm.model_dump(include=shared),
             },
             "limits": {
                 "code_max_bytes": limits.code_bytes,

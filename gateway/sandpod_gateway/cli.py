@@ -8,10 +8,13 @@ import asyncio
 import contextlib
 import importlib.metadata
 import logging
+import os
+import shlex
+import shutil
 import socket
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -19,8 +22,7 @@ from typing import Final
 import uvicorn
 
 from sandpod_api import log_lines
-from sandpod_gateway import banner, cli_setup, temporary
-from sandpod_gateway import cli_keys as key_commands
+from sandpod_gateway import cli_keys, cli_setup, temporary
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.backends.factory import create_backend
@@ -30,12 +32,18 @@ from sandpod_gateway.mcp import stdio
 from sandpod_gateway.packages.process import shield_memory
 from sandpod_gateway.settings import Settings, load
 
-logger = logging.getLogger(__name__)
-
 EXIT_REFUSED: Final = 2
 SHUTDOWN_SECONDS: Final = 10  # for answers in progress when the server is asked to stop
 METRICS_CONNECTIONS: Final = 64  # a few Prometheus servers
 KEEP_ALIVE_SECONDS: Final = 75  # longer than proxies keep an idle connection, so that they close it first
+
+_NOT_ISOLATED: Final = """\
+  Not isolated here: code shares your machine's kernel, its memory is watched rather than limited by the kernel, and
+  its processor time is not limited. For other people's code use the Kubernetes backend.
+"""
+_UNSAFE: Final = """\
+  WARNING: --unsafe-no-isolation is on. Code that runs here can do whatever you can: read your files, use your network.
+"""
 
 
 def main() -> None:
@@ -50,19 +58,20 @@ def main() -> None:
     ):
         command = commands.add_parser(name, help=text, add_help=False)
         command.add_argument("--config", type=Path, help="settings file (YAML)")
-    key_commands.add_parser(commands)
+    cli_keys.add_parser(commands)
     arguments, rest = parser.parse_known_args()
-    if arguments.command == "keys":
-        if rest:
-            parser.error(f"unrecognized arguments: {' '.join(rest)}")
-        sys.exit(_reported(lambda: key_commands.run(arguments, datetime.now(UTC))))
-    sys.exit(_reported(lambda: _serve(arguments.command, arguments.config, rest)))
+    if arguments.command == "keys" and rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    sys.exit(_run(arguments, rest))
 
 
-def _reported(command: Callable[[], None]) -> int:
+def _run(arguments: argparse.Namespace, flags: list[str]) -> int:
     """Run a command; a refusal becomes one line on standard error."""
     try:
-        command()
+        if arguments.command == "keys":
+            cli_keys.run(arguments, datetime.now(UTC))
+        else:
+            _serve(arguments.command, arguments.config, flags)
     except SandpodError as error:
         cause = f" ({error.cause.rstrip('.')})" if error.cause else ""
         sys.stderr.write(f"sandpod: {error.message.rstrip('.')}{cause}. {error.next_step}\n")
@@ -110,9 +119,10 @@ async def _serve_http(gateway: Gateway, settings: Settings) -> None:
         metrics = None if port is None else stack.enter_context(_listen(settings.host, port, flag="--metrics-port"))
         await stack.enter_async_context(gateway.running())
         if metrics is not None:
-            await stack.enter_async_context(_serving_metrics(gateway, metrics))
+            app = gateway.metrics_app()
+            await stack.enter_async_context(connections.serving(app, metrics, most=METRICS_CONNECTIONS))
         server = _uvicorn(gateway, settings)
-        server.banner = banner.text(settings.model_copy(update={"port": listener.getsockname()[1]}))
+        server.banner = _banner(settings.model_copy(update={"port": listener.getsockname()[1]}))
         await server.serve(sockets=[listener])
 
 
@@ -155,5 +165,22 @@ def _uvicorn(gateway: Gateway, settings: Settings) -> _Server:
     )
 
 
-def _serving_metrics(gateway: Gateway, listener: socket.socket) -> AbstractAsyncContextManager[None]:
-    return connections.serving(gateway.metrics_app(), listener, most=METRICS_CONNECTIONS)
+def _banner(settings: Settings) -> str:
+    """Return the address, how to try it, and what is not protected; the settings have the port that is in use."""
+    lines = [f"Sandpod is ready: {settings.url}\n"]
+    if settings.auth.keys_file is None:
+        lines.append(f"  Try it: {_program('fastmcp')} call {settings.url} run_python_code code='print(\"hello\")'\n")
+        lines.append("  No key is needed: every program on this machine can connect, and nothing else.\n")
+    else:
+        lines.append("  Callers need an API key, sent as `Authorization: Bearer KEY` or `X-API-Key: KEY`.\n")
+    if settings.backend == "local":
+        lines.append(_UNSAFE if settings.local.unsafe_no_isolation else _NOT_ISOLATED)
+    return "".join(lines)
+
+
+def _program(name: str) -> str:
+    """Return the command that starts a program of this environment, which need not be on the PATH."""
+    own = Path(sys.executable).with_name(name)
+    if shutil.which(name) == str(own) or not os.access(own, os.X_OK):
+        return name
+    return shlex.quote(str(own))

@@ -26,9 +26,9 @@ def add_parser(commands: Any) -> None:
     create = keys.add_parser("create", help="create a key; it is shown once, and only its hash is stored")
     create.add_argument("--user", required=True, help="who the key is for; sandboxes belong to users")
     create.add_argument("--name", default="default", help="what it is for")
-    create.add_argument("--days", type=int, default=None, help="days until it expires; default: never")
-    create.add_argument("--tools", default=None, help="toolsets that it may use, such as core,files; default: all")
-    create.add_argument("--file", type=Path, default=None, help="key file to add it to; default: print the entry")
+    create.add_argument("--days", type=int, help="days until it expires; default: never")
+    create.add_argument("--tools", help="toolsets that it may use, such as core,files; default: all")
+    create.add_argument("--file", type=Path, help="key file to add it to; default: print the entry")
     create.add_argument("--output", choices=("text", "json"), default="text", help="output format")
 
 
@@ -36,7 +36,11 @@ def run(arguments: argparse.Namespace, now: datetime) -> None:
     """Create a key from the arguments, and print it. Raises StartError: an argument or the key file is wrong."""
     if arguments.days is not None and arguments.days < 1:
         raise StartError(ErrorCode.INVALID_ARGUMENT, "--days is at least 1.", next_step="Correct it.")
-    tools = _toolsets(arguments.tools)
+    tools = None if arguments.tools is None else [name.strip() for name in arguments.tools.split(",")]
+    known = get_args(ToolsetName)
+    if tools is not None and not set(tools) <= set(known):
+        message, step = "--tools has a name that is not a toolset.", f"Toolsets are: {', '.join(known)}."
+        raise StartError(ErrorCode.INVALID_ARGUMENT, message, next_step=step)
     try:
         key, entry = make_key(user=arguments.user, name=arguments.name, days=arguments.days, now=now, tools=tools)
     except ValidationError as error:
@@ -45,17 +49,6 @@ def run(arguments: argparse.Namespace, now: datetime) -> None:
     if arguments.file is not None:
         _add(arguments.file, entry)
     sys.stdout.write(_report(key, entry, arguments))
-
-
-def _toolsets(text: str | None) -> list[str] | None:
-    if text is None:
-        return None
-    known = get_args(ToolsetName)
-    names = [name.strip() for name in text.split(",")]
-    if not set(names) <= set(known):
-        message, step = "--tools has a name that is not a toolset.", f"Toolsets are: {', '.join(known)}."
-        raise StartError(ErrorCode.INVALID_ARGUMENT, message, next_step=step)
-    return names
 
 
 def _report(key: str, entry: KeyEntry, arguments: argparse.Namespace) -> str:

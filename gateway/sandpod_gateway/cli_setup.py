@@ -1,7 +1,7 @@
 """`sandpod setup`: makes the environment with the libraries that local sandboxes have.
 
-Several may be started at once: one works and the others wait. What is stopped half-way is made anew by the next one,
-from what pip's cache has kept. An environment that nobody needs any more is removed.
+Several may be started at once: one works and the others wait. What was interrupted is made anew by the next one, from
+pip's cache. An environment that is no longer used is removed.
 """
 
 import fcntl
@@ -11,8 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Final
 
@@ -25,9 +24,9 @@ from sandpod_gateway.errors import StartError
 from sandpod_gateway.packages.errors import ConflictError
 from sandpod_gateway.packages.pip.errors import failure_of
 from sandpod_gateway.settings import Settings
-from sandpod_gateway.temporary import remove_unused
+from sandpod_gateway.temporary import locked, remove_unused
 
-_KEPT_LINES: Final = 200  # of what pip says, to tell why it failed
+_KEPT_LINES: Final = 200  # of pip's output, to find why it failed
 _SHOWN: Final = ("Downloading ", "Using cached ", "Installing ")
 # matplotlib looks through all fonts at its first import, and says so in the middle of the first plot's output.
 _FIND_FONTS: Final = (
@@ -36,11 +35,7 @@ _FIND_FONTS: Final = (
 
 
 def run(settings: Settings) -> None:
-    """Make the environment unless it is there.
-
-    Raises:
-        StartError: It can't be made, or there is nothing to make; says why.
-    """
+    """Make the environment unless it is there. Raises StartError: it can't be made; says why."""
     environment = environments.choose(settings.local) if settings.backend == "local" else None
     if environment is None:
         _say("These settings ask for no libraries: nothing to do.")
@@ -51,7 +46,9 @@ def run(settings: Settings) -> None:
         with _alone(environment.folder.parent) as lock:
             if not environment.is_ready:
                 _make(environment, settings, lock)
-            _remove_others(environment)
+            for folder in environment.folder.parent.iterdir():  # of other lists and other Pythons
+                if folder != environment.folder:
+                    remove_unused(folder)
     except OSError as error:
         message = f"The libraries can't be put into {environment.folder}: {error.strerror}."
         step = "Make room there, or choose another place with XDG_DATA_HOME."
@@ -61,23 +58,20 @@ def run(settings: Settings) -> None:
 
 def _say(text: str) -> None:
     sys.stderr.write(f"sandpod: {text}\n")
-    sys.stderr.flush()
 
 
-@contextmanager
-def _alone(folder: Path) -> Iterator[int]:
+def _alone(folder: Path) -> AbstractContextManager[int]:
     """Wait until no other `sandpod setup` works in that folder, and give the descriptor that holds the lock.
 
     Programs that inherit it hold the lock too: one that outlives a killed `sandpod setup` still writes into the folder.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            _say("Another sandpod setup is at work; waiting for it.")
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield lock.fileno()
+    try:
+        with locked(folder, fcntl.LOCK_EX | fcntl.LOCK_NB):
+            pass
+    except BlockingIOError:
+        _say("Another sandpod setup is at work; waiting for it.")
+    return locked(folder, fcntl.LOCK_EX)
 
 
 def _make(environment: Environment, settings: Settings, lock: int) -> None:
@@ -116,17 +110,17 @@ def _add_pip(environment: Environment) -> None:
 
 
 def _install(environment: Environment, settings: Settings, lock: int) -> None:
-    # The list is whole, for a Python of the image's version; a dependency that another version has not is no reason to
-    # fail. The user's own settings of pip hold: a mirror, a proxy, a cache.
+    # The list is complete for the image's Python; a dependency that another version lacks is no reason to fail. The
+    # user's own settings of pip apply: a mirror, a proxy, a cache.
     options = ["--require-hashes", "--no-deps", "--only-binary", ":all:", "--retries", "1", "--progress-bar", "off"]
-    command = [str(environment.python), "-I", "-m", "pip", "install", "--no-input", *options]
+    command = [str(environment.python), "-I", "-m", "pip", "install", "--no-input", "--disable-pip-version-check"]
     variables = dict(os.environ)
     if "index_url" in settings.packages.model_fields_set:
         variables["PIP_INDEX_URL"] = settings.packages.index_url
     if settings.packages.ca_file is not None:
         variables["PIP_CERT"] = str(settings.packages.ca_file)
     process = subprocess.Popen(
-        [*command, "--disable-pip-version-check", "--requirement", str(environment.requirements)],
+        [*command, *options, "--requirement", str(environment.requirements)],
         env=variables,
         pass_fds=[lock],
         stdin=subprocess.DEVNULL,
@@ -157,10 +151,3 @@ def _failed(output: str) -> StartError:
         cause=errors[-1][:500] if errors and unclear else None,
         next_step="Sandboxes work without them; run `sandpod setup` again to have them.",
     )
-
-
-def _remove_others(environment: Environment) -> None:
-    """Remove the environments of other lists and other Pythons, but for those that a server's sandboxes use."""
-    for folder in environment.folder.parent.iterdir():
-        if folder != environment.folder:
-            remove_unused(folder)

@@ -61,16 +61,14 @@ def decode_base64(text: str) -> bytes:
 def as_text(data: bytes, wanted: str | None) -> tuple[Literal["utf-8", "base64"], str]:
     """Return the encoding of the bytes, and them in it: as the caller wants it, or as text where they are text.
 
-    Raises:
-        SandpodError: invalid_content: text is wanted, and they are none.
+    Raises SandpodError (invalid_content): text is wanted, and they are none.
     """
-    if wanted != "base64":
-        text = _plain_text(data)
-        if text is not None:
-            return "utf-8", text
-        if wanted == "utf-8":
-            message = "That part of the file is not UTF-8 text."
-            raise SandpodError(ErrorCode.INVALID_CONTENT, message, next_step="Read it with encoding base64.")
+    text = _plain_text(data) if wanted != "base64" else None
+    if text is not None:
+        return "utf-8", text
+    if wanted == "utf-8":
+        message = "That part of the file is not UTF-8 text."
+        raise SandpodError(ErrorCode.INVALID_CONTENT, message, next_step="Read it with encoding base64.")
     return "base64", base64.b64encode(data).decode("ascii")
 
 

@@ -1,9 +1,11 @@
 """Bounds of what callers send, and the checks of text that every service shares. Pure."""
 
-from dataclasses import dataclass
-from typing import Final
+from typing import Annotated, Final
+
+from pydantic import Field
 
 from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.api.strict_model import StrictModel
 from sandpod_gateway.errors import SandpodError
 
 MAX_ARGUMENTS: Final = 1000
@@ -13,21 +15,29 @@ MAX_PATH: Final = 4096  # bytes, as in Linux
 MAX_SPELLED_PATH: Final = 4 * MAX_PATH  # characters: each byte may take four in the runner's spelling
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RunLimits:
-    """Bounds of single runs. Sizes in bytes, times in seconds."""
+class RunLimits(StrictModel):
+    """Bounds of single runs and files. Sizes in bytes, times in seconds."""
 
-    code_bytes: int  # of the longest program
-    stdin_bytes: int  # of the longest input
-    default_timeout: float  # of a run that names none
-    max_timeout: float  # the most that a run may ask for
-    output_cap: int  # of each stream that are kept for a result, head and tail
-    output_chars: int  # characters that a result has unless its call asks for fewer or more
-    output_limit: int  # of output at which a run is ended
+    code_bytes: Annotated[int, Field(ge=1024, le=3 * 2**20)] = 2**20
+    """Longest program."""
+    stdin_bytes: Annotated[int, Field(ge=0, le=3 * 2**20)] = 2**20
+    """Longest input of a run."""
+    upload_bytes: Annotated[int, Field(ge=1024, le=2 * 2**20)] = 2 * 2**20
+    """Largest file in one call; as base64 it must fit a 4 MiB request."""
+    run_timeout: Annotated[float, Field(gt=0)] = 45
+    """Time of a run that names none: clients give up after 60."""
+    max_run_timeout: Annotated[float, Field(gt=0, le=86_400)] = 3600
+    """Most time a run may ask for."""
+    output_cap: Annotated[int, Field(ge=1024, le=256 * 1024)] = 100 * 1024
+    """Bytes of each stream in a result, head and tail."""
+    output_chars: Annotated[int, Field(ge=100)] = 24_000
+    """Characters of output in an answer whose call does not ask for fewer or more; 24,000 are about 8,000 tokens."""
+    output_bytes: Annotated[int, Field(ge=1024)] = 2 * 2**30
+    """Output of one run at which it is ended; guards the network, not memory."""
 
     def timeout(self, wanted: float | None) -> float:
         """Return a run's timeout, seconds."""
-        return self.default_timeout if wanted is None else float(wanted)
+        return self.run_timeout if wanted is None else float(wanted)
 
 
 def text_size(text: str) -> int:

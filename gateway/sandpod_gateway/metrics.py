@@ -1,7 +1,8 @@
 """The gateway's Prometheus metrics. Every label has a fixed, short list of values: no ids, no callers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
+from itertools import product
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -43,44 +44,38 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        counter, gauge = partial(Counter, registry=self.registry), partial(Gauge, registry=self.registry)
+        counter, gauge = self._counter, partial(Gauge, registry=self.registry)
         histogram = partial(Histogram, registry=self.registry)
-        times = _CLAIM_SECONDS
-        self.runs = counter("sandpod_runs", "Runs that ended, by outcome.", ["language", "outcome"])
+        languages = (*Language, OTHER)
+        self.runs = counter("sandpod_runs", "Runs that ended, by outcome.", language=languages, outcome=Outcome)
         self.run_seconds = histogram(
             "sandpod_run_seconds", "Time from call to result.", ["language"], buckets=_RUN_SECONDS
         )
-        self.refusals = counter("sandpod_refusals", "Calls refused, by error code.", ["code"])
-        self.claims = counter("sandpod_claims", "Claims of sandboxes.", ["result"])
-        self.claim_seconds = histogram("sandpod_claim_seconds", "Time of a claim.", buckets=times)
+        for language in languages:
+            self.run_seconds.labels(language)
+        self.refusals = counter("sandpod_refusals", "Calls refused, by error code.", code=ErrorCode)
+        self.claims = counter("sandpod_claims", "Claims of sandboxes.", result=("ok", "failed"))
+        self.claim_seconds = histogram("sandpod_claim_seconds", "Time of a claim.", buckets=_CLAIM_SECONDS)
         self.active_runs = gauge("sandpod_active_runs", "Runs that are going on.")
         self.open_streams = gauge("sandpod_open_streams", "Streams to sandboxes.")
-        self.stream_seconds = histogram("sandpod_stream_open_seconds", "Time to open a stream.", buckets=times)
-        self.output_bytes = counter("sandpod_output_bytes", "Bytes that programs wrote.", ["stream"])
-        self.file_bytes = counter("sandpod_file_bytes", "Bytes of files moved.", ["direction"])
+        self.stream_seconds = histogram("sandpod_stream_open_seconds", "Time to open a stream.", buckets=_CLAIM_SECONDS)
+        self.output_bytes = counter("sandpod_output_bytes", "Bytes that programs wrote.", stream=("stdout", "stderr"))
+        self.file_bytes = counter("sandpod_file_bytes", "Bytes of files moved.", direction=("in", "out"))
         self.progress_dropped = counter(
             "sandpod_progress_dropped_bytes", "Output bytes not streamed because a client read slowly."
         )
         self.background_failures = counter(
-            "sandpod_background_failures", "Failed rounds of reading the API keys and the keys of links.", ["task"]
+            "sandpod_background_failures",
+            "Failed rounds of reading the API keys and the keys of links.",
+            task=("api_keys", "link_keys"),
         )
-        self._make_all_series()
 
-    def _make_all_series(self) -> None:
-        """Let every series exist from the start: a rate over a counter that appears late misses its first step."""
-        for language in (*Language, OTHER):
-            self.run_seconds.labels(language)
-            for outcome in Outcome:
-                self.runs.labels(language, outcome)
-        for metric, values in (
-            (self.refusals, ErrorCode),
-            (self.background_failures, ("api_keys", "link_keys")),
-            (self.claims, ("ok", "failed")),
-            (self.output_bytes, ("stdout", "stderr")),
-            (self.file_bytes, ("in", "out")),
-        ):
-            for value in values:
-                metric.labels(value)
+    def _counter(self, name: str, text: str, **labels: Iterable[str]) -> Counter:
+        """Return a counter with all its series: a rate over one that appears late misses its first step."""
+        counter = Counter(name, text, list(labels), registry=self.registry)
+        for values in product(*labels.values()) if labels else ():
+            counter.labels(*values)
+        return counter
 
     def watch_pools(self, read: Callable[[], dict[str, int]]) -> None:
         """Export the number of warm sandboxes by template, read when asked."""

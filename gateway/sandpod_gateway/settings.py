@@ -6,10 +6,10 @@ They are read once and passed on by keyword; nothing here is global. Precedence,
 
 import ipaddress
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal, Self
 
 from mcp.server.streamable_http_manager import DEFAULT_MAX_SESSIONS
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 from pydantic_settings import (
     BaseSettings,
     CliSettingsSource,
@@ -20,9 +20,10 @@ from pydantic_settings import (
     YamlConfigSettingsSource,
 )
 
+from sandpod_api.fields import DAY
 from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.api.strict_model import StrictModel
 from sandpod_gateway.api.toolsets import ALL, ToolsetName, expanded
-from sandpod_gateway.auth.settings import AuthSettings, LinkSettings, TlsSettings
 from sandpod_gateway.backends.factory import BackendKind
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from sandpod_gateway.backends.local.settings import LocalSettings
@@ -30,28 +31,54 @@ from sandpod_gateway.errors import StartError
 from sandpod_gateway.limits import RunLimits
 from sandpod_gateway.mcp.compat.settings import CompatSettings, from_environment
 from sandpod_gateway.packages.settings import PackageSettings
-from sandpod_gateway.strict_model import StrictModel
 
 
-class LimitSettings(StrictModel):
+class AuthSettings(StrictModel):
+    """Who may call."""
+
+    keys_file: Path | None = None
+    """File of hashed API keys; read again when it changes. Needed unless host is loopback."""
+    allow_query_key: bool = False
+    """Whether a key may stand in the address (?api_key=KEY), for clients that can send no header. Proxies log
+    addresses."""
+
+
+class TlsSettings(StrictModel):
+    """TLS in the gateway itself; behind an Ingress with TLS leave it out."""
+
+    cert: Path | None = None
+    """PEM file with the certificate chain."""
+    key: Path | None = None
+    """PEM file with its private key."""
+
+    @model_validator(mode="after")
+    def _both_or_none(self) -> Self:
+        if (self.cert is None) != (self.key is None):
+            raise ValueError("tls.cert and tls.key go together")
+        return self
+
+
+class LinkSettings(StrictModel):
+    """Links to files. Sizes in bytes, times in seconds."""
+
+    public_url: Annotated[str | None, Field(pattern=r"^https?://[^/?#]+$")] = None
+    """Address that callers know this server by, as https://sandpod.example.com; default: the one that the request came
+    to."""
+    expires: Annotated[int, Field(ge=1, le=DAY)] = 3600
+    """Time of a link that names none."""
+    upload_bytes: Annotated[int, Field(ge=1)] = 2**30
+    """Largest file that a link takes."""
+    loopback: bool = True
+    """Whether `sandpod stdio` serves links on a free port of 127.0.0.1, which programs of this machine alone reach;
+    off, there are none unless public_url leads to a server of the same sandboxes."""
+    in_content: bool = False
+    """Whether a run's answer has a `resource_link` block for each file that the run left; some clients refuse an answer
+    that has one."""
+
+
+class LimitSettings(RunLimits):
     """Bounds of calls. Sizes in bytes, times in seconds."""
 
-    code_bytes: Annotated[int, Field(ge=1024, le=3 * 2**20)] = 2**20
-    """Longest program."""
-    stdin_bytes: Annotated[int, Field(ge=0, le=3 * 2**20)] = 2**20
-    """Longest input of a run."""
-    upload_bytes: Annotated[int, Field(ge=1024, le=2 * 2**20)] = 2 * 2**20
-    """Largest file in one call; as base64 it must fit a 4 MiB request."""
-    run_timeout: Annotated[float, Field(gt=0)] = 45
-    """Time of a run that names none: clients give up after 60."""
-    max_run_timeout: Annotated[float, Field(gt=0, le=86_400)] = 3600
-    """Most time a run may ask for."""
-    output_cap: Annotated[int, Field(ge=1024, le=256 * 1024)] = 100 * 1024
-    """Bytes of each stream in a result, head and tail."""
-    output_chars: Annotated[int, Field(ge=100)] = 24_000
-    """Characters of output in an answer whose call does not ask for fewer or more; 24,000 are about 8,000 tokens."""
-    output_bytes: Annotated[int, Field(ge=1024)] = 2 * 2**30
-    """Output of one run at which it is ended; guards the network, not memory."""
     max_sessions_per_owner: Annotated[int, Field(ge=1)] = 1000
     """MCP sessions that one caller may have open; idle ones end after half an hour."""
     max_sessions: Annotated[int, Field(ge=1, le=DEFAULT_MAX_SESSIONS)] = DEFAULT_MAX_SESSIONS
@@ -59,23 +86,18 @@ class LimitSettings(StrictModel):
     max_requests_per_owner: Annotated[int, Field(ge=1)] = 1000
     """Requests of one caller, waiting runs among them, that are handled at a time."""
 
-    def for_runs(self) -> RunLimits:
-        """Return the bounds of runs."""
-        return RunLimits(
-            code_bytes=self.code_bytes,
-            stdin_bytes=self.stdin_bytes,
-            default_timeout=self.run_timeout,
-            max_timeout=self.max_run_timeout,
-            output_cap=self.output_cap,
-            output_chars=self.output_chars,
-            output_limit=self.output_bytes,
-        )
-
 
 class Settings(StrictModel, BaseSettings):
     """The gateway's settings."""
 
-    model_config = SettingsConfigDict(env_prefix="SANDPOD_", env_nested_delimiter="__")
+    model_config = SettingsConfigDict(
+        env_prefix="SANDPOD_",
+        env_nested_delimiter="__",
+        cli_kebab_case=True,
+        cli_implicit_flags=True,
+        cli_hide_none_type=True,
+        cli_avoid_json=True,
+    )
 
     backend: BackendKind = "local"
     """Where sandboxes come from."""
@@ -127,10 +149,8 @@ class Settings(StrictModel, BaseSettings):
     @property
     def loopback_only(self) -> bool:
         """Whether only this machine can connect."""
-        if self.host == "localhost":
-            return True
         try:
-            return ipaddress.ip_address(self.host).is_loopback
+            return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
         except ValueError:
             return False
 
@@ -142,11 +162,7 @@ class Settings(StrictModel, BaseSettings):
         return f"{scheme}://{host}:{self.port}/mcp"
 
     def require_keys_or_loopback(self) -> None:
-        """Refuse to listen to others without keys.
-
-        Raises:
-            StartError: It would listen on more than loopback without keys.
-        """
+        """Raise StartError if it would listen on more than loopback without keys."""
         if self.auth.keys_file is None and not self.loopback_only:
             message = f"Without API keys the server listens on loopback only, not on {self.host}."
             step = "Make one: sandpod keys create --user NAME --file keys.yaml; then set --auth.keys-file."
@@ -156,8 +172,7 @@ class Settings(StrictModel, BaseSettings):
 def load(arguments: list[str] | None, *, config: Path | None, program: str) -> Settings:
     """Return the settings of flags, environment and file (YAML); the help text calls the program so.
 
-    Raises:
-        StartError: They do not fit the schema; the message names the setting and the reason.
+    Raises StartError: they do not fit the schema; the message names the setting and the reason.
     """
     if config is not None and not config.is_file():
         raise StartError(ErrorCode.NOT_FOUND, f"There is no settings file {config}.", next_step="Correct --config.")
@@ -167,17 +182,21 @@ def load(arguments: list[str] | None, *, config: Path | None, program: str) -> S
         def settings_customise_sources(
             cls, settings_cls: type[BaseSettings], *_: PydanticBaseSettingsSource, **__: PydanticBaseSettingsSource
         ) -> tuple[PydanticBaseSettingsSource, ...]:
-            return (
-                *(() if arguments is None else (_flags(settings_cls, arguments, program),)),
-                EnvSettingsSource(settings_cls),
-                InitSettingsSource(settings_cls, from_environment()),
-                *(() if config is None else (YamlConfigSettingsSource(settings_cls, yaml_file=config),)),
-            )
+            sources: list[PydanticBaseSettingsSource] = []
+            if arguments is not None:
+                flags = [_long(argument) for argument in arguments]
+                sources.append(CliSettingsSource(settings_cls, cli_prog_name=program, cli_parse_args=flags))
+            sources += [EnvSettingsSource(settings_cls), InitSettingsSource(settings_cls, from_environment())]
+            if config is not None:
+                sources.append(YamlConfigSettingsSource(settings_cls, yaml_file=config))
+            return tuple(sources)
 
     try:
         return _Sources()
     except ValidationError as error:
-        message, step = f"Settings are wrong: {_first(error)}.", f"See `{program} --help`."
+        first = error.errors(include_url=False, include_input=False)[0]  # without the value: it might be a secret
+        place = ".".join(map(str, first["loc"])) or "they"
+        message, step = f"Settings are wrong: {place}: {first['msg']}.", f"See `{program} --help`."
         raise StartError(ErrorCode.INVALID_ARGUMENT, message, next_step=step) from error
 
 
@@ -194,22 +213,3 @@ _SHORT_FLAGS: Final = {
 def _long(argument: str) -> str:
     name, equals, value = argument.partition("=")
     return f"{_SHORT_FLAGS.get(name, name)}{equals}{value}"
-
-
-def _flags(settings_cls: type[BaseSettings], arguments: list[str], program: str) -> CliSettingsSource[Any]:
-    return CliSettingsSource(
-        settings_cls,
-        cli_prog_name=program,
-        cli_parse_args=[_long(argument) for argument in arguments],
-        cli_kebab_case=True,
-        cli_implicit_flags=True,
-        cli_hide_none_type=True,
-        cli_avoid_json=True,
-    )
-
-
-def _first(error: ValidationError) -> str:
-    """Return the first error, without the value: it might be a secret."""
-    first = error.errors(include_url=False, include_input=False)[0]
-    place = ".".join(str(part) for part in first["loc"]) or "they"
-    return f"{place}: {first['msg']}"

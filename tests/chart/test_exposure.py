@@ -6,7 +6,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from sandpod_gateway.http.addresses import MCP_PATH, MESSAGES_PATH, SSE_PATH
+from sandpod_gateway.http.transports import MCP_PATH, MESSAGES_PATH, SSE_PATH
 from support.chart.render import ROOT, Manifest, only, render
 
 EXAMPLES: Final = ROOT / "manifests" / "examples" / "values"

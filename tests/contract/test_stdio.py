@@ -17,7 +17,7 @@ from fastmcp import Client
 from fastmcp.client.transports import StdioTransport
 from mcp_types import INVALID_REQUEST, PARSE_ERROR
 
-from sandpod_gateway import message_bounds as messages
+from sandpod_gateway.api import messages
 from support.gateway.backends import descendants
 from support.gateway.hostile_messages import HOSTILE, ID
 from support.gateway.peer import BOUND, until

@@ -1,4 +1,4 @@
-"""What calls return: results, coded errors.
+"""What callers send and get, and types that all rooms share: bounds on messages, results, coded errors, toolsets.
 
-MCP tools, REST and CLI return these models; nothing here runs anything.
+Nothing here runs anything.
 """

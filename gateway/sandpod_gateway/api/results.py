@@ -1,7 +1,7 @@
-"""What calls about sandboxes and files return, and the coded error that takes a result's place."""
+"""What calls about sandboxes, files and packages return, and the coded error that takes a result's place."""
 
 from enum import StrEnum
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -50,12 +50,27 @@ class ErrorCode(StrEnum):
 
 
 Count = Annotated[int, Field(ge=0)]
+_T = TypeVar("_T")
+OnlyIfSet = Annotated[_T | None, Field(exclude_if=lambda value: value is None)]
+"""A field that a result has only where there is something in it."""
 
 
 class ResultModel(BaseModel):
     """A result: snake_case on the wire, as MCP clients expect."""
 
     model_config = ConfigDict(extra="forbid", use_enum_values=True)
+
+
+class OfSandbox(ResultModel):
+    """A result about one sandbox."""
+
+    sandbox: str  # the handle
+
+
+class OfFile(OfSandbox):
+    """A result about one file or folder."""
+
+    path: str  # relative to the workspace
 
 
 class Problem(ResultModel):
@@ -102,10 +117,9 @@ class SandboxList(ResultModel):
     sandboxes: list[SandboxInfo]
 
 
-class Closed(ResultModel):
+class Closed(OfSandbox):
     """A sandbox that was closed."""
 
-    sandbox: str
     closed: Literal[True] = True
 
 
@@ -120,20 +134,16 @@ class FileEntry(ResultModel):
     unreadable: bool = False  # whether its permissions forbid reading it
 
 
-class FileList(ResultModel):
+class FileList(OfFile):
     """A listing of a folder."""
 
-    sandbox: str
-    path: str
     entries: list[FileEntry]
     truncated: bool = False  # whether there are more than these
 
 
-class FileContent(ResultModel):
+class FileContent(OfFile):
     """What was read of a file."""
 
-    sandbox: str
-    path: str
     encoding: Literal["utf-8", "base64"]  # how `content` is written
     content: str
     offset: Count = 0  # where the content starts in the file, bytes
@@ -142,11 +152,9 @@ class FileContent(ResultModel):
     truncated: bool = False  # whether the file goes on after the content
 
 
-class FileWritten(ResultModel):
+class FileWritten(OfFile):
     """A file that was written."""
 
-    sandbox: str
-    path: str
     size: Count
     sha256: str  # SHA-256 of the content, hexadecimal
     hint: str | None = None  # what a caller may count on and is gone
@@ -158,37 +166,30 @@ class FileStat(FileEntry):
     sandbox: str
 
 
-class FileChanged(ResultModel):
+class FileChanged(OfFile):
     """A file or folder that was made or deleted."""
 
-    sandbox: str
-    path: str  # relative to the workspace
     hint: str | None = None  # what a caller may count on and is gone
 
 
-class FileMoved(ResultModel):
+class FileMoved(OfSandbox):
     """A file or folder that was moved."""
 
-    sandbox: str
     source: str  # where it was, relative to the workspace
     destination: str  # where it is, relative to the workspace
 
 
-class FileLink(ResultModel):
+class FileLink(OfFile):
     """A link to a file, which works without a key until it ends."""
 
-    sandbox: str
-    path: str  # relative to the workspace
     method: Literal["get", "put"]  # what it allows
     url: str
     expires_at: str  # when it ends, RFC 3339
 
 
-class FileUploaded(ResultModel):
+class FileUploaded(OfFile):
     """A file that was uploaded, or the link to upload it by."""
 
-    sandbox: str
-    path: str  # relative to the workspace
     size: int | None = None  # bytes, of a file that was written
     sha256: str | None = None  # SHA-256 of the content, of a file that was written
     url: str | None = None  # the link to put the file to, where no content was given
@@ -196,30 +197,63 @@ class FileUploaded(ResultModel):
     hint: str | None = None  # what a caller may count on and is gone
 
 
-class WorkspaceLink(ResultModel):
+class WorkspaceLink(OfSandbox):
     """A link to a whole workspace, which works without a key until it ends."""
 
-    sandbox: str
     url: str  # the link; what it leads to is a tar.gz
     expires_at: str  # when it ends, RFC 3339
 
 
-class ArtifactList(ResultModel):
+class ArtifactList(OfSandbox):
     """Files that runs created or changed, and that are still there."""
 
-    sandbox: str
     artifacts: list[Artifact]
     truncated: bool = False  # whether there are more than these
 
 
-class ArtifactContent(ResultModel):
+class ArtifactContent(OfFile):
     """An artifact that was read: an image beside this, anything else as its beginning."""
 
-    sandbox: str
-    path: str  # relative to the workspace
     size: Count
     mime_type: str
     encoding: Literal["utf-8", "base64", "image"]  # how it is given; an image is beside this
     content: str | None = None  # the content, but for images
     truncated: bool = False  # whether the file goes on; read_file or the link give the rest
     url: str | None = None  # a signed, expiring link to it
+
+
+class Package(ResultModel):
+    """A package of an installation."""
+
+    name: str
+    version: str
+    sha256: str | None = None  # SHA-256 of its wheel or npm package; none where the image has it
+
+
+class Installation(ResultModel):
+    """An installation of packages, and how far it is."""
+
+    installation: str  # its name; pass it to get_installation
+    sandbox: str  # the handle of the sandbox
+    status: Literal["installing", "success", "failed"]
+    elapsed: Annotated[float, Field(ge=0)]  # seconds since it began, or that it took
+    packages: list[Package] = Field(default_factory=list)  # those asked for and what they need
+    note: OnlyIfSet[str] = None  # such as that scripts were not run
+    # Without a failure there is no field of one: everywhere else an answer with `error` is a refusal.
+    error: OnlyIfSet[ErrorCode] = None  # why it failed
+    message: OnlyIfSet[str] = None  # why it failed, in a sentence
+    cause: OnlyIfSet[str] = None  # what is behind it, where it is known
+    next: OnlyIfSet[str] = None
+
+
+class PackageInfo(Package):
+    """A package in a listing."""
+
+    source: Literal["installed", "image"]  # whether it was added or is the image's own
+
+
+class PackageList(OfSandbox):
+    """The packages of a sandbox: those that were added, then the image's own."""
+
+    language: str
+    packages: list[PackageInfo]

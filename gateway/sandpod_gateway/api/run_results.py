@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from sandpod_gateway.api.results import Artifact, Count, ResultModel
+from sandpod_gateway.api.results import Artifact, Count, OfSandbox, ResultModel
 
 
 class Outcome(StrEnum):
@@ -37,10 +37,9 @@ class Rich(ResultModel):
     text: str | None = None  # it itself, unless it is a picture
 
 
-class RunResult(ResultModel):
+class RunResult(OfSandbox):
     """What a run did. A failed run is a result too: both streams survive it."""
 
-    sandbox: str  # the handle of the sandbox it ran in
     run_id: str  # the run's own name
     outcome: Outcome  # how it ended; ok means exit code 0
     exit_code: int | None = None  # the exit code, where the program left one
@@ -98,10 +97,9 @@ class RunInfo(ResultModel):
     outcome: Outcome | None = None
 
 
-class RunList(ResultModel):
+class RunList(OfSandbox):
     """The runs of a sandbox: those that go on, and ended ones that are still remembered."""
 
-    sandbox: str
     runs: list[RunInfo]
 
 
@@ -114,15 +112,13 @@ class ContextInfo(ResultModel):
     started_at: str  # when it was made
 
 
-class ContextList(ResultModel):
+class ContextList(OfSandbox):
     """The contexts of a sandbox."""
 
-    sandbox: str
     contexts: list[ContextInfo]
 
 
-class ContextRestarted(ResultModel):
+class ContextRestarted(OfSandbox):
     """A context whose variables are gone; it is made anew at its next use."""
 
-    sandbox: str
     context: str

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Final, Literal, get_args
 
 Toolset = Literal["core", "background", "sandboxes", "files", "links", "contexts"]
-ToolsetName = Literal["core", "background", "sandboxes", "files", "links", "contexts", "all"]
+ToolsetName = Literal[Toolset, "all"]
 
 ALL: Final[frozenset[str]] = frozenset(get_args(Toolset))
 

@@ -4,7 +4,6 @@ The key file is a Secret in a cluster and a plain file elsewhere; it is read aga
 added and removed without a restart. A key is never logged and never stored.
 """
 
-import asyncio
 import hashlib
 import logging
 import secrets
@@ -16,13 +15,15 @@ from typing import Annotated, Final
 import yaml
 from fastmcp.server.auth import AccessToken, TokenVerifier
 from fastmcp.server.dependencies import get_access_token
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken as SdkToken
-from pydantic import AwareDatetime, Field, ValidationError
+from pydantic import AwareDatetime, Field
+from starlette.types import Scope
 
 from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.api.strict_model import StrictModel
 from sandpod_gateway.api.toolsets import ToolsetName
 from sandpod_gateway.errors import StartError
-from sandpod_gateway.strict_model import StrictModel
 
 logger = logging.getLogger(__name__)
 
@@ -55,10 +56,6 @@ class KeyEntry(StrictModel):
     tools: Annotated[list[ToolsetName] | None, Field(min_length=1)] = None
     """Toolsets that the key may use; default: all."""
 
-    def is_valid(self, now: datetime) -> bool:
-        """Return whether it may be used."""
-        return self.expires is None or now < self.expires
-
 
 class KeyFile(StrictModel):
     """The file of keys."""
@@ -79,17 +76,9 @@ def key_id(stored: str) -> bytes:
 def make_key(
     *, user: str, name: str, days: int | None, now: datetime, tools: list[str] | None = None
 ) -> tuple[str, KeyEntry]:
-    """Return a new key, which nothing keeps, and the entry that stands for it.
+    """Return a new key, which nothing keeps, and its entry: it expires after so many days, has those toolsets, or all.
 
-    Args:
-        user: Whose it is.
-        name: What it is for.
-        days: Days until it expires, or None for never.
-        now: The time.
-        tools: Toolsets that it may use, or None for all.
-
-    Raises:
-        pydantic.ValidationError: User or name is empty or too long, or a toolset is unknown.
+    Raises pydantic.ValidationError: user or name is empty or too long, or a toolset is unknown.
     """
     key = KEY_PREFIX + secrets.token_urlsafe(KEY_BYTES)
     expires = now + timedelta(days=days) if days is not None else None
@@ -97,33 +86,23 @@ def make_key(
     return key, KeyEntry.model_validate(entry | {"created": now.replace(microsecond=0)})
 
 
-def _load(raw: bytes) -> object:
-    try:
-        return yaml.safe_load(raw)
-    except Exception as error:
-        # PyYAML raises what its constructors run into: ValueError for a day that is none, KeyError for `!!bool x`.
-        raise yaml.YAMLError from error
-
-
 def read_keys(path: Path) -> KeyFile:
-    """Return the keys of a file.
-
-    Raises:
-        StartError: The file can't be read or is not a key file; the text says nothing of its content.
-    """
+    """Return the keys of a file. Raises StartError: it can't be read or is no key file; says nothing of its content."""
     try:
         with path.open("rb") as file:
             raw = file.read(MAX_FILE + 1)
-        if len(raw) > MAX_FILE:
-            message = f"The key file {path} is too large."
-            raise StartError(ErrorCode.INVALID_CONTENT, message, next_step="Remove expired keys.")
-        document = _load(raw)
-        return KeyFile.model_validate({} if document is None else document)
     except OSError as error:
         message = f"The key file {path} can't be read: {error.strerror}."
         step = "Make it with: sandpod keys create --user NAME --file FILE"
         raise StartError(ErrorCode.NOT_FOUND, message, next_step=step) from error
-    except (yaml.YAMLError, ValidationError) as error:
+    if len(raw) > MAX_FILE:
+        message = f"The key file {path} is too large."
+        raise StartError(ErrorCode.INVALID_CONTENT, message, next_step="Remove expired keys.")
+    try:
+        document = yaml.safe_load(raw)
+        return KeyFile.model_validate({} if document is None else document)
+    except Exception as error:
+        # PyYAML raises what its constructors run into: ValueError for a day that is none, KeyError for `!!bool x`.
         step = "Each entry is what `sandpod keys create` prints."
         raise StartError(ErrorCode.INVALID_CONTENT, f"{path} is not a key file.", next_step=step) from error
 
@@ -138,25 +117,22 @@ class KeyVerifier(TokenVerifier):
     def __init__(self, path: Path) -> None:
         super().__init__()
         self._path = path
-        self._stamp = self._read_stamp()
-        self._keys: dict[str, KeyEntry] = {}
-        self._by_id: dict[bytes, KeyEntry] = {}
-        if self._stamp is not None:
-            self._take(read_keys(path))
-        else:
-            logger.warning("key file %s does not exist yet: every caller is refused until it does", path)
+        self._stamp: tuple[int, ...] | None = ()  # no file's, so that the first reload reads it
+        self._entries: dict[bytes, KeyEntry] = {}  # by key id
+        self.reload()
 
     def owner_of_key(self, wanted: bytes) -> str | None:
         """Return whom the key of that id stands for; None when there is no such key, or not any more."""
-        entry = self._by_id.get(wanted)
-        return _owner(entry.user) if entry is not None and entry.is_valid(datetime.now(UTC)) else None
+        entry = self._valid(wanted)
+        return None if entry is None else _owner(entry.user)
 
     async def verify_token(self, token: str) -> AccessToken | None:
         """Return who a key belongs to, or None."""
         if len(token) > MAX_TOKEN:
             return None
-        entry = self._keys.get(hash_key(token))
-        if entry is None or not entry.is_valid(datetime.now(UTC)):
+        stored = hash_key(token)
+        entry = self._valid(key_id(stored))
+        if entry is None or entry.hash != stored:
             return None
         expires = int(entry.expires.timestamp()) if entry.expires is not None else None
         # The token's place holds the hash: whatever logs an AccessToken must not log a key.
@@ -169,33 +145,29 @@ class KeyVerifier(TokenVerifier):
             claims={"tools": entry.tools},
         )
 
-    async def follow(self) -> None:
-        """Read the file again if it has changed, off the event loop; raises as `reload`."""
-        await asyncio.to_thread(self.reload)
-
     def reload(self) -> None:
         """Read the file again if it has changed; a file that is gone has no keys.
 
-        Raises:
-            StartError: It can't be read or is not a key file. The previously loaded keys stay, and the next call tries
-                again.
+        Raises StartError: it can't be read or is no key file. The keys stay as they were; the next call tries again.
         """
         stamp = self._read_stamp()
         if stamp == self._stamp:
             return
-        if stamp is None:
-            self._take(KeyFile())
-            logger.warning("the key file %s is gone: every caller is refused", self._path)
-        else:
-            self._take(read_keys(self._path))
-            logger.info("read %d keys from %s", len(self._keys), self._path)
+        keys = read_keys(self._path).keys if stamp is not None else []
+        self._entries = {key_id(entry.hash): entry for entry in keys}
         self._stamp = stamp
+        if stamp is None:
+            logger.warning("there is no key file %s: every caller is refused until there is one", self._path)
+        else:
+            logger.info("read %d keys from %s", len(keys), self._path)
 
-    def _take(self, file: KeyFile) -> None:
-        self._keys = {entry.hash: entry for entry in file.keys}
-        self._by_id = {key_id(entry.hash): entry for entry in file.keys}
+    def _valid(self, wanted: bytes) -> KeyEntry | None:
+        entry = self._entries.get(wanted)
+        if entry is None or (entry.expires is not None and entry.expires <= datetime.now(UTC)):
+            return None
+        return entry
 
-    def _read_stamp(self) -> tuple[int, int, int] | None:
+    def _read_stamp(self) -> tuple[int, ...] | None:
         try:
             stat = self._path.stat()
         except FileNotFoundError:
@@ -219,11 +191,6 @@ def current_maker() -> Maker:
     return Maker(owner_of(token), LOCAL_KEY_ID if token is None else key_id(token.token))
 
 
-def owner_without_keys(wanted: bytes) -> str | None:
-    """Return whom a key's id stands for on a server without keys: its local caller, who has none."""
-    return LOCAL_OWNER if wanted == LOCAL_KEY_ID else None
-
-
 def current_owner() -> str:
     """Return the caller of the request that is being answered: the key's user, or the one local caller.
 
@@ -235,6 +202,16 @@ def current_owner() -> str:
 def owner_of(token: AccessToken | SdkToken | None) -> str:
     """Return the owner that a checked token stands for."""
     return LOCAL_OWNER if token is None else _owner(token.subject)
+
+
+def owner_in(scope: Scope) -> str | None:
+    """Return whose request it is, or None for one whose key will be refused, and for what is no request."""
+    if scope["type"] != "http":
+        return None
+    user = scope.get("user")
+    if user is None:
+        return LOCAL_OWNER
+    return owner_of(user.access_token) if isinstance(user, AuthenticatedUser) else None
 
 
 def _owner(user: str | None) -> str:

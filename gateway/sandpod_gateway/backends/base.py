@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Final, Literal, Protocol
 
 from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.auth.link_keys import SecretStore
+from sandpod_gateway.auth.links import SecretStore
 from sandpod_gateway.errors import SandpodError
 
 MAX_TEMPLATES: Final = 100

@@ -10,7 +10,7 @@ from sandpod_api.base import rfc3339
 from sandpod_gateway.api.results import Artifact, ArtifactContent, ArtifactList, ErrorCode, FileLink, WorkspaceLink
 from sandpod_gateway.api.run_results import RunOutput, RunResult
 from sandpod_gateway.auth.api_keys import current_maker
-from sandpod_gateway.auth.link_tokens import Links, Method
+from sandpod_gateway.auth.links import Links, Method
 from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.paths import check_path, inside_workspace

@@ -1,4 +1,4 @@
-"""HTTP servers, and their connections: how many there may be, and how long one may go without a whole request.
+"""HTTP servers, and bounds on their connections: how many there are, and how long one may wait for a request.
 
 uvicorn has no such limits. A connection costs a file descriptor before any key is checked, so someone who opens many
 and sends nothing must not keep others out.
@@ -53,7 +53,7 @@ class BoundedConnection(H11Protocol):
             next(iter(self.new or self.idle)).transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Read; a request that is whole but for its body stops the clock."""
+        """Read; the timer stops once the headers of a request are complete."""
         super().data_received(data)
         if self._serving():
             self._leave()
@@ -117,10 +117,7 @@ async def serving_on_loopback(app: ASGIApp) -> AsyncIterator[str]:
     """Serve an app at a free port of this machine's loopback until the block is left, and give its address.
 
     Callers over standard input and output have no other address for links to lead to. A page of a browser that reaches
-    it by a name of its own (DNS rebinding) is refused.
-
-    Raises:
-        OSError: No port can be had.
+    it by a name of its own (DNS rebinding) is refused. Raises OSError: no port can be had.
     """
     with socket.create_server((_LOOPBACK, 0), backlog=_LOOPBACK_CONNECTIONS) as listener:
         guarded = TrustedHostMiddleware(app, [_LOOPBACK, "localhost"])

@@ -20,7 +20,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.http.bodies import owner_in, replayed
 from sandpod_gateway.http.refusals import JSON, HeldAnswer, refused
 
 _EVENTS: Final = "text/event-stream"
@@ -32,33 +31,23 @@ _LOST: Final = SandpodError(
 )
 
 
-def negotiated(app: ASGIApp) -> ASGIApp:
-    """Return an app that adapts requests for another and its answers to them; it needs each body in one piece."""
-
-    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-        if owner_in(scope) is None or scope["method"] != "POST":
-            await app(scope, receive, send)
-            return
-        message = await receive()
-        headers = MutableHeaders(raw=list(scope["headers"]))
-        answer = _adapted(headers, message.get("body", b""))
-        if isinstance(answer, Response):
-            await answer(scope, receive, send)
-            return
-        scope, receive = {**scope, "headers": headers.raw}, replayed(message, receive)
-        await (_one_answer(app, scope, receive, send) if answer == JSON else app(scope, receive, send))
-
-    return serve
+async def negotiated(app: ASGIApp, body: bytes, scope: Scope, receive: Receive, send: Send) -> None:
+    """Serve a request, of which the body is known, by an app that takes what the specification asks for alone."""
+    headers = MutableHeaders(raw=list(scope["headers"]))
+    answer = _adapted(headers, body)
+    if isinstance(answer, Response):
+        await answer(scope, receive, send)
+        return
+    scope = {**scope, "headers": headers.raw}
+    await (_one_answer(app, scope, receive, send) if answer == JSON else app(scope, receive, send))
 
 
 def _adapted(headers: MutableHeaders, body: bytes) -> str | Response:
     """Change a request's headers; return the answer's media type, or the refusal."""
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != JSON:
-        error = SandpodError(
-            ErrorCode.INVALID_ARGUMENT, "The Content-Type is not JSON.", next_step=f"Send Content-Type: {JSON}."
-        )
-        return refused(error, status=HTTPStatus.UNSUPPORTED_MEDIA_TYPE)
+        message, step = "The Content-Type is not JSON.", f"Send Content-Type: {JSON}."
+        return _unacceptable(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, message, step)
     headers["content-type"] = JSON
     version = headers.get(MCP_PROTOCOL_VERSION_HEADER)
     old = version in {None, *HANDSHAKE_PROTOCOL_VERSIONS}
@@ -85,14 +74,15 @@ def _answer_type(headers: MutableHeaders, *, listens: bool) -> str | Response:
     wants_json, wants_events = check_accept_headers(Request({"type": "http", "headers": headers.raw}))
     streams = wants_events and _EVENTS in headers["accept"].lower()
     if not wants_json or (listens and not streams):
-        error = SandpodError(
-            ErrorCode.INVALID_ARGUMENT,
-            "The Accept header leaves no type to answer with.",
-            next_step=f"Send Accept: {JSON}, {_EVENTS}; or {JSON} alone, which gets no progress.",
-        )
-        return refused(error, status=HTTPStatus.NOT_ACCEPTABLE)
+        message = "The Accept header leaves no type to answer with."
+        step = f"Send Accept: {JSON}, {_EVENTS}; or {JSON} alone, which gets no progress."
+        return _unacceptable(HTTPStatus.NOT_ACCEPTABLE, message, step)
     headers["accept"] = f"{JSON}, {_EVENTS}"
     return _EVENTS if streams else JSON
+
+
+def _unacceptable(status: HTTPStatus, message: str, step: str) -> Response:
+    return refused(SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step=step), status=status)
 
 
 def _unknown_version(version: str) -> Response:

@@ -1,4 +1,4 @@
-"""Refusals of HTTP requests as JSON with a code, a sentence and what to do: also those that a library words."""
+"""Refusals of HTTP requests as JSON with a code, a sentence and a next step, those of libraries among them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,24 +10,18 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from sandpod_gateway.api.messages import Refusal
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.message_bounds import Refusal
 
 JSON: Final = "application/json"
 _MAX_TEXT: Final = 500  # characters of a library's own sentence
 
-_CODES: Final = {
-    HTTPStatus.UNAUTHORIZED: ErrorCode.UNAUTHORIZED,
-    HTTPStatus.FORBIDDEN: ErrorCode.FORBIDDEN,
-    HTTPStatus.NOT_FOUND: ErrorCode.NOT_FOUND,
-    HTTPStatus.REQUEST_TIMEOUT: ErrorCode.TIMEOUT,
-}
-_NEXT_STEPS: Final = {
-    HTTPStatus.FORBIDDEN: "Call from an origin of allowed_origins, or without an Origin header.",
-    HTTPStatus.NOT_FOUND: "Initialize a new session.",
-    HTTPStatus.REQUEST_TIMEOUT: "Send the whole request in time.",
-    HTTPStatus.MISDIRECTED_REQUEST: "Use a host name of allowed_hosts.",
+_KNOWN: Final = {
+    HTTPStatus.FORBIDDEN: (ErrorCode.FORBIDDEN, "Call from an origin of allowed_origins, or without an Origin header."),
+    HTTPStatus.NOT_FOUND: (ErrorCode.NOT_FOUND, "Initialize a new session."),
+    HTTPStatus.REQUEST_TIMEOUT: (ErrorCode.TIMEOUT, "Send the whole request in time."),
+    HTTPStatus.MISDIRECTED_REQUEST: (ErrorCode.INVALID_ARGUMENT, "Use a host name of allowed_hosts."),
 }
 _KEY_NEEDED: Final = SandpodError(
     ErrorCode.UNAUTHORIZED,
@@ -69,23 +63,23 @@ class HeldAnswer:
             self.take(message.get("body", b""))
 
 
-async def worded(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-    """Serve a request; an answer that refuses in another form than JSON, or for its key, is worded here."""
+async def coded(app: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+    """Serve a request; a refusal that is not JSON, or is for the key, gets a code, a sentence and a next step."""
     text = bytearray()
-    held = HeldAnswer(send, _needs_words, lambda part: text.extend(part[: 4 * _MAX_TEXT - len(text)]))
+    held = HeldAnswer(send, _needs_code, lambda part: text.extend(part[: 4 * _MAX_TEXT - len(text)]))
     await app(scope, receive, held.send)
     if held.start is not None:
-        await _in_words(held.start, bytes(text))(scope, receive, send)
+        await _with_code(held.start, bytes(text))(scope, receive, send)
 
 
-def _needs_words(start: Message) -> bool:
+def _needs_code(start: Message) -> bool:
     if start["status"] < HTTPStatus.BAD_REQUEST:
         return False
     is_json = Headers(raw=start["headers"]).get("content-type", "").startswith(JSON)
     return not is_json or start["status"] == HTTPStatus.UNAUTHORIZED
 
 
-def _in_words(start: Message, text: bytes) -> Response:
+def _with_code(start: Message, text: bytes) -> Response:
     headers, status = Headers(raw=start["headers"]), HTTPStatus(start["status"])
     kept = {name: headers[name] for name in ("allow", "retry-after", "connection") if name in headers}
     if status == HTTPStatus.UNAUTHORIZED:
@@ -93,6 +87,5 @@ def _in_words(start: Message, text: bytes) -> Response:
         wrong = ' error="invalid_token"' if "error=" in headers.get("www-authenticate", "") else ""
         return refused(_KEY_NEEDED, headers={**kept, "www-authenticate": f"Bearer{wrong}"})
     sentence = text.decode(errors="replace")[:_MAX_TEXT].strip().rstrip(".") or status.phrase
-    code = _CODES.get(status, ErrorCode.INVALID_ARGUMENT)
-    error = SandpodError(code, f"{sentence}.", next_step=_NEXT_STEPS.get(status, "Correct the request."))
-    return refused(error, status=status, headers=kept)
+    code, step = _KNOWN.get(status, (ErrorCode.INVALID_ARGUMENT, "Correct the request."))
+    return refused(SandpodError(code, f"{sentence}.", next_step=step), status=status, headers=kept)

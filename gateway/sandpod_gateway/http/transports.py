@@ -1,27 +1,45 @@
 """MCP over HTTP: streamable HTTP at /mcp, and SSE at /sse for clients that know only that.
 
 Both have the same keys, the same Host and Origin checks and the same bounds. A tool does not know by which one its call
-came.
+came. A request's address and headers choose the transport and the toolsets, and hold the API key.
 """
 
 import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from http import HTTPStatus
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlencode
 
 import anyio
 from fastmcp import FastMCP
 from fastmcp.server.http import create_sse_app
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.routing import Route
+from starlette.types import Message, Receive, Scope, Send
 
-from sandpod_gateway.http.addresses import MCP_PATH, MESSAGES_PATH, SSE_PATH, keeping, resolved
-from sandpod_gateway.http.bodies import BoundedBodies, Requests
-from sandpod_gateway.http.negotiation import negotiated
-from sandpod_gateway.http.refusals import worded
-from sandpod_gateway.http.session_limits import OpenSessions, SessionLimit
+from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.api.toolsets import expanded
+from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.http.limits import BoundedBodies, OpenSessions, Requests, SessionLimit
+from sandpod_gateway.http.refusals import coded, problem, refused
+
+MCP_PATH: Final = "/mcp"
+SSE_PATH: Final = "/sse"
+MESSAGES_PATH: Final = "/messages/"
+
+TOOLS: Final = "tools"
+"""Query parameter: names of toolsets, separated by commas."""
+API_KEY: Final = "api_key"
+"""Query parameter that holds a key, where the settings allow it."""
+
+IDLE_SECONDS: Final = 1800.0
+"""Time without a request after which a session over streamable HTTP ends."""
+
+_METHODS: Final = {MCP_PATH: ("GET", "POST", "DELETE"), SSE_PATH: ("GET",), MESSAGES_PATH: ("POST",)}
 
 
 class Transports:
@@ -33,20 +51,23 @@ class Transports:
         *,
         hosts: list[str],
         origins: list[str] | None,
-        sessions: OpenSessions,
+        max_sessions_per_owner: int,
+        max_sessions: int,
         requests: Requests,
         allow_query_key: bool,
     ) -> None:
         self._allow_query_key = allow_query_key
+        sessions = OpenSessions(
+            per_owner=max_sessions_per_owner, in_all=max_sessions, metrics=requests.metrics, going_on=self._going_on
+        )
         guards: dict[str, Any] = {"host_origin_protection": True, "allowed_hosts": hosts, "allowed_origins": origins}
         self._streamable = mcp.http_app(
             path=MCP_PATH,
             middleware=[
-                Middleware(BoundedBodies, requests=requests, path=MCP_PATH),
-                Middleware(negotiated),
+                Middleware(BoundedBodies, requests=requests, path=MCP_PATH, negotiates=True),
                 Middleware(SessionLimit, sessions=sessions, always=False, path=MCP_PATH),
             ],
-            session_idle_timeout=sessions.idle,
+            session_idle_timeout=IDLE_SECONDS,
             **guards,
         )
         self._sse = create_sse_app(
@@ -67,18 +88,103 @@ class Transports:
         async with self._streamable.lifespan(self._streamable), self._sse.lifespan(self._sse):
             yield
 
+    def _going_on(self) -> set[str]:
+        """Return the sessions over streamable HTTP that have not ended."""
+        [route] = [each for each in self._streamable.routes if isinstance(each, Route) and each.path == MCP_PATH]
+        endpoint: Any = route.endpoint
+        while not hasattr(endpoint, "session_manager"):
+            endpoint = endpoint.app  # behind what requires a key
+        known = endpoint.session_manager._server_instances  # noqa: SLF001 - as FastMCP does: the SDK has no other way
+        return {session for session, transport in known.items() if not transport.is_terminated}
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
-        served = resolved(scope, allow_query_key=self._allow_query_key)
+        served = _resolved(scope, allow_query_key=self._allow_query_key)
         if isinstance(served, Response):
             await served(scope, receive, send)
-            return
-        if served["path"] == MCP_PATH:
-            await worded(self._streamable, served, receive, send)
+        elif served["path"] == MCP_PATH:
+            await coded(self._streamable, served, receive, send)
         elif served["path"] == SSE_PATH:  # an endless answer, and a session
-            send = keeping(scope, served, send, allow_query_key=self._allow_query_key)
-            await worded(self._sse, served, receive, send)
+            await coded(self._sse, served, receive, self._with_query(scope, served, send))
         else:
             # A message to a session that ends at this moment was accepted and is dropped, as any later one would be.
             with contextlib.suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
-                await worded(self._sse, served, receive, send)
+                await coded(self._sse, served, receive, send)
+
+    def _with_query(self, scope: Scope, served: Scope, send: Send) -> Send:
+        """Return a `send` for an SSE connection that passes the query of its request on to its messages' address."""
+        kept = [(name, value) for name, value in _query(served) if name == TOOLS]
+        if self._allow_query_key:
+            kept += [(name, value) for name, value in _query(scope) if name == API_KEY]
+        if not kept:
+            return send
+        waiting = [b"?" + urlencode(kept).encode("latin-1") + b"&session_id="]
+
+        async def send_on(message: Message) -> None:
+            if waiting and (body := message.get("body")):  # the first event says where messages go
+                message = {**message, "body": body.replace(b"?session_id=", waiting.pop(), 1)}
+            await send(message)
+
+        return send_on
+
+
+def _resolved(scope: Scope, *, allow_query_key: bool) -> Scope | Response:
+    """Return a request as the transports take it, or the refusal of one that none of them takes.
+
+    A slash at the end is taken off: a redirect would cost some clients their key. `/mcp/core` is `/mcp?tools=core`.
+    The key moves from where it stands (the query only where that is allowed) to the Authorization header, and out of
+    the query, which may be logged.
+    """
+    path, names = _split(scope["path"])
+    if path is None:
+        step = "Connect to /mcp, or to /sse for SSE."
+        return problem(SandpodError(ErrorCode.NOT_FOUND, "Nothing is served at this path.", next_step=step))
+    if scope["method"] not in (methods := _METHODS[path]):
+        message, step = f"{path} takes {' or '.join(methods)}.", "Use one of these methods."
+        error = SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step=step)
+        return refused(error, status=HTTPStatus.METHOD_NOT_ALLOWED, headers={"allow": ", ".join(methods)})
+    query = _query(scope) + ([(TOOLS, names)] if names is not None else [])
+    try:
+        for name, value in query:
+            if name == TOOLS:
+                expanded(value.split(","))
+    except ValueError as error:
+        step = "sandpod://capabilities lists the toolsets."
+        return refused(SandpodError(ErrorCode.INVALID_ARGUMENT, str(error), next_step=step))
+    key = next((value for name, value in query if name == API_KEY), None) if allow_query_key else None
+    kept = [(name, value) for name, value in query if name != API_KEY]
+    path = scope["path"] if path == MESSAGES_PATH else path  # nobody looks at the rest of a message's path
+    return {
+        **scope,
+        "path": path,
+        "raw_path": path.encode(),
+        "query_string": urlencode(kept).encode("latin-1"),
+        "headers": _with_key(scope["headers"], key),
+    }
+
+
+def _query(scope: Scope) -> list[tuple[str, str]]:
+    return parse_qsl(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
+
+
+def _split(path: str) -> tuple[str | None, str | None]:
+    """Return a path as the transports have it, None where they have none, and the toolsets that it names."""
+    if path.startswith(MESSAGES_PATH):
+        return MESSAGES_PATH, None
+    path = path.rstrip("/")
+    for base in (MCP_PATH, SSE_PATH):
+        if path == base:
+            return base, None
+        names = path.removeprefix(f"{base}/")
+        if names != path and names.replace(",", "").isalpha():
+            return base, names
+    return None, None
+
+
+def _with_key(raw: list[tuple[bytes, bytes]], from_query: str | None) -> list[tuple[bytes, bytes]]:
+    headers = Headers(raw=raw)
+    key = headers.get("x-api-key") or from_query
+    if key is None or headers.get("authorization", "").lower().startswith("bearer "):
+        return raw
+    others = [(name, value) for name, value in raw if name.lower() != b"authorization"]
+    return [*others, (b"authorization", b"Bearer " + key.encode("latin-1", "replace"))]

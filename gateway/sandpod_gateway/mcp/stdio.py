@@ -15,7 +15,7 @@ from fastmcp import FastMCP
 from fastmcp.server.context import reset_transport, set_transport
 from mcp.server.stdio import stdio_server
 
-from sandpod_gateway import message_bounds as messages
+from sandpod_gateway.api import messages
 
 _PIECE: Final = 64 * 1024  # bytes of a line that is too long, thrown away at a time
 

@@ -10,7 +10,6 @@ from typing import Final
 
 from pydantic import BaseModel
 
-from sandpod_gateway.api.package_results import Installation, PackageList
 from sandpod_gateway.api.results import (
     Artifact,
     ArtifactContent,
@@ -18,6 +17,8 @@ from sandpod_gateway.api.results import (
     FileContent,
     FileEntry,
     FileList,
+    Installation,
+    PackageList,
     Problem,
 )
 from sandpod_gateway.api.run_results import Outcome, Rich, RunOutput, RunResult

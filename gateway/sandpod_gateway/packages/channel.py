@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 
 from cachetools import TTLCache
 
-from sandpod_gateway.api.package_results import Package, PackageInfo
+from sandpod_gateway.api.results import Package, PackageInfo
 from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.packages.cache import Content, FileCache
 from sandpod_gateway.packages.errors import ConflictError, Failure

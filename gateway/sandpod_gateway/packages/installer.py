@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
-from sandpod_gateway.api.package_results import Installation, Package, PackageList
+from sandpod_gateway.api.results import Installation, Package, PackageList
 from sandpod_gateway.api.run_results import Language
 from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.errors import SandpodError

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from sandpod_gateway.strict_model import StrictModel
+from sandpod_gateway.api.strict_model import StrictModel
 
 PackagePattern = Annotated[str, Field(pattern=r"^[A-Za-z0-9*?][A-Za-z0-9*?._-]{0,127}$")]
 NpmPattern = Annotated[

@@ -79,9 +79,9 @@ def check_run(request: RunRequest, limits: RunLimits) -> None:
                 next_step="Write it to a file with write_file and read that.",
             )
     timeout = limits.timeout(request.timeout)
-    if not 0 < timeout <= limits.max_timeout:
+    if not 0 < timeout <= limits.max_run_timeout:
         raise _invalid(
-            f"A run's timeout is more than 0 and at most {limits.max_timeout:g} seconds.",
+            f"A run's timeout is more than 0 and at most {limits.max_run_timeout:g} seconds.",
             "Set a timeout in that range; start_run is for programs that take long.",
         )
     _check_arguments(request)

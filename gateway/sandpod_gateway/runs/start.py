@@ -49,7 +49,7 @@ async def start_run(
         "cwd": request.cwd,
         "stdin": request.stdin is not None,
         "timeout": limits.timeout(request.timeout),
-        "output_limit": limits.output_limit,
+        "output_limit": limits.output_bytes,
         "detached": detached,
         "acks": not detached,
     }

@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 
 from sandpod_api import names
 from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.auth.link_keys import Stored
+from sandpod_gateway.auth.links import Stored
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
 from sandpod_gateway.errors import SandpodError
 from sandpod_kube.client import KubeClient
@@ -107,7 +107,7 @@ class Cluster:
 
 
 class KubernetesSecret:
-    """A Secret (namespace/name) of a cluster, once there is one; implements `link_keys.SecretStore`.
+    """A Secret (namespace/name) of a cluster, once there is one; implements `links.SecretStore`.
 
     Whoever installs the gateway makes it, without content: the gateway may read and patch this one, by name, and can't
     create any.

@@ -6,7 +6,7 @@ from typing import Annotated
 from pydantic import Field
 
 from sandpod_api.fields import Name
-from sandpod_gateway.strict_model import StrictModel
+from sandpod_gateway.api.strict_model import StrictModel
 
 
 class KubernetesSettings(StrictModel):

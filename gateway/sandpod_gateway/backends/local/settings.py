@@ -11,7 +11,7 @@ from pydantic import Field, model_validator
 
 from sandpod_api.fields import MAX_LIFETIME, Name, Quantity, parse_quantity
 from sandpod_api.templates import ModuleName, TemplateLanguage
-from sandpod_gateway.strict_model import StrictModel
+from sandpod_gateway.api.strict_model import StrictModel
 
 _DATA_FACTOR: Final = 2
 """Private memory of one process over the sandbox's limit: room for what a program reserves and does not touch."""

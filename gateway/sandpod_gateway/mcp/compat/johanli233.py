@@ -13,8 +13,7 @@ from typing import Any, Final
 from cachetools import LRUCache
 
 from sandpod_api.names import WORKSPACE
-from sandpod_gateway.api.package_results import Installation
-from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.api.results import ErrorCode, Installation
 from sandpod_gateway.api.run_results import Language, Outcome, RunResult
 from sandpod_gateway.auth.api_keys import current_owner
 from sandpod_gateway.backends.base import ClaimRequest, SandboxRecord

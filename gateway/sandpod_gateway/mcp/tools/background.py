@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from sandpod_gateway.api.package_results import Installation
+from sandpod_gateway.api.results import Installation
 from sandpod_gateway.api.run_results import ContextList, ContextRestarted, RunList, RunOutput, RunStarted
 from sandpod_gateway.auth.api_keys import current_owner
 from sandpod_gateway.content import Answer

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from sandpod_gateway.api.package_results import Installation, PackageList
+from sandpod_gateway.api.results import Installation, PackageList
 from sandpod_gateway.auth.api_keys import current_owner
 from sandpod_gateway.mcp import arguments
 from sandpod_gateway.mcp.services import Parts

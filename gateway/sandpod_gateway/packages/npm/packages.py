@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from sandpod_gateway.api.package_results import Package
+from sandpod_gateway.api.results import Package
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.packages.cache import Content
 from sandpod_gateway.packages.channel import MAX_LENGTH, Channel

@@ -17,7 +17,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name, canonicalize_version
 from pydantic import AliasPath, Field, OnErrorOmit, ValidationError
 
-from sandpod_gateway.api.package_results import Package
+from sandpod_gateway.api.results import Package
 from sandpod_gateway.packages.cache import Digest
 from sandpod_gateway.packages.channel import MAX_LENGTH, Channel, Resolution, installed
 from sandpod_gateway.packages.errors import Failure

@@ -4,14 +4,14 @@ import pytest
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.http.file_routes import _refused
+from sandpod_gateway.http.refusals import problem
 
 SERVERS_OWN = {ErrorCode.BACKEND_ERROR, ErrorCode.EXECUTION_FAILED}
 
 
 @pytest.mark.parametrize("code", ErrorCode)
 def test_only_faults_of_the_server_are_500(code: ErrorCode) -> None:
-    status = _refused(SandpodError(code, "It failed.", next_step="Look.")).status_code
+    status = problem(SandpodError(code, "It failed.", next_step="Look.")).status_code
     assert 400 <= status < 600
     assert (status == 500) == (code in SERVERS_OWN)
     assert ErrorCode(code.value) is code
@@ -30,4 +30,4 @@ def test_only_faults_of_the_server_are_500(code: ErrorCode) -> None:
     ],
 )
 def test_client_learns_whose_fault_it_is(code: ErrorCode, status: int) -> None:
-    assert _refused(SandpodError(code, "It failed.", next_step="Look.")).status_code == status
+    assert problem(SandpodError(code, "It failed.", next_step="Look.")).status_code == status

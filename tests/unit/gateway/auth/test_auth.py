@@ -8,10 +8,10 @@ import pytest
 import yaml
 
 from sandpod_gateway import cli
+from sandpod_gateway.app import every
 from sandpod_gateway.auth.api_keys import KeyFile, KeyVerifier, hash_key, make_key, read_keys
 from sandpod_gateway.errors import StartError
 from sandpod_gateway.metrics import Metrics
-from sandpod_gateway.periodic import every
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

@@ -18,12 +18,10 @@ import yaml
 
 from fakes.backend import FakeBackend
 from sandpod_gateway.app import Gateway
-from sandpod_gateway.auth import link_tokens as links_module
+from sandpod_gateway.auth import links as links_module
 from sandpod_gateway.auth.api_keys import LOCAL_KEY_ID, LOCAL_OWNER, KeyEntry, Maker, key_id, make_key
-from sandpod_gateway.auth.link_keys import LinkKey
-from sandpod_gateway.auth.link_tokens import Method
-from sandpod_gateway.auth.settings import AuthSettings
-from sandpod_gateway.settings import Settings
+from sandpod_gateway.auth.links import LinkKey, Method
+from sandpod_gateway.settings import AuthSettings, Settings
 from support.gateway.peers import ENVELOPE, HEADERS
 
 END = 2**32 - 1
@@ -153,7 +151,7 @@ async def test_token_of_todays_form_signed_with_what_is_known_opens_nothing(
     async with attacked(tmp_path, *users) as victim:
         makers = [Maker(LOCAL_OWNER, LOCAL_KEY_ID), Maker("user:alice", LOCAL_KEY_ID)]
         makers += [Maker("user:alice", key_id(entry.hash)) for entry in victim.entries]
-        ids = (victim.gateway._link_keys.signing().id, "00000000")
+        ids = (victim.gateway._links.signing().id, "00000000")
         for secret, name, maker in itertools.product(known(victim), ids, makers):
             key = LinkKey.model_construct(id=name, secret=secret.hex(), created=0)
             assert await victim.try_all(signed(key, maker, victim.sandbox)) == [403] * 4
@@ -163,7 +161,7 @@ async def test_link_made_by_one_caller_to_anothers_sandbox_opens_nothing(tmp_pat
     """Also with the true secret: the sandbox's owner is compared with the maker."""
     async with attacked(tmp_path, "alice", "bob") as victim:
         alice, bob = (Maker(f"user:{entry.user}", key_id(entry.hash)) for entry in victim.entries)
-        key = victim.gateway._link_keys.signing()
+        key = victim.gateway._links.signing()
         assert await victim.try_all(signed(key, bob, victim.sandbox)) == [404] * 4
         assert await victim.try_all(signed(key, Maker("user:alice", bob.key_id), victim.sandbox)) == [403] * 4
         own = signed(key, alice, victim.sandbox)["get"]
@@ -191,5 +189,5 @@ async def test_link_ends_with_its_makers_key_and_not_with_another_key_that_comes
 
 async def test_server_with_keys_takes_no_link_of_a_caller_without_one(tmp_path: Path) -> None:
     async with attacked(tmp_path, "alice") as victim:
-        forged = signed(victim.gateway._link_keys.signing(), Maker(LOCAL_OWNER, LOCAL_KEY_ID), victim.sandbox)
+        forged = signed(victim.gateway._links.signing(), Maker(LOCAL_OWNER, LOCAL_KEY_ID), victim.sandbox)
         assert await victim.try_all(forged) == [403] * 4

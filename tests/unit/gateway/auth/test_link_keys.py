@@ -9,9 +9,8 @@ import pytest
 
 from sandpod_api.fields import DAY
 from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.auth.api_keys import LOCAL_KEY_ID, LOCAL_OWNER, Maker, owner_without_keys
-from sandpod_gateway.auth.link_keys import LEAD, ROTATE, LinkKeys, MemoryStore, SecretStore, Stored, renewed
-from sandpod_gateway.auth.link_tokens import Links
+from sandpod_gateway.auth.api_keys import LOCAL_KEY_ID, LOCAL_OWNER, Maker
+from sandpod_gateway.auth.links import LEAD, ROTATE, Links, MemoryStore, SecretStore, Stored, renewed
 from sandpod_gateway.backends.kubernetes.backend import KubernetesBackend
 from sandpod_gateway.backends.kubernetes.cluster import KEY
 from sandpod_gateway.backends.kubernetes.settings import KubernetesSettings
@@ -19,6 +18,7 @@ from sandpod_gateway.errors import SandpodError
 from support.servers.kube_server import KubeServer, serve
 
 LOCAL = Maker(LOCAL_OWNER, LOCAL_KEY_ID)
+OWNERS = {LOCAL_KEY_ID: LOCAL_OWNER}
 
 
 class Clock:
@@ -34,10 +34,10 @@ def clock() -> Clock:
     return Clock()
 
 
-async def gateway(store: SecretStore, clock: Clock) -> tuple[LinkKeys, Links]:
-    keys = LinkKeys(store, clock)
-    await keys.refresh()
-    return keys, Links(keys, owner_without_keys, clock)
+async def gateway(store: SecretStore, clock: Clock) -> Links:
+    links = Links(store, OWNERS.get, clock)
+    await links.refresh()
+    return links
 
 
 def token_of(links: Links, seconds: int = DAY) -> str:
@@ -55,9 +55,14 @@ async def test_secret_is_random_and_nothing_but_random(clock: Clock) -> None:
     assert all(key.secret not in repr(key) for key in made)
 
 
+async def test_no_representation_has_a_secret(clock: Clock) -> None:
+    links = await gateway(MemoryStore(), clock)
+    assert links.signing().secret not in repr(links)
+
+
 async def test_gateways_of_one_store_take_each_others_links_from_the_start(clock: Clock) -> None:
     store = MemoryStore()
-    (_, first), (_, second) = await gateway(store, clock), await gateway(store, clock)
+    first, second = await gateway(store, clock), await gateway(store, clock)
     assert takes(second, token_of(first))
     assert takes(first, token_of(second))
 
@@ -70,39 +75,40 @@ async def test_gateway_that_loses_the_race_to_fill_the_store_takes_what_is_there
             stored = await super().read()
             if not self.raced:
                 self.raced = True
-                await LinkKeys(self, clock).refresh()
+                await Links(self, OWNERS.get, clock).refresh()
             return stored
 
     store = Raced()
-    (_, loser), (_, other) = await gateway(store, clock), await gateway(store, clock)
+    loser, other = await gateway(store, clock), await gateway(store, clock)
     assert takes(other, token_of(loser))
 
 
 async def test_rotation_ends_no_link_early_and_every_secret_at_last(clock: Clock) -> None:
     store = MemoryStore()
-    (rotating_keys, rotating), (late_keys, late) = await gateway(store, clock), await gateway(store, clock)
+    rotating, late = await gateway(store, clock), await gateway(store, clock)
     clock.now += ROTATE - 1
-    await rotating_keys.refresh()
-    first = rotating_keys.signing()
+    await rotating.refresh()
+    first = rotating.signing()
     clock.now += 1
-    await rotating_keys.refresh()
-    assert rotating_keys.signing() == first  # the others do not know the new one yet
+    await rotating.refresh()
+    assert rotating.signing() == first  # the others do not know the new one yet
     assert takes(late, token_of(rotating))
-    await late_keys.refresh()
+    await late.refresh()
     clock.now += LEAD - 1
-    last_of_first = token_of(rotating)
+    last_of_first, too_long = token_of(rotating), token_of(rotating, seconds=2 * DAY)
     clock.now += 1
-    second = rotating_keys.signing()
+    second = rotating.signing()
     assert second.secret != first.secret
     assert takes(late, token_of(rotating))
     clock.now += DAY - 2
     assert takes(late, last_of_first)
     assert takes(rotating, last_of_first)
+    assert takes(rotating, too_long)
     clock.now += 2
     # Out of force at once, and out of the store at the next look.
-    assert rotating_keys.find(first.id) is None
-    assert late_keys.find(first.id) is None
-    await late_keys.refresh()
+    assert not takes(rotating, too_long)
+    assert not takes(late, too_long)
+    await late.refresh()
     stored = await store.read()
     assert stored is not None
     assert [key["id"] for key in json.loads(stored.content)["keys"]] == [second.id]
@@ -110,11 +116,11 @@ async def test_rotation_ends_no_link_early_and_every_secret_at_last(clock: Clock
 
 async def test_store_has_two_secrets_at_most_however_long_it_lives(clock: Clock) -> None:
     store = MemoryStore()
-    keys, _ = await gateway(store, clock)
+    links = await gateway(store, clock)
     counts = set()
     for _ in range(200):
         clock.now += 3600 * 7
-        await keys.refresh()
+        await links.refresh()
         stored = await store.read()
         assert stored is not None
         counts.add(len(json.loads(stored.content)["keys"]))
@@ -123,13 +129,13 @@ async def test_store_has_two_secrets_at_most_however_long_it_lives(clock: Clock)
 
 async def test_emptied_store_ends_all_links_at_every_gateway(clock: Clock) -> None:
     store = MemoryStore()
-    (first_keys, first), (second_keys, second) = await gateway(store, clock), await gateway(store, clock)
+    first, second = await gateway(store, clock), await gateway(store, clock)
     token = token_of(first)
     stored = await store.read()
     assert stored is not None
     await store.replace(b"", stored.version)
-    await first_keys.refresh()
-    await second_keys.refresh()
+    await first.refresh()
+    await second.refresh()
     assert not takes(first, token)
     assert not takes(second, token)
     assert takes(second, token_of(first))
@@ -140,13 +146,13 @@ async def test_store_that_holds_something_else_is_not_overwritten_and_changes_no
     clock: Clock, content: bytes
 ) -> None:
     store = MemoryStore()
-    keys, links = await gateway(store, clock)
+    links = await gateway(store, clock)
     token = token_of(links)
     stored = await store.read()
     assert stored is not None
     await store.replace(content, stored.version)
     with pytest.raises(SandpodError) as error:
-        await keys.refresh()
+        await links.refresh()
     assert error.value.__cause__ is None
     assert takes(links, token)
     stored = await store.read()
@@ -155,9 +161,9 @@ async def test_store_that_holds_something_else_is_not_overwritten_and_changes_no
 
 
 async def test_without_a_secret_there_are_no_links(clock: Clock) -> None:
-    keys = LinkKeys(MemoryStore(), clock)
+    links = Links(MemoryStore(), OWNERS.get, clock)
     with pytest.raises(SandpodError) as error:
-        Links(keys, owner_without_keys, clock).make(LOCAL, "get", "a", "b", seconds=60)
+        links.make(LOCAL, "get", "a", "b", seconds=60)
     assert error.value.code == ErrorCode.BACKEND_UNAVAILABLE
 
 
@@ -178,7 +184,7 @@ async def test_empty_secret_of_the_cluster_is_filled_once(
     kube, backend = cluster
     store = backend.link_store()
     assert store is not None
-    (_, first), (_, second) = await gateway(store, clock), await gateway(store, clock)
+    first, second = await gateway(store, clock), await gateway(store, clock)
     assert takes(second, token_of(first))
     assert kube.secrets["links"]["metadata"]["resourceVersion"] == "2"
     assert len(json.loads(base64.b64decode(kube.secrets["links"]["data"][KEY]))["keys"]) == 1
@@ -200,15 +206,15 @@ async def test_links_stay_while_the_cluster_fails_and_end_when_the_secret_is_del
     kube, backend = cluster
     store = backend.link_store()
     assert store is not None
-    keys, links = await gateway(store, clock)
+    links = await gateway(store, clock)
     token = token_of(links)
     for status in (403, 500):
         kube.broken["secrets"] = status
         with pytest.raises(SandpodError):
-            await keys.refresh()
+            await links.refresh()
         assert takes(links, token)
     kube.broken.clear()
     del kube.secrets["links"]
     with pytest.raises(SandpodError, match="no Secret"):
-        await keys.refresh()
+        await links.refresh()
     assert not takes(links, token)

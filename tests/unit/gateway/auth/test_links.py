@@ -15,11 +15,9 @@ from fakes.backend import FakeBackend
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.auth.api_keys import Maker
-from sandpod_gateway.auth.link_keys import LinkKeys, MemoryStore
-from sandpod_gateway.auth.link_tokens import Links
-from sandpod_gateway.auth.settings import LinkSettings
-from sandpod_gateway.http.file_routes import parse_range
-from sandpod_gateway.settings import Settings
+from sandpod_gateway.auth.links import Links, MemoryStore
+from sandpod_gateway.http.routes import parse_range
+from sandpod_gateway.settings import LinkSettings, Settings
 
 BASE = "http://sandpod.test"
 ALICE = Maker("user:alice", b"a" * 8)
@@ -94,9 +92,9 @@ def test_range_of_an_empty_file() -> None:
 
 
 async def links_at(now: list[float], makers: dict[bytes, str]) -> Links:
-    keys = LinkKeys(MemoryStore(), lambda: now[0])
-    await keys.refresh()
-    return Links(keys, makers.get, lambda: now[0])
+    links = Links(MemoryStore(), makers.get, lambda: now[0])
+    await links.refresh()
+    return links
 
 
 @pytest.mark.promise("foreign-ids")

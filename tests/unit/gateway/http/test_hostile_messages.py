@@ -12,9 +12,9 @@ from fastmcp import Client
 from mcp_types import INVALID_REQUEST
 
 from fakes.backend import FakeBackend
-from sandpod_gateway import message_bounds as messages
+from sandpod_gateway.api import messages
 from sandpod_gateway.app import Gateway
-from sandpod_gateway.http import bodies
+from sandpod_gateway.http import limits as bounds
 from sandpod_gateway.mcp.calls import BadArguments
 from sandpod_gateway.settings import LimitSettings, Settings
 from support.gateway.hostile_messages import HOSTILE, ID, call
@@ -150,14 +150,14 @@ async def test_a_request_too_many_is_refused_and_one_that_ends_makes_room(
     transport: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     entered: list[str] = []
-    enter = bodies.Requests.enter
+    enter = bounds.Requests.enter
 
-    def counted(requests: bodies.Requests, owner: str) -> None:
+    def counted(requests: bounds.Requests, owner: str) -> None:
         enter(requests, owner)
         entered.append(owner)
 
     async with serving(max_requests_per_owner=2) as place, place.poster(transport) as post:
-        monkeypatch.setattr(bodies.Requests, "enter", counted)
+        monkeypatch.setattr(bounds.Requests, "enter", counted)
         async with half_sent(place, 2):
             await until(lambda: len(entered) == 2)
             refused = await post(json.dumps(PING).encode())
@@ -170,7 +170,7 @@ async def test_a_request_too_many_is_refused_and_one_that_ends_makes_room(
 
 
 async def test_bodies_under_way_hold_a_bounded_number_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "MAX_BODIES", 1000)
+    monkeypatch.setattr(bounds, "MAX_BODIES", 1000)
     async with serving() as place, place.poster("modern") as post:
         for _ in range(3):  # what was refused holds nothing
             answer = await post(b"x" * 1001)
@@ -179,7 +179,7 @@ async def test_bodies_under_way_hold_a_bounded_number_of_bytes(monkeypatch: pyte
 
 
 async def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bodies, "BODY_SECONDS", 0.01)
+    monkeypatch.setattr(bounds, "BODY_SECONDS", 0.01)
     async with serving() as place:
         url = place.http.base_url
         reader, writer = await asyncio.open_connection(url.host, url.port)

@@ -13,10 +13,9 @@ from fakes.backend import FakeBackend
 from sandpod_gateway import cli
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.app import Gateway
-from sandpod_gateway.auth.settings import AuthSettings
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.http import health
-from sandpod_gateway.settings import Settings
+from sandpod_gateway.http import connections, routes
+from sandpod_gateway.settings import AuthSettings, Settings
 from support.gateway.fake_gateway import keys_file
 from support.gateway.peers import ENVELOPE, HEADERS, until
 
@@ -105,7 +104,11 @@ async def test_metrics_of_a_server_with_keys_are_on_a_port_of_their_own(keyed: t
     gateway = Gateway(keyed[0], FakeBackend())
     with cli._listen("127.0.0.1", 0, flag="--metrics-port") as listener:
         address = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        async with gateway.running(), cli._serving_metrics(gateway, listener), httpx2.AsyncClient() as client:
+        async with (
+            gateway.running(),
+            connections.serving(gateway.metrics_app(), listener, most=4),
+            httpx2.AsyncClient() as client,
+        ):
             answer = await client.get(f"{address}/metrics")
             assert 'sandpod_runs_total{language="python",outcome="ok"} 0.0' in answer.text
             assert (await client.post(f"{address}/mcp", json=CALL)).status_code == 404
@@ -138,7 +141,7 @@ async def test_the_backend_is_asked_once_for_all_who_ask_whether_it_is_ready(mon
         await going_on.wait()
 
     monkeypatch.setattr(backend, "check", check)
-    monkeypatch.setattr(health, "CHECK_SECONDS", 3600.0)
+    monkeypatch.setattr(routes, "CHECK_SECONDS", 3600.0)
     async with serving(Settings(), backend) as client:
         waiting = [asyncio.create_task(client.get("/readyz")) for _ in range(20)]
         await until(lambda: asked > 0)

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from sandpod_gateway.http import file_routes
+from sandpod_gateway.http import routes
 from support.gateway.peers import until
 from unit.gateway.auth.test_links import serving
 
@@ -19,7 +19,7 @@ async def halting(begun: list[int], going_on: asyncio.Event) -> AsyncIterator[by
 
 
 async def test_an_upload_too_many_is_refused_and_one_that_ends_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_routes, "MAX_UPLOADS", 2)
+    monkeypatch.setattr(routes, "MAX_UPLOADS", 2)
     begun: list[int] = []
     going_on = asyncio.Event()
     async with serving() as place:
@@ -35,7 +35,7 @@ async def test_an_upload_too_many_is_refused_and_one_that_ends_makes_room(monkey
 
 
 async def test_an_upload_that_stops_is_given_up_and_leaves_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(file_routes, "SILENCE", 0.01)
+    monkeypatch.setattr(routes, "SILENCE", 0.01)
     async with serving() as place:
         await place.call("write_file", path="first.txt", text="makes the sandbox")
         link = await place.link("half.txt", method="put")

@@ -3,7 +3,6 @@
 import pytest
 from pydantic import BaseModel
 
-from sandpod_gateway.api.package_results import Installation, Package, PackageInfo, PackageList
 from sandpod_gateway.api.results import (
     Artifact,
     ArtifactContent,
@@ -13,6 +12,10 @@ from sandpod_gateway.api.results import (
     FileContent,
     FileEntry,
     FileList,
+    Installation,
+    Package,
+    PackageInfo,
+    PackageList,
     Problem,
 )
 from sandpod_gateway.api.run_results import Outcome, Rich, RunOutput, RunResult

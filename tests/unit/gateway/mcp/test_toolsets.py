@@ -18,8 +18,7 @@ from fakes.backend import FakeBackend
 from sandpod_gateway.api.toolsets import ALL
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.auth.api_keys import make_key
-from sandpod_gateway.auth.settings import AuthSettings
-from sandpod_gateway.settings import Settings
+from sandpod_gateway.settings import AuthSettings, Settings
 from support.gateway.peers import ACCEPT, INITIALIZE
 from support.gateway.server import listening
 

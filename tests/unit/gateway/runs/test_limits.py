@@ -10,15 +10,7 @@ from sandpod_gateway.files.paths import check_path
 from sandpod_gateway.limits import RunLimits
 from sandpod_gateway.runs.request import RunRequest, check_run
 
-LIMITS = RunLimits(
-    output_chars=24_000,
-    code_bytes=100,
-    stdin_bytes=10,
-    default_timeout=5,
-    max_timeout=60,
-    output_cap=1000,
-    output_limit=10_000,
-)
+LIMITS = RunLimits(stdin_bytes=10, max_run_timeout=60).model_copy(update={"code_bytes": 100})
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def test_a_sandbox_does_not_spoil_the_metric_of_output_and_a_run_is_one_log_line
     caplog.set_level(logging.INFO)
     metrics, run = Metrics(), running()
     run.output("stdout", 2**62, b"abc")
-    runs = Runs(cast("Any", None), LimitSettings().for_runs(), metrics, cast("Any", None))
+    runs = Runs(cast("Any", None), LimitSettings(), metrics, cast("Any", None))
     runs._count(ActiveRun(record=RECORD, request=RunRequest(language=Language.PYTHON, code="1"), recorder=run), "ok")
     assert metrics.registry.get_sample_value("sandpod_output_bytes_total", {"stream": "stdout"}) == 3
     [line] = caplog.messages

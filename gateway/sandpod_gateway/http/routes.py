@@ -1,26 +1,29 @@
-"""The plain HTTP routes that links lead to: a file out of a sandbox, or one into it.
+"""The plain HTTP routes, which need no key: probes, metrics, and a file out of a sandbox or into it, by a link.
 
-No key is needed: the link is the right, to one path of one sandbox, until it expires or the key of its maker is
-revoked. What a sandbox holds is untrusted, so a browser shows only what can't run script, and that in a sandbox of its
-own.
+The link is the right, to one path of one sandbox, until it expires or the key of its maker is revoked. What a sandbox
+holds is untrusted, so a browser shows only what can't run script, and that in a sandbox of its own.
 """
 
 import asyncio
 import posixpath
 import re
+import time
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import quote
 
+from fastmcp.server.http import HostOriginGuardMiddleware
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.auth.link_tokens import Links, Method
+from sandpod_gateway.auth.links import Links, Method
 from sandpod_gateway.content import mime_type
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.transfers import Transfers
@@ -39,6 +42,7 @@ _SAFE_HEADERS: Final = {
 
 MAX_UPLOADS: Final = 16  # into one sandbox at a time; each holds a part of a file here
 SILENCE: Final = 60.0  # seconds without a byte, after which an upload is given up
+CHECK_SECONDS: Final = 1.0  # that one look at the backend answers for; probes ask every few seconds
 
 
 @dataclass(eq=False)
@@ -53,42 +57,35 @@ class FileRoutes:
         """Return them."""
         return [
             Route("/files/{sandbox}/{path:path}", self._answer, methods=["GET", "HEAD", "PUT"]),
-            Route("/archives/{sandbox}.tar.gz", self._archive, methods=["GET"]),
+            Route("/archives/{sandbox}.tar.gz", self._answer, methods=["GET"]),
         ]
 
-    async def _archive(self, request: Request) -> Response:
-        sandbox = request.path_params["sandbox"]
-        owner = self.links.owner(request.query_params.get("token", ""), "archive", sandbox, "")
+    async def _answer(self, request: Request) -> Response:
+        sandbox, path = request.path_params["sandbox"], request.path_params.get("path", "")
+        method: Method = "put" if request.method == "PUT" else "get" if "path" in request.path_params else "archive"
+        owner = self.links.owner(request.query_params.get("token", ""), method, sandbox, path)
         if owner is None:
-            return _refused(_forbidden())
-        parts = self.transfers.archive(owner, sandbox)
+            message, step = "This link is not valid, or not any more.", "Ask for a new one with create_link."
+            return problem(SandpodError(ErrorCode.FORBIDDEN, message, next_step=step), headers=_SAFE_HEADERS)
         try:
-            first = await anext(parts)
+            if method == "put":
+                size = await self._take(owner, sandbox, path, request.stream())
+                return JSONResponse({"sandbox": sandbox, "path": path, "size": size}, status_code=201)
+            return await (self._archive(owner, sandbox) if method == "archive" else self._send(request, owner))
         except SandpodError as error:
-            return _refused(error)
+            return problem(error, headers=_SAFE_HEADERS)
+        except ClientDisconnect:
+            return Response(status_code=400)  # nobody reads it
+
+    async def _archive(self, owner: str, sandbox: str) -> Response:
+        parts = self.transfers.archive(owner, sandbox)
         headers = {
             **_SAFE_HEADERS,
             "Content-Type": "application/gzip",
             "Content-Disposition": f"attachment; filename*=UTF-8''{quote(sandbox, safe='')}.tar.gz",
             "Accept-Ranges": "none",
         }
-        return StreamingResponse(_chained(first, parts), headers=headers)
-
-    async def _answer(self, request: Request) -> Response:
-        sandbox, path = request.path_params["sandbox"], request.path_params["path"]
-        method: Method = "put" if request.method == "PUT" else "get"
-        owner = self.links.owner(request.query_params.get("token", ""), method, sandbox, path)
-        if owner is None:
-            return _refused(_forbidden())
-        try:
-            if method == "put":
-                size = await self._take(owner, sandbox, path, request.stream())
-                return JSONResponse({"sandbox": sandbox, "path": path, "size": size}, status_code=201)
-            return await self._send(request, owner)
-        except SandpodError as error:
-            return _refused(error)
-        except ClientDisconnect:
-            return Response(status_code=400)  # nobody reads it
+        return StreamingResponse(_chained(await anext(parts), parts), headers=headers)
 
     async def _take(self, owner: str, sandbox: str, path: str, chunks: AsyncIterator[bytes]) -> int:
         if self._uploads[sandbox] >= MAX_UPLOADS:
@@ -125,11 +122,6 @@ class FileRoutes:
         return StreamingResponse(body, status_code=status, headers=headers)
 
 
-def _forbidden() -> SandpodError:
-    step = "Ask for a new one with create_link."
-    return SandpodError(ErrorCode.FORBIDDEN, "This link is not valid, or not any more.", next_step=step)
-
-
 async def _timely(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """Yield what comes; a SandpodError (timeout) where nothing comes for `SILENCE` seconds."""
     while True:
@@ -149,10 +141,6 @@ async def _chained(first: bytes, rest: AsyncGenerator[bytes, None]) -> AsyncIter
         yield first
         async for part in rest:
             yield part
-
-
-def _refused(error: SandpodError) -> Response:
-    return problem(error, headers=_SAFE_HEADERS)
 
 
 _RANGE: Final = re.compile(r"\s*bytes\s*=\s*([0-9]{0,19})\s*-\s*([0-9]{0,19})\s*", re.ASCII | re.IGNORECASE)
@@ -183,3 +171,43 @@ def _described(path: str) -> dict[str, str]:
         "Content-Type": f"{kind}; charset=utf-8" if kind.startswith("text/") else kind,
         "Content-Disposition": f"{'inline' if shown else 'attachment'}; filename*=UTF-8''{name}",
     }
+
+
+def metrics_route(registry: CollectorRegistry, middleware: Sequence[Middleware] = ()) -> Route:
+    """Return the route of Prometheus metrics."""
+
+    async def answer(_: Request) -> Response:
+        return Response(generate_latest(registry), media_type=CONTENT_TYPE_LATEST)
+
+    return Route("/metrics", answer, middleware=middleware)
+
+
+def health_routes(
+    check: Callable[[], Awaitable[None]], registry: CollectorRegistry | None, *, hosts: list[str] | None
+) -> list[Route]:
+    """Return the routes, with that of metrics where there is a registry.
+
+    `check` asks the backend for next to nothing, and raises SandpodError where that fails. Requests may be for those
+    hosts, or for any: kubelet and Prometheus ask by address.
+    """
+    lock, checked_at = asyncio.Lock(), -CHECK_SECONDS
+    trouble: SandpodError | None = None
+
+    async def healthz(_: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def readyz(_: Request) -> Response:
+        nonlocal checked_at, trouble
+        async with lock:  # anybody may ask, so one check answers all for a second
+            if time.monotonic() - checked_at >= CHECK_SECONDS:
+                try:
+                    await check()
+                    trouble = None
+                except SandpodError as error:
+                    trouble = error
+                checked_at = time.monotonic()
+            return PlainTextResponse("ready\n") if trouble is None else problem(trouble, status=503)
+
+    guard = [] if hosts is None else [Middleware(HostOriginGuardMiddleware, allowed_hosts=hosts, mode="strict")]
+    routes = [Route("/healthz", healthz, middleware=guard), Route("/readyz", readyz, middleware=guard)]
+    return routes if registry is None else [*routes, metrics_route(registry, guard)]

@@ -34,6 +34,7 @@ _ID: Final = rb'"id"\s{0,8}:\s{0,8}(-?[0-9]{1,18}|"[^"\\]{0,256}")'
 _ID_AT_START: Final = re.compile(rb"\s{0,8}\{[^{}\[\]]{0,512}?" + _ID + rb"\s{0,8}[,}]")
 _ID_AT_END: Final = re.compile(_ID + rb"\s{0,8}(?:,[^{}\[\]]{0,512})?\}\s{0,8}\Z")
 _TAIL: Final = 1024  # bytes
+_RESEND: Final = "Send one JSON-RPC message as UTF-8 JSON, nested and with numbers as other programs can read them."
 
 
 @dataclass(frozen=True)
@@ -64,20 +65,23 @@ def refusal(body: bytes) -> Refusal | None:
     except ValueError as error:
         text = f"The message is not readable JSON: {error}."[:256]
         return Refusal(_readable_id(body), PARSE_ERROR, text, next_step=_RESEND)
-    if (fault := _fault(message)) is not None:
-        return Refusal(_id_of(message), INVALID_PARAMS, fault)
-    return _unlike_json_rpc(message)
+    return _refusal_of(message)
 
 
-def _unlike_json_rpc(message: Any) -> Refusal | None:
+def _refusal_of(message: Any) -> Refusal | None:
     if isinstance(message, list):
         return Refusal(None, INVALID_REQUEST, "Batches are not supported.", next_step="Send one message in a request.")
+    if not isinstance(message, dict):
+        return Refusal(None, INVALID_REQUEST, "The message is not JSON-RPC 2.0.", next_step=_RESEND)
+    request_id = message["id"] if _is_id(message.get("id")) else None
+    if (fault := _fault(message)) is not None:
+        return Refusal(request_id, INVALID_PARAMS, fault)
     try:
         jsonrpc_message_adapter.validate_python(message, by_name=False)
     except ValidationError:
-        return Refusal(_id_of(message), INVALID_REQUEST, "The message is not JSON-RPC 2.0.", next_step=_RESEND)
+        return Refusal(request_id, INVALID_REQUEST, "The message is not JSON-RPC 2.0.", next_step=_RESEND)
     # As a notification, which it would be taken for, it would never be answered.
-    if "method" in message and "id" in message and not _is_id(message["id"]):
+    if "method" in message and "id" in message and request_id is None:
         text = "The request's id is neither a string nor an integer."
         return Refusal(None, INVALID_REQUEST, text, next_step="Send such an id.")
     return None
@@ -87,9 +91,6 @@ def too_large(start: bytes) -> Refusal:
     """Return the refusal of a message that is too long to be read whole, by what was read of it."""
     step = "Call upload_file without content for a link that takes large files."
     return Refusal(_readable_id(start), INVALID_REQUEST, f"The message is over {MAX_BYTES} bytes.", next_step=step)
-
-
-_RESEND: Final = "Send one JSON-RPC message as UTF-8 JSON, nested and with numbers as other programs can read them."
 
 
 def _crowded(body: bytes) -> bool:
@@ -111,17 +112,10 @@ def _separators(text: bytes) -> int:
 
 def _readable_id(body: bytes) -> str | int | None:
     found = _ID_AT_START.match(body) or _ID_AT_END.search(body[-_TAIL:])
-    if found is None:
-        return None
     try:
-        value = json.loads(found[1])
+        value = json.loads(found[1]) if found is not None else None
     except ValueError:  # no UTF-8, or a control character
         return None
-    return value if _is_id(value) else None
-
-
-def _id_of(message: Any) -> str | int | None:
-    value = _field(message, "id")
     return value if _is_id(value) else None
 
 
@@ -129,37 +123,38 @@ def _is_id(value: object) -> TypeGuard[str | int]:
     return isinstance(value, str | int) and not isinstance(value, bool) and len(str(value)) <= MAX_TOKEN
 
 
-def _fault(message: Any) -> str | None:
+def _fault(message: dict[str, Any]) -> str | None:
     """Return the first bound that a parsed message breaks, in a sentence."""
-    params = _field(message, "params")
-    arguments = _field(params, "arguments")
+    params = _object(message.get("params"))
+    arguments = params.get("arguments")
     if isinstance(arguments, dict) and len(arguments) > MAX_ARGUMENTS:
         return f"A call has at most {MAX_ARGUMENTS} arguments."
-    tokens = (_field(message, "id"), _field(_field(params, "_meta"), "progressToken"))
+    tokens = (message.get("id"), _object(params.get("_meta")).get("progressToken"))
     if any(isinstance(token, str) and len(token) > MAX_TOKEN for token in tokens):
         return f"An id or a progress token has over {MAX_TOKEN} characters."
-    waiting = [(message, 1, MAX_TEXT)]
+    waiting: list[tuple[Any, int, int]] = [(message, 1, MAX_TEXT)]
     while waiting:
         value, depth, longest = waiting.pop()
-        items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
-        fault = _fault_of_one(value, longest) if items is None else _fault_of_many(value, depth)
+        many = isinstance(value, dict | list)
+        fault = _fault_of_many(value, depth) if many else _fault_of_one(value, longest)
         if fault is not None:
             return fault
-        if items is not None:
+        if many:
             longest = MAX_BYTES if value is arguments else longest
+            items = value.values() if isinstance(value, dict) else value
             waiting.extend((item, depth + 1, longest) for item in items)
     return None
 
 
-def _field(value: Any, name: str) -> Any:
-    return value.get(name) if isinstance(value, dict) else None
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _fault_of_one(value: Any, longest: int) -> str | None:
-    if isinstance(value, str):
-        return f"A string outside of the arguments has over {longest} characters." if len(value) > longest else None
-    if isinstance(value, float):
-        return None if math.isfinite(value) else "A number of the message is not finite."
+    if isinstance(value, str) and len(value) > longest:
+        return f"A string outside of the arguments has over {longest} characters."
+    if isinstance(value, float) and not math.isfinite(value):
+        return "A number of the message is not finite."
     if isinstance(value, int) and abs(value) > MAX_INTEGER:
         return "A number of the message is outside of 64 bits."
     return None

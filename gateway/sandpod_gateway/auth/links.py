@@ -1,22 +1,35 @@
-"""The secrets that links are signed with: random, shared by all gateways of one installation, replaced with age.
+"""Links to one file of one sandbox that work without a key until they expire, and the secrets that sign them.
 
-They stand in a store: a Kubernetes Secret that the gateways share, or this process's memory. Nothing else is ever
-signed with them, and they are made of nothing but random bytes. Who changes the store, by a test-and-set, is whichever
-gateway finds it empty or its newest secret too old; the others read what it wrote.
+A link is a path and a token of 43 characters: which secret signed it, when it ends, which API key made it, and a
+message authentication code (HMAC-SHA256, cut to 128 bits as RFC 2104 allows) over these, the owner, the method, the
+sandbox and the path. What the URL says anyway is not repeated in the token; nothing is stored. The maker's key is
+looked up whenever a link is used: a link ends with the key that made it.
+
+The secrets are nothing but random bytes, sign nothing else and are replaced with age. They are in a store: a Kubernetes
+Secret that all gateways of one installation share, or this process's memory. Whichever gateway finds it empty or its
+newest secret too old changes it, by a test-and-set; the others read what it wrote.
 """
 
+import base64
+import hashlib
+import hmac
+import json
+import re
 import secrets
+import struct
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Annotated, Final, Protocol
+from dataclasses import dataclass, field
+from typing import Annotated, Final, Literal, Protocol
+from urllib.parse import quote
 
 from pydantic import Field, ValidationError
 
 from sandpod_api.fields import DAY
 from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.api.strict_model import StrictModel
+from sandpod_gateway.auth.api_keys import KEY_ID_BYTES, Maker
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.strict_model import StrictModel
 
 POLL_SECONDS: Final = 30.0
 """Pause between two looks at the store."""
@@ -30,6 +43,15 @@ SECRET_BYTES: Final = 32
 ID_BYTES: Final = 4
 MAX_KEYS: Final = 16
 MAX_TRIES: Final = 5  # lost races for the store; each is lost to a gateway that did the work
+
+Method = Literal["get", "put", "archive"]
+
+_PURPOSE: Final = "sandpod link 1"
+"""Goes into every code, so that a code of another form or version is never one of these."""
+_CLAIMS: Final = struct.Struct(f">{ID_BYTES}sI{KEY_ID_BYTES}s")
+"""The secret's id, the end in seconds since 1970, the id of the maker's key."""
+_MAC_BYTES: Final = 16
+_TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
 
 
 class LinkKey(StrictModel):
@@ -51,7 +73,7 @@ class _KeySet(StrictModel):
 class Stored:
     """What a store holds: the content, and the version by which a change of it is noticed."""
 
-    content: bytes
+    content: bytes = field(repr=False)
     version: str
 
 
@@ -65,11 +87,11 @@ class SecretStore(Protocol):
         """Write, unless it is not that version any more. Return whether it was written."""
 
 
+@dataclass(eq=False)
 class MemoryStore:
     """The store of a gateway that shares its links with no other: they end with it."""
 
-    def __init__(self) -> None:
-        self._stored = Stored(b"", "0")
+    _stored: Stored = Stored(b"", "0")
 
     async def read(self) -> Stored | None:
         """Return what was written."""
@@ -84,20 +106,19 @@ class MemoryStore:
 
 
 @dataclass(eq=False)
-class LinkKeys:
-    """The secrets as this gateway knows them."""
+class Links:
+    """Makes and checks links, with the secrets as this gateway knows them."""
 
     store: SecretStore
+    owner_of_key: Callable[[bytes], str | None]  # whom an API key stands for, by its id; None when it is not valid
     clock: Callable[[], float] = time.time  # seconds since 1970
     _keys: tuple[LinkKey, ...] = ()
 
     async def refresh(self) -> None:
         """Read the store; make a secret where there is none, and a new one when the newest is too old.
 
-        What was read before stays in use when the store can't be read, and is dropped when the store is gone.
-
-        Raises:
-            SandpodError: backend_unavailable or backend_error.
+        Raises SandpodError: backend_unavailable or backend_error. What was read before stays in use when the store
+        can't be read, and is dropped when the store is gone.
         """
         for _ in range(MAX_TRIES):
             stored = await self.store.read()
@@ -120,12 +141,31 @@ class LinkKeys:
             next_step="Look for what else writes to their Secret.",
         )
 
-    def signing(self) -> LinkKey:
-        """Return the secret to sign with: the newest one that every gateway has read.
+    def make(self, maker: Maker, method: Method, sandbox: str, path: str, *, seconds: int) -> tuple[str, int]:
+        """Return a link that lives for so many seconds, from the first slash on, and its end, in seconds since 1970.
 
-        Raises:
-            SandpodError: backend_unavailable: there is none.
+        The path is relative to the workspace; empty for the whole of it. Raises as `signing`.
         """
+        end = int(self.clock()) + seconds
+        token = _sign(self.signing(), end, maker, (method, sandbox, path))
+        of = quote(sandbox, safe="")
+        where = f"archives/{of}.tar.gz" if method == "archive" else f"files/{of}/{quote(path, safe='/')}"
+        return f"/{where}?token={token}", end
+
+    def owner(self, token: str, method: Method, sandbox: str, path: str) -> str | None:
+        """Return for whom a token acts that was made for exactly this; None when it is not valid, or not any more."""
+        if _TOKEN.fullmatch(token) is None:
+            return None
+        key_id, end, maker_id = _CLAIMS.unpack(base64.urlsafe_b64decode(token + "=")[: _CLAIMS.size])
+        in_force, owner = _in_force(self._keys, int(self.clock())), self.owner_of_key(maker_id)
+        key = next((key for key in in_force if key.id == key_id.hex()), None)
+        if key is None or owner is None or self.clock() >= end:
+            return None
+        expected = _sign(key, end, Maker(owner, maker_id), (method, sandbox, path))
+        return owner if hmac.compare_digest(token, expected) else None
+
+    def signing(self) -> LinkKey:
+        """Return the newest secret that every gateway has read. Raises SandpodError (backend_unavailable): none is."""
         if not self._keys:
             raise SandpodError(
                 ErrorCode.BACKEND_UNAVAILABLE,
@@ -134,10 +174,6 @@ class LinkKeys:
             )
         now = self.clock()
         return next((key for key in reversed(self._keys) if key.created + LEAD <= now), self._keys[0])
-
-    def find(self, key_id: str) -> LinkKey | None:
-        """Return the secret of that id, if it is still in force."""
-        return next((key for key in _in_force(self._keys, int(self.clock())) if key.id == key_id), None)
 
 
 def renewed(keys: Sequence[LinkKey], now: int) -> tuple[LinkKey, ...]:
@@ -149,16 +185,13 @@ def renewed(keys: Sequence[LinkKey], now: int) -> tuple[LinkKey, ...]:
 
 
 def _in_force(keys: Sequence[LinkKey], now: int) -> tuple[LinkKey, ...]:
-    successors = (*keys[1:], None)
-    pairs = zip(keys, successors, strict=False)
-    return tuple(key for key, successor in pairs if successor is None or now < successor.created + RETIRE)
+    ends = (*(successor.created + RETIRE for successor in keys[1:]), now + 1)
+    return tuple(key for key, end in zip(keys, ends, strict=False) if now < end)
 
 
 def _parse(content: bytes) -> tuple[LinkKey, ...]:
-    if not content:
-        return ()
     try:
-        return _KeySet.model_validate_json(content).keys
+        return _KeySet.model_validate_json(content or b"{}").keys
     except ValidationError:
         # Without the cause: it quotes what was read.
         raise SandpodError(
@@ -166,3 +199,11 @@ def _parse(content: bytes) -> tuple[LinkKey, ...]:
             "The Secret for the keys of links holds something else; the keys read before stay in use.",
             next_step="Empty the Secret: the gateway makes new keys, and links made before end.",
         ) from None
+
+
+def _sign(key: LinkKey, end: int, maker: Maker, what: tuple[Method, str, str]) -> str:
+    claims = _CLAIMS.pack(bytes.fromhex(key.id), end, maker.key_id)
+    # A JSON array of strings: no two different lists of parts read the same.
+    message = json.dumps([_PURPOSE, claims.hex(), maker.owner, *what]).encode()
+    code = hmac.digest(bytes.fromhex(key.secret), message, hashlib.sha256)[:_MAC_BYTES]
+    return base64.urlsafe_b64encode(claims + code).rstrip(b"=").decode()

@@ -1,0 +1,229 @@
+"""Bounds on what each caller has open over HTTP: requests in progress, the bytes of their bodies, and MCP sessions.
+
+A body is read before anything parses it; that of a caller without a valid key is not read.
+
+A session of the older protocol era costs memory until it ends; the newer era has none. The SDK does not report the end
+of a session, so those that have ended are looked for where a place is needed.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from http import HTTPStatus
+from typing import Final
+
+from mcp.server.streamable_http import MCP_SESSION_ID_HEADER
+from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
+from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from sandpod_gateway.api import messages
+from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.auth.api_keys import owner_in
+from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.http.negotiation import negotiated
+from sandpod_gateway.http.refusals import JSON, refused
+from sandpod_gateway.metrics import Metrics
+
+BODY_SECONDS: Final = 60.0  # for a body of 4 MiB over half a megabit a second
+MAX_BODIES: Final = 64 * 2**20  # bytes of one caller's requests in progress; each is kept until its answer
+
+
+def _refusal(metrics: Metrics, code: ErrorCode, message: str, next_step: str) -> SandpodError:
+    metrics.refusals.labels(code).inc()
+    return SandpodError(code, message, next_step=next_step)
+
+
+@dataclass(eq=False)
+class Requests:
+    """Counts the requests that each caller has in progress, and their bytes; each refusal counts in the metrics."""
+
+    per_owner: int  # most requests of one caller
+    metrics: Metrics
+    _count: Counter[str] = field(default_factory=Counter, init=False)
+    _bytes: Counter[str] = field(default_factory=Counter, init=False)
+
+    def enter(self, owner: str) -> None:
+        """Count a request. Raises SandpodError (rate_limited): the caller has too many in progress."""
+        if self._count[owner] >= self.per_owner:
+            raise self._refusal(f"You have {self.per_owner} requests in progress, the most for one caller.")
+        self._count[owner] += 1
+
+    def hold(self, owner: str, size: int) -> None:
+        """Count bytes of a request's body. Raises SandpodError (rate_limited): the caller's requests hold too much."""
+        if self._bytes[owner] + size > MAX_BODIES:
+            raise self._refusal(f"Your requests in progress hold {MAX_BODIES} bytes, the most for one caller.")
+        self._bytes[owner] += size
+
+    def leave(self, owner: str, size: int) -> None:
+        """Take a request and its bytes off the count."""
+        self._count[owner] -= 1
+        self._bytes[owner] -= size
+        if not self._count[owner]:
+            del self._count[owner], self._bytes[owner]
+
+    def _refusal(self, message: str) -> SandpodError:
+        return _refusal(self.metrics, ErrorCode.RATE_LIMITED, message, "Wait for some of them to be answered.")
+
+
+@dataclass(eq=False)
+class BoundedBodies:
+    """Refuses requests whose bodies are too large, too slow or hold too much, and callers with too many of them."""
+
+    app: ASGIApp  # what serves the others; gets each body in one piece
+    requests: Requests  # those in progress; shared by both transports
+    path: str  # what the paths of messages begin with; nobody reads what comes to others
+    negotiates: bool = False  # whether requests are adapted to what the SDK takes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request once its body is there."""
+        owner = owner_in(scope)
+        if owner is None or scope["method"] != "POST" or not scope["path"].startswith(self.path):
+            await self.app(scope, receive, send)
+            return
+        try:
+            self.requests.enter(owner)
+        except SandpodError as error:
+            await refused(error, headers={"retry-after": "1"})(scope, receive, send)
+            return
+        body = bytearray()
+        try:
+            answer: ASGIApp | None = await self._read(owner, scope, receive, body)
+            if answer is None:
+                receive = _replayed(bytes(body), receive)
+                answer = partial(negotiated, self.app, bytes(body)) if self.negotiates else self.app
+            await answer(scope, receive, send)
+        except ClientDisconnect:
+            pass  # nobody reads an answer
+        finally:
+            self.requests.leave(owner, len(body))
+
+    async def _read(self, owner: str, scope: Scope, receive: Receive, body: bytearray) -> Response | None:
+        """Read the body; return the answer where the request goes no further."""
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                complete = await self._fill(owner, scope, receive, body)
+        except TimeoutError:
+            return Response(status_code=HTTPStatus.REQUEST_TIMEOUT, headers={"connection": "close"})
+        except SandpodError as error:
+            return refused(error, headers={"retry-after": "1"})
+        refusal = messages.refusal(bytes(body)) if complete else messages.too_large(bytes(body))
+        if refusal is None:
+            return None
+        self.requests.metrics.refusals.labels(refusal.error).inc()
+        status = HTTPStatus.BAD_REQUEST if complete else HTTPStatus.REQUEST_ENTITY_TOO_LARGE
+        return Response(refusal.body(), status_code=status, media_type=JSON)
+
+    async def _fill(self, owner: str, scope: Scope, receive: Receive, body: bytearray) -> bool:
+        """Return whether all of the body is there; it is not where it is too large."""
+        declared = Headers(scope=scope).get("content-length", "")
+        if declared.isdecimal() and int(declared[:20]) > messages.MAX_BYTES:
+            return False
+        async for part in Request(scope, receive).stream():
+            if len(body) + len(part) > messages.MAX_BYTES:
+                return False
+            self.requests.hold(owner, len(part))
+            body += part
+        return True
+
+
+def _replayed(body: bytes, receive: Receive) -> Receive:
+    """Return a `receive` that gives a body in one piece, and then what follows it."""
+    waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def replay() -> Message:
+        return waiting.pop() if waiting else await receive()
+
+    return replay
+
+
+@dataclass(eq=False, kw_only=True)
+class OpenSessions:
+    """Counts the sessions that each caller has open; each refusal counts in the metrics."""
+
+    per_owner: int  # most sessions of one caller
+    in_all: int  # most sessions of all callers
+    metrics: Metrics
+    going_on: Callable[[], set[str]]  # the sessions over streamable HTTP that have not ended
+    _owners: dict[str, str] = field(default_factory=dict, init=False)  # by session; they stay until a place is needed
+    _taken: Counter[str] = field(default_factory=Counter, init=False)  # by sessions, and connections that may be one
+
+    def enter(self, owner: str) -> None:
+        """Take a place for a connection that is a session, or that may open one.
+
+        Raises SandpodError: max_sessions of the caller, backend_unavailable for those of all.
+        """
+        if self._taken[owner] >= self.per_owner or self._taken.total() >= self.in_all:
+            for session in self._owners.keys() - self.going_on():
+                self.leave(self._owners.pop(session), None)
+        if self._taken[owner] >= self.per_owner:
+            raise _refusal(
+                self.metrics,
+                ErrorCode.MAX_SESSIONS,
+                f"You have {self.per_owner} MCP sessions open, the most for one caller.",
+                "End sessions that you are done with (DELETE with their Mcp-Session-Id), and use one session for many "
+                "calls.",
+            )
+        if self._taken.total() >= self.in_all:
+            raise _refusal(
+                self.metrics,
+                ErrorCode.BACKEND_UNAVAILABLE,
+                f"{self.in_all} MCP sessions are open, the most that this server takes.",
+                "Try again in a minute, or use protocol revision 2026-07-28, which needs no session.",
+            )
+        self._taken[owner] += 1
+
+    def leave(self, owner: str, session: str | None) -> None:
+        """Give the place back, or pass it on to the session that was opened."""
+        if session is not None:
+            self._owners[session] = owner
+            return
+        self._taken[owner] -= 1
+        if not self._taken[owner]:
+            del self._taken[owner]
+
+
+@dataclass(eq=False)
+class SessionLimit:
+    """Refuses a request that would open a session above the limits."""
+
+    app: ASGIApp  # what serves the others
+    sessions: OpenSessions  # the open sessions; shared by both transports
+    always: bool  # each request is a session, as an SSE connection is
+    path: str  # of such requests
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request; one that may open a session, or hold one, in a place of its own."""
+        owner = owner_in(scope)
+        if owner is None or scope["path"] != self.path or not (self.always or _may_open(scope)):
+            await self.app(scope, receive, send)
+            return
+        try:
+            self.sessions.enter(owner)
+        except SandpodError as error:
+            await refused(error, headers={"retry-after": "60"})(scope, receive, send)
+            return
+        opened: str | None = None
+
+        async def watch(message: Message) -> None:
+            nonlocal opened
+            if message["type"] == "http.response.start" and message["status"] < HTTPStatus.BAD_REQUEST:
+                opened = Headers(raw=message["headers"]).get(MCP_SESSION_ID_HEADER)
+            await send(message)
+
+        try:
+            await self.app(scope, receive, watch)
+        finally:
+            self.sessions.leave(owner, opened)
+
+
+def _may_open(scope: Scope) -> bool:
+    """Return whether the SDK's session manager would make a session for a request."""
+    headers = Headers(scope=scope)
+    version = headers.get(MCP_PROTOCOL_VERSION_HEADER)
+    return MCP_SESSION_ID_HEADER not in headers and (version is None or version in HANDSHAKE_PROTOCOL_VERSIONS)
