@@ -26,7 +26,7 @@ from sandpod_gateway.files.links import LinkMaker
 from sandpod_gateway.files.service import Files
 from sandpod_gateway.files.transfers import Transfers
 from sandpod_gateway.http.connections import serving_on_loopback
-from sandpod_gateway.http.limits import Requests
+from sandpod_gateway.http.limits import OpenSessions, Requests
 from sandpod_gateway.http.routes import FileRoutes, health_routes, metrics_route
 from sandpod_gateway.http.transports import Transports
 from sandpod_gateway.mcp.server import create_mcp
@@ -163,8 +163,9 @@ class Gateway:
             self.mcp,
             hosts=hosts,
             origins=settings.allowed_origins or None,
-            max_sessions_per_owner=limits.max_sessions_per_owner,
-            max_sessions=limits.max_sessions,
+            sessions=OpenSessions(
+                per_owner=limits.max_sessions_per_owner, in_all=limits.max_sessions, metrics=self.metrics
+            ),
             requests=Requests(per_owner=limits.max_requests_per_owner, metrics=self.metrics),
             allow_query_key=settings.auth.allow_query_key,
         )

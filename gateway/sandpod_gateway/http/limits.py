@@ -3,12 +3,15 @@
 A body is read before anything parses it; that of a caller without a valid key is not read.
 
 A session of the older protocol era costs memory until it ends; the newer era has none. The SDK does not report the end
-of a session, so those that have ended are looked for where a place is needed.
+of a session, but only three things end one: its DELETE, an answer that its id is unknown, and idleness, which is
+measured here as the SDK measures it.
 """
 
 import asyncio
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
@@ -32,6 +35,9 @@ from sandpod_gateway.metrics import Metrics
 
 BODY_SECONDS: Final = 60.0  # for a body of 4 MiB over half a megabit a second
 MAX_BODIES: Final = 64 * 2**20  # bytes of one caller's requests in progress; each is kept until its answer
+IDLE_SECONDS: Final = 1800.0
+"""Time without a request after which a session over streamable HTTP ends."""
+_STATEFUL: Final = frozenset({None, *HANDSHAKE_PROTOCOL_VERSIONS})  # for which the SDK makes a session
 
 
 def _refusal(metrics: Metrics, code: ErrorCode, message: str, next_step: str) -> SandpodError:
@@ -142,6 +148,15 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
     return replay
 
 
+@dataclass(slots=True)
+class _Session:
+    """A session over streamable HTTP."""
+
+    owner: str
+    requests: int  # in progress
+    used: float  # when the last one ended
+
+
 @dataclass(eq=False, kw_only=True)
 class OpenSessions:
     """Counts the sessions that each caller has open; each refusal counts in the metrics."""
@@ -149,8 +164,9 @@ class OpenSessions:
     per_owner: int  # most sessions of one caller
     in_all: int  # most sessions of all callers
     metrics: Metrics
-    going_on: Callable[[], set[str]]  # the sessions over streamable HTTP that have not ended
-    _owners: dict[str, str] = field(default_factory=dict, init=False)  # by session; they stay until a place is needed
+    idle: float = IDLE_SECONDS  # seconds without a request after which a session ends
+    clock: Callable[[], float] = time.monotonic  # seconds
+    _sessions: dict[str, _Session] = field(default_factory=dict, init=False)
     _taken: Counter[str] = field(default_factory=Counter, init=False)  # by sessions, and connections that may be one
 
     def enter(self, owner: str) -> None:
@@ -159,8 +175,10 @@ class OpenSessions:
         Raises SandpodError: max_sessions of the caller, backend_unavailable for those of all.
         """
         if self._taken[owner] >= self.per_owner or self._taken.total() >= self.in_all:
-            for session in self._owners.keys() - self.going_on():
-                self.leave(self._owners.pop(session), None)
+            since = self.clock() - self.idle
+            for session, each in tuple(self._sessions.items()):
+                if not each.requests and each.used <= since:
+                    self.ended(each.owner, session)
         if self._taken[owner] >= self.per_owner:
             raise _refusal(
                 self.metrics,
@@ -181,11 +199,32 @@ class OpenSessions:
     def leave(self, owner: str, session: str | None) -> None:
         """Give the place back, or pass it on to the session that was opened."""
         if session is not None:
-            self._owners[session] = owner
+            self._sessions[session] = _Session(owner, requests=0, used=self.clock())
             return
         self._taken[owner] -= 1
         if not self._taken[owner]:
             del self._taken[owner]
+
+    @contextmanager
+    def using(self, owner: str, session: str) -> Iterator[None]:
+        """Count a request in a session: it is not idle meanwhile."""
+        known = self._known(owner, session) or _Session(owner, requests=0, used=0)  # a request in no session is refused
+        known.requests += 1
+        try:
+            yield
+        finally:
+            known.requests -= 1
+            known.used = self.clock()
+
+    def ended(self, owner: str, session: str) -> None:
+        """Give back the place of a session."""
+        if self._known(owner, session) is not None:
+            del self._sessions[session]
+            self.leave(owner, None)
+
+    def _known(self, owner: str, session: str) -> _Session | None:
+        known = self._sessions.get(session)
+        return known if known is not None and known.owner == owner else None
 
 
 @dataclass(eq=False)
@@ -198,11 +237,33 @@ class SessionLimit:
     path: str  # of such requests
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request; one that may open a session, or hold one, in a place of its own."""
+        """Serve a request."""
         owner = owner_in(scope)
-        if owner is None or scope["path"] != self.path or not (self.always or _may_open(scope)):
+        if owner is None or scope["path"] != self.path:
             await self.app(scope, receive, send)
             return
+        headers = Headers(scope=scope)
+        session = headers.get(MCP_SESSION_ID_HEADER)
+        if self.always or (session is None and headers.get(MCP_PROTOCOL_VERSION_HEADER) in _STATEFUL):
+            await self._open(owner, scope, receive, send)
+        elif session is not None:
+            await self._use(owner, session, scope, receive, send)
+        else:
+            await self.app(scope, receive, send)
+
+    async def _use(self, owner: str, session: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request in a session; one that ends it, or finds it ended, gives its place back."""
+
+        def look(start: Message) -> None:
+            ends = scope["method"] == "DELETE" and start["status"] < HTTPStatus.BAD_REQUEST
+            if ends or start["status"] == HTTPStatus.NOT_FOUND:
+                self.sessions.ended(owner, session)
+
+        with self.sessions.using(owner, session):
+            await self.app(scope, receive, _watched(send, look))
+
+    async def _open(self, owner: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request that may open a session, or hold one, in a place of its own."""
         try:
             self.sessions.enter(owner)
         except SandpodError as error:
@@ -210,20 +271,23 @@ class SessionLimit:
             return
         opened: str | None = None
 
-        async def watch(message: Message) -> None:
+        def look(start: Message) -> None:
             nonlocal opened
-            if message["type"] == "http.response.start" and message["status"] < HTTPStatus.BAD_REQUEST:
-                opened = Headers(raw=message["headers"]).get(MCP_SESSION_ID_HEADER)
-            await send(message)
+            if start["status"] < HTTPStatus.BAD_REQUEST:
+                opened = Headers(raw=start["headers"]).get(MCP_SESSION_ID_HEADER)
 
         try:
-            await self.app(scope, receive, watch)
+            await self.app(scope, receive, _watched(send, look))
         finally:
             self.sessions.leave(owner, opened)
 
 
-def _may_open(scope: Scope) -> bool:
-    """Return whether the SDK's session manager would make a session for a request."""
-    headers = Headers(scope=scope)
-    version = headers.get(MCP_PROTOCOL_VERSION_HEADER)
-    return MCP_SESSION_ID_HEADER not in headers and (version is None or version in HANDSHAKE_PROTOCOL_VERSIONS)
+def _watched(send: Send, look: Callable[[Message], None]) -> Send:
+    """Return a `send` that shows the start of an answer before it sends it on."""
+
+    async def watch(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            look(message)
+        await send(message)
+
+    return watch

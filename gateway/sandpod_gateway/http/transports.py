@@ -18,7 +18,6 @@ from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.responses import Response
-from starlette.routing import Route
 from starlette.types import Message, Receive, Scope, Send
 
 from sandpod_gateway.api.results import ErrorCode
@@ -36,9 +35,6 @@ TOOLS: Final = "tools"
 API_KEY: Final = "api_key"
 """Query parameter that holds a key, where the settings allow it."""
 
-IDLE_SECONDS: Final = 1800.0
-"""Time without a request after which a session over streamable HTTP ends."""
-
 _METHODS: Final = {MCP_PATH: ("GET", "POST", "DELETE"), SSE_PATH: ("GET",), MESSAGES_PATH: ("POST",)}
 
 
@@ -51,15 +47,11 @@ class Transports:
         *,
         hosts: list[str],
         origins: list[str] | None,
-        max_sessions_per_owner: int,
-        max_sessions: int,
+        sessions: OpenSessions,
         requests: Requests,
         allow_query_key: bool,
     ) -> None:
         self._allow_query_key = allow_query_key
-        sessions = OpenSessions(
-            per_owner=max_sessions_per_owner, in_all=max_sessions, metrics=requests.metrics, going_on=self._going_on
-        )
         guards: dict[str, Any] = {"host_origin_protection": True, "allowed_hosts": hosts, "allowed_origins": origins}
         self._streamable = mcp.http_app(
             path=MCP_PATH,
@@ -67,7 +59,7 @@ class Transports:
                 Middleware(BoundedBodies, requests=requests, path=MCP_PATH, negotiates=True),
                 Middleware(SessionLimit, sessions=sessions, always=False, path=MCP_PATH),
             ],
-            session_idle_timeout=IDLE_SECONDS,
+            session_idle_timeout=sessions.idle,
             **guards,
         )
         self._sse = create_sse_app(
@@ -87,15 +79,6 @@ class Transports:
         """Start and end both: Starlette runs only the outermost app's lifespan."""
         async with self._streamable.lifespan(self._streamable), self._sse.lifespan(self._sse):
             yield
-
-    def _going_on(self) -> set[str]:
-        """Return the sessions over streamable HTTP that have not ended."""
-        [route] = [each for each in self._streamable.routes if isinstance(each, Route) and each.path == MCP_PATH]
-        endpoint: Any = route.endpoint
-        while not hasattr(endpoint, "session_manager"):
-            endpoint = endpoint.app  # behind what requires a key
-        known = endpoint.session_manager._server_instances  # noqa: SLF001 - as FastMCP does: the SDK has no other way
-        return {session for session, transport in known.items() if not transport.is_terminated}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""

@@ -13,7 +13,9 @@ from mcp.shared.exceptions import MCPError
 
 from fakes.backend import FakeBackend
 from sandpod_gateway.app import Gateway
-from sandpod_gateway.http import transports
+from sandpod_gateway.errors import SandpodError
+from sandpod_gateway.http.limits import IDLE_SECONDS, OpenSessions
+from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.settings import AuthSettings, LimitSettings, Settings
 from support.gateway.fake_gateway import keys_file
 from support.gateway.peers import ACCEPT, INITIALIZE, PATIENCE, PING
@@ -38,18 +40,9 @@ class Caller:
         assert answer.status_code == 200
         return str(answer.headers["mcp-session-id"])
 
-    async def end(self, session: str) -> int:
-        """Return the status of a request that ends a session."""
+    async def end(self, session: str) -> None:
         headers = {**self._key, "mcp-session-id": session, "mcp-protocol-version": "2025-11-25"}
-        return (await self._http.delete("/mcp", headers=headers)).status_code
-
-    @asynccontextmanager
-    async def listening(self, session: str) -> AsyncIterator[None]:
-        """A request of a session that goes on."""
-        headers = {**self._key, "mcp-session-id": session, "mcp-protocol-version": "2025-11-25"}
-        async with self._http.stream("GET", "/mcp", headers=headers) as stream:
-            assert stream.status_code == 200
-            yield
+        assert (await self._http.delete("/mcp", headers=headers)).status_code == 200
 
     async def alive(self, session: str) -> bool:
         return (await self.post(PING, session)).status_code == 200
@@ -96,31 +89,40 @@ async def test_the_end_of_a_session_frees_its_place(tmp_path: Path) -> None:
         for _ in range(3):
             session = await local.begin()
             assert (await local.post(INITIALIZE)).status_code == 429
-            assert await local.end(session) == 200
+            await local.end(session)
 
 
-async def test_only_a_session_that_was_idle_long_enough_frees_its_place(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(transports, "IDLE_SECONDS", 0.3)
-    async with callers(tmp_path, max_sessions_per_owner=2) as [local]:
-        busy = await local.begin()
-        async with local.listening(busy):
-            idle = await local.begin()
-            async with asyncio.timeout(PATIENCE):
-                while (await local.post(INITIALIZE)).status_code != 200:
-                    pass
-            assert (await local.alive(busy), await local.alive(idle)) == (True, False)
-            await local.end(busy)
+def test_only_a_session_that_was_idle_long_enough_frees_its_place() -> None:
+    now = 0.0
+    sessions = OpenSessions(per_owner=2, in_all=9, metrics=Metrics(), idle=30, clock=lambda: now)
+    for name in ("idle", "busy"):
+        sessions.enter("alice")
+        sessions.leave("alice", name)
+    with sessions.using("alice", "busy"):
+        now = 29.0
+        with sessions.using("bob", "idle"), pytest.raises(SandpodError):
+            sessions.enter("alice")
+        now = 30.0
+        sessions.enter("alice")
+        with pytest.raises(SandpodError):
+            sessions.enter("alice")
+        now = 59.0
+    now = 88.0
+    with pytest.raises(SandpodError):
+        sessions.enter("alice")
+    now = 89.0
+    sessions.enter("alice")
 
 
-async def test_nobody_ends_the_session_of_another(tmp_path: Path) -> None:
-    async with callers(tmp_path, "alice", "bob", max_sessions_per_owner=1) as [alice, bob]:
-        session = await alice.begin()
-        assert await bob.end(session) == 404
-        assert (await alice.post(INITIALIZE)).status_code == 429
-        assert await alice.end(session) == 200
-        await alice.begin()
+def test_nobody_ends_the_session_of_another() -> None:
+    sessions = OpenSessions(per_owner=1, in_all=9, metrics=Metrics())
+    sessions.enter("alice")
+    sessions.leave("alice", "session")
+    sessions.ended("bob", "session")
+    with pytest.raises(SandpodError):
+        sessions.enter("alice")
+    sessions.ended("alice", "session")
+    sessions.enter("alice")
 
 
 async def test_the_server_ends_idle_sessions_when_their_places_are_freed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,7 +135,7 @@ async def test_the_server_ends_idle_sessions_when_their_places_are_freed(monkeyp
 
     monkeypatch.setattr(fastmcp.FastMCP, "http_app", watched)
     Gateway(Settings(), FakeBackend()).http_app()
-    assert given["session_idle_timeout"] == transports.IDLE_SECONDS
+    assert given["session_idle_timeout"] == IDLE_SECONDS
 
 
 async def test_requests_that_open_nothing_take_no_place(tmp_path: Path) -> None:
@@ -187,7 +189,7 @@ async def test_a_full_server_says_so_to_everybody_and_keeps_its_sessions(tmp_pat
         assert (refused.status_code, refused.json()["error"]["data"]["error"]) == (503, "backend_unavailable")
         assert "2 MCP sessions are open" in refused.json()["error"]["message"]
         assert await alice.alive(first)
-        assert await alice.end(first) == 200
+        await alice.end(first)
         await bob.begin()
 
 

@@ -16,7 +16,7 @@ from sse_starlette import EventSourceResponse
 
 from fakes.backend import FakeBackend
 from sandpod_gateway.app import Gateway
-from sandpod_gateway.http import transports
+from sandpod_gateway.http.limits import OpenSessions
 from sandpod_gateway.settings import AuthSettings, Settings
 from support.gateway.fake_gateway import keys_file
 from support.gateway.peers import ACCEPT, INITIALIZE, PING, until
@@ -117,7 +117,7 @@ async def test_a_call_that_is_too_large_is_refused_with_the_limit_and_the_other_
 @pytest.mark.promise("sessions-bounded")
 @pytest.mark.parametrize("ended_by", ["DELETE", "nobody"])
 async def test_sessions_without_number_leave_nothing(ended_by: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transports, "IDLE_SECONDS", 0.5 if ended_by == "nobody" else 3600)
+    monkeypatch.setitem(OpenSessions.__init__.__kwdefaults__ or {}, "idle", 0.5 if ended_by == "nobody" else 3600)
     settings = Settings()
     backend = FakeBackend()
     async with served(settings, Gateway(settings, backend)) as http:
