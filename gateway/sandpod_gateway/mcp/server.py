@@ -9,8 +9,13 @@ from fastmcp.server.auth import TokenVerifier
 from sandpod_gateway.api.toolsets import ALL
 from sandpod_gateway.mcp import resources
 from sandpod_gateway.mcp.calls import BadArguments, BoundedCalls
-from sandpod_gateway.mcp.compat import registry
+from sandpod_gateway.mcp.compat.chrishayuk import Charts, Chrishayuk
+from sandpod_gateway.mcp.compat.common import System
+from sandpod_gateway.mcp.compat.gaiar import Gaiar
+from sandpod_gateway.mcp.compat.johanli233 import Johanli
+from sandpod_gateway.mcp.compat.philschmid import Philschmid
 from sandpod_gateway.mcp.compat.settings import CompatSettings
+from sandpod_gateway.mcp.compat.telnet import Telnet
 from sandpod_gateway.mcp.services import Parts
 from sandpod_gateway.mcp.toolbox import Toolbox
 from sandpod_gateway.mcp.tools import background, files, packages, runs, sandboxes
@@ -23,6 +28,13 @@ INSTRUCTIONS: Final = (
     "program is a normal result with stdout, stderr, exit_code and outcome. A refused call has `error`, and `next` "
     "says what to do."
 )
+
+_COMPAT: Final[dict[str, tuple[type[System], ...]]] = {
+    "philschmid": (Philschmid,),
+    "johanli233": (Johanli,),
+    "chrishayuk": (Chrishayuk, Charts, Telnet),
+    "gaiar": (Gaiar,),
+}
 
 
 def create_mcp(
@@ -60,5 +72,7 @@ def create_mcp(
         for module in (runs, packages, files, background, sandboxes):
             module.register(toolbox, parts)
     resources.register(mcp, parts.files, parts.metrics)
-    registry.register(mcp, parts, compat, libraries)
+    for system in compat.systems:
+        for tools in _COMPAT[system]:
+            tools(parts, compat, libraries).register(mcp)
     return mcp

@@ -1,11 +1,18 @@
-"""Keeps what a program wrote: head and tail in full, the middle counted. Pure.
+"""Keeps what a program wrote, head and tail in full and the middle counted, without control sequences. Pure.
 
 It bounds what one run costs the gateway: two caps of bytes a stream, however much the program writes.
 """
 
 import codecs
+import re
 from dataclasses import dataclass
 from typing import Final
+
+# Terminal control sequences (ECMA-48: colours, cursor moves, titles): a control sequence; a string that ends with BEL
+# or ST (titles, links); an escape of two bytes or more.
+_SEQUENCE: Final = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*(?:\x07|\x1b\\)|[ -/]*[0-OQ-WYZ\\`-~])")
+_BEGUN: Final = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b]*\x1b?|[ -/]*)?\Z")
+_LONGEST: Final = 4096  # bytes of a sequence that is not whole yet; a longer one is none, and stays
 
 _CONTINUATION: Final = 0x80  # 10xxxxxx: a byte inside a UTF-8 character
 _CONTINUATION_MASK: Final = 0xC0
@@ -55,21 +62,13 @@ class Capture:
                 return Captured(text, self.total, truncated=False)
             head = tail = text
         else:
-            head, tail = _whole_head(bytes(self._head)), _whole_tail(bytes(self._tail[-self._tail_cap :]))
+            head = codecs.getincrementaldecoder("utf-8")("replace").decode(self._head)  # without half a character
+            tail = _whole_tail(bytes(self._tail[-self._tail_cap :]))
         if most is not None:
             head, tail = head[: most // 2], tail[max(0, len(tail) - (most - most // 2)) :]
-        left_out = self.total - _bytes_of(head) - _bytes_of(tail)
+        # A byte that is no UTF-8 became U+FFFD, which has three bytes in it.
+        left_out = self.total - sum(len(text.encode()) - 2 * text.count("\ufffd") for text in (head, tail))
         return Captured(f"{head}\n[... {left_out} bytes left out ...]\n{tail}", self.total, truncated=True)
-
-
-def _bytes_of(text: str) -> int:
-    """Return how many bytes of a stream a text stands for; a bad one became U+FFFD, which has three in UTF-8."""
-    return len(text.encode()) - 2 * text.count("\ufffd")
-
-
-def _whole_head(data: bytes) -> str:
-    """Decode, leaving out a character that was cut at the end."""
-    return codecs.getincrementaldecoder("utf-8")("replace").decode(data, final=False)
 
 
 def _whole_tail(data: bytes) -> str:
@@ -78,3 +77,46 @@ def _whole_tail(data: bytes) -> str:
     while start < min(_LONGEST_REST, len(data)) and data[start] & _CONTINUATION_MASK == _CONTINUATION:
         start += 1
     return data[start:].decode("utf-8", "replace")
+
+
+class Stripper:
+    """Takes the control sequences out of one stream that comes in pieces."""
+
+    def __init__(self) -> None:
+        self._held = b""
+
+    def feed(self, data: bytes) -> bytes:
+        """Take the next piece and return what can be shown of the stream by now."""
+        data = self._held + data
+        end = len(data) - unfinished_sequence(data)
+        self._held = data[end:]
+        return strip(data[:end])
+
+    def finish(self) -> bytes:
+        """Return what was held back: the sequence that it began did not come."""
+        held, self._held = self._held, b""
+        return held
+
+
+def strip(data: bytes) -> bytes:
+    """Return the bytes without the control sequences that are whole."""
+    return _SEQUENCE.sub(b"", data) if b"\x1b" in data else data
+
+
+def unfinished_sequence(data: bytes) -> int:
+    """Return how many bytes at the end are the beginning of a control sequence that is not whole yet."""
+    last = data.find(b"\x1b", max(0, len(data) - _LONGEST))
+    match = _BEGUN.search(data, last) if last >= 0 else None
+    return len(data) - match.start() if match is not None else 0
+
+
+def unfinished_character(data: bytes) -> int:
+    """Return how many bytes at the end are the beginning of a character that is not whole yet."""
+    for back in range(1, min(_LONGEST_REST, len(data)) + 1):
+        byte = data[-back]
+        if byte < _CONTINUATION:  # ASCII: nothing is open
+            return 0
+        if byte >= _CONTINUATION_MASK:  # the first byte of a character, which says how long it is
+            length = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4  # noqa: PLR2004  # by UTF-8's own table
+            return back if length > back else 0
+    return 0

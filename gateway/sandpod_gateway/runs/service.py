@@ -30,9 +30,8 @@ from sandpod_gateway.runner.run_ids import run_id
 from sandpod_gateway.runs.hints import find_hint
 from sandpod_gateway.runs.progress import OutputStream, Send
 from sandpod_gateway.runs.recorder import Recorder
-from sandpod_gateway.runs.request import RunRequest, check_run
+from sandpod_gateway.runs.request import ActiveRun, RunRequest, check_run, start_run
 from sandpod_gateway.runs.result import RunEnd, build_answer
-from sandpod_gateway.runs.start import ActiveRun, start_run
 from sandpod_gateway.runs.tail_reader import TailReader
 from sandpod_gateway.sandboxes.service import Sandboxes
 from sandpod_runner.protocol import messages as protocol
@@ -76,11 +75,8 @@ class Runs:
         if request.packages:
             self._installer.check(request.packages, request.language)
         if fresh is not None and (sandbox is not None or request.context is not None or request.key is not None):
-            raise SandpodError(
-                ErrorCode.INVALID_ARGUMENT,
-                "fresh goes with none of sandbox, context and idempotency_key: nothing of its sandbox stays.",
-                next_step="Leave one of them out.",
-            )
+            message = "fresh goes with none of sandbox, context and idempotency_key: nothing of its sandbox stays."
+            raise SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step="Leave one of them out.")
         if fresh is None:
             return await self._run_in(await self._sandboxes.resolve(owner, sandbox), request, send)
         async with self._fresh(request, fresh) as record:
@@ -136,7 +132,7 @@ class Runs:
                 except BrokenProtocolError as error:
                     return self._lost(active, f"The sandbox's stream was closed: {error}.")
                 except ConnectionLostError:
-                    if self._is_closing(active) or time.monotonic() > deadline:
+                    if self._sandboxes.is_closing(active.record.name) or time.monotonic() > deadline:
                         break
                 except SandpodError as error:
                     if attempt == 0:
@@ -198,15 +194,12 @@ class Runs:
 
     def _seen(self, active: ActiveRun, ended: Ended) -> Ended:
         """Return the end as the caller sees it: a sandbox that this gateway is closing is not lost."""
-        if ended.outcome == Outcome.SANDBOX_LOST and self._is_closing(active):
+        if ended.outcome == Outcome.SANDBOX_LOST and self._sandboxes.is_closing(active.record.name):
             return self._lost(active)
         return ended.model_copy(update={"context": active.request.context})
 
-    def _is_closing(self, active: ActiveRun) -> bool:
-        return self._sandboxes.is_closing(active.record.name)
-
     def _lost(self, active: ActiveRun, cause: str = "The sandbox went away while the program ran.") -> Ended:
-        if self._is_closing(active):
+        if self._sandboxes.is_closing(active.record.name):
             outcome, detail = Outcome.CANCELLED, "The sandbox was closed while the program ran."
         else:
             outcome, detail = Outcome.SANDBOX_LOST, f"{cause} Whether the program ended is not known."

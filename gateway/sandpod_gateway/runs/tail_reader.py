@@ -13,7 +13,7 @@ from pydantic import Field
 
 from sandpod_gateway.runner.connection import RunnerConnection
 from sandpod_gateway.runner.messages import Count, Ended, Message, checked
-from sandpod_gateway.runs import ansi
+from sandpod_gateway.runs.capture import unfinished_character, unfinished_sequence
 from sandpod_gateway.runs.recorder import Recorder
 
 Until = Literal["output", "end"]
@@ -90,7 +90,7 @@ class TailReader:
         held = 0
         if ended is None and pieces:
             stream, last = pieces[-1]
-            held = unfinished(last, strip_ansi=self.strip_ansi)
+            held = unfinished_character(last) or (unfinished_sequence(last) if self.strip_ansi else 0)
             if held == limit:
                 held = 0  # nothing would ever come after it
             pieces[-1] = stream, last[: len(last) - held]
@@ -99,19 +99,3 @@ class TailReader:
         self.state = "running" if tail.state == "live" else "ended"
         self.cursor, self.dropped, self.ended = max(0, tail.cursor - held), self.dropped + tail.dropped, ended
         return len(reply.payload)
-
-
-def unfinished(data: bytes, *, strip_ansi: bool) -> int:
-    """Return how many bytes at the end are the beginning of a character, or of a control sequence to remove."""
-    return _unfinished_character(data) or (ansi.unfinished(data) if strip_ansi else 0)
-
-
-def _unfinished_character(data: bytes) -> int:
-    for back in range(1, min(3, len(data)) + 1):
-        byte = data[-back]
-        if byte < 0x80:  # noqa: PLR2004  # ASCII: nothing is open
-            return 0
-        if byte >= 0xC0:  # noqa: PLR2004  # the first byte of a character, which says how long it is
-            length = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4  # noqa: PLR2004  # by UTF-8's own table
-            return back if length > back else 0
-    return 0

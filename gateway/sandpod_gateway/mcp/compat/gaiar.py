@@ -7,8 +7,9 @@ default image and the local backend that folder is a link to /workspace.
 import base64
 import re
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -18,9 +19,7 @@ from sandpod_gateway.api.run_results import Language, Outcome, RunResult
 from sandpod_gateway.content import decode_base64, mime_type
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.service import MAX_ENTRIES
-from sandpod_gateway.mcp.compat.common import READ, System, in_workspace, said, tool
-from sandpod_gateway.mcp.compat.settings import CompatSettings
-from sandpod_gateway.mcp.services import Parts
+from sandpod_gateway.mcp.compat.common import READ, System, as_result, in_workspace, tool
 from sandpod_gateway.runs.request import RunRequest
 
 _HOME: Final = "/mnt/data"
@@ -33,29 +32,15 @@ _MAX_READ: Final = 320 * 1024
 _CODES: Final = {ErrorCode.BACKEND_ERROR: "docker_error", ErrorCode.BACKEND_UNAVAILABLE: "docker_unavailable"}
 
 
-class _TooLargeError(SandpodError):
-    """An artifact that does not fit an answer."""
-
-    def __init__(self, size: int, url: str | None) -> None:
-        super().__init__(
-            ErrorCode.ARTIFACT_TOO_LARGE,
-            f"The file has {size} bytes, over the limit of {_MAX_READ} for one answer.",
-            next_step="Download it by its link.",
-        )
-        self.fields = {"size_bytes": size, **({"download_url": url} if url else {})}
-
-
 def _refused(error: SandpodError) -> dict[str, Any]:
-    fields = error.fields if isinstance(error, _TooLargeError) else {}
-    return {"error": _CODES.get(error.code, str(error.code)), "message": error.message, **fields}
+    return {"error": _CODES.get(error.code, str(error.code)), "message": error.message}
 
 
+@dataclass
 class Gaiar(System):
     """Its tools."""
 
-    def __init__(self, parts: Parts, settings: CompatSettings, libraries: Sequence[str]) -> None:
-        super().__init__(parts, settings, libraries)
-        self._busy: set[str] = set()
+    _busy: set[str] = field(default_factory=set, init=False)
 
     @contextmanager
     def _alone(self, sandbox: str) -> Iterator[None]:
@@ -74,12 +59,11 @@ class Gaiar(System):
     async def sandbox_run_python(self, code: str, session_id: str | None = None) -> Any:
         """Run Python in a session without network; files in its working directory stay between calls."""
         session = _session(session_id)
-        request = RunRequest(language=Language.PYTHON, code=code)
-        self.parts.runs.check(request)
+        self.parts.runs.check(RunRequest(language=Language.PYTHON, code=code))
         record = await self.make(session)
         with self._alone(record.name):
-            answer = await self.run(record, request)
-        return said(_ran(answer.result, session), answer.pictures)
+            answer = await self.run(record, code)
+        return as_result(_ran(answer.result, session), answer.pictures)
 
     @tool("Upload a file (session)", _refused)
     async def sandbox_upload_file(
@@ -92,15 +76,12 @@ class Gaiar(System):
                 ErrorCode.INVALID_PATH, "A name with two dots is refused.", next_step="Use a name such as table.csv."
             )
         if _FILENAME.fullmatch(filename) is None:
-            raise SandpodError(
-                ErrorCode.INVALID_FILENAME,
-                "A file's name has letters, digits, dots, hyphens and underscores, at most 255.",
-                next_step="Use a name such as table.csv.",
-            )
+            message = "A file's name has letters, digits, dots, hyphens and underscores, at most 255."
+            raise SandpodError(ErrorCode.INVALID_FILENAME, message, next_step="Use a name such as table.csv.")
         data = decode_base64(content_base64)
         self.parts.files.check_upload(data)
         record = await self.make(session)
-        await self.parts.files.write(record.owner, filename, data, sandbox=record.name, overwrite=overwrite)
+        await self.write(record, filename, data, overwrite=overwrite)
         return {"session_id": session, "path": f"{WORKSPACE}/{filename}"}
 
     @tool("Read an artifact (session)", _refused, READ)
@@ -110,7 +91,10 @@ class Gaiar(System):
         inside = in_workspace(path, _HOME)
         _, size, data = await self.parts.files.part(record.owner, inside, sandbox=record.name, limit=_MAX_READ)
         if size > len(data):
-            raise _TooLargeError(size, self.parts.links.url(record.name, inside))
+            message = f"The file has {size} bytes, over the limit of {_MAX_READ} for one answer."
+            error = SandpodError(ErrorCode.ARTIFACT_TOO_LARGE, message, next_step="Download it by its link.")
+            url = self.parts.links.url(record.name, inside)
+            return self.refuse(_refused, error, size_bytes=size, **({"download_url": url} if url else {}))
         return {**_file(inside, size), "content_base64": base64.b64encode(data).decode("ascii")}
 
     @tool("List artifacts (session)", _refused, READ)
@@ -139,11 +123,9 @@ def _session(session_id: str | None) -> str:
     if session_id is None:
         return f"sess_{secrets.token_hex(6)}"
     if _SESSION.fullmatch(session_id) is None:
-        raise SandpodError(
-            ErrorCode.INVALID_SESSION_ID,
-            "A session id has 1 to 64 letters, digits, hyphens and underscores.",
-            next_step="Use such a one, or leave it out for a new session.",
-        )
+        message = "A session id has 1 to 64 letters, digits, hyphens and underscores."
+        step = "Use such a one, or leave it out for a new session."
+        raise SandpodError(ErrorCode.INVALID_SESSION_ID, message, next_step=step)
     return session_id
 
 

@@ -182,11 +182,9 @@ def _register_links(toolbox: Toolbox, maker: LinkMaker) -> None:
 
 def _content(text: str | None, content_base64: str | None) -> bytes:
     if (text is None) == (content_base64 is None):
-        raise SandpodError(
-            ErrorCode.INVALID_ARGUMENT,
-            "A file's content is `text` or `content_base64`.",
-            next_step="Send exactly one of them; an empty text makes an empty file.",
-        )
+        message = "A file's content is `text` or `content_base64`."
+        step = "Send exactly one of them; an empty text makes an empty file."
+        raise SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step=step)
     if text is not None:
         check_text(text, "text")
         return text.encode()

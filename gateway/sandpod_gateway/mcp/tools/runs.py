@@ -127,9 +127,6 @@ def _progress_sender(ctx: Context) -> Send | None:
 
 def _fresh(*, fresh: bool, cold_start: bool | None) -> ClaimRequest | None:
     if cold_start and not fresh:
-        raise SandpodError(
-            ErrorCode.INVALID_ARGUMENT,
-            "`cold_start` needs fresh=true: other runs use an existing sandbox.",
-            next_step="Leave it out, or set fresh=true.",
-        )
+        message = "`cold_start` needs fresh=true: other runs use an existing sandbox."
+        raise SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step="Leave it out, or set fresh=true.")
     return ClaimRequest(owner=current_owner(), cold_start=cold_start) if fresh else None

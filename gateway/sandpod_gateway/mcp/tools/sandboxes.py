@@ -92,17 +92,11 @@ def _session(name: str | None) -> str:
         return ""
     check_text(name, "name")
     if name.strip().lower() == arguments.DEFAULT:
-        raise SandpodError(
-            ErrorCode.INVALID_SESSION_ID,
-            f"The name {arguments.DEFAULT!r} is your default sandbox's, which needs no call.",
-            next_step="Choose another name.",
-        )
+        message = f"The name {arguments.DEFAULT!r} is your default sandbox's, which needs no call."
+        raise SandpodError(ErrorCode.INVALID_SESSION_ID, message, next_step="Choose another name.")
     if len(name) > MAX_NAME or not name.isprintable():
-        raise SandpodError(
-            ErrorCode.INVALID_SESSION_ID,
-            f"A name has at most {MAX_NAME} characters, and no control characters.",
-            next_step="Choose a shorter or simpler name.",
-        )
+        message = f"A name has at most {MAX_NAME} characters, and no control characters."
+        raise SandpodError(ErrorCode.INVALID_SESSION_ID, message, next_step="Choose a shorter or simpler name.")
     return name
 
 
@@ -114,11 +108,9 @@ def _workspace(workspace: arguments.WorkspaceArgument | None) -> WorkspaceReques
 
 def _label(text: str, what: str) -> str:
     if not is_dns_label(text):
-        raise SandpodError(
-            ErrorCode.INVALID_ARGUMENT,
-            f"That is no name of a {what}: small letters, digits and hyphens, at most 63.",
-            next_step="Read sandpod://capabilities for those that exist.",
-        )
+        message = f"That is no name of a {what}: small letters, digits and hyphens, at most 63."
+        step = "Read sandpod://capabilities for those that exist."
+        raise SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step=step)
     return text
 
 

@@ -1,19 +1,29 @@
-"""The tools of chrishayuk/mcp-code-sandbox. A session's variables stay between its runs."""
+"""The tools of chrishayuk/mcp-code-sandbox, but for telnet. A session's variables stay between its runs."""
 
+import base64
+import json
 import posixpath
-from typing import Any, Final
+import secrets
+from pathlib import Path
+from typing import Any, Final, Literal
 
 from sandpod_api.names import WORKSPACE
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.run_results import Language, Outcome, RunResult
 from sandpod_gateway.auth.api_keys import current_owner
 from sandpod_gateway.backends.base import ClaimRequest, SandboxRecord
+from sandpod_gateway.content import Picture
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.service import MAX_ENTRIES, MAX_READ
-from sandpod_gateway.mcp.compat.common import READ, System, as_error, in_workspace, said, sentence, tool
+from sandpod_gateway.mcp.compat.common import READ, System, as_error, as_result, in_workspace, sentence, tool
 from sandpod_gateway.runs.request import RunRequest
 
 _CONTEXT: Final = "session"
 _KIND: Final = "sandpod"
+_CHART_CODE: Final = Path(__file__).with_name("chart_program.py").read_text(encoding="utf-8")
+_MAX_CHART: Final = 256 * 1024  # bytes of a chart in an answer, which has it three times
+
+Rows = list[dict[str, Any]]
 
 
 def _failed(error: SandpodError) -> str:
@@ -52,9 +62,8 @@ class Chrishayuk(System):
     @tool("Run Python in a session", as_error)
     async def execute_code(self, session_id: str, code: str) -> Any:
         """Run Python in a session, where variables stay between calls."""
-        request = RunRequest(language=Language.PYTHON, code=code, context=_CONTEXT)
-        answer = await self.run(await self.need(session_id), request)
-        return said(_ran(answer.result), answer.pictures)
+        answer = await self.run(await self.need(session_id), code, context=_CONTEXT)
+        return as_result(_ran(answer.result), answer.pictures)
 
     @tool("Run Python once", as_error)
     async def create_run_close(self, code: str) -> Any:
@@ -63,15 +72,12 @@ class Chrishayuk(System):
         owner = current_owner()
         answer = await self.parts.runs.run(owner, request, fresh=ClaimRequest(owner=owner))
         closed = {"sandbox_status": "created", "sandbox_closed": True, "sandbox_removed": True}
-        return said({**_ran(answer.result), **closed}, answer.pictures)
+        return as_result({**_ran(answer.result), **closed}, answer.pictures)
 
     @tool("Install a package in a session", as_error)
     async def install_package(self, session_id: str, package_name: str) -> Any:
         """Install a Python package in a session."""
-        record, installer = await self.need(session_id), self.parts.installer
-        done = await installer.install(
-            record.owner, [package_name], language=Language.PYTHON, sandbox=record.name, wait=installer.timeout
-        )
+        done = await self.install(await self.need(session_id), package_name, self.parts.installer.timeout)
         if done.status == "success":
             output = ", ".join(f"{each.name} {each.version}" for each in done.packages)
             return {"package": package_name, "output": f"Installed {output}", "error": None}
@@ -107,7 +113,7 @@ class Chrishayuk(System):
 
     async def _write(self, session_id: str, path: str, content: str) -> dict[str, Any]:
         record, inside = await self._place(session_id, path)
-        await self.parts.files.write(record.owner, inside, content.encode(), sandbox=record.name, overwrite=True)
+        await self.write(record, inside, content.encode())
         return {"path": path, "message": "File written successfully"}
 
     @tool("Delete a file", as_error)
@@ -128,6 +134,119 @@ class Chrishayuk(System):
         # Its paths begin at "/", and the workspace is all that there is.
         ours = path if path == WORKSPACE or path.startswith(f"{WORKSPACE}/") else path.lstrip("/") or "."
         return await self.need(session_id), in_workspace(ours, WORKSPACE)
+
+
+class Charts(System):
+    """Its tools for charts."""
+
+    @tool("Draw lines", as_error)
+    async def generate_line_chart(
+        self,
+        *,
+        session_id: str,
+        data: Rows,
+        x_key: str,
+        y_keys: list[str],
+        title: str = "Line Chart",
+        x_label: str | None = None,
+        y_label: str | None = None,
+        save_path: str | None = None,
+    ) -> Any:
+        """Draw a line for each of some fields of rows."""
+        order = {"data": data, "keys": {"x": x_key, "y": y_keys}, "x_label": x_label, "y_label": y_label}
+        return await self._draw(session_id, "line", title, save_path, order)
+
+    @tool("Draw bars", as_error)
+    async def generate_bar_chart(
+        self,
+        *,
+        session_id: str,
+        data: Rows,
+        category_key: str,
+        value_keys: list[str],
+        title: str = "Bar Chart",
+        x_label: str | None = None,
+        y_label: str | None = None,
+        save_path: str | None = None,
+        orientation: Literal["vertical", "horizontal"] = "vertical",
+    ) -> Any:
+        """Draw bars for some fields of rows, one group for each row."""
+        keys = {"x": category_key, "y": value_keys}
+        order = {"data": data, "keys": keys, "x_label": x_label, "y_label": y_label, "orientation": orientation}
+        return await self._draw(session_id, "bar", title, save_path, order)
+
+    @tool("Draw points", as_error)
+    async def generate_scatter_plot(
+        self,
+        *,
+        session_id: str,
+        data: Rows,
+        x_key: str,
+        y_key: str,
+        color_key: str | None = None,
+        size_key: str | None = None,
+        title: str = "Scatter Plot",
+        x_label: str | None = None,
+        y_label: str | None = None,
+        save_path: str | None = None,
+    ) -> Any:
+        """Draw a point for each row."""
+        keys = {"x": x_key, "y": [y_key], "color": color_key, "size": size_key}
+        order = {"data": data, "keys": keys, "x_label": x_label, "y_label": y_label}
+        return await self._draw(session_id, "scatter", title, save_path, order)
+
+    @tool("Draw a heat map", as_error)
+    async def generate_heatmap(
+        self,
+        *,
+        session_id: str,
+        data: list[list[float]],
+        row_labels: list[str] | None = None,
+        col_labels: list[str] | None = None,
+        title: str = "Heatmap",
+        save_path: str | None = None,
+        cmap: str = "viridis",
+    ) -> Any:
+        """Draw the numbers of a table as colours."""
+        order = {"data": data, "row_labels": row_labels, "col_labels": col_labels, "cmap": cmap}
+        return await self._draw(session_id, "heatmap", title, save_path, order)
+
+    @tool("Draw a page", as_error)
+    async def generate_interactive_chart(
+        self,
+        *,
+        session_id: str,
+        chart_type: Literal["line", "bar", "scatter", "area"],
+        data: Rows,
+        x_key: str,
+        y_keys: list[str],
+        title: str = "Interactive Chart",
+        save_path: str | None = None,
+    ) -> Any:
+        """Draw a chart as a page of plotly's."""
+        order = {"data": data, "keys": {"x": x_key, "y": y_keys}}
+        return await self._draw(session_id, f"interactive {chart_type}", title, save_path, order)
+
+    async def _draw(self, session_id: str, kind: str, title: str, save_path: str | None, order: dict[str, Any]) -> Any:
+        """Draw a chart in a session and return it."""
+        record = await self.need(session_id)
+        chart, interactive = kind.rpartition(" ")[2], kind.startswith("interactive ")
+        name = f"{chart}_{secrets.token_hex(4)}.{'html' if interactive else 'png'}"
+        path = in_workspace(save_path.removeprefix("/tmp/") if save_path else name, WORKSPACE)  # noqa: S108 - theirs
+        stdin = json.dumps({**order, "kind": kind, "title": title, "path": path})
+        result = (await self.run(record, _CHART_CODE, stdin=stdin)).result
+        if result.outcome != Outcome.OK:
+            message = f"The chart was not drawn: {result.stderr.strip().rpartition(chr(10))[2] or result.outcome}."
+            step = "Correct the data and the names of its fields."
+            raise SandpodError(ErrorCode.EXECUTION_FAILED, message, next_step=step)
+        data = await self.parts.files.whole(record.owner, path, sandbox=record.name, limit=_MAX_CHART)
+        fields = {"chart_type": chart, "title": title, "file_path": f"{WORKSPACE}/{path}"}
+        fields["message"] = f"The chart is in {WORKSPACE}/{path}."
+        if interactive:
+            return {**fields, "interactive": True, "html_content": data.decode("utf-8", "replace")}
+        return as_result(
+            {**fields, "base64_image": base64.b64encode(data).decode("ascii")}, [Picture("image/png", data)]
+        )
 
 
 def _ran(result: RunResult) -> dict[str, Any]:
