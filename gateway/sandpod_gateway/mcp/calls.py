@@ -43,11 +43,8 @@ Next = CallNext[CallToolRequestParams, Any]
 
 _UNKNOWN: Final = {"unexpected_keyword_argument", "extra_forbidden"}
 _WORDS: Final = {
-    "missing": "it is missing",
-    "missing_argument": "it is missing",
-    "missing_keyword_only_argument": "it is missing",
-    "unexpected_keyword_argument": "there is no such argument",
-    "extra_forbidden": "there is no such argument",
+    **dict.fromkeys(("missing", "missing_argument", "missing_keyword_only_argument"), "it is missing"),
+    **dict.fromkeys(_UNKNOWN, "there is no such argument"),
     "model_type": "it should be an object",
 }
 

@@ -18,7 +18,7 @@ from sandpod_gateway.mcp.compat.settings import CompatSettings
 from sandpod_gateway.mcp.compat.telnet import Telnet
 from sandpod_gateway.mcp.services import Parts
 from sandpod_gateway.mcp.toolbox import Toolbox
-from sandpod_gateway.mcp.tools import background, files, packages, runs, sandboxes
+from sandpod_gateway.mcp.tools import background, files, runs, sandboxes
 from sandpod_gateway.mcp.toolsets import ToolSelection
 
 INSTRUCTIONS: Final = (
@@ -54,22 +54,20 @@ def create_mcp(
     `auth` is None where the only caller is this machine, `facts` stand for `$name` in descriptions, and `libraries` are
     the Python libraries of the default sandbox.
     """
-    # Unknown errors are ours to log and to mask: their texts may hold anything. Tools of other systems may take the
-    # names of ours.
     mcp: FastMCP[None] = FastMCP(
         "sandpod",
         version=version,
         instructions=INSTRUCTIONS,
         auth=auth,
-        mask_error_details=True,
-        on_duplicate="replace",
+        mask_error_details=True,  # unknown errors are ours to log: their texts may hold anything
+        on_duplicate="replace",  # tools of other systems may take the names of ours
     )
     mcp.add_middleware(BoundedCalls(max_calls, parts.metrics))
     mcp.add_middleware(BadArguments(parts.metrics))
     mcp.add_middleware(ToolSelection(toolsets or ALL, parts.metrics))
     if toolsets:
-        toolbox = Toolbox(mcp, parts.metrics, parts.links, facts, link_files=link_files)
-        for module in (runs, packages, files, background, sandboxes):
+        toolbox = Toolbox(mcp, parts, facts, link_files=link_files)
+        for module in (runs, files, background, sandboxes):
             module.register(toolbox, parts)
     resources.register(mcp, parts.files, parts.metrics)
     for system in compat.systems:

@@ -62,9 +62,14 @@ class RunnerConnection:
         return self._lost is not None
 
     @property
+    def runs(self) -> dict[str, RunHandle]:
+        """The runs that are waited for over this connection; one that is taken out goes on in the background."""
+        return self._inbox.runs
+
+    @property
     def busy(self) -> int:
         """Runs that go on over this connection."""
-        return len(self._inbox.runs)
+        return len(self.runs)
 
     async def _send(self, header: dict[str, Any], payload: bytes = b"") -> None:
         """Send a frame, whole or not at all: one that is cancelled is not sent."""
@@ -87,10 +92,7 @@ class RunnerConnection:
             await self._send({**header, "abort": True, "last": True})
 
     async def greet(self) -> None:
-        """Say hello and wait for the answer.
-
-        Raises ConnectionLostError: there was none in time, or it is not one that this gateway understands.
-        """
+        """Say hello and wait for an answer that this gateway understands. Raises ConnectionLostError."""
         try:
             await self._send({"t": "hello", "version": protocol.VERSION})
             async with asyncio.timeout(HELLO_TIMEOUT):
@@ -118,14 +120,6 @@ class RunnerConnection:
         await self._send({"t": "follow", "run": run_id, **received, "acks": acks})
         return handle
 
-    def waits_for(self, run_id: str) -> RunHandle | None:
-        """Return the handle of a run that somebody waits for over this connection, or None."""
-        return self._inbox.runs.get(run_id)
-
-    def forget_run(self, run_id: str) -> None:
-        """Wait no longer for what comes of a run: it goes on in the background."""
-        self._inbox.runs.pop(run_id, None)
-
     async def send_stdin(self, run_id: str, data: bytes) -> None:
         """Send a program all of its input, then end of input; what it has already is not given to it twice."""
         for start in range(0, len(data), protocol.FILE_PART):
@@ -142,17 +136,15 @@ class RunnerConnection:
 
     async def stop_run(self, run_id: str, *, wait: float) -> bool:
         """End a run of this connection, and return whether it has ended after at most `wait` seconds."""
-        handle = self._inbox.runs.get(run_id)
-        if handle is None:
+        if (handle := self.runs.get(run_id)) is None:
             return True
         try:
-            await self.cancel(run_id)
-            async with asyncio.timeout(wait):
-                await asyncio.shield(handle.ended)
+            with contextlib.suppress(SandpodError):  # it was refused, so it never began
+                await self.cancel(run_id)
+                async with asyncio.timeout(wait):
+                    await asyncio.shield(handle.ended)
         except (TimeoutError, ConnectionLostError):
             return False
-        except SandpodError:
-            return True  # it was refused, so it never began
         return True
 
     async def ask(self, kind: str, fields: dict[str, Any] | None = None) -> Frame:
@@ -264,10 +256,7 @@ class RunnerConnection:
 
 
 async def open_connection(stream: ByteStream) -> RunnerConnection:
-    """Return a connection whose runner has said hello.
-
-    Raises ConnectionLostError: the runner did not; the stream is closed.
-    """
+    """Return a connection whose runner has said hello. Raises ConnectionLostError, and closes the stream."""
     connection = RunnerConnection(stream)
     try:
         await connection.greet()

@@ -41,14 +41,6 @@ class BrokenProtocolError(ConnectionLostError):
     """The stream was closed because what the sandbox sent is nothing that a runner sends."""
 
 
-@dataclass(frozen=True, slots=True)
-class Accepted:
-    """What a runner made of the request for a run."""
-
-    run: str  # the run that goes on: the one that was asked for, or an earlier one with the same idempotency key
-    started: bool  # by this request, so that what comes of it comes over this stream
-
-
 class RunSink(Protocol):
     """Takes what comes of a run. The reader of the stream calls it, so nothing of it may wait or grow without bound."""
 
@@ -79,7 +71,8 @@ def _fail(error: Exception, *futures: "asyncio.Future[Any]") -> None:
 class RunHandle:
     """A run that was asked for.
 
-    `ended` is cancelled where nothing was started, so that nothing of it comes over this stream.
+    `accepted` is the name of the run that goes on: this one, or an earlier one with the same idempotency key. Where
+    this request did not start it, nothing of it comes over this stream: `ended` is cancelled.
     """
 
     run_id: str
@@ -88,7 +81,7 @@ class RunHandle:
     seen: dict[str, int] = field(default_factory=lambda: {"stdout": 0, "stderr": 0})  # offset that has come
     fresh: int = 0  # bytes that came since the last acknowledgement
     shown: int = 0  # displays and forms of its last value that have come
-    accepted: asyncio.Future[Accepted] = field(default_factory=_quiet_future)
+    accepted: asyncio.Future[str] = field(default_factory=_quiet_future)
     ended: asyncio.Future[Ended] = field(default_factory=_quiet_future)
 
     def fail(self, error: Exception) -> None:
@@ -177,13 +170,13 @@ class Inbox:
         if run is None or run.accepted.done():
             return False
         if frame.kind == "started":
-            run.accepted.set_result(Accepted(run.run_id, started=True))
+            run.accepted.set_result(run.run_id)
             return True
         # Nothing was started, so nothing ends: what becomes of the earlier run is asked for by its own name.
         del self.runs[run.run_id]
         earlier = frame.header.get("as")
         if isinstance(earlier, str) and len(earlier) <= MAX_NAME:
-            run.accepted.set_result(Accepted(earlier, started=False))
+            run.accepted.set_result(earlier)
             run.ended.cancel()
         else:
             run.fail(ConnectionLostError())
@@ -205,7 +198,7 @@ class Inbox:
             run.fail(ConnectionLostError())
             return True
         if not run.accepted.done():
-            run.accepted.set_result(Accepted(run.run_id, started=True))
+            run.accepted.set_result(run.run_id)
         if not run.ended.done():
             run.ended.set_result(ended)
         return True
@@ -236,7 +229,7 @@ class Inbox:
 
 
 async def read_frames(stream: ByteStream, inbox: Inbox) -> None:
-    """Give the inbox each frame that comes, until the stream ends; others have their turns however fast they come.
+    """Give the inbox each frame that comes, until the stream ends; other tasks run in between.
 
     Raises BrokenProtocolError: what came is no frame, or too much that nobody waits for.
     """

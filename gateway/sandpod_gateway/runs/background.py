@@ -90,15 +90,14 @@ class BackgroundRuns:
         """
         check_run(request, self._limits)
         record = await self._sandboxes.resolve(owner, sandbox)
-        seconds = self._limits.timeout(request.timeout)
         active = ActiveRun(record=record, request=request, recorder=Recorder(0))
-        await self._sandboxes.keep_busy(record.name, seconds)
+        await self._sandboxes.keep_busy(record.name, self._limits.timeout(request.timeout))
 
         async def begin(connection: RunnerConnection) -> str:
             handle = await start_run(connection, active, self._limits, detached=True)
             accepted = await connection.wait_for(handle.accepted)
-            connection.forget_run(active.run)
-            return accepted.run
+            connection.runs.pop(active.run, None)
+            return accepted
 
         run = await ask_runner(self._sandboxes, record, begin, again=True)
         return RunStarted(run_id=run_id(record.name, run), sandbox=record.name, state="running")
@@ -218,15 +217,15 @@ async def _get_displays(connection: RunnerConnection, run: str, recorder: Record
     handle, showing = None, recorder.showing
     try:
         async with asyncio.timeout(DISPLAYS_WAIT):
-            while (other := connection.waits_for(run)) is not None:
+            while (other := connection.runs.get(run)) is not None:
                 await asyncio.wait({other.ended})
             received = {"stdout": ended.stdout_bytes, "stderr": ended.stderr_bytes}
             handle = await connection.follow_run(run, received, recorder)
             await asyncio.shield(handle.ended)
     except (TimeoutError, SandpodError):
         # Forgotten meanwhile, or another gateway asked at the same time: it is counted as what did not come.
-        if handle is not None and connection.waits_for(run) is handle:
-            connection.forget_run(run)
+        if handle is not None and connection.runs.get(run) is handle:
+            del connection.runs[run]
     showing.dropped += max(0, ended.displays - len(showing.displays) - len(showing.value) - showing.dropped)
 
 

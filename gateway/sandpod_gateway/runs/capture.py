@@ -14,9 +14,8 @@ _SEQUENCE: Final = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b]*
 _BEGUN: Final = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*|[\]PX^_][^\x07\x1b]*\x1b?|[ -/]*)?\Z")
 _LONGEST: Final = 4096  # bytes of a sequence that is not whole yet; a longer one is none, and stays
 
-_CONTINUATION: Final = 0x80  # 10xxxxxx: a byte inside a UTF-8 character
-_CONTINUATION_MASK: Final = 0xC0
-_LONGEST_REST: Final = 3  # a UTF-8 character has at most three continuation bytes
+_CONTINUATION: Final = re.compile(rb"\A[\x80-\xbf]{1,3}")  # what is left of a UTF-8 character that was cut
+_Decoder: Final = codecs.getincrementaldecoder("utf-8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,21 +61,13 @@ class Capture:
                 return Captured(text, self.total, truncated=False)
             head = tail = text
         else:
-            head = codecs.getincrementaldecoder("utf-8")("replace").decode(self._head)  # without half a character
-            tail = _whole_tail(bytes(self._tail[-self._tail_cap :]))
+            head = _Decoder("replace").decode(self._head)
+            tail = _CONTINUATION.sub(b"", self._tail[-self._tail_cap :], 1).decode("utf-8", "replace")
         if most is not None:
             head, tail = head[: most // 2], tail[max(0, len(tail) - (most - most // 2)) :]
         # A byte that is no UTF-8 became U+FFFD, which has three bytes in it.
         left_out = self.total - sum(len(text.encode()) - 2 * text.count("\ufffd") for text in (head, tail))
         return Captured(f"{head}\n[... {left_out} bytes left out ...]\n{tail}", self.total, truncated=True)
-
-
-def _whole_tail(data: bytes) -> str:
-    """Decode, leaving out a character that was cut at the start."""
-    start = 0
-    while start < min(_LONGEST_REST, len(data)) and data[start] & _CONTINUATION_MASK == _CONTINUATION:
-        start += 1
-    return data[start:].decode("utf-8", "replace")
 
 
 class Stripper:
@@ -112,11 +103,6 @@ def unfinished_sequence(data: bytes) -> int:
 
 def unfinished_character(data: bytes) -> int:
     """Return how many bytes at the end are the beginning of a character that is not whole yet."""
-    for back in range(1, min(_LONGEST_REST, len(data)) + 1):
-        byte = data[-back]
-        if byte < _CONTINUATION:  # ASCII: nothing is open
-            return 0
-        if byte >= _CONTINUATION_MASK:  # the first byte of a character, which says how long it is
-            length = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4  # noqa: PLR2004  # by UTF-8's own table
-            return back if length > back else 0
-    return 0
+    decoder = _Decoder("replace")
+    decoder.decode(data[-3:])  # a character has at most four
+    return len(decoder.getstate()[0])

@@ -19,11 +19,11 @@ _GROWTH: Final = 14  # most bytes that one of a text takes in an answer: a contr
 _TEXTS: Final = frozenset(protocol.MIME_TYPES) - PICTURES
 
 
-class _Stream:
+class _Stream(Capture):
     """One stream of output."""
 
     def __init__(self, cap: int, *, strip_ansi: bool) -> None:
-        self.capture = Capture(cap)
+        super().__init__(cap)
         self.received = 0  # the offset up to which it has come, according to the sandbox
         self.taken = 0  # bytes that came: offsets are not added up, since a sandbox may send any
         self.gap = False  # whether some of it was lost
@@ -42,13 +42,13 @@ class _Stream:
             data = f"\n[... {gap} bytes lost ...]\n".encode() + data
         if self._stripper is not None:
             data = self._stripper.feed(data)
-        self.capture.feed(data)
+        self.feed(data)
         return data
 
     def finish(self) -> bytes:
         """Keep what was held back as the beginning of a control sequence that never came, and return it."""
         rest = self._stripper.finish() if self._stripper is not None else b""
-        self.capture.feed(rest)
+        self.feed(rest)
         return rest
 
 
@@ -168,7 +168,7 @@ class Recorder:
 
     def read(self, stream: str) -> Captured:
         """Return all of a stream that is kept."""
-        return self._streams[stream].capture.read()
+        return self._streams[stream].read()
 
     def shared(self, most: int) -> tuple[Captured, Captured]:
         """Return both streams in `most` characters together; where they do not fit, each has at least half."""
@@ -176,7 +176,7 @@ class Recorder:
         if len(out.text) + len(err.text) <= most:
             return out, err
         for_err = min(len(err.text), max(most // 2, most - len(out.text)))
-        return self._streams["stdout"].capture.read(most - for_err), self._streams["stderr"].capture.read(for_err)
+        return self._streams["stdout"].read(most - for_err), self._streams["stderr"].read(for_err)
 
     def _pass_on(self, stream: str, data: bytes) -> None:
         if self._progress is not None and data:

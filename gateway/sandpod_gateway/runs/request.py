@@ -24,19 +24,9 @@ from sandpod_gateway.runs.recorder import Recorder
 from sandpod_runner.protocol import messages as protocol
 
 OTHER_NAMES: Final = {
-    "bash": Language.SHELL,
-    "sh": Language.SHELL,
-    "zsh": Language.SHELL,
-    "js": Language.JAVASCRIPT,
-    "node": Language.JAVASCRIPT,
-    "node.js": Language.JAVASCRIPT,
-    "nodejs": Language.JAVASCRIPT,
-    "npm": Language.JAVASCRIPT,
-    "ts": Language.JAVASCRIPT,
-    "typescript": Language.JAVASCRIPT,
-    "py": Language.PYTHON,
-    "python3": Language.PYTHON,
-    "pip": Language.PYTHON,
+    **dict.fromkeys(("bash", "sh", "zsh"), Language.SHELL),
+    **dict.fromkeys(("js", "node", "node.js", "nodejs", "npm", "ts", "typescript"), Language.JAVASCRIPT),
+    **dict.fromkeys(("py", "python3", "pip"), Language.PYTHON),
 }
 """Other names that models give languages. A template's own language of such a name comes first."""
 
@@ -78,10 +68,7 @@ class ActiveRun:
 
 
 def check_run(request: RunRequest, limits: RunLimits) -> None:
-    """Refuse what no sandbox should be bothered with.
-
-    Raises unsupported_language, code_too_large, upload_too_large (stdin), invalid_content, invalid_argument.
-    """
+    """Raise unsupported_language, code_too_large, upload_too_large (stdin), invalid_content or invalid_argument."""
     if not protocol.LANGUAGE.fullmatch(request.language):
         step = (
             "Use python, javascript, shell or one that the sandbox's template adds: sandpod://capabilities lists them."

@@ -33,10 +33,6 @@ class Tail(Message):
     pieces: Annotated[list[tuple[Literal["stdout", "stderr"], Count]], Field(max_length=MAX_PIECES)]
     end: Ended | None = None
 
-    def is_all(self, payload: bytes) -> bool:
-        """Return whether the run has ended, and nothing comes after this reply."""
-        return self.end is not None and (not payload or self.cursor >= self.end.stdout_bytes + self.end.stderr_bytes)
-
     def split(self, payload: bytes) -> list[tuple[str, bytes]]:
         """Return the pieces of output that the payload holds, each with its stream, which is another each time."""
         parts: list[tuple[str, bytes]] = []
@@ -86,8 +82,9 @@ class TailReader:
         reply = await self.connection.ask("tail", fields)
         tail = checked(Tail, reply)
         pieces = tail.split(reply.payload)
-        ended = tail.end if tail.is_all(reply.payload) else None
-        held = 0
+        ended, held = tail.end, 0
+        if ended is not None and reply.payload and tail.cursor < ended.stdout_bytes + ended.stderr_bytes:
+            ended = None  # there is more to read
         if ended is None and pieces:
             stream, last = pieces[-1]
             held = unfinished_character(last) or (unfinished_sequence(last) if self.strip_ansi else 0)

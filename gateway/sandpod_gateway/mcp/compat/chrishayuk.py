@@ -68,9 +68,8 @@ class Chrishayuk(System):
     @tool("Run Python once", as_error)
     async def create_run_close(self, code: str) -> Any:
         """Run Python in a sandbox of its own, which is closed afterwards."""
-        request = RunRequest(language=Language.PYTHON, code=code)
-        owner = current_owner()
-        answer = await self.parts.runs.run(owner, request, fresh=ClaimRequest(owner=owner))
+        request, fresh = RunRequest(language=Language.PYTHON, code=code), ClaimRequest(owner=current_owner())
+        answer = await self.parts.runs.run(fresh.owner, request, fresh=fresh)
         closed = {"sandbox_status": "created", "sandbox_closed": True, "sandbox_removed": True}
         return as_result({**_ran(answer.result), **closed}, answer.pictures)
 
@@ -87,18 +86,16 @@ class Chrishayuk(System):
     async def list_files(self, session_id: str, path: str = "/") -> Any:
         """List the files of a session."""
         record, inside = await self._place(session_id, path)
-        listed = await self.parts.files.list(
-            record.owner, inside, sandbox=record.name, recursive=False, limit=MAX_ENTRIES
-        )
+        files = self.parts.files
+        listed = await files.list(record.owner, inside, sandbox=record.name, recursive=False, limit=MAX_ENTRIES)
         return {"path": path, "files": [entry.path.rpartition("/")[2] for entry in listed.entries]}
 
     @tool("Read a file", as_error, READ)
     async def read_file(self, session_id: str, file_path: str) -> Any:
         """Read a text file of a session."""
         record, inside = await self._place(session_id, file_path)
-        read = await self.parts.files.read(
-            record.owner, inside, sandbox=record.name, span=(0, MAX_READ), encoding="utf-8"
-        )
+        span, files = (0, MAX_READ), self.parts.files
+        read = await files.read(record.owner, inside, sandbox=record.name, span=span, encoding="utf-8")
         return {"path": file_path, "content": read.content}
 
     @tool("Write a file", as_error)
@@ -240,13 +237,12 @@ class Charts(System):
             step = "Correct the data and the names of its fields."
             raise SandpodError(ErrorCode.EXECUTION_FAILED, message, next_step=step)
         data = await self.parts.files.whole(record.owner, path, sandbox=record.name, limit=_MAX_CHART)
-        fields = {"chart_type": chart, "title": title, "file_path": f"{WORKSPACE}/{path}"}
-        fields["message"] = f"The chart is in {WORKSPACE}/{path}."
+        file = f"{WORKSPACE}/{path}"
+        fields = {"chart_type": chart, "title": title, "file_path": file, "message": f"The chart is in {file}."}
         if interactive:
             return {**fields, "interactive": True, "html_content": data.decode("utf-8", "replace")}
-        return as_result(
-            {**fields, "base64_image": base64.b64encode(data).decode("ascii")}, [Picture("image/png", data)]
-        )
+        image = base64.b64encode(data).decode()
+        return as_result({**fields, "base64_image": image}, [Picture("image/png", data)])
 
 
 def _ran(result: RunResult) -> dict[str, Any]:

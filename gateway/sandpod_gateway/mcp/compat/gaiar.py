@@ -46,9 +46,8 @@ class Gaiar(System):
     def _alone(self, sandbox: str) -> Iterator[None]:
         """One run at a time in a session."""
         if sandbox in self._busy or self.parts.sandboxes.running(sandbox):
-            raise SandpodError(
-                ErrorCode.SESSION_BUSY, "A run is going on in this session.", next_step="Wait until it has ended."
-            )
+            message, step = "A run is going on in this session.", "Wait until it has ended."
+            raise SandpodError(ErrorCode.SESSION_BUSY, message, next_step=step)
         self._busy.add(sandbox)
         try:
             yield
@@ -71,13 +70,12 @@ class Gaiar(System):
     ) -> Any:
         """Put a file into a session's working directory."""
         session = _session(session_id)
+        step = "Use a name such as table.csv."
         if ".." in filename:
-            raise SandpodError(
-                ErrorCode.INVALID_PATH, "A name with two dots is refused.", next_step="Use a name such as table.csv."
-            )
+            raise SandpodError(ErrorCode.INVALID_PATH, "A name with two dots is refused.", next_step=step)
         if _FILENAME.fullmatch(filename) is None:
             message = "A file's name has letters, digits, dots, hyphens and underscores, at most 255."
-            raise SandpodError(ErrorCode.INVALID_FILENAME, message, next_step="Use a name such as table.csv.")
+            raise SandpodError(ErrorCode.INVALID_FILENAME, message, next_step=step)
         data = decode_base64(content_base64)
         self.parts.files.check_upload(data)
         record = await self.make(session)
@@ -95,18 +93,17 @@ class Gaiar(System):
             error = SandpodError(ErrorCode.ARTIFACT_TOO_LARGE, message, next_step="Download it by its link.")
             url = self.parts.links.url(record.name, inside)
             return self.refuse(_refused, error, size_bytes=size, **({"download_url": url} if url else {}))
-        return {**_file(inside, size), "content_base64": base64.b64encode(data).decode("ascii")}
+        return {**_file(inside, size), "content_base64": base64.b64encode(data).decode()}
 
     @tool("List artifacts (session)", _refused, READ)
     async def sandbox_list_artifacts(self, session_id: str) -> Any:
         """List the files of a session."""
         record = await self.need(_session(session_id))
         listed = await self.parts.files.list(record.owner, ".", sandbox=record.name, recursive=True, limit=MAX_ENTRIES)
+        url, files = self.parts.links.url, [entry for entry in listed.entries if entry.kind == "file"]
         return {
             "artifacts": [
-                {**_file(entry.path, entry.size), "download_url": self.parts.links.url(record.name, entry.path)}
-                for entry in listed.entries
-                if entry.kind == "file"
+                {**_file(each.path, each.size), "download_url": url(record.name, each.path)} for each in files
             ]
         }
 
@@ -141,17 +138,14 @@ def _ran(result: RunResult, session: str) -> dict[str, Any]:
         stderr += f"\nExecution timed out after {round(result.duration_ms / 1000)} seconds."
     elif result.outcome not in {Outcome.OK, Outcome.ERROR} and result.hint:
         stderr += f"\n{result.hint}"
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     return {
         "session_id": session,
-        "run_id": f"run_{stamp}_{secrets.token_hex(2)}",
+        "run_id": f"run_{datetime.now(UTC):%Y%m%dT%H%M%SZ}_{secrets.token_hex(2)}",
         "exit_code": -1 if code is None else code,
         "stdout": result.stdout,
         "stderr": stderr,
         "stdout_truncated": result.stdout_truncated,
         "stderr_truncated": result.stderr_truncated,
-        "artifacts": [
-            {**_file(artifact.path, artifact.size), "download_url": artifact.url} for artifact in result.artifacts
-        ],
+        "artifacts": [{**_file(each.path, each.size), "download_url": each.url} for each in result.artifacts],
         "duration_ms": round(result.duration_ms),
     }

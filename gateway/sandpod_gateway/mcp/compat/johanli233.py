@@ -146,20 +146,12 @@ def _ran(result: RunResult) -> dict[str, Any]:
 
 def _installed(installation: Installation, package: str) -> dict[str, Any]:
     if installation.status == "installing":
-        return {
-            "success": None,
-            "status": "installing",
-            "message": f"{package} is being installed; call check_package_installation_status.",
-            "complete": False,
-            "elapsed_seconds": installation.elapsed,
-        }
+        message = f"{package} is being installed; call check_package_installation_status."
+        going = {"complete": False, "elapsed_seconds": installation.elapsed}
+        return {"success": None, "status": "installing", "message": message, **going}
     ended = {"complete": True, "end_time": installation.elapsed}
     if installation.status == "success":
         return {"success": True, "status": "success", "message": f"{package} is installed.", **ended}
-    return {
-        "success": False,
-        "status": "failed",
-        "message": f"{package} was not installed: {installation.message}",
-        "stderr": " ".join(filter(None, (installation.message, installation.cause, installation.next))),
-        **ended,
-    }
+    message = f"{package} was not installed: {installation.message}"
+    stderr = " ".join(filter(None, (installation.message, installation.cause, installation.next)))
+    return {"success": False, "status": "failed", "message": message, "stderr": stderr, **ended}

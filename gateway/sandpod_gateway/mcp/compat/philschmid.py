@@ -32,11 +32,9 @@ class Philschmid(System):
     """Its tools, and its resource."""
 
     def __post_init__(self) -> None:
-        wanted = self.settings.pass_through_env
-        self._env = {name: os.environ[name] for name in wanted if name in os.environ}
-        for name in wanted:
-            if name not in self._env:
-                logger.warning("%s is to be passed to runs, but the server's environment does not have it", name)
+        self._env = {name: os.environ[name] for name in self.settings.pass_through_env if name in os.environ}
+        for name in set(self.settings.pass_through_env) - self._env.keys():
+            logger.warning("%s is to be passed to runs, but the server's environment does not have it", name)
 
     def register(self, mcp: FastMCP[None]) -> None:
         """Add the tools and the resource to a server."""

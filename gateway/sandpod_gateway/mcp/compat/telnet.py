@@ -4,6 +4,7 @@ A connection is made by a context of the caller's sandbox for them, under its ne
 it reaches what the caller's programs reach. Nothing is kept here either; a context's name says which connection it is.
 """
 
+import contextlib
 import json
 import secrets
 from pathlib import Path
@@ -49,16 +50,14 @@ class _Connection(BaseModel):
     def context(self) -> str:
         return f"{_SESSION} {self.session_id} {self.port} {self.host}"
 
-    @classmethod
-    def of(cls, context: str) -> "_Connection | None":
-        """Return the connection of a context, or None of one that is for something else."""
-        prefix, *rest = context.split(" ", 3)
-        if prefix != _SESSION or len(rest) != len(cls.model_fields):
-            return None
-        try:
-            return cls.model_validate({"session_id": rest[0], "port": rest[1], "host": rest[2]})
-        except ValidationError:
-            return None
+
+def _connection_of(context: str) -> _Connection | None:
+    """Return the connection of a context, or None of one that is for something else."""
+    prefix, *rest = context.split(" ", 3)
+    with contextlib.suppress(ValidationError):
+        if prefix == _SESSION:
+            return _Connection.model_validate(dict(zip(("session_id", "port", "host"), rest, strict=False)))
+    return None
 
 
 def _not_connected(error: SandpodError) -> dict[str, Any]:
@@ -114,20 +113,21 @@ class Telnet(System):
     @tool("List connections", _failed, READ)
     async def list_connections(self) -> Any:
         """List your connections."""
-        record = await self.find(_SESSION)
-        found = [] if record is None else await self._open(record)
-        return {"count": len(found), "connections": [each.model_dump() for each in found]}
+        found = [connection.model_dump() for _, connection in await self._open()]
+        return {"count": len(found), "connections": found}
 
-    async def _open(self, record: SandboxRecord) -> list[_Connection]:
+    async def _open(self) -> list[tuple[SandboxRecord, _Connection]]:
+        record = await self.find(_SESSION)
+        if record is None:
+            return []
         contexts = (await self.parts.background.list_contexts(record.owner, sandbox=record.name)).contexts
-        return [each for context in contexts if context.state != "lost" and (each := _Connection.of(context.name))]
+        names = [context.name for context in contexts if context.state != "lost"]
+        return [(record, connection) for name in names if (connection := _connection_of(name))]
 
     async def _connection(self, session_id: str) -> tuple[SandboxRecord, _Connection]:
-        record = await self.find(_SESSION)
-        if record is not None:
-            for connection in await self._open(record):
-                if connection.session_id == session_id:
-                    return record, connection
+        for record, connection in await self._open():
+            if connection.session_id == session_id:
+                return record, connection
         message = f"No active connection with session ID {session_id[:64]!r}."
         raise SandpodError(ErrorCode.SESSION_NOT_FOUND, message, next_step="Use one that is open, or connect again.")
 

@@ -28,7 +28,7 @@ from sandpod_gateway.files.links import LinkMaker
 from sandpod_gateway.files.paths import check_filename
 from sandpod_gateway.files.service import MAX_ENTRIES, MAX_READ, Files
 from sandpod_gateway.limits import check_text
-from sandpod_gateway.mcp import arguments
+from sandpod_gateway.mcp.arguments import Path, Sandbox
 from sandpod_gateway.mcp.services import Parts
 from sandpod_gateway.mcp.toolbox import Toolbox
 
@@ -61,33 +61,42 @@ def register(toolbox: Toolbox, parts: Parts) -> None:
     _register_reading(toolbox, parts.files)
     _register_writing(toolbox, parts.files, parts.links)
     _register_changes(toolbox, parts.files)
-    _register_artifacts(toolbox, Artifacts(parts.files))
-    _register_links(toolbox, parts.links)
+    links = parts.links
+
+    @toolbox.tool("Link to a file", toolset="links", effect="make", result=FileLink)
+    async def create_link(
+        *, path: Path, sandbox: Sandbox = None, method: MethodName = "get", expires: Expires = None
+    ) -> FileLink:
+        """Create a link to download a file, or to upload one by HTTP PUT, past the model. It needs no key.
+
+        It is for this path alone, and ends with the sandbox or your API key at the latest.
+        """
+        return await links.make(current_owner(), path, sandbox=sandbox, method=method, expires=expires)
+
+    @toolbox.tool("Fetch the workspace", toolset="links", effect="read", result=WorkspaceLink)
+    async def fetch_workspace(*, sandbox: Sandbox = None) -> WorkspaceLink:
+        """Create a link to download all files of /workspace as one tar.gz. It needs no key."""
+        return await links.workspace(current_owner(), sandbox=sandbox)
 
 
 def _register_reading(toolbox: Toolbox, files: Files) -> None:
     @toolbox.tool("List files", toolset="core", effect="read", result=FileList)
     async def list_files(
-        *, path: Folder = ".", sandbox: arguments.Sandbox = None, recursive: Recursive = False, limit: EntryLimit = 1000
+        *, path: Folder = ".", sandbox: Sandbox = None, recursive: Recursive = False, limit: EntryLimit = 1000
     ) -> FileList:
         """List the files in a folder of /workspace."""
         return await files.list(current_owner(), path, sandbox=sandbox, recursive=recursive, limit=limit)
 
     @toolbox.tool("Read a file", toolset="core", effect="read", result=FileContent)
     async def read_file(
-        *,
-        path: arguments.Path,
-        sandbox: arguments.Sandbox = None,
-        offset: Offset = 0,
-        limit: ReadLimit = None,
-        encoding: Encoding = None,
+        *, path: Path, sandbox: Sandbox = None, offset: Offset = 0, limit: ReadLimit = None, encoding: Encoding = None
     ) -> FileContent:
         """Read a text file in /workspace, or a part of it. For images and other binary files use read_artifact."""
         span = (offset, limit)
         return await files.read(current_owner(), path, sandbox=sandbox, span=span, encoding=encoding)
 
     @toolbox.tool("Look at a file", toolset="files", effect="read", result=FileStat)
-    async def stat_file(*, path: arguments.Path, sandbox: arguments.Sandbox = None) -> FileStat:
+    async def stat_file(*, path: Path, sandbox: Sandbox = None) -> FileStat:
         """Return the kind, size, time and type of a file or folder. Links are not followed."""
         return await files.stat(current_owner(), path, sandbox=sandbox)
 
@@ -96,10 +105,10 @@ def _register_writing(toolbox: Toolbox, files: Files, links: LinkMaker) -> None:
     @toolbox.tool("Write a file", toolset="core", effect="write", result=FileWritten)
     async def write_file(
         *,
-        path: arguments.Path,
+        path: Path,
         text: Text = None,
         content_base64: Base64 = None,
-        sandbox: arguments.Sandbox = None,
+        sandbox: Sandbox = None,
         overwrite: Overwrite = True,
     ) -> FileWritten:
         """Write a file in /workspace from text or base64. Missing folders are created."""
@@ -112,7 +121,7 @@ def _register_writing(toolbox: Toolbox, files: Files, links: LinkMaker) -> None:
         filename: FileName,
         content_base64: Base64 = None,
         text: Text = None,
-        sandbox: arguments.Sandbox = None,
+        sandbox: Sandbox = None,
         path: Into = ".",
         overwrite: Overwrite = False,
     ) -> FileUploaded:
@@ -131,53 +140,34 @@ def _register_writing(toolbox: Toolbox, files: Files, links: LinkMaker) -> None:
 
 
 def _register_changes(toolbox: Toolbox, files: Files) -> None:
+    artifacts = Artifacts(files)
+
     @toolbox.tool("Make a folder", toolset="files", effect="make", result=FileChanged)
-    async def make_directory(*, path: arguments.Path, sandbox: arguments.Sandbox = None) -> FileChanged:
+    async def make_directory(*, path: Path, sandbox: Sandbox = None) -> FileChanged:
         """Create a folder in /workspace, and those on its path. An existing one is kept."""
         return await files.make_directory(current_owner(), path, sandbox=sandbox)
 
     @toolbox.tool("Move a file", toolset="files", effect="write", result=FileMoved)
     async def move_file(
-        *, source: Source, destination: Destination, sandbox: arguments.Sandbox = None, overwrite: Overwrite = False
+        *, source: Source, destination: Destination, sandbox: Sandbox = None, overwrite: Overwrite = False
     ) -> FileMoved:
         """Move or rename a file or folder in /workspace."""
         return await files.move(current_owner(), source, destination, sandbox=sandbox, overwrite=overwrite)
 
     @toolbox.tool("Delete a file", toolset="files", effect="write", result=FileChanged)
-    async def delete_file(
-        *, path: arguments.Path, sandbox: arguments.Sandbox = None, recursive: WithContent = False
-    ) -> FileChanged:
+    async def delete_file(*, path: Path, sandbox: Sandbox = None, recursive: WithContent = False) -> FileChanged:
         """Delete a file, a link or an empty folder in /workspace."""
         return await files.delete(current_owner(), path, sandbox=sandbox, recursive=recursive)
 
-
-def _register_artifacts(toolbox: Toolbox, artifacts: Artifacts) -> None:
     @toolbox.tool("List artifacts", toolset="files", effect="read", result=ArtifactList)
-    async def list_artifacts(*, sandbox: arguments.Sandbox = None, since: Since = None) -> ArtifactList:
+    async def list_artifacts(*, sandbox: Sandbox = None, since: Since = None) -> ArtifactList:
         """List the files that runs created or changed in /workspace."""
         return await artifacts.list(current_owner(), sandbox=sandbox, since=since)
 
     @toolbox.tool("Read an artifact", toolset="core", effect="read", result=ArtifactContent)
-    async def read_artifact(*, artifact: ArtifactPath, sandbox: arguments.Sandbox = None) -> Answer[ArtifactContent]:
+    async def read_artifact(*, artifact: ArtifactPath, sandbox: Sandbox = None) -> Answer[ArtifactContent]:
         """Look at a file that a run left: an image as an image, others as text or base64 up to a limit."""
         return await artifacts.read(current_owner(), artifact, sandbox=sandbox)
-
-
-def _register_links(toolbox: Toolbox, maker: LinkMaker) -> None:
-    @toolbox.tool("Link to a file", toolset="links", effect="make", result=FileLink)
-    async def create_link(
-        *, path: arguments.Path, sandbox: arguments.Sandbox = None, method: MethodName = "get", expires: Expires = None
-    ) -> FileLink:
-        """Create a link to download a file, or to upload one by HTTP PUT, past the model. It needs no key.
-
-        It is for this path alone, and ends with the sandbox or your API key at the latest.
-        """
-        return await maker.make(current_owner(), path, sandbox=sandbox, method=method, expires=expires)
-
-    @toolbox.tool("Fetch the workspace", toolset="links", effect="read", result=WorkspaceLink)
-    async def fetch_workspace(*, sandbox: arguments.Sandbox = None) -> WorkspaceLink:
-        """Create a link to download all files of /workspace as one tar.gz. It needs no key."""
-        return await maker.workspace(current_owner(), sandbox=sandbox)
 
 
 def _content(text: str | None, content_base64: str | None) -> bytes:

@@ -18,6 +18,7 @@ from sandpod_gateway.mcp.toolbox import Toolbox
 from sandpod_gateway.sandboxes.service import Sandboxes
 
 _AS_RECORDED: Final = ("status", "reason", "message", "template", "image", "network", "persistent")
+_AS_TEMPLATE: Final = arguments.WorkspaceArgument()
 MAX_NAME = 128  # characters; names are hashed before they become labels
 
 Name = Annotated[
@@ -64,7 +65,7 @@ def register(toolbox: Toolbox, parts: Parts) -> None:
             network=_label(network, "network profile"),
             ttl=lifetime.ttl,
             idle_timeout=lifetime.idle_timeout,
-            workspace=_workspace(workspace),
+            workspace=WorkspaceRequest(**workspace.model_dump()) if workspace != _AS_TEMPLATE and workspace else None,
             cold_start=cold_start,
         )
         return _info(await sandboxes.create(request), sandboxes)
@@ -98,12 +99,6 @@ def _session(name: str | None) -> str:
         message = f"A name has at most {MAX_NAME} characters, and no control characters."
         raise SandpodError(ErrorCode.INVALID_SESSION_ID, message, next_step="Choose a shorter or simpler name.")
     return name
-
-
-def _workspace(workspace: arguments.WorkspaceArgument | None) -> WorkspaceRequest | None:
-    if workspace is None or workspace == arguments.WorkspaceArgument():
-        return None
-    return WorkspaceRequest(**workspace.model_dump())
 
 
 def _label(text: str, what: str) -> str:

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from sandpod_gateway.api.run_results import Language, Outcome, RunOutput, RunResult
 from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.content import MAX_PICTURES, Answer, Picture, json_size
-from sandpod_gateway.mcp.text import text_of
+from sandpod_gateway.mcp.tool_results import text_of
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.runner.messages import ArtifactEntry, Ended
 from sandpod_gateway.runs.progress import MAX_MESSAGE
