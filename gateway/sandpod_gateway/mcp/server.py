@@ -9,7 +9,7 @@ from fastmcp.server.auth import TokenVerifier
 from sandpod_gateway.api.toolsets import ALL
 from sandpod_gateway.mcp import resources
 from sandpod_gateway.mcp.calls import BadArguments, BoundedCalls
-from sandpod_gateway.mcp.compat.chrishayuk import Charts, Chrishayuk
+from sandpod_gateway.mcp.compat.chrishayuk import Chrishayuk
 from sandpod_gateway.mcp.compat.common import System
 from sandpod_gateway.mcp.compat.gaiar import Gaiar
 from sandpod_gateway.mcp.compat.johanli233 import Johanli
@@ -32,7 +32,7 @@ INSTRUCTIONS: Final = (
 _COMPAT: Final[dict[str, tuple[type[System], ...]]] = {
     "philschmid": (Philschmid,),
     "johanli233": (Johanli,),
-    "chrishayuk": (Chrishayuk, Charts, Telnet),
+    "chrishayuk": (Chrishayuk, Telnet),
     "gaiar": (Gaiar,),
 }
 
@@ -63,7 +63,7 @@ def create_mcp(
         on_duplicate="replace",  # tools of other systems may take the names of ours
     )
     mcp.add_middleware(BoundedCalls(max_calls, parts.metrics))
-    mcp.add_middleware(BadArguments(parts.metrics))
+    mcp.add_middleware(BadArguments())
     mcp.add_middleware(ToolSelection(toolsets or ALL, parts.metrics))
     if toolsets:
         toolbox = Toolbox(mcp, parts, facts, link_files=link_files)

@@ -8,7 +8,7 @@ written where they are used, and results are names and types. What a call may co
 import functools
 import string
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, Literal, ParamSpec
+from typing import Any, Final, Literal, ParamSpec, get_args
 
 from fastmcp import FastMCP
 from fastmcp.tools.base import ToolResult
@@ -48,7 +48,7 @@ class Toolbox:
         self._refused = functools.partial(refuse, parts.metrics)
 
     def tool(
-        self, title: str, *, toolset: Toolset, effect: Effect, result: type[BaseModel], open_world: bool = False
+        self, title: str, *, toolset: Toolset, effect: Effect, open_world: bool = False
     ) -> Callable[[Callable[P, Awaitable[Result]]], Callable[P, Awaitable[ToolResult]]]:
         """Return a decorator that adds a function as a tool, with its name and docstring."""
         annotations = ToolAnnotations(**_HINTS[effect], open_world_hint=None if open_world else False)
@@ -56,10 +56,12 @@ class Toolbox:
         def decorate(function: Callable[P, Awaitable[Result]]) -> Callable[P, Awaitable[ToolResult]]:
             answers = answering(function, self._answered, self._refused)
             tool = FunctionTool.from_function(answers, title=title, annotations=annotations)
+            returned = function.__annotations__["return"]
+            model = next(iter(get_args(returned)), returned)  # of an Answer, too
             fields = {
                 "description": string.Template(tool.description or "").substitute(self._facts).strip(),
                 "parameters": input_schema(tool.parameters, self._facts),
-                "output_schema": output_schema(result),
+                "output_schema": output_schema(model),
             }
             self._mcp.add_tool(SetTool(**{**dict(tool), **fields}, toolset=toolset))
             return answers

@@ -19,7 +19,6 @@ from sandpod_gateway.api.toolsets import ALL, Toolset, expanded
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.mcp.calls import Call, Next
 from sandpod_gateway.mcp.resources import FILES_TOOLSET, FILES_URI, resource_error
-from sandpod_gateway.mcp.tool_results import refuse
 from sandpod_gateway.metrics import Metrics
 
 QUERY: Final = "tools"  # name of the endpoint's query parameter: set names, separated by commas
@@ -53,13 +52,13 @@ class ToolSelection(Middleware):
         return [tool for tool in await call_next(context) if _toolset(tool) in {None, *chosen}]
 
     async def on_call_tool(self, context: Call, call_next: Next) -> Any:
-        """Refuse the tools of other sets."""
+        """Pass the call on. Raises forbidden, for the tools of other sets."""
         chosen = chosen_toolsets(self._server)
         if chosen != ALL and context.fastmcp_context is not None:
             name = context.message.name
             toolset = _toolset(await context.fastmcp_context.fastmcp.get_tool(name))
             if toolset is not None and toolset not in chosen:
-                return refuse(self._metrics, self._off(f"The tool {name}", toolset))
+                raise self._off(f"The tool {name}", toolset)
         return await call_next(context)
 
     async def on_list_resource_templates(

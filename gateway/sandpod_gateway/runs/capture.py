@@ -5,8 +5,7 @@ It bounds what one run costs the gateway: two caps of bytes a stream, however mu
 
 import codecs
 import re
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 # Terminal control sequences (ECMA-48: colours, cursor moves, titles): a control sequence; a string that ends with BEL
 # or ST (titles, links); an escape of two bytes or more.
@@ -18,8 +17,7 @@ _CONTINUATION: Final = re.compile(rb"\A[\x80-\xbf]{1,3}")  # what is left of a U
 _Decoder: Final = codecs.getincrementaldecoder("utf-8")
 
 
-@dataclass(frozen=True, slots=True)
-class Captured:
+class Captured(NamedTuple):
     """One stream as a result has it: text, bytes in all, and whether it was cut."""
 
     text: str

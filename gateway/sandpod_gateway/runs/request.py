@@ -137,16 +137,13 @@ async def start_run(
     header: dict[str, Any] = {
         "run": active.run,
         "language": _language_in(connection, request),
-        "args": request.args,
-        "env": request.env,
-        "cwd": request.cwd,
         "stdin": request.stdin is not None,
         "timeout": limits.timeout(request.timeout),
         "output_limit": limits.output_limit,
         "detached": detached,
         "acks": not detached,
     }
-    for name in ("context", "key"):
+    for name in ("args", "env", "cwd", "context", "key"):
         if (value := getattr(request, name)) is not None:
             header[name] = value
     handle = await connection.start_run(header, request.code.encode(), active.recorder)

@@ -98,10 +98,10 @@ class Runs:
     ) -> Answer[RunResult]:
         if request.packages:
             await self._installer.require(record, request.packages, request.language)
+        lost = self._sandboxes.lost_hint(record, request.context)
         progress = OutputStream(send) if send is not None else None
         recorder = Recorder(self._limits.output_cap, strip_ansi=request.strip_ansi, progress=progress)
         active = ActiveRun(record=record, request=request, recorder=recorder)
-        lost = self._sandboxes.lost_hint(record, request.context)
         keeper = asyncio.create_task(self._sandboxes.keep_alive(record))
         self._metrics.active_runs.inc()
         try:

@@ -33,16 +33,6 @@ class Tail(Message):
     pieces: Annotated[list[tuple[Literal["stdout", "stderr"], Count]], Field(max_length=MAX_PIECES)]
     end: Ended | None = None
 
-    def split(self, payload: bytes) -> list[tuple[str, bytes]]:
-        """Return the pieces of output that the payload holds, each with its stream, which is another each time."""
-        parts: list[tuple[str, bytes]] = []
-        start = 0
-        for stream, sizes in groupby(self.pieces, itemgetter(0)):
-            size = sum(size for _, size in sizes)
-            parts.append((stream, payload[start : start + size]))
-            start += size
-        return parts
-
 
 @dataclass(slots=True)
 class TailReader:
@@ -81,7 +71,12 @@ class TailReader:
         fields = {"run": self.run, "cursor": self.cursor, "wait": min(wait, WAIT_ONCE), "limit": limit}
         reply = await self.connection.ask("tail", fields)
         tail = checked(Tail, reply)
-        pieces = tail.split(reply.payload)
+        pieces: list[tuple[str, bytes]] = []
+        start = 0
+        for stream, sizes in groupby(tail.pieces, itemgetter(0)):  # each of another stream than the one before
+            end = start + sum(size for _, size in sizes)
+            pieces.append((stream, reply.payload[start:end]))
+            start = end
         ended, held = tail.end, 0
         if ended is not None and reply.payload and tail.cursor < ended.stdout_bytes + ended.stderr_bytes:
             ended = None  # there is more to read

@@ -15,13 +15,15 @@ from sandpod_gateway.backends.base import ClaimRequest, SandboxRecord
 from sandpod_gateway.content import Picture
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.service import MAX_ENTRIES, MAX_READ
-from sandpod_gateway.mcp.compat.common import READ, System, as_error, as_result, in_workspace, sentence, tool
+from sandpod_gateway.mcp.compat.common import READ, System, as_result, in_workspace, refusal, sentence, tool
 from sandpod_gateway.runs.request import RunRequest
 
 _CONTEXT: Final = "session"
 _KIND: Final = "sandpod"
 _CHART_CODE: Final = Path(__file__).with_name("chart_program.py").read_text(encoding="utf-8")
 _MAX_CHART: Final = 256 * 1024  # bytes of a chart in an answer, which has it three times
+
+_refused: Final = refusal(error=...)
 
 Rows = list[dict[str, Any]]
 
@@ -31,7 +33,7 @@ def _failed(error: SandpodError) -> str:
 
 
 class Chrishayuk(System):
-    """Its tools for sandboxes and files."""
+    """Its tools for sandboxes, files and charts."""
 
     @tool("Create a sandbox", _failed)
     async def create_sandbox(self, session_id: str) -> Any:
@@ -50,7 +52,7 @@ class Chrishayuk(System):
         await self.parts.sandboxes.delete(record.owner, record.name, force=True)
         return f"Sandbox for session {session_id} closed."
 
-    @tool("Look at sandboxes", as_error, READ)
+    @tool("Look at sandboxes", _refused, READ)
     async def get_sandbox_status(self, session_id: str | None = None) -> Any:
         """Return the status of a session's sandbox, or list the sessions."""
         if session_id is not None:
@@ -59,13 +61,13 @@ class Chrishayuk(System):
         sessions = [record.session or record.name for record in await self.sessions()]
         return {"active_sandbox_count": len(sessions), "active_sessions": sessions, "interpreter_type": _KIND}
 
-    @tool("Run Python in a session", as_error)
+    @tool("Run Python in a session", _refused)
     async def execute_code(self, session_id: str, code: str) -> Any:
         """Run Python in a session, where variables stay between calls."""
         answer = await self.run(await self.need(session_id), code, context=_CONTEXT)
         return as_result(_ran(answer.result), answer.pictures)
 
-    @tool("Run Python once", as_error)
+    @tool("Run Python once", _refused)
     async def create_run_close(self, code: str) -> Any:
         """Run Python in a sandbox of its own, which is closed afterwards."""
         request, fresh = RunRequest(language=Language.PYTHON, code=code), ClaimRequest(owner=current_owner())
@@ -73,7 +75,7 @@ class Chrishayuk(System):
         closed = {"sandbox_status": "created", "sandbox_closed": True, "sandbox_removed": True}
         return as_result({**_ran(answer.result), **closed}, answer.pictures)
 
-    @tool("Install a package in a session", as_error)
+    @tool("Install a package in a session", _refused)
     async def install_package(self, session_id: str, package_name: str) -> Any:
         """Install a Python package in a session."""
         done = await self.install(await self.need(session_id), package_name, self.parts.installer.timeout)
@@ -82,7 +84,7 @@ class Chrishayuk(System):
             return {"package": package_name, "output": f"Installed {output}", "error": None}
         return {"package": package_name, "output": "", "error": done.message or "It is still being installed."}
 
-    @tool("List files", as_error, READ)
+    @tool("List files", _refused, READ)
     async def list_files(self, session_id: str, path: str = "/") -> Any:
         """List the files of a session."""
         record, inside = await self._place(session_id, path)
@@ -90,7 +92,7 @@ class Chrishayuk(System):
         listed = await files.list(record.owner, inside, sandbox=record.name, recursive=False, limit=MAX_ENTRIES)
         return {"path": path, "files": [entry.path.rpartition("/")[2] for entry in listed.entries]}
 
-    @tool("Read a file", as_error, READ)
+    @tool("Read a file", _refused, READ)
     async def read_file(self, session_id: str, file_path: str) -> Any:
         """Read a text file of a session."""
         record, inside = await self._place(session_id, file_path)
@@ -98,12 +100,12 @@ class Chrishayuk(System):
         read = await files.read(record.owner, inside, sandbox=record.name, span=span, encoding="utf-8")
         return {"path": file_path, "content": read.content}
 
-    @tool("Write a file", as_error)
+    @tool("Write a file", _refused)
     async def write_file(self, session_id: str, file_path: str, content: str) -> Any:
         """Write a text file of a session."""
         return await self._write(session_id, file_path, content)
 
-    @tool("Upload a file", as_error)
+    @tool("Upload a file", _refused)
     async def upload_file(self, session_id: str, file_name: str, file_content: str, destination_path: str = "/") -> Any:
         """Put a text file into a folder of a session."""
         return await self._write(session_id, posixpath.join(destination_path, file_name), file_content)
@@ -113,14 +115,14 @@ class Chrishayuk(System):
         await self.write(record, inside, content.encode())
         return {"path": path, "message": "File written successfully"}
 
-    @tool("Delete a file", as_error)
+    @tool("Delete a file", _refused)
     async def delete_file(self, session_id: str, file_path: str) -> Any:
         """Delete a file of a session."""
         record, inside = await self._place(session_id, file_path)
         await self.parts.files.delete(record.owner, inside, sandbox=record.name, recursive=False)
         return {"path": file_path, "message": "File deleted successfully"}
 
-    @tool("Look at a file", as_error, READ)
+    @tool("Look at a file", _refused, READ)
     async def get_file_metadata(self, session_id: str, file_path: str) -> Any:
         """Return size, time and type of a session's file."""
         record, inside = await self._place(session_id, file_path)
@@ -132,11 +134,7 @@ class Chrishayuk(System):
         ours = path if path == WORKSPACE or path.startswith(f"{WORKSPACE}/") else path.lstrip("/") or "."
         return await self.need(session_id), in_workspace(ours, WORKSPACE)
 
-
-class Charts(System):
-    """Its tools for charts."""
-
-    @tool("Draw lines", as_error)
+    @tool("Draw lines", _refused)
     async def generate_line_chart(
         self,
         *,
@@ -153,7 +151,7 @@ class Charts(System):
         order = {"data": data, "keys": {"x": x_key, "y": y_keys}, "x_label": x_label, "y_label": y_label}
         return await self._draw(session_id, "line", title, save_path, order)
 
-    @tool("Draw bars", as_error)
+    @tool("Draw bars", _refused)
     async def generate_bar_chart(
         self,
         *,
@@ -172,7 +170,7 @@ class Charts(System):
         order = {"data": data, "keys": keys, "x_label": x_label, "y_label": y_label, "orientation": orientation}
         return await self._draw(session_id, "bar", title, save_path, order)
 
-    @tool("Draw points", as_error)
+    @tool("Draw points", _refused)
     async def generate_scatter_plot(
         self,
         *,
@@ -192,7 +190,7 @@ class Charts(System):
         order = {"data": data, "keys": keys, "x_label": x_label, "y_label": y_label}
         return await self._draw(session_id, "scatter", title, save_path, order)
 
-    @tool("Draw a heat map", as_error)
+    @tool("Draw a heat map", _refused)
     async def generate_heatmap(
         self,
         *,
@@ -208,7 +206,7 @@ class Charts(System):
         order = {"data": data, "row_labels": row_labels, "col_labels": col_labels, "cmap": cmap}
         return await self._draw(session_id, "heatmap", title, save_path, order)
 
-    @tool("Draw a page", as_error)
+    @tool("Draw a page", _refused)
     async def generate_interactive_chart(
         self,
         *,

@@ -130,9 +130,9 @@ def sentence(error: SandpodError) -> str:
     return f"{error.message} {error.next_step}"
 
 
-def as_error(error: SandpodError) -> dict[str, Any]:
-    """Return an error as the only field of a result."""
-    return {"error": sentence(error)}
+def refusal(**fields: Any) -> Refused:
+    """Return what words an error as a result with these fields, in which `...` stands for its sentence."""
+    return lambda error: {name: sentence(error) if value is ... else value for name, value in fields.items()}
 
 
 def in_workspace(path: str, home: str) -> str:

@@ -19,23 +19,15 @@ from sandpod_gateway.api.run_results import Language, Outcome, RunResult
 from sandpod_gateway.auth.api_keys import current_owner
 from sandpod_gateway.backends.base import ClaimRequest, SandboxRecord
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.mcp.compat.common import READ, System, as_result, in_workspace, sentence, tool
+from sandpod_gateway.mcp.compat.common import READ, System, as_result, in_workspace, refusal, tool
 
 _HOME: Final = "/app/results"
 _WAIT: Final = 5.0  # seconds that its package tools wait
 _REMEMBERED: Final = 1000  # installations
 
-
-def _failed(error: SandpodError) -> dict[str, Any]:
-    return {"error": True, "message": sentence(error)}
-
-
-def _not_run(error: SandpodError) -> dict[str, Any]:
-    return {"stdout": "", "stderr": sentence(error), "exit_code": -1, "error": sentence(error)}
-
-
-def _not_installed(error: SandpodError) -> dict[str, Any]:
-    return {"success": False, "status": "error", "message": sentence(error), "complete": True}
+_failed: Final = refusal(error=True, message=...)
+_not_run: Final = refusal(stdout="", stderr=..., exit_code=-1, error=...)
+_not_installed: Final = refusal(success=False, status="error", message=..., complete=True)
 
 
 @dataclass

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 from fastmcp import FastMCP
@@ -28,6 +29,7 @@ def _refused(error: SandpodError) -> str:
     return json.dumps({"exit_code": 1, "stderr": sentence(error), "stdout": ""})
 
 
+@dataclass
 class Philschmid(System):
     """Its tools, and its resource."""
 

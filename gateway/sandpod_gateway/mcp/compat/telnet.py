@@ -17,7 +17,7 @@ from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.run_results import Outcome
 from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.mcp.compat.common import OPEN_WORLD, READ, System, sentence, tool
+from sandpod_gateway.mcp.compat.common import OPEN_WORLD, READ, System, refusal, tool
 
 _CODE: Final = Path(__file__).with_name("telnet_program.py").read_text(encoding="utf-8")
 _SESSION: Final = "telnet"  # the sandbox's name, and the first word of a connection's context
@@ -26,6 +26,9 @@ _GREETING_SECONDS: Final = 5
 _GREETING_BYTES: Final = 1024
 _ANSWER_BYTES: Final = 4096
 _OVERHEAD_SECONDS: Final = 5
+
+_not_connected: Final = refusal(connected=False, error=...)
+_failed: Final = refusal(success=False, error=...)
 
 Port = Annotated[int, Field(ge=1, le=65535)]
 Seconds = Annotated[int, Field(ge=1, le=300)]
@@ -58,14 +61,6 @@ def _connection_of(context: str) -> _Connection | None:
         if prefix == _SESSION:
             return _Connection.model_validate(dict(zip(("session_id", "port", "host"), rest, strict=False)))
     return None
-
-
-def _not_connected(error: SandpodError) -> dict[str, Any]:
-    return {"connected": False, "error": sentence(error)}
-
-
-def _failed(error: SandpodError) -> dict[str, Any]:
-    return {"success": False, "error": sentence(error)}
 
 
 class Telnet(System):

@@ -25,7 +25,7 @@ def register(toolbox: Toolbox, parts: Parts) -> None:
     """Add the tools."""
     background = parts.background
 
-    @toolbox.tool("Start a run", toolset="background", effect="run", result=RunStarted)
+    @toolbox.tool("Start a run", toolset="background", effect="run")
     async def start_run(
         *,
         code: Code,
@@ -57,7 +57,7 @@ def register(toolbox: Toolbox, parts: Parts) -> None:
         )
         return await background.start(current_owner(), request, sandbox=sandbox)
 
-    @toolbox.tool("Read a run", toolset="background", effect="read", result=RunOutput)
+    @toolbox.tool("Read a run", toolset="background", effect="read")
     async def read_run(
         *,
         run_id: RunId,
@@ -75,27 +75,27 @@ def register(toolbox: Toolbox, parts: Parts) -> None:
             current_owner(), run_id, cursor=cursor, wait=wait, until=until, strip_ansi=strip_ansi, max_output=max_output
         )
 
-    @toolbox.tool("Stop a run", toolset="background", effect="write", result=RunOutput)
+    @toolbox.tool("Stop a run", toolset="background", effect="write")
     async def stop_run(*, run_id: RunId) -> Answer[RunOutput]:
         """Stop a run and everything it started; return its output and how it ended."""
         return await background.stop(current_owner(), run_id)
 
-    @toolbox.tool("List runs", toolset="background", effect="read", result=RunList)
+    @toolbox.tool("List runs", toolset="background", effect="read")
     async def list_runs(*, sandbox: Sandbox = None) -> RunList:
         """List the runs of a sandbox: live ones, and ended ones that are still kept."""
         return await background.list_runs(current_owner(), sandbox=sandbox)
 
-    @toolbox.tool("Look at an installation", toolset="background", effect="read", result=Installation)
+    @toolbox.tool("Look at an installation", toolset="background", effect="read")
     async def get_installation(*, installation: InstallationName, wait: Wait = 0) -> Installation:
         """Return the state of an installation, its packages, or why it failed."""
         return await parts.installer.get(current_owner(), installation, wait=wait)
 
-    @toolbox.tool("List contexts", toolset="contexts", effect="read", result=ContextList)
+    @toolbox.tool("List contexts", toolset="contexts", effect="read")
     async def list_contexts(*, sandbox: Sandbox = None) -> ContextList:
         """List the contexts of a sandbox with their language and state."""
         return await background.list_contexts(current_owner(), sandbox=sandbox)
 
-    @toolbox.tool("Restart a context", toolset="contexts", effect="write", result=ContextRestarted)
+    @toolbox.tool("Restart a context", toolset="contexts", effect="write")
     async def restart_context(*, context: RequiredContext, sandbox: Sandbox = None) -> ContextRestarted:
         """End a context's process: its variables are deleted, and its next use starts a new one. Files stay."""
         return await background.restart_context(current_owner(), context, sandbox=sandbox)

@@ -80,12 +80,12 @@ def register(toolbox: Toolbox, parts: Parts) -> None:
             return await answer(ctx, request, sandbox, _fresh(fresh=fresh, cold_start=cold_start))
 
         run_program.__name__, run_program.__doc__ = name, description
-        toolbox.tool(title, toolset="core", effect="run", result=RunResult)(run_program)
+        toolbox.tool(title, toolset="core", effect="run")(run_program)
 
     register_program("run_python_code", "Run Python", Language.PYTHON, PYTHON)
     register_program("run_js_code", "Run JavaScript", Language.JAVASCRIPT, JAVASCRIPT)
 
-    @toolbox.tool("Run a shell command", toolset="core", effect="run", result=RunResult)
+    @toolbox.tool("Run a shell command", toolset="core", effect="run")
     async def run_shell_command(
         ctx: Context,
         *,
@@ -119,7 +119,7 @@ def register(toolbox: Toolbox, parts: Parts) -> None:
 
 
 def _register_packages(toolbox: Toolbox, installer: Installer) -> None:
-    @toolbox.tool("Install packages", toolset="core", effect="make", result=Installation, open_world=True)
+    @toolbox.tool("Install packages", toolset="core", effect="make", open_world=True)
     async def install_packages(
         *,
         packages: arguments.RequiredPackages,
@@ -133,7 +133,7 @@ def _register_packages(toolbox: Toolbox, installer: Installer) -> None:
         """
         return await installer.install(current_owner(), packages, language=language, sandbox=sandbox, wait=wait)
 
-    @toolbox.tool("List packages", toolset="sandboxes", effect="read", result=PackageList)
+    @toolbox.tool("List packages", toolset="sandboxes", effect="read")
     async def list_packages(
         *, sandbox: arguments.Sandbox = None, language: arguments.PackageLanguage = "python"
     ) -> PackageList:

@@ -42,7 +42,7 @@ def register(toolbox: Toolbox, parts: Parts) -> None:
     """Add the tools."""
     sandboxes = parts.sandboxes
 
-    @toolbox.tool("Create a sandbox", toolset="sandboxes", effect="make", result=SandboxInfo)
+    @toolbox.tool("Create a sandbox", toolset="sandboxes", effect="make")
     async def create_sandbox(
         *,
         name: Name = None,
@@ -70,19 +70,19 @@ def register(toolbox: Toolbox, parts: Parts) -> None:
         )
         return _info(await sandboxes.create(request), sandboxes)
 
-    @toolbox.tool("List sandboxes", toolset="sandboxes", effect="read", result=SandboxList)
+    @toolbox.tool("List sandboxes", toolset="sandboxes", effect="read")
     async def list_sandboxes() -> SandboxList:
         """List your sandboxes with status and expiry, oldest first."""
         records = await sandboxes.list(current_owner())
         return SandboxList(sandboxes=[_info(record, sandboxes) for record in records])
 
-    @toolbox.tool("Get a sandbox", toolset="sandboxes", effect="read", result=SandboxInfo)
+    @toolbox.tool("Get a sandbox", toolset="sandboxes", effect="read")
     async def get_sandbox(sandbox: arguments.RequiredSandbox) -> SandboxInfo:
         """Return a sandbox's status, age, packages and expiry, and why it can't be used if so."""
         record = await sandboxes.find(current_owner(), sandbox)
         return _info(record, sandboxes).model_copy(update={"packages": parts.installer.added(record.name)})
 
-    @toolbox.tool("Close a sandbox", toolset="sandboxes", effect="write", result=Closed)
+    @toolbox.tool("Close a sandbox", toolset="sandboxes", effect="write")
     async def close_sandbox(*, sandbox: arguments.RequiredSandbox, force: Force = False) -> Closed:
         """End a sandbox: its processes are stopped and its files deleted."""
         return Closed(sandbox=await sandboxes.delete(current_owner(), sandbox, force=force))
