@@ -47,8 +47,7 @@ class Caller(Served):
         """Close all streams at the next frame to their sandboxes, which arrives there or does not."""
         for slot in self.gateway._sandboxes._slots.values():
             assert slot.connection is not None
-            writer = slot.connection._writer
-            writer._stream = _Cut(writer._stream, arrives=arrives)
+            slot.connection._stream = _Cut(slot.connection._stream, arrives=arrives)
 
 
 class _Cut:

@@ -6,9 +6,10 @@ What is clear is accepted: a list as JSON text, a language by another name that 
 import json
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 
 from sandpod_api.types import MAX_LIFETIME
+from sandpod_gateway.api.strict_model import StrictModel
 from sandpod_gateway.runs.request import OTHER_NAMES
 
 DEFAULT: Final = "default"
@@ -95,6 +96,7 @@ StripAnsi = Annotated[bool, Field(description="Remove terminal control sequences
 MaxOutput = Annotated[
     int | None, Field(ge=100, description="Most characters of output to return; default $max_output.")
 ]
+Wait = Annotated[float, Field(ge=0, le=300, description="Most seconds to wait.")]
 RunId = Annotated[str, Field(description="`run_id` of start_run or of a run's result.")]
 Path = Annotated[str, Field(description="Path relative to /workspace.")]
 LanguageName = Annotated[
@@ -105,31 +107,20 @@ PackageLanguage = Annotated[
 ]
 
 
-MIN_WORKSPACE: Final = 2**20
-MAX_WORKSPACE: Final = 2**50
-
-
-class WorkspaceArgument(BaseModel):
+class WorkspaceArgument(StrictModel):
     """A workspace other than the template's."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    size: Annotated[int | None, Field(ge=MIN_WORKSPACE, le=MAX_WORKSPACE, description="Bytes that it can hold.")] = None
-    persistent: Annotated[
-        bool,
-        Field(
-            description="Suspend the sandbox when idle instead of ending it; the next call resumes it with its files, "
-            "without contexts and processes."
-        ),
-    ] = False
+    size: Annotated[int | None, Field(ge=2**20, le=2**50)] = None
+    """Bytes that it can hold."""
+    persistent: bool = False
+    """Suspend the sandbox when idle instead of ending it; the next call resumes it with its files, without contexts and
+    processes."""
 
 
-class LifetimeArgument(BaseModel):
+class LifetimeArgument(StrictModel):
     """How long a sandbox lives."""
 
-    model_config = ConfigDict(extra="forbid")
-
-    ttl: Annotated[int | None, Field(ge=1, le=MAX_LIFETIME, description="Seconds until it ends, used or not.")] = None
-    idle_timeout: Annotated[
-        int | None, Field(ge=1, le=MAX_LIFETIME, description="Seconds without use until it ends.")
-    ] = None
+    ttl: Annotated[int | None, Field(ge=1, le=MAX_LIFETIME)] = None
+    """Seconds until it ends, used or not."""
+    idle_timeout: Annotated[int | None, Field(ge=1, le=MAX_LIFETIME)] = None
+    """Seconds without use until it ends."""

@@ -43,17 +43,14 @@ Next = CallNext[CallToolRequestParams, Any]
 
 _UNKNOWN: Final = {"unexpected_keyword_argument", "extra_forbidden"}
 _WORDS: Final = {
-    "missing": "it is missing",
-    "missing_argument": "it is missing",
-    "missing_keyword_only_argument": "it is missing",
-    "unexpected_keyword_argument": "there is no such argument",
-    "extra_forbidden": "there is no such argument",
+    **dict.fromkeys(("missing", "missing_argument", "missing_keyword_only_argument"), "it is missing"),
+    **dict.fromkeys(_UNKNOWN, "there is no such argument"),
     "model_type": "it should be an object",
 }
 
 
 class BoundedCalls(Middleware):
-    """Refuses calls of a caller who has `per_owner` under way."""
+    """Refuses calls of a caller who has `per_owner` under way, and answers what the other middleware refuses."""
 
     def __init__(self, per_owner: int, metrics: Metrics) -> None:
         self._per_owner = per_owner
@@ -61,7 +58,7 @@ class BoundedCalls(Middleware):
         self._calls: Counter[str] = Counter()
 
     async def on_call_tool(self, context: Call, call_next: Next) -> Any:
-        """Pass the call on, or answer rate_limited."""
+        """Pass the call on; a refusal becomes a result."""
         owner = current_owner()
         if self._calls[owner] >= self._per_owner:
             message = f"You have {self._per_owner} calls in progress, the most for one caller."
@@ -70,6 +67,8 @@ class BoundedCalls(Middleware):
         self._calls[owner] += 1
         try:
             return await call_next(context)
+        except SandpodError as refused:
+            return refuse(self._metrics, refused)
         finally:
             self._calls[owner] -= 1
             if not self._calls[owner]:
@@ -77,13 +76,10 @@ class BoundedCalls(Middleware):
 
 
 class BadArguments(Middleware):
-    """Answers calls whose arguments are wrong."""
-
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
+    """Refuses calls whose arguments are wrong."""
 
     async def on_call_tool(self, context: Call, call_next: Next) -> Any:
-        """Pass the call on; a refusal of its arguments becomes a result."""
+        """Pass the call on. Raises invalid_argument."""
         server = context.fastmcp_context
         tool = await server.fastmcp.get_tool(context.message.name) if server is not None else None
         schema = tool.parameters if tool is not None else {}
@@ -94,7 +90,7 @@ class BadArguments(Middleware):
         except ValidationError as error:
             if not isinstance(error.__cause__, PydanticError):
                 raise
-            return refuse(self._metrics, _refusal(error.__cause__, schema))
+            raise _refusal(error.__cause__, schema) from error
 
 
 def _clarify(given: dict[str, Any], takes: dict[str, Any]) -> None:

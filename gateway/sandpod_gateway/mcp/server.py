@@ -9,11 +9,16 @@ from fastmcp.server.auth import TokenVerifier
 from sandpod_gateway.api.toolsets import ALL
 from sandpod_gateway.mcp import resources
 from sandpod_gateway.mcp.calls import BadArguments, BoundedCalls
-from sandpod_gateway.mcp.compat import registry
+from sandpod_gateway.mcp.compat.chrishayuk import Chrishayuk
+from sandpod_gateway.mcp.compat.common import System
+from sandpod_gateway.mcp.compat.gaiar import Gaiar
+from sandpod_gateway.mcp.compat.johanli233 import Johanli
+from sandpod_gateway.mcp.compat.philschmid import Philschmid
 from sandpod_gateway.mcp.compat.settings import CompatSettings
+from sandpod_gateway.mcp.compat.telnet import Telnet
 from sandpod_gateway.mcp.services import Parts
 from sandpod_gateway.mcp.toolbox import Toolbox
-from sandpod_gateway.mcp.tools import background, files, packages, runs, sandboxes
+from sandpod_gateway.mcp.tools import background, files, runs, sandboxes
 from sandpod_gateway.mcp.toolsets import ToolSelection
 
 INSTRUCTIONS: Final = (
@@ -23,6 +28,13 @@ INSTRUCTIONS: Final = (
     "program is a normal result with stdout, stderr, exit_code and outcome. A refused call has `error`, and `next` "
     "says what to do."
 )
+
+_COMPAT: Final[dict[str, tuple[type[System], ...]]] = {
+    "philschmid": (Philschmid,),
+    "johanli233": (Johanli,),
+    "chrishayuk": (Chrishayuk, Telnet),
+    "gaiar": (Gaiar,),
+}
 
 
 def create_mcp(
@@ -42,23 +54,23 @@ def create_mcp(
     `auth` is None where the only caller is this machine, `facts` stand for `$name` in descriptions, and `libraries` are
     the Python libraries of the default sandbox.
     """
-    # Unknown errors are ours to log and to mask: their texts may hold anything. Tools of other systems may take the
-    # names of ours.
     mcp: FastMCP[None] = FastMCP(
         "sandpod",
         version=version,
         instructions=INSTRUCTIONS,
         auth=auth,
-        mask_error_details=True,
-        on_duplicate="replace",
+        mask_error_details=True,  # unknown errors are ours to log: their texts may hold anything
+        on_duplicate="replace",  # tools of other systems may take the names of ours
     )
     mcp.add_middleware(BoundedCalls(max_calls, parts.metrics))
-    mcp.add_middleware(BadArguments(parts.metrics))
+    mcp.add_middleware(BadArguments())
     mcp.add_middleware(ToolSelection(toolsets or ALL, parts.metrics))
     if toolsets:
-        toolbox = Toolbox(mcp, parts.metrics, parts.links, facts, link_files=link_files)
-        for module in (runs, packages, files, background, sandboxes):
+        toolbox = Toolbox(mcp, parts, facts, link_files=link_files)
+        for module in (runs, files, background, sandboxes):
             module.register(toolbox, parts)
     resources.register(mcp, parts.files, parts.metrics)
-    registry.register(mcp, parts, compat, libraries)
+    for system in compat.systems:
+        for tools in _COMPAT[system]:
+            tools(parts, compat, libraries).register(mcp)
     return mcp

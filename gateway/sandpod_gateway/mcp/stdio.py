@@ -6,7 +6,7 @@ client then waits forever. So the lines are read and judged here, and only those
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any, BinaryIO, Final, cast
 
 import anyio
@@ -26,7 +26,7 @@ async def serve(mcp: FastMCP[Any]) -> None:
     try:
         with _claimed() as (source, sink):
             output = _Output(sink)
-            lines = cast("anyio.AsyncFile[str]", _Lines(source, output))
+            lines = cast("anyio.AsyncFile[str]", _lines(source, output))
             server = mcp._mcp_server  # noqa: SLF001 - FastMCP's own way to run it takes no streams
             async with (
                 mcp._lifespan_manager(),  # noqa: SLF001 - as above
@@ -74,29 +74,21 @@ class _Output:
         self._sink.flush()
 
 
-class _Lines:
-    """The messages of standard input that can be handled; the others are answered here."""
+async def _lines(source: BinaryIO, output: _Output) -> AsyncIterator[str]:
+    """Yield the messages of standard input that can be handled, and answer the others."""
+    while line := await anyio.to_thread.run_sync(_line, source):
+        if line.isspace():
+            continue
+        refusal = messages.refusal(line)
+        if refusal is None:
+            yield line.decode()
+        else:
+            await output.write(refusal.body().decode() + "\n")
 
-    def __init__(self, source: BinaryIO, output: _Output) -> None:
-        self._source = source
-        self._output = output
 
-    def __aiter__(self) -> "_Lines":
-        return self
-
-    async def __anext__(self) -> str:
-        while line := await anyio.to_thread.run_sync(self._line):
-            if line.isspace():
-                continue
-            refusal = messages.refusal(line)
-            if refusal is None:
-                return line.decode()
-            await self._output.write(refusal.body().decode() + "\n")
-        raise StopAsyncIteration
-
-    def _line(self) -> bytes:
-        """Read a line; of one that is too long, enough for that to be seen."""
-        line = piece = self._source.readline(messages.MAX_BYTES + 1)
-        while len(line) > messages.MAX_BYTES and piece and not piece.endswith(b"\n"):
-            piece = self._source.readline(_PIECE)
-        return line
+def _line(source: BinaryIO) -> bytes:
+    """Read a line; of one that is too long, enough for that to be seen."""
+    line = piece = source.readline(messages.MAX_BYTES + 1)
+    while len(line) > messages.MAX_BYTES and piece and not piece.endswith(b"\n"):
+        piece = source.readline(_PIECE)
+    return line

@@ -1,4 +1,8 @@
-"""From results of the gateway to what an MCP client gets: structured content, text for the model, pictures."""
+"""From results of the gateway to what an MCP client gets: structured content, text for the model, pictures.
+
+The text is what a person would want to read, and nothing that is as expected. Output comes first, as the program wrote
+it; then, in square brackets, only what matters next: how the run failed, what was cut, which files there are, a hint.
+"""
 
 import base64
 import functools
@@ -10,11 +14,19 @@ from fastmcp.tools.base import ToolResult
 from mcp_types import ImageContent, ResourceLink, TextContent
 from pydantic import BaseModel
 
-from sandpod_gateway.api.results import Artifact, ArtifactList, ErrorCode
-from sandpod_gateway.api.run_results import RunOutput, RunResult
+from sandpod_gateway.api.results import (
+    ArtifactContent,
+    ArtifactList,
+    ErrorCode,
+    FileContent,
+    FileList,
+    Installation,
+    PackageList,
+    Problem,
+)
+from sandpod_gateway.api.run_results import Outcome, Rich, RunOutput, RunResult
 from sandpod_gateway.content import Answer, Picture
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.mcp.text import SHOWN_FILES, text_of
 from sandpod_gateway.metrics import Metrics
 
 logger = logging.getLogger(__name__)
@@ -25,30 +37,34 @@ T = TypeVar("T")
 Result = BaseModel | Answer[BaseModel]
 """What a tool's function returns."""
 
-_BUG: Final = SandpodError(
-    ErrorCode.BACKEND_ERROR,
-    "The server failed; its log says how.",
-    next_step="Try again. Report it to the administrator if it happens again.",
-)
+SHOWN_FILES: Final = 20  # files of a run that are named; list_artifacts names all
+
+_PLAIN: Final = ("text/plain", "text/markdown", "text/latex", "application/json")
+_STEP: Final = "Try again. Report it to the administrator if it happens again."
+_BUG: Final = SandpodError(ErrorCode.BACKEND_ERROR, "The server failed; its log says how.", next_step=_STEP)
 
 
-def tool_result(result: Result, *, is_error: bool = False, link_files: bool = False) -> ToolResult:
+def tool_result(answer: Answer[BaseModel], *, is_error: bool = False, link_files: bool = False) -> ToolResult:
     """Return a result as structured content, as text for clients and models that read only that, and pictures.
 
     With `link_files`, files that the text names are linked too, each in a block of its own.
     """
-    answer = Answer(result) if isinstance(result, BaseModel) else result
     model = answer.result
-    content: list[TextContent | ImageContent | ResourceLink] = [TextContent(type="text", text=text_of(model))]
-    content += images(answer.pictures)
-    content += [_link(artifact, artifact.url) for artifact in _files(model) if link_files and artifact.url]
+    run = model.result if isinstance(model, RunOutput) else model
+    files = run.artifacts[:SHOWN_FILES] if link_files and isinstance(run, RunResult | ArtifactList) else []
+    links = [
+        ResourceLink(type="resource_link", uri=file.url, name=file.path, mime_type=file.mime_type, size=file.size)
+        for file in files
+        if file.url
+    ]
+    content = [TextContent(type="text", text=text_of(model)), *images(answer.pictures), *links]
     return ToolResult(content=content, structured_content=model.model_dump(mode="json"), is_error=is_error)
 
 
 def refuse(metrics: Metrics, error: SandpodError) -> ToolResult:
     """Count a refused call and return its result."""
     metrics.refusals.labels(error.code).inc()
-    return tool_result(error.problem(), is_error=True)
+    return tool_result(Answer(error.problem()), is_error=True)
 
 
 def answering(
@@ -84,14 +100,146 @@ def images(pictures: Iterable[Picture]) -> list[ImageContent]:
     ]
 
 
-def _files(model: BaseModel) -> list[Artifact]:
-    """Return the files that a result's text names."""
-    if isinstance(model, RunOutput) and model.result is not None:
-        model = model.result
-    return model.artifacts[:SHOWN_FILES] if isinstance(model, RunResult | ArtifactList) else []
+@functools.singledispatch
+def text_of(model: BaseModel) -> str:
+    """Return a result as text."""
+    return model.model_dump_json(exclude_defaults=True, exclude_none=True)
 
 
-def _link(artifact: Artifact, url: str) -> ResourceLink:
-    return ResourceLink(
-        type="resource_link", uri=url, name=artifact.path, mime_type=artifact.mime_type, size=artifact.size
-    )
+@text_of.register
+def _(model: Problem) -> str:
+    cause = f" ({model.cause.rstrip('.')})" if model.cause else ""
+    return f"Error {model.error}: {model.message}{cause}\nNext: {model.next}"
+
+
+@text_of.register
+def _(model: RunResult) -> str:
+    return _lines([*_output(model.stdout, model.stderr), *_value(model), *_ending(model)]) or "(no output)"
+
+
+@text_of.register
+def _(model: RunOutput) -> str:
+    lines = list(_output(model.stdout, model.stderr))
+    if model.dropped_bytes:
+        lines.append(f"[{model.dropped_bytes} earlier bytes are no longer kept]")
+    if model.result is None:
+        lines.append(f"[{model.state}; next cursor: {model.cursor}]")
+    else:
+        lines += [*_value(model.result), *(_ending(model.result) or ["[ended: ok]"])]
+    return _lines(lines)
+
+
+@text_of.register
+def _(model: FileContent) -> str:
+    if not model.truncated and model.offset == 0:
+        return model.content
+    end = model.offset + model.bytes
+    more = f"; read on with offset={end}" if model.truncated else ""
+    return f"{model.content}\n[bytes {model.offset} to {end} of {model.size}{more}]"
+
+
+@text_of.register
+def _(model: FileList) -> str:
+    lines = []
+    for entry in model.entries:
+        line = f"{entry.path}/" if entry.kind == "directory" else _file(entry.path, entry.size)
+        lines.append(f"{line} (can't be read)" if entry.unreadable else line)
+    return _listing(lines, model.truncated) or "(empty)"
+
+
+@text_of.register
+def _(model: ArtifactList) -> str:
+    return _listing([_file(artifact.path, artifact.size) for artifact in model.artifacts], model.truncated) or "(none)"
+
+
+@text_of.register
+def _(model: ArtifactContent) -> str:
+    if model.content is None or model.encoding == "base64":
+        return f"{model.path}: {model.mime_type}, {size_text(model.size)}"
+    more = f"\n[the file has {model.size} bytes; read_file reads on]" if model.truncated else ""
+    return model.content + more
+
+
+@text_of.register
+def _(model: Installation) -> str:
+    note = f"\n{model.note}" if model.note else ""
+    if model.status == "installing":
+        return f'installing; call get_installation(installation="{model.installation}", wait=60){note}'
+    if model.status == "failed":
+        return f"failed: {' '.join(filter(None, (model.message, model.cause, model.next)))}{note}"
+    return "installed: " + ", ".join(f"{package.name} {package.version}" for package in model.packages) + note
+
+
+@text_of.register
+def _(model: PackageList) -> str:
+    named: dict[str, list[str]] = {"installed": [], "image": []}
+    for each in model.packages:
+        named[each.source].append(f"{each.name} {each.version}")
+    return _lines(f"{source}: {', '.join(names) or 'none'}" for source, names in named.items())
+
+
+def size_text(size: int) -> str:
+    """Return a size in bytes as people say it."""
+    if size < 1000:  # noqa: PLR2004 - the units' own factor
+        return f"{size} B"
+    for unit in ("kB", "MB", "GB"):
+        size, rest = divmod(size, 1000)
+        if size < 1000:  # noqa: PLR2004 - as above
+            return f"{size}.{rest // 100} {unit}" if size < 10 else f"{size} {unit}"  # noqa: PLR2004 - two digits
+    return f"{size // 1000} TB"
+
+
+def _lines(parts: Iterable[str]) -> str:
+    return "\n".join(part.removesuffix("\n") for part in parts)
+
+
+def _listing(lines: list[str], truncated: bool) -> str:  # noqa: FBT001
+    return _lines([*lines, "[there are more]"] if truncated else lines)
+
+
+def _file(path: str, size: int) -> str:
+    return f"{path} ({size_text(size)})"
+
+
+def _output(stdout: str, stderr: str) -> Iterable[str]:
+    if stdout:
+        yield stdout
+    if stderr:
+        yield f"[stderr]\n{stderr}"
+
+
+def _value(result: RunResult) -> Iterable[str]:
+    """Yield the last value and what was shown, each in the one form that reads best."""
+    if result.result:
+        kind = next((kind for kind in _PLAIN if kind in result.result), None)
+        yield result.result[kind] if kind else f"[the value is in `result`: {', '.join(result.result)}]"
+    by_index: dict[int, list[Rich]] = {}
+    for rich in result.displays:
+        by_index.setdefault(rich.index, []).append(rich)
+    for forms in by_index.values():
+        plain = next((form for kind in _PLAIN for form in forms if form.mime_type == kind and form.text), None)
+        if plain is not None and plain.text is not None:
+            yield plain.text
+        elif not any(form.mime_type.startswith("image/") for form in forms):
+            yield f"[shown: {', '.join(form.mime_type for form in forms)}]"
+
+
+def _ending(result: RunResult) -> list[str]:
+    """Return what is not as expected of a run that has ended."""
+    lines = []
+    if result.outcome != Outcome.OK:
+        how = [str(result.outcome).replace("_", " ")]
+        if result.exit_code is not None and result.outcome == Outcome.ERROR:
+            how.append(f"exit code {result.exit_code}")
+        if result.signal is not None:
+            how.append(result.signal)
+        lines.append(f"[{', '.join(how)}]")
+    if result.context_state == "lost":
+        lines.append(f"[the variables of context {result.context!r} are lost]")
+    if result.artifacts:
+        named = ", ".join(_file(artifact.path, artifact.size) for artifact in result.artifacts[:SHOWN_FILES])
+        more = max(0, len(result.artifacts) - SHOWN_FILES) + result.artifacts_omitted
+        lines.append(f"[files: {named}{f' and {more} more' if more else ''}; read_artifact reads one]")
+    if result.hint:
+        lines.append(f"[hint: {result.hint}]")
+    return lines

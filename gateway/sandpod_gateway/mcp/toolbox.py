@@ -1,9 +1,14 @@
-"""Registers tools: the one decorator that makes an MCP tool of a function which returns a result."""
+"""Registers tools: the one decorator that makes an MCP tool of a function which returns a result.
+
+A model pays for each schema in every conversation, and some model APIs refuse `anyOf`, `$ref` and boolean forms of
+`additionalProperties`. So optional arguments have their type alone (leaving one out means its default), models are
+written where they are used, and results are names and types. What a call may contain is checked by the server.
+"""
 
 import functools
 import string
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final, Literal, ParamSpec
+from typing import Any, Final, Literal, ParamSpec, get_args
 
 from fastmcp import FastMCP
 from fastmcp.tools.base import ToolResult
@@ -13,14 +18,13 @@ from pydantic import BaseModel
 
 from sandpod_gateway.api.toolsets import Toolset
 from sandpod_gateway.content import Answer
-from sandpod_gateway.files.links import LinkMaker
-from sandpod_gateway.mcp.schemas import input_schema, output_schema
+from sandpod_gateway.mcp.services import Parts
 from sandpod_gateway.mcp.tool_results import Result, answering, refuse, tool_result
 from sandpod_gateway.mcp.toolsets import SetTool
-from sandpod_gateway.metrics import Metrics
 
 P = ParamSpec("P")
 
+Schema = dict[str, Any]
 Effect = Literal["read", "make", "write", "run"]
 
 # What a tool does, and the hints that a client gets of it where they are not what the protocol takes for granted.
@@ -30,43 +34,34 @@ _HINTS: Final[dict[Effect, dict[str, bool]]] = {
     "write": {"idempotent_hint": True},
     "run": {},
 }
+_KEPT: Final = ("type", "description", "enum", "default", "minimum", "maximum")
 
 
 class Toolbox:
     """Adds tools to a server; `facts`, which the settings decide, stand for `$name` in their descriptions."""
 
-    def __init__(
-        self, mcp: FastMCP[None], metrics: Metrics, links: LinkMaker, facts: Mapping[str, str], *, link_files: bool
-    ) -> None:
+    def __init__(self, mcp: FastMCP[None], parts: Parts, facts: Mapping[str, str], *, link_files: bool) -> None:
         self._mcp = mcp
-        self._links = links
+        self._links = parts.links
         self._facts = facts
         self._link_files = link_files
-        self._refused = functools.partial(refuse, metrics)
+        self._refused = functools.partial(refuse, parts.metrics)
 
     def tool(
-        self,
-        title: str,
-        *,
-        toolset: Toolset,
-        effect: Effect,
-        result: type[BaseModel],
-        name: str | None = None,
-        description: str | None = None,
-        open_world: bool = False,
+        self, title: str, *, toolset: Toolset, effect: Effect, open_world: bool = False
     ) -> Callable[[Callable[P, Awaitable[Result]]], Callable[P, Awaitable[ToolResult]]]:
-        """Return a decorator that adds a function as a tool, by default with its own name and docstring."""
+        """Return a decorator that adds a function as a tool, with its name and docstring."""
         annotations = ToolAnnotations(**_HINTS[effect], open_world_hint=None if open_world else False)
 
         def decorate(function: Callable[P, Awaitable[Result]]) -> Callable[P, Awaitable[ToolResult]]:
             answers = answering(function, self._answered, self._refused)
-            tool = FunctionTool.from_function(
-                answers, name=name, title=title, description=description, annotations=annotations
-            )
+            tool = FunctionTool.from_function(answers, title=title, annotations=annotations)
+            returned = function.__annotations__["return"]
+            model = next(iter(get_args(returned)), returned)  # of an Answer, too
             fields = {
                 "description": string.Template(tool.description or "").substitute(self._facts).strip(),
                 "parameters": input_schema(tool.parameters, self._facts),
-                "output_schema": output_schema(result),
+                "output_schema": output_schema(model),
             }
             self._mcp.add_tool(SetTool(**{**dict(tool), **fields}, toolset=toolset))
             return answers
@@ -77,3 +72,55 @@ class Toolbox:
         answer = result if isinstance(result, Answer) else Answer(result)
         linked = Answer(self._links.linked(answer.result), answer.pictures)
         return tool_result(linked, link_files=self._link_files)
+
+
+def input_schema(schema: Schema, facts: Mapping[str, str]) -> Schema:
+    """Return the plain form of what pydantic says of a tool's arguments; `facts` stand for `$name` in descriptions."""
+    defs = schema.get("$defs", {})
+    properties = {name: _plain(field, defs, facts) for name, field in schema.get("properties", {}).items()}
+    plain: Schema = {"type": "object", "properties": properties}
+    if required := schema.get("required"):
+        plain["required"] = required
+    return plain
+
+
+def _plain(field: Schema, defs: Schema, facts: Mapping[str, str]) -> Schema:
+    """Return one argument's schema without null, references and what only a validator needs."""
+    merged = dict(field)
+    for option in field.get("anyOf", []):
+        if option.get("type") != "null":
+            merged = {**option, **{key: value for key, value in field.items() if key != "anyOf"}}
+            break
+    if "$ref" in merged:
+        merged = {**defs[merged.pop("$ref").rsplit("/", 1)[1]], **merged}
+    # What is false unless it is said needs no word.
+    plain = {key: merged[key] for key in _KEPT if merged.get(key) is not None and merged[key] is not False}
+    if "description" in plain:
+        plain["description"] = string.Template(plain["description"]).substitute(facts)
+    if "items" in merged:
+        plain["items"] = _plain(merged["items"], defs, facts)
+    if "properties" in merged:
+        plain["properties"] = {name: _plain(each, defs, facts) for name, each in merged["properties"].items()}
+    if isinstance(extra := merged.get("additionalProperties"), dict):
+        plain["additionalProperties"] = _plain(extra, defs, facts)
+    return plain
+
+
+def output_schema(model: type[BaseModel]) -> Schema:
+    """Return the schema of a tool's result: the names of its fields and their types.
+
+    Clients check results against it. A coded error takes a result's place, so nothing is required.
+    """
+    schema = model.model_json_schema(mode="serialization")
+    defs = schema.get("$defs", {})
+    return {"type": "object", "properties": {name: _types(field, defs) for name, field in schema["properties"].items()}}
+
+
+def _types(field: Schema, defs: Schema) -> Schema:
+    if "anyOf" in field:
+        options = [_types(option, defs) for option in field["anyOf"]]
+        kinds = [option.get("type", "object") for option in options]
+        return {"type": [each for kind in kinds for each in (kind if isinstance(kind, list) else [kind])]}
+    if "$ref" in field:
+        return {"type": defs[field["$ref"].rsplit("/", 1)[1]].get("type", "object")}
+    return {"type": field.get("type", "string")}

@@ -12,20 +12,21 @@ from fastmcp.server.dependencies import get_access_token, get_http_request
 from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
 from fastmcp.tools.base import Tool
 from fastmcp.tools.function_tool import FunctionTool
-from mcp_types import ListResourceTemplatesRequest, ListToolsRequest, ReadResourceRequestParams
+from mcp_types import ReadResourceRequestParams
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.toolsets import ALL, Toolset, expanded
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.mcp.calls import Call, Next
 from sandpod_gateway.mcp.resources import FILES_TOOLSET, FILES_URI, resource_error
-from sandpod_gateway.mcp.tool_results import refuse
 from sandpod_gateway.metrics import Metrics
 
 QUERY: Final = "tools"  # name of the endpoint's query parameter: set names, separated by commas
 CLAIM: Final = "tools"  # name of the access token's claim: the set names of the caller's key, or None for all
 
 _FILES: Final = FILES_URI.partition("{")[0]
+
+Listing = MiddlewareContext[Any]
 
 
 class SetTool(FunctionTool):
@@ -45,27 +46,23 @@ class ToolSelection(Middleware):
         self._server = server  # the sets that its settings choose
         self._metrics = metrics
 
-    async def on_list_tools(
-        self, context: MiddlewareContext[ListToolsRequest], call_next: CallNext[ListToolsRequest, Sequence[Tool]]
-    ) -> Sequence[Tool]:
+    async def on_list_tools(self, context: Listing, call_next: CallNext[Any, Sequence[Tool]]) -> Sequence[Tool]:
         """Leave out the tools of other sets."""
         chosen = chosen_toolsets(self._server)
         return [tool for tool in await call_next(context) if _toolset(tool) in {None, *chosen}]
 
     async def on_call_tool(self, context: Call, call_next: Next) -> Any:
-        """Refuse the tools of other sets."""
+        """Pass the call on. Raises forbidden, for the tools of other sets."""
         chosen = chosen_toolsets(self._server)
         if chosen != ALL and context.fastmcp_context is not None:
             name = context.message.name
             toolset = _toolset(await context.fastmcp_context.fastmcp.get_tool(name))
             if toolset is not None and toolset not in chosen:
-                return refuse(self._metrics, self._off(f"The tool {name}", toolset))
+                raise self._off(f"The tool {name}", toolset)
         return await call_next(context)
 
     async def on_list_resource_templates(
-        self,
-        context: MiddlewareContext[ListResourceTemplatesRequest],
-        call_next: CallNext[ListResourceTemplatesRequest, Sequence[ResourceTemplate]],
+        self, context: Listing, call_next: CallNext[Any, Sequence[ResourceTemplate]]
     ) -> Sequence[ResourceTemplate]:
         """Leave out the files of sandboxes where their tools are off."""
         allowed = FILES_TOOLSET in chosen_toolsets(self._server)
@@ -77,11 +74,11 @@ class ToolSelection(Middleware):
             raise resource_error(self._metrics, self._off("The file resource", FILES_TOOLSET))
 
     def _off(self, what: str, toolset: str) -> SandpodError:
+        way = "ask the administrator for it"
         if toolset in self._server & _of_key():
-            next_step = f"Use what is listed, or connect to an address that has {QUERY}=core,{toolset}."
-        else:
-            next_step = "Use what is listed, or ask the administrator for it."
-        return SandpodError(ErrorCode.FORBIDDEN, f"{what} is off: its toolset is {toolset!r}.", next_step=next_step)
+            way = f"connect to an address that has {QUERY}=core,{toolset}"
+        message, step = f"{what} is off: its toolset is {toolset!r}.", f"Use what is listed, or {way}."
+        return SandpodError(ErrorCode.FORBIDDEN, message, next_step=step)
 
 
 def chosen_toolsets(server: frozenset[str]) -> frozenset[str]:

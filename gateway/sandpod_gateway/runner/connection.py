@@ -12,12 +12,17 @@ from typing import Any, Final, TypeVar
 
 from sandpod_gateway.backends.base import ByteStream
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.runner.demux import BrokenProtocolError, ConnectionLostError, Inbox, RunHandle, RunSink
+from sandpod_gateway.runner.demux import (
+    BrokenProtocolError,
+    ConnectionLostError,
+    Inbox,
+    RunHandle,
+    RunSink,
+    read_frames,
+)
 from sandpod_gateway.runner.messages import Hello, refusal
-from sandpod_gateway.runner.reader import read_frames
-from sandpod_gateway.runner.writer import Writer
 from sandpod_runner.protocol import messages as protocol
-from sandpod_runner.protocol.frames import Frame
+from sandpod_runner.protocol.frames import Frame, encode
 
 T = TypeVar("T")
 
@@ -27,6 +32,7 @@ HELLO_TIMEOUT: Final = 10.0  # seconds; a runner answers in milliseconds once it
 QUIET: Final = 10.0  # seconds without a word after which the runner is asked whether it is still there
 PONG_TIMEOUT: Final = 10.0  # seconds; with every processor taken by programs an answer may take a while
 REQUEST_TIMEOUT: Final = 60.0  # seconds for one request: the disk of a busy node is behind it
+WRITE_TIMEOUT: Final = 60.0  # seconds in which the runner takes something of what was sent before, as above
 
 
 class RunnerConnection:
@@ -39,7 +45,9 @@ class RunnerConnection:
         self._stream = stream
         self._inbox = Inbox()
         self._numbers = itertools.count(1)
-        self._writer = Writer(stream, self._lose)
+        self._lock = asyncio.Lock()  # held while a frame is sent
+        self._aborts: set[asyncio.Task[None]] = set()
+        self._lost: ConnectionLostError | None = None  # why nothing can be sent any more
         self._reader = asyncio.create_task(self._read())
         self._acks = asyncio.create_task(self._acknowledge())
 
@@ -51,20 +59,42 @@ class RunnerConnection:
     @property
     def closed(self) -> bool:
         """Whether the stream has ended."""
-        return self._writer.lost is not None
+        return self._lost is not None
+
+    @property
+    def runs(self) -> dict[str, RunHandle]:
+        """The runs that are waited for over this connection; one that is taken out goes on in the background."""
+        return self._inbox.runs
 
     @property
     def busy(self) -> int:
         """Runs that go on over this connection."""
-        return len(self._inbox.runs)
+        return len(self.runs)
+
+    async def _send(self, header: dict[str, Any], payload: bytes = b"") -> None:
+        """Send a frame, whole or not at all: one that is cancelled is not sent."""
+        if self.closed:
+            raise self._lost or ConnectionLostError()
+        data = encode(header, payload)
+        try:
+            async with self._lock, asyncio.timeout(WRITE_TIMEOUT):
+                await self._stream.write(data)
+        except ConnectionError as error:
+            raise self._lost or ConnectionLostError() from error
+        except TimeoutError as error:
+            lost = ConnectionLostError("the runner does not read what it is sent")
+            self._lose(lost)
+            await self._stream.close()
+            raise lost from error
+
+    async def _abort(self, header: dict[str, Any]) -> None:
+        with contextlib.suppress(ConnectionLostError):
+            await self._send({**header, "abort": True, "last": True})
 
     async def greet(self) -> None:
-        """Say hello and wait for the answer.
-
-        Raises ConnectionLostError: there was none in time, or it is not one that this gateway understands.
-        """
+        """Say hello and wait for an answer that this gateway understands. Raises ConnectionLostError."""
         try:
-            await self._writer.send({"t": "hello", "version": protocol.VERSION})
+            await self._send({"t": "hello", "version": protocol.VERSION})
             async with asyncio.timeout(HELLO_TIMEOUT):
                 hello = await asyncio.shield(self._inbox.hello)
         except TimeoutError as error:
@@ -75,7 +105,7 @@ class RunnerConnection:
     async def start_run(self, header: dict[str, Any], code: bytes, sink: RunSink) -> RunHandle:
         """Ask for a run with the fields of a `run` frame."""
         handle = self._inbox.expect_run(header["run"], sink, acks=header.get("acks", False))
-        await self._writer.send({"t": "run", **header}, code)
+        await self._send({"t": "run", **header}, code)
         return handle
 
     async def follow_run(
@@ -87,16 +117,8 @@ class RunnerConnection:
         """
         handle = self._inbox.expect_run(run_id, sink, acks=acks)
         handle.seen.update(received)
-        await self._writer.send({"t": "follow", "run": run_id, **received, "acks": acks})
+        await self._send({"t": "follow", "run": run_id, **received, "acks": acks})
         return handle
-
-    def waits_for(self, run_id: str) -> RunHandle | None:
-        """Return the handle of a run that somebody waits for over this connection, or None."""
-        return self._inbox.runs.get(run_id)
-
-    def forget_run(self, run_id: str) -> None:
-        """Wait no longer for what comes of a run: it goes on in the background."""
-        self._inbox.runs.pop(run_id, None)
 
     async def send_stdin(self, run_id: str, data: bytes) -> None:
         """Send a program all of its input, then end of input; what it has already is not given to it twice."""
@@ -106,25 +128,23 @@ class RunnerConnection:
 
     async def send_input(self, run_id: str, part: bytes, offset: int, *, last: bool) -> None:
         """Send a program at most FILE_PART bytes of its input, which begin at an offset, and its end after the last."""
-        await self._writer.send({"t": "stdin", "run": run_id, "offset": offset, "eof": last}, part)
+        await self._send({"t": "stdin", "run": run_id, "offset": offset, "eof": last}, part)
 
     async def cancel(self, run_id: str) -> None:
         """Ask the runner to end a run, whoever started it."""
-        await self._writer.send({"t": "cancel", "run": run_id})
+        await self._send({"t": "cancel", "run": run_id})
 
     async def stop_run(self, run_id: str, *, wait: float) -> bool:
         """End a run of this connection, and return whether it has ended after at most `wait` seconds."""
-        handle = self._inbox.runs.get(run_id)
-        if handle is None:
+        if (handle := self.runs.get(run_id)) is None:
             return True
         try:
-            await self.cancel(run_id)
-            async with asyncio.timeout(wait):
-                await asyncio.shield(handle.ended)
+            with contextlib.suppress(SandpodError):  # it was refused, so it never began
+                await self.cancel(run_id)
+                async with asyncio.timeout(wait):
+                    await asyncio.shield(handle.ended)
         except (TimeoutError, ConnectionLostError):
             return False
-        except SandpodError:
-            return True  # it was refused, so it never began
         return True
 
     async def ask(self, kind: str, fields: dict[str, Any] | None = None) -> Frame:
@@ -133,7 +153,7 @@ class RunnerConnection:
         Raises the runner's refusal, or ConnectionLostError: it does not answer.
         """
         with self._request() as (number, future):
-            await self._writer.send({"t": kind, **(fields or {}), "id": number})
+            await self._send({"t": kind, **(fields or {}), "id": number})
             return await self._reply(future, (fields or {}).get("op", kind))
 
     async def upload(self, fields: dict[str, Any], parts: AsyncIterator[bytes]) -> Frame:
@@ -147,15 +167,17 @@ class RunnerConnection:
             try:
                 async for part in parts:
                     if held is not None:
-                        await self._writer.send({**header, "last": False}, held)
+                        await self._send({**header, "last": False}, held)
                     held = part
                     if future.done():
                         break  # refused already
-                await self._writer.send({**header, "last": True}, held or b"")
+                await self._send({**header, "last": True}, held or b"")
                 return await self._reply(future, "write")
             except BaseException:
-                if not future.done():
-                    self._writer.send_later({**header, "abort": True, "last": True})
+                if not future.done():  # it was cancelled, or failed, and can't wait
+                    task = asyncio.create_task(self._abort(header))
+                    self._aborts.add(task)
+                    task.add_done_callback(self._aborts.discard)
                 raise
 
     @contextlib.contextmanager
@@ -190,7 +212,7 @@ class RunnerConnection:
         try:
             with self._request() as (number, pong):
                 async with asyncio.timeout(PONG_TIMEOUT):
-                    await self._writer.send({"t": "ping", "id": number})
+                    await self._send({"t": "ping", "id": number})
                     await pong
         except TimeoutError:
             logger.warning("a sandbox's stream has gone silent and is closed")
@@ -202,7 +224,7 @@ class RunnerConnection:
             while True:
                 await self._inbox.acks_due.wait()
                 for header in self._inbox.take_acks():
-                    await self._writer.send(header)
+                    await self._send(header)
 
     async def close(self) -> None:
         """Close the stream; whatever goes on over it is lost."""
@@ -226,18 +248,15 @@ class RunnerConnection:
             await self._stream.close()
 
     def _lose(self, error: ConnectionLostError) -> None:
-        if self._writer.lost is None:
-            self._writer.lost = error
+        if self._lost is None:
+            self._lost = error
             if self._acks is not asyncio.current_task():  # which may be the one that found the stream to be over
                 self._acks.cancel()
             self._inbox.lose(error)
 
 
 async def open_connection(stream: ByteStream) -> RunnerConnection:
-    """Return a connection whose runner has said hello.
-
-    Raises ConnectionLostError: the runner did not; the stream is closed.
-    """
+    """Return a connection whose runner has said hello. Raises ConnectionLostError, and closes the stream."""
     connection = RunnerConnection(stream)
     try:
         await connection.greet()

@@ -1,7 +1,7 @@
-"""What is expected of a runner over one stream, and where each frame goes. No I/O.
+"""What is expected of a runner over one stream, and where each frame that comes goes.
 
-The runner is untrusted: a frame that nobody waits for, or that makes no sense, changes nothing. Each method that takes
-one returns whether somebody waited for it, so that a stream that sends too many others can be closed.
+The runner is untrusted: a frame that nobody waits for, or that makes no sense, changes nothing, and a stream that sends
+too many of them is over. Each method that takes a frame returns whether somebody waited for it.
 """
 
 import asyncio
@@ -11,20 +11,26 @@ from typing import Any, Final, Protocol
 
 from pydantic import ValidationError
 
+from sandpod_gateway.backends.base import ByteStream
 from sandpod_gateway.runner.messages import Ended, Hello, refusal
+from sandpod_gateway.time_slices import Turn
 from sandpod_runner.protocol import messages as protocol
-from sandpod_runner.protocol.frames import Frame
+from sandpod_runner.protocol.frames import Decoder, Frame, FrameError
 
 logger = logging.getLogger(__name__)
 
 MAX_OFFSET: Final = 2**62  # bytes; more than any program can write
-ACK_EVERY: Final = (
-    128 * 1024
-)  # bytes of output after which they are acknowledged: a tenth of what it lets be on its way
+ACK_EVERY: Final = 128 * 1024  # bytes of output for one acknowledgement: a tenth of what a runner has on its way
 MAX_MIME: Final = 64  # characters
 MAX_NAME: Final = 64  # characters of a run's name
 _STREAMS: Final = ("stdout", "stderr")  # a tuple: what is compared with them may be anything
 MAX_SHOWN: Final = protocol.MAX_DISPLAYS + len(protocol.MIME_TYPES)  # a run's displays and forms of its last value
+MAX_UNASKED: Final = 1000
+"""Frames beyond those that are waited for at which a stream is over. A runner sends some: it answers late."""
+SMALL_HEADER: Final = 1024
+"""Bytes. A frame that nobody waits for counts once more for each of them: what it costs is to parse its header."""
+_LONG: Final = frozenset({"hello", "end", "reply", "error"})
+"""Kinds whose headers may be of any length: each comes once for what was asked."""
 
 
 class ConnectionLostError(Exception):
@@ -33,14 +39,6 @@ class ConnectionLostError(Exception):
 
 class BrokenProtocolError(ConnectionLostError):
     """The stream was closed because what the sandbox sent is nothing that a runner sends."""
-
-
-@dataclass(frozen=True, slots=True)
-class Accepted:
-    """What a runner made of the request for a run."""
-
-    run: str  # the run that goes on: the one that was asked for, or an earlier one with the same idempotency key
-    started: bool  # by this request, so that what comes of it comes over this stream
 
 
 class RunSink(Protocol):
@@ -63,16 +61,18 @@ def _quiet_future() -> "asyncio.Future[Any]":
     return future
 
 
-def _fail(future: "asyncio.Future[Any]", error: Exception) -> None:
-    if not future.done():
-        future.set_exception(error)
+def _fail(error: Exception, *futures: "asyncio.Future[Any]") -> None:
+    for future in futures:
+        if not future.done():
+            future.set_exception(error)
 
 
 @dataclass(slots=True)
 class RunHandle:
     """A run that was asked for.
 
-    `ended` is cancelled where nothing was started, so that nothing of it comes over this stream.
+    `accepted` is the name of the run that goes on: this one, or an earlier one with the same idempotency key. Where
+    this request did not start it, nothing of it comes over this stream: `ended` is cancelled.
     """
 
     run_id: str
@@ -81,13 +81,12 @@ class RunHandle:
     seen: dict[str, int] = field(default_factory=lambda: {"stdout": 0, "stderr": 0})  # offset that has come
     fresh: int = 0  # bytes that came since the last acknowledgement
     shown: int = 0  # displays and forms of its last value that have come
-    accepted: asyncio.Future[Accepted] = field(default_factory=_quiet_future)
+    accepted: asyncio.Future[str] = field(default_factory=_quiet_future)
     ended: asyncio.Future[Ended] = field(default_factory=_quiet_future)
 
     def fail(self, error: Exception) -> None:
         """Give whoever waits this error."""
-        _fail(self.accepted, error)
-        _fail(self.ended, error)
+        _fail(error, self.accepted, self.ended)
 
 
 class Inbox:
@@ -131,11 +130,10 @@ class Inbox:
         """Give everyone who waits this error: the stream has ended."""
         for handle in self.runs.values():
             handle.fail(error)
-        for future in self.replies.values():
-            _fail(future, error)
+        _fail(error, *self.replies.values())
         self.runs.clear()
         self.replies.clear()
-        _fail(self.hello, ConnectionLostError(str(error) or "the stream ended before the runner said hello"))
+        _fail(ConnectionLostError(str(error) or "the stream ended before the runner said hello"), self.hello)
 
     def take(self, frame: Frame) -> bool:
         """Give a frame to whoever waits for it, and return whether somebody did."""
@@ -162,23 +160,23 @@ class Inbox:
             run.sink.result(mime, frame.payload)
             return True
         index = frame.header.get("index")
-        if isinstance(index, int) and 0 <= index < protocol.MAX_DISPLAYS:
-            run.sink.display(mime, index, frame.payload)
-            return True
-        return False
+        if not isinstance(index, int) or not 0 <= index < protocol.MAX_DISPLAYS:
+            return False
+        run.sink.display(mime, index, frame.payload)
+        return True
 
     def _accepted(self, frame: Frame) -> bool:
         run = self._run(frame.header)
         if run is None or run.accepted.done():
             return False
         if frame.kind == "started":
-            run.accepted.set_result(Accepted(run.run_id, started=True))
+            run.accepted.set_result(run.run_id)
             return True
         # Nothing was started, so nothing ends: what becomes of the earlier run is asked for by its own name.
         del self.runs[run.run_id]
         earlier = frame.header.get("as")
         if isinstance(earlier, str) and len(earlier) <= MAX_NAME:
-            run.accepted.set_result(Accepted(earlier, started=False))
+            run.accepted.set_result(earlier)
             run.ended.cancel()
         else:
             run.fail(ConnectionLostError())
@@ -200,7 +198,7 @@ class Inbox:
             run.fail(ConnectionLostError())
             return True
         if not run.accepted.done():
-            run.accepted.set_result(Accepted(run.run_id, started=True))
+            run.accepted.set_result(run.run_id)
         if not run.ended.done():
             run.ended.set_result(ended)
         return True
@@ -208,11 +206,11 @@ class Inbox:
     def _answer(self, frame: Frame) -> bool:
         number = frame.header.get("id")
         future = self.replies.get(number) if isinstance(number, int) else None
-        if future is not None and not future.done():
-            future.set_result(frame)
-            return True
         if future is not None:
-            return False
+            waited = not future.done()
+            if waited:
+                future.set_result(frame)
+            return waited
         run = self._run(frame.header) if frame.kind == "error" else None
         if run is None:
             return False
@@ -228,3 +226,26 @@ class Inbox:
         except ValidationError:
             self.hello.set_exception(ConnectionLostError("the runner's hello makes no sense"))
         return True
+
+
+async def read_frames(stream: ByteStream, inbox: Inbox) -> None:
+    """Give the inbox each frame that comes, until the stream ends; other tasks run in between.
+
+    Raises BrokenProtocolError: what came is no frame, or too much that nobody waits for.
+    """
+    decoder, turn, unasked = Decoder(), Turn(), 0
+    try:
+        while data := await stream.read():
+            inbox.heard = asyncio.get_running_loop().time()
+            for frame in decoder.feed(data):
+                expected = decoder.header_size <= SMALL_HEADER or frame.kind in _LONG
+                if expected and inbox.take(frame):
+                    unasked = max(0, unasked - 1)
+                else:
+                    unasked += 1 + decoder.header_size // SMALL_HEADER
+                    if unasked > MAX_UNASKED:
+                        raise BrokenProtocolError("it sent too many frames that nobody asked for")
+                if turn.over:
+                    await turn.renew()
+    except FrameError as error:
+        raise BrokenProtocolError(f"it sent what is no frame: {error}") from error

@@ -63,10 +63,6 @@ class Hello(Message):
 
     version: int
     languages: Annotated[dict[_Language, Annotated[str, Field(max_length=64)]], Field(max_length=64)]
-    memory_limit: Annotated[int | None, Field(ge=0)] = None
-    runs: Annotated[list[Annotated[str, Field(max_length=64)]], Field(max_length=protocol.MAX_RUNS)] = Field(
-        default_factory=list
-    )
 
 
 def checked(model: type[_Model], frame: Frame) -> _Model:
@@ -79,9 +75,8 @@ def checked(model: type[_Model], frame: Frame) -> _Model:
 
 def senseless() -> SandpodError:
     """Return the error for an answer that no runner gives."""
-    return SandpodError(
-        ErrorCode.BACKEND_ERROR, "The sandbox's answer makes no sense.", next_step="Close it and use another one."
-    )
+    message, step = "The sandbox's answer makes no sense.", "Close it and use another one."
+    return SandpodError(ErrorCode.BACKEND_ERROR, message, next_step=step)
 
 
 # What to do about a refusal: by what was asked for, where that matters, and by its code. These are the codes that a

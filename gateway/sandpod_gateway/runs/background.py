@@ -6,23 +6,34 @@ any gateway can go on where another one left off.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from datetime import UTC, datetime
+from typing import Annotated, Final, Literal, TypeVar
 
+from pydantic import Field
+
+from sandpod_api.base import rfc3339
 from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.api.run_results import ContextList, ContextRestarted, RunList, RunOutput, RunStarted
+from sandpod_gateway.api.run_results import (
+    ContextInfo,
+    ContextList,
+    ContextRestarted,
+    Outcome,
+    RunInfo,
+    RunList,
+    RunOutput,
+    RunStarted,
+)
 from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.content import Answer
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.limits import RunLimits
 from sandpod_gateway.runner.connection import RunnerConnection
-from sandpod_gateway.runner.messages import Ended, checked
+from sandpod_gateway.runner.messages import Ended, Message, checked
 from sandpod_gateway.runner.run_ids import no_such_run, run_id, split_run_id
 from sandpod_gateway.runs.hints import find_hint
 from sandpod_gateway.runs.recorder import Recorder
-from sandpod_gateway.runs.reports import Listing
-from sandpod_gateway.runs.request import RunRequest, check_run
+from sandpod_gateway.runs.request import ActiveRun, RunRequest, check_run, start_run
 from sandpod_gateway.runs.result import RunEnd, build_reading
-from sandpod_gateway.runs.start import ActiveRun, start_run
 from sandpod_gateway.runs.tail_reader import TailReader, Until
 from sandpod_gateway.sandboxes.availability import forgotten
 from sandpod_gateway.sandboxes.requests import ask_runner
@@ -35,6 +46,34 @@ READ_LIMIT: Final = 48 * 1024
 """Most bytes of output in one reading that is not cut: as JSON, twice, they stay below what clients accept."""
 DISPLAYS_WAIT: Final = 10.0  # seconds that they may take from the sandbox
 STOP_WAIT: Final = 5.0  # seconds that stop_run waits for the end
+MAX_LISTED: Final = 1000
+
+_Name = Annotated[str, Field(min_length=1, max_length=128)]
+_Time = Annotated[float, Field(ge=0, le=253_402_300_000)]  # within the year 9999, the last that a datetime has
+
+
+class _Run(Message):
+    run: _Name
+    language: Annotated[str, Field(max_length=32)]
+    state: Literal["live", "ended"]
+    detached: bool = False
+    context: _Name | None = None
+    started: _Time
+    outcome: Outcome | None = None
+
+
+class _Context(Message):
+    name: _Name
+    language: Annotated[str, Field(max_length=32)]
+    state: Literal["idle", "busy", "lost"]
+    started: _Time
+
+
+class Listing(Message):
+    """The reply to `list`."""
+
+    runs: Annotated[list[_Run], Field(max_length=MAX_LISTED)] = Field(default_factory=list)
+    contexts: Annotated[list[_Context], Field(max_length=MAX_LISTED)] = Field(default_factory=list)
 
 
 class BackgroundRuns:
@@ -51,15 +90,14 @@ class BackgroundRuns:
         """
         check_run(request, self._limits)
         record = await self._sandboxes.resolve(owner, sandbox)
-        seconds = self._limits.timeout(request.timeout)
         active = ActiveRun(record=record, request=request, recorder=Recorder(0))
-        await self._sandboxes.keep_busy(record.name, seconds)
+        await self._sandboxes.keep_busy(record.name, self._limits.timeout(request.timeout))
 
         async def begin(connection: RunnerConnection) -> str:
             handle = await start_run(connection, active, self._limits, detached=True)
             accepted = await connection.wait_for(handle.accepted)
-            connection.forget_run(active.run)
-            return accepted.run
+            connection.runs.pop(active.run, None)
+            return accepted
 
         run = await ask_runner(self._sandboxes, record, begin, again=True)
         return RunStarted(run_id=run_id(record.name, run), sandbox=record.name, state="running")
@@ -119,12 +157,26 @@ class BackgroundRuns:
     async def list_runs(self, owner: str, *, sandbox: str | None) -> RunList:
         """List the runs of a sandbox, oldest first."""
         name, listing = await self._list(owner, sandbox)
-        return RunList(sandbox=name, runs=listing.run_infos(name))
+        runs = [
+            RunInfo(
+                **run.model_dump(include={"language", "context", "outcome"}),
+                run_id=run_id(name, run.run),
+                state="running" if run.state == "live" else "ended",
+                background=run.detached,
+                started_at=_rfc3339(run.started),
+            )
+            for run in listing.runs
+        ]
+        return RunList(sandbox=name, runs=runs)
 
     async def list_contexts(self, owner: str, *, sandbox: str | None) -> ContextList:
         """List the contexts of a sandbox."""
         name, listing = await self._list(owner, sandbox)
-        return ContextList(sandbox=name, contexts=listing.context_infos())
+        contexts = [
+            ContextInfo(**each.model_dump(exclude={"started"}), started_at=_rfc3339(each.started))
+            for each in listing.contexts
+        ]
+        return ContextList(sandbox=name, contexts=contexts)
 
     async def restart_context(self, owner: str, context: str, *, sandbox: str | None) -> ContextRestarted:
         """End a context's process, and with it its variables. Raises not_found."""
@@ -165,13 +217,17 @@ async def _get_displays(connection: RunnerConnection, run: str, recorder: Record
     handle, showing = None, recorder.showing
     try:
         async with asyncio.timeout(DISPLAYS_WAIT):
-            while (other := connection.waits_for(run)) is not None:
+            while (other := connection.runs.get(run)) is not None:
                 await asyncio.wait({other.ended})
             received = {"stdout": ended.stdout_bytes, "stderr": ended.stderr_bytes}
             handle = await connection.follow_run(run, received, recorder)
             await asyncio.shield(handle.ended)
     except (TimeoutError, SandpodError):
         # Forgotten meanwhile, or another gateway asked at the same time: it is counted as what did not come.
-        if handle is not None and connection.waits_for(run) is handle:
-            connection.forget_run(run)
+        if handle is not None and connection.runs.get(run) is handle:
+            del connection.runs[run]
     showing.dropped += max(0, ended.displays - len(showing.displays) - len(showing.value) - showing.dropped)
+
+
+def _rfc3339(time: float) -> str:
+    return rfc3339(datetime.fromtimestamp(time, UTC))

@@ -28,7 +28,7 @@ Send = Callable[[int, str], Awaitable[None]]
 
 
 class OutputStream:
-    """The streamed output of one run."""
+    """The streamed output of one run, from now until `finish` or `stop`."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -41,6 +41,7 @@ class OutputStream:
         self._wake = asyncio.Event()
         self._enough = asyncio.Event()
         self._finished = False
+        self._pump = asyncio.create_task(self._run())
         self.dropped = 0
 
     def feed(self, stream: str, data: bytes) -> None:
@@ -56,27 +57,13 @@ class OutputStream:
             if self._size >= ENOUGH:
                 self._enough.set()
 
-    async def pump(self) -> None:
-        """Send what comes until `finish`; ends early, without an error, when the client is gone."""
-        try:
-            while True:
-                await self._wait()
-                if self._waiting or not self._finished:
-                    await self._send_next()
-                elif self._finished:
-                    return
-        except Exception as error:  # noqa: BLE001  # whatever a transport raises, the run goes on without it
-            logger.debug("progress stopped: %s", error)
-            self._finished = True
-
-    async def finish(self, pump: asyncio.Task[None]) -> None:
-        """Send the rest, for a bounded time, and end the pump.
+    async def finish(self) -> None:
+        """Send the rest, for a bounded time.
 
         A run that is over before anything was sent needs no notification: its result comes at once and has it all.
         """
         if self._count == 0 and self._size < ENOUGH:
-            pump.cancel()
-            return
+            return self.stop()
         for decoder in self._decoders.values():
             if rest := decoder.decode(b"", final=True):
                 self._waiting.append(rest)
@@ -86,11 +73,26 @@ class OutputStream:
         self._enough.set()
         try:
             async with asyncio.timeout(DRAIN):
-                await asyncio.shield(pump)
+                await asyncio.shield(self._pump)
         except TimeoutError:
             self.dropped += len("".join((self._sending, *self._waiting)).encode())
         finally:
-            pump.cancel()
+            self.stop()
+
+    def stop(self) -> None:
+        """Send nothing more."""
+        self._pump.cancel()
+
+    async def _run(self) -> None:
+        """Send what comes until the end; ends early, without an error, when the client is gone."""
+        try:
+            while self._waiting or not self._finished:
+                await self._wait()
+                if self._waiting or not self._finished:
+                    await self._send_next()
+        except Exception as error:  # noqa: BLE001  # whatever a transport raises, the run goes on without it
+            logger.debug("progress stopped: %s", error)
+            self._finished = True
 
     async def _wait(self) -> None:
         """Return when there is something to send and the last notification is old enough, or after a long silence."""

@@ -1,10 +1,12 @@
-"""What a caller wants to run, checked before anything is made. Pure."""
+"""What a caller wants to run: checked before anything is made, and started in a sandbox."""
 
+import time
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.run_results import Language
+from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.limits import (
     MAX_ARGUMENTS,
@@ -15,22 +17,16 @@ from sandpod_gateway.limits import (
     check_text,
     text_size,
 )
+from sandpod_gateway.runner.connection import RunnerConnection
+from sandpod_gateway.runner.demux import RunHandle
+from sandpod_gateway.runner.run_ids import new_run
+from sandpod_gateway.runs.recorder import Recorder
 from sandpod_runner.protocol import messages as protocol
 
 OTHER_NAMES: Final = {
-    "bash": Language.SHELL,
-    "sh": Language.SHELL,
-    "zsh": Language.SHELL,
-    "js": Language.JAVASCRIPT,
-    "node": Language.JAVASCRIPT,
-    "node.js": Language.JAVASCRIPT,
-    "nodejs": Language.JAVASCRIPT,
-    "npm": Language.JAVASCRIPT,
-    "ts": Language.JAVASCRIPT,
-    "typescript": Language.JAVASCRIPT,
-    "py": Language.PYTHON,
-    "python3": Language.PYTHON,
-    "pip": Language.PYTHON,
+    **dict.fromkeys(("bash", "sh", "zsh"), Language.SHELL),
+    **dict.fromkeys(("js", "node", "node.js", "nodejs", "npm", "ts", "typescript"), Language.JAVASCRIPT),
+    **dict.fromkeys(("py", "python3", "pip"), Language.PYTHON),
 }
 """Other names that models give languages. A template's own language of such a name comes first."""
 
@@ -53,66 +49,66 @@ class RunRequest:
     packages: list[str] = field(default_factory=list)  # what is installed before it, unless it is there
 
 
-def _invalid(message: str, next_step: str) -> SandpodError:
-    return SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step=next_step)
+@dataclass(kw_only=True, slots=True)
+class ActiveRun:
+    """A run that is going on."""
+
+    record: SandboxRecord
+    request: RunRequest
+    recorder: Recorder
+    run: str = field(default_factory=new_run)  # its name, as the runner knows it
+    earlier: bool = False  # an earlier call with the same idempotency key started it, so it is read and not followed
+    cursor: int = 0  # where reading such a run goes on
+    begun: float = field(default_factory=time.perf_counter)
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since it began."""
+        return time.perf_counter() - self.begun
 
 
 def check_run(request: RunRequest, limits: RunLimits) -> None:
-    """Refuse what no sandbox should be bothered with.
-
-    Raises unsupported_language, code_too_large, upload_too_large (stdin), invalid_content, invalid_argument.
-    """
+    """Raise unsupported_language, code_too_large, upload_too_large (stdin), invalid_content or invalid_argument."""
     if not protocol.LANGUAGE.fullmatch(request.language):
-        raise SandpodError(
-            ErrorCode.UNSUPPORTED_LANGUAGE,
-            "Unsupported language.",
-            next_step="Use python, javascript, shell or one that the sandbox's template adds: sandpod://capabilities "
-            "lists them.",
+        step = (
+            "Use python, javascript, shell or one that the sandbox's template adds: sandpod://capabilities lists them."
         )
+        raise SandpodError(ErrorCode.UNSUPPORTED_LANGUAGE, "Unsupported language.", next_step=step)
     _check_code(request.code, limits)
     if request.stdin is not None:
         check_text(request.stdin, "input")
         if text_size(request.stdin) > limits.stdin_bytes:
-            raise SandpodError(
-                ErrorCode.UPLOAD_TOO_LARGE,
-                f"The input is over {limits.stdin_bytes} bytes.",
-                next_step="Write it to a file with write_file and read that.",
-            )
-    timeout = limits.timeout(request.timeout)
-    if not 0 < timeout <= limits.max_run_timeout:
+            message = f"The input is over {limits.stdin_bytes} bytes."
+            step = "Write it to a file with write_file and read that."
+            raise SandpodError(ErrorCode.UPLOAD_TOO_LARGE, message, next_step=step)
+    if not 0 < limits.timeout(request.timeout) <= limits.max_run_timeout:
         raise _invalid(
             f"A run's timeout is more than 0 and at most {limits.max_run_timeout:g} seconds.",
             "Set a timeout in that range; start_run is for programs that take long.",
         )
     _check_arguments(request)
-    _check_name(request.context, "context")
-    _check_name(request.key, "idempotency key")
+    for text, what in ((request.context, "context"), (request.key, "idempotency key")):
+        if text is not None:
+            check_text(text, what)
+            if not text or not text.isprintable() or text_size(text) > MAX_NAME:
+                message = f"The {what} has 1 to {MAX_NAME} bytes, and no control characters."
+                raise _invalid(message, "Choose a shorter or simpler one.")
+
+
+def _invalid(message: str, next_step: str) -> SandpodError:
+    return SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step=next_step)
 
 
 def _check_code(code: str, limits: RunLimits) -> None:
     check_text(code, "code")
     if text_size(code) > limits.code_bytes:
-        raise SandpodError(
-            ErrorCode.CODE_TOO_LARGE,
-            f"The code is over {limits.code_bytes} bytes.",
-            next_step="Put data into files with write_file, and keep the code short.",
-        )
+        message = f"The code is over {limits.code_bytes} bytes."
+        step = "Put data into files with write_file, and keep the code short."
+        raise SandpodError(ErrorCode.CODE_TOO_LARGE, message, next_step=step)
     if "\0" in code:
-        raise SandpodError(
-            ErrorCode.INVALID_CONTENT,
-            "The code has a NUL character in it, which no language here takes.",
-            next_step="Write it as an escape such as \\0 inside a string.",
-        )
-
-
-def _check_name(text: str | None, what: str) -> None:
-    if text is None:
-        return
-    check_text(text, what)
-    if not text or not text.isprintable() or text_size(text) > MAX_NAME:
-        raise _invalid(
-            f"The {what} has 1 to {MAX_NAME} bytes, and no control characters.", "Choose a shorter or simpler one."
-        )
+        message = "The code has a NUL character in it, which no language here takes."
+        step = "Write it as an escape such as \\0 inside a string."
+        raise SandpodError(ErrorCode.INVALID_CONTENT, message, next_step=step)
 
 
 def _check_arguments(request: RunRequest) -> None:
@@ -128,3 +124,42 @@ def _check_arguments(request: RunRequest) -> None:
         raise _invalid("Arguments and environment are too large.", "Pass the data as stdin or in a file.")
     if text_size(request.cwd) > MAX_PATH:
         raise SandpodError(ErrorCode.INVALID_PATH, "The path is too long.", next_step="Use a shorter one.")
+
+
+async def start_run(
+    connection: RunnerConnection, active: ActiveRun, limits: RunLimits, *, detached: bool = False
+) -> RunHandle:
+    """Start a program, `detached` from whoever waits for it; one that another connection has started is not again.
+
+    Raises unsupported_language, or ConnectionLostError: the stream has ended.
+    """
+    request = active.request
+    header: dict[str, Any] = {
+        "run": active.run,
+        "language": _language_in(connection, request),
+        "stdin": request.stdin is not None,
+        "timeout": limits.timeout(request.timeout),
+        "output_limit": limits.output_bytes,
+        "detached": detached,
+        "acks": not detached,
+    }
+    for name in ("args", "env", "cwd", "context", "key"):
+        if (value := getattr(request, name)) is not None:
+            header[name] = value
+    handle = await connection.start_run(header, request.code.encode(), active.recorder)
+    if request.stdin is not None:
+        await connection.send_stdin(active.run, request.stdin.encode())
+    return handle
+
+
+def _language_in(connection: RunnerConnection, request: RunRequest) -> str:
+    """Return the language of a run as its sandbox calls it. Raises unsupported_language."""
+    languages = connection.hello.languages
+    for name in (request.language, OTHER_NAMES.get(request.language)):
+        if name in languages:
+            return str(name)
+    step = (
+        f"It has: {', '.join(sorted(languages)) or 'none'}. Use one of them, or create_sandbox with a template that "
+        "has it: sandpod://capabilities lists the languages of each."
+    )
+    raise SandpodError(ErrorCode.UNSUPPORTED_LANGUAGE, f"This sandbox has no {request.language}.", next_step=step)

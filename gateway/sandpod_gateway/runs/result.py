@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from pydantic import BaseModel
 
-from sandpod_gateway.api.run_results import Rich, RunOutput, RunResult
+from sandpod_gateway.api.run_results import RunOutput, RunResult
 from sandpod_gateway.content import PICTURES, Answer, Picture, json_size
 from sandpod_gateway.runner.messages import Ended
 from sandpod_gateway.runner.run_ids import run_id
@@ -32,8 +32,7 @@ class RunEnd:
     hint: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Room:
+class _Room(NamedTuple):
     """How much of a run an answer holds: characters of output, displays, artifacts."""
 
     output: int
@@ -66,7 +65,8 @@ def _fit(end: RunEnd, most: int, wrap: Callable[[RunResult, int], _Model]) -> An
     """Return as much of a run as fits into an answer."""
     for room in _rooms(end, most):
         result = _build_result(end, room)
-        answer = Answer(wrap(result, room.output), _pictures(end.recorder, result.displays))
+        pictures = end.recorder.showing.pictures[: sum(rich.mime_type in PICTURES for rich in result.displays)]
+        answer = Answer(wrap(result, room.output), pictures)
         if answer_size(answer.result, answer.pictures) <= MAX_ANSWER:
             break
     return answer
@@ -74,21 +74,16 @@ def _fit(end: RunEnd, most: int, wrap: Callable[[RunResult, int], _Model]) -> An
 
 def _rooms(end: RunEnd, most: int) -> Iterator[_Room]:
     """Yield less and less: first less output, then fewer displays, then fewer artifacts."""
-    displays, artifacts = len(end.recorder.showing.displays), len(end.ended.artifacts)
-    yield _Room(most, displays, artifacts)
-    while most > LEAST_OUTPUT:
-        most //= 2
-        yield _Room(most, displays, artifacts)
-    while displays:
-        displays -= 1
-        yield _Room(most, displays, artifacts)
-    while artifacts:
-        artifacts //= 2
-        yield _Room(most, displays, artifacts)
-
-
-def _pictures(recorder: Recorder, displays: list[Rich]) -> list[Picture]:
-    return recorder.showing.pictures[: sum(rich.mime_type in PICTURES for rich in displays)]
+    room = _Room(most, len(end.recorder.showing.displays), len(end.ended.artifacts))
+    yield room
+    while room.output > LEAST_OUTPUT or room.displays or room.artifacts:
+        if room.output > LEAST_OUTPUT:
+            room = room._replace(output=room.output // 2)
+        elif room.displays:
+            room = room._replace(displays=room.displays - 1)
+        else:
+            room = room._replace(artifacts=room.artifacts // 2)
+        yield room
 
 
 def _build_result(end: RunEnd, room: _Room) -> RunResult:

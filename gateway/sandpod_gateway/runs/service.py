@@ -30,9 +30,8 @@ from sandpod_gateway.runner.run_ids import run_id
 from sandpod_gateway.runs.hints import find_hint
 from sandpod_gateway.runs.progress import OutputStream, Send
 from sandpod_gateway.runs.recorder import Recorder
-from sandpod_gateway.runs.request import RunRequest, check_run
+from sandpod_gateway.runs.request import ActiveRun, RunRequest, check_run, start_run
 from sandpod_gateway.runs.result import RunEnd, build_answer
-from sandpod_gateway.runs.start import ActiveRun, start_run
 from sandpod_gateway.runs.tail_reader import TailReader
 from sandpod_gateway.sandboxes.service import Sandboxes
 from sandpod_runner.protocol import messages as protocol
@@ -56,7 +55,7 @@ class Runs:
         self._metrics = metrics
 
     def check(self, request: RunRequest) -> None:
-        """Refuse what no sandbox should be bothered with. Raises what `check_run` does."""
+        """Raise what `check_run` does, before there is a sandbox."""
         check_run(request, self._limits)
 
     async def run(
@@ -76,11 +75,8 @@ class Runs:
         if request.packages:
             self._installer.check(request.packages, request.language)
         if fresh is not None and (sandbox is not None or request.context is not None or request.key is not None):
-            raise SandpodError(
-                ErrorCode.INVALID_ARGUMENT,
-                "fresh goes with none of sandbox, context and idempotency_key: nothing of its sandbox stays.",
-                next_step="Leave one of them out.",
-            )
+            message = "fresh goes with none of sandbox, context and idempotency_key: nothing of its sandbox stays."
+            raise SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step="Leave one of them out.")
         if fresh is None:
             return await self._run_in(await self._sandboxes.resolve(owner, sandbox), request, send)
         async with self._fresh(request, fresh) as record:
@@ -102,23 +98,22 @@ class Runs:
     ) -> Answer[RunResult]:
         if request.packages:
             await self._installer.require(record, request.packages, request.language)
+        lost = self._sandboxes.lost_hint(record, request.context)
         progress = OutputStream(send) if send is not None else None
         recorder = Recorder(self._limits.output_cap, strip_ansi=request.strip_ansi, progress=progress)
         active = ActiveRun(record=record, request=request, recorder=recorder)
-        lost = self._sandboxes.lost_hint(record, request.context)
-        pump = asyncio.create_task(progress.pump()) if progress is not None else None
         keeper = asyncio.create_task(self._sandboxes.keep_alive(record))
         self._metrics.active_runs.inc()
         try:
             ended = await self._until_end(active)
             recorder.finish()
-            if progress is not None and pump is not None:
-                await progress.finish(pump)
+            if progress is not None:
+                await progress.finish()
         finally:
             self._metrics.active_runs.dec()
             keeper.cancel()
-            if pump is not None:
-                pump.cancel()
+            if progress is not None:
+                progress.stop()
         self._count(active, ended.outcome)
         self._metrics.progress_dropped.inc(recorder.progress_dropped)
         found = await find_hint(self._sandboxes, record, recorder, ended, request, fresh=fresh)
@@ -132,11 +127,14 @@ class Runs:
         try:
             for attempt in range(ATTEMPTS):
                 try:
-                    return self._seen(active, await self._attend(active, deadline))
+                    ended = await self._attend(active, deadline)
+                    if ended.outcome == Outcome.SANDBOX_LOST and self._sandboxes.is_closing(active.record.name):
+                        break
+                    return ended.model_copy(update={"context": active.request.context})
                 except BrokenProtocolError as error:
                     return self._lost(active, f"The sandbox's stream was closed: {error}.")
                 except ConnectionLostError:
-                    if self._is_closing(active) or time.monotonic() > deadline:
+                    if self._sandboxes.is_closing(active.record.name) or time.monotonic() > deadline:
                         break
                 except SandpodError as error:
                     if attempt == 0:
@@ -150,10 +148,7 @@ class Runs:
         return self._lost(active)
 
     async def _attend(self, active: ActiveRun, deadline: float) -> Ended:
-        """Start the program unless it was started, and wait for its end over one connection.
-
-        Raises ConnectionLostError: the stream was lost, or the runner says nothing any more.
-        """
+        """Start the program unless it was started, and wait for its end over one connection."""
         async with self._sandboxes.connection(active.record) as connection:
             try:
                 async with asyncio.timeout(deadline - time.monotonic()):
@@ -162,25 +157,24 @@ class Runs:
                 # A runner that is this late does not listen any more: the sandbox can't be used.
                 await connection.close()
                 raise ConnectionLostError from None
-            except asyncio.CancelledError:
-                await self._cancel(connection, active.run)
+            except asyncio.CancelledError:  # the caller has gone: see the program end
+                with anyio.CancelScope(shield=True):
+                    if not await connection.stop_run(active.run, wait=CANCEL_WAIT):
+                        logger.warning("a cancelled run did not end in time; its sandbox's stream is closed")
+                        await connection.close()
                 raise
 
     async def _ended(self, connection: RunnerConnection, active: ActiveRun) -> Ended:
-        if active.earlier:
-            return await self._read_earlier(connection, active)
-        handle = await start_run(connection, active, self._limits)
-        accepted = await connection.wait_for(handle.accepted)
-        if accepted.run != active.run:
-            active.run, active.earlier = accepted.run, True
-            return await self._read_earlier(connection, active)
-        if not accepted.started:  # but over a connection that is lost
-            recorder = active.recorder
-            handle = await connection.follow_run(active.run, recorder.received, recorder, acks=True)
-        return await connection.wait_for(handle.ended)
-
-    async def _read_earlier(self, connection: RunnerConnection, active: ActiveRun) -> Ended:
-        """Read all that an earlier call's run with the same key wrote, and wait for its end; it stays that call's."""
+        if not active.earlier:
+            handle = await start_run(connection, active, self._limits)
+            run = await connection.wait_for(handle.accepted)
+            if run == active.run:
+                if handle.ended.cancelled():  # it was started already, over a connection that is lost
+                    recorder = active.recorder
+                    handle = await connection.follow_run(run, recorder.received, recorder, acks=True)
+                return await connection.wait_for(handle.ended)
+            active.run, active.earlier = run, True
+        # All that an earlier call's run with the same key wrote, and its end; the run stays that call's.
         tail = TailReader(connection, active.run, active.cursor, active.recorder)
         try:
             while tail.ended is None:
@@ -189,24 +183,8 @@ class Runs:
             active.cursor = tail.cursor
         return tail.ended
 
-    async def _cancel(self, connection: RunnerConnection, run: str) -> None:
-        """End the program for a caller that has gone, and see it end."""
-        with anyio.CancelScope(shield=True):
-            if not await connection.stop_run(run, wait=CANCEL_WAIT):
-                logger.warning("a cancelled run did not end in time; its sandbox's stream is closed")
-                await connection.close()
-
-    def _seen(self, active: ActiveRun, ended: Ended) -> Ended:
-        """Return the end as the caller sees it: a sandbox that this gateway is closing is not lost."""
-        if ended.outcome == Outcome.SANDBOX_LOST and self._is_closing(active):
-            return self._lost(active)
-        return ended.model_copy(update={"context": active.request.context})
-
-    def _is_closing(self, active: ActiveRun) -> bool:
-        return self._sandboxes.is_closing(active.record.name)
-
     def _lost(self, active: ActiveRun, cause: str = "The sandbox went away while the program ran.") -> Ended:
-        if self._is_closing(active):
+        if self._sandboxes.is_closing(active.record.name):
             outcome, detail = Outcome.CANCELLED, "The sandbox was closed while the program ran."
         else:
             outcome, detail = Outcome.SANDBOX_LOST, f"{cause} Whether the program ended is not known."
@@ -216,10 +194,8 @@ class Runs:
     def _count(self, active: ActiveRun, outcome: str) -> None:
         """Count a run that has ended, and log it without its code and output."""
         record, request = active.record, active.request
-        name = run_id(record.name, active.run)
-        logger.info(
-            "run %s ended: owner %s, %s, %s, %.3f s", name, record.owner, request.language, outcome, active.elapsed
-        )
+        fields = (run_id(record.name, active.run), record.owner, request.language, outcome, active.elapsed)
+        logger.info("run %s ended: owner %s, %s, %s, %.3f s", *fields)
         language = language_label(request.language)
         self._metrics.runs.labels(language, outcome).inc()
         self._metrics.run_seconds.labels(language).observe(active.elapsed)

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from sandpod_gateway.runner.connection import RunnerConnection
 from sandpod_gateway.runner.messages import Count, Ended, Message, checked
-from sandpod_gateway.runs import ansi
+from sandpod_gateway.runs.capture import unfinished_character, unfinished_sequence
 from sandpod_gateway.runs.recorder import Recorder
 
 Until = Literal["output", "end"]
@@ -32,20 +32,6 @@ class Tail(Message):
     dropped: Count = 0
     pieces: Annotated[list[tuple[Literal["stdout", "stderr"], Count]], Field(max_length=MAX_PIECES)]
     end: Ended | None = None
-
-    def is_all(self, payload: bytes) -> bool:
-        """Return whether the run has ended, and nothing comes after this reply."""
-        return self.end is not None and (not payload or self.cursor >= self.end.stdout_bytes + self.end.stderr_bytes)
-
-    def split(self, payload: bytes) -> list[tuple[str, bytes]]:
-        """Return the pieces of output that the payload holds, each with its stream, which is another each time."""
-        parts: list[tuple[str, bytes]] = []
-        start = 0
-        for stream, sizes in groupby(self.pieces, itemgetter(0)):
-            size = sum(size for _, size in sizes)
-            parts.append((stream, payload[start : start + size]))
-            start += size
-        return parts
 
 
 @dataclass(slots=True)
@@ -85,12 +71,18 @@ class TailReader:
         fields = {"run": self.run, "cursor": self.cursor, "wait": min(wait, WAIT_ONCE), "limit": limit}
         reply = await self.connection.ask("tail", fields)
         tail = checked(Tail, reply)
-        pieces = tail.split(reply.payload)
-        ended = tail.end if tail.is_all(reply.payload) else None
-        held = 0
+        pieces: list[tuple[str, bytes]] = []
+        start = 0
+        for stream, sizes in groupby(tail.pieces, itemgetter(0)):  # each of another stream than the one before
+            end = start + sum(size for _, size in sizes)
+            pieces.append((stream, reply.payload[start:end]))
+            start = end
+        ended, held = tail.end, 0
+        if ended is not None and reply.payload and tail.cursor < ended.stdout_bytes + ended.stderr_bytes:
+            ended = None  # there is more to read
         if ended is None and pieces:
             stream, last = pieces[-1]
-            held = unfinished(last, strip_ansi=self.strip_ansi)
+            held = unfinished_character(last) or (unfinished_sequence(last) if self.strip_ansi else 0)
             if held == limit:
                 held = 0  # nothing would ever come after it
             pieces[-1] = stream, last[: len(last) - held]
@@ -99,19 +91,3 @@ class TailReader:
         self.state = "running" if tail.state == "live" else "ended"
         self.cursor, self.dropped, self.ended = max(0, tail.cursor - held), self.dropped + tail.dropped, ended
         return len(reply.payload)
-
-
-def unfinished(data: bytes, *, strip_ansi: bool) -> int:
-    """Return how many bytes at the end are the beginning of a character, or of a control sequence to remove."""
-    return _unfinished_character(data) or (ansi.unfinished(data) if strip_ansi else 0)
-
-
-def _unfinished_character(data: bytes) -> int:
-    for back in range(1, min(3, len(data)) + 1):
-        byte = data[-back]
-        if byte < 0x80:  # noqa: PLR2004  # ASCII: nothing is open
-            return 0
-        if byte >= 0xC0:  # noqa: PLR2004  # the first byte of a character, which says how long it is
-            length = 2 if byte < 0xE0 else 3 if byte < 0xF0 else 4  # noqa: PLR2004  # by UTF-8's own table
-            return back if length > back else 0
-    return 0

@@ -17,7 +17,7 @@ async def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
     backend = FakeBackend()
     gateway = Gateway(Settings(), backend)
     current = [auth.LOCAL_OWNER]
-    for module in ("runs", "sandboxes", "files", "packages"):
+    for module in ("runs", "sandboxes", "files"):
         monkeypatch.setattr(f"sandpod_gateway.mcp.tools.{module}.current_owner", lambda: current[0])
 
     def become(owner: str) -> None:

@@ -10,11 +10,11 @@ from typing import Any, Final
 
 from fastmcp import FastMCP
 from fastmcp.tools.base import ToolResult
-from mcp_types import ImageContent, TextContent
+from mcp_types import TextContent
 
 from sandpod_api.names import WORKSPACE
-from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.api.run_results import RunResult
+from sandpod_gateway.api.results import ErrorCode, Installation
+from sandpod_gateway.api.run_results import Language, RunResult
 from sandpod_gateway.auth.api_keys import current_owner
 from sandpod_gateway.backends.base import ClaimRequest, SandboxRecord
 from sandpod_gateway.content import Answer, Picture
@@ -25,8 +25,9 @@ from sandpod_gateway.mcp.services import Parts
 from sandpod_gateway.mcp.tool_results import answering, images
 from sandpod_gateway.runs.request import RunRequest
 
-Said = dict[str, Any] | list[Any] | str
-Refused = Callable[[SandpodError], Said]
+Value = dict[str, Any] | list[Any] | str
+Method = Callable[..., Awaitable[Value | ToolResult]]
+Refused = Callable[[SandpodError], Value]
 
 READ: Final = {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": True, "openWorldHint": False}
 CHANGE: Final = {"readOnlyHint": False, "destructiveHint": True, "idempotentHint": False, "openWorldHint": False}
@@ -37,7 +38,7 @@ OPEN_WORLD: Final = {**CHANGE, "openWorldHint": True}
 class Tool:
     """A method that is a tool; its name and docstring are the tool's."""
 
-    method: Callable[..., Awaitable[Said | ToolResult]]
+    method: Method
     title: str
     refused: Refused
     hints: dict[str, bool]
@@ -46,36 +47,52 @@ class Tool:
 
 def tool(
     title: str, refused: Refused, hints: dict[str, bool] = CHANGE, *, other_names: tuple[str, ...] = ()
-) -> Callable[[Callable[..., Awaitable[Said | ToolResult]]], Tool]:
+) -> Callable[[Method], Tool]:
     """Return a decorator that makes a tool of a method; `refused` words errors as the system does."""
     return lambda method: Tool(method, title, refused, hints, other_names)
 
 
+@dataclass
 class System:
-    """Another system's tools, or some of them."""
+    """Another system's tools, or some of them; `libraries` are the Python libraries of the default sandbox."""
 
-    def __init__(self, parts: Parts, settings: CompatSettings, libraries: Sequence[str]) -> None:
-        self.parts = parts
-        self.settings = settings
-        self.libraries = libraries
+    parts: Parts
+    settings: CompatSettings
+    libraries: Sequence[str]
 
     def register(self, mcp: FastMCP[None]) -> None:
         """Add the tools to a server, in place of ours where a name is taken."""
         for each in vars(type(self)).values():
             if isinstance(each, Tool):
-                function = answering(MethodType(each.method, self), said, functools.partial(self._refuse, each.refused))
+                refused = functools.partial(self.refuse, each.refused)
+                function = answering(MethodType(each.method, self), as_result, refused)
                 for name in (each.method.__name__, *each.other_names):
                     annotations = {"title": each.title, **each.hints}
                     mcp.tool(name=name, annotations=annotations, output_schema=None)(function)
 
-    def _refuse(self, refused: Refused, error: SandpodError) -> ToolResult:
+    def refuse(self, refused: Refused, error: SandpodError, **fields: Any) -> ToolResult:
+        """Count a refused call and return its result, with more fields where that is an object."""
         self.parts.metrics.refusals.labels(error.code).inc()
-        return said(refused(error))
+        value = refused(error)
+        return as_result({**value, **fields} if isinstance(value, dict) else value)
 
-    async def run(self, record: SandboxRecord, request: RunRequest) -> Answer[RunResult]:
+    async def run(
+        self, record: SandboxRecord, code: str, language: str = Language.PYTHON, **fields: Any
+    ) -> Answer[RunResult]:
         """Run a program in a sandbox, and return its result with links to the files that it names."""
+        request = RunRequest(language=language, code=code, **fields)
         answer = await self.parts.runs.run(record.owner, request, sandbox=record.name)
         return Answer(self.parts.links.linked(answer.result), answer.pictures)
+
+    async def install(self, record: SandboxRecord, package: str, wait: float) -> Installation:
+        """Install a Python package in a sandbox, and wait so many seconds for it."""
+        return await self.parts.installer.install(
+            record.owner, [package], language=Language.PYTHON, sandbox=record.name, wait=wait
+        )
+
+    async def write(self, record: SandboxRecord, path: str, data: bytes, *, overwrite: bool = True) -> None:
+        """Write a file in the workspace of a sandbox."""
+        await self.parts.files.write(record.owner, path, data, sandbox=record.name, overwrite=overwrite)
 
     async def sessions(self) -> list[SandboxRecord]:
         """Return the caller's sandboxes that can be used."""
@@ -87,14 +104,10 @@ class System:
 
     async def need(self, session: str) -> SandboxRecord:
         """Return the caller's sandbox of a name, or of a handle. Raises session_not_found."""
-        record = await self.find(session)
-        if record is None:
-            raise SandpodError(
-                ErrorCode.SESSION_NOT_FOUND,
-                f"There is no session {session!r}.",
-                next_step="Use one that exists, or make it first.",
-            )
-        return record
+        if (record := await self.find(session)) is not None:
+            return record
+        message, step = f"There is no session {session!r}.", "Use one that exists, or make it first."
+        raise SandpodError(ErrorCode.SESSION_NOT_FOUND, message, next_step=step)
 
     async def make(self, session: str, **claim: Any) -> SandboxRecord:
         """Return the caller's sandbox of a name, claimed if need be."""
@@ -102,13 +115,13 @@ class System:
         return found or await self.parts.sandboxes.create(ClaimRequest(owner=current_owner(), session=session, **claim))
 
 
-def said(result: Said | ToolResult, pictures: Iterable[Picture] = ()) -> ToolResult:
+def as_result(value: Value | ToolResult, pictures: Iterable[Picture] = ()) -> ToolResult:
     """Return a tool's result: as text, as structured content, and pictures."""
-    if isinstance(result, ToolResult):
-        return result
-    text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False)
-    content: list[TextContent | ImageContent] = [TextContent(type="text", text=text), *images(pictures)]
-    return ToolResult(content=content, structured_content=result if isinstance(result, dict) else {"result": result})
+    if isinstance(value, ToolResult):
+        return value
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    content = [TextContent(type="text", text=text), *images(pictures)]
+    return ToolResult(content=content, structured_content=value if isinstance(value, dict) else {"result": value})
 
 
 def sentence(error: SandpodError) -> str:
@@ -116,9 +129,9 @@ def sentence(error: SandpodError) -> str:
     return f"{error.message} {error.next_step}"
 
 
-def as_error(error: SandpodError) -> dict[str, Any]:
-    """Return an error as the only field of a result."""
-    return {"error": sentence(error)}
+def refusal(**fields: Any) -> Refused:
+    """Return what words an error as a result with these fields, in which `...` stands for its sentence."""
+    return lambda error: {name: sentence(error) if value is ... else value for name, value in fields.items()}
 
 
 def in_workspace(path: str, home: str) -> str:

@@ -7,8 +7,9 @@ default image and the local backend that folder is a link to /workspace.
 import base64
 import re
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -18,9 +19,7 @@ from sandpod_gateway.api.run_results import Language, Outcome, RunResult
 from sandpod_gateway.content import decode_base64, mime_type
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.service import MAX_ENTRIES
-from sandpod_gateway.mcp.compat.common import READ, System, in_workspace, said, tool
-from sandpod_gateway.mcp.compat.settings import CompatSettings
-from sandpod_gateway.mcp.services import Parts
+from sandpod_gateway.mcp.compat.common import READ, System, as_result, in_workspace, tool
 from sandpod_gateway.runs.request import RunRequest
 
 _HOME: Final = "/mnt/data"
@@ -33,37 +32,22 @@ _MAX_READ: Final = 320 * 1024
 _CODES: Final = {ErrorCode.BACKEND_ERROR: "docker_error", ErrorCode.BACKEND_UNAVAILABLE: "docker_unavailable"}
 
 
-class _TooLargeError(SandpodError):
-    """An artifact that does not fit an answer."""
-
-    def __init__(self, size: int, url: str | None) -> None:
-        super().__init__(
-            ErrorCode.ARTIFACT_TOO_LARGE,
-            f"The file has {size} bytes, over the limit of {_MAX_READ} for one answer.",
-            next_step="Download it by its link.",
-        )
-        self.fields = {"size_bytes": size, **({"download_url": url} if url else {})}
-
-
 def _refused(error: SandpodError) -> dict[str, Any]:
-    fields = error.fields if isinstance(error, _TooLargeError) else {}
-    return {"error": _CODES.get(error.code, str(error.code)), "message": error.message, **fields}
+    return {"error": _CODES.get(error.code, str(error.code)), "message": error.message}
 
 
+@dataclass
 class Gaiar(System):
     """Its tools."""
 
-    def __init__(self, parts: Parts, settings: CompatSettings, libraries: Sequence[str]) -> None:
-        super().__init__(parts, settings, libraries)
-        self._busy: set[str] = set()
+    _busy: set[str] = field(default_factory=set, init=False)
 
     @contextmanager
     def _alone(self, sandbox: str) -> Iterator[None]:
         """One run at a time in a session."""
         if sandbox in self._busy or self.parts.sandboxes.running(sandbox):
-            raise SandpodError(
-                ErrorCode.SESSION_BUSY, "A run is going on in this session.", next_step="Wait until it has ended."
-            )
+            message, step = "A run is going on in this session.", "Wait until it has ended."
+            raise SandpodError(ErrorCode.SESSION_BUSY, message, next_step=step)
         self._busy.add(sandbox)
         try:
             yield
@@ -74,12 +58,11 @@ class Gaiar(System):
     async def sandbox_run_python(self, code: str, session_id: str | None = None) -> Any:
         """Run Python in a session without network; files in its working directory stay between calls."""
         session = _session(session_id)
-        request = RunRequest(language=Language.PYTHON, code=code)
-        self.parts.runs.check(request)
+        self.parts.runs.check(RunRequest(language=Language.PYTHON, code=code))
         record = await self.make(session)
         with self._alone(record.name):
-            answer = await self.run(record, request)
-        return said(_ran(answer.result, session), answer.pictures)
+            answer = await self.run(record, code)
+        return as_result(_ran(answer.result, session), answer.pictures)
 
     @tool("Upload a file (session)", _refused)
     async def sandbox_upload_file(
@@ -87,20 +70,16 @@ class Gaiar(System):
     ) -> Any:
         """Put a file into a session's working directory."""
         session = _session(session_id)
+        step = "Use a name such as table.csv."
         if ".." in filename:
-            raise SandpodError(
-                ErrorCode.INVALID_PATH, "A name with two dots is refused.", next_step="Use a name such as table.csv."
-            )
+            raise SandpodError(ErrorCode.INVALID_PATH, "A name with two dots is refused.", next_step=step)
         if _FILENAME.fullmatch(filename) is None:
-            raise SandpodError(
-                ErrorCode.INVALID_FILENAME,
-                "A file's name has letters, digits, dots, hyphens and underscores, at most 255.",
-                next_step="Use a name such as table.csv.",
-            )
+            message = "A file's name has letters, digits, dots, hyphens and underscores, at most 255."
+            raise SandpodError(ErrorCode.INVALID_FILENAME, message, next_step=step)
         data = decode_base64(content_base64)
         self.parts.files.check_upload(data)
         record = await self.make(session)
-        await self.parts.files.write(record.owner, filename, data, sandbox=record.name, overwrite=overwrite)
+        await self.write(record, filename, data, overwrite=overwrite)
         return {"session_id": session, "path": f"{WORKSPACE}/{filename}"}
 
     @tool("Read an artifact (session)", _refused, READ)
@@ -110,19 +89,21 @@ class Gaiar(System):
         inside = in_workspace(path, _HOME)
         _, size, data = await self.parts.files.part(record.owner, inside, sandbox=record.name, limit=_MAX_READ)
         if size > len(data):
-            raise _TooLargeError(size, self.parts.links.url(record.name, inside))
-        return {**_file(inside, size), "content_base64": base64.b64encode(data).decode("ascii")}
+            message = f"The file has {size} bytes, over the limit of {_MAX_READ} for one answer."
+            error = SandpodError(ErrorCode.ARTIFACT_TOO_LARGE, message, next_step="Download it by its link.")
+            url = self.parts.links.url(record.name, inside)
+            return self.refuse(_refused, error, size_bytes=size, **({"download_url": url} if url else {}))
+        return {**_file(inside, size), "content_base64": base64.b64encode(data).decode()}
 
     @tool("List artifacts (session)", _refused, READ)
     async def sandbox_list_artifacts(self, session_id: str) -> Any:
         """List the files of a session."""
         record = await self.need(_session(session_id))
         listed = await self.parts.files.list(record.owner, ".", sandbox=record.name, recursive=True, limit=MAX_ENTRIES)
+        url, files = self.parts.links.url, [entry for entry in listed.entries if entry.kind == "file"]
         return {
             "artifacts": [
-                {**_file(entry.path, entry.size), "download_url": self.parts.links.url(record.name, entry.path)}
-                for entry in listed.entries
-                if entry.kind == "file"
+                {**_file(each.path, each.size), "download_url": url(record.name, each.path)} for each in files
             ]
         }
 
@@ -139,11 +120,9 @@ def _session(session_id: str | None) -> str:
     if session_id is None:
         return f"sess_{secrets.token_hex(6)}"
     if _SESSION.fullmatch(session_id) is None:
-        raise SandpodError(
-            ErrorCode.INVALID_SESSION_ID,
-            "A session id has 1 to 64 letters, digits, hyphens and underscores.",
-            next_step="Use such a one, or leave it out for a new session.",
-        )
+        message = "A session id has 1 to 64 letters, digits, hyphens and underscores."
+        step = "Use such a one, or leave it out for a new session."
+        raise SandpodError(ErrorCode.INVALID_SESSION_ID, message, next_step=step)
     return session_id
 
 
@@ -159,17 +138,14 @@ def _ran(result: RunResult, session: str) -> dict[str, Any]:
         stderr += f"\nExecution timed out after {round(result.duration_ms / 1000)} seconds."
     elif result.outcome not in {Outcome.OK, Outcome.ERROR} and result.hint:
         stderr += f"\n{result.hint}"
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     return {
         "session_id": session,
-        "run_id": f"run_{stamp}_{secrets.token_hex(2)}",
+        "run_id": f"run_{datetime.now(UTC):%Y%m%dT%H%M%SZ}_{secrets.token_hex(2)}",
         "exit_code": -1 if code is None else code,
         "stdout": result.stdout,
         "stderr": stderr,
         "stdout_truncated": result.stdout_truncated,
         "stderr_truncated": result.stderr_truncated,
-        "artifacts": [
-            {**_file(artifact.path, artifact.size), "download_url": artifact.url} for artifact in result.artifacts
-        ],
+        "artifacts": [{**_file(each.path, each.size), "download_url": each.url} for each in result.artifacts],
         "duration_ms": round(result.duration_ms),
     }

@@ -6,7 +6,7 @@ default image and the local backend that folder is a link to /workspace.
 
 import asyncio
 import posixpath
-from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,36 +17,25 @@ from sandpod_gateway.api.results import ErrorCode, Installation
 from sandpod_gateway.api.run_results import Language, Outcome, RunResult
 from sandpod_gateway.auth.api_keys import current_owner
 from sandpod_gateway.backends.base import ClaimRequest, SandboxRecord
-from sandpod_gateway.content import Answer
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.mcp.compat.common import READ, System, in_workspace, said, sentence, tool
-from sandpod_gateway.mcp.compat.settings import CompatSettings
-from sandpod_gateway.mcp.services import Parts
-from sandpod_gateway.runs.request import RunRequest
+from sandpod_gateway.mcp.compat.common import READ, System, as_result, in_workspace, refusal, tool
 
 _HOME: Final = "/app/results"
 _WAIT: Final = 5.0  # seconds that its package tools wait
 _REMEMBERED: Final = 1000  # installations
 
-
-def _failed(error: SandpodError) -> dict[str, Any]:
-    return {"error": True, "message": sentence(error)}
-
-
-def _not_run(error: SandpodError) -> dict[str, Any]:
-    return {"stdout": "", "stderr": sentence(error), "exit_code": -1, "error": sentence(error)}
+_failed: Final = refusal(error=True, message=...)
+_not_run: Final = refusal(stdout="", stderr=..., exit_code=-1, error=...)
+_not_installed: Final = refusal(success=False, status="error", message=..., complete=True)
 
 
-def _not_installed(error: SandpodError) -> dict[str, Any]:
-    return {"success": False, "status": "error", "message": sentence(error), "complete": True}
-
-
+@dataclass
 class Johanli(System):
     """Its tools."""
 
-    def __init__(self, parts: Parts, settings: CompatSettings, libraries: Sequence[str]) -> None:
-        super().__init__(parts, settings, libraries)
-        self._installations: LRUCache[tuple[str, str, str], str] = LRUCache(_REMEMBERED)
+    _installations: LRUCache[tuple[str, str, str], str] = field(
+        default_factory=lambda: LRUCache(_REMEMBERED), init=False
+    )
 
     @tool("List sandboxes", _failed, READ)
     async def list_sandboxes(self) -> Any:
@@ -77,7 +66,7 @@ class Johanli(System):
         name, data = await asyncio.to_thread(self._read, local_file_path)
         self.parts.files.check_upload(data)
         where = posixpath.join(in_workspace(dest_path, _HOME), name)
-        await self.parts.files.write(record.owner, where, data, sandbox=record.name, overwrite=True)
+        await self.write(record, where, data)
         return {"success": True, "message": f"Uploaded {name} to {posixpath.join(WORKSPACE, where)}."}
 
     def _read(self, path: str) -> tuple[str, bytes]:
@@ -96,19 +85,15 @@ class Johanli(System):
                     return found
         except (OSError, ValueError):
             pass  # whether such a file exists elsewhere is not disclosed
-        raise SandpodError(
-            ErrorCode.FORBIDDEN,
-            "This server does not read that file for a sandbox.",
-            next_step="Upload it with upload_file or create_link, or ask the administrator for compat.upload_dir.",
-        )
+        message = "This server does not read that file for a sandbox."
+        step = "Upload it with upload_file or create_link, or ask the administrator for compat.upload_dir."
+        raise SandpodError(ErrorCode.FORBIDDEN, message, next_step=step)
 
     @tool("Install a package in a sandbox", _not_installed)
     async def install_package_in_sandbox(self, sandbox_id: str, package_name: str) -> Any:
         """Install a Python package in a sandbox; it may go on after some seconds."""
         record = await self.need(sandbox_id)
-        begun = await self.parts.installer.install(
-            record.owner, [package_name], language=Language.PYTHON, sandbox=record.name, wait=_WAIT
-        )
+        begun = await self.install(record, package_name, _WAIT)
         self._installations[record.owner, record.name, package_name] = begun.installation
         return _installed(begun, package_name)
 
@@ -129,20 +114,17 @@ class Johanli(System):
     @tool("Run Python in a sandbox", _not_run)
     async def execute_python_code(self, sandbox_id: str, code: str) -> Any:
         """Run Python in a sandbox; `file_links` lead to the files that it made."""
-        answer = await self._run_in(sandbox_id, Language.PYTHON, code)
+        answer = await self.run(await self.need(sandbox_id), code)
         artifacts = answer.result.artifacts
         files = [f"{WORKSPACE}/{artifact.path}" for artifact in artifacts]
         links = [artifact.url for artifact in artifacts if artifact.url]
-        return said({**_ran(answer.result), "files": files, "file_links": links}, answer.pictures)
+        return as_result({**_ran(answer.result), "files": files, "file_links": links}, answer.pictures)
 
     @tool("Run a command in a sandbox", _not_run)
     async def execute_terminal_command(self, sandbox_id: str, command: str) -> Any:
         """Run a shell command in a sandbox."""
-        answer = await self._run_in(sandbox_id, Language.SHELL, command)
-        return said(_ran(answer.result), answer.pictures)
-
-    async def _run_in(self, sandbox_id: str, language: str, code: str) -> Answer[RunResult]:
-        return await self.run(await self.need(sandbox_id), RunRequest(language=language, code=code))
+        answer = await self.run(await self.need(sandbox_id), command, Language.SHELL)
+        return as_result(_ran(answer.result), answer.pictures)
 
 
 def _ran(result: RunResult) -> dict[str, Any]:
@@ -155,20 +137,12 @@ def _ran(result: RunResult) -> dict[str, Any]:
 
 def _installed(installation: Installation, package: str) -> dict[str, Any]:
     if installation.status == "installing":
-        return {
-            "success": None,
-            "status": "installing",
-            "message": f"{package} is being installed; call check_package_installation_status.",
-            "complete": False,
-            "elapsed_seconds": installation.elapsed,
-        }
+        message = f"{package} is being installed; call check_package_installation_status."
+        going = {"complete": False, "elapsed_seconds": installation.elapsed}
+        return {"success": None, "status": "installing", "message": message, **going}
     ended = {"complete": True, "end_time": installation.elapsed}
     if installation.status == "success":
         return {"success": True, "status": "success", "message": f"{package} is installed.", **ended}
-    return {
-        "success": False,
-        "status": "failed",
-        "message": f"{package} was not installed: {installation.message}",
-        "stderr": " ".join(filter(None, (installation.message, installation.cause, installation.next))),
-        **ended,
-    }
+    message = f"{package} was not installed: {installation.message}"
+    stderr = " ".join(filter(None, (installation.message, installation.cause, installation.next)))
+    return {"success": False, "status": "failed", "message": message, "stderr": stderr, **ended}

@@ -3,7 +3,7 @@
 import json
 import logging
 import os
-from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 from fastmcp import FastMCP
@@ -14,9 +14,7 @@ from sandpod_gateway.api.run_results import Language, RunResult
 from sandpod_gateway.auth.api_keys import current_owner
 from sandpod_gateway.backends.base import ClaimRequest
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.mcp.compat.common import System, said, sentence, tool
-from sandpod_gateway.mcp.compat.settings import CompatSettings
-from sandpod_gateway.mcp.services import Parts
+from sandpod_gateway.mcp.compat.common import System, as_result, sentence, tool
 from sandpod_gateway.runs.request import RunRequest
 
 logger = logging.getLogger(__name__)
@@ -31,15 +29,14 @@ def _refused(error: SandpodError) -> str:
     return json.dumps({"exit_code": 1, "stderr": sentence(error), "stdout": ""})
 
 
+@dataclass
 class Philschmid(System):
     """Its tools, and its resource."""
 
-    def __init__(self, parts: Parts, settings: CompatSettings, libraries: Sequence[str]) -> None:
-        super().__init__(parts, settings, libraries)
-        self._env = {name: os.environ[name] for name in settings.pass_through_env if name in os.environ}
-        for name in settings.pass_through_env:
-            if name not in self._env:
-                logger.warning("%s is to be passed to runs, but the server's environment does not have it", name)
+    def __post_init__(self) -> None:
+        self._env = {name: os.environ[name] for name in self.settings.pass_through_env if name in os.environ}
+        for name in set(self.settings.pass_through_env) - self._env.keys():
+            logger.warning("%s is to be passed to runs, but the server's environment does not have it", name)
 
     def register(self, mcp: FastMCP[None]) -> None:
         """Add the tools and the resource to a server."""
@@ -71,7 +68,7 @@ class Philschmid(System):
         fresh = ClaimRequest(owner=current_owner(), template=await self._template(image))
         request = RunRequest(language=language, code=code, env=self._env)
         answer = await self.parts.runs.run(fresh.owner, request, fresh=fresh)
-        return said(self._text(answer.result), answer.pictures)
+        return as_result(self._text(answer.result), answer.pictures)
 
     async def _template(self, image: str | None) -> str | None:
         if image is None:
@@ -79,11 +76,9 @@ class Philschmid(System):
         for template in await self.parts.sandboxes.templates():
             if template.image == image:
                 return template.name
-        raise SandpodError(
-            ErrorCode.NOT_FOUND,
-            f"No template of this server has the image {image}.",
-            next_step="Tell the administrator to make a SandboxTemplate with it.",
-        )
+        message = f"No template of this server has the image {image}."
+        step = "Tell the administrator to make a SandboxTemplate with it."
+        raise SandpodError(ErrorCode.NOT_FOUND, message, next_step=step)
 
     def _text(self, result: RunResult) -> str:
         out, err = self._masked(result.stdout), self._masked(result.stderr)

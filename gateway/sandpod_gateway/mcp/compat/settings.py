@@ -5,60 +5,37 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from sandpod_api.names import NETWORK_NONE
+from sandpod_gateway.api.strict_model import StrictModel
 
 System = Literal["philschmid", "johanli233", "chrishayuk", "gaiar"]
 EnvName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
 
 
-class CompatSettings(BaseModel):
+class CompatSettings(StrictModel):
     """Tools of other systems."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    systems: Annotated[
-        list[System],
-        Field(
-            description="Whose tools are offered: philschmid/code-sandbox-mcp, JohanLi233/mcp-sandbox, "
-            "chrishayuk/mcp-code-sandbox, gaiar/mcp-code-sandbox. Where a name is taken, theirs replaces ours, the "
-            "later one's the earlier's."
-        ),
-    ] = []
-    python_image: Annotated[
-        str | None, Field(description="Image of philschmid's Python runs: that of a template. Also --python-image.")
-    ] = None
-    js_image: Annotated[
-        str | None, Field(description="Image of philschmid's JavaScript runs, as above. Also --js-image.")
-    ] = None
-    container_image: Annotated[
-        str | None,
-        Field(description="Image of philschmid's runs in container_language. Also CONTAINER_IMAGE in the environment."),
-    ] = None
-    container_language: Annotated[
-        str | None,
-        Field(description="The language that container_image is for. Also CONTAINER_LANGUAGE in the environment."),
-    ] = None
-    pass_through_env: Annotated[
-        list[EnvName],
-        Field(
-            description="Variables of the server's environment that philschmid's runs get; their values are masked in "
-            "the output. Also --pass-through-env A,B, and PASSTHROUGH_ENV in the environment."
-        ),
-    ] = []
-    upload_dir: Annotated[
-        Path | None,
-        Field(description="Folder of the server that johanli233's upload_file_to_sandbox may read; without it, none."),
-    ] = None
-
-    telnet_network: Annotated[
-        str,
-        Field(
-            description="Network profile of the sandboxes that chrishayuk's telnet connections are made from: one of "
-            "the default template; none reaches nothing."
-        ),
-    ] = NETWORK_NONE
+    systems: list[System] = Field([])
+    """Whose tools are offered: philschmid/code-sandbox-mcp, JohanLi233/mcp-sandbox, chrishayuk/mcp-code-sandbox,
+    gaiar/mcp-code-sandbox. Where a name is taken, theirs replaces ours, the later one's the earlier's."""
+    python_image: str | None = None
+    """Image of philschmid's Python runs: that of a template. Also --python-image."""
+    js_image: str | None = None
+    """Image of philschmid's JavaScript runs, as above. Also --js-image."""
+    container_image: str | None = None
+    """Image of philschmid's runs in container_language. Also CONTAINER_IMAGE in the environment."""
+    container_language: str | None = None
+    """The language that container_image is for. Also CONTAINER_LANGUAGE in the environment."""
+    pass_through_env: list[EnvName] = Field([])
+    """Variables of the server's environment that philschmid's runs get; their values are masked in the output. Also
+    --pass-through-env A,B, and PASSTHROUGH_ENV in the environment."""
+    upload_dir: Path | None = None
+    """Folder of the server that johanli233's upload_file_to_sandbox may read; without it, none."""
+    telnet_network: str = NETWORK_NONE
+    """Network profile of the sandboxes that chrishayuk's telnet connections are made from: one of the default template;
+    none reaches nothing."""
 
     def place(self, language: str) -> tuple[str, str | None]:
         """Return the language that a tool's runs really have, and the image that they are to have, or None for any.

@@ -6,20 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from sandpod_api.fields import DAY
-from sandpod_gateway.api.results import (
-    ArtifactContent,
-    ArtifactList,
-    ErrorCode,
-    FileChanged,
-    FileContent,
-    FileLink,
-    FileList,
-    FileMoved,
-    FileStat,
-    FileUploaded,
-    FileWritten,
-    WorkspaceLink,
-)
+from sandpod_gateway.api import results
 from sandpod_gateway.auth.api_keys import current_owner
 from sandpod_gateway.content import Answer, decode_base64
 from sandpod_gateway.errors import SandpodError
@@ -28,7 +15,7 @@ from sandpod_gateway.files.links import LinkMaker
 from sandpod_gateway.files.paths import check_filename
 from sandpod_gateway.files.service import MAX_ENTRIES, MAX_READ, Files
 from sandpod_gateway.limits import check_text
-from sandpod_gateway.mcp import arguments
+from sandpod_gateway.mcp.arguments import Path, Sandbox
 from sandpod_gateway.mcp.services import Parts
 from sandpod_gateway.mcp.toolbox import Toolbox
 
@@ -61,61 +48,70 @@ def register(toolbox: Toolbox, parts: Parts) -> None:
     _register_reading(toolbox, parts.files)
     _register_writing(toolbox, parts.files, parts.links)
     _register_changes(toolbox, parts.files)
-    _register_artifacts(toolbox, Artifacts(parts.files))
-    _register_links(toolbox, parts.links)
+    links = parts.links
+
+    @toolbox.tool("Link to a file", toolset="links", effect="make")
+    async def create_link(
+        *, path: Path, sandbox: Sandbox = None, method: MethodName = "get", expires: Expires = None
+    ) -> results.FileLink:
+        """Create a link to download a file, or to upload one by HTTP PUT, past the model. It needs no key.
+
+        It is for this path alone, and ends with the sandbox or your API key at the latest.
+        """
+        return await links.make(current_owner(), path, sandbox=sandbox, method=method, expires=expires)
+
+    @toolbox.tool("Fetch the workspace", toolset="links", effect="read")
+    async def fetch_workspace(*, sandbox: Sandbox = None) -> results.WorkspaceLink:
+        """Create a link to download all files of /workspace as one tar.gz. It needs no key."""
+        return await links.workspace(current_owner(), sandbox=sandbox)
 
 
 def _register_reading(toolbox: Toolbox, files: Files) -> None:
-    @toolbox.tool("List files", toolset="core", effect="read", result=FileList)
+    @toolbox.tool("List files", toolset="core", effect="read")
     async def list_files(
-        *, path: Folder = ".", sandbox: arguments.Sandbox = None, recursive: Recursive = False, limit: EntryLimit = 1000
-    ) -> FileList:
+        *, path: Folder = ".", sandbox: Sandbox = None, recursive: Recursive = False, limit: EntryLimit = 1000
+    ) -> results.FileList:
         """List the files in a folder of /workspace."""
         return await files.list(current_owner(), path, sandbox=sandbox, recursive=recursive, limit=limit)
 
-    @toolbox.tool("Read a file", toolset="core", effect="read", result=FileContent)
+    @toolbox.tool("Read a file", toolset="core", effect="read")
     async def read_file(
-        *,
-        path: arguments.Path,
-        sandbox: arguments.Sandbox = None,
-        offset: Offset = 0,
-        limit: ReadLimit = None,
-        encoding: Encoding = None,
-    ) -> FileContent:
+        *, path: Path, sandbox: Sandbox = None, offset: Offset = 0, limit: ReadLimit = None, encoding: Encoding = None
+    ) -> results.FileContent:
         """Read a text file in /workspace, or a part of it. For images and other binary files use read_artifact."""
         span = (offset, limit)
         return await files.read(current_owner(), path, sandbox=sandbox, span=span, encoding=encoding)
 
-    @toolbox.tool("Look at a file", toolset="files", effect="read", result=FileStat)
-    async def stat_file(*, path: arguments.Path, sandbox: arguments.Sandbox = None) -> FileStat:
+    @toolbox.tool("Look at a file", toolset="files", effect="read")
+    async def stat_file(*, path: Path, sandbox: Sandbox = None) -> results.FileStat:
         """Return the kind, size, time and type of a file or folder. Links are not followed."""
         return await files.stat(current_owner(), path, sandbox=sandbox)
 
 
 def _register_writing(toolbox: Toolbox, files: Files, links: LinkMaker) -> None:
-    @toolbox.tool("Write a file", toolset="core", effect="write", result=FileWritten)
+    @toolbox.tool("Write a file", toolset="core", effect="write")
     async def write_file(
         *,
-        path: arguments.Path,
+        path: Path,
         text: Text = None,
         content_base64: Base64 = None,
-        sandbox: arguments.Sandbox = None,
+        sandbox: Sandbox = None,
         overwrite: Overwrite = True,
-    ) -> FileWritten:
+    ) -> results.FileWritten:
         """Write a file in /workspace from text or base64. Missing folders are created."""
         data = _content(text, content_base64)
         return await files.write(current_owner(), path, data, sandbox=sandbox, overwrite=overwrite)
 
-    @toolbox.tool("Upload a file", toolset="files", effect="write", result=FileUploaded)
+    @toolbox.tool("Upload a file", toolset="files", effect="write")
     async def upload_file(
         *,
         filename: FileName,
         content_base64: Base64 = None,
         text: Text = None,
-        sandbox: arguments.Sandbox = None,
+        sandbox: Sandbox = None,
         path: Into = ".",
         overwrite: Overwrite = False,
-    ) -> FileUploaded:
+    ) -> results.FileUploaded:
         """Put a file into /workspace from base64 or text; without content, return a link for HTTP PUT.
 
         The link takes a large file past the model.
@@ -124,69 +120,50 @@ def _register_writing(toolbox: Toolbox, files: Files, links: LinkMaker) -> None:
         where = posixpath.join(path, filename)
         if text is None and content_base64 is None:
             link = await links.make(current_owner(), where, sandbox=sandbox, method="put", expires=None)
-            return FileUploaded(sandbox=link.sandbox, path=link.path, url=link.url, expires_at=link.expires_at)
+            return results.FileUploaded(sandbox=link.sandbox, path=link.path, url=link.url, expires_at=link.expires_at)
         data = _content(text, content_base64)
         written = await files.write(current_owner(), where, data, sandbox=sandbox, overwrite=overwrite)
-        return FileUploaded(**written.model_dump())
+        return results.FileUploaded(**written.model_dump())
 
 
 def _register_changes(toolbox: Toolbox, files: Files) -> None:
-    @toolbox.tool("Make a folder", toolset="files", effect="make", result=FileChanged)
-    async def make_directory(*, path: arguments.Path, sandbox: arguments.Sandbox = None) -> FileChanged:
+    artifacts = Artifacts(files)
+
+    @toolbox.tool("Make a folder", toolset="files", effect="make")
+    async def make_directory(*, path: Path, sandbox: Sandbox = None) -> results.FileChanged:
         """Create a folder in /workspace, and those on its path. An existing one is kept."""
         return await files.make_directory(current_owner(), path, sandbox=sandbox)
 
-    @toolbox.tool("Move a file", toolset="files", effect="write", result=FileMoved)
+    @toolbox.tool("Move a file", toolset="files", effect="write")
     async def move_file(
-        *, source: Source, destination: Destination, sandbox: arguments.Sandbox = None, overwrite: Overwrite = False
-    ) -> FileMoved:
+        *, source: Source, destination: Destination, sandbox: Sandbox = None, overwrite: Overwrite = False
+    ) -> results.FileMoved:
         """Move or rename a file or folder in /workspace."""
         return await files.move(current_owner(), source, destination, sandbox=sandbox, overwrite=overwrite)
 
-    @toolbox.tool("Delete a file", toolset="files", effect="write", result=FileChanged)
+    @toolbox.tool("Delete a file", toolset="files", effect="write")
     async def delete_file(
-        *, path: arguments.Path, sandbox: arguments.Sandbox = None, recursive: WithContent = False
-    ) -> FileChanged:
+        *, path: Path, sandbox: Sandbox = None, recursive: WithContent = False
+    ) -> results.FileChanged:
         """Delete a file, a link or an empty folder in /workspace."""
         return await files.delete(current_owner(), path, sandbox=sandbox, recursive=recursive)
 
-
-def _register_artifacts(toolbox: Toolbox, artifacts: Artifacts) -> None:
-    @toolbox.tool("List artifacts", toolset="files", effect="read", result=ArtifactList)
-    async def list_artifacts(*, sandbox: arguments.Sandbox = None, since: Since = None) -> ArtifactList:
+    @toolbox.tool("List artifacts", toolset="files", effect="read")
+    async def list_artifacts(*, sandbox: Sandbox = None, since: Since = None) -> results.ArtifactList:
         """List the files that runs created or changed in /workspace."""
         return await artifacts.list(current_owner(), sandbox=sandbox, since=since)
 
-    @toolbox.tool("Read an artifact", toolset="core", effect="read", result=ArtifactContent)
-    async def read_artifact(*, artifact: ArtifactPath, sandbox: arguments.Sandbox = None) -> Answer[ArtifactContent]:
+    @toolbox.tool("Read an artifact", toolset="core", effect="read")
+    async def read_artifact(*, artifact: ArtifactPath, sandbox: Sandbox = None) -> Answer[results.ArtifactContent]:
         """Look at a file that a run left: an image as an image, others as text or base64 up to a limit."""
         return await artifacts.read(current_owner(), artifact, sandbox=sandbox)
 
 
-def _register_links(toolbox: Toolbox, maker: LinkMaker) -> None:
-    @toolbox.tool("Link to a file", toolset="links", effect="make", result=FileLink)
-    async def create_link(
-        *, path: arguments.Path, sandbox: arguments.Sandbox = None, method: MethodName = "get", expires: Expires = None
-    ) -> FileLink:
-        """Create a link to download a file, or to upload one by HTTP PUT, past the model. It needs no key.
-
-        It is for this path alone, and ends with the sandbox or your API key at the latest.
-        """
-        return await maker.make(current_owner(), path, sandbox=sandbox, method=method, expires=expires)
-
-    @toolbox.tool("Fetch the workspace", toolset="links", effect="read", result=WorkspaceLink)
-    async def fetch_workspace(*, sandbox: arguments.Sandbox = None) -> WorkspaceLink:
-        """Create a link to download all files of /workspace as one tar.gz. It needs no key."""
-        return await maker.workspace(current_owner(), sandbox=sandbox)
-
-
 def _content(text: str | None, content_base64: str | None) -> bytes:
     if (text is None) == (content_base64 is None):
-        raise SandpodError(
-            ErrorCode.INVALID_ARGUMENT,
-            "A file's content is `text` or `content_base64`.",
-            next_step="Send exactly one of them; an empty text makes an empty file.",
-        )
+        message = "A file's content is `text` or `content_base64`."
+        step = "Send exactly one of them; an empty text makes an empty file."
+        raise SandpodError(results.ErrorCode.INVALID_ARGUMENT, message, next_step=step)
     if text is not None:
         check_text(text, "text")
         return text.encode()

@@ -1,11 +1,11 @@
-"""The toolset `core`: running code."""
+"""The toolset `core`: running code, and what it needs installed; packages are listed with `sandboxes`."""
 
 from typing import Annotated, Final
 
 from fastmcp import Context
 from pydantic import Field
 
-from sandpod_gateway.api.results import ErrorCode
+from sandpod_gateway.api.results import ErrorCode, Installation, PackageList
 from sandpod_gateway.api.run_results import Language, RunResult
 from sandpod_gateway.auth.api_keys import current_owner
 from sandpod_gateway.backends.base import ClaimRequest
@@ -14,6 +14,7 @@ from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.mcp import arguments
 from sandpod_gateway.mcp.services import Parts
 from sandpod_gateway.mcp.toolbox import Toolbox
+from sandpod_gateway.packages.installer import Installer
 from sandpod_gateway.runs.progress import Send
 from sandpod_gateway.runs.request import RunRequest
 
@@ -41,11 +42,10 @@ def register(toolbox: Toolbox, parts: Parts) -> None:
     async def answer(
         ctx: Context, request: RunRequest, sandbox: str | None, fresh: ClaimRequest | None = None
     ) -> Answer[RunResult]:
-        owner, send = current_owner(), _progress_sender(ctx)
-        return await parts.runs.run(owner, request, sandbox=sandbox, fresh=fresh, send=send)
+        send = _progress_sender(ctx)
+        return await parts.runs.run(current_owner(), request, sandbox=sandbox, fresh=fresh, send=send)
 
     def register_program(name: str, title: str, language: Language, description: str) -> None:
-        @toolbox.tool(title, toolset="core", effect="run", result=RunResult, name=name, description=description)
         async def run_program(
             ctx: Context,
             *,
@@ -78,10 +78,13 @@ def register(toolbox: Toolbox, parts: Parts) -> None:
             )
             return await answer(ctx, request, sandbox, _fresh(fresh=fresh, cold_start=cold_start))
 
+        run_program.__name__, run_program.__doc__ = name, description
+        toolbox.tool(title, toolset="core", effect="run")(run_program)
+
     register_program("run_python_code", "Run Python", Language.PYTHON, PYTHON)
     register_program("run_js_code", "Run JavaScript", Language.JAVASCRIPT, JAVASCRIPT)
 
-    @toolbox.tool("Run a shell command", toolset="core", effect="run", result=RunResult)
+    @toolbox.tool("Run a shell command", toolset="core", effect="run")
     async def run_shell_command(
         ctx: Context,
         *,
@@ -111,11 +114,35 @@ def register(toolbox: Toolbox, parts: Parts) -> None:
         )
         return await answer(ctx, request, sandbox)
 
+    _register_packages(toolbox, parts.installer)
+
+
+def _register_packages(toolbox: Toolbox, installer: Installer) -> None:
+    @toolbox.tool("Install packages", toolset="core", effect="make", open_world=True)
+    async def install_packages(
+        *,
+        packages: arguments.RequiredPackages,
+        language: arguments.PackageLanguage = "python",
+        sandbox: arguments.Sandbox = None,
+        wait: arguments.Wait = 30,
+    ) -> Installation:
+        """Install Python or npm packages in a sandbox. It needs no network: the server fetches them.
+
+        Use it in place of pip and npm. Only wheels are installed, and npm's install scripts are not run.
+        """
+        return await installer.install(current_owner(), packages, language=language, sandbox=sandbox, wait=wait)
+
+    @toolbox.tool("List packages", toolset="sandboxes", effect="read")
+    async def list_packages(
+        *, sandbox: arguments.Sandbox = None, language: arguments.PackageLanguage = "python"
+    ) -> PackageList:
+        """List a sandbox's packages with versions: installed ones, then those of the image."""
+        return await installer.listed(current_owner(), sandbox=sandbox, language=language)
+
 
 def _progress_sender(ctx: Context) -> Send | None:
     """Return what sends a progress notification of this call, or None where the caller gave no progress token."""
-    request = ctx.request_context
-    meta = request.meta if request is not None else None
+    meta = ctx.request_context.meta if ctx.request_context is not None else None
     if not meta or meta.get("progressToken") is None:
         return None
 
@@ -127,9 +154,6 @@ def _progress_sender(ctx: Context) -> Send | None:
 
 def _fresh(*, fresh: bool, cold_start: bool | None) -> ClaimRequest | None:
     if cold_start and not fresh:
-        raise SandpodError(
-            ErrorCode.INVALID_ARGUMENT,
-            "`cold_start` needs fresh=true: other runs use an existing sandbox.",
-            next_step="Leave it out, or set fresh=true.",
-        )
+        message = "`cold_start` needs fresh=true: other runs use an existing sandbox."
+        raise SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step="Leave it out, or set fresh=true.")
     return ClaimRequest(owner=current_owner(), cold_start=cold_start) if fresh else None

@@ -18,6 +18,7 @@ from sandpod_gateway.mcp.toolbox import Toolbox
 from sandpod_gateway.sandboxes.service import Sandboxes
 
 _AS_RECORDED: Final = ("status", "reason", "message", "template", "image", "network", "persistent")
+_AS_TEMPLATE: Final = arguments.WorkspaceArgument()
 MAX_NAME = 128  # characters; names are hashed before they become labels
 
 Name = Annotated[
@@ -41,7 +42,7 @@ def register(toolbox: Toolbox, parts: Parts) -> None:
     """Add the tools."""
     sandboxes = parts.sandboxes
 
-    @toolbox.tool("Create a sandbox", toolset="sandboxes", effect="make", result=SandboxInfo)
+    @toolbox.tool("Create a sandbox", toolset="sandboxes", effect="make")
     async def create_sandbox(
         *,
         name: Name = None,
@@ -64,24 +65,24 @@ def register(toolbox: Toolbox, parts: Parts) -> None:
             network=_label(network, "network profile"),
             ttl=lifetime.ttl,
             idle_timeout=lifetime.idle_timeout,
-            workspace=_workspace(workspace),
+            workspace=WorkspaceRequest(**workspace.model_dump()) if workspace != _AS_TEMPLATE and workspace else None,
             cold_start=cold_start,
         )
         return _info(await sandboxes.create(request), sandboxes)
 
-    @toolbox.tool("List sandboxes", toolset="sandboxes", effect="read", result=SandboxList)
+    @toolbox.tool("List sandboxes", toolset="sandboxes", effect="read")
     async def list_sandboxes() -> SandboxList:
         """List your sandboxes with status and expiry, oldest first."""
         records = await sandboxes.list(current_owner())
         return SandboxList(sandboxes=[_info(record, sandboxes) for record in records])
 
-    @toolbox.tool("Get a sandbox", toolset="sandboxes", effect="read", result=SandboxInfo)
+    @toolbox.tool("Get a sandbox", toolset="sandboxes", effect="read")
     async def get_sandbox(sandbox: arguments.RequiredSandbox) -> SandboxInfo:
         """Return a sandbox's status, age, packages and expiry, and why it can't be used if so."""
         record = await sandboxes.find(current_owner(), sandbox)
         return _info(record, sandboxes).model_copy(update={"packages": parts.installer.added(record.name)})
 
-    @toolbox.tool("Close a sandbox", toolset="sandboxes", effect="write", result=Closed)
+    @toolbox.tool("Close a sandbox", toolset="sandboxes", effect="write")
     async def close_sandbox(*, sandbox: arguments.RequiredSandbox, force: Force = False) -> Closed:
         """End a sandbox: its processes are stopped and its files deleted."""
         return Closed(sandbox=await sandboxes.delete(current_owner(), sandbox, force=force))
@@ -92,33 +93,19 @@ def _session(name: str | None) -> str:
         return ""
     check_text(name, "name")
     if name.strip().lower() == arguments.DEFAULT:
-        raise SandpodError(
-            ErrorCode.INVALID_SESSION_ID,
-            f"The name {arguments.DEFAULT!r} is your default sandbox's, which needs no call.",
-            next_step="Choose another name.",
-        )
+        message = f"The name {arguments.DEFAULT!r} is your default sandbox's, which needs no call."
+        raise SandpodError(ErrorCode.INVALID_SESSION_ID, message, next_step="Choose another name.")
     if len(name) > MAX_NAME or not name.isprintable():
-        raise SandpodError(
-            ErrorCode.INVALID_SESSION_ID,
-            f"A name has at most {MAX_NAME} characters, and no control characters.",
-            next_step="Choose a shorter or simpler name.",
-        )
+        message = f"A name has at most {MAX_NAME} characters, and no control characters."
+        raise SandpodError(ErrorCode.INVALID_SESSION_ID, message, next_step="Choose a shorter or simpler name.")
     return name
-
-
-def _workspace(workspace: arguments.WorkspaceArgument | None) -> WorkspaceRequest | None:
-    if workspace is None or workspace == arguments.WorkspaceArgument():
-        return None
-    return WorkspaceRequest(**workspace.model_dump())
 
 
 def _label(text: str, what: str) -> str:
     if not is_dns_label(text):
-        raise SandpodError(
-            ErrorCode.INVALID_ARGUMENT,
-            f"That is no name of a {what}: small letters, digits and hyphens, at most 63.",
-            next_step="Read sandpod://capabilities for those that exist.",
-        )
+        message = f"That is no name of a {what}: small letters, digits and hyphens, at most 63."
+        step = "Read sandpod://capabilities for those that exist."
+        raise SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step=step)
     return text
 
 

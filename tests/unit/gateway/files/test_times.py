@@ -6,7 +6,7 @@ from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.service import _Entry
 from sandpod_gateway.runner.messages import checked
-from sandpod_gateway.runs.reports import Listing
+from sandpod_gateway.runs.background import Listing
 from sandpod_runner.protocol.frames import Frame
 
 
@@ -33,5 +33,5 @@ def test_run_that_began_at_no_time_is_a_coded_error(started: float) -> None:
     run = {"run": "r", "language": "python", "state": "live", "started": started}
     frame = Frame({"runs": [run]})
     with pytest.raises(SandpodError) as error:
-        checked(Listing, frame).run_infos("sbx")
+        checked(Listing, frame)
     assert error.value.code == ErrorCode.BACKEND_ERROR

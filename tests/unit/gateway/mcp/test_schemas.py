@@ -8,7 +8,7 @@ from pydantic import BaseModel
 
 from fakes.backend import FakeBackend
 from sandpod_gateway.app import Gateway
-from sandpod_gateway.mcp.schemas import input_schema, output_schema
+from sandpod_gateway.mcp.toolbox import input_schema, output_schema
 from sandpod_gateway.settings import Settings
 
 INPUT_WORDS: Final = {

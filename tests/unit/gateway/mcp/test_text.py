@@ -19,7 +19,7 @@ from sandpod_gateway.api.results import (
     Problem,
 )
 from sandpod_gateway.api.run_results import Outcome, Rich, RunOutput, RunResult
-from sandpod_gateway.mcp.text import SHOWN_FILES, size_text, text_of
+from sandpod_gateway.mcp.tool_results import SHOWN_FILES, size_text, text_of
 
 FINE = {"sandbox": "sbx-1", "run_id": "sbx-1.r1", "outcome": Outcome.OK, "exit_code": 0}
 

@@ -11,10 +11,16 @@ from hypothesis import strategies as st
 
 from sandpod_gateway import time_slices as turns
 from sandpod_gateway.runner.connection import open_connection
-from sandpod_gateway.runner.demux import MAX_SHOWN, BrokenProtocolError, ConnectionLostError, Inbox
-from sandpod_gateway.runner.reader import MAX_UNASKED, SMALL_HEADER
+from sandpod_gateway.runner.demux import (
+    MAX_SHOWN,
+    MAX_UNASKED,
+    SMALL_HEADER,
+    BrokenProtocolError,
+    ConnectionLostError,
+    Inbox,
+)
 from sandpod_gateway.runner.run_ids import new_run, run_id
-from sandpod_gateway.runs import background, showing, tail_reader
+from sandpod_gateway.runs import background, recorder, tail_reader
 from sandpod_runner.protocol import messages as protocol
 from sandpod_runner.protocol.frames import Decoder, Frame, FrameError, encode
 from support.gateway.fake_gateway import Caller, Place
@@ -217,14 +223,14 @@ def test_header_that_is_no_object_is_refused_before_it_is_parsed(
 
 
 async def test_form_of_a_value_is_sized_once_and_a_second_one_never(monkeypatch: pytest.MonkeyPatch) -> None:
-    sized, size = [], showing.sent_size
+    sized, size = [], recorder.sent_size
 
     def counted(text: str) -> int:
         sized.append(text)
         return size(text)
 
-    monkeypatch.setattr(showing, "sent_size", counted)
-    shown = showing.Showing()
+    monkeypatch.setattr(recorder, "sent_size", counted)
+    shown = recorder.Showing()
     for mime in ("text/plain", "text/html", "text/html"):
         shown.result(mime, b"x" * 1000)
     shown.display("text/html", 0, b"x" * 1000)

@@ -13,7 +13,7 @@ from aiohttp import web
 from fakes.memory_stream import stream_pair
 from sandpod_gateway.backends.base import ByteStream
 from sandpod_gateway.backends.local import process as local_process
-from sandpod_gateway.runner import writer
+from sandpod_gateway.runner import connection as connections
 from sandpod_gateway.runner.connection import RunnerConnection, open_connection
 from sandpod_gateway.runner.demux import ConnectionLostError
 from sandpod_runner.protocol.frames import Decoder, Frame, encode
@@ -146,7 +146,7 @@ async def test_upload_that_is_cancelled_while_nobody_reads_is_aborted_by_a_whole
 
 async def blocked_in(connection: RunnerConnection) -> None:
     """Return when a frame of the connection waits for the other side."""
-    lock, held = connection._writer._lock, 0
+    lock, held = connection._lock, 0
     async with asyncio.timeout(PATIENCE):
         while held < 50:
             await asyncio.sleep(0)
@@ -173,7 +173,7 @@ async def start(connection: RunnerConnection) -> None:
 async def test_runner_that_does_not_read_keeps_nobody_waiting(
     call: Callable[[RunnerConnection], Awaitable[None]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writer, "WRITE_TIMEOUT", 0.05)
+    monkeypatch.setattr(connections, "WRITE_TIMEOUT", 0.05)
     async with memory(Peer(), tmp_path) as stream:
         connection = await open_connection(stream)
         others = [asyncio.create_task(ask(connection)) for _ in range(5)]

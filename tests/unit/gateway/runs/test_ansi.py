@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandpod_gateway.runs import ansi
-from sandpod_gateway.runs.ansi import Stripper
+from sandpod_gateway.runs.capture import Stripper, strip, unfinished_sequence
 
 SEQUENCES = [
     b"\x1b[0m",
@@ -25,7 +24,7 @@ SEQUENCES = [
 
 @pytest.mark.parametrize("sequence", SEQUENCES)
 def test_sequence_goes_and_the_text_around_it_stays(sequence: bytes) -> None:
-    assert ansi.strip(b"red" + sequence + "grün[0m\r\n\t".encode()) == "redgrün[0m\r\n\t".encode()
+    assert strip(b"red" + sequence + "grün[0m\r\n\t".encode()) == "redgrün[0m\r\n\t".encode()
 
 
 @given(
@@ -36,13 +35,13 @@ def test_pieces_make_no_difference(parts: list[bytes], data: st.DataObject) -> N
     cuts = sorted(data.draw(st.lists(st.integers(0, len(whole)), max_size=8)))
     stripper = Stripper()
     told = b"".join(stripper.feed(whole[a:b]) for a, b in zip([0, *cuts], [*cuts, len(whole)], strict=True))
-    assert told + stripper.finish() == ansi.strip(whole)
+    assert told + stripper.finish() == strip(whole)
     assert b"\x1b" not in told
 
 
 def test_what_is_no_sequence_stays() -> None:
     for data in (b"\x1b[31\n", b"\x1b[1;\xc3\xa9m", b"\x1b]0;" + b"x" * 5000):
-        assert ansi.strip(data) == data
+        assert strip(data) == data
         assert Stripper().feed(data) == data
 
 
@@ -62,6 +61,6 @@ def test_what_was_held_back_is_text_once_nothing_comes_after_it() -> None:
 
 def test_much_that_looks_like_a_beginning_is_read_once() -> None:
     # A pattern that looked again at each place would take minutes.
-    assert ansi.strip(b"\x1b[" * 200_000) == b"\x1b[" * 200_000
-    assert ansi.strip(b"\x1b]" * 200_000)
-    assert ansi.unfinished(b"\x1b[" * 200_000) == 2
+    assert strip(b"\x1b[" * 200_000) == b"\x1b[" * 200_000
+    assert strip(b"\x1b]" * 200_000)
+    assert unfinished_sequence(b"\x1b[" * 200_000) == 2

@@ -5,8 +5,7 @@ import pytest
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.base import TemplateInfo
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.runs.causes import Place, downloads, from_stderr
-from sandpod_gateway.runs.hints import about_dropped, hint_for
+from sandpod_gateway.runs.hints import Place, about_dropped, downloads, from_stderr, hint_for
 from support.gateway.fake_gateway import Caller
 from support.gateway.fake_gateway import Place as Served
 

@@ -13,16 +13,14 @@ from pydantic import BaseModel
 from sandpod_gateway.api.run_results import Language, Outcome, RunOutput, RunResult
 from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.content import MAX_PICTURES, Answer, Picture, json_size
-from sandpod_gateway.mcp.text import text_of
+from sandpod_gateway.mcp.tool_results import text_of
 from sandpod_gateway.metrics import Metrics
 from sandpod_gateway.runner.messages import ArtifactEntry, Ended
 from sandpod_gateway.runs.progress import MAX_MESSAGE
-from sandpod_gateway.runs.recorder import Recorder
-from sandpod_gateway.runs.request import RunRequest
+from sandpod_gateway.runs.recorder import MAX_SHOWN, MAX_TEXT, MAX_VALUE, Recorder
+from sandpod_gateway.runs.request import ActiveRun, RunRequest
 from sandpod_gateway.runs.result import RunEnd, answer_size, build_answer, build_reading
 from sandpod_gateway.runs.service import Runs
-from sandpod_gateway.runs.showing import MAX_SHOWN, MAX_TEXT, MAX_VALUE
-from sandpod_gateway.runs.start import ActiveRun
 from sandpod_gateway.settings import LimitSettings
 from sandpod_runner.protocol import messages as protocol
 

@@ -27,11 +27,10 @@ class Client:
 async def test_pieces_join_to_the_output_and_numbers_grow() -> None:
     client = Client()
     stream = OutputStream(client.send)
-    pump = asyncio.create_task(stream.pump())
     data = "é漢🙂".encode() * 8000
     for start in range(0, len(data), 4095):
         stream.feed("stdout", data[start : start + 4095])
-    await stream.finish(pump)
+    await stream.finish()
     assert client.text == "é漢🙂" * 8000
     assert [number for number, _ in client.got] == sorted({number for number, _ in client.got})
     assert stream.dropped == 0
@@ -40,20 +39,18 @@ async def test_pieces_join_to_the_output_and_numbers_grow() -> None:
 async def test_first_piece_is_sent_at_once() -> None:
     client = Client()
     stream = OutputStream(client.send)
-    pump = asyncio.create_task(stream.pump())
     stream.feed("stdout", b"first")
     await until(lambda: client.text == "first")
-    await stream.finish(pump)
+    await stream.finish()
 
 
 async def test_what_comes_close_together_is_one_notification() -> None:
     client = Client()
     stream = OutputStream(client.send)
-    pump = asyncio.create_task(stream.pump())
     for _ in range(100):
         stream.feed("stderr", b"x")
     await until(lambda: bool(client.got))
-    await stream.finish(pump)
+    await stream.finish()
     assert client.text == "x" * 100
     assert len(client.got) <= 2
 
@@ -61,9 +58,8 @@ async def test_what_comes_close_together_is_one_notification() -> None:
 async def test_a_run_that_is_over_at_once_makes_no_notification() -> None:
     client = Client()
     stream = OutputStream(client.send)
-    pump = asyncio.create_task(stream.pump())
     stream.feed("stdout", b"short")
-    await stream.finish(pump)
+    await stream.finish()
     assert (client.got, stream.dropped) == ([], 0)
 
 
@@ -71,13 +67,12 @@ async def test_a_client_that_does_not_read_costs_bounded_memory_and_what_is_drop
     client = Client()
     client.open.clear()
     stream = OutputStream(client.send)
-    pump = asyncio.create_task(stream.pump())
     for _ in range(100):
         stream.feed("stdout", b"y" * 65536)
     assert stream.dropped >= 90 * 65536
     assert stream._size <= streaming.MAX_BUFFER
     client.open.set()
-    await stream.finish(pump)
+    await stream.finish()
     assert len(client.text) + stream.dropped == 100 * 65536
 
 
@@ -86,10 +81,9 @@ async def test_what_a_client_never_read_is_counted_in_bytes(monkeypatch: pytest.
     client = Client()
     client.open.clear()
     stream = OutputStream(client.send)
-    pump = asyncio.create_task(stream.pump())
     data = "é漢🙂".encode() * 40_000
     stream.feed("stdout", data)
-    await stream.finish(pump)
+    await stream.finish()
     assert (client.got, stream.dropped) == ([], len(data))
 
 
@@ -97,8 +91,7 @@ async def test_no_notification_is_larger_than_clients_take() -> None:
     client = Client()
     stream = OutputStream(client.send)
     stream.feed("stdout", b"z" * 200_000)
-    pump = asyncio.create_task(stream.pump())
-    await stream.finish(pump)
+    await stream.finish()
     assert max(len(message) for _, message in client.got) <= streaming.MAX_MESSAGE
     assert client.text == "z" * 200_000
 
@@ -108,8 +101,7 @@ async def test_a_client_that_is_gone_stops_the_pump_and_not_the_run() -> None:
         raise ConnectionResetError
 
     stream = OutputStream(broken)
-    pump = asyncio.create_task(stream.pump())
     stream.feed("stdout", b"a")
-    await asyncio.wait_for(asyncio.shield(pump), 5)
+    await asyncio.wait_for(asyncio.shield(stream._pump), 5)
     stream.feed("stdout", b"b")
-    await stream.finish(pump)
+    await stream.finish()

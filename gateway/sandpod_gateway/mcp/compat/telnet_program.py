@@ -4,12 +4,19 @@ The connection is the context's own and stays until that ends. What callers say 
 """
 
 import json
+import re
 import socket
 import sys
 import time
 from typing import Any
 
-IAC, DONT, DO, WONT, WILL, SB, SE = 255, 254, 253, 252, 251, 250, 240
+IAC, DONT, DO, WONT = b"\xff", b"\xfe", b"\xfd", b"\xfc"
+# Text, an escaped IAC, DO or WILL, DONT or WONT, a subnegotiation from SB to SE, another command.
+PART = re.compile(
+    rb"(?P<text>[^\xff]+)|\xff(?:(?P<escaped>\xff)|(?P<verb>[\xfb\xfd])(?P<option>.)|[\xfc\xfe].|\xfa.*?\xff\xf0|[^\xfa-\xff])",
+    re.DOTALL,
+)
+MAX_COMMAND = 4096  # bytes; a longer one is none
 QUIET = 0.2  # seconds without a byte after which an answer is taken to be whole
 
 
@@ -49,36 +56,17 @@ class Line:
 
     def decline(self) -> None:
         """Move text from what came, and answer what the other side offers or asks for."""
-        while self.raw:
-            at = self.raw.find(IAC)
-            if at:
-                end = at if at > 0 else len(self.raw)
-                self.text, self.raw = self.text + self.raw[:end], self.raw[end:]
-                continue
-            length = self.command()
-            if length is None:
-                return  # the rest of it is still to come
-            self.raw = self.raw[length:]
-
-    def command(self) -> "int | None":
-        """Answer the command that `raw` begins with; return its length, or None when it is not there in whole."""
-        raw = self.raw
-        if len(raw) < 2 or (raw[1] in (DO, DONT, WILL, WONT) and len(raw) < 3):  # noqa: PLR2004
-            return None
-        if raw[1] == IAC:
-            self.text += raw[:1]
-        elif raw[1] in (DO, WILL):
-            answer = bytes([IAC, WONT if raw[1] == DO else DONT, raw[2]])
-            try:
-                self.socket.sendall(answer)
-            except OSError:
-                self.ended = True
-        elif raw[1] == SB:
-            end = raw.find(bytes([IAC, SE]))
-            if end < 0 and len(raw) < 4096:  # noqa: PLR2004 - longer than any; then it is none
-                return None
-            return len(raw) if end < 0 else end + 2
-        return 3 if raw[1] in (DO, DONT, WILL, WONT) else 2
+        while part := PART.match(self.raw):
+            self.raw = self.raw[part.end() :]
+            self.text += part["text"] or part["escaped"] or b""
+            if part["verb"]:
+                verb = WONT if part["verb"] == DO else DONT
+                try:
+                    self.socket.sendall(IAC + verb + part["option"])
+                except OSError:
+                    self.ended = True
+        if len(self.raw) >= MAX_COMMAND:
+            self.raw = b""  # else the rest of the command is still to come
 
 
 def obey(order: "dict[str, Any]") -> str:

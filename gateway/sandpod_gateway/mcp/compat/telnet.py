@@ -4,6 +4,7 @@ A connection is made by a context of the caller's sandbox for them, under its ne
 it reaches what the caller's programs reach. Nothing is kept here either; a context's name says which connection it is.
 """
 
+import contextlib
 import json
 import secrets
 from pathlib import Path
@@ -13,20 +14,21 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from sandpod_api.names import NETWORK_NONE
 from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.api.run_results import Language, Outcome
+from sandpod_gateway.api.run_results import Outcome
 from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.mcp.compat.common import OPEN_WORLD, READ, System, sentence, tool
-from sandpod_gateway.runs.request import RunRequest
+from sandpod_gateway.mcp.compat.common import OPEN_WORLD, READ, System, refusal, tool
 
 _CODE: Final = Path(__file__).with_name("telnet_program.py").read_text(encoding="utf-8")
-_SESSION: Final = "telnet"
-_PREFIX: Final = "telnet"
+_SESSION: Final = "telnet"  # the sandbox's name, and the first word of a connection's context
 _MAX_HOST: Final = 90  # bytes; a context's name has room for no more
 _GREETING_SECONDS: Final = 5
 _GREETING_BYTES: Final = 1024
 _ANSWER_BYTES: Final = 4096
 _OVERHEAD_SECONDS: Final = 5
+
+_not_connected: Final = refusal(connected=False, error=...)
+_failed: Final = refusal(success=False, error=...)
 
 Port = Annotated[int, Field(ge=1, le=65535)]
 Seconds = Annotated[int, Field(ge=1, le=300)]
@@ -49,26 +51,16 @@ class _Connection(BaseModel):
 
     @property
     def context(self) -> str:
-        return f"{_PREFIX} {self.session_id} {self.port} {self.host}"
-
-    @classmethod
-    def of(cls, context: str) -> "_Connection | None":
-        """Return the connection of a context, or None of one that is for something else."""
-        prefix, *rest = context.split(" ", 3)
-        if prefix != _PREFIX or len(rest) != len(cls.model_fields):
-            return None
-        try:
-            return cls.model_validate({"session_id": rest[0], "port": rest[1], "host": rest[2]})
-        except ValidationError:
-            return None
+        return f"{_SESSION} {self.session_id} {self.port} {self.host}"
 
 
-def _not_connected(error: SandpodError) -> dict[str, Any]:
-    return {"connected": False, "error": sentence(error)}
-
-
-def _failed(error: SandpodError) -> dict[str, Any]:
-    return {"success": False, "error": sentence(error)}
+def _connection_of(context: str) -> _Connection | None:
+    """Return the connection of a context, or None of one that is for something else."""
+    prefix, *rest = context.split(" ", 3)
+    with contextlib.suppress(ValidationError):
+        if prefix == _SESSION:
+            return _Connection.model_validate(dict(zip(("session_id", "port", "host"), rest, strict=False)))
+    return None
 
 
 class Telnet(System):
@@ -78,11 +70,8 @@ class Telnet(System):
     async def connect(self, host: str, port: Port, timeout: Seconds = 30) -> Any:  # noqa: ASYNC109 - their argument
         """Connect to a telnet server from a sandbox of yours, which reaches what its network profile allows."""
         if not host.isprintable() or not host or " " in host or len(host.encode()) > _MAX_HOST:
-            raise SandpodError(
-                ErrorCode.INVALID_ARGUMENT,
-                f"A host is a name or an address of at most {_MAX_HOST} bytes.",
-                next_step="Correct it, or use the host's address.",
-            )
+            message = f"A host is a name or an address of at most {_MAX_HOST} bytes."
+            raise SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step="Correct it, or use the host's address.")
         connection = _Connection(session_id=secrets.token_hex(8), host=host, port=port)
         record = await self.make(_SESSION, network=self.settings.telnet_network)
         order = {"host": host, "port": port, "limit": _GREETING_BYTES, "greeting": _GREETING_SECONDS, "command": None}
@@ -93,13 +82,8 @@ class Telnet(System):
         except SandpodError:
             await self._end(record, connection)
             raise
-        return {
-            "session_id": connection.session_id,
-            "connected": True,
-            "host": host,
-            "port": port,
-            "initial_response": reply.text,
-        }
+        session = {"session_id": connection.session_id, "connected": True, "host": host, "port": port}
+        return {**session, "initial_response": reply.text}
 
     @tool("Send a line", _failed, OPEN_WORLD)
     async def send_command(self, session_id: str, command: str, timeout: Seconds = 10) -> Any:  # noqa: ASYNC109 - as above
@@ -110,16 +94,10 @@ class Telnet(System):
         if reply.problem is None:
             return {"success": True, "response": reply.text}
         if reply.problem == "timeout":
-            raise SandpodError(
-                ErrorCode.TIMEOUT,
-                f"{connection.host} said nothing within {timeout} seconds.",
-                next_step="Send the next command, or allow more time.",
-            )
-        raise SandpodError(
-            ErrorCode.EXECUTION_FAILED,
-            f"{connection.host} has closed the connection.",
-            next_step="Call disconnect, and connect again.",
-        )
+            message = f"{connection.host} said nothing within {timeout} seconds."
+            raise SandpodError(ErrorCode.TIMEOUT, message, next_step="Send the next command, or allow more time.")
+        step = "Call disconnect, and connect again."
+        raise SandpodError(ErrorCode.EXECUTION_FAILED, f"{connection.host} has closed the connection.", next_step=step)
 
     @tool("Disconnect", _failed, OPEN_WORLD)
     async def disconnect(self, session_id: str) -> Any:
@@ -130,45 +108,36 @@ class Telnet(System):
     @tool("List connections", _failed, READ)
     async def list_connections(self) -> Any:
         """List your connections."""
-        record = await self.find(_SESSION)
-        found = [] if record is None else await self._open(record)
-        return {"count": len(found), "connections": [each.model_dump() for each in found]}
+        found = [connection.model_dump() for _, connection in await self._open()]
+        return {"count": len(found), "connections": found}
 
-    async def _open(self, record: SandboxRecord) -> list[_Connection]:
+    async def _open(self) -> list[tuple[SandboxRecord, _Connection]]:
+        record = await self.find(_SESSION)
+        if record is None:
+            return []
         contexts = (await self.parts.background.list_contexts(record.owner, sandbox=record.name)).contexts
-        return [each for context in contexts if context.state != "lost" and (each := _Connection.of(context.name))]
+        names = [context.name for context in contexts if context.state != "lost"]
+        return [(record, connection) for name in names if (connection := _connection_of(name))]
 
     async def _connection(self, session_id: str) -> tuple[SandboxRecord, _Connection]:
-        record = await self.find(_SESSION)
-        if record is not None:
-            for connection in await self._open(record):
-                if connection.session_id == session_id:
-                    return record, connection
-        raise SandpodError(
-            ErrorCode.SESSION_NOT_FOUND,
-            f"No active connection with session ID {session_id[:64]!r}.",
-            next_step="Use one that is open, or connect again.",
-        )
+        for record, connection in await self._open():
+            if connection.session_id == session_id:
+                return record, connection
+        message = f"No active connection with session ID {session_id[:64]!r}."
+        raise SandpodError(ErrorCode.SESSION_NOT_FOUND, message, next_step="Use one that is open, or connect again.")
 
     async def _order(self, record: SandboxRecord, connection: _Connection, order: dict[str, Any]) -> _Reply:
-        request = RunRequest(
-            language=Language.PYTHON,
-            code=_CODE,
-            stdin=json.dumps(order),
-            context=connection.context,
-            timeout=order["timeout"] + _GREETING_SECONDS + _OVERHEAD_SECONDS,
-        )
-        result = (await self.run(record, request)).result
+        timeout = order["timeout"] + _GREETING_SECONDS + _OVERHEAD_SECONDS
+        stdin, context = json.dumps(order), connection.context
+        result = (await self.run(record, _CODE, stdin=stdin, context=context, timeout=timeout)).result
         if result.outcome == Outcome.TIMEOUT:
             return _Reply(problem="timeout")
         try:
             return _Reply.model_validate_json(result.stdout)
         except ValidationError as error:
-            raise SandpodError(
-                ErrorCode.EXECUTION_FAILED,
-                f"The connection's program failed in the sandbox: {result.hint or result.outcome}.",
-                next_step="Call disconnect, and connect again.",
-            ) from error
+            message = f"The connection's program failed in the sandbox: {result.hint or result.outcome}."
+            step = "Call disconnect, and connect again."
+            raise SandpodError(ErrorCode.EXECUTION_FAILED, message, next_step=step) from error
 
     async def _end(self, record: SandboxRecord, connection: _Connection) -> None:
         try:
@@ -192,8 +161,5 @@ def _no_connection(record: SandboxRecord, connection: _Connection, reply: _Reply
         "timeout": "it did not answer in time",
         "closed": "it closed the connection at once",
     }.get(str(reply.problem), reply.detail or "it can't be reached")
-    return SandpodError(
-        ErrorCode.EXECUTION_FAILED,
-        f"There is no connection to {where}: {why}.",
-        next_step=f"Correct host and port, and see that the network profile {record.network!r} allows them.",
-    )
+    step = f"Correct host and port, and see that the network profile {record.network!r} allows them."
+    return SandpodError(ErrorCode.EXECUTION_FAILED, f"There is no connection to {where}: {why}.", next_step=step)
