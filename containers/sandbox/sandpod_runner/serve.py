@@ -25,7 +25,7 @@ from sandpod_runner.ipc.jobs import Job
 from sandpod_runner.limits import network_probe
 from sandpod_runner.limits.connect_broker import Connects
 from sandpod_runner.limits.memory import find_watch
-from sandpod_runner.limits.threads import in_thread, start_threads
+from sandpod_runner.limits.threads import start_threads
 from sandpod_runner.processes import environment
 from sandpod_runner.processes.languages import Languages, find_languages, find_python
 from sandpod_runner.processes.launcher import Launcher
@@ -95,7 +95,7 @@ async def _serve(settings: Settings, listen_fd: int | None) -> int:
         if listen_fd is None:
             # One that may serve with an open network need not wait until it is closed.
             patience = 0.0 if settings.allow_open_network else network_probe.PATIENCE
-            reached = await in_thread(partial(network_probe.find_lasting_open, settings.probes, patience))
+            reached = await network_probe.find_lasting_open(settings.probes, patience)
             if reached is not None and not _tolerate(reached, settings):
                 return NOT_ISOLATED
             if settings.probe_interval is not None and settings.probes and not settings.allow_open_network:
@@ -190,4 +190,4 @@ def is_own_program(sock: socket.socket) -> bool:
     if pid == 0:
         return False  # of another process namespace
     table = process_tree.parents()
-    return pid not in table or process_tree.descends(pid, os.getpid(), table)
+    return pid not in table or pid in process_tree.trees([os.getpid()], table)

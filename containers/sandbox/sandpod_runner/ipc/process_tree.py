@@ -68,17 +68,6 @@ def trees(roots: Iterable[int], table: dict[int, int]) -> set[int]:
     return found
 
 
-def descends(pid: int, ancestor: int, table: dict[int, int]) -> bool:
-    """Return whether a process is, or comes from, another."""
-    seen: set[int] = set()
-    while pid > 0 and pid not in seen:
-        if pid == ancestor:
-            return True
-        seen.add(pid)
-        pid = table.get(pid, 0)
-    return False
-
-
 def send(pids: Iterable[int], number: int) -> None:
     """Send a signal to each of these that is still there."""
     for pid in pids:

@@ -32,8 +32,6 @@ _HOST: Final = {int(socket.AF_INET): slice(4, 8), int(socket.AF_INET6): slice(8,
 _ADDRESS_BYTES: Final = 24
 AT_ONCE: Final = 4  # looks at a time whether the network is open after all
 
-Place = tuple[str, int]
-
 
 class Connects:
     """Decides what becomes of connections that programs want to make.
@@ -45,7 +43,7 @@ class Connects:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._open = False
-        self._looks: dict[Place, asyncio.Task[None]] = {}
+        self._looks: dict[network_probe.Endpoint, asyncio.Task[None]] = {}
 
     def watch(self, fd: int) -> None:
         """Answer what the kernel asks on a descriptor, until all processes that it is about are gone."""
@@ -73,12 +71,12 @@ class Connects:
                 fcntl.ioctl(fd, _SEND, _ANSWER.pack(number, 0, -errno.ENETUNREACH, 0))
                 self._look_soon(place)
 
-    def _look_soon(self, place: Place) -> None:
+    def _look_soon(self, place: network_probe.Endpoint) -> None:
         if place not in self._looks and len(self._looks) < AT_ONCE:
             self._looks[place] = task = self._loop.create_task(self._look(place))
             task.add_done_callback(lambda _: self._looks.pop(place))
 
-    async def _look(self, place: Place) -> None:
+    async def _look(self, place: network_probe.Endpoint) -> None:
         with contextlib.suppress(OSError), socket.socket(_family(place[0]), socket.SOCK_STREAM) as sock:
             sock.setblocking(False)
             with contextlib.suppress(ConnectionRefusedError):  # the packet went out and an answer came back
@@ -86,7 +84,7 @@ class Connects:
             self._open = True
 
 
-def read_place(address: bytes) -> Place | None:
+def read_place(address: bytes) -> network_probe.Endpoint | None:
     """Return the host and port of a socket address, or None where it is of another kind or none at all."""
     family = int.from_bytes(address[:2], sys.byteorder)
     part = _HOST.get(family, slice(0))

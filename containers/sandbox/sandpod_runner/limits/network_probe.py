@@ -26,24 +26,23 @@ LASTING: Final = 30.0
 """Seconds that it has to be open while code may run, if looks are not more frequent: a network plug-in that starts anew
 ends no sandbox."""
 
+Endpoint = tuple[str, int]  # host, port
 _PENDING: Final = (errno.EINPROGRESS, errno.EWOULDBLOCK)
 
 
-def find_lasting_open(
-    addresses: tuple[tuple[str, int], ...], patience: float = PATIENCE, pause: float = PAUSE
-) -> str | None:
+async def find_lasting_open(addresses: tuple[Endpoint, ...], patience: float = PATIENCE) -> str | None:
     """Return an address that can be reached and stays so, or None once a look finds all of them out of reach.
 
-    Network plug-ins may need a moment after a pod's start until its policies are in force; nothing runs here meanwhile.
-    What counts is a look that began when that was over: one may have waited long for the processor.
+    Network plug-ins may need a moment after a pod's start until its policies are in force. What counts is a look that
+    began when `patience` seconds were over: one may have waited long for the processor.
     """
     deadline = time.monotonic() + patience
     while True:
         last = time.monotonic() >= deadline
-        reached = find_open(addresses)
+        reached = await in_thread(partial(find_open, addresses))
         if reached is None or last:
             return reached
-        time.sleep(pause)
+        await asyncio.sleep(PAUSE)
 
 
 def has_loopback_alone() -> bool:
@@ -51,22 +50,18 @@ def has_loopback_alone() -> bool:
     return all(name == "lo" for _, name in socket.if_nameindex())
 
 
-async def wait_for_open(addresses: tuple[tuple[str, int], ...], interval: float) -> str:
+async def wait_for_open(addresses: tuple[Endpoint, ...], interval: float) -> str:
     """Return an address once it can be reached and stays so; looks every so often, and not all sandboxes at once."""
     wait = min(interval, SOON)
     while True:
         await asyncio.sleep(wait * random.uniform(0.5, 1))  # noqa: S311 - no secret: spreads load
         wait = min(interval, 2 * wait)
-        deadline = time.monotonic() + min(interval, LASTING)
-        last = False
-        while (reached := await in_thread(partial(find_open, addresses))) is not None:
-            if last:
-                return reached
-            await asyncio.sleep(PAUSE)
-            last = time.monotonic() >= deadline  # as above
+        reached = await find_lasting_open(addresses, min(interval, LASTING))
+        if reached is not None:
+            return reached
 
 
-def find_open(addresses: tuple[tuple[str, int], ...], seconds: float = SECONDS) -> str | None:
+def find_open(addresses: tuple[Endpoint, ...], seconds: float = SECONDS) -> str | None:
     """Return `host:port` of one of the addresses that can be reached, or None.
 
     An address is reached when a connection is made, and also when its host answers that nothing listens there
@@ -98,7 +93,7 @@ def find_open(addresses: tuple[tuple[str, int], ...], seconds: float = SECONDS) 
     return None
 
 
-def _begin(addresses: tuple[tuple[str, int], ...]) -> dict[int, tuple[socket.socket, str]]:
+def _begin(addresses: tuple[Endpoint, ...]) -> dict[int, tuple[socket.socket, str]]:
     tries = {}
     for host, port in addresses:
         try:

@@ -10,7 +10,6 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Callable
 from typing import NoReturn
 
 from sandpod_runner.ipc import syscalls
@@ -22,35 +21,28 @@ _CANNOT_START = 126
 _NOT_FOUND = 127
 
 
-def begin(fds: list[int]) -> NoReturn:
-    """Become the program at once: the first descriptor is its job, the others become its 0, 1, 2 and so on."""
-    _guarded(lambda: _run(fds))
+def become(given: list[int] | socket.socket) -> NoReturn:
+    """Become a program: the first descriptor is its job, the others become its 0, 1, 2 and so on.
 
-
-def wait(sock: socket.socket) -> NoReturn:
-    """Get ready, and become the program whose descriptors come through the socket."""
-    _guarded(lambda: _wait(sock))
-
-
-def _guarded(action: Callable[[], int]) -> NoReturn:
+    With a socket, get ready and wait until the descriptors come through it.
+    """
     status = _CANNOT_START
     try:
         _detach()
         program.reseed()
-        status = action()
-    except OSError as error:
-        os.write(2, f"The program could not be started: {error.strerror}.\n".encode())
+        fds = _wait(given) if isinstance(given, socket.socket) else given
+        status = _run(fds) if fds else 0  # none come when the zygote has ended
     except BaseException as error:  # noqa: BLE001 - nothing may get back into the zygote's loop
-        os.write(2, f"The program could not be started: {type(error).__name__}: {error}.\n".encode(errors="replace"))
+        why = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+        os.write(2, f"The program could not be started: {why}.\n".encode(errors="replace"))
     finally:
         os._exit(status)
 
 
-def _wait(sock: socket.socket) -> int:
+def _wait(sock: socket.socket) -> list[int]:
     program.rehearse()
     with sock:
-        _, fds, _, _ = socket.recv_fds(sock, REQUEST.size, MAX_FDS)
-    return _run(fds) if fds else 0  # none come when the zygote has ended
+        return socket.recv_fds(sock, REQUEST.size, MAX_FDS)[1]
 
 
 def _run(fds: list[int]) -> int:

@@ -31,13 +31,14 @@ def test_silence_is_not_reached_and_does_not_hide_what_is() -> None:
             assert network_probe.find_open((quiet, (host, port)), seconds=5.0) == f"{host}:{port}"
 
 
-def test_address_that_is_closed_a_moment_later_is_kept_out(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_address_that_is_closed_a_moment_later_is_kept_out(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = iter(["10.0.0.1:443", "10.0.0.1:443", None])
     monkeypatch.setattr(network_probe, "find_open", lambda _: next(answers))
-    assert network_probe.find_lasting_open((("10.0.0.1", 443),), pause=0) is None
+    monkeypatch.setattr(network_probe, "PAUSE", 0)
+    assert await network_probe.find_lasting_open((("10.0.0.1", 443),)) is None
 
 
-def test_look_that_took_long_is_not_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_look_that_took_long_is_not_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = ["10.0.0.1:443", None]
     now = 0.0
 
@@ -47,17 +48,19 @@ def test_look_that_took_long_is_not_the_last(monkeypatch: pytest.MonkeyPatch) ->
         return answers.pop(0)
 
     monkeypatch.setattr(network_probe, "find_open", look)
-    monkeypatch.setattr(network_probe, "time", SimpleNamespace(monotonic=lambda: now, sleep=lambda _: None))
-    assert network_probe.find_lasting_open((("10.0.0.1", 443),)) is None
+    monkeypatch.setattr(network_probe, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(network_probe, "PAUSE", 0)
+    assert await network_probe.find_lasting_open((("10.0.0.1", 443),)) is None
 
 
-def test_address_that_stays_open_is_told() -> None:
+async def test_address_that_stays_open_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network_probe, "PAUSE", 0)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         host, port = listener.getsockname()
-        assert network_probe.find_lasting_open(((host, port),), patience=0.01, pause=0) == f"{host}:{port}"
+        assert await network_probe.find_lasting_open(((host, port),), patience=0.01) == f"{host}:{port}"
 
 
-async def test_later_looks_tell_what_opens_and_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_later_looks_report_what_opens_and_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = iter([None, "10.0.0.1:443", None, *["10.0.0.1:443"] * 1000])
     monkeypatch.setattr(network_probe, "find_open", lambda _: next(answers))
     monkeypatch.setattr(network_probe, "PAUSE", 0)
