@@ -4,6 +4,7 @@ Nothing is kept but the part that is being made. Links are stored as links, and 
 that changes meanwhile is stored with the size that it had when its turn came.
 """
 
+import contextlib
 import os
 import stat
 import tarfile
@@ -13,13 +14,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sandpod_runner.files.operations import PARTIAL, Reply
+from sandpod_runner.files.operations import Reply
 from sandpod_runner.files.walk import Entry, Walk
 from sandpod_runner.files.workspace import Workspace
 from sandpod_runner.ipc.descriptors import closing
 from sandpod_runner.protocol.errors import Refusal
 from sandpod_runner.protocol.fields import whole
-from sandpod_runner.protocol.messages import FILE_PART, HIDDEN
+from sandpod_runner.protocol.messages import FILE_PART
 
 MAX_AT_ONCE: Final = 4  # archives of one stream: each holds a part of up to 1 MiB and an open folder for each level
 GIVEN_UP: Final = 60.0  # seconds without a request after which an archive makes room for another one
@@ -97,13 +98,9 @@ def _compressed(pieces: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _tar(root: str) -> Iterator[bytes]:
-    for entry in Walk(root, without={HIDDEN}, ordered=True):
-        if entry.name.startswith(PARTIAL):
-            continue
-        try:
+    for entry in Walk(root, public=True, ordered=True):
+        with contextlib.suppress(OSError):  # removed meanwhile, or not readable
             yield from _entry(entry)
-        except OSError:
-            continue  # removed meanwhile, or not readable
     yield bytes(2 * _BLOCK)
 
 

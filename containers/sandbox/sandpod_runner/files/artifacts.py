@@ -13,11 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from sandpod_runner.files.operations import PARTIAL, Listing
+from sandpod_runner.files.operations import Listing
 from sandpod_runner.files.walk import Walk
 from sandpod_runner.limits.threads import in_thread
 from sandpod_runner.protocol.errors import Refusal
-from sandpod_runner.protocol.messages import HIDDEN
 from sandpod_runner.protocol.paths import spell
 
 COARSE: Final = 5  # CLOCK_REALTIME_COARSE of Linux, for which `time` has no name
@@ -126,13 +125,12 @@ class Artifacts:
 
     def _changes(self, mark: Mark) -> Iterator[tuple[str, os.stat_result] | None]:
         """Yield what has changed since a mark, and None for all else that is looked at."""
-        walk = Walk(self._root, without={HIDDEN}, skip=_CACHES)
+        walk = Walk(self._root, public=True, skip=_CACHES)
         for entry in itertools.islice((entry for entry in walk if not entry.is_folder), _MAX_FILES):
             info = entry.info
             changed = (
                 info.st_ctime_ns >= mark.time
                 and stat.S_ISREG(info.st_mode)
-                and not entry.name.startswith(PARTIAL)
                 and (info.st_ino, info.st_ctime_ns) not in mark.ties
                 and self._uploads.get(entry.path) != info.st_ctime_ns
             )

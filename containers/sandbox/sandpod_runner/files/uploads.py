@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sandpod_runner.files.disk import DiskWatch
-from sandpod_runner.files.operations import PARTIAL, Reply
+from sandpod_runner.files.operations import Reply
+from sandpod_runner.files.walk import PARTIAL
 from sandpod_runner.files.workspace import Place, Workspace
 from sandpod_runner.ipc.descriptors import write_all
 from sandpod_runner.protocol.errors import Refusal

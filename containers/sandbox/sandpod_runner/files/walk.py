@@ -7,12 +7,14 @@ then: the kernel says where it is, so that a folder which a program swaps for a 
 import os
 import stat
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 from sandpod_runner.files.workspace import make_usable
 from sandpod_runner.ipc.descriptors import closing
+from sandpod_runner.protocol.messages import HIDDEN
 
+PARTIAL: Final = ".sandpod-part-"  # how names of files begin that are still being written
 _FLAGS: Final = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -31,40 +33,24 @@ class Entry:
         return stat.S_ISDIR(self.info.st_mode)
 
 
+@dataclass(slots=True)
 class Walk:
-    """What is in a folder and, folder by folder, below it. Links are not followed.
+    """What is in a folder and, folder by folder, below it. Links are not followed."""
 
-    `top` is where to begin, relative to the root. `without` are paths that are left out with all below them, `skip`
-    names of such folders, `device` is the only file system whose entries count. With `ordered` each folder is read as a
-    whole and sorted by name; `repair` takes the rights over folders that are closed to their own user.
-    """
-
-    def __init__(
-        self,
-        root: str,
-        top: str = "",
-        *,
-        without: Collection[str] = (),
-        skip: Collection[str] = (),
-        device: int | None = None,
-        recursive: bool = True,
-        ordered: bool = False,
-        repair: bool = False,
-    ) -> None:
-        self._root = root
-        self._top = top
-        self._without = without
-        self._skip = skip
-        self._device = device
-        self._recursive = recursive
-        self._ordered = ordered
-        self._repair = repair
-        self.missed: OSError | None = None
-        """Why a folder that is still there could not be looked into, if one could not."""
+    root: str
+    top: str = ""  # where to begin, relative to the root
+    _: KW_ONLY
+    public: bool = False  # leave out the runner's own folder, and files that are still being written
+    skip: Collection[str] = ()  # names of folders that are left out with all below them
+    device: int | None = None  # the only file system whose entries count
+    recursive: bool = True
+    ordered: bool = False  # read each folder as a whole, and sort it by name
+    repair: bool = False  # take the rights over folders that are closed to their own user
+    missed: OSError | None = None  # set to why a folder that is still there could not be looked into, if one could not
 
     def __iter__(self) -> Iterator[Entry]:
         """Yield what there is."""
-        todo = [self._top]
+        todo = [self.top]
         while todo:
             where = todo.pop()
             deeper: list[str] = []
@@ -82,30 +68,31 @@ class Walk:
     def _entries(
         self, folder: int, prefix: str, found: "os._ScandirIterator[str]", deeper: list[str]
     ) -> Iterator[Entry]:
-        for each in sorted(found, key=lambda entry: entry.name) if self._ordered else found:
+        for each in sorted(found, key=lambda entry: entry.name) if self.ordered else found:
             path = prefix + each.name
-            if path in self._without:
+            if self.public and path == HIDDEN:
                 continue
             try:
                 entry = Entry(path, each.name, folder, each.stat(follow_symlinks=False))
             except OSError:
                 continue  # removed meanwhile
-            if self._device not in {None, entry.info.st_dev} or (entry.is_folder and each.name in self._skip):
+            if self.device not in {None, entry.info.st_dev} or (entry.is_folder and each.name in self.skip):
                 continue
-            yield entry
-            if self._recursive and entry.is_folder:
+            if not (self.public and each.name.startswith(PARTIAL)):
+                yield entry
+            if self.recursive and entry.is_folder:
                 deeper.append(path)
 
     def _open(self, where: str) -> int:
-        path = os.path.join(self._root, where)
-        if self._repair:
+        path = os.path.join(self.root, where)
+        if self.repair:
             with closing(self._checked(os.open(path, os.O_PATH | _FLAGS))) as fd:
                 make_usable(f"/proc/self/fd/{fd}")
         return self._checked(os.open(path, os.O_RDONLY | _FLAGS))
 
     def _checked(self, fd: int) -> int:
         location = os.readlink(f"/proc/self/fd/{fd}")
-        if location != self._root and not location.startswith(f"{self._root}/"):
+        if location != self.root and not location.startswith(f"{self.root}/"):
             os.close(fd)
             raise NotADirectoryError
         return fd

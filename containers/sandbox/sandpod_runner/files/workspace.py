@@ -28,7 +28,6 @@ class Place:
 
     folder: int
     name: str  # the last part of the path, which may be a link or not exist
-    path: str
 
     def __enter__(self) -> Self:
         return self
@@ -122,9 +121,7 @@ class Workspace:
         if relative == ".":
             raise Refusal("invalid_path", "That is the workspace itself.")
         parent, name = os.path.split(relative)
-        if create:
-            return Place(self._make_folders(parent), name, relative)
-        return Place(self.open_folder(parent or "."), name, relative)
+        return Place(self._make_folders(parent) if create else self.open_folder(parent or "."), name)
 
     def _make_folders(self, parent: str) -> int:
         folder = self.open_folder(".")

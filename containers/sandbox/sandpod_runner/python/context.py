@@ -13,15 +13,12 @@ import socket
 import sys
 import traceback
 from types import TracebackType
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from sandpod_runner.ipc.descriptors import move_away, place
 from sandpod_runner.ipc.jobs import MAX_FDS, REQUEST, Job, Kind, Message, read_job
 from sandpod_runner.python import display_channel, program
 from sandpod_runner.python.interpreter import Interpreter
-
-if TYPE_CHECKING:
-    import asyncio
 
 _WITHOUT: Final = "IPython can't be used here, so cells are plain Python: {}\n"
 _STREAMS: Final = (0, 1, 2)
@@ -34,7 +31,7 @@ def serve(job: Job, fd: int) -> int:
     kind, said = _interpreter()
     program.set_up(job)
     sys.path[0] = ""
-    sys.excepthook = _tell
+    sys.excepthook = _print_exception
     _hold_interrupts()
     context = _Context(socket.socket(fileno=fd), job.cwd, kind, said)
     while context.take():
@@ -74,7 +71,8 @@ class _Context:
 
     def take(self) -> bool:
         """Run the next cell, and return whether there was one."""
-        self._wait()
+        if self._interpreter.has_loop:
+            self._interpreter.wait(self._readable())  # what was left to the event loop goes on meanwhile
         data, fds, _, _ = socket.recv_fds(self._sock, REQUEST.size, MAX_FDS)
         if not data:
             return False
@@ -93,19 +91,13 @@ class _Context:
         self._sock.send(Message(Kind.EXITED, number, 0, (status & 0xFF) << 8, cpu - before, max_rss).pack())
         return True
 
-    def _wait(self) -> None:
-        """Wait for the next cell; what was left to the event loop goes on meanwhile."""
-        if self._interpreter.has_loop:
-            self._interpreter.wait(self._readable())
-
     async def _readable(self) -> None:
         import asyncio  # noqa: PLC0415 - there already, where this runs
 
-        loop = asyncio.get_running_loop()
-        ready = loop.create_future()
-        loop.add_reader(self._sock, _set, ready)
+        loop, ready = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(self._sock, ready.set)
         try:
-            await ready
+            await ready.wait()
         finally:
             loop.remove_reader(self._sock)
 
@@ -154,14 +146,9 @@ class _Context:
         return 0
 
 
-def _tell(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
+def _print_exception(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
     # The interpreter's own hook may look for the lines in files, and a cell is none.
     traceback.print_exception(kind, error, where)
-
-
-def _set(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
 
 
 def _apply(cell: Job) -> None:
@@ -175,7 +162,7 @@ def _apply(cell: Job) -> None:
         # What an earlier cell put in its place may be closed: all later ones would fail.
         if getattr(getattr(sys, name), "closed", False):
             setattr(sys, name, getattr(sys, f"__{name}__"))
-    sys.stdin = sys.__stdin__ = program.standard_input()  # type: ignore[misc]  # as the interpreter sets it
+    sys.stdin = sys.__stdin__ = program.stream(0)  # type: ignore[misc]  # as the interpreter sets it
 
 
 def _hold_interrupts() -> None:

@@ -45,32 +45,33 @@ class Channel:
         """Send a display in its forms, by type, and count those as dropped that are too large or too many."""
         kind, records = RecordKind.DISPLAY, []
         for each in forms.items():
-            mime, data = each if each[0] not in PICTURES else self._fitted(*each) or ("", b"")
-            if not mime:
+            fitted = self._fitted(*each)
+            if fitted is None:
                 continue
-            if self._shown >= MAX_DISPLAYS or len(data) > MAX_DISPLAY:
+            if self._shown >= MAX_DISPLAYS or len(fitted[1]) > MAX_DISPLAY:
                 self.drop()
                 continue
             self._shown += 1
-            records.append(_record(kind, mime, data))
+            records.append(_record(kind, *fitted))
             kind = RecordKind.FORM
         if records:
             self._write(b"".join(records))
 
     def result(self, mime: str, data: bytes) -> None:
         """Send a form of a last value, or count it as dropped where it is too large."""
-        if mime in PICTURES:
-            mime, data = self._fitted(mime, data) or ("", b"")
-        if len(data) > MAX_RESULT:
+        fitted = self._fitted(mime, data)
+        if fitted is not None and len(fitted[1]) > MAX_RESULT:
             self.drop()
-        elif mime:
-            self._write(_record(RecordKind.RESULT, mime, data))
+        elif fitted is not None:
+            self._write(_record(RecordKind.RESULT, *fitted))
 
     def _fitted(self, mime: str, data: bytes) -> tuple[str, bytes] | None:
         """Return a picture as it is to be sent, if it is; one that is sent smaller or not at all is kept whole.
 
         The first may take half of the room for pictures, and each other one its share of what is left.
         """
+        if mime not in PICTURES:
+            return mime, data
         from sandpod_runner.python import pictures  # noqa: PLC0415 - for programs that show some
 
         if not self.takes_pictures:
@@ -132,7 +133,7 @@ def _identity(fd: int) -> tuple[int, int] | None:
     return None
 
 
-_current: list[Channel] = []
+_current = [Channel(-1, "")]  # on which nothing is sent
 
 
 def use(channel: Channel) -> None:
@@ -140,6 +141,6 @@ def use(channel: Channel) -> None:
     _current[:] = [channel]
 
 
-def current() -> Channel | None:
-    """Return the channel of this process, or None where nothing listens."""
-    return _current[0] if _current else None
+def current() -> Channel:
+    """Return the channel of this process."""
+    return _current[0]

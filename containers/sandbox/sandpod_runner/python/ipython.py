@@ -21,7 +21,7 @@ from IPython.core.formatters import DisplayFormatter
 from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult, InteractiveShell
 from traitlets.config import Config
 
-from sandpod_runner.python import display_channel, interpreter, rich
+from sandpod_runner.python import interpreter, rich
 
 if IPython.version_info < (9, 0):
     # As if it were missing: an older one is no fault that somebody who runs a cell could mend.
@@ -59,9 +59,7 @@ class _Publisher(DisplayPublisher):
     """Sends what is displayed to the runner."""
 
     def publish(self, data: Any, *_: Any, **__: Any) -> None:
-        channel = display_channel.current()
-        if channel is not None and isinstance(data, dict):
-            channel.show(rich.bundle(data))
+        rich.display(data, raw=True)
 
     def clear_output(self, wait: bool = False) -> None:  # noqa: FBT001, FBT002 - IPython's own signature
         """Leave what was shown: it has been sent."""

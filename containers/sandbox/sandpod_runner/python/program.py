@@ -23,8 +23,9 @@ from typing import Any
 
 from sandpod_runner.ipc.jobs import Job
 
-_CO_COROUTINE = 0x80
+CO_COROUTINE = 0x80
 _FLUSH_FAILED = 120
+_STREAMS = ("<stdin>", "<stdout>", "<stderr>")
 
 
 class _Through(io.BufferedWriter):
@@ -68,10 +69,10 @@ def rehearse() -> None:
     env = dict(os.environ)
     os.environ.clear()
     os.environ.update(env)
-    standard_input()
-    _text(_Through(io.FileIO(1, "w", closefd=False)), "<stdout>")
+    stream(0)
+    stream(1)
     module = main_module("")
-    exec(compile(b"x = 1", "", "exec", _ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True), vars(module))  # noqa: S102
+    exec(compiled(b"x = 1", ""), vars(module))  # noqa: S102 - the program's own code comes the same way
     _release([module])
     gc.get_objects()
 
@@ -90,22 +91,24 @@ def set_up(job: Job) -> None:
     sys.argv = [job.file, *job.args]
     sys.orig_argv = [sys.executable, *sys.argv]
     sys.path.insert(0, job.cwd)
-    sys.stdin = standard_input()
-    sys.stdout = _text(_Through(io.FileIO(1, "w", closefd=False)), "<stdout>")
-    sys.stderr = _text(_Through(io.FileIO(2, "w", closefd=False)), "<stderr>", errors="backslashreplace")
+    sys.stdin, sys.stdout, sys.stderr = map(stream, range(len(_STREAMS)))
     vars(sys).update(__stdin__=sys.stdin, __stdout__=sys.stdout, __stderr__=sys.stderr)
 
 
-def standard_input() -> io.TextIOWrapper:
-    """Return text that is read from descriptor 0."""
-    return _text(io.BufferedReader(io.FileIO(0, closefd=False)), "<stdin>")
-
-
-def _text(buffer: Any, name: str, errors: str = "surrogateescape") -> io.TextIOWrapper:
+def stream(fd: int) -> io.TextIOWrapper:
+    """Return text that is read from descriptor 0, or written to 1 or 2."""
+    raw = io.FileIO(fd, "w" if fd else "r", closefd=False)
+    raw.name = _STREAMS[fd]
+    buffer: Any = _Through(raw) if fd else io.BufferedReader(raw)
+    errors = "backslashreplace" if _STREAMS[fd] == "<stderr>" else "surrogateescape"
     text = io.TextIOWrapper(buffer, encoding="utf-8", errors=errors, write_through=True)
-    buffer.raw.name = name
-    text.mode = "r" if name == "<stdin>" else "w"  # type: ignore[misc]
+    text.mode = "w" if fd else "r"  # type: ignore[misc]
     return text
+
+
+def compiled(source: Any, file: str, mode: str = "exec", flags: int = 0) -> Any:
+    """Return compiled code that may await at its top level; where it does not, that changes nothing."""
+    return compile(source, file, mode, flags | _ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
 
 
 def main_module(file: str) -> types.ModuleType:
@@ -130,9 +133,8 @@ def usage() -> tuple[float, int]:
 
 def _execute(job: Job, module: types.ModuleType) -> int:
     try:
-        # Where nothing is awaited the flag changes nothing.
-        code = compile(job.code, job.file, "exec", _ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
-        if code.co_flags & _CO_COROUTINE:
+        code = compiled(job.code, job.file)
+        if code.co_flags & CO_COROUTINE:
             import asyncio  # noqa: PLC0415 - for programs that await
 
             asyncio.run(eval(code, vars(module)))  # noqa: S307 - running it is the task

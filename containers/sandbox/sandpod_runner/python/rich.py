@@ -14,15 +14,8 @@ from typing import Any, Final
 from sandpod_runner.protocol.messages import MAX_RESULT, MIME_TYPES
 from sandpod_runner.python import display_channel
 
-_METHODS: Final = {
-    "_repr_html_": "text/html",
-    "_repr_png_": "image/png",
-    "_repr_svg_": "image/svg+xml",
-    "_repr_jpeg_": "image/jpeg",
-    "_repr_json_": "application/json",
-    "_repr_latex_": "text/latex",
-    "_repr_markdown_": "text/markdown",
-}
+_METHODS: Final = {f"_repr_{re.split('[/+]', mime)[1]}_": mime for mime in MIME_TYPES if mime != "text/plain"}
+"""The method for each form, as `_repr_svg_` for `image/svg+xml`."""
 _INSTEAD_OF_TEXT: Final = (*display_channel.PICTURES, "image/svg+xml", "application/json")
 
 _SAYS_NOTHING: Final = re.compile(rb"<[\w.]+ object( at 0x[0-9a-f]+)?>")
@@ -32,9 +25,7 @@ def display(*values: Any, raw: bool = False, **_: Any) -> None:
     """Show values to whoever runs the program; with `raw` they are dictionaries of forms by type."""
     channel = display_channel.current()
     for value in values:
-        found = bundle(value) if raw else shown(value)
-        if channel is not None:
-            channel.show(found)
+        channel.show(bundle(value) if raw else shown(value))
 
 
 def adopt_ipython(module: Any) -> None:

@@ -80,7 +80,9 @@ def test_cache_that_can_be_dropped_is_not_counted_once_it_matters(tmp_path: Path
             "events": "oom_kill 3\n",
         },
     )
-    watch = memory.cgroup_watch(1000, *paths[1:], ("inactive_file", "active_file", "slab_reclaimable"))
+    watch = memory.cgroup_watch(
+        1000, paths[1], paths[2], paths[3], ("inactive_file", "active_file", "slab_reclaimable")
+    )
     assert watch._used_over(950) == 900
     assert watch._used_over(800) == 600
     assert watch.kills() == 3
