@@ -11,11 +11,11 @@ import signal
 import socket
 import struct
 import sys
+import threading
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Final
 
-from sandpod_runner import sigterm
 from sandpod_runner.files.artifacts import Artifacts
 from sandpod_runner.files.disk import find_disk_watch
 from sandpod_runner.files.server import Storage
@@ -47,7 +47,8 @@ TERMINATED: Final = 128 + signal.SIGTERM
 """As a shell reports it. After a 0 the kubelet calls the pod Succeeded, and drops that it evicted it, and for what."""
 _CONFIG: Final = 2
 _TERMINATION_LOG: Final = "/dev/termination-log"
-_PEER: Final = struct.Struct("=iII")
+_PEER: Final = struct.Struct("=iII")  # struct ucred: pid, uid, gid
+_SI_USER: Final = 0  # the code of a signal that was sent by `kill`
 
 
 def serve(listen_fd: int | None) -> int:
@@ -77,10 +78,32 @@ def protect(listen_fd: int | None) -> None:
                 os.set_inheritable(int(name), False)
 
 
+def watch_term(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
+    """Call `stop` in the loop when SIGTERM comes from outside this process's own namespace, as the kubelet's does.
+
+    Programs of the same user must not be able to end the runner. If it is not PID 1 they can kill it anyway, so there
+    any SIGTERM counts. Call it before any other thread is started: the signal is blocked in all of them.
+    """
+    # Python has a handler for this one, with which a program could interrupt PID 1. Without any, the kernel drops it.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+    def wait() -> None:
+        while True:
+            info = signal.sigwaitinfo({signal.SIGTERM})
+            # A sender outside the namespace has no number in it. One inside can't pretend: the kernel fills both in,
+            # and takes neither from anyone who sends with data of his own.
+            if os.getpid() != 1 or (info.si_pid == 0 and info.si_code == _SI_USER):
+                loop.call_soon_threadsafe(stop)
+                return
+
+    threading.Thread(target=wait, name="term", daemon=True).start()
+
+
 async def _serve(settings: Settings, listen_fd: int | None) -> int:
     loop = asyncio.get_running_loop()
     ending = asyncio.Event()
-    sigterm.watch_term(loop, ending.set)
+    watch_term(loop, ending.set)
     start_threads()
     tmp = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - the sandbox's own
     closed = settings.closed_network and not settings.allow_open_network

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from sandpod_runner.files.operations import Reply
-from sandpod_runner.files.walk import Entry, Walk
-from sandpod_runner.files.workspace import Workspace
+from sandpod_runner.files.workspace import Entry, Walk, Workspace
 from sandpod_runner.ipc.descriptors import closing
 from sandpod_runner.protocol.errors import Refusal
 from sandpod_runner.protocol.fields import whole

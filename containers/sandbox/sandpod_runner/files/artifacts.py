@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from sandpod_runner.files.operations import Listing
-from sandpod_runner.files.walk import Walk
+from sandpod_runner.files.workspace import Walk
 from sandpod_runner.limits.threads import in_thread
 from sandpod_runner.protocol.errors import Refusal
 from sandpod_runner.protocol.paths import spell

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
-from sandpod_runner.files.walk import Walk
+from sandpod_runner.files.workspace import Walk
 from sandpod_runner.limits.memory import in_memory
 
 _BLOCK: Final = 512

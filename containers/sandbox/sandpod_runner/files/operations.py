@@ -11,8 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sandpod_runner.files.walk import Entry, Walk
-from sandpod_runner.files.workspace import Workspace, reopen
+from sandpod_runner.files.workspace import Entry, Walk, Workspace, reopen
 from sandpod_runner.ipc.descriptors import closing
 from sandpod_runner.protocol.errors import Refusal
 from sandpod_runner.protocol.fields import flag, whole

@@ -3,13 +3,12 @@
 import contextlib
 import os
 import stat
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from sandpod_runner.files.disk import DiskWatch
 from sandpod_runner.files.operations import Reply
-from sandpod_runner.files.walk import PARTIAL
-from sandpod_runner.files.workspace import Place, Workspace
+from sandpod_runner.files.workspace import PARTIAL, Place, Workspace
 from sandpod_runner.ipc.descriptors import write_all
 from sandpod_runner.protocol.errors import Refusal
 from sandpod_runner.protocol.fields import flag
@@ -19,12 +18,6 @@ _MAX_FAILED: Final = 1000
 _MODE: Final = 0o644
 
 
-def _sha256() -> Any:
-    import hashlib  # noqa: PLC0415 - for uploads alone: it brings all of OpenSSL
-
-    return hashlib.sha256()
-
-
 @dataclass(slots=True)
 class _Upload:
     place: Place
@@ -32,8 +25,8 @@ class _Upload:
     fd: int
     overwrite: bool
     disk: DiskWatch | None
+    digest: Any
     size: int = 0
-    digest: Any = field(default_factory=_sha256)
 
     def add(self, data: bytes) -> None:
         if self.disk is not None:
@@ -99,22 +92,26 @@ class Uploads:
             self._drop(number)
 
     def _begin(self, number: int, fields: dict[str, Any]) -> None:
+        import hashlib  # noqa: PLC0415 - for uploads alone: it brings all of OpenSSL
+
         while len(self._going) >= MAX_AT_ONCE:
             # Somebody gave up on the oldest. Should its parts still come, they must not begin another file.
             self._fail(next(iter(self._going)))
         overwrite = flag(fields, "overwrite")
-        place = self._workspace.place(fields.get("path"), create=True)
-        try:
-            _check_target(place, overwrite=overwrite)
+        with contextlib.ExitStack() as stack:
+            place = stack.enter_context(self._workspace.place(fields.get("path"), create=True))
+            if place.exists():
+                if stat.S_ISDIR(place.stat().st_mode):
+                    raise Refusal("invalid_path", "There is a folder of that name.")
+                if not overwrite:
+                    raise Refusal("file_exists", "There is a file of that name already.")
             partial = f"{PARTIAL}{os.urandom(8).hex()}"
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             fd = os.open(partial, flags, _MODE, dir_fd=place.folder)
-        except BaseException:
-            place.close()
-            raise
+            stack.pop_all()  # it stays open with the upload
         if self._disk is not None:
             self._disk.look()
-        self._going[number] = _Upload(place, partial, fd, overwrite, self._disk)
+        self._going[number] = _Upload(place, partial, fd, overwrite, self._disk, hashlib.sha256())
 
     def _fail(self, number: int) -> None:
         self._drop(number)
@@ -126,12 +123,3 @@ class Uploads:
         upload = self._going.pop(number, None)
         if upload is not None:
             upload.close()
-
-
-def _check_target(place: Place, *, overwrite: bool) -> None:
-    if not place.exists():
-        return
-    if stat.S_ISDIR(place.stat().st_mode):
-        raise Refusal("invalid_path", "There is a folder of that name.")
-    if not overwrite:
-        raise Refusal("file_exists", "There is a file of that name already.")

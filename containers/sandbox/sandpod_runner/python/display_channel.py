@@ -9,14 +9,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from sandpod_runner.ipc.display_records import DONE, MAX_KEPT, RECORD, RecordKind
-from sandpod_runner.protocol.messages import (
-    MAX_DISPLAY,
-    MAX_DISPLAYS,
-    MAX_PICTURES,
-    MAX_RESULT,
-    MIME_TYPES,
-    PICTURE_BYTES,
-)
+from sandpod_runner.protocol import messages
+from sandpod_runner.protocol.messages import MIME_TYPES
 
 PICTURES: Final = ("image/png", "image/jpeg")
 
@@ -34,7 +28,7 @@ class Channel:
         self._same = _identity(fd)
         self._lock = _thread.allocate_lock()
         self._shown = self._pictures = self._kept = 0
-        self._room = PICTURE_BYTES
+        self._room = messages.PICTURE_BYTES
 
     @property
     def takes_pictures(self) -> bool:
@@ -48,7 +42,7 @@ class Channel:
             fitted = self._fitted(*each)
             if fitted is None:
                 continue
-            if self._shown >= MAX_DISPLAYS or len(fitted[1]) > MAX_DISPLAY:
+            if self._shown >= messages.MAX_DISPLAYS or len(fitted[1]) > messages.MAX_DISPLAY:
                 self.drop()
                 continue
             self._shown += 1
@@ -60,7 +54,7 @@ class Channel:
     def result(self, mime: str, data: bytes) -> None:
         """Send a form of a last value, or count it as dropped where it is too large."""
         fitted = self._fitted(mime, data)
-        if fitted is not None and len(fitted[1]) > MAX_RESULT:
+        if fitted is not None and len(fitted[1]) > messages.MAX_RESULT:
             self.drop()
         elif fitted is not None:
             self._write(_record(RecordKind.RESULT, *fitted))
@@ -77,8 +71,8 @@ class Channel:
         if not self.takes_pictures:
             self.drop()
             return None
-        is_room = self._pictures < MAX_PICTURES and self._shown < MAX_DISPLAYS
-        share = self._room // (MAX_PICTURES - self._pictures if self._pictures else 2) if is_room else 0
+        is_room = self._pictures < messages.MAX_PICTURES and self._shown < messages.MAX_DISPLAYS
+        share = self._room // (messages.MAX_PICTURES - self._pictures if self._pictures else 2) if is_room else 0
         fitted = pictures.fit(mime, data, share) if is_room else None
         if fitted is not None:
             self._pictures += 1

@@ -39,7 +39,6 @@ class Interpreter:
         tree, text = self.parse(source, file)
         # An entry without a time is never looked up on the disk.
         linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
-        tree = self.transform(tree)
         last = tree.body.pop() if _has_value(tree, text) else None
         parts = [compiled(tree, file)]
         if last is not None:
@@ -62,12 +61,8 @@ class Interpreter:
         return self._loop is not None and not self._loop.get_loop().is_closed()
 
     def parse(self, source: bytes, file: str) -> tuple[Any, str]:
-        """Return the syntax tree of a cell, and the text that its lines are of."""
+        """Return the syntax tree of a cell that is to be run, and the text that its lines are of."""
         return parse(source, file), source.decode("utf-8", "replace")
-
-    def transform(self, tree: Any) -> Any:
-        """Return the syntax tree to run."""
-        return tree
 
     def forms(self, value: Any) -> Iterable[tuple[str, bytes]]:
         """Return type and bytes of each form of a last value, plain text first."""

@@ -155,21 +155,22 @@ class IPythonInterpreter(interpreter.Interpreter):
         return result.result
 
     def parse(self, source: bytes, file: str) -> tuple[Any, str]:
-        """Return the syntax tree of a cell: of its own text where that is Python, else of what it stands for."""
+        """Return the syntax tree of a cell: of its own text where that is Python, else of what it stands for.
+
+        The transformations that extensions have registered are applied to it.
+        """
+        tree, text = None, source.decode("utf-8", "replace")
         try:
             if not self._shell.input_transformers_post:
-                return super().parse(source, file)
+                tree = interpreter.parse(source, file)
         except SyntaxError:
             if b"\0" in source:
                 raise
-        text = source.decode("utf-8", "replace")
-        empty = len(text) - len(text.lstrip("\n"))  # lines that IPython leaves out, and tracebacks count
-        text = "\n" * empty + self._shell.transform_cell(text)
-        return interpreter.parse(text, file), text
-
-    def transform(self, tree: Any) -> Any:
-        """Apply the transformations that extensions have registered."""
-        return self._shell.transform_ast(tree)
+        if tree is None:
+            empty = len(text) - len(text.lstrip("\n"))  # lines that IPython leaves out, and tracebacks count
+            text = "\n" * empty + self._shell.transform_cell(text)
+            tree = interpreter.parse(text, file)
+        return self._shell.transform_ast(tree), text
 
     def forms(self, value: Any) -> Iterable[tuple[str, bytes]]:
         """Return type and bytes of each form of a last value, plain text first."""

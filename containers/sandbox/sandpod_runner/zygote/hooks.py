@@ -12,15 +12,7 @@ import os
 import pwd
 import sys
 from collections.abc import Callable, Sequence
-from importlib import import_module
-from importlib.machinery import (
-    EXTENSION_SUFFIXES,
-    SOURCE_SUFFIXES,
-    ExtensionFileLoader,
-    FileFinder,
-    ModuleSpec,
-    SourceFileLoader,
-)
+from importlib import import_module, machinery
 from types import CodeType, ModuleType
 from typing import Any, Final
 
@@ -39,7 +31,7 @@ class _Finder:
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+    ) -> machinery.ModuleSpec | None:
         adopter = _ADOPTERS.get(name)
         if adopter is None:
             return None
@@ -82,10 +74,12 @@ def find_added_packages() -> None:
     """Let this process and those forked from it find added packages, before the image's own as Python has it."""
     folder = added_packages(os.environ["HOME"])
 
-    def finder(path: str) -> FileFinder:
+    def finder(path: str) -> machinery.FileFinder:
         if path != folder and not path.startswith(f"{folder}/"):
             raise ImportError
-        return FileFinder(path, (ExtensionFileLoader, EXTENSION_SUFFIXES), (_Loader, SOURCE_SUFFIXES))
+        return machinery.FileFinder(
+            path, (machinery.ExtensionFileLoader, machinery.EXTENSION_SUFFIXES), (_Loader, machinery.SOURCE_SUFFIXES)
+        )
 
     sys.path_hooks.insert(0, finder)
     ends = ("site-packages", "dist-packages")
@@ -93,7 +87,7 @@ def find_added_packages() -> None:
     sys.path.insert(places[0] if places else len(sys.path), folder)
 
 
-class _Loader(SourceFileLoader):
+class _Loader(machinery.SourceFileLoader):
     """Keeps compiled code, which programs are otherwise told not to: a large package takes seconds to compile."""
 
     def get_code(self, fullname: str) -> CodeType | None:
