@@ -22,8 +22,7 @@ from sandpod_runner.files.server import Storage
 from sandpod_runner.files.workspace import Workspace
 from sandpod_runner.ipc import process_tree, syscalls
 from sandpod_runner.ipc.jobs import Job
-from sandpod_runner.limits import network_probe
-from sandpod_runner.limits.connect_broker import Connects
+from sandpod_runner.limits import network
 from sandpod_runner.limits.memory import find_watch
 from sandpod_runner.limits.threads import start_threads
 from sandpod_runner.processes import environment
@@ -107,22 +106,22 @@ async def _serve(settings: Settings, listen_fd: int | None) -> int:
     start_threads()
     tmp = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - the sandbox's own
     closed = settings.closed_network and not settings.allow_open_network
-    offline = closed or network_probe.has_loopback_alone()
+    offline = closed or network.has_loopback_alone()
     env = environment.build_environment(os.environ, tmp=tmp, cpus=environment.count_cpus(), offline=offline)
     environment.prepare_home(env, settings.skeleton)
     python = find_python(settings.python, env)
-    connects = Connects() if closed else None
+    connects = network.Connects() if closed else None
     launcher = Launcher(env, settings.preimport, python.program, connects)
     opened: asyncio.Task[str] | None = None
     try:
         if listen_fd is None:
             # One that may serve with an open network need not wait until it is closed.
-            patience = 0.0 if settings.allow_open_network else network_probe.PATIENCE
-            reached = await network_probe.find_lasting_open(settings.probes, patience)
+            patience = 0.0 if settings.allow_open_network else network.PATIENCE
+            reached = await network.find_lasting_open(settings.probes, patience)
             if reached is not None and not _tolerate(reached, settings):
                 return NOT_ISOLATED
             if settings.probe_interval is not None and settings.probes and not settings.allow_open_network:
-                opened = loop.create_task(network_probe.wait_for_open(settings.probes, settings.probe_interval))
+                opened = loop.create_task(network.wait_for_open(settings.probes, settings.probe_interval))
                 opened.add_done_callback(lambda _: ending.set())
         warm = loop.create_task(launcher.ready())
         stop = loop.create_task(ending.wait())

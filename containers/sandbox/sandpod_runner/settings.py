@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from sandpod_runner.limits.network_probe import Endpoint
+from sandpod_runner.limits.network import Endpoint
 from sandpod_runner.processes.languages import CommandLanguage, read_languages
 
 

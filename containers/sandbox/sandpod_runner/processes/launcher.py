@@ -12,7 +12,7 @@ import socket
 
 from sandpod_runner.ipc import process_tree
 from sandpod_runner.ipc.jobs import MESSAGE_SIZE, REQUEST, Exit, Job, Kind, Message, write_job
-from sandpod_runner.limits.connect_broker import Connects
+from sandpod_runner.limits.network import Connects
 from sandpod_runner.processes.languages import PACKAGES
 from sandpod_runner.processes.program import Link, LostError, Program, Wish
 from sandpod_runner.processes.sweep import Sweeper
