@@ -58,7 +58,7 @@ def make(package: Path, target: Path, home: str) -> None:
 
 
 def patch(file: Path, *options: str) -> str:
-    """Call patchelf and return what it says."""
+    """Call patchelf and return its output."""
     return subprocess.run(["patchelf", *options, str(file)], check=True, capture_output=True, text=True).stdout.strip()
 
 

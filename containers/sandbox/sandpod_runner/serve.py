@@ -47,6 +47,7 @@ TERMINATED: Final = 128 + signal.SIGTERM
 _CONFIG: Final = 2
 _TERMINATION_LOG: Final = "/dev/termination-log"
 _PEER: Final = struct.Struct("=iII")  # struct ucred: pid, uid, gid
+_Welcome = Callable[[socket.socket], Coroutine[Any, Any, object]]
 _SI_USER: Final = 0  # the code of a signal that was sent by `kill`
 
 
@@ -174,18 +175,19 @@ async def _listen(service: Service, listen_fd: int | None, ending: asyncio.Event
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listener.bind(messages.SOCKET)
         listener.listen(16)
-        accepting = loop.create_task(_accept(listener, lambda sock: join(sock, connect)))
+        welcome: _Welcome = partial(join, connect=connect)
     else:
         listener = socket.socket(fileno=listen_fd)
-        accepting = loop.create_task(_accept(listener, partial(loop.connect_accepted_socket, connect)))
+        welcome = partial(loop.connect_accepted_socket, connect)
     listener.setblocking(False)
+    accepting = loop.create_task(_accept(listener, welcome))
     logger.info("ready")
     await ending.wait()
     accepting.cancel()
     listener.close()
 
 
-async def _accept(listener: socket.socket, welcome: Callable[[socket.socket], Coroutine[Any, Any, object]]) -> None:
+async def _accept(listener: socket.socket, welcome: _Welcome) -> None:
     loop = asyncio.get_running_loop()
     welcomes: set[asyncio.Task[object]] = set()
     while True:

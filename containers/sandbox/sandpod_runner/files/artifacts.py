@@ -57,10 +57,10 @@ class Artifacts:
         self._known: dict[str, int] = {}
         self._runs: dict[str, int] = {}
         self._count = 0
-        self._lock = threading.Lock()  # uploads are noted and workspaces looked through in threads
+        self._lock = threading.Lock()  # uploads are recorded and workspaces looked through in threads
 
     def begin(self, run: str) -> Mark:
-        """Note a run that is about to begin, and return when that is."""
+        """Record a run that is about to begin, and return the moment."""
         with self._lock:
             self._count += 1
             _put(self._runs, run, self._count)
@@ -68,7 +68,7 @@ class Artifacts:
         return Mark(now, frozenset(tie for tie in self._latest if tie[1] >= now))
 
     def uploaded(self, path: str) -> None:
-        """Note a file that a tool has put there: it is no run's."""
+        """Record a file that a tool has written: it is no run's artifact."""
         try:
             info = os.stat(os.path.join(self._root, path), follow_symlinks=False)
         except OSError:

@@ -1,6 +1,6 @@
-"""Sees a workspace on a disk grow over its size, which no file system stops.
+"""Notices when a workspace on a disk grows over its size, which no file system prevents.
 
-A workspace in memory is full when it is full. One on the node's disk is not: the kubelet looks now and then and ends
+A workspace in memory has a size of its own. One on the node's disk has none: the kubelet looks now and then and evicts
 the whole pod, and the disk may be full by then.
 """
 
@@ -24,7 +24,7 @@ _SHARE: Final = 10  # A look may take this part of the time: where there are man
 
 
 class DiskWatch:
-    """Adds up what a folder holds, which may be `limit` bytes."""
+    """Adds up the bytes that a folder holds, of which `limit` are allowed."""
 
     def __init__(self, folder: str, limit: int) -> None:
         self._folder = os.path.realpath(folder)
@@ -40,7 +40,7 @@ class DiskWatch:
             self._room = room
 
     def take(self, size: int) -> None:
-        """Take so many bytes of what uploads may still write. Raises OSError: EDQUOT: there is not so much."""
+        """Take bytes from what uploads may still write. Raises OSError: EDQUOT: There are not enough."""
         with self._lock:
             if size > self._room:
                 raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))

@@ -73,7 +73,7 @@ def _list(workspace: Workspace, fields: dict[str, Any]) -> Reply:
     path = workspace.relative(fields.get("path", "."))
     with closing(workspace.open_folder(path)) as fd:
         top = workspace.location(fd)  # the path may lead through links
-        os.close(reopen(fd, os.O_RDONLY | os.O_DIRECTORY))  # or it is said why it can't be looked into
+        os.close(reopen(fd, os.O_RDONLY | os.O_DIRECTORY))  # raises why, where it can't be listed
     walk = Walk(workspace.root, top, public=True, recursive=recursive, ordered=True)
     prefix = "" if path == "." else path
     for entry in walk:

@@ -1,4 +1,4 @@
-"""File requests of one stream, done one after the other in a thread, so that no disk keeps the runner waiting.
+"""The file requests of one stream, done one after the other in a thread, so that no disk keeps the runner waiting.
 
 In order, since parts of a file come one by one; bounded, by not reading the stream while too much waits.
 """
@@ -63,7 +63,7 @@ class FileServer:
         self._closed = False
 
     def submit(self, frame: Frame) -> None:
-        """Take a `file` frame. Raises Refusal: invalid_argument: it has no number to answer to."""
+        """Take a `file` frame. Raises Refusal: invalid_argument: It has no id."""
         self._waiting.append((request_id(frame.header), frame))
         self._bytes += len(frame.payload)
         if self._full():
@@ -72,7 +72,7 @@ class FileServer:
             self._worker = asyncio.get_running_loop().create_task(self._work())
 
     def sendable(self, can_send: bool) -> None:  # noqa: FBT001 - the one thing it is about
-        """Say whether replies can be sent now; the next request waits until then."""
+        """Record whether replies can be sent now; the next request waits until they can."""
         if can_send:
             self._room.set()
         else:

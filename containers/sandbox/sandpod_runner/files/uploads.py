@@ -26,6 +26,7 @@ class _Upload:
     overwrite: bool
     disk: DiskWatch | None
     digest: Any
+    stack: contextlib.ExitStack  # closes the file and the folder
     size: int = 0
 
     def add(self, data: bytes) -> None:
@@ -47,8 +48,7 @@ class _Upload:
     def close(self) -> None:
         with contextlib.suppress(OSError):  # renamed, or removed by a program
             os.unlink(self.partial, dir_fd=self.place.folder)
-        os.close(self.fd)
-        self.place.close()
+        self.stack.close()
 
 
 class Uploads:
@@ -108,10 +108,11 @@ class Uploads:
             partial = f"{PARTIAL}{os.urandom(8).hex()}"
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             fd = os.open(partial, flags, _MODE, dir_fd=place.folder)
-            stack.pop_all()  # it stays open with the upload
-        if self._disk is not None:
-            self._disk.look()
-        self._going[number] = _Upload(place, partial, fd, overwrite, self._disk, hashlib.sha256())
+            stack.callback(os.close, fd)
+            if self._disk is not None:
+                self._disk.look()
+            digest = hashlib.sha256()
+            self._going[number] = _Upload(place, partial, fd, overwrite, self._disk, digest, stack.pop_all())
 
     def _fail(self, number: int) -> None:
         self._drop(number)

@@ -9,7 +9,7 @@ import os
 import stat
 from collections.abc import Collection, Iterator
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from sandpod_runner.ipc.descriptors import closing
 from sandpod_runner.protocol.errors import Refusal
@@ -27,16 +27,10 @@ PARTIAL: Final = ".sandpod-part-"  # how names of files begin that are still bei
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A name in a folder that was checked. `folder` is an open descriptor of it; whoever asked closes it."""
+    """A name in a folder that was checked."""
 
-    folder: int
+    folder: int  # an open descriptor of it
     name: str  # the last part of the path, which may be a link or not exist
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def stat(self) -> os.stat_result:
         """Return what the name stands for, as from `lstat`. Raises FileNotFoundError and other errors of the system."""
@@ -49,10 +43,6 @@ class Place:
         except FileNotFoundError:
             return False
         return True
-
-    def close(self) -> None:
-        """Close the folder."""
-        os.close(self.folder)
 
 
 class Workspace:
@@ -115,8 +105,9 @@ class Workspace:
             os.makedirs(self.root, exist_ok=True)
         make_usable(self.root)
 
-    def place(self, path: Any, *, create: bool = False) -> Place:
-        """Return the checked folder of a path and the name in it, which may not exist. `create` makes missing folders.
+    @contextlib.contextmanager
+    def place(self, path: Any, *, create: bool = False) -> Iterator[Place]:
+        """Yield the checked folder of a path and the name in it, which may not exist. `create` makes missing folders.
 
         Raises Refusal: invalid_path, also for the workspace itself; OSError: A folder can't be found or made.
         """
@@ -124,7 +115,8 @@ class Workspace:
         if relative == ".":
             raise Refusal("invalid_path", "That is the workspace itself.")
         parent, name = os.path.split(relative)
-        return Place(self._make_folders(parent) if create else self.open_folder(parent or "."), name)
+        with closing(self._make_folders(parent) if create else self.open_folder(parent or ".")) as folder:
+            yield Place(folder, name)
 
     def _make_folders(self, parent: str) -> int:
         folder = self.open_folder(".")

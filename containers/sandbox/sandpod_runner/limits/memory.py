@@ -1,6 +1,6 @@
-"""Sees memory running out before the kernel does, so that one run ends and says why, and not the whole sandbox.
+"""Notices that memory runs out before the kernel does, so that one run ends with a reason and not the whole sandbox.
 
-In a pod the cgroup says what is used (version 1 and 2); without one, processes and files in memory are added up.
+In a pod the cgroup has the usage (versions 1 and 2); without one, processes and files in memory are added up.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ _LATEST: Final = 0.25
 
 
 class Watch:
-    """Decides when memory is running out. It looks when it is asked to, and says when to look again.
+    """Decides when memory is running out. Its caller looks, and learns when to look again.
 
     Args:
         limit: Bytes that may be used.
@@ -47,7 +47,7 @@ class Watch:
         self._blind = False
 
     def rest(self) -> None:
-        """Take what is used now, with nothing running, as given.
+        """Accept what is used now, while nothing runs.
 
         Files in memory may fill it almost, and the run that would delete them must not be ended for it.
         """
@@ -76,7 +76,7 @@ def find_watch(
 ) -> Watch | None:
     """Return a watch over this sandbox's memory, or None where nothing limits it.
 
-    `limit` is what the settings say; a cgroup's own counts if it is no larger. Files of `folders` may be in memory,
+    `limit` is that of the settings; a cgroup's own counts if it is no larger. Files of `folders` may be in memory,
     those of `in_memory_anyway` are, though it may not look so.
     """
     version_2 = ("memory.max", "memory.current", "memory.stat", "memory.events")

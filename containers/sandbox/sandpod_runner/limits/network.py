@@ -25,7 +25,7 @@ from typing import Final
 from sandpod_runner.limits.threads import in_thread
 
 SECONDS: Final = 1.2
-"""For all addresses together: they are tried side by side. Linux says a lost SYN again after a second."""
+"""For all addresses together: they are tried at the same time. Linux resends a lost SYN after a second."""
 
 PATIENCE: Final = 10.0  # seconds in which the network must be found closed
 PAUSE: Final = 0.5  # seconds between two looks
@@ -195,7 +195,7 @@ def read_place(address: bytes) -> Endpoint | None:
 
 
 def is_own(host: str) -> bool:
-    """Return whether an address is this sandbox's own, which no policy is asked about; true where it can't be told."""
+    """Return whether an address is this sandbox's own, to which no policy applies; true where that is not known."""
     try:
         with socket.socket(_family(host), socket.SOCK_STREAM) as sock:
             sock.bind((host, 0))

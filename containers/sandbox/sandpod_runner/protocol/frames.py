@@ -3,7 +3,7 @@
     header length (4 bytes, big endian) | payload length (4 bytes) | header (JSON object, UTF-8) | payload
 
 Both sides call it and neither trusts the other, so every length is checked before anything is kept. It does no I/O.
-What the headers say is in `messages`. `tests/unit/runner/protocol/test_frames.py` holds golden vectors: a change of
+The headers are described in `messages`. `tests/unit/runner/protocol/test_frames.py` holds golden vectors: a change of
 this format is a new protocol version.
 """
 
@@ -33,7 +33,7 @@ class Frame:
 
     @property
     def kind(self) -> str:
-        """The kind of message; empty where the other side did not say."""
+        """The kind of message; empty where the other side sent none."""
         kind = self.header.get("t")
         return kind if isinstance(kind, str) else ""
 

@@ -12,7 +12,6 @@ import signal
 import socket
 import sys
 import traceback
-from types import TracebackType
 from typing import Final
 
 from sandpod_runner.ipc.descriptors import move_away, place
@@ -28,19 +27,19 @@ _HINT: Final = "This cell awaits at its top level: await the coroutine there, in
 
 def serve(job: Job, fd: int) -> int:
     """Run cells until the runner closes its end of the socket."""
-    kind, said = _interpreter()
+    kind, notice = _interpreter()
     program.set_up(job)
     sys.path[0] = ""
-    sys.excepthook = _print_exception
+    sys.excepthook = traceback.print_exception  # the interpreter's own may look for lines in files, and a cell is none
     _hold_interrupts()
-    context = _Context(socket.socket(fileno=fd), job.cwd, kind, said)
+    context = _Context(socket.socket(fileno=fd), job.cwd, kind, notice)
     while context.take():
         pass
     return 0
 
 
 def _interpreter() -> tuple[type[Interpreter], str]:
-    """Return what evaluates cells, and what the first one has to say of it: plain Python where IPython is of no use.
+    """Return the class that evaluates cells, plain Python where IPython is of no use, and a notice for the first cell.
 
     Called before the workspace is on the path: what lies there is not meant to be imported from here.
     """
@@ -59,15 +58,16 @@ def _begin(kind: type[Interpreter]) -> Interpreter:
 
 
 class _Context:
-    def __init__(self, sock: socket.socket, cwd: str, kind: type[Interpreter], said: str) -> None:
+    def __init__(self, sock: socket.socket, cwd: str, kind: type[Interpreter], notice: str) -> None:
         self._sock = sock
         self._cwd = cwd
         self._pid = os.getpid()
+        self._cells = 0
         try:
             self._interpreter = _begin(kind)
-        except Exception as error:  # noqa: BLE001 - IPython could not be set up: where nothing can be written, say
-            self._interpreter, said = _begin(Interpreter), _WITHOUT.format(f"{type(error).__name__}: {error}")
-        self._said = said
+        except Exception as error:  # noqa: BLE001 - IPython could not be set up: where nothing can be written, for example
+            self._interpreter, notice = _begin(Interpreter), _WITHOUT.format(f"{type(error).__name__}: {error}")
+        self._notice = notice
 
     def take(self) -> bool:
         """Run the next cell, and return whether there was one."""
@@ -123,11 +123,12 @@ class _Context:
         return status
 
     def _run(self, cell: Job, channel: display_channel.Channel) -> int:
-        file = self._interpreter.next_file()
+        self._cells += 1
+        file = f"<cell {self._cells}>"
         try:
             _apply(cell)
-            said, self._said = self._said, ""
-            sys.stderr.write(said)
+            notice, self._notice = self._notice, ""
+            sys.stderr.write(notice)
             value = self._interpreter.run(cell.code, file)
             if value is not None:
                 for mime, data in self._interpreter.forms(value):
@@ -144,11 +145,6 @@ class _Context:
             sys.stderr.write(short)
             return 1
         return 0
-
-
-def _print_exception(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
-    # The interpreter's own hook may look for the lines in files, and a cell is none.
-    traceback.print_exception(kind, error, where)
 
 
 def _apply(cell: Job) -> None:

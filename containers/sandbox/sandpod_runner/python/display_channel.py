@@ -90,7 +90,7 @@ class Channel:
         self._write(_record(RecordKind.DROPPED, MIME_TYPES[0], b""))
 
     def done(self, code: int, cpu: float, max_rss: int) -> None:
-        """Say that the program is over, and send nothing more. `cpu` is in seconds, `max_rss` in bytes."""
+        """Report that the program is over, and send nothing more. `cpu` is in seconds, `max_rss` in bytes."""
         self._write(_record(RecordKind.DONE, MIME_TYPES[0], DONE.pack(code, cpu, max_rss)))
         self.close()
 

@@ -26,16 +26,10 @@ class Interpreter:
 
     def __init__(self, names: dict[str, Any]) -> None:
         self.names = names
-        self._cells = 0
         self._loop: asyncio.Runner | OldRunner | None = None
 
-    def next_file(self) -> str:
-        """Return what the next cell's code is called in tracebacks."""
-        self._cells += 1
-        return f"<cell {self._cells}>"
-
     def run(self, source: bytes, file: str) -> Any:
-        """Run a cell and return the value of its last line, where that is an expression."""
+        """Run a cell, which tracebacks call `file`, and return the value of its last line if that is an expression."""
         tree, text = self.parse(source, file)
         # An entry without a time is never looked up on the disk.
         linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)

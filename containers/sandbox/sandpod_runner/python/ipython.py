@@ -31,6 +31,10 @@ _INSIDE: Final = os.path.dirname(IPython.__file__) + os.sep
 _OWN_NAMES: Final = ("open", "exit", "quit")  # what a shell for people puts in the place of built-ins
 
 
+def _do_nothing(*_: Any, **__: Any) -> None:
+    pass
+
+
 class _Formatter(DisplayFormatter):
     """Gives what is displayed the forms that a last value has, and those that were registered with IPython."""
 
@@ -61,32 +65,22 @@ class _Publisher(DisplayPublisher):
     def publish(self, data: Any, *_: Any, **__: Any) -> None:
         rich.display(data, raw=True)
 
-    def clear_output(self, wait: bool = False) -> None:  # noqa: FBT001, FBT002 - IPython's own signature
-        """Leave what was shown: it has been sent."""
+    clear_output = _do_nothing  # what was shown has been sent
 
 
 class _Shell(InteractiveShell):
     """A shell that keeps no history, asks nobody, and draws nothing on a terminal."""
 
-    def init_virtualenv(self) -> None:
-        pass
+    init_virtualenv = enable_gui = _do_nothing
+    init_completer = init_prompts = _do_nothing  # nobody types, and with prompts libraries would think so
 
     def init_user_ns(self) -> None:
         super().init_user_ns()
         for name in _OWN_NAMES:
             self.user_ns.pop(name, None)
 
-    def init_completer(self) -> None:
-        pass  # nobody types
-
-    def init_prompts(self) -> None:
-        pass  # which would make libraries think that somebody types
-
     def init_display_formatter(self) -> None:
         self.display_formatter = _Formatter(parent=self)
-
-    def enable_gui(self, gui: Any = None) -> None:
-        """Have none."""
 
     def enable_matplotlib(self, gui: Any = None) -> tuple[Any, str]:
         """Leave matplotlib as it is: figures come by themselves."""

@@ -5,6 +5,7 @@ Python code runs in this very process; everything else is put in its place by `e
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import signal
@@ -94,13 +95,10 @@ def _detach() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    try:
-        # When memory runs out the kernel takes a program and not the runner.
-        fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
-        os.write(fd, b"1000")
-        os.close(fd)
-    except OSError:
-        pass  # not in every sandbox kernel; the runner watches memory itself
+    # When memory runs out the kernel takes a program and not the runner. Not every sandbox kernel has this; the runner
+    # watches memory itself.
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "wb", buffering=0) as file:
+        file.write(b"1000")
 
 
 def _confine(job: Job) -> None:

@@ -27,7 +27,7 @@ _ADOPTERS: Final = {
 
 
 class _Finder:
-    """The first in the list of those that are asked where a module is."""
+    """The first finder of modules."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
@@ -88,7 +88,7 @@ def find_added_packages() -> None:
 
 
 class _Loader(machinery.SourceFileLoader):
-    """Keeps compiled code, which programs are otherwise told not to: a large package takes seconds to compile."""
+    """Keeps compiled code, as programs otherwise don't: a large package takes seconds to compile."""
 
     def get_code(self, fullname: str) -> CodeType | None:
         before, sys.dont_write_bytecode = sys.dont_write_bytecode, False

@@ -144,7 +144,7 @@ class _Zygote:
             try:
                 self._waiting = self._fork(theirs, ours), ours
             except OSError:
-                ours.close()  # too many processes: the next program's own fork will say so
+                ours.close()  # too many processes: the next program's own fork reports it
 
     def _reap(self) -> None:
         while True:
