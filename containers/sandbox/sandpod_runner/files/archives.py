@@ -18,7 +18,7 @@ from sandpod_runner.files.operations import Reply
 from sandpod_runner.files.workspace import Entry, Walk, Workspace
 from sandpod_runner.ipc.descriptors import closing
 from sandpod_runner.protocol.errors import Refusal
-from sandpod_runner.protocol.fields import whole
+from sandpod_runner.protocol.fields import require, whole
 from sandpod_runner.protocol.messages import FILE_PART
 
 MAX_AT_ONCE: Final = 4  # archives of one stream: each holds a part of up to 1 MiB and an open folder for each level
@@ -50,9 +50,9 @@ class Archives:
         Raises Refusal: invalid_argument; session_busy: too many are being made; not_found: it was given up, or it is
         not the next part.
         """
-        name, number = fields.get("archive"), whole(fields, "part")
-        if not isinstance(name, str) or not name:
-            raise Refusal("invalid_argument", "An archive has a name of its own.")
+        name: Any = fields.get("archive")
+        number = whole(fields, "part")
+        require(isinstance(name, str) and name, "An archive has a name of its own.")
         archive = self._going.pop(name, None)
         if archive is None and number == 0:
             self._make_room()

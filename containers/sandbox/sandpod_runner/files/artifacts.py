@@ -4,6 +4,7 @@ The clock is that of file systems, with coarse steps: what changed in the very s
 before.
 """
 
+import contextlib
 import itertools
 import os
 import stat
@@ -16,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from sandpod_runner.files.operations import Listing
 from sandpod_runner.files.workspace import Walk
 from sandpod_runner.limits.threads import in_thread
-from sandpod_runner.protocol.errors import Refusal
+from sandpod_runner.protocol.fields import require
 from sandpod_runner.protocol.paths import spell
 
 COARSE: Final = 5  # CLOCK_REALTIME_COARSE of Linux, for which `time` has no name
@@ -69,12 +70,10 @@ class Artifacts:
 
     def uploaded(self, path: str) -> None:
         """Record a file that a tool has written: it is no run's artifact."""
-        try:
+        with contextlib.suppress(OSError):  # removed since
             info = os.stat(os.path.join(self._root, path), follow_symlinks=False)
-        except OSError:
-            return
-        with self._lock:
-            _put(self._uploads, path, info.st_ctime_ns)
+            with self._lock:
+                _put(self._uploads, path, info.st_ctime_ns)
 
     async def end(self, run: str, mark: Mark) -> Found:
         """Return what has been created or changed since a mark, by path, and how many more there are.
@@ -109,18 +108,16 @@ class Artifacts:
         with self._lock:
             order = 0
             if since is not None:
-                if not isinstance(since, str) or since not in self._runs:
-                    raise Refusal("not_found", "There is no run of that name, or it was forgotten.")
+                known = isinstance(since, str) and since in self._runs
+                require(known, "There is no run of that name, or it was forgotten.", "not_found")
                 order = self._runs[since]
             paths = sorted(path for path, known in self._known.items() if known >= order)
         entries = []
         for path in paths:
-            try:
+            with contextlib.suppress(OSError):  # removed since
                 info = os.stat(os.path.join(self._root, path), follow_symlinks=False)
-            except OSError:
-                continue
-            if stat.S_ISREG(info.st_mode):
-                entries.append(_entry(path, info))
+                if stat.S_ISREG(info.st_mode):
+                    entries.append(_entry(path, info))
         return entries
 
     def _changes(self, mark: Mark) -> Iterator[tuple[str, os.stat_result] | None]:

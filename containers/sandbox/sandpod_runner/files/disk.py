@@ -6,6 +6,7 @@ the whole pod, and the disk may be full by then.
 
 import contextlib
 import errno
+import itertools
 import os
 import stat
 import threading
@@ -50,7 +51,8 @@ class DiskWatch:
         """Return the bytes in use, files without a name that these processes have open included."""
         total = 0
         seen: set[int] = set()
-        for info in self._files(pids):
+        files = (entry.info for entry in Walk(self._folder, device=self._device))
+        for info in itertools.chain(files, *map(self._nameless, pids)):
             if info.st_nlink != 1 or not stat.S_ISREG(info.st_mode):
                 if info.st_ino in seen:
                     continue
@@ -61,12 +63,6 @@ class DiskWatch:
     def pause(self, used: int, cost: float) -> float:
         """Return in how many seconds to look again, after a look that found `used` bytes and took `cost` seconds."""
         return max(min(max((self.limit - used) / _RATE, _SOONEST), _LATEST), _SHARE * cost)
-
-    def _files(self, pids: Iterable[int]) -> Iterator[os.stat_result]:
-        for entry in Walk(self._folder, device=self._device):
-            yield entry.info
-        for pid in pids:
-            yield from self._nameless(pid)
 
     def _nameless(self, pid: int) -> Iterator[os.stat_result]:
         with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as entries:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from sandpod_runner.files.workspace import Entry, Walk, Workspace, reopen
 from sandpod_runner.ipc.descriptors import closing
 from sandpod_runner.protocol.errors import Refusal
-from sandpod_runner.protocol.fields import flag, whole
+from sandpod_runner.protocol.fields import flag, require, whole
 from sandpod_runner.protocol.messages import FILE_PART
 from sandpod_runner.protocol.paths import spell
 
@@ -58,8 +58,7 @@ def _read(workspace: Workspace, fields: dict[str, Any]) -> Reply:
     limit = whole(fields, "limit", FILE_PART, FILE_PART)
     with closing(workspace.open(fields.get("path"))) as fd:
         info = os.fstat(fd)
-        if not stat.S_ISREG(info.st_mode):
-            raise Refusal("invalid_path", "The path is not a regular file.")
+        require(stat.S_ISREG(info.st_mode), "The path is not a regular file.", "invalid_path")
         data = b""
         with closing(reopen(fd, os.O_RDONLY | os.O_NONBLOCK)) as readable:
             while len(data) < limit and (piece := os.pread(readable, limit - len(data), offset + len(data))):
@@ -122,8 +121,7 @@ def _move(workspace: Workspace, fields: dict[str, Any]) -> Reply:
     overwrite = flag(fields, "overwrite")
     place = workspace.place
     with place(fields.get("path")) as source, place(fields.get("destination")) as target:
-        if not overwrite and target.exists():
-            raise Refusal("file_exists", "There is a file or folder of that name already.")
+        require(overwrite or not target.exists(), "There is a file or folder of that name already.", "file_exists")
         os.rename(source.name, target.name, src_dir_fd=source.folder, dst_dir_fd=target.folder)
     return {}, b""
 

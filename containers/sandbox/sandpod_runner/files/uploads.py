@@ -10,8 +10,7 @@ from sandpod_runner.files.disk import DiskWatch
 from sandpod_runner.files.operations import Reply
 from sandpod_runner.files.workspace import PARTIAL, Place, Workspace
 from sandpod_runner.ipc.descriptors import write_all
-from sandpod_runner.protocol.errors import Refusal
-from sandpod_runner.protocol.fields import flag
+from sandpod_runner.protocol.fields import flag, require
 
 MAX_AT_ONCE: Final = 16
 _MAX_FAILED: Final = 1000
@@ -101,10 +100,8 @@ class Uploads:
         with contextlib.ExitStack() as stack:
             place = stack.enter_context(self._workspace.place(fields.get("path"), create=True))
             if place.exists():
-                if stat.S_ISDIR(place.stat().st_mode):
-                    raise Refusal("invalid_path", "There is a folder of that name.")
-                if not overwrite:
-                    raise Refusal("file_exists", "There is a file of that name already.")
+                require(not stat.S_ISDIR(place.stat().st_mode), "There is a folder of that name.", "invalid_path")
+                require(overwrite, "There is a file of that name already.", "file_exists")
             partial = f"{PARTIAL}{os.urandom(8).hex()}"
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             fd = os.open(partial, flags, _MODE, dir_fd=place.folder)

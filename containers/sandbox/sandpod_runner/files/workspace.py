@@ -9,10 +9,12 @@ import os
 import stat
 from collections.abc import Collection, Iterator
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import Any, Final
 
 from sandpod_runner.ipc.descriptors import closing
 from sandpod_runner.protocol.errors import Refusal
+from sandpod_runner.protocol.fields import require
 from sandpod_runner.protocol.messages import HIDDEN
 from sandpod_runner.protocol.paths import unspell
 
@@ -20,6 +22,7 @@ _OUTSIDE: Final = "The path leads out of the workspace."
 _RESERVED: Final = f"The folder {HIDDEN} is the sandbox's own: use another name."
 _MAX_PATH: Final = 4096
 _DELETED: Final = " (deleted)/"
+_require: Final = partial(require, code="invalid_path")
 _O_PATH: Final = os.O_PATH | os.O_CLOEXEC
 _FOLDER: Final = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 PARTIAL: Final = ".sandpod-part-"  # how names of files begin that are still being written
@@ -53,21 +56,18 @@ class Workspace:
 
     def relative(self, path: Any) -> str:
         """Return a path relative to the workspace, without dots; `.` is itself. Raises Refusal: invalid_path."""
-        if not isinstance(path, str) or not path or "\0" in path:
-            raise Refusal("invalid_path", "The path is empty or has a NUL character in it.")
+        is_path = isinstance(path, str) and path and "\0" not in path
+        _require(is_path, "The path is empty or has a NUL character in it.")
         try:
             size = len(os.fsencode(path))
         except UnicodeEncodeError as error:
             raise Refusal("invalid_path", "The path has characters that no file name can have.") from error
-        if size > _MAX_PATH:
-            raise Refusal("invalid_path", "The path is too long.")
-        normal = os.path.normpath(path)
+        _require(size <= _MAX_PATH, "The path is too long.")
+        normal: str = os.path.normpath(path)
         if os.path.isabs(normal):
             normal = os.path.relpath(normal, self.root)
-        if normal == ".." or normal.startswith("../"):
-            raise Refusal("invalid_path", _OUTSIDE)
-        if normal == HIDDEN or normal.startswith(f"{HIDDEN}/"):
-            raise Refusal("invalid_path", _RESERVED)
+        _require(normal != ".." and not normal.startswith("../"), _OUTSIDE)
+        _require(normal != HIDDEN and not normal.startswith(f"{HIDDEN}/"), _RESERVED)
         return normal
 
     def open(self, path: Any) -> int:
@@ -112,8 +112,7 @@ class Workspace:
         Raises Refusal: invalid_path, also for the workspace itself; OSError: A folder can't be found or made.
         """
         relative = self.relative(path)
-        if relative == ".":
-            raise Refusal("invalid_path", "That is the workspace itself.")
+        _require(relative != ".", "That is the workspace itself.")
         parent, name = os.path.split(relative)
         with closing(self._make_folders(parent) if create else self.open_folder(parent or ".")) as folder:
             yield Place(folder, name)

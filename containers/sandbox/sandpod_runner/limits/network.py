@@ -37,7 +37,7 @@ LASTING: Final = 30.0
 ends no sandbox."""
 
 Endpoint = tuple[str, int]  # host, port
-_PENDING: Final = (errno.EINPROGRESS, errno.EWOULDBLOCK)
+_REACHED: Final = (0, errno.ECONNREFUSED)  # in which a connection to an address that can be reached results
 
 # struct seccomp_notif: id, pid, flags; of its struct seccomp_data number, architecture, place and six arguments.
 _NOTICE: Final = Struct("=QIIiIQ6Q")
@@ -92,12 +92,20 @@ def find_open(addresses: tuple[Endpoint, ...], seconds: float = SECONDS) -> str 
     (ECONNREFUSED): the packet went out and an answer came back. Where a policy rejects connections by an answer of its
     own, that looks the same and counts as open: better a closed sandbox that is not used than an open one that is.
     """
-    tries = _begin(addresses)
-    deadline = time.monotonic() + seconds
-    try:
-        poll = select.poll()
-        for fd in tries:
-            poll.register(fd, select.POLLOUT)
+    tries: dict[int, tuple[socket.socket, str]] = {}
+    poll = select.poll()
+    with contextlib.ExitStack() as stack:
+        for host, port in addresses:
+            try:
+                family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+                sock = stack.enter_context(socket.socket(family, kind))
+            except OSError:
+                continue  # a name that can't be resolved, or no such kind of network: not reachable
+            sock.setblocking(False)
+            if sock.connect_ex(address) in (*_REACHED, errno.EINPROGRESS, errno.EWOULDBLOCK):
+                tries[sock.fileno()] = (sock, f"{host}:{port}")
+                poll.register(sock, select.POLLOUT)
+        deadline = time.monotonic() + seconds
         while tries:
             left = deadline - time.monotonic()
             # Also when time is up: a process that had to wait for the processor has not looked yet.
@@ -107,31 +115,9 @@ def find_open(addresses: tuple[Endpoint, ...], seconds: float = SECONDS) -> str 
             for fd, _ in answers:
                 poll.unregister(fd)
                 sock, name = tries.pop(fd)
-                code = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-                sock.close()
-                if code in (0, errno.ECONNREFUSED):
+                if sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) in _REACHED:
                     return name
-    finally:
-        for sock, _ in tries.values():
-            sock.close()
     return None
-
-
-def _begin(addresses: tuple[Endpoint, ...]) -> dict[int, tuple[socket.socket, str]]:
-    tries = {}
-    for host, port in addresses:
-        try:
-            family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-            sock = socket.socket(family, kind)
-        except OSError:
-            continue  # a name that can't be resolved, or no such kind of network: not reachable
-        sock.setblocking(False)
-        code = sock.connect_ex(address)
-        if code in (0, errno.ECONNREFUSED, *_PENDING):
-            tries[sock.fileno()] = (sock, f"{host}:{port}")
-        else:
-            sock.close()
-    return tries
 
 
 class Connects:

@@ -11,6 +11,7 @@ from typing import Final
 from sandpod_runner.ipc.display_records import DONE, MAX_KEPT, RECORD, RecordKind
 from sandpod_runner.protocol import messages
 from sandpod_runner.protocol.messages import MIME_TYPES
+from sandpod_runner.python import pictures
 
 PICTURES: Final = ("image/png", "image/jpeg")
 
@@ -66,8 +67,6 @@ class Channel:
         """
         if mime not in PICTURES:
             return mime, data
-        from sandpod_runner.python import pictures  # noqa: PLC0415 - for programs that show some
-
         if not self.takes_pictures:
             self.drop()
             return None

@@ -55,8 +55,14 @@ def _run(fds: list[int]) -> int:
     place(fds[1:CHANNEL])
     channel = move_away(fds[CHANNEL])
     _confine(job)
+    if job.context and job.command:
+        from sandpod_runner.javascript import context_helper  # noqa: PLC0415 - for contexts alone
+
+        context_helper.serve(job, channel, _replace)
     if job.context:
-        return _serve(job, channel)
+        from sandpod_runner.python import context  # noqa: PLC0415 - as above
+
+        return context.serve(job, channel)
     shown = display_channel.Channel(channel, job.cwd)
     display_channel.use(shown)
     before, _ = program.usage()
@@ -66,16 +72,6 @@ def _run(fds: list[int]) -> int:
         cpu, max_rss = program.usage()
         shown.done(status, cpu - before, max_rss)
     return status
-
-
-def _serve(job: Job, fd: int) -> int:
-    if job.command:
-        from sandpod_runner.javascript import context_helper  # noqa: PLC0415 - for contexts alone
-
-        context_helper.serve(job, fd, _replace)
-    from sandpod_runner.python import context  # noqa: PLC0415 - as above
-
-    return context.serve(job, fd)
 
 
 def _is_alone() -> bool:

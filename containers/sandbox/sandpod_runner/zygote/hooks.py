@@ -12,6 +12,7 @@ import os
 import pwd
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module, machinery
 from types import CodeType, ModuleType
 from typing import Any, Final
@@ -39,7 +40,7 @@ class _Finder:
             spec = None if finder is self else finder.find_spec(name, path, target)
             if spec is not None:
                 loader: Any = spec.loader
-                loader.exec_module = _adopting(loader.exec_module, adopter)
+                loader.exec_module = partial(_execute, loader.exec_module, adopter)
                 return spec
         return None
 
@@ -57,17 +58,14 @@ def display(*values: Any, **options: Any) -> None:
     rich.display(*values, **options)
 
 
-def _adopting(execute: Callable[[ModuleType], None], adopter: tuple[str, str]) -> Callable[[ModuleType], None]:
-    def exec_module(module: ModuleType) -> None:
-        execute(module)
-        name, function = adopter
-        try:
-            getattr(import_module(f"sandpod_runner.python.{name}"), function)(module)  # only for programs that draw
-        except Exception as error:  # noqa: BLE001 - a version with other insides is used as it is
-            library = module.__name__.partition(".")[0]
-            sys.stderr.write(f"What {library} shows can't be passed on: {type(error).__name__}: {error}\n")
-
-    return exec_module
+def _execute(execute: Callable[[ModuleType], None], adopter: tuple[str, str], module: ModuleType) -> None:
+    execute(module)
+    name, function = adopter
+    try:
+        getattr(import_module(f"sandpod_runner.python.{name}"), function)(module)  # only for programs that draw
+    except Exception as error:  # noqa: BLE001 - a version with other insides is used as it is
+        library = module.__name__.partition(".")[0]
+        sys.stderr.write(f"What {library} shows can't be passed on: {type(error).__name__}: {error}\n")
 
 
 def find_added_packages() -> None:
