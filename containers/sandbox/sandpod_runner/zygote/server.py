@@ -45,18 +45,14 @@ def main(fd: int, closed: bool, modules: list[str]) -> NoReturn:  # noqa: FBT001
     hooks.notice_drawing()
     hooks.find_added_packages()
     hooks.name_own_user()
-    _import(modules)
-    zygote.serve()
-    os._exit(0)
-
-
-def _import(modules: list[str]) -> None:
     for name in modules:
         try:
             import_module(name)
         except Exception as error:  # noqa: BLE001 - a template may name anything, and a module may raise anything
             sys.stderr.write(f"{name} was not imported beforehand: {type(error).__name__}: {error}\n")
     sys.stderr.flush()
+    zygote.serve()
+    os._exit(0)
 
 
 class _Zygote:
