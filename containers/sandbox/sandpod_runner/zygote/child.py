@@ -31,8 +31,7 @@ def become(given: list[int] | socket.socket) -> NoReturn:
     try:
         _detach()
         program.reseed()
-        fds = _wait(given) if isinstance(given, socket.socket) else given
-        status = _run(fds) if fds else 0  # none come when the zygote has ended
+        status = _run(_wait(given) if isinstance(given, socket.socket) else given)
     except BaseException as error:  # noqa: BLE001 - nothing may get back into the zygote's loop
         why = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
         os.write(2, f"The program could not be started: {why}.\n".encode(errors="replace"))
@@ -43,7 +42,10 @@ def become(given: list[int] | socket.socket) -> NoReturn:
 def _wait(sock: socket.socket) -> list[int]:
     program.rehearse()
     with sock:
-        return socket.recv_fds(sock, REQUEST.size, MAX_FDS)[1]
+        data, fds, _, _ = socket.recv_fds(sock, REQUEST.size, MAX_FDS)
+    if not data:
+        os._exit(0)  # the zygote has ended
+    return fds
 
 
 def _run(fds: list[int]) -> int:
