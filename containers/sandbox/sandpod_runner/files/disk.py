@@ -76,6 +76,6 @@ class DiskWatch:
 def find_disk_watch(folder: str, limit: int | None, in_memory_anyway: Collection[str] = ()) -> DiskWatch | None:
     """Return a watch over the workspace, or None where its file system keeps the limit or there is none.
 
-    The files of `in_memory_anyway` are in memory though it may not look so, as under gVisor.
+    The files of `in_memory_anyway` are in memory though the mounts may not show it, as under gVisor.
     """
     return None if limit is None or folder in in_memory_anyway or in_memory(folder) else DiskWatch(folder, limit)

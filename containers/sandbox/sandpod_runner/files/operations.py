@@ -1,6 +1,6 @@
 """The file operations of the protocol, confined to the workspace. They know nothing of frames.
 
-All may block on the disk, so they run in a thread, and work on open descriptors that were checked to be inside.
+They may block on the disk, so they run in a thread; they work on open descriptors that were checked to be inside.
 """
 
 import errno

@@ -1,7 +1,7 @@
 """Finds files of the workspace and nothing outside it, whatever links the sandbox's programs have made.
 
-A path is opened first and looked at then: the kernel says where the open file is, and no link can be changed between
-the look and the use. A walk has one folder open at a time, however many there are and however deep they lie.
+A path is opened first and checked afterwards: the kernel reports where the open file is, so no link can change between
+check and use. A walk has one folder open at a time, however many there are and however deep they lie.
 """
 
 import contextlib
@@ -75,8 +75,7 @@ class Workspace:
 
         Raises Refusal: invalid_path; OSError: There is none, or it can't be reached.
         """
-        fd = os.open(os.path.join(self.root, self.relative(path)), _O_PATH)
-        return self._checked(fd)
+        return self._checked(os.open(os.path.join(self.root, self.relative(path)), _O_PATH))
 
     def open_folder(self, path: Any) -> int:
         """Return a descriptor (O_PATH) of a folder. Raises Refusal: invalid_path; OSError: There is none."""
@@ -100,7 +99,7 @@ class Workspace:
             return _location(fd)
 
     def restore(self) -> None:
-        """Make the workspace anew where a program has removed it, or closed it to its own user."""
+        """Make the workspace again where a program has removed it, or closed it to its own user."""
         with contextlib.suppress(OSError):
             os.makedirs(self.root, exist_ok=True)
         make_usable(self.root)
@@ -214,7 +213,7 @@ class Walk:
         return self._checked(os.open(path, os.O_RDONLY | _FOLDER))
 
     def _checked(self, fd: int) -> int:
-        location = os.readlink(f"/proc/self/fd/{fd}")
+        location = _location(fd)
         if location != self.root and not location.startswith(f"{self.root}/"):
             os.close(fd)
             raise NotADirectoryError

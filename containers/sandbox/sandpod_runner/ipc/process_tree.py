@@ -1,6 +1,6 @@
-"""Which processes there are, whose they are, and how to end a tree of them.
+"""Finds processes, their parents and what they use, and ends trees of them.
 
-What was read may be old by the time it is used, so callers look again until nothing is left.
+What was read may be outdated by the time it is used, so callers look again until nothing is left.
 """
 
 import os

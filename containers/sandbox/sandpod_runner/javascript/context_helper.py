@@ -26,7 +26,7 @@ _RUNNER: Final = 4
 def serve(job: Job, fd: int, become: Callable[[Job], NoReturn]) -> NoReturn:
     """Pass cells on until the runner closes its end of the socket or Node ends, and end as that ended.
 
-    `job` is Node's, `fd` the socket to the runner; `become` puts a job's command in the place of the process.
+    `job` is Node's, `fd` the socket to the runner; `become` replaces the process by a job's command.
     """
     # Open to the end of this process: the runner kills what has closed it, and would not see how it ends.
     runner = socket.socket(fileno=fd)

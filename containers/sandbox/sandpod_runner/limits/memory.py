@@ -77,7 +77,7 @@ def find_watch(
     """Return a watch over this sandbox's memory, or None where nothing limits it.
 
     `limit` is that of the settings; a cgroup's own counts if it is no larger. Files of `folders` may be in memory,
-    those of `in_memory_anyway` are, though it may not look so.
+    those of `in_memory_anyway` are, though the mounts may not show it.
     """
     version_2 = ("memory.max", "memory.current", "memory.stat", "memory.events")
     version_1 = ("limit_in_bytes", "usage_in_bytes", "stat", "oom_control")

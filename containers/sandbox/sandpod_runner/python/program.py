@@ -64,7 +64,7 @@ def rehearse() -> None:
     """Touch in a forked process what every program touches.
 
     After a fork each page of memory is copied at its first use, which takes most of the time that a small program
-    takes. A process that waits for its program has that behind it.
+    takes. A process that waits for its program has done that already.
     """
     env = dict(os.environ)
     os.environ.clear()

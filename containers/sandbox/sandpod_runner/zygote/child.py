@@ -1,6 +1,6 @@
 """What a freshly forked process does to become a program: its streams, limits, signals and environment.
 
-Python code runs in this very process; everything else is put in its place by `exec`.
+Python code runs in this very process; everything else replaces it by `exec`.
 """
 
 from __future__ import annotations
