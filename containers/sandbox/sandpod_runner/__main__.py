@@ -4,7 +4,6 @@ import sys
 
 _USAGE = "usage: sandpod_runner [serve [--listen-fd N] | attach | run LANGUAGE [ARG...] | ready | kernel]\n"
 _WRONG_USE = 2
-_MOST = 256  # characters of each part of a kernel's identity
 
 
 def main(argv: list[str]) -> int:
@@ -47,11 +46,11 @@ def _report_kernel() -> int:
 
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii", errors="replace") as file:
-            boot_id = file.read(_MOST).strip()
+            boot_id = file.read(256).strip()
     except OSError:
         boot_id = ""
     with open("/dev/termination-log", "w", encoding="ascii") as file:
-        json.dump({"boot_id": boot_id, "release": os.uname().release[:_MOST]}, file)
+        json.dump({"boot_id": boot_id, "release": os.uname().release[:256]}, file)
     return 0
 
 

@@ -80,8 +80,7 @@ class _Context:
         cell = read_job(fds[0])
         place(fds[1:-1])
         self._cwd = cell.cwd or self._cwd
-        channel = display_channel.Channel(move_away(fds[-1]), self._cwd)
-        display_channel.use(channel)
+        channel = display_channel.use(move_away(fds[-1]), self._cwd)
         before, _ = program.usage()
         status = self._interruptible(number, cell, channel)
         channel.close()

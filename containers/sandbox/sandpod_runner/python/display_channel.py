@@ -129,9 +129,10 @@ def _identity(fd: int) -> tuple[int, int] | None:
 _current = [Channel(-1, "")]  # on which nothing is sent
 
 
-def use(channel: Channel) -> None:
-    """Make this the channel of this process."""
-    _current[:] = [channel]
+def use(fd: int, folder: str) -> Channel:
+    """Make this the channel of this process, and return it."""
+    _current[:] = [Channel(fd, folder)]
+    return _current[0]
 
 
 def current() -> Channel:

@@ -65,8 +65,7 @@ def _run(fds: list[int]) -> int:
         from sandpod_runner.python import context  # noqa: PLC0415 - as above
 
         return context.serve(job, channel)
-    shown = display_channel.Channel(channel, job.cwd)
-    display_channel.use(shown)
+    shown = display_channel.use(channel, job.cwd)
     before, _ = program.usage()
     status = program.run(job)
     if status >= 0 and _is_alone():
