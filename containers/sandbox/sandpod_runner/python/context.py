@@ -16,7 +16,7 @@ from typing import Final
 
 from sandpod_runner.ipc.descriptors import move_away, place
 from sandpod_runner.ipc.jobs import MAX_FDS, REQUEST, Job, Kind, Message, read_job
-from sandpod_runner.python import display_channel, program
+from sandpod_runner.python import display_channel, figures, program
 from sandpod_runner.python.interpreter import Interpreter
 
 _WITHOUT: Final = "IPython can't be used here, so cells are plain Python: {}\n"
@@ -107,7 +107,7 @@ class _Context:
                 signal.signal(signal.SIGINT, signal.default_int_handler)
                 self._sock.send(Message(Kind.READY, number).pack())
                 status = self._run(cell, channel)
-                program.show_figures()
+                figures.show_open()
             finally:
                 _hold_interrupts()
         except BaseException:  # noqa: BLE001 - an interrupt after the cell's code, or its standard error is gone
@@ -115,9 +115,7 @@ class _Context:
         if os.getpid() != self._pid:
             program.flush_streams()
             os._exit(status & 0xFF)  # forked by the cell, and through with it
-        figures = sys.modules.get("sandpod_runner.python.figures")
-        if figures is not None:
-            figures.forget_open()
+        figures.forget_open()
         program.flush_streams()
         return status
 

@@ -22,6 +22,7 @@ from importlib.machinery import SourceFileLoader
 from typing import Any
 
 from sandpod_runner.ipc.jobs import Job
+from sandpod_runner.python import figures
 
 CO_COROUTINE = 0x80
 _FLUSH_FAILED = 120
@@ -185,7 +186,7 @@ def _finish(status: int, module: types.ModuleType, own: list[types.ModuleType]) 
     threading = sys.modules.get("threading")
     if threading is not None:
         threading._shutdown()  # noqa: SLF001 - the interpreter calls it so too
-    show_figures()
+    figures.show_open()
     atexit._run_exitfuncs()  # noqa: SLF001 - as above
     # A daemon thread goes on until the process ends and must find its names.
     if len(sys._current_frames()) == 1:  # noqa: SLF001 - counts threads that `threading` does not know too
@@ -199,13 +200,6 @@ def _finish(status: int, module: types.ModuleType, own: list[types.ModuleType]) 
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
     return status
-
-
-def show_figures() -> None:
-    """Send the figures that are still open."""
-    figures = sys.modules.get("sandpod_runner.python.figures")
-    if figures is not None:  # it is there when something that draws was imported
-        figures.show_open()
 
 
 def flush_streams() -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from sandpod_runner.protocol.messages import MAX_RESULT, MIME_TYPES
-from sandpod_runner.python import display_channel
+from sandpod_runner.python import display_channel, figures
 
 _METHODS: Final = {f"_repr_{re.split('[/+]', mime)[1]}_": mime for mime in MIME_TYPES if mime != "text/plain"}
 """The method for each form, as `_repr_svg_` for `image/svg+xml`."""
@@ -50,8 +50,7 @@ def shown(value: Any, registered: Mapping[str, Any] | None = None) -> dict[str, 
 
     There are none for a figure that is open: it is shown at once, and not again at the end.
     """
-    figures = sys.modules.get("sandpod_runner.python.figures")
-    if figures is not None and figures.show_one(value):
+    if figures.show_one(value):
         return {}
     found = dict(forms(value, registered))
     says_nothing = len(found) > 1 and _SAYS_NOTHING.fullmatch(found["text/plain"])
@@ -94,15 +93,12 @@ def _plain(text: str) -> bytes:
 
 def _figure(value: Any) -> Iterator[tuple[str, bytes]]:
     library = sys.modules.get("matplotlib.figure")
-    figures = sys.modules.get("sandpod_runner.python.figures")
     # One that is open comes as a display of this cell.
-    if library and figures and isinstance(value, library.Figure) and not figures.is_open(value):
+    if library and isinstance(value, library.Figure) and not figures.is_open(value):
         yield "image/png", figures.draw(value)
     plotly = sys.modules.get("plotly.basedatatypes")
     if plotly and isinstance(value, plotly.BaseFigure):
-        from sandpod_runner.python.figures import plotly_forms  # noqa: PLC0415 - for those who have such a figure
-
-        yield from plotly_forms(value).items()
+        yield from figures.plotly_forms(value).items()
 
 
 def _call(value: Any, name: str) -> Any:
