@@ -23,14 +23,11 @@ class _Upload:
     partial: str
     fd: int
     overwrite: bool
-    disk: DiskWatch | None
     digest: Any
     stack: contextlib.ExitStack  # closes the file and the folder
     size: int = 0
 
     def add(self, data: bytes) -> None:
-        if self.disk is not None:
-            self.disk.take(len(data))
         write_all(self.fd, data)
         self.size += len(data)
         self.digest.update(data)
@@ -75,6 +72,8 @@ class Uploads:
             if number not in self._going:
                 self._begin(number, fields)
             upload = self._going[number]
+            if self._disk is not None:
+                self._disk.take(len(data))
             upload.add(data)
             return upload.finish() if last else None
         except BaseException:
@@ -102,14 +101,13 @@ class Uploads:
             if place.exists():
                 require(not stat.S_ISDIR(place.stat().st_mode), "There is a folder of that name.", "invalid_path")
                 require(overwrite, "There is a file of that name already.", "file_exists")
+            if self._disk is not None:
+                self._disk.look()
             partial = f"{PARTIAL}{os.urandom(8).hex()}"
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             fd = os.open(partial, flags, _MODE, dir_fd=place.folder)
             stack.callback(os.close, fd)
-            if self._disk is not None:
-                self._disk.look()
-            digest = hashlib.sha256()
-            self._going[number] = _Upload(place, partial, fd, overwrite, self._disk, digest, stack.pop_all())
+            self._going[number] = _Upload(place, partial, fd, overwrite, hashlib.sha256(), stack.pop_all())
 
     def _fail(self, number: int) -> None:
         self._drop(number)
