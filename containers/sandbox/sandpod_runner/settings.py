@@ -24,9 +24,7 @@ class Settings:
     run_timeout: int | None = None  # seconds that a run takes at most, whatever it asks for
     output_bytes: int | None = None  # what a run may write at most, whatever it asks for
     workspace_bytes: int | None = None  # what the folder holds at most; on a disk no file may be larger
-    in_memory: tuple[
-        str, ...
-    ] = ()  # folders, comma-separated, whose files take the sandbox's memory; mounts may not show it
+    in_memory: tuple[str, ...] = ()  # folders, comma-separated, whose files take memory though mounts may not show it
     preimport: tuple[str, ...] = ()  # Python modules, comma-separated, imported once so that runs need not
     probes: tuple[Endpoint, ...] = ()  # `host:port`, comma-separated, which must not be reachable from here
     probe_interval: int | None = None  # seconds between later probes; None is never
