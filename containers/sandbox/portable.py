@@ -17,61 +17,22 @@ import sysconfig
 from pathlib import Path
 from typing import Final
 
-# What a program needs that only passes bytes on. All the rest of the standard library is there.
-_LEFT_OUT: Final = (
-    "__pycache__",
-    "config-*",
-    "curses",
-    "dbm",
-    "dist-packages",
-    "distutils",
-    "ensurepip",
-    "idlelib",
-    "lib2to3",
-    "pydoc_data",
-    "site-packages",
-    "sitecustomize.py",
-    "sqlite3",
-    "test",
-    "tkinter",
-    "turtle*",
-    "unittest",
-    "xmlrpc",
-    # Extensions with large libraries behind them; `hashlib` does without OpenSSL.
-    "_bz2.*",
-    "_codecs_*",
-    "_crypt.*",
-    "_ctypes_test.*",
-    "_curses*",
-    "_dbm.*",
-    "_gdbm.*",
-    "_hashlib.*",
-    "_lzma.*",
-    "_sqlite3.*",
-    "_ssl.*",
-    "_test*",
-    "_tkinter.*",
-    "_uuid.*",
-    "_xx*",
-    "nis.*",
-    "ossaudiodev.*",
-    "readline.*",
-    "xxlimited*",
-)
+# What a program that only passes bytes on does without; all the rest of the standard library is there. From `_bz2` on:
+# extensions with large libraries behind them, as `hashlib` does without OpenSSL.
+_LEFT_OUT: Final = """
+__pycache__ config-* curses dbm dist-packages distutils ensurepip idlelib lib2to3 pydoc_data site-packages
+sitecustomize.py sqlite3 test tkinter turtle* unittest xmlrpc
+_bz2.* _codecs_* _crypt.* _ctypes_test.* _curses* _dbm.* _gdbm.* _hashlib.* _lzma.* _sqlite3.* _ssl.* _test*
+_tkinter.* _uuid.* _xx* nis.* ossaudiodev.* readline.* xxlimited*
+"""
 
 
 def make(package: Path, target: Path, home: str) -> None:
-    """Make the folder.
-
-    Args:
-        package: The runner's own package.
-        target: What is made; it must not exist.
-        home: Where it will lie.
-    """
+    """Make the folder `target`, which must not exist, with the runner's own package; it will lie at `home`."""
     version = f"python{sysconfig.get_python_version()}"
     library = target / "lib"
-    shutil.copytree(sysconfig.get_path("stdlib"), library / version, ignore=shutil.ignore_patterns(*_LEFT_OUT))
-    # Beside the standard library and not in it: the image's own Python gets this folder alone on its path.
+    shutil.copytree(sysconfig.get_path("stdlib"), library / version, ignore=shutil.ignore_patterns(*_LEFT_OUT.split()))
+    # Next to the standard library and not in it: the image's own Python gets this folder alone on its path.
     shutil.copytree(package, target / "packages" / package.name, ignore=shutil.ignore_patterns("__pycache__"))
     (library / version / package.name).symlink_to(Path("..", "..", "packages", package.name))
     program = target / "bin" / "python3"
@@ -97,7 +58,7 @@ def make(package: Path, target: Path, home: str) -> None:
 
 
 def patch(file: Path, *options: str) -> str:
-    """Call patchelf and return what it says."""
+    """Call patchelf and return its output."""
     return subprocess.run(["patchelf", *options, str(file)], check=True, capture_output=True, text=True).stdout.strip()
 
 
@@ -105,11 +66,11 @@ def libraries(files: list[Path]) -> dict[str, Path]:
     """Return the shared libraries that these files need, the loader too, by name."""
     found: dict[str, Path] = {}
     for file in files:
-        told = subprocess.run(["ldd", str(file)], check=True, capture_output=True, text=True).stdout
-        if "not found" in told:
-            raise SystemExit(f"{file} needs a library that is not here:\n{told}")
+        output = subprocess.run(["ldd", str(file)], check=True, capture_output=True, text=True).stdout
+        if "not found" in output:
+            raise SystemExit(f"{file} needs a library that is not here:\n{output}")
         found |= {
-            Path(path).name: Path(path).resolve() for path in re.findall(r"(?:=> |^\s)(/\S+)", told, re.MULTILINE)
+            Path(path).name: Path(path).resolve() for path in re.findall(r"(?:=> |^\s)(/\S+)", output, re.MULTILINE)
         }
     return found
 

@@ -22,9 +22,7 @@ def main(argv: list[str]) -> int:
 
             return run(language, arguments)
         case ["kernel"]:
-            from sandpod_runner.limits.kernel_identity import tell  # noqa: PLC0415 - as above
-
-            return tell()
+            return _report_kernel()
     sys.stderr.write(_USAGE)
     return _WRONG_USE
 
@@ -35,6 +33,25 @@ def _serve(listen_fd: int | None = None) -> int:
     from sandpod_runner.serve import serve  # noqa: PLC0415 - as above
 
     return serve(listen_fd)
+
+
+def _report_kernel() -> int:
+    """Write which kernel the sandbox sees as the container's termination message, for the operator to compare.
+
+    It runs in a container before the sandbox's, where a RuntimeClass promises another kernel than the node's. The
+    message is JSON: boot_id (empty where there is none) and release.
+    """
+    import json  # noqa: PLC0415 - as above
+    import os  # noqa: PLC0415 - as above
+
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii", errors="replace") as file:
+            boot_id = file.read(256).strip()
+    except OSError:
+        boot_id = ""
+    with open("/dev/termination-log", "w", encoding="ascii") as file:
+        json.dump({"boot_id": boot_id, "release": os.uname().release[:256]}, file)
+    return 0
 
 
 if __name__ == "__main__":

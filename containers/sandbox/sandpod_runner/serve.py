@@ -11,21 +11,20 @@ import signal
 import socket
 import struct
 import sys
+import threading
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Final
 
-from sandpod_runner import sigterm
 from sandpod_runner.files.artifacts import Artifacts
 from sandpod_runner.files.disk import find_disk_watch
 from sandpod_runner.files.server import Storage
 from sandpod_runner.files.workspace import Workspace
 from sandpod_runner.ipc import process_tree, syscalls
 from sandpod_runner.ipc.jobs import Job
-from sandpod_runner.limits import network_probe
-from sandpod_runner.limits.connect_broker import Connects
+from sandpod_runner.limits import network
 from sandpod_runner.limits.memory import find_watch
-from sandpod_runner.limits.threads import in_thread, start_threads
+from sandpod_runner.limits.threads import start_threads
 from sandpod_runner.processes import environment
 from sandpod_runner.processes.languages import Languages, find_languages, find_python
 from sandpod_runner.processes.launcher import Launcher
@@ -47,7 +46,9 @@ TERMINATED: Final = 128 + signal.SIGTERM
 """As a shell reports it. After a 0 the kubelet calls the pod Succeeded, and drops that it evicted it, and for what."""
 _CONFIG: Final = 2
 _TERMINATION_LOG: Final = "/dev/termination-log"
-_PEER: Final = struct.Struct("=iII")
+_PEER: Final = struct.Struct("=iII")  # struct ucred: pid, uid, gid
+_Welcome = Callable[[socket.socket], Coroutine[Any, Any, object]]
+_SI_USER: Final = 0  # the code of a signal that was sent by `kill`
 
 
 def serve(listen_fd: int | None) -> int:
@@ -77,29 +78,51 @@ def protect(listen_fd: int | None) -> None:
                 os.set_inheritable(int(name), False)
 
 
+def watch_term(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
+    """Call `stop` in the loop when SIGTERM comes from outside this process's own namespace, as the kubelet's does.
+
+    Programs of the same user must not be able to end the runner. If it is not PID 1 they can kill it anyway, so there
+    any SIGTERM counts. Call it before any other thread is started: the signal is blocked in all of them.
+    """
+    # Python has a handler for this one, with which a program could interrupt PID 1. Without any, the kernel drops it.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+    def wait() -> None:
+        while True:
+            info = signal.sigwaitinfo({signal.SIGTERM})
+            # A sender outside the namespace has no number in it. One inside can't pretend: the kernel fills both in,
+            # and takes neither from anyone who sends with data of his own.
+            if os.getpid() != 1 or (info.si_pid == 0 and info.si_code == _SI_USER):
+                loop.call_soon_threadsafe(stop)
+                return
+
+    threading.Thread(target=wait, name="term", daemon=True).start()
+
+
 async def _serve(settings: Settings, listen_fd: int | None) -> int:
     loop = asyncio.get_running_loop()
     ending = asyncio.Event()
-    sigterm.watch_term(loop, ending.set)
+    watch_term(loop, ending.set)
     start_threads()
     tmp = os.environ.get("TMPDIR") or "/tmp"  # noqa: S108 - the sandbox's own
     closed = settings.closed_network and not settings.allow_open_network
-    offline = closed or network_probe.has_loopback_alone()
+    offline = closed or network.has_loopback_alone()
     env = environment.build_environment(os.environ, tmp=tmp, cpus=environment.count_cpus(), offline=offline)
     environment.prepare_home(env, settings.skeleton)
     python = find_python(settings.python, env)
-    connects = Connects() if closed else None
+    connects = network.Connects() if closed else None
     launcher = Launcher(env, settings.preimport, python.program, connects)
     opened: asyncio.Task[str] | None = None
     try:
         if listen_fd is None:
             # One that may serve with an open network need not wait until it is closed.
-            patience = 0.0 if settings.allow_open_network else network_probe.PATIENCE
-            reached = await in_thread(partial(network_probe.find_lasting_open, settings.probes, patience))
+            patience = 0.0 if settings.allow_open_network else network.PATIENCE
+            reached = await network.find_lasting_open(settings.probes, patience)
             if reached is not None and not _tolerate(reached, settings):
                 return NOT_ISOLATED
             if settings.probe_interval is not None and settings.probes and not settings.allow_open_network:
-                opened = loop.create_task(network_probe.wait_for_open(settings.probes, settings.probe_interval))
+                opened = loop.create_task(network.wait_for_open(settings.probes, settings.probe_interval))
                 opened.add_done_callback(lambda _: ending.set())
         warm = loop.create_task(launcher.ready.wait())
         stop = loop.create_task(ending.wait())
@@ -155,18 +178,19 @@ async def _listen(service: Service, listen_fd: int | None, ending: asyncio.Event
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listener.bind(messages.SOCKET)
         listener.listen(16)
-        accepting = loop.create_task(_accept(listener, lambda sock: join(sock, connect)))
+        welcome: _Welcome = partial(join, connect=connect)
     else:
         listener = socket.socket(fileno=listen_fd)
-        accepting = loop.create_task(_accept(listener, partial(loop.connect_accepted_socket, connect)))
+        welcome = partial(loop.connect_accepted_socket, connect)
     listener.setblocking(False)
+    accepting = loop.create_task(_accept(listener, welcome))
     logger.info("ready")
     await ending.wait()
     accepting.cancel()
     listener.close()
 
 
-async def _accept(listener: socket.socket, welcome: Callable[[socket.socket], Coroutine[Any, Any, object]]) -> None:
+async def _accept(listener: socket.socket, welcome: _Welcome) -> None:
     loop = asyncio.get_running_loop()
     welcomes: set[asyncio.Task[object]] = set()
     while True:
@@ -193,4 +217,4 @@ def is_own_program(sock: socket.socket) -> bool:
     if pid == 0:
         return False  # of another process namespace
     table = process_tree.parents()
-    return pid not in table or process_tree.descends(pid, os.getpid(), table)
+    return pid not in table or pid in process_tree.trees([os.getpid()], table)

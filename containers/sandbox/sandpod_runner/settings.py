@@ -1,17 +1,16 @@
-"""What the pod's template or the local backend asks of the runner. None of these variables reaches a program."""
+"""The settings that the pod's template or the local backend gives the runner. None of them reaches a program."""
 
 import resource
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
+from sandpod_runner.limits.network import Endpoint
 from sandpod_runner.processes.languages import CommandLanguage, read_languages
-
-Endpoint = tuple[str, int]
 
 
 class SettingsError(ValueError):
-    """A variable of the environment can't be used; says which and what it takes."""
+    """A variable of the environment is malformed; the message names it and what it takes."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -19,19 +18,19 @@ class Settings:
     """The runner's settings. Sizes are bytes; None is no limit. Each is read from SANDPOD_ and its name in capitals."""
 
     workspace: str = "/workspace"  # the folder that files are served from and programs start in
-    memory_limit: int | None = None  # where no cgroup says it: the local backend
-    processes: int | None = None  # of the user in all
+    memory_limit: int | None = None  # where no cgroup sets one: the local backend
+    processes: int | None = None  # of the user, in total
     open_files: int | None = None  # of one process
     run_timeout: int | None = None  # seconds that a run takes at most, whatever it asks for
     output_bytes: int | None = None  # what a run may write at most, whatever it asks for
     workspace_bytes: int | None = None  # what the folder holds at most; on a disk no file may be larger
-    in_memory: tuple[str, ...] = ()  # folders by comma whose files take the sandbox's memory; mounts may not show it
-    preimport: tuple[str, ...] = ()  # Python modules by comma, imported once so that runs need not
-    probes: tuple[Endpoint, ...] = ()  # `host:port` by comma, which must not be reachable from here
-    probe_interval: int | None = None  # seconds between two later looks whether they are; None is never
+    in_memory: tuple[str, ...] = ()  # folders, comma-separated, whose files take memory though mounts may not show it
+    preimport: tuple[str, ...] = ()  # Python modules, comma-separated, imported once so that runs need not
+    probes: tuple[Endpoint, ...] = ()  # `host:port`, comma-separated, which must not be reachable from here
+    probe_interval: int | None = None  # seconds between later probes; None is never
     allow_open_network: bool = False  # 1: serve even where they are
-    closed_network: bool = False  # 1: programs have no network, and what they want of one is refused at once
-    python: str | None = None  # what the image's own Python is called, where the runner has one for itself
+    closed_network: bool = False  # 1: programs have no network, and connections are refused at once
+    python: str | None = None  # the name of the image's own Python, where the runner brings one for itself
     languages: tuple[CommandLanguage, ...] = ()  # the template's languages as JSON
     skeleton: str | None = None  # a folder whose files are linked into the programs' home at the start
 

@@ -70,7 +70,7 @@ print(refused > 0)
 
 
 def closed(folder: Path, prelude: str) -> contextlib.AbstractContextManager[Runner]:
-    prelude = f"from sandpod_runner.limits import connect_broker as connects; {prelude}"
+    prelude = f"from sandpod_runner.limits import network as connects; {prelude}"
     return running(folder, prelude=prelude, SANDPOD_CLOSED_NETWORK="1")
 
 

@@ -179,8 +179,7 @@ async def test_processes_of_the_program_show_nothing(artist: Client) -> None:
 
 @pytest.mark.usefixtures("runner")  # a template may have modules imported beforehand
 async def test_program_that_shows_nothing_has_nothing_imported_for_it(client: Client) -> None:
-    own = "'sandpod_runner.python.figures', 'sandpod_runner.python.rich'"
-    names = f"('matplotlib', 'PIL', 'numpy', 'IPython', {own}, 'threading')"
+    names = "('matplotlib', 'PIL', 'numpy', 'IPython', 'sandpod_runner.python.rich', 'threading')"
     result = await client.run(f"import sys\nprint([name for name in sys.modules if name.startswith({names})])")
     assert (result.out, result.end["displays_dropped"]) == (b"[]\n", 0)
 

@@ -226,7 +226,7 @@ async def test_without_a_runner_they_say_so(words: tuple[str, ...], exit_code: i
 
 
 async def test_runner_that_reaches_what_it_must_not_ends_and_names_it(tmp_path: Path) -> None:
-    sooner = f"{OWN}; from sandpod_runner.limits import network_probe; network_probe.PATIENCE = 0.1"
+    sooner = f"{OWN}; from sandpod_runner.limits import network; network.PATIENCE = 0.1"
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         with serving(tmp_path, sooner, SANDPOD_PROBES=address) as process:
@@ -235,7 +235,7 @@ async def test_runner_that_reaches_what_it_must_not_ends_and_names_it(tmp_path: 
 
 
 async def test_runner_whose_network_opens_later_ends_with_what_runs_in_it_and_names_it(tmp_path: Path) -> None:
-    sooner = f"{OWN}; from sandpod_runner.limits import network_probe; network_probe.SOON = network_probe.LASTING = 0.1"
+    sooner = f"{OWN}; from sandpod_runner.limits import network; network.SOON = network.LASTING = 0.1"
     with silent() as listener:
         address = f"127.0.0.1:{listener.getsockname()[1]}"
         with serving(tmp_path, sooner, SANDPOD_PROBES=address, SANDPOD_PROBE_INTERVAL="1") as process:

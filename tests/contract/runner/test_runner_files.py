@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sandpod_runner.files.operations import PARTIAL
+from sandpod_runner.files.workspace import PARTIAL
 from sandpod_runner.protocol.messages import FILE_PART
 from sandpod_runner.protocol.paths import spell
 from support.runner.harness import Client, RefusedError, Runner, running

@@ -1,9 +1,10 @@
-"""The whole workspace as one tar.gz, made part by part as it is asked for.
+"""The whole workspace as one tar.gz, made part by part on request.
 
-Nothing is kept but the part that is being made. Links are stored as links, and files of other kinds are left out; one
-that changes meanwhile is stored with the size that it had when its turn came.
+Nothing is kept but the part in progress. Links are stored as links, and special files are left out; a file that changes
+meanwhile is stored with the size that it had when it was opened.
 """
 
+import contextlib
 import os
 import stat
 import tarfile
@@ -13,13 +14,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sandpod_runner.files.operations import PARTIAL, Reply
-from sandpod_runner.files.walk import Entry, Walk
-from sandpod_runner.files.workspace import Workspace
+from sandpod_runner.files.operations import Reply
+from sandpod_runner.files.workspace import Entry, Walk, Workspace
 from sandpod_runner.ipc.descriptors import closing
 from sandpod_runner.protocol.errors import Refusal
-from sandpod_runner.protocol.fields import whole
-from sandpod_runner.protocol.messages import FILE_PART, HIDDEN
+from sandpod_runner.protocol.fields import require, whole
+from sandpod_runner.protocol.messages import FILE_PART
 
 MAX_AT_ONCE: Final = 4  # archives of one stream: each holds a part of up to 1 MiB and an open folder for each level
 GIVEN_UP: Final = 60.0  # seconds without a request after which an archive makes room for another one
@@ -37,7 +37,7 @@ class _Archive:
 
 
 class Archives:
-    """The archives of one stream that are being made, by their request's name for them."""
+    """The unfinished archives of one stream, by the name that the request gives them."""
 
     def __init__(self, workspace: Workspace, clock: Callable[[], float] = time.monotonic) -> None:
         self._workspace = workspace
@@ -45,18 +45,18 @@ class Archives:
         self._going: dict[str, _Archive] = {}
 
     def part(self, fields: dict[str, Any]) -> Reply:
-        """Return a part of an archive, from number 0 on; `last` says that it was whole before.
+        """Return a part of an archive, from number 0 on; `last` means that it was complete before.
 
         Raises Refusal: invalid_argument; session_busy: too many are being made; not_found: it was given up, or it is
         not the next part.
         """
-        name, number = fields.get("archive"), whole(fields, "part")
-        if not isinstance(name, str) or not name:
-            raise Refusal("invalid_argument", "An archive has a name of its own.")
+        name: Any = fields.get("archive")
+        number = whole(fields, "part")
+        require(isinstance(name, str) and name, "An archive has a name of its own.")
         archive = self._going.pop(name, None)
         if archive is None and number == 0:
             self._make_room()
-            archive = _Archive(_in_parts(_compressed(_tar(self._workspace.root))))
+            archive = _Archive(_parts(self._workspace.root))
         if archive is None or archive.number != number:
             raise Refusal("not_found", "That archive was given up: begin a new one.")
         try:
@@ -78,52 +78,40 @@ class Archives:
         del self._going[oldest]
 
 
-def _in_parts(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    buffer = bytearray()
-    for piece in pieces:
-        buffer += piece
-        if len(buffer) >= FILE_PART - 2 * _PIECE:
-            yield bytes(buffer)
-            buffer.clear()
-    yield bytes(buffer)
-
-
-def _compressed(pieces: Iterator[bytes]) -> Iterator[bytes]:
-    packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP)
-    for piece in pieces:
-        if data := packer.compress(piece):
-            yield data
-    yield packer.flush()
+def _parts(root: str) -> Iterator[bytes]:
+    packer, part = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP), bytearray()
+    for piece in _tar(root):
+        part += packer.compress(piece)
+        if len(part) >= FILE_PART - 2 * _PIECE:
+            yield bytes(part)
+            part.clear()
+    yield bytes(part + packer.flush())
 
 
 def _tar(root: str) -> Iterator[bytes]:
-    for entry in Walk(root, without={HIDDEN}, ordered=True):
-        if entry.name.startswith(PARTIAL):
-            continue
-        try:
+    for entry in Walk(root, public=True, ordered=True):
+        with contextlib.suppress(OSError):  # removed meanwhile, or not readable
             yield from _entry(entry)
-        except OSError:
-            continue  # removed meanwhile, or not readable
     yield bytes(2 * _BLOCK)
 
 
 def _entry(entry: Entry) -> Iterator[bytes]:
     mode = entry.info.st_mode
     if stat.S_ISREG(mode):
-        yield from _file(entry.path, entry.name, entry.folder)
+        yield from _file(entry)
     elif stat.S_ISDIR(mode):
         yield _header(entry.path, entry.info, tarfile.DIRTYPE)
     elif stat.S_ISLNK(mode):
         yield _header(entry.path, entry.info, tarfile.SYMTYPE, target=os.readlink(entry.name, dir_fd=entry.folder))
 
 
-def _file(path: str, name: str, folder: int) -> Iterator[bytes]:
+def _file(entry: Entry) -> Iterator[bytes]:
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    with closing(os.open(name, flags, dir_fd=folder)) as fd:
+    with closing(os.open(entry.name, flags, dir_fd=entry.folder)) as fd:
         info = os.fstat(fd)
         if not stat.S_ISREG(info.st_mode):
             return
-        yield _header(path, info, tarfile.REGTYPE, size=info.st_size)
+        yield _header(entry.path, info, tarfile.REGTYPE, size=info.st_size)
         left = info.st_size
         while left:
             data = os.read(fd, min(_PIECE, left)) or bytes(min(_PIECE, left))

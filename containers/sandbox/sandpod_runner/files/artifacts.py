@@ -4,6 +4,7 @@ The clock is that of file systems, with coarse steps: what changed in the very s
 before.
 """
 
+import contextlib
 import itertools
 import os
 import stat
@@ -13,11 +14,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from sandpod_runner.files.operations import PARTIAL, Listing
-from sandpod_runner.files.walk import Walk
+from sandpod_runner.files.operations import Listing
+from sandpod_runner.files.workspace import Walk
 from sandpod_runner.limits.threads import in_thread
-from sandpod_runner.protocol.errors import Refusal
-from sandpod_runner.protocol.messages import HIDDEN
+from sandpod_runner.protocol.fields import require
 from sandpod_runner.protocol.paths import spell
 
 COARSE: Final = 5  # CLOCK_REALTIME_COARSE of Linux, for which `time` has no name
@@ -58,10 +58,10 @@ class Artifacts:
         self._known: dict[str, int] = {}
         self._runs: dict[str, int] = {}
         self._count = 0
-        self._lock = threading.Lock()  # uploads are noted and workspaces looked through in threads
+        self._lock = threading.Lock()  # uploads are recorded and workspaces looked through in threads
 
     def begin(self, run: str) -> Mark:
-        """Note a run that is about to begin, and return when that is."""
+        """Record a run that is about to begin, and return the moment."""
         with self._lock:
             self._count += 1
             _put(self._runs, run, self._count)
@@ -69,13 +69,11 @@ class Artifacts:
         return Mark(now, frozenset(tie for tie in self._latest if tie[1] >= now))
 
     def uploaded(self, path: str) -> None:
-        """Note a file that a tool has put there: it is no run's."""
-        try:
+        """Record a file that a tool has written: it is no run's artifact."""
+        with contextlib.suppress(OSError):  # removed since
             info = os.stat(os.path.join(self._root, path), follow_symlinks=False)
-        except OSError:
-            return
-        with self._lock:
-            _put(self._uploads, path, info.st_ctime_ns)
+            with self._lock:
+                _put(self._uploads, path, info.st_ctime_ns)
 
     async def end(self, run: str, mark: Mark) -> Found:
         """Return what has been created or changed since a mark, by path, and how many more there are.
@@ -110,29 +108,26 @@ class Artifacts:
         with self._lock:
             order = 0
             if since is not None:
-                if not isinstance(since, str) or since not in self._runs:
-                    raise Refusal("not_found", "There is no run of that name, or it was forgotten.")
+                known = isinstance(since, str) and since in self._runs
+                require(known, "There is no run of that name, or it was forgotten.", "not_found")
                 order = self._runs[since]
             paths = sorted(path for path, known in self._known.items() if known >= order)
         entries = []
         for path in paths:
-            try:
+            with contextlib.suppress(OSError):  # removed since
                 info = os.stat(os.path.join(self._root, path), follow_symlinks=False)
-            except OSError:
-                continue
-            if stat.S_ISREG(info.st_mode):
-                entries.append(_entry(path, info))
+                if stat.S_ISREG(info.st_mode):
+                    entries.append(_entry(path, info))
         return entries
 
     def _changes(self, mark: Mark) -> Iterator[tuple[str, os.stat_result] | None]:
         """Yield what has changed since a mark, and None for all else that is looked at."""
-        walk = Walk(self._root, without={HIDDEN}, skip=_CACHES)
+        walk = Walk(self._root, public=True, skip=_CACHES)
         for entry in itertools.islice((entry for entry in walk if not entry.is_folder), _MAX_FILES):
             info = entry.info
             changed = (
                 info.st_ctime_ns >= mark.time
                 and stat.S_ISREG(info.st_mode)
-                and not entry.name.startswith(PARTIAL)
                 and (info.st_ino, info.st_ctime_ns) not in mark.ties
                 and self._uploads.get(entry.path) != info.st_ctime_ns
             )

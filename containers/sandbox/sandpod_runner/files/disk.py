@@ -1,18 +1,19 @@
-"""Sees a workspace on a disk grow over its size, which no file system stops.
+"""Notices when a workspace on a disk grows over its size, which no file system prevents.
 
-A workspace in memory is full when it is full. One on the node's disk is not: the kubelet looks now and then and ends
+A workspace in memory has a size of its own. One on the node's disk has none: the kubelet looks now and then and evicts
 the whole pod, and the disk may be full by then.
 """
 
 import contextlib
 import errno
+import itertools
 import os
 import stat
 import threading
 from collections.abc import Collection, Iterable, Iterator
 from typing import Final
 
-from sandpod_runner.files.walk import Walk
+from sandpod_runner.files.workspace import Walk
 from sandpod_runner.limits.memory import in_memory
 
 _BLOCK: Final = 512
@@ -24,7 +25,7 @@ _SHARE: Final = 10  # A look may take this part of the time: where there are man
 
 
 class DiskWatch:
-    """Adds up what a folder holds, which may be `limit` bytes."""
+    """Adds up the bytes that a folder holds, of which `limit` are allowed."""
 
     def __init__(self, folder: str, limit: int) -> None:
         self._folder = os.path.realpath(folder)
@@ -40,7 +41,7 @@ class DiskWatch:
             self._room = room
 
     def take(self, size: int) -> None:
-        """Take so many bytes of what uploads may still write. Raises OSError: EDQUOT: there is not so much."""
+        """Take bytes from what uploads may still write. Raises OSError: EDQUOT: There are not enough."""
         with self._lock:
             if size > self._room:
                 raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
@@ -50,7 +51,8 @@ class DiskWatch:
         """Return the bytes in use, files without a name that these processes have open included."""
         total = 0
         seen: set[int] = set()
-        for info in self._files(pids):
+        files = (entry.info for entry in Walk(self._folder, device=self._device))
+        for info in itertools.chain(files, *map(self._nameless, pids)):
             if info.st_nlink != 1 or not stat.S_ISREG(info.st_mode):
                 if info.st_ino in seen:
                     continue
@@ -61,12 +63,6 @@ class DiskWatch:
     def pause(self, used: int, cost: float) -> float:
         """Return in how many seconds to look again, after a look that found `used` bytes and took `cost` seconds."""
         return max(min(max((self.limit - used) / _RATE, _SOONEST), _LATEST), _SHARE * cost)
-
-    def _files(self, pids: Iterable[int]) -> Iterator[os.stat_result]:
-        for entry in Walk(self._folder, device=self._device):
-            yield entry.info
-        for pid in pids:
-            yield from self._nameless(pid)
 
     def _nameless(self, pid: int) -> Iterator[os.stat_result]:
         with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as entries:
@@ -80,6 +76,6 @@ class DiskWatch:
 def find_disk_watch(folder: str, limit: int | None, in_memory_anyway: Collection[str] = ()) -> DiskWatch | None:
     """Return a watch over the workspace, or None where its file system keeps the limit or there is none.
 
-    The files of `in_memory_anyway` are in memory though it may not look so, as under gVisor.
+    The files of `in_memory_anyway` are in memory though the mounts may not show it, as under gVisor.
     """
     return None if limit is None or folder in in_memory_anyway or in_memory(folder) else DiskWatch(folder, limit)

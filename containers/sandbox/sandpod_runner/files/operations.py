@@ -1,6 +1,6 @@
 """The file operations of the protocol, confined to the workspace. They know nothing of frames.
 
-All may block on the disk, so they run in a thread, and work on open descriptors that were checked to be inside.
+They may block on the disk, so they run in a thread; they work on open descriptors that were checked to be inside.
 """
 
 import errno
@@ -11,20 +11,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sandpod_runner.files.walk import Entry, Walk
-from sandpod_runner.files.workspace import Workspace, reopen
+from sandpod_runner.files.workspace import Entry, Walk, Workspace, reopen
 from sandpod_runner.ipc.descriptors import closing
 from sandpod_runner.protocol.errors import Refusal
-from sandpod_runner.protocol.fields import flag, whole
-from sandpod_runner.protocol.messages import FILE_PART, HIDDEN
+from sandpod_runner.protocol.fields import flag, require, whole
+from sandpod_runner.protocol.messages import FILE_PART
 from sandpod_runner.protocol.paths import spell
 
 DEFAULT_ENTRIES: Final = 1000
 MAX_ENTRIES: Final = 10_000
-PARTIAL: Final = ".sandpod-part-"  # how names of files begin that are still being written; listings leave them out
 _LISTING_BYTES: Final = 200 * 1024  # A listing is one header: it ends, marked as cut, before it is too large for one
 
-Reply = tuple[dict[str, Any], bytes]
+Reply = tuple[dict[str, Any], bytes]  # fields and payload
+Operation = Callable[[Workspace, dict[str, Any]], Reply]  # takes the fields of a frame
 
 
 @dataclass(slots=True)
@@ -46,97 +45,95 @@ class Listing:
         return True
 
 
-class Files:
-    """What can be done with the workspace's files, writing aside."""
+def operation(name: Any) -> Operation:
+    """Return what does one of the operations, writing aside. Raises Refusal: invalid_argument: it is unknown."""
+    found = _OPERATIONS.get(name) if isinstance(name, str) else None
+    if found is None:
+        raise Refusal("invalid_argument", f"The operations are write, archive, {', '.join(_OPERATIONS)}.")
+    return found
 
-    def __init__(self, workspace: Workspace) -> None:
-        self._workspace = workspace
-        self._operations: dict[str, Callable[[dict[str, Any]], Reply]] = {
-            "read": self._read,
-            "list": self._list,
-            "stat": self._stat,
-            "delete": self._delete,
-            "mkdir": self._mkdir,
-            "move": self._move,
-        }
 
-    def operation(self, name: Any) -> Callable[[dict[str, Any]], Reply]:
-        """Return what takes a frame's fields and returns the reply's fields and payload. Raises Refusal: unknown."""
-        found = self._operations.get(name) if isinstance(name, str) else None
-        if found is None:
-            raise Refusal("invalid_argument", f"The operations are write, archive, {', '.join(self._operations)}.")
-        return found
+def _read(workspace: Workspace, fields: dict[str, Any]) -> Reply:
+    offset = whole(fields, "offset", 0, 2**62)
+    limit = whole(fields, "limit", FILE_PART, FILE_PART)
+    with closing(workspace.open(fields.get("path"))) as fd:
+        info = os.fstat(fd)
+        require(stat.S_ISREG(info.st_mode), "The path is not a regular file.", "invalid_path")
+        data = b""
+        with closing(reopen(fd, os.O_RDONLY | os.O_NONBLOCK)) as readable:
+            while len(data) < limit and (piece := os.pread(readable, limit - len(data), offset + len(data))):
+                data += piece
+    return {"size": info.st_size, "mtime": info.st_mtime}, data
 
-    def _read(self, fields: dict[str, Any]) -> Reply:
-        offset = whole(fields, "offset", 0, 2**62)
-        limit = whole(fields, "limit", FILE_PART, FILE_PART)
-        with closing(self._workspace.open(fields.get("path"))) as fd:
-            info = os.fstat(fd)
-            if not stat.S_ISREG(info.st_mode):
-                raise Refusal("invalid_path", "The path is not a regular file.")
-            data = b""
-            with closing(reopen(fd, os.O_RDONLY | os.O_NONBLOCK)) as readable:
-                while len(data) < limit and (piece := os.pread(readable, limit - len(data), offset + len(data))):
-                    data += piece
-        return {"size": info.st_size, "mtime": info.st_mtime}, data
 
-    def _list(self, fields: dict[str, Any]) -> Reply:
-        recursive = flag(fields, "recursive")
-        listing = Listing(whole(fields, "limit", DEFAULT_ENTRIES, MAX_ENTRIES), [])
-        path = self._workspace.relative(fields.get("path", "."))
-        with closing(self._workspace.open_folder(path)) as fd:
-            top = self._workspace.location(fd)  # the path may lead through links
-            os.close(reopen(fd, os.O_RDONLY | os.O_DIRECTORY))  # or it is said why it can't be looked into
-        walk = Walk(self._workspace.root, top, without={HIDDEN}, recursive=recursive, ordered=True)
-        prefix = "" if path == "." else path
-        for entry in walk:
-            if entry.name.startswith(PARTIAL):
-                continue
-            shown_path = f"{prefix}{entry.path[len(top) :]}" if top else f"{prefix}/{entry.path}"
-            mark = {} if _is_readable(entry) else {"unreadable": True}
-            if not listing.add(_entry(shown_path.lstrip("/"), entry.info) | mark):
-                break
-        # A folder that its own user can't look into is marked in the list itself. Anything else is missing.
-        missing = walk.missed is not None and not isinstance(walk.missed, PermissionError)
-        return {"entries": listing.entries, "truncated": listing.truncated or missing}, b""
+def _list(workspace: Workspace, fields: dict[str, Any]) -> Reply:
+    recursive = flag(fields, "recursive")
+    listing = Listing(whole(fields, "limit", DEFAULT_ENTRIES, MAX_ENTRIES), [])
+    path = workspace.relative(fields.get("path", "."))
+    with closing(workspace.open_folder(path)) as fd:
+        top = workspace.location(fd)  # the path may lead through links
+        os.close(reopen(fd, os.O_RDONLY | os.O_DIRECTORY))  # raises why, where it can't be listed
+    walk = Walk(workspace.root, top, public=True, recursive=recursive, ordered=True)
+    prefix = "" if path == "." else path
+    for entry in walk:
+        shown_path = f"{prefix}{entry.path[len(top) :]}" if top else f"{prefix}/{entry.path}"
+        mark = {} if _is_readable(entry) else {"unreadable": True}
+        if not listing.add(_entry(shown_path.lstrip("/"), entry.info) | mark):
+            break
+    # A folder that its own user can't look into is marked in the list itself. Anything else is missing.
+    missing = walk.missed is not None and not isinstance(walk.missed, PermissionError)
+    return {"entries": listing.entries, "truncated": listing.truncated or missing}, b""
 
-    def _stat(self, fields: dict[str, Any]) -> Reply:
-        path = self._workspace.relative(fields.get("path"))
-        if path == ".":
-            return _entry(".", os.stat(self._workspace.root)), b""
-        with self._workspace.place(path) as place:
-            return _entry(place.path, place.stat()), b""
 
-    def _delete(self, fields: dict[str, Any]) -> Reply:
-        recursive = flag(fields, "recursive")
-        with self._workspace.place(fields.get("path")) as place:
+def _stat(workspace: Workspace, fields: dict[str, Any]) -> Reply:
+    path = workspace.relative(fields.get("path"))
+    if path == ".":
+        return _entry(".", os.stat(workspace.root)), b""
+    with workspace.place(path) as place:
+        return _entry(path, place.stat()), b""
+
+
+def _delete(workspace: Workspace, fields: dict[str, Any]) -> Reply:
+    recursive = flag(fields, "recursive")
+    with workspace.place(fields.get("path")) as place:
+        if not stat.S_ISDIR(place.stat().st_mode):
+            os.unlink(place.name, dir_fd=place.folder)
+        elif recursive:
+            _remove_tree(workspace, workspace.location(place.folder, place.name))
+        else:
+            os.rmdir(place.name, dir_fd=place.folder)
+    return {}, b""
+
+
+def _mkdir(workspace: Workspace, fields: dict[str, Any]) -> Reply:
+    if workspace.relative(fields.get("path")) == ".":
+        return {}, b""
+    with workspace.place(fields.get("path"), create=True) as place:
+        try:
+            os.mkdir(place.name, dir_fd=place.folder)
+        except FileExistsError:
             if not stat.S_ISDIR(place.stat().st_mode):
-                os.unlink(place.name, dir_fd=place.folder)
-            elif recursive:
-                _remove_tree(self._workspace, self._workspace.location(place.folder, place.name))
-            else:
-                os.rmdir(place.name, dir_fd=place.folder)
-        return {}, b""
+                raise
+    return {}, b""
 
-    def _mkdir(self, fields: dict[str, Any]) -> Reply:
-        if self._workspace.relative(fields.get("path")) == ".":
-            return {}, b""
-        with self._workspace.place(fields.get("path"), create=True) as place:
-            try:
-                os.mkdir(place.name, dir_fd=place.folder)
-            except FileExistsError:
-                if not stat.S_ISDIR(place.stat().st_mode):
-                    raise
-        return {}, b""
 
-    def _move(self, fields: dict[str, Any]) -> Reply:
-        overwrite = flag(fields, "overwrite")
-        place = self._workspace.place
-        with place(fields.get("path")) as source, place(fields.get("destination")) as target:
-            if not overwrite and target.exists():
-                raise Refusal("file_exists", "There is a file or folder of that name already.")
-            os.rename(source.name, target.name, src_dir_fd=source.folder, dst_dir_fd=target.folder)
-        return {}, b""
+def _move(workspace: Workspace, fields: dict[str, Any]) -> Reply:
+    overwrite = flag(fields, "overwrite")
+    place = workspace.place
+    with place(fields.get("path")) as source, place(fields.get("destination")) as target:
+        require(overwrite or not target.exists(), "There is a file or folder of that name already.", "file_exists")
+        os.rename(source.name, target.name, src_dir_fd=source.folder, dst_dir_fd=target.folder)
+    return {}, b""
+
+
+_OPERATIONS: Final[dict[str, Operation]] = {
+    "read": _read,
+    "list": _list,
+    "stat": _stat,
+    "delete": _delete,
+    "mkdir": _mkdir,
+    "move": _move,
+}
 
 
 def _entry(path: str, info: os.stat_result) -> dict[str, Any]:

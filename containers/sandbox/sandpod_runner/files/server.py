@@ -1,4 +1,4 @@
-"""File requests of one stream, done one after the other in a thread, so that no disk keeps the runner waiting.
+"""The file requests of one stream, done one after the other in a thread, so that no disk keeps the runner waiting.
 
 In order, since parts of a file come one by one; bounded, by not reading the stream while too much waits.
 """
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from sandpod_runner.files.artifacts import Artifacts
 from sandpod_runner.files.disk import DiskWatch
-from sandpod_runner.files.operations import Files, Reply
+from sandpod_runner.files.operations import Reply, operation
 from sandpod_runner.files.uploads import Uploads
 from sandpod_runner.files.workspace import Workspace
 from sandpod_runner.limits.threads import in_thread
@@ -51,7 +51,6 @@ class FileServer:
 
     def __init__(self, storage: Storage, answer: Answer, hold: Callable[[bool], None]) -> None:
         self._storage = storage
-        self._files = Files(storage.workspace)
         self._archives: Archives | None = None
         self._uploads = Uploads(storage.workspace, storage.disk)
         self._answer = answer
@@ -64,7 +63,7 @@ class FileServer:
         self._closed = False
 
     def submit(self, frame: Frame) -> None:
-        """Take a `file` frame. Raises Refusal: invalid_argument: it has no number to answer to."""
+        """Take a `file` frame. Raises Refusal: invalid_argument: It has no id."""
         self._waiting.append((request_id(frame.header), frame))
         self._bytes += len(frame.payload)
         if self._full():
@@ -73,7 +72,7 @@ class FileServer:
             self._worker = asyncio.get_running_loop().create_task(self._work())
 
     def sendable(self, can_send: bool) -> None:  # noqa: FBT001 - the one thing it is about
-        """Say whether replies can be sent now; the next request waits until then."""
+        """Record whether replies can be sent now; the next request waits until they can."""
         if can_send:
             self._room.set()
         else:
@@ -117,26 +116,20 @@ class FileServer:
             return Refusal("backend_error", "The request failed inside the runner.")
 
     def _carry_out(self, number: int, fields: dict[str, Any], payload: bytes) -> Reply | None:
-        op = fields.get("op")
-        self._storage.workspace.restore()
+        op, workspace = fields.get("op"), self._storage.workspace
+        workspace.restore()
         if op == "archive":
-            return self._archive(fields)
-        reply = self._uploads.part(number, fields, payload) if op == "write" else self._files.operation(op)(fields)
+            if self._archives is None:
+                from sandpod_runner.files.archives import Archives  # noqa: PLC0415 - hardly any stream needs it
+
+                self._archives = Archives(workspace)
+            return self._archives.part(fields)
+        reply = self._uploads.part(number, fields, payload) if op == "write" else operation(op)(workspace, fields)
         if op in {"write", "move"} and reply is not None:
-            self._note(fields.get("path" if op == "write" else "destination"))
+            with contextlib.suppress(Refusal):  # a file that a tool has put there is no artifact
+                path = fields.get("path" if op == "write" else "destination")
+                self._storage.artifacts.uploaded(workspace.relative(path))
         return reply
-
-    def _note(self, path: Any) -> None:
-        """Note that a file is there by a tool, and is no artifact."""
-        with contextlib.suppress(Refusal):
-            self._storage.artifacts.uploaded(self._storage.workspace.relative(path))
-
-    def _archive(self, fields: dict[str, Any]) -> Reply:
-        if self._archives is None:
-            from sandpod_runner.files.archives import Archives  # noqa: PLC0415 - hardly any stream needs it
-
-            self._archives = Archives(self._storage.workspace)
-        return self._archives.part(fields)
 
     def _full(self) -> bool:
         return len(self._waiting) >= MAX_WAITING or self._bytes >= MAX_WAITING_BYTES

@@ -3,25 +3,18 @@
 import contextlib
 import os
 import stat
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from sandpod_runner.files.disk import DiskWatch
-from sandpod_runner.files.operations import PARTIAL, Reply
-from sandpod_runner.files.workspace import Place, Workspace
+from sandpod_runner.files.operations import Reply
+from sandpod_runner.files.workspace import PARTIAL, Place, Workspace
 from sandpod_runner.ipc.descriptors import write_all
-from sandpod_runner.protocol.errors import Refusal
-from sandpod_runner.protocol.fields import flag
+from sandpod_runner.protocol.fields import flag, require
 
 MAX_AT_ONCE: Final = 16
 _MAX_FAILED: Final = 1000
 _MODE: Final = 0o644
-
-
-def _sha256() -> Any:
-    import hashlib  # noqa: PLC0415 - for uploads alone: it brings all of OpenSSL
-
-    return hashlib.sha256()
 
 
 @dataclass(slots=True)
@@ -30,13 +23,11 @@ class _Upload:
     partial: str
     fd: int
     overwrite: bool
-    disk: DiskWatch | None
+    digest: Any
+    stack: contextlib.ExitStack  # closes the file and the folder
     size: int = 0
-    digest: Any = field(default_factory=_sha256)
 
     def add(self, data: bytes) -> None:
-        if self.disk is not None:
-            self.disk.take(len(data))
         write_all(self.fd, data)
         self.size += len(data)
         self.digest.update(data)
@@ -53,8 +44,7 @@ class _Upload:
     def close(self) -> None:
         with contextlib.suppress(OSError):  # renamed, or removed by a program
             os.unlink(self.partial, dir_fd=self.place.folder)
-        os.close(self.fd)
-        self.place.close()
+        self.stack.close()
 
 
 class Uploads:
@@ -82,6 +72,8 @@ class Uploads:
             if number not in self._going:
                 self._begin(number, fields)
             upload = self._going[number]
+            if self._disk is not None:
+                self._disk.take(len(data))
             upload.add(data)
             return upload.finish() if last else None
         except BaseException:
@@ -98,22 +90,24 @@ class Uploads:
             self._drop(number)
 
     def _begin(self, number: int, fields: dict[str, Any]) -> None:
+        import hashlib  # noqa: PLC0415 - for uploads alone: it brings all of OpenSSL
+
         while len(self._going) >= MAX_AT_ONCE:
             # Somebody gave up on the oldest. Should its parts still come, they must not begin another file.
             self._fail(next(iter(self._going)))
         overwrite = flag(fields, "overwrite")
-        place = self._workspace.place(fields.get("path"), create=True)
-        try:
-            _check_target(place, overwrite=overwrite)
+        with contextlib.ExitStack() as stack:
+            place = stack.enter_context(self._workspace.place(fields.get("path"), create=True))
+            if place.exists():
+                require(not stat.S_ISDIR(place.stat().st_mode), "There is a folder of that name.", "invalid_path")
+                require(overwrite, "There is a file of that name already.", "file_exists")
+            if self._disk is not None:
+                self._disk.look()
             partial = f"{PARTIAL}{os.urandom(8).hex()}"
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             fd = os.open(partial, flags, _MODE, dir_fd=place.folder)
-        except BaseException:
-            place.close()
-            raise
-        if self._disk is not None:
-            self._disk.look()
-        self._going[number] = _Upload(place, partial, fd, overwrite, self._disk)
+            stack.callback(os.close, fd)
+            self._going[number] = _Upload(place, partial, fd, overwrite, hashlib.sha256(), stack.pop_all())
 
     def _fail(self, number: int) -> None:
         self._drop(number)
@@ -125,12 +119,3 @@ class Uploads:
         upload = self._going.pop(number, None)
         if upload is not None:
             upload.close()
-
-
-def _check_target(place: Place, *, overwrite: bool) -> None:
-    if not place.exists():
-        return
-    if stat.S_ISDIR(place.stat().st_mode):
-        raise Refusal("invalid_path", "There is a folder of that name.")
-    if not overwrite:
-        raise Refusal("file_exists", "There is a file of that name already.")

@@ -1,17 +1,20 @@
 """Finds files of the workspace and nothing outside it, whatever links the sandbox's programs have made.
 
-A path is opened first and looked at then: the kernel says where the open file is, and no link can be changed between
-the look and the use.
+A path is opened first and checked afterwards: the kernel reports where the open file is, so no link can change between
+check and use. A walk has one folder open at a time, however many there are and however deep they lie.
 """
 
 import contextlib
 import os
 import stat
-from dataclasses import dataclass
-from typing import Any, Final, Self
+from collections.abc import Collection, Iterator
+from dataclasses import KW_ONLY, dataclass
+from functools import partial
+from typing import Any, Final
 
 from sandpod_runner.ipc.descriptors import closing
 from sandpod_runner.protocol.errors import Refusal
+from sandpod_runner.protocol.fields import require
 from sandpod_runner.protocol.messages import HIDDEN
 from sandpod_runner.protocol.paths import unspell
 
@@ -19,22 +22,18 @@ _OUTSIDE: Final = "The path leads out of the workspace."
 _RESERVED: Final = f"The folder {HIDDEN} is the sandbox's own: use another name."
 _MAX_PATH: Final = 4096
 _DELETED: Final = " (deleted)/"
+_require: Final = partial(require, code="invalid_path")
 _O_PATH: Final = os.O_PATH | os.O_CLOEXEC
+_FOLDER: Final = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+PARTIAL: Final = ".sandpod-part-"  # how names of files begin that are still being written
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A name in a folder that was checked. `folder` is an open descriptor of it; whoever asked closes it."""
+    """A name in a folder that was checked."""
 
-    folder: int
+    folder: int  # an open descriptor of it
     name: str  # the last part of the path, which may be a link or not exist
-    path: str
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def stat(self) -> os.stat_result:
         """Return what the name stands for, as from `lstat`. Raises FileNotFoundError and other errors of the system."""
@@ -48,10 +47,6 @@ class Place:
             return False
         return True
 
-    def close(self) -> None:
-        """Close the folder."""
-        os.close(self.folder)
-
 
 class Workspace:
     """The folder that files are served from."""
@@ -61,21 +56,18 @@ class Workspace:
 
     def relative(self, path: Any) -> str:
         """Return a path relative to the workspace, without dots; `.` is itself. Raises Refusal: invalid_path."""
-        if not isinstance(path, str) or not path or "\0" in path:
-            raise Refusal("invalid_path", "The path is empty or has a NUL character in it.")
+        is_path = isinstance(path, str) and path and "\0" not in path
+        _require(is_path, "The path is empty or has a NUL character in it.")
         try:
             size = len(os.fsencode(path))
         except UnicodeEncodeError as error:
             raise Refusal("invalid_path", "The path has characters that no file name can have.") from error
-        if size > _MAX_PATH:
-            raise Refusal("invalid_path", "The path is too long.")
-        normal = os.path.normpath(path)
+        _require(size <= _MAX_PATH, "The path is too long.")
+        normal: str = os.path.normpath(path)
         if os.path.isabs(normal):
             normal = os.path.relpath(normal, self.root)
-        if normal == ".." or normal.startswith("../"):
-            raise Refusal("invalid_path", _OUTSIDE)
-        if normal == HIDDEN or normal.startswith(f"{HIDDEN}/"):
-            raise Refusal("invalid_path", _RESERVED)
+        _require(normal != ".." and not normal.startswith("../"), _OUTSIDE)
+        _require(normal != HIDDEN and not normal.startswith(f"{HIDDEN}/"), _RESERVED)
         return normal
 
     def open(self, path: Any) -> int:
@@ -83,8 +75,7 @@ class Workspace:
 
         Raises Refusal: invalid_path; OSError: There is none, or it can't be reached.
         """
-        fd = os.open(os.path.join(self.root, self.relative(path)), _O_PATH)
-        return self._checked(fd)
+        return self._checked(os.open(os.path.join(self.root, self.relative(path)), _O_PATH))
 
     def open_folder(self, path: Any) -> int:
         """Return a descriptor (O_PATH) of a folder. Raises Refusal: invalid_path; OSError: There is none."""
@@ -108,23 +99,22 @@ class Workspace:
             return _location(fd)
 
     def restore(self) -> None:
-        """Make the workspace anew where a program has removed it, or closed it to its own user."""
+        """Make the workspace again where a program has removed it, or closed it to its own user."""
         with contextlib.suppress(OSError):
             os.makedirs(self.root, exist_ok=True)
         make_usable(self.root)
 
-    def place(self, path: Any, *, create: bool = False) -> Place:
-        """Return the checked folder of a path and the name in it, which may not exist. `create` makes missing folders.
+    @contextlib.contextmanager
+    def place(self, path: Any, *, create: bool = False) -> Iterator[Place]:
+        """Yield the checked folder of a path and the name in it, which may not exist. `create` makes missing folders.
 
         Raises Refusal: invalid_path, also for the workspace itself; OSError: A folder can't be found or made.
         """
         relative = self.relative(path)
-        if relative == ".":
-            raise Refusal("invalid_path", "That is the workspace itself.")
+        _require(relative != ".", "That is the workspace itself.")
         parent, name = os.path.split(relative)
-        if create:
-            return Place(self._make_folders(parent), name, relative)
-        return Place(self.open_folder(parent or "."), name, relative)
+        with closing(self._make_folders(parent) if create else self.open_folder(parent or ".")) as folder:
+            yield Place(folder, name)
 
     def _make_folders(self, parent: str) -> int:
         folder = self.open_folder(".")
@@ -148,6 +138,86 @@ class Workspace:
             return fd
         os.close(fd)
         raise refusal
+
+
+@dataclass(slots=True)
+class Entry:
+    """What a folder holds."""
+
+    path: str  # relative to the root
+    name: str
+    folder: int  # a descriptor of the folder that it is in, open until the next entry is asked for
+    info: os.stat_result  # as from `lstat`
+
+    @property
+    def is_folder(self) -> bool:
+        """Whether it is a folder."""
+        return stat.S_ISDIR(self.info.st_mode)
+
+
+@dataclass(slots=True)
+class Walk:
+    """What is in a folder and, folder by folder, below it. Links are not followed."""
+
+    root: str
+    top: str = ""  # where to begin, relative to the root
+    _: KW_ONLY
+    public: bool = False  # leave out the runner's own folder, and files that are still being written
+    skip: Collection[str] = ()  # names of folders that are left out with all below them
+    device: int | None = None  # the only file system whose entries count
+    recursive: bool = True
+    ordered: bool = False  # read each folder as a whole, and sort it by name
+    repair: bool = False  # take the rights over folders that are closed to their own user
+    missed: OSError | None = None  # set to why a folder that is still there could not be looked into, if one could not
+
+    def __iter__(self) -> Iterator[Entry]:
+        """Yield what there is."""
+        todo = [self.top]
+        while todo:
+            where = todo.pop()
+            deeper: list[str] = []
+            try:
+                folder = self._open(where)
+            except (FileNotFoundError, NotADirectoryError):
+                continue  # a program was quicker
+            except OSError as error:
+                self.missed = error
+                continue
+            with closing(folder), os.scandir(folder) as found:
+                yield from self._entries(folder, f"{where}/" if where else "", found, deeper)
+            todo += reversed(deeper)
+
+    def _entries(
+        self, folder: int, prefix: str, found: "os._ScandirIterator[str]", deeper: list[str]
+    ) -> Iterator[Entry]:
+        for each in sorted(found, key=lambda entry: entry.name) if self.ordered else found:
+            path = prefix + each.name
+            if self.public and path == HIDDEN:
+                continue
+            try:
+                entry = Entry(path, each.name, folder, each.stat(follow_symlinks=False))
+            except OSError:
+                continue  # removed meanwhile
+            if self.device not in {None, entry.info.st_dev} or (entry.is_folder and each.name in self.skip):
+                continue
+            if not (self.public and each.name.startswith(PARTIAL)):
+                yield entry
+            if self.recursive and entry.is_folder:
+                deeper.append(path)
+
+    def _open(self, where: str) -> int:
+        path = os.path.join(self.root, where)
+        if self.repair:
+            with closing(self._checked(os.open(path, os.O_PATH | _FOLDER))) as fd:
+                make_usable(f"/proc/self/fd/{fd}")
+        return self._checked(os.open(path, os.O_RDONLY | _FOLDER))
+
+    def _checked(self, fd: int) -> int:
+        location = _location(fd)
+        if location != self.root and not location.startswith(f"{self.root}/"):
+            os.close(fd)
+            raise NotADirectoryError
+        return fd
 
 
 def make_usable(folder: str) -> None:

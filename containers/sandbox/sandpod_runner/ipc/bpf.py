@@ -1,4 +1,4 @@
-"""The instructions of which filters on system calls are made (linux/bpf_common.h, linux/seccomp.h). Pure."""
+"""The instructions of filters on system calls (linux/bpf_common.h, linux/seccomp.h). Pure."""
 
 import errno
 from struct import Struct
@@ -28,7 +28,7 @@ X32_BIT: Final = 0x40000000
 
 
 def one(code: int, value: int, *, yes: int = 0, no: int = 0) -> bytes:
-    """Return one instruction; a comparison skips so many of those that follow."""
+    """Return one instruction; a comparison skips `yes` or `no` of those that follow."""
     return INSTRUCTION.pack(code, yes, no, value)
 
 

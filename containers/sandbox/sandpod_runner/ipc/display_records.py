@@ -1,4 +1,4 @@
-"""The records in which a program sends the runner, which trusts none of it, what it shows."""
+"""The records in which a program sends the runner what it shows. The runner trusts none of them."""
 
 from __future__ import annotations
 

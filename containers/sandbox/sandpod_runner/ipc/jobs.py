@@ -11,6 +11,7 @@ import os
 from dataclasses import dataclass, field
 from enum import IntEnum
 from struct import Struct
+from typing import NamedTuple
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,7 @@ class Kind(IntEnum):
     CONNECTS = 4
 
 
-@dataclass(frozen=True)
-class Message:
+class Message(NamedTuple):
     """A message of the zygote."""
 
     kind: Kind
@@ -61,11 +61,11 @@ class Message:
 
     def pack(self) -> bytes:
         """Return the bytes of the message."""
-        return _MESSAGE.pack(self.kind, self.number, self.pid, self.status, self.cpu, self.max_rss)
+        return _MESSAGE.pack(*self)
 
     @classmethod
     def unpack(cls, data: bytes) -> Message:
-        """Return the message that the bytes are."""
+        """Return the message that the bytes are. Raises ValueError, struct.error: They are none."""
         kind, *fields = _MESSAGE.unpack(data)
         return cls(Kind(kind), *fields)
 
@@ -77,7 +77,6 @@ REQUEST = Struct("=q")
 MAX_FDS = 8
 CHANNEL = 4  # the place among the descriptors of what Python code shows things on, or of a context's socket
 
-
 MARSHAL = 4  # the format of marshal that all Pythons from 3.4 on read: the two sides may be of different versions
 
 
@@ -85,8 +84,7 @@ def write_job(job: Job) -> int:
     """Return the descriptor of a file in memory that holds the job."""
     fd = os.memfd_create("job", os.MFD_CLOEXEC)
     with open(fd, "wb", closefd=False) as file:
-        fields = (job.env, job.rlimits, job.cwd, job.command, job.code, job.file, job.args, job.context)
-        file.write(marshal.dumps(fields, MARSHAL))
+        file.write(marshal.dumps(tuple(vars(job).values()), MARSHAL))
     os.lseek(fd, 0, os.SEEK_SET)
     return fd
 

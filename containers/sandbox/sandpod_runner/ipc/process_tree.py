@@ -1,6 +1,6 @@
-"""Which processes there are, whose they are, and how to end a tree of them.
+"""Finds processes, their parents and what they use, and ends trees of them.
 
-What was read may be old by the time it is used, so callers look again until nothing is left.
+What was read may be outdated by the time it is used, so callers look again until nothing is left.
 """
 
 import os
@@ -66,17 +66,6 @@ def trees(roots: Iterable[int], table: dict[int, int]) -> set[int]:
             found.add(pid)
             todo += children.get(pid, ())
     return found
-
-
-def descends(pid: int, ancestor: int, table: dict[int, int]) -> bool:
-    """Return whether a process is, or comes from, another."""
-    seen: set[int] = set()
-    while pid > 0 and pid not in seen:
-        if pid == ancestor:
-            return True
-        seen.add(pid)
-        pid = table.get(pid, 0)
-    return False
 
 
 def send(pids: Iterable[int], number: int) -> None:

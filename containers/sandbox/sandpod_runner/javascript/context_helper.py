@@ -26,7 +26,7 @@ _RUNNER: Final = 4
 def serve(job: Job, fd: int, become: Callable[[Job], NoReturn]) -> NoReturn:
     """Pass cells on until the runner closes its end of the socket or Node ends, and end as that ended.
 
-    `job` is Node's, `fd` the socket to the runner; `become` puts a job's command in the place of the process.
+    `job` is Node's, `fd` the socket to the runner; `become` replaces the process by a job's command.
     """
     # Open to the end of this process: the runner kills what has closed it, and would not see how it ends.
     runner = socket.socket(fileno=fd)
@@ -34,7 +34,7 @@ def serve(job: Job, fd: int, become: Callable[[Job], NoReturn]) -> NoReturn:
     pid = os.fork()
     if pid == 0:
         syscalls.end_with_parent()
-        # Out of the way first: one may be where the other one goes.
+        # Out of the way first: one may be at the number that the other one gets.
         here, there = move_away(os.dup(theirs.fileno())), move_away(os.dup(fd))
         os.dup2(here, _HELPER)
         os.dup2(there, _RUNNER)
@@ -91,18 +91,11 @@ class _Helper:
         (number,) = REQUEST.unpack(data)
         self._let_go()
         cell, self._held = read_job(fds[0]), fds[1:]
-        fields = {
-            "number": number,
-            "base": f"/proc/{os.getpid()}/fd/",
-            "fds": self._held,
-            "code": cell.code.decode("utf-8", "replace"),
-            "args": cell.args,
-            "env": cell.env,
-            "cwd": cell.cwd,
-            "calm": self._interrupts == 0,
-        }
+        code, base = cell.code.decode("utf-8", "replace"), f"/proc/{os.getpid()}/fd/"
+        what = {"code": code, "args": cell.args, "env": cell.env, "cwd": cell.cwd}
+        how = {"number": number, "base": base, "fds": self._held, "calm": self._interrupts == 0}
         self._interrupts = 0
-        self._unsent = json.dumps(fields).encode() + b"\n"
+        self._unsent = json.dumps(what | how).encode() + b"\n"
         self._send()
         return True
 
@@ -119,7 +112,7 @@ class _Helper:
             self._poll.modify(self._node, select.POLLIN | (select.POLLOUT if self._unsent else 0))
 
     def _opened(self) -> bool:
-        """Take Node's word that it has the cell's descriptors, and return whether it is still there."""
+        """Close the cell's descriptors when Node has opened them, and return whether Node is still there."""
         try:
             data = self._node.recv(64)
         except BlockingIOError:

@@ -1,14 +1,14 @@
-"""Sees memory running out before the kernel does, so that one run ends and says why, and not the whole sandbox.
+"""Notices that memory runs out before the kernel does, so that one run ends with a reason and not the whole sandbox.
 
-In a pod the cgroup says what is used (version 1 and 2); without one, processes and files in memory are added up.
+In a pod the cgroup has the usage (versions 1 and 2); without one, processes and files in memory are added up.
 """
 
+import contextlib
 import logging
 import os
 import time
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
-from typing import Final, Protocol
+from collections.abc import Callable, Iterable
+from typing import Final
 
 from sandpod_runner.ipc import process_tree
 
@@ -25,122 +25,29 @@ _SOONEST: Final = 0.002
 _LATEST: Final = 0.25
 
 
-class Source(Protocol):
-    """Where the figures come from."""
+class Watch:
+    """Decides when memory is running out. Its caller looks, and learns when to look again.
 
-    @property
-    def limit(self) -> int:
-        """The limit, bytes."""
-
-    @property
-    def patience(self) -> int:
-        """How many times as long as a look took the next one waits at least: looking must not be all that is done."""
-
-    def used(self, over: int) -> int:
-        """Return the bytes in use that can't be had back. Below `over` a rough figure that is too high will do."""
-
-    def kills(self) -> int:
-        """Return how often the kernel has killed for want of memory."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cgroup:
-    """A pod's own control group. What the kernel can drop, the cache of files, is not counted as used."""
-
-    limit: int
-    usage: str
-    stat: str
-    events: str
-    cache: tuple[str, ...]
-    patience: int = 0
-
-    def used(self, over: int) -> int:
-        """See `Source`."""
-        usage = int(_read(self.usage))
-        if usage < over:
-            return usage
-        stat = _fields(self.stat)
-        return usage - sum(stat.get(name, 0) for name in self.cache)
-
-    def kills(self) -> int:
-        """See `Source`."""
-        try:
-            return _fields(self.events).get("oom_kill", 0)
-        except OSError:
-            return 0
-
-
-class _Uncounted:
-    """A limit of which the kernel knows nothing, and folders whose files it counts nowhere."""
-
-    def __init__(self, limit: int, folders: Iterable[str]) -> None:
-        self.limit = limit
-        self._folders = {os.stat(folder).st_dev: folder for folder in folders}
-
-    def kills(self) -> int:
-        """See `Source`."""
-        return 0
-
-    def _files(self) -> int:
-        return sum(map(_folder_bytes, self._folders.values()))
-
-
-class Gvisor(_Uncounted):
-    """A pod under gVisor, which counts what programs use, but calls the node's memory the limit.
-
-    What it maps of files, as of the image's, is the node's, which can drop it. Files in folders that the node keeps in
-    memory are under the pod's limit, and so is gVisor's own kernel: neither is in its figures.
+    Args:
+        limit: Bytes that may be used.
+        used: Returns the bytes in use that can't be freed. Below its argument a rough figure that is too high will do.
+        kills: Returns how often the kernel has killed for want of memory.
+        patience: How many times as long as a look took the next one waits at least, or looking would be all it does.
     """
 
-    patience: Final = 1
-
-    def __init__(self, limit: int, usage: str, folders: Iterable[str], meminfo: str = "/proc/meminfo") -> None:
-        super().__init__(limit, [folder for folder in folders if not in_memory(folder)])
-        self._usage = usage
-        self._meminfo = meminfo
-        self._overhead = max(_GVISOR, limit // 8)
-
-    def used(self, over: int) -> int:
-        """See `Source`."""
-        usage = int(_read(self._usage)) + self._files() + self._overhead
-        return usage if usage < over else usage - _sizes(self._meminfo).get("Mapped", 0)
-
-
-class ProcessSum(_Uncounted):
-    """The runner and all that comes from it, and the files in memory, for a limit that no cgroup keeps."""
-
-    patience: Final = 4  # where there are many processes a look takes a while
-
-    def __init__(self, limit: int, folders: Iterable[str]) -> None:
-        super().__init__(limit, [folder for folder in folders if in_memory(folder)])
-
-    def used(self, over: int) -> int:
-        """See `Source`."""
-        files = self._files()
-        # Forked processes share memory until they write to it: only the second figure counts each page once.
-        for file, names in (("status", _RESIDENT), ("smaps_rollup", ("Pss_Anon", "Pss_Shmem"))):
-            own, shared = _added(file, names)
-            if own + max(shared, files) < over:
-                break
-        return own + max(shared, files)
-
-
-class Watch:
-    """Decides when memory is running out. It looks when it is asked to, and says when to look again."""
-
-    def __init__(self, source: Source) -> None:
-        self._source = source
-        self._threshold = source.limit - max(source.limit // 20, 24 * _MIB)
+    def __init__(
+        self, limit: int, used: Callable[[int], int], kills: Callable[[], int] = lambda: 0, patience: int = 0
+    ) -> None:
+        self.limit = limit
+        self.kills = kills
+        self._used_over = used
+        self._patience = patience
+        self._threshold = limit - max(limit // 20, 24 * _MIB)
         self._line = self._threshold
         self._blind = False
 
-    @property
-    def limit(self) -> int:
-        """The limit, bytes."""
-        return self._source.limit
-
     def rest(self) -> None:
-        """Take what is used now, with nothing running, as given.
+        """Accept what is used now, while nothing runs.
 
         Files in memory may fill it almost, and the run that would delete them must not be ended for it.
         """
@@ -152,15 +59,11 @@ class Watch:
         begin = time.monotonic()
         room = self._line - self._used()
         pause = min(max(room / _RATE, _SOONEST), _LATEST)
-        return room < 0, max(pause, self._source.patience * (time.monotonic() - begin))
-
-    def kills(self) -> int:
-        """Return how often the kernel has killed for want of memory."""
-        return self._source.kills()
+        return room < 0, max(pause, self._patience * (time.monotonic() - begin))
 
     def _used(self) -> int:
         try:
-            return self._source.used(self._threshold)
+            return self._used_over(self._threshold)
         except (OSError, ValueError) as error:
             if not self._blind:
                 logger.warning("the memory in use can't be read: %s", error)
@@ -169,12 +72,12 @@ class Watch:
 
 
 def find_watch(
-    limit: int | None, folders: Iterable[str], in_memory_anyway: Collection[str] = (), base: str = "/sys/fs/cgroup"
+    limit: int | None, folders: Iterable[str], in_memory_anyway: Iterable[str] = (), base: str = "/sys/fs/cgroup"
 ) -> Watch | None:
     """Return a watch over this sandbox's memory, or None where nothing limits it.
 
-    `limit` is what the settings say; a cgroup's own counts if it is no larger. Files of `folders` may be in memory,
-    those of `in_memory_anyway` are, though it may not look so.
+    `limit` is that of the settings; a cgroup's own counts if it is no larger. Files of `folders` may be in memory,
+    those of `in_memory_anyway` are, though the mounts may not show it.
     """
     version_2 = ("memory.max", "memory.current", "memory.stat", "memory.events")
     version_1 = ("limit_in_bytes", "usage_in_bytes", "stat", "oom_control")
@@ -182,25 +85,68 @@ def find_watch(
         (f"{base}/", version_2, ("inactive_file", "active_file", "slab_reclaimable")),
         (f"{base}/memory/memory.", version_1, ("total_inactive_file", "total_active_file")),
     ):
-        source = _cgroup([prefix + name for name in names], cache, limit, in_memory_anyway)
-        if source is not None:
-            return Watch(source)
-    return None if limit is None else Watch(ProcessSum(limit, folders))
+        own, usage, stat, events = (prefix + name for name in names)
+        try:
+            own_limit = _read(own).strip()
+            int(_read(usage))
+        except (OSError, ValueError):
+            continue  # not this version
+        if not os.path.exists(stat):  # only under gVisor
+            if limit is not None:
+                return gvisor_watch(limit, usage, in_memory_anyway)
+        elif own_limit.isdecimal() and int(own_limit) < _UNLIMITED and (limit is None or int(own_limit) <= limit):
+            return cgroup_watch(int(own_limit), usage, stat, events, cache)
+    return None if limit is None else process_watch(limit, folders)
 
 
-def _cgroup(
-    paths: list[str], cache: tuple[str, ...], wanted: int | None, in_memory_anyway: Collection[str]
-) -> Cgroup | Gvisor | None:
-    try:
-        own = _read(paths[0]).strip()
-        int(_read(paths[1]))
-    except (OSError, ValueError):
-        return None  # not this version
-    if not os.path.exists(paths[2]):  # only there
-        return None if wanted is None else Gvisor(wanted, paths[1], in_memory_anyway)
-    if not own.isdecimal() or int(own) >= _UNLIMITED or (wanted is not None and int(own) > wanted):
-        return None
-    return Cgroup(int(own), paths[1], paths[2], paths[3], cache)
+def cgroup_watch(limit: int, usage: str, stat: str, events: str, cache: tuple[str, ...]) -> Watch:
+    """Return a watch by a pod's own control group. What the kernel can drop, the cache of files, is not counted."""
+
+    def used(over: int) -> int:
+        rough = int(_read(usage))
+        if rough < over:
+            return rough
+        fields = _fields(stat)
+        return rough - sum(fields.get(name, 0) for name in cache)
+
+    def kills() -> int:
+        with contextlib.suppress(OSError):
+            return _fields(events).get("oom_kill", 0)
+        return 0
+
+    return Watch(limit, used, kills)
+
+
+def gvisor_watch(limit: int, usage: str, folders: Iterable[str], meminfo: str = "/proc/meminfo") -> Watch:
+    """Return a watch for gVisor, which counts what a pod's programs use, but calls the node's memory the limit.
+
+    What it maps of files, as of the image's, is the node's, which can drop it. Files in folders that the node keeps in
+    memory are under the pod's limit, and so is gVisor's own kernel: neither is in its figures.
+    """
+    uncounted = _by_device(folder for folder in folders if not in_memory(folder))
+    overhead = max(_GVISOR, limit // 8)
+
+    def used(over: int) -> int:
+        rough = int(_read(usage)) + sum(map(_folder_bytes, uncounted)) + overhead
+        return rough if rough < over else rough - _sizes(meminfo).get("Mapped", 0)
+
+    return Watch(limit, used, patience=1)
+
+
+def process_watch(limit: int, folders: Iterable[str]) -> Watch:
+    """Return a watch over the runner, all that comes from it and the files in memory: no cgroup keeps the limit."""
+    counted = _by_device(folder for folder in folders if in_memory(folder))
+
+    def used(over: int) -> int:
+        files = sum(map(_folder_bytes, counted))
+        # Forked processes share memory until they write to it: only the second figure counts each page once.
+        for file, names in (("status", _RESIDENT), ("smaps_rollup", ("Pss_Anon", "Pss_Shmem"))):
+            own, shared = _added(file, names)
+            if own + max(shared, files) < over:
+                break
+        return own + max(shared, files)
+
+    return Watch(limit, used, patience=4)  # where there are many processes a look takes a while
 
 
 def _read(path: str) -> str:
@@ -232,6 +178,11 @@ def _sizes(path: str) -> dict[str, int]:
     """Return the fields of a file that are sizes, bytes."""
     triples = (line.split() for line in _read(path).splitlines())
     return {triple[0].rstrip(":"): int(triple[1]) * 1024 for triple in triples if triple[2:] == ["kB"]}
+
+
+def _by_device(folders: Iterable[str]) -> list[str]:
+    """Return one folder of each file system."""
+    return list({os.stat(folder).st_dev: folder for folder in folders}.values())
 
 
 def _folder_bytes(folder: str) -> int:

@@ -1,6 +1,6 @@
 """The threads for what may block on a disk or a network.
 
-All begin with the runner: later, programs may have used up all the processes that the sandbox may have.
+All are started with the runner: later, programs may have used up all the processes that the sandbox may have.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ _Result = TypeVar("_Result")
 
 
 def start_threads() -> None:
-    """Begin all of them."""
+    """Start all of them."""
     together = threading.Barrier(_COUNT)
     for _ in range(_COUNT):
         _pool.submit(together.wait)  # each needs a thread of its own

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from sandpod_runner.protocol.errors import Refusal
+from sandpod_runner.protocol.errors import Code, Refusal
 from sandpod_runner.protocol.messages import RUN_ID
 
 
-def require(right: object, message: str) -> None:
-    """Raise a refusal, invalid_argument, unless something is right."""
+def require(right: object, message: str, code: Code = "invalid_argument") -> None:
+    """Raise a refusal unless something is right."""
     if not right:
-        raise Refusal("invalid_argument", message)
+        raise Refusal(code, message)
 
 
 def whole(header: dict[str, Any], name: str, default: int = 0, most: int | None = None) -> int:

@@ -3,7 +3,7 @@
     header length (4 bytes, big endian) | payload length (4 bytes) | header (JSON object, UTF-8) | payload
 
 Both sides call it and neither trusts the other, so every length is checked before anything is kept. It does no I/O.
-What the headers say is in `messages`. `tests/unit/runner/protocol/test_frames.py` holds golden vectors: a change of
+The headers are described in `messages`. `tests/unit/runner/protocol/test_frames.py` holds golden vectors: a change of
 this format is a new protocol version.
 """
 
@@ -33,7 +33,7 @@ class Frame:
 
     @property
     def kind(self) -> str:
-        """The kind of message; empty where the other side did not say."""
+        """The kind of message; empty where the other side sent none."""
         kind = self.header.get("t")
         return kind if isinstance(kind, str) else ""
 
@@ -56,7 +56,7 @@ class Decoder:
         self.header_size = 0  # bytes of the last frame's header
 
     def feed(self, data: bytes) -> Iterator[Frame]:
-        """Take bytes and yield the frames that are whole with them.
+        """Take bytes and yield the frames that they complete.
 
         Raises FrameError: A length is over its limit or a header is not a JSON object.
         """

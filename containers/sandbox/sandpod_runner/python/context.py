@@ -12,16 +12,12 @@ import signal
 import socket
 import sys
 import traceback
-from types import TracebackType
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from sandpod_runner.ipc.descriptors import move_away, place
 from sandpod_runner.ipc.jobs import MAX_FDS, REQUEST, Job, Kind, Message, read_job
-from sandpod_runner.python import display_channel, program
+from sandpod_runner.python import display_channel, figures, program
 from sandpod_runner.python.interpreter import Interpreter
-
-if TYPE_CHECKING:
-    import asyncio
 
 _WITHOUT: Final = "IPython can't be used here, so cells are plain Python: {}\n"
 _STREAMS: Final = (0, 1, 2)
@@ -31,19 +27,19 @@ _HINT: Final = "This cell awaits at its top level: await the coroutine there, in
 
 def serve(job: Job, fd: int) -> int:
     """Run cells until the runner closes its end of the socket."""
-    kind, said = _interpreter()
+    kind, notice = _interpreter()
     program.set_up(job)
     sys.path[0] = ""
-    sys.excepthook = _tell
+    sys.excepthook = traceback.print_exception  # the interpreter's own may look for lines in files, and a cell is none
     _hold_interrupts()
-    context = _Context(socket.socket(fileno=fd), job.cwd, kind, said)
+    context = _Context(socket.socket(fileno=fd), job.cwd, kind, notice)
     while context.take():
         pass
     return 0
 
 
 def _interpreter() -> tuple[type[Interpreter], str]:
-    """Return what evaluates cells, and what the first one has to say of it: plain Python where IPython is of no use.
+    """Return the class that evaluates cells, plain Python where IPython is of no use, and a notice for the first cell.
 
     Called before the workspace is on the path: what lies there is not meant to be imported from here.
     """
@@ -62,19 +58,21 @@ def _begin(kind: type[Interpreter]) -> Interpreter:
 
 
 class _Context:
-    def __init__(self, sock: socket.socket, cwd: str, kind: type[Interpreter], said: str) -> None:
+    def __init__(self, sock: socket.socket, cwd: str, kind: type[Interpreter], notice: str) -> None:
         self._sock = sock
         self._cwd = cwd
         self._pid = os.getpid()
+        self._cells = 0
         try:
             self._interpreter = _begin(kind)
-        except Exception as error:  # noqa: BLE001 - IPython could not be set up: where nothing can be written, say
-            self._interpreter, said = _begin(Interpreter), _WITHOUT.format(f"{type(error).__name__}: {error}")
-        self._said = said
+        except Exception as error:  # noqa: BLE001 - IPython could not be set up: where nothing can be written, for example
+            self._interpreter, notice = _begin(Interpreter), _WITHOUT.format(f"{type(error).__name__}: {error}")
+        self._notice = notice
 
     def take(self) -> bool:
         """Run the next cell, and return whether there was one."""
-        self._wait()
+        if self._interpreter.has_loop:
+            self._interpreter.wait(self._readable())  # what was left to the event loop goes on meanwhile
         data, fds, _, _ = socket.recv_fds(self._sock, REQUEST.size, MAX_FDS)
         if not data:
             return False
@@ -82,8 +80,7 @@ class _Context:
         cell = read_job(fds[0])
         place(fds[1:-1])
         self._cwd = cell.cwd or self._cwd
-        channel = display_channel.Channel(move_away(fds[-1]), self._cwd)
-        display_channel.use(channel)
+        channel = display_channel.use(move_away(fds[-1]), self._cwd)
         before, _ = program.usage()
         status = self._interruptible(number, cell, channel)
         channel.close()
@@ -93,19 +90,13 @@ class _Context:
         self._sock.send(Message(Kind.EXITED, number, 0, (status & 0xFF) << 8, cpu - before, max_rss).pack())
         return True
 
-    def _wait(self) -> None:
-        """Wait for the next cell; what was left to the event loop goes on meanwhile."""
-        if self._interpreter.has_loop:
-            self._interpreter.wait(self._readable())
-
     async def _readable(self) -> None:
         import asyncio  # noqa: PLC0415 - there already, where this runs
 
-        loop = asyncio.get_running_loop()
-        ready = loop.create_future()
-        loop.add_reader(self._sock, _set, ready)
+        loop, ready = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(self._sock, ready.set)
         try:
-            await ready
+            await ready.wait()
         finally:
             loop.remove_reader(self._sock)
 
@@ -116,7 +107,7 @@ class _Context:
                 signal.signal(signal.SIGINT, signal.default_int_handler)
                 self._sock.send(Message(Kind.READY, number).pack())
                 status = self._run(cell, channel)
-                program.show_figures()
+                figures.show_open()
             finally:
                 _hold_interrupts()
         except BaseException:  # noqa: BLE001 - an interrupt after the cell's code, or its standard error is gone
@@ -124,18 +115,17 @@ class _Context:
         if os.getpid() != self._pid:
             program.flush_streams()
             os._exit(status & 0xFF)  # forked by the cell, and through with it
-        figures = sys.modules.get("sandpod_runner.python.figures")
-        if figures is not None:
-            figures.forget_open()
+        figures.forget_open()
         program.flush_streams()
         return status
 
     def _run(self, cell: Job, channel: display_channel.Channel) -> int:
-        file = self._interpreter.next_file()
+        self._cells += 1
+        file = f"<cell {self._cells}>"
         try:
             _apply(cell)
-            said, self._said = self._said, ""
-            sys.stderr.write(said)
+            notice, self._notice = self._notice, ""
+            sys.stderr.write(notice)
             value = self._interpreter.run(cell.code, file)
             if value is not None:
                 for mime, data in self._interpreter.forms(value):
@@ -154,16 +144,6 @@ class _Context:
         return 0
 
 
-def _tell(kind: type[BaseException], error: BaseException, where: TracebackType | None) -> None:
-    # The interpreter's own hook may look for the lines in files, and a cell is none.
-    traceback.print_exception(kind, error, where)
-
-
-def _set(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
-
-
 def _apply(cell: Job) -> None:
     """Change what the cell brings: variables of the environment, arguments, working directory."""
     os.environ.update(cell.env)
@@ -175,7 +155,7 @@ def _apply(cell: Job) -> None:
         # What an earlier cell put in its place may be closed: all later ones would fail.
         if getattr(getattr(sys, name), "closed", False):
             setattr(sys, name, getattr(sys, f"__{name}__"))
-    sys.stdin = sys.__stdin__ = program.standard_input()  # type: ignore[misc]  # as the interpreter sets it
+    sys.stdin = sys.__stdin__ = program.stream(0)  # type: ignore[misc]  # as the interpreter sets it
 
 
 def _hold_interrupts() -> None:

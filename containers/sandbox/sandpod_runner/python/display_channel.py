@@ -9,14 +9,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from sandpod_runner.ipc.display_records import DONE, MAX_KEPT, RECORD, RecordKind
-from sandpod_runner.protocol.messages import (
-    MAX_DISPLAY,
-    MAX_DISPLAYS,
-    MAX_PICTURES,
-    MAX_RESULT,
-    MIME_TYPES,
-    PICTURE_BYTES,
-)
+from sandpod_runner.protocol import messages
+from sandpod_runner.protocol.messages import MIME_TYPES
+from sandpod_runner.python import pictures
 
 PICTURES: Final = ("image/png", "image/jpeg")
 
@@ -34,50 +29,49 @@ class Channel:
         self._same = _identity(fd)
         self._lock = _thread.allocate_lock()
         self._shown = self._pictures = self._kept = 0
-        self._room = PICTURE_BYTES
+        self._room = messages.PICTURE_BYTES
 
     @property
     def takes_pictures(self) -> bool:
         """Whether a picture that is shown from now on is sent or kept, and not only counted."""
-        return self._kept < MAX_KEPT and os.getpid() == self._owner
+        return self._fd >= 0 and self._kept < MAX_KEPT and os.getpid() == self._owner
 
     def show(self, forms: Mapping[str, bytes]) -> None:
         """Send a display in its forms, by type, and count those as dropped that are too large or too many."""
         kind, records = RecordKind.DISPLAY, []
         for each in forms.items():
-            mime, data = each if each[0] not in PICTURES else self._fitted(*each) or ("", b"")
-            if not mime:
+            fitted = self._fitted(*each)
+            if fitted is None:
                 continue
-            if self._shown >= MAX_DISPLAYS or len(data) > MAX_DISPLAY:
+            if self._shown >= messages.MAX_DISPLAYS or len(fitted[1]) > messages.MAX_DISPLAY:
                 self.drop()
                 continue
             self._shown += 1
-            records.append(_record(kind, mime, data))
+            records.append(_record(kind, *fitted))
             kind = RecordKind.FORM
         if records:
             self._write(b"".join(records))
 
     def result(self, mime: str, data: bytes) -> None:
         """Send a form of a last value, or count it as dropped where it is too large."""
-        if mime in PICTURES:
-            mime, data = self._fitted(mime, data) or ("", b"")
-        if len(data) > MAX_RESULT:
+        fitted = self._fitted(mime, data)
+        if fitted is not None and len(fitted[1]) > messages.MAX_RESULT:
             self.drop()
-        elif mime:
-            self._write(_record(RecordKind.RESULT, mime, data))
+        elif fitted is not None:
+            self._write(_record(RecordKind.RESULT, *fitted))
 
     def _fitted(self, mime: str, data: bytes) -> tuple[str, bytes] | None:
         """Return a picture as it is to be sent, if it is; one that is sent smaller or not at all is kept whole.
 
         The first may take half of the room for pictures, and each other one its share of what is left.
         """
-        from sandpod_runner.python import pictures  # noqa: PLC0415 - for programs that show some
-
+        if mime not in PICTURES:
+            return mime, data
         if not self.takes_pictures:
             self.drop()
             return None
-        is_room = self._pictures < MAX_PICTURES and self._shown < MAX_DISPLAYS
-        share = self._room // (MAX_PICTURES - self._pictures if self._pictures else 2) if is_room else 0
+        is_room = self._pictures < messages.MAX_PICTURES and self._shown < messages.MAX_DISPLAYS
+        share = self._room // (messages.MAX_PICTURES - self._pictures if self._pictures else 2) if is_room else 0
         fitted = pictures.fit(mime, data, share) if is_room else None
         if fitted is not None:
             self._pictures += 1
@@ -102,7 +96,7 @@ class Channel:
         self._write(_record(RecordKind.DROPPED, MIME_TYPES[0], b""))
 
     def done(self, code: int, cpu: float, max_rss: int) -> None:
-        """Say that the program is over, and send nothing more. `cpu` is in seconds, `max_rss` in bytes."""
+        """Report that the program is over, and send nothing more. `cpu` is in seconds, `max_rss` in bytes."""
         self._write(_record(RecordKind.DONE, MIME_TYPES[0], DONE.pack(code, cpu, max_rss)))
         self.close()
 
@@ -139,14 +133,15 @@ def _identity(fd: int) -> tuple[int, int] | None:
     return None
 
 
-_current: list[Channel] = []
+_current = [Channel(-1, "")]  # on which nothing is sent
 
 
-def use(channel: Channel) -> None:
-    """Make this the channel of this process."""
-    _current[:] = [channel]
+def use(fd: int, folder: str) -> Channel:
+    """Make this the channel of this process, and return it."""
+    _current[:] = [Channel(fd, folder)]
+    return _current[0]
 
 
-def current() -> Channel | None:
-    """Return the channel of this process, or None where nothing listens."""
-    return _current[0] if _current else None
+def current() -> Channel:
+    """Return the channel of this process."""
+    return _current[0]

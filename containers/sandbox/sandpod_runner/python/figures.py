@@ -6,15 +6,15 @@ would be: the next plot begins a new one. One that is shown without waiting come
 
 from __future__ import annotations
 
-import io
 import sys
 from importlib import import_module
 from typing import Any, Final
 
 from sandpod_runner.python import display_channel
+from sandpod_runner.python.pictures import saved
 
 _MARK: Final = "_sandpod_shown"
-_OPEN_FIGURES: Final = "matplotlib._pylab_helpers"
+_PYLAB: Final = "matplotlib._pylab_helpers"
 
 
 def adopt_matplotlib(module: Any) -> None:
@@ -50,12 +50,8 @@ def adopt_pil(module: Any) -> None:
 
     class Viewer(module.Viewer):  # type: ignore[misc]  # known at run time only
         def show(self, image: Any, **_: Any) -> bool:
-            channel = display_channel.current()
-            if channel is None:
-                return False
-            data = io.BytesIO()
-            (image if image.mode in {"1", "L", "LA", "P", "RGB", "RGBA"} else image.convert("RGB")).save(data, "PNG")
-            channel.show({"image/png": data.getvalue()})
+            drawn = image if image.mode in {"1", "L", "LA", "P", "RGB", "RGBA"} else image.convert("RGB")
+            display_channel.current().show({"image/png": saved(drawn.save, "PNG")})
             return True
 
     module.register(Viewer, 0)
@@ -66,15 +62,13 @@ def adopt_plotly(module: Any) -> None:
 
     class Renderer(module.ExternalRenderer):  # type: ignore[misc]  # known at run time only
         def render(self, figure: Any) -> None:
-            channel = display_channel.current()
-            if channel is not None:
-                channel.show(plotly_forms(figure, channel))
+            display_channel.current().show(plotly_forms(figure))
 
     module.renderers["sandpod"] = Renderer()
     module.renderers.default = "sandpod"
 
 
-def plotly_forms(figure: Any, channel: display_channel.Channel) -> dict[str, bytes]:
+def plotly_forms(figure: Any) -> dict[str, bytes]:
     """Keep a plotly figure as a page in the workspace, and return the text that names it.
 
     A picture of it takes a browser, which no sandbox has. The page or its data in an answer would cost a model
@@ -83,7 +77,7 @@ def plotly_forms(figure: Any, channel: display_channel.Channel) -> dict[str, byt
     library = import_module("plotly.io")  # which figures themselves do not need
     # The page fetches plotly.js itself, which has several megabytes.
     page = library.to_html(figure, include_plotlyjs="cdn", validate=False).encode(errors="replace")
-    path = channel.keep("text/html", page)
+    path = display_channel.current().keep("text/html", page)
     given = figure if isinstance(figure, dict) else figure.to_plotly_json()
     kinds = ", ".join(dict.fromkeys(str(trace.get("type", "scatter")) for trace in given.get("data", ()))) or "empty"
     where = f"a page in {path}" if path else "it could not be written to the workspace"
@@ -92,68 +86,63 @@ def plotly_forms(figure: Any, channel: display_channel.Channel) -> dict[str, byt
 
 def show_open() -> None:
     """Send the figures that are still open, and close them. What can't be drawn is reported on standard error."""
-    if _OPEN_FIGURES not in sys.modules or display_channel.current() is None:
-        return
     for manager in _managers():
-        _mark(manager)
         try:
-            _gcf().destroy(manager)
+            _show(manager)
         except Exception as error:  # noqa: BLE001 - a figure may hold anything
             sys.stderr.write(f"A figure could not be drawn: {type(error).__name__}: {error}\n")
 
 
 def forget_open() -> None:
     """Close figures without sending them: the drawing of one was interrupted."""
-    if _OPEN_FIGURES in sys.modules:
-        for manager in _managers():
-            vars(manager).pop(_MARK, None)
-        _close_all()
+    for manager in _managers():
+        vars(manager).pop(_MARK, None)
+    _close_all()
 
 
 def show_one(figure: Any) -> bool:
     """Send a figure now if it is an open one, close it, and return whether it was."""
-    for manager in _managers() if _OPEN_FIGURES in sys.modules else ():
+    for manager in _managers():
         if manager.canvas.figure is figure:
-            _mark(manager)
-            _gcf().destroy(manager)
+            _show(manager)
             return True
     return False
 
 
 def is_open(figure: Any) -> bool:
     """Return whether this is a figure that will come by itself."""
-    return _OPEN_FIGURES in sys.modules and any(manager.canvas.figure is figure for manager in _managers())
+    return any(manager.canvas.figure is figure for manager in _managers())
 
 
 def draw(figure: Any) -> bytes:
     """Return a matplotlib figure as PNG."""
-    data = io.BytesIO()
-    figure.savefig(data, format="png", bbox_inches="tight")
-    return data.getvalue()
+    return saved(figure.savefig, format="png", bbox_inches="tight")
 
 
 def _mark(manager: Any) -> None:
     setattr(manager, _MARK, True)
 
 
+def _show(manager: Any) -> None:
+    _mark(manager)
+    sys.modules[_PYLAB].Gcf.destroy(manager)
+
+
 def _close_all() -> None:
     for manager in _managers():
-        _gcf().destroy(manager)
+        sys.modules[_PYLAB].Gcf.destroy(manager)
 
 
 def _managers() -> list[Any]:
-    return sorted(_gcf().get_all_fig_managers(), key=lambda manager: manager.num)
-
-
-def _gcf() -> Any:
-    return sys.modules[_OPEN_FIGURES].Gcf
+    """Return what manages each open figure."""
+    pylab = sys.modules.get(_PYLAB)
+    return sorted(pylab.Gcf.get_all_fig_managers(), key=lambda manager: manager.num) if pylab else []
 
 
 def _send(figure: Any) -> None:
-    # An empty figure is what is left when a program asks for one and draws nothing.
     channel = display_channel.current()
-    if channel is None or not (figure.axes or figure.lines or figure.texts or figure.images or figure.patches):
-        return
+    if not (figure.axes or figure.lines or figure.texts or figure.images or figure.patches):
+        return  # an empty figure is what is left when a program asks for one and draws nothing
     if channel.takes_pictures:
         channel.show({"image/png": draw(figure)})
     else:

@@ -12,14 +12,13 @@ import linecache
 import sys
 from collections.abc import Coroutine, Iterable
 from types import CodeType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from sandpod_runner.python import rich
+from sandpod_runner.python.program import CO_COROUTINE, compiled
 
 if TYPE_CHECKING:
     import asyncio
-
-_CO_COROUTINE: Final = 0x80
 
 
 class Interpreter:
@@ -27,33 +26,25 @@ class Interpreter:
 
     def __init__(self, names: dict[str, Any]) -> None:
         self.names = names
-        self._cells = 0
         self._loop: asyncio.Runner | OldRunner | None = None
 
-    def next_file(self) -> str:
-        """Return what the next cell's code is called in tracebacks."""
-        self._cells += 1
-        return f"<cell {self._cells}>"
-
     def run(self, source: bytes, file: str) -> Any:
-        """Run a cell and return the value of its last line, where that is an expression."""
+        """Run a cell, which tracebacks call `file`, and return the value of its last line if that is an expression."""
         tree, text = self.parse(source, file)
         # An entry without a time is never looked up on the disk.
         linecache.cache[file] = (len(text), None, text.splitlines(keepends=True), file)
-        tree = self.transform(tree)
         last = tree.body.pop() if _has_value(tree, text) else None
-        parts = [_compile(tree, file)]
+        parts = [compiled(tree, file)]
         if last is not None:
-            parts.append(_compile(ast.Expression(last.value), file, mode="eval"))
-        if any(part.co_flags & _CO_COROUTINE for part in parts):
+            parts.append(compiled(ast.Expression(last.value), file, mode="eval"))
+        if any(part.co_flags & CO_COROUTINE for part in parts):
             return self.wait(self._await(parts))
         return [eval(part, self.names) for part in parts][-1]  # noqa: S307 - running it is the task
 
     def wait(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
         """Return what a coroutine returns, in the context's one event loop."""
         if self._loop is None or self._loop.get_loop().is_closed():
-            # For contexts that await: it takes a third of the first cell's time.
-            import asyncio  # noqa: PLC0415
+            import asyncio  # noqa: PLC0415 - for contexts that await: it takes a third of the first cell's time
 
             self._loop = asyncio.Runner() if sys.version_info >= (3, 11) else OldRunner(asyncio.new_event_loop())
         return self._loop.run(coroutine)
@@ -64,12 +55,8 @@ class Interpreter:
         return self._loop is not None and not self._loop.get_loop().is_closed()
 
     def parse(self, source: bytes, file: str) -> tuple[Any, str]:
-        """Return the syntax tree of a cell, and the text that its lines are of."""
+        """Return the syntax tree of a cell that is to be run, and the text that its lines are of."""
         return parse(source, file), source.decode("utf-8", "replace")
-
-    def transform(self, tree: Any) -> Any:
-        """Return the syntax tree to run."""
-        return tree
 
     def forms(self, value: Any) -> Iterable[tuple[str, bytes]]:
         """Return type and bytes of each form of a last value, plain text first."""
@@ -84,7 +71,7 @@ class Interpreter:
         value = None
         for part in parts:
             value = eval(part, self.names)  # noqa: S307 - as above
-            if part.co_flags & _CO_COROUTINE:
+            if part.co_flags & CO_COROUTINE:
                 value = await value
         return value
 
@@ -116,7 +103,7 @@ class OldRunner:
 
 def parse(source: bytes | str, file: str) -> Any:
     """Return the syntax tree of Python code that may await at its top level."""
-    return _compile(source, file, _ast.PyCF_ONLY_AST)
+    return compiled(source, file, flags=_ast.PyCF_ONLY_AST)
 
 
 def _has_value(tree: Any, text: str) -> bool:
@@ -126,7 +113,3 @@ def _has_value(tree: Any, text: str) -> bool:
     end = tree.body[-1]
     line = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")[(end.end_lineno or 1) - 1].encode()
     return not line[end.end_col_offset :].lstrip(b" \t)").startswith(b";")
-
-
-def _compile(source: Any, file: str, flags: int = 0, mode: str = "exec") -> Any:
-    return compile(source, file, mode, flags | _ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)

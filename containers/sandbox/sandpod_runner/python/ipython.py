@@ -21,7 +21,7 @@ from IPython.core.formatters import DisplayFormatter
 from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult, InteractiveShell
 from traitlets.config import Config
 
-from sandpod_runner.python import display_channel, interpreter, rich
+from sandpod_runner.python import interpreter, rich
 
 if IPython.version_info < (9, 0):
     # As if it were missing: an older one is no fault that somebody who runs a cell could mend.
@@ -29,6 +29,10 @@ if IPython.version_info < (9, 0):
 
 _INSIDE: Final = os.path.dirname(IPython.__file__) + os.sep
 _OWN_NAMES: Final = ("open", "exit", "quit")  # what a shell for people puts in the place of built-ins
+
+
+def _do_nothing(*_: Any, **__: Any) -> None:
+    pass
 
 
 class _Formatter(DisplayFormatter):
@@ -59,36 +63,24 @@ class _Publisher(DisplayPublisher):
     """Sends what is displayed to the runner."""
 
     def publish(self, data: Any, *_: Any, **__: Any) -> None:
-        channel = display_channel.current()
-        if channel is not None and isinstance(data, dict):
-            channel.show(rich.bundle(data))
+        rich.display(data, raw=True)
 
-    def clear_output(self, wait: bool = False) -> None:  # noqa: FBT001, FBT002 - IPython's own signature
-        """Leave what was shown: it has been sent."""
+    clear_output = _do_nothing  # what was shown has been sent
 
 
 class _Shell(InteractiveShell):
     """A shell that keeps no history, asks nobody, and draws nothing on a terminal."""
 
-    def init_virtualenv(self) -> None:
-        pass
+    init_virtualenv = enable_gui = _do_nothing
+    init_completer = init_prompts = _do_nothing  # nobody types, and with prompts libraries would think so
 
     def init_user_ns(self) -> None:
         super().init_user_ns()
         for name in _OWN_NAMES:
             self.user_ns.pop(name, None)
 
-    def init_completer(self) -> None:
-        pass  # nobody types
-
-    def init_prompts(self) -> None:
-        pass  # which would make libraries think that somebody types
-
     def init_display_formatter(self) -> None:
         self.display_formatter = _Formatter(parent=self)
-
-    def enable_gui(self, gui: Any = None) -> None:
-        """Have none."""
 
     def enable_matplotlib(self, gui: Any = None) -> tuple[Any, str]:
         """Leave matplotlib as it is: figures come by themselves."""
@@ -157,21 +149,22 @@ class IPythonInterpreter(interpreter.Interpreter):
         return result.result
 
     def parse(self, source: bytes, file: str) -> tuple[Any, str]:
-        """Return the syntax tree of a cell: of its own text where that is Python, else of what it stands for."""
+        """Return the syntax tree of a cell: of its own text where that is Python, else of what it stands for.
+
+        The transformations that extensions have registered are applied to it.
+        """
+        tree, text = None, source.decode("utf-8", "replace")
         try:
             if not self._shell.input_transformers_post:
-                return super().parse(source, file)
+                tree = interpreter.parse(source, file)
         except SyntaxError:
             if b"\0" in source:
                 raise
-        text = source.decode("utf-8", "replace")
-        empty = len(text) - len(text.lstrip("\n"))  # lines that IPython leaves out, and tracebacks count
-        text = "\n" * empty + self._shell.transform_cell(text)
-        return interpreter.parse(text, file), text
-
-    def transform(self, tree: Any) -> Any:
-        """Apply the transformations that extensions have registered."""
-        return self._shell.transform_ast(tree)
+        if tree is None:
+            empty = len(text) - len(text.lstrip("\n"))  # lines that IPython leaves out, and tracebacks count
+            text = "\n" * empty + self._shell.transform_cell(text)
+            tree = interpreter.parse(text, file)
+        return self._shell.transform_ast(tree), text
 
     def forms(self, value: Any) -> Iterable[tuple[str, bytes]]:
         """Return type and bytes of each form of a last value, plain text first."""

@@ -9,6 +9,7 @@ import contextlib
 import io
 import os
 import warnings
+from collections.abc import Callable
 from importlib import import_module
 from struct import Struct
 from typing import Any, Final
@@ -32,12 +33,12 @@ def fit(mime: str, data: bytes, most: int) -> tuple[str, bytes] | None:
         library = import_module("PIL.Image")
         picture = library.open(io.BytesIO(data)).convert("RGBA")
         picture.thumbnail((MAX_SIDE, MAX_SIDE))
-        if mime == "image/png" and len(data) <= _WORTH * most and len(found := _encode(picture, "PNG")) <= most:
+        if mime == "image/png" and len(data) <= _WORTH * most and len(found := saved(picture.save, "PNG")) <= most:
             return mime, found
         paper = library.new("RGB", picture.size, "white")
         paper.paste(picture, mask=picture.getchannel("A"))
         while most > 0 and min(paper.size) > 1:
-            found = _encode(paper, "JPEG")
+            found = saved(paper.save, "JPEG")
             if len(found) <= most:
                 return "image/jpeg", found
             paper.thumbnail([int(side * _STEP) for side in paper.size])
@@ -73,7 +74,8 @@ def _has_long_side(mime: str, data: bytes) -> bool:
     return False
 
 
-def _encode(picture: Any, kind: str) -> bytes:
+def saved(save: Callable[..., Any], *args: Any, **options: Any) -> bytes:
+    """Return what a function writes that takes a file and these arguments."""
     data = io.BytesIO()
-    picture.save(data, kind)
+    save(data, *args, **options)
     return data.getvalue()

@@ -22,9 +22,11 @@ from importlib.machinery import SourceFileLoader
 from typing import Any
 
 from sandpod_runner.ipc.jobs import Job
+from sandpod_runner.python import figures
 
-_CO_COROUTINE = 0x80
+CO_COROUTINE = 0x80
 _FLUSH_FAILED = 120
+_STREAMS = ("<stdin>", "<stdout>", "<stderr>")
 
 
 class _Through(io.BufferedWriter):
@@ -63,15 +65,15 @@ def rehearse() -> None:
     """Touch in a forked process what every program touches.
 
     After a fork each page of memory is copied at its first use, which takes most of the time that a small program
-    takes. A process that waits for its program has that behind it.
+    takes. A process that waits for its program has done that already.
     """
     env = dict(os.environ)
     os.environ.clear()
     os.environ.update(env)
-    standard_input()
-    _text(_Through(io.FileIO(1, "w", closefd=False)), "<stdout>")
+    stream(0)
+    stream(1)
     module = main_module("")
-    exec(compile(b"x = 1", "", "exec", _ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True), vars(module))  # noqa: S102
+    exec(compiled(b"x = 1", ""), vars(module))  # noqa: S102 - the program's own code comes the same way
     _release([module])
     gc.get_objects()
 
@@ -90,22 +92,24 @@ def set_up(job: Job) -> None:
     sys.argv = [job.file, *job.args]
     sys.orig_argv = [sys.executable, *sys.argv]
     sys.path.insert(0, job.cwd)
-    sys.stdin = standard_input()
-    sys.stdout = _text(_Through(io.FileIO(1, "w", closefd=False)), "<stdout>")
-    sys.stderr = _text(_Through(io.FileIO(2, "w", closefd=False)), "<stderr>", errors="backslashreplace")
+    sys.stdin, sys.stdout, sys.stderr = map(stream, range(len(_STREAMS)))
     vars(sys).update(__stdin__=sys.stdin, __stdout__=sys.stdout, __stderr__=sys.stderr)
 
 
-def standard_input() -> io.TextIOWrapper:
-    """Return text that is read from descriptor 0."""
-    return _text(io.BufferedReader(io.FileIO(0, closefd=False)), "<stdin>")
-
-
-def _text(buffer: Any, name: str, errors: str = "surrogateescape") -> io.TextIOWrapper:
+def stream(fd: int) -> io.TextIOWrapper:
+    """Return text that is read from descriptor 0, or written to 1 or 2."""
+    raw = io.FileIO(fd, "w" if fd else "r", closefd=False)
+    raw.name = _STREAMS[fd]
+    buffer: Any = _Through(raw) if fd else io.BufferedReader(raw)
+    errors = "backslashreplace" if _STREAMS[fd] == "<stderr>" else "surrogateescape"
     text = io.TextIOWrapper(buffer, encoding="utf-8", errors=errors, write_through=True)
-    buffer.raw.name = name
-    text.mode = "r" if name == "<stdin>" else "w"  # type: ignore[misc]
+    text.mode = "w" if fd else "r"  # type: ignore[misc]
     return text
+
+
+def compiled(source: Any, file: str, mode: str = "exec", flags: int = 0) -> Any:
+    """Return compiled code that may await at its top level; where it does not, that changes nothing."""
+    return compile(source, file, mode, flags | _ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
 
 
 def main_module(file: str) -> types.ModuleType:
@@ -130,9 +134,8 @@ def usage() -> tuple[float, int]:
 
 def _execute(job: Job, module: types.ModuleType) -> int:
     try:
-        # Where nothing is awaited the flag changes nothing.
-        code = compile(job.code, job.file, "exec", _ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
-        if code.co_flags & _CO_COROUTINE:
+        code = compiled(job.code, job.file)
+        if code.co_flags & CO_COROUTINE:
             import asyncio  # noqa: PLC0415 - for programs that await
 
             asyncio.run(eval(code, vars(module)))  # noqa: S307 - running it is the task
@@ -183,7 +186,7 @@ def _finish(status: int, module: types.ModuleType, own: list[types.ModuleType]) 
     threading = sys.modules.get("threading")
     if threading is not None:
         threading._shutdown()  # noqa: SLF001 - the interpreter calls it so too
-    show_figures()
+    figures.show_open()
     atexit._run_exitfuncs()  # noqa: SLF001 - as above
     # A daemon thread goes on until the process ends and must find its names.
     if len(sys._current_frames()) == 1:  # noqa: SLF001 - counts threads that `threading` does not know too
@@ -197,13 +200,6 @@ def _finish(status: int, module: types.ModuleType, own: list[types.ModuleType]) 
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGINT)
     return status
-
-
-def show_figures() -> None:
-    """Send the figures that are still open."""
-    figures = sys.modules.get("sandpod_runner.python.figures")
-    if figures is not None:  # it is there when something that draws was imported
-        figures.show_open()
 
 
 def flush_streams() -> bool:

@@ -12,17 +12,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from sandpod_runner.protocol.messages import MAX_RESULT, MIME_TYPES
-from sandpod_runner.python import display_channel
+from sandpod_runner.python import display_channel, figures
 
-_METHODS: Final = {
-    "_repr_html_": "text/html",
-    "_repr_png_": "image/png",
-    "_repr_svg_": "image/svg+xml",
-    "_repr_jpeg_": "image/jpeg",
-    "_repr_json_": "application/json",
-    "_repr_latex_": "text/latex",
-    "_repr_markdown_": "text/markdown",
-}
+_METHODS: Final = {f"_repr_{re.split('[/+]', mime)[1]}_": mime for mime in MIME_TYPES if mime != "text/plain"}
+"""The method for each form, as `_repr_svg_` for `image/svg+xml`."""
 _INSTEAD_OF_TEXT: Final = (*display_channel.PICTURES, "image/svg+xml", "application/json")
 
 _SAYS_NOTHING: Final = re.compile(rb"<[\w.]+ object( at 0x[0-9a-f]+)?>")
@@ -32,9 +25,7 @@ def display(*values: Any, raw: bool = False, **_: Any) -> None:
     """Show values to whoever runs the program; with `raw` they are dictionaries of forms by type."""
     channel = display_channel.current()
     for value in values:
-        found = bundle(value) if raw else shown(value)
-        if channel is not None:
-            channel.show(found)
+        channel.show(bundle(value) if raw else shown(value))
 
 
 def adopt_ipython(module: Any) -> None:
@@ -59,8 +50,7 @@ def shown(value: Any, registered: Mapping[str, Any] | None = None) -> dict[str, 
 
     There are none for a figure that is open: it is shown at once, and not again at the end.
     """
-    figures = sys.modules.get("sandpod_runner.python.figures")
-    if figures is not None and figures.show_one(value):
+    if figures.show_one(value):
         return {}
     found = dict(forms(value, registered))
     says_nothing = len(found) > 1 and _SAYS_NOTHING.fullmatch(found["text/plain"])
@@ -78,11 +68,8 @@ def bundle(content: Any) -> dict[str, bytes]:
 def forms(value: Any, registered: Mapping[str, Any] | None = None) -> Iterator[tuple[str, bytes]]:
     """Yield type and bytes of each form, plain text first. What `repr` raises is raised."""
     plotly = sys.modules.get("plotly.basedatatypes")
-    channel = display_channel.current()
-    if plotly and channel and isinstance(value, plotly.BaseFigure):
-        from sandpod_runner.python.figures import plotly_forms  # noqa: PLC0415 - for those who have such a figure
-
-        yield from plotly_forms(value, channel).items()
+    if plotly and isinstance(value, plotly.BaseFigure):
+        yield from figures.plotly_forms(value).items()
         return
     yield "text/plain", _plain(repr(value))
     if isinstance(value, type):
@@ -110,9 +97,8 @@ def _plain(text: str) -> bytes:
 
 def _figure(value: Any) -> Iterator[tuple[str, bytes]]:
     library = sys.modules.get("matplotlib.figure")
-    figures = sys.modules.get("sandpod_runner.python.figures")
     # One that is open comes as a display of this cell.
-    if library and figures and isinstance(value, library.Figure) and not figures.is_open(value):
+    if library and isinstance(value, library.Figure) and not figures.is_open(value):
         yield "image/png", figures.draw(value)
 
 

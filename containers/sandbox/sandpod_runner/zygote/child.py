@@ -1,16 +1,16 @@
 """What a freshly forked process does to become a program: its streams, limits, signals and environment.
 
-Python code runs in this very process; everything else is put in its place by `exec`.
+Python code runs in this very process; everything else replaces it by `exec`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import signal
 import socket
 import sys
-from collections.abc import Callable
 from typing import NoReturn
 
 from sandpod_runner.ipc import syscalls
@@ -22,35 +22,30 @@ _CANNOT_START = 126
 _NOT_FOUND = 127
 
 
-def begin(fds: list[int]) -> NoReturn:
-    """Become the program at once: the first descriptor is its job, the others become its 0, 1, 2 and so on."""
-    _guarded(lambda: _run(fds))
+def become(given: list[int] | socket.socket) -> NoReturn:
+    """Become a program: the first descriptor is its job, the others become its 0, 1, 2 and so on.
 
-
-def wait(sock: socket.socket) -> NoReturn:
-    """Get ready, and become the program whose descriptors come through the socket."""
-    _guarded(lambda: _wait(sock))
-
-
-def _guarded(action: Callable[[], int]) -> NoReturn:
+    With a socket, get ready and wait until the descriptors come through it.
+    """
     status = _CANNOT_START
     try:
         _detach()
         program.reseed()
-        status = action()
-    except OSError as error:
-        os.write(2, f"The program could not be started: {error.strerror}.\n".encode())
+        status = _run(_wait(given) if isinstance(given, socket.socket) else given)
     except BaseException as error:  # noqa: BLE001 - nothing may get back into the zygote's loop
-        os.write(2, f"The program could not be started: {type(error).__name__}: {error}.\n".encode(errors="replace"))
+        why = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+        os.write(2, f"The program could not be started: {why}.\n".encode(errors="replace"))
     finally:
         os._exit(status)
 
 
-def _wait(sock: socket.socket) -> int:
+def _wait(sock: socket.socket) -> list[int]:
     program.rehearse()
     with sock:
-        _, fds, _, _ = socket.recv_fds(sock, REQUEST.size, MAX_FDS)
-    return _run(fds) if fds else 0  # none come when the zygote has ended
+        data, fds, _, _ = socket.recv_fds(sock, REQUEST.size, MAX_FDS)
+    if not data:
+        os._exit(0)  # the zygote has ended
+    return fds
 
 
 def _run(fds: list[int]) -> int:
@@ -62,10 +57,15 @@ def _run(fds: list[int]) -> int:
     place(fds[1:CHANNEL])
     channel = move_away(fds[CHANNEL])
     _confine(job)
+    if job.context and job.command:
+        from sandpod_runner.javascript import context_helper  # noqa: PLC0415 - for contexts alone
+
+        context_helper.serve(job, channel, _replace)
     if job.context:
-        return _serve(job, channel)
-    shown = display_channel.Channel(channel, job.cwd)
-    display_channel.use(shown)
+        from sandpod_runner.python import context  # noqa: PLC0415 - as above
+
+        return context.serve(job, channel)
+    shown = display_channel.use(channel, job.cwd)
     before, _ = program.usage()
     status = program.run(job)
     if status >= 0 and _is_alone():
@@ -73,16 +73,6 @@ def _run(fds: list[int]) -> int:
         cpu, max_rss = program.usage()
         shown.done(status, cpu - before, max_rss)
     return status
-
-
-def _serve(job: Job, fd: int) -> int:
-    if job.command:
-        from sandpod_runner.javascript import context_helper  # noqa: PLC0415 - for contexts alone
-
-        context_helper.serve(job, fd, _replace)
-    from sandpod_runner.python import context  # noqa: PLC0415 - as above
-
-    return context.serve(job, fd)
 
 
 def _is_alone() -> bool:
@@ -102,13 +92,10 @@ def _detach() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    try:
-        # When memory runs out the kernel takes a program and not the runner.
-        fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
-        os.write(fd, b"1000")
-        os.close(fd)
-    except OSError:
-        pass  # not in every sandbox kernel; the runner watches memory itself
+    # When memory runs out the kernel takes a program and not the runner. Not every sandbox kernel has this; the runner
+    # watches memory itself.
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "wb", buffering=0) as file:
+        file.write(b"1000")
 
 
 def _confine(job: Job) -> None:

@@ -19,8 +19,7 @@ from typing import Final, NoReturn
 
 from sandpod_runner.ipc import syscalls
 from sandpod_runner.ipc.jobs import MAX_FDS, REQUEST, Kind, Message
-from sandpod_runner.python import own_user
-from sandpod_runner.zygote import added_packages, child, connect_filter, import_hooks, self_protection
+from sandpod_runner.zygote import child, filters, hooks
 
 _REFILL_MS: Final = 20
 """Pause after which a new process is made to wait, where no program's end came first: forking would slow programs."""
@@ -35,35 +34,25 @@ def main(fd: int, closed: bool, modules: list[str]) -> NoReturn:  # noqa: FBT001
     syscalls.set_readable(False)
     syscalls.end_with_parent()
     syscalls.forbid_new_rights()
-    self_protection.install([os.getppid(), os.getpid()])
+    filters.protect([os.getppid(), os.getpid()])
     os.chdir("/")
     sock = socket.socket(fileno=fd)
-    if closed:
-        _hand_over_connects(sock)
-    zygote = _Zygote(sock)
-    import_hooks.install()
-    added_packages.find_added_packages()
-    own_user.answer_for_own_user()
-    _import(modules)
-    zygote.serve()
-    os._exit(0)
-
-
-def _hand_over_connects(sock: socket.socket) -> None:
-    fd = connect_filter.watch_connects()
-    if fd is not None:
+    if closed and (asked := filters.watch_connects()) is not None:
         # Before anything is forked: no program may have it.
-        socket.send_fds(sock, [Message(Kind.CONNECTS).pack()], [fd])
-        os.close(fd)
-
-
-def _import(modules: list[str]) -> None:
+        socket.send_fds(sock, [Message(Kind.CONNECTS).pack()], [asked])
+        os.close(asked)
+    zygote = _Zygote(sock)
+    hooks.notice_drawing()
+    hooks.find_added_packages()
+    hooks.name_own_user()
     for name in modules:
         try:
             import_module(name)
         except Exception as error:  # noqa: BLE001 - a template may name anything, and a module may raise anything
             sys.stderr.write(f"{name} was not imported beforehand: {type(error).__name__}: {error}\n")
     sys.stderr.flush()
+    zygote.serve()
+    os._exit(0)
 
 
 class _Zygote:
@@ -84,7 +73,7 @@ class _Zygote:
         gc.collect()
         gc.freeze()
         self._refill()
-        self._tell(Message(Kind.READY))
+        self._report(Message(Kind.READY))
         poll = select.poll()
         poll.register(self._sock, select.POLLIN)
         poll.register(self._wake, select.POLLIN)
@@ -107,9 +96,9 @@ class _Zygote:
         try:
             pid = self._hand_over(data, fds) or self._fork(fds)
         except OSError as error:
-            self._tell(Message(Kind.FAILED, number, status=error.errno or 0))
+            self._report(Message(Kind.FAILED, number, status=error.errno or 0))
         else:
-            self._tell(Message(Kind.FORKED, number, pid))
+            self._report(Message(Kind.FORKED, number, pid))
         for fd in fds:
             os.close(fd)
         return True
@@ -122,7 +111,7 @@ class _Zygote:
             return None
         pid, sock = waiting
         with sock:
-            if self_protection.is_changed(pid):
+            if filters.is_changed(pid):
                 return None  # it ends
             try:
                 os.kill(pid, signal.SIGCONT)  # a program may have stopped it
@@ -131,11 +120,16 @@ class _Zygote:
                 return None  # it was killed
         return pid
 
-    def _fork(self, fds: list[int]) -> int:
+    def _fork(self, given: list[int] | socket.socket, *own: socket.socket) -> int:
+        """Fork a process that becomes a program, without what is the zygote's own."""
         pid = os.fork()
         if pid == 0:
-            self._leave()
-            child.begin(fds)
+            signal.set_wakeup_fd(-1)
+            for sock in (self._sock, *own):
+                sock.close()
+            os.close(self._wake)
+            os.close(self._woken)
+            child.become(given)
         return pid
 
     def _refill(self) -> None:
@@ -144,22 +138,9 @@ class _Zygote:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             try:
-                pid = os.fork()
+                self._waiting = self._fork(theirs, ours), ours
             except OSError:
-                ours.close()
-                return  # too many processes: the next program's own fork will say so
-            if pid == 0:
-                self._leave()
-                ours.close()
-                child.wait(theirs)
-        self._waiting = pid, ours
-
-    def _leave(self) -> None:
-        """Let go of what is the zygote's own, in a forked process."""
-        signal.set_wakeup_fd(-1)
-        self._sock.close()
-        os.close(self._wake)
-        os.close(self._woken)
+                ours.close()  # too many processes: the next program's own fork reports it
 
     def _reap(self) -> None:
         while True:
@@ -177,9 +158,9 @@ class _Zygote:
                 self._waiting[1].close()
                 self._waiting = None
             cpu = usage.ru_utime + usage.ru_stime
-            self._tell(Message(Kind.EXITED, 0, pid, status, cpu, usage.ru_maxrss * 1024))
+            self._report(Message(Kind.EXITED, 0, pid, status, cpu, usage.ru_maxrss * 1024))
 
-    def _tell(self, message: Message) -> None:
+    def _report(self, message: Message) -> None:
         try:
             self._sock.send(message.pack())
         except OSError:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sandpod_runner.files.artifacts import COARSE, MAX_KNOWN, MOST, Artifacts
-from sandpod_runner.files.operations import PARTIAL
+from sandpod_runner.files.workspace import PARTIAL
 from sandpod_runner.protocol.errors import Refusal
 from sandpod_runner.protocol.messages import HIDDEN
 

@@ -5,7 +5,7 @@ import struct
 
 import pytest
 
-from sandpod_runner.limits.connect_broker import is_own, read_place
+from sandpod_runner.limits.network import is_own, read_place
 
 
 def v4(host: str, port: int) -> bytes:

@@ -5,26 +5,27 @@ from pathlib import Path
 import pytest
 
 from sandpod_runner.limits import memory
-from sandpod_runner.limits.memory import Cgroup, Watch
+from sandpod_runner.limits.memory import Watch
 
 MIB = 1024 * 1024
 
 
 class Figures:
-    """A source whose figures the test sets."""
-
-    patience = 0
+    """Memory in use that the test sets, and a watch over it."""
 
     def __init__(self, limit: int) -> None:
-        self.limit = limit
         self.value = 0
+        self.watch = Watch(limit, self.used)
 
     def used(self, over: int) -> int:
-        assert over <= self.limit
+        assert over <= self.watch.limit
         return self.value
 
-    def kills(self) -> int:
-        return 0
+
+def kind(watch: Watch | None) -> str:
+    """Return the name of the function that made a watch."""
+    assert watch is not None
+    return watch._used_over.__qualname__.partition(".")[0]
 
 
 @pytest.mark.parametrize(
@@ -33,7 +34,7 @@ class Figures:
 )
 def test_line_is_a_twentieth_or_24_mib_below_the_limit(limit: int, line: int) -> None:
     figures = Figures(limit)
-    watch = Watch(figures)
+    watch = figures.watch
     watch.rest()
     figures.value = line
     assert watch.look()[0] is False
@@ -43,7 +44,7 @@ def test_line_is_a_twentieth_or_24_mib_below_the_limit(limit: int, line: int) ->
 
 def test_files_that_fill_the_memory_leave_the_next_run_half_of_what_is_left() -> None:
     figures = Figures(512 * MIB)
-    watch = Watch(figures)
+    watch = figures.watch
     figures.value = 508 * MIB
     watch.rest()
     assert watch.look()[0] is False
@@ -53,7 +54,7 @@ def test_files_that_fill_the_memory_leave_the_next_run_half_of_what_is_left() ->
 
 def test_looks_come_sooner_the_nearer_the_line_is() -> None:
     figures = Figures(2048 * MIB)
-    watch = Watch(figures)
+    watch = figures.watch
     watch.rest()
     pauses = []
     for used in (0, 1000, 1800, 1930, 1945):
@@ -79,10 +80,12 @@ def test_cache_that_can_be_dropped_is_not_counted_once_it_matters(tmp_path: Path
             "events": "oom_kill 3\n",
         },
     )
-    group = Cgroup(1000, paths[1], paths[2], paths[3], ("inactive_file", "active_file", "slab_reclaimable"))
-    assert group.used(over=950) == 900
-    assert group.used(over=800) == 600
-    assert group.kills() == 3
+    watch = memory.cgroup_watch(
+        1000, paths[1], paths[2], paths[3], ("inactive_file", "active_file", "slab_reclaimable")
+    )
+    assert watch._used_over(950) == 900
+    assert watch._used_over(800) == 600
+    assert watch.kills() == 3
 
 
 def groups(folder: Path, limit: str, *, stat: bool = True) -> str:
@@ -96,9 +99,7 @@ def groups(folder: Path, limit: str, *, stat: bool = True) -> str:
 def test_group_without_a_limit_is_not_watched_unless_the_settings_have_one(tmp_path: Path, text: str) -> None:
     base = groups(tmp_path, text)
     assert memory.find_watch(None, [], base=base) is None
-    watch = memory.find_watch(100 * MIB, [], base=base)
-    assert watch is not None
-    assert isinstance(watch._source, memory.ProcessSum)
+    assert kind(memory.find_watch(100 * MIB, [], base=base)) == "process_watch"
 
 
 @pytest.mark.parametrize("settings", [None, 300 * MIB, 512 * MIB])
@@ -106,7 +107,7 @@ def test_groups_own_limit_counts_where_it_is_no_larger(tmp_path: Path, settings:
     watch = memory.find_watch(settings, [], base=groups(tmp_path, f"{300 * MIB}\n"))
     assert watch is not None
     assert watch.limit == 300 * MIB
-    assert isinstance(watch._source, Cgroup)
+    assert kind(watch) == "cgroup_watch"
 
 
 def test_kernel_that_counts_but_does_not_limit_is_held_to_the_settings(tmp_path: Path) -> None:
@@ -115,7 +116,7 @@ def test_kernel_that_counts_but_does_not_limit_is_held_to_the_settings(tmp_path:
     watch = memory.find_watch(512 * MIB, [], base=base)
     assert watch is not None
     assert watch.limit == 512 * MIB
-    assert isinstance(watch._source, memory.Gvisor)
+    assert kind(watch) == "gvisor_watch"
     assert watch.kills() == 0
 
 
@@ -125,9 +126,9 @@ def test_kernel_that_counts_files_it_maps_has_them_taken_off_and_its_own_share_a
 ) -> None:
     """What a file system in memory holds that the sandbox itself sees is in its kernel's figures already."""
     usage, meminfo = files(tmp_path, {"usage": f"{300 * MIB}\n", "meminfo": f"Cached: 9 kB\nMapped: {90 * 1024} kB\n"})
-    source = memory.Gvisor(1024 * MIB, usage, folders, meminfo)
-    assert source.used(over=500 * MIB) == (300 + 128) * MIB
-    assert source.used(over=400 * MIB) == (300 + 128 - 90) * MIB
+    watch = memory.gvisor_watch(1024 * MIB, usage, folders, meminfo)
+    assert watch._used_over(500 * MIB) == (300 + 128) * MIB
+    assert watch._used_over(400 * MIB) == (300 + 128 - 90) * MIB
 
 
 def test_files_in_folders_that_are_said_to_be_in_memory_are_added_there(
@@ -135,16 +136,16 @@ def test_files_in_folders_that_are_said_to_be_in_memory_are_added_there(
 ) -> None:
     usage, meminfo = files(tmp_path, {"usage": "0\n", "meminfo": "MemTotal: 1 kB\n"})
     monkeypatch.setattr(memory, "_folder_bytes", {str(tmp_path): 7 * MIB}.__getitem__)
-    source = memory.Gvisor(512 * MIB, usage, [str(tmp_path), str(tmp_path)], meminfo)
-    assert source.used(over=0) == (96 + 7) * MIB
+    watch = memory.gvisor_watch(512 * MIB, usage, [str(tmp_path), str(tmp_path)], meminfo)
+    assert watch._used_over(0) == (96 + 7) * MIB
 
 
 def test_figures_that_can_not_be_read_stop_nothing(tmp_path: Path) -> None:
-    watch = Watch(Cgroup(512 * MIB, str(tmp_path / "missing"), "", "", ()))
+    watch = memory.cgroup_watch(512 * MIB, str(tmp_path / "missing"), "", "", ())
     watch.rest()
     assert watch.look()[0] is False
     assert watch.kills() == 0
 
 
 def test_folders_on_a_disk_are_not_counted_as_memory() -> None:
-    assert memory.ProcessSum(MIB, ["/proc"]).used(0) > 0
+    assert memory.process_watch(MIB, ["/proc"])._used_over(0) > 0

@@ -30,7 +30,7 @@ const WORD = 4;
 const DONE = 3; // RecordKind.DONE of display_records.py
 
 silence();
-tellEnd();
+reportEnd();
 
 let awaiting = false; // whether the program is at a top-level await
 process.on('beforeExit', atEnd);
@@ -43,11 +43,11 @@ if (text === '') {
 start(JSON.parse(text));
 
 // The runner need not wait until Node has taken itself apart, unless something else of the program goes on.
-function tellEnd() {
+function reportEnd() {
   const { reallyExit } = process;
   process.reallyExit = (code) => {
     try {
-      if (isAlone()) sayDone(code);
+      if (isAlone()) writeDone(code);
     } catch {
       // There is no such file in this kernel, or the program has closed what it did not know. Its end is seen anyway.
     }
@@ -60,7 +60,7 @@ function isAlone() {
   return fs.readFileSync(`/proc/self/task/${process.pid}/children`, 'latin1') === '';
 }
 
-function sayDone(code) {
+function writeDone(code) {
   const { cpu, size } = usage();
   const record = Buffer.alloc(23); // ">BBI" and ">Bdq"
   record[0] = DONE;

@@ -82,12 +82,12 @@ class Cell {
     });
   }
 
-  // A turn later, when Node has told of rejections that nobody handles.
+  // A turn later, when Node has reported rejections that nobody handles.
   conclude(result) {
-    setImmediate(() => this.tell(result));
+    setImmediate(() => this.settle(result));
   }
 
-  tell(result) {
+  settle(result) {
     const { value, error, details } = result;
     if (this.over) return;
     if (error === LEAVE) {
@@ -163,7 +163,7 @@ class Inspector {
   run(expression, done) {
     const how = { replMode: true, awaitPromise: true, silent: true };
     this.session.post('Runtime.evaluate', { expression, ...how }, (error, answer) => {
-      if (error || this.closed) return; // interrupted, which is told elsewhere
+      if (error || this.closed) return; // interrupted, which is reported elsewhere
       done(this.take(answer.exceptionDetails?.exception ?? answer.result), answer.exceptionDetails);
     });
   }
@@ -260,7 +260,7 @@ function serve() {
   };
   process.on('SIGINT', interrupt);
   process.on('uncaughtException', (error) => {
-    // A listener of the program's own has the word, as without this one.
+    // A listener of the program's own decides, as it would without this one.
     if (error !== LEAVE && process.listenerCount('uncaughtException') === 1) current?.fail(describe(error));
   });
   const link = new net.Socket({ fd: HELPER });
@@ -274,7 +274,7 @@ function serve() {
       link.write('\n');
       setImmediate(() => cell.start());
     } catch {
-      process.reallyExit(streams.LOST); // there are no streams to tell it on, or the program took away what this needs
+      process.reallyExit(streams.LOST); // there are no streams to report it on, or the program took away what this needs
     }
   });
   link.on('close', () => process.reallyExit(0));

@@ -3,7 +3,7 @@
 // V8's REPL mode knows top-level `await` and the value of the last expression, but takes no `import` or `export`, and no
 // second declaration of another kind. So top-level `const`, `let` and `class` become `var`, which any later cell may
 // declare again; names that JavaScript or Node defines become `let`, which hides them from cells alone. Lines stay where
-// they are. The parser is the one that Node's own REPL uses; where it does not understand the code, V8 has the word.
+// they are. The parser is the one that Node's own REPL uses; where it can't parse the code, V8 decides.
 'use strict';
 
 const vm = require('node:vm');

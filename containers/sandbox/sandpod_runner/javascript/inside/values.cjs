@@ -72,7 +72,7 @@ function trim(error, seen) {
   for (const each of error.errors ?? []) trim(each, seen);
 }
 
-// The same of code that does not compile: V8 tells where, but not in the error itself.
+// The same of code that does not compile: V8 reports where, but not in the error itself.
 function describeSyntax(error, code, file, { lineNumber, columnNumber }) {
   const text = describe(error);
   if (!(error instanceof SyntaxError) || text.includes('\n    at ')) return text;

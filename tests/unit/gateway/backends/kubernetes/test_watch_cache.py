@@ -254,7 +254,7 @@ async def test_a_listed_sandbox_that_is_not_understood_is_there_again_once_it_is
 async def test_pauses_grow_while_nothing_comes_and_are_over_with_the_first_news(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(watch_module, "BACK_OFF", (0.0, 0.001, 0.002))
+    monkeypatch.setattr(watch_module, "BACK_OFF", (0.0, 100.0, 200.0))
     pauses: list[float] = []
     sleep = asyncio.sleep
 
@@ -266,7 +266,7 @@ async def test_pauses_grow_while_nothing_comes_and_are_over_with_the_first_news(
     news = event("ADDED", body("a"))
     async with watched(Script([page()], [[], [], [], [news, UnreachableError("broken")], []])):
         pass
-    assert [round(pause * 1000) for pause in pauses] == [0, 1, 2, 0, 1]
+    assert [round(pause / 100) for pause in pauses] == [0, 1, 2, 0, 1]
 
 
 async def test_a_first_list_that_fails_is_told() -> None:

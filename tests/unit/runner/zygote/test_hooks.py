@@ -6,8 +6,8 @@ import sys
 ASK = """
 import os
 os.getuid = lambda: 54321
-from sandpod_runner.python.own_user import answer_for_own_user
-answer_for_own_user()
+from sandpod_runner.zygote.hooks import name_own_user
+name_own_user()
 import getpass, pwd
 entry = pwd.getpwuid(os.getuid())
 print(entry.pw_name, entry.pw_uid, entry.pw_dir, pwd.getpwnam("someone").pw_uid, entry in pwd.getpwall())

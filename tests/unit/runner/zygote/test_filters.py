@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 
 from sandpod_runner.ipc import bpf
-from sandpod_runner.zygote import connect_filter, self_protection
+from sandpod_runner.zygote import filters
 
-# Runs behind a filter that protects its parent, a pytest process; tells each attempt's error, or what it returned.
+# Runs behind a filter that protects its parent, a pytest process; prints each attempt's error, or what it returned.
 PROBE = """
 import ctypes, errno, json, os, resource, sys
 sys.path.insert(0, sys.argv[1])
 from sandpod_runner.ipc import syscalls
-from sandpod_runner.zygote import self_protection
+from sandpod_runner.zygote import filters
 parent = os.getppid()
 syscalls.forbid_new_rights()
-self_protection.install([parent])
+filters.protect([parent])
 libc = ctypes.CDLL(None, use_errno=True)
 
 def trial(act, *arguments):
@@ -50,21 +50,19 @@ print(json.dumps(said))
 
 
 def test_runner_can_not_be_changed_and_a_program_can_change_itself() -> None:
-    package = Path(self_protection.__file__).parents[2]
-    before = self_protection._state(0)
+    package = Path(filters.__file__).parents[2]
+    before = filters._state(0)
     done = subprocess.run([sys.executable, "-c", PROBE, str(package)], capture_output=True, text=True, check=True)
     said = json.loads(done.stdout)
     assert set(said["parent"].values()) == {errno.EPERM}
     assert said["user"] == errno.EPERM
     assert set(said["self"].values()) == set(said["zero"].values()) == {0}
     assert said["read"] == [512, 512]
-    assert self_protection._state(0) == before
+    assert filters._state(0) == before
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
-@pytest.mark.parametrize(
-    "assemble", [lambda machine: self_protection.assemble(machine, (1, 7)), connect_filter.assemble]
-)
+@pytest.mark.parametrize("assemble", [lambda machine: filters.protection(machine, (1, 7)), filters.connection_watch])
 def test_filter_is_whole_and_its_jumps_stay_inside(assemble: Callable[[str], bytes], machine: str) -> None:
     program = assemble(machine)
     assert len(program) % 8 == 0
@@ -77,10 +75,10 @@ def test_filter_is_whole_and_its_jumps_stay_inside(assemble: Callable[[str], byt
 def test_change_of_a_waiting_process_is_noticed() -> None:
     child = subprocess.Popen(["/bin/sleep", "60"])
     try:
-        assert not self_protection.is_changed(child.pid)
+        assert not filters.is_changed(child.pid)
         os.setpriority(os.PRIO_PROCESS, child.pid, 3)
-        assert self_protection.is_changed(child.pid)
+        assert filters.is_changed(child.pid)
     finally:
         child.kill()
         child.wait()
-    assert self_protection.is_changed(child.pid)
+    assert filters.is_changed(child.pid)

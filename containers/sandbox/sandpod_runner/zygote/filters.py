@@ -1,8 +1,11 @@
-"""Keeps programs from changing the runner's limits and priority, which the kernel lets every process of its user do.
+"""The filters on system calls that the zygote puts on itself, and that all programs inherit.
 
-All programs inherit the zygote's filter. Reading and tracing are prevented by `syscalls.set_readable`, and signals do
-nothing to a PID 1; what is left are the calls that take another process's number (`man 2 prlimit`).
+One keeps programs from changing the runner's limits and priority, which the kernel lets every process of its user do.
+Reading and tracing are prevented by `syscalls.set_readable`, and signals do nothing to a PID 1; what is left are the
+calls that take another process's number (`man 2 prlimit`). The other has the kernel ask the runner about connections.
 """
+
+from __future__ import annotations
 
 import contextlib
 import errno
@@ -32,19 +35,23 @@ _CALLS: Final[dict[str, tuple[int, int, int]]] = {
     "ioprio_set": (251, 30, SECOND),
 }
 
+_CONNECT: Final = {"x86_64": 42, "aarch64": 203}
+_FIRST_KERNEL: Final = (5, 5)
+"""The first that can be answered with "go on" (SECCOMP_USER_NOTIF_FLAG_CONTINUE). gVisor calls itself 4.4."""
 
-def install(pids: Iterable[int]) -> None:
+
+def protect(pids: Iterable[int]) -> None:
     """Refuse what would change these processes, where the kernel has filters and the processor is known here."""
     machine = platform.machine()
     if machine in bpf.AUDIT_ARCH:
         try:
-            syscalls.filter_calls(assemble(machine, tuple(pids)))
+            syscalls.filter_calls(protection(machine, tuple(pids)))
         except OSError as error:
             sys.stderr.write(f"programs may change the runner's limits: this kernel refuses the filter: {error}\n")
 
 
-def assemble(machine: str, pids: tuple[int, ...]) -> bytes:
-    """Return the filter as the kernel takes it."""
+def protection(machine: str, pids: tuple[int, ...]) -> bytes:
+    """Return the filter that protects these processes, as the kernel takes it."""
     column = list(bpf.AUDIT_ARCH).index(machine)
     parts = bpf.head(machine)
     for name, call in _CALLS.items():
@@ -63,6 +70,27 @@ def _body(name: str, place: int, pids: tuple[int, ...]) -> list[bytes]:
     for pid in pids:
         body += [bpf.one(bpf.EQUAL, pid, no=1), refusal]
     return [*body, bpf.one(bpf.RETURN, bpf.ALLOW)]
+
+
+def watch_connects() -> int | None:
+    """Return the descriptor on which the kernel asks about connections that programs want to make; None if it can't."""
+    machine = platform.machine()
+    release = platform.release().split(".")[:2]
+    if machine not in _CONNECT or not all(part.isdecimal() for part in release):
+        return None
+    if tuple(map(int, release)) < _FIRST_KERNEL:
+        return None
+    try:
+        return syscalls.watch_calls(connection_watch(machine))
+    except OSError as error:
+        sys.stderr.write(f"connections are refused by policies alone: this kernel has no listener for them: {error}\n")
+        return None
+
+
+def connection_watch(machine: str) -> bytes:
+    """Return the filter that has the kernel ask about connections, as the kernel takes it."""
+    ask = [bpf.one(bpf.EQUAL, _CONNECT[machine], no=1), bpf.one(bpf.RETURN, bpf.NOTIFY)]
+    return b"".join([*bpf.head(machine), *ask, bpf.one(bpf.RETURN, bpf.ALLOW)])
 
 
 def is_changed(pid: int) -> bool:
