@@ -5,6 +5,7 @@ A model pays for each schema in every conversation, and some model APIs refuse `
 written where they are used, and results are names and types. What a call may contain is checked by the server.
 """
 
+import functools
 import string
 from collections.abc import Mapping
 from typing import Any
@@ -48,6 +49,7 @@ def _plain(field: Schema, defs: Schema, facts: Mapping[str, str]) -> Schema:
     return plain
 
 
+@functools.cache
 def output_schema(model: type[BaseModel]) -> Schema:
     """Return the schema of a tool's result: the names of its fields and their types.
 
