@@ -1,4 +1,4 @@
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -9,6 +9,14 @@ from sandpod_gateway.app import Gateway
 from sandpod_gateway.auth import api_keys as auth
 from sandpod_gateway.settings import Settings
 from support.gateway.fake_gateway import Caller, Place
+from support.gateway.schemas_once import schemas_once
+
+
+@pytest.fixture(scope="session", autouse=True)
+def once() -> Iterator[None]:
+    """What no gateway can change is worked out once."""
+    with schemas_once():
+        yield
 
 
 @pytest.fixture(params=["auto", "legacy"])
