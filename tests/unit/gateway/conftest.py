@@ -9,13 +9,13 @@ from sandpod_gateway.app import Gateway
 from sandpod_gateway.auth import api_keys as auth
 from sandpod_gateway.settings import Settings
 from support.gateway.fake_gateway import Caller, Place
-from support.gateway.schemas_once import schemas_once
+from support.gateway.made_once import made_once
 
 
 @pytest.fixture(scope="session", autouse=True)
 def once() -> Iterator[None]:
     """What no gateway can change is worked out once."""
-    with schemas_once():
+    with made_once():
         yield
 
 

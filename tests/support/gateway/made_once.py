@@ -1,7 +1,7 @@
-"""What a tool's types and schemas say is the same for every gateway: it is worked out once for all tests.
+"""Makes what is the same for every gateway and each of its clients once for all tests.
 
-FastMCP derives a tool's schema from its function, and the client of the MCP SDK checks each schema of a result, for
-every gateway and every connection. With 28 tools that took most of the time of a test that has a gateway of its own.
+FastMCP derives a tool's schema from its function, the client of the MCP SDK checks each schema of a result, and each
+HTTP client reads the certificates that the system trusts. Of a test that has a gateway of its own, that was most.
 """
 
 import dataclasses
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
+import httpcore2
 import pytest
 from fastmcp.server.dependencies import transform_context_annotations
 from fastmcp.tools.function_parsing import ParsedFunction
@@ -41,9 +42,10 @@ def _check_text(schema: str) -> None:
 
 
 @contextmanager
-def schemas_once() -> Iterator[None]:
-    """Work out each tool's schema once, until the end of the block."""
+def made_once() -> Iterator[None]:
+    """Make schemas, and the trust in the system's certificates, once until the end of the block."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ParsedFunction, "from_function", _parse_once)
         patch.setattr(Draft202012Validator, "check_schema", lambda schema: _check_text(json.dumps(schema)))
+        patch.setattr(httpcore2, "default_ssl_context", functools.cache(httpcore2.default_ssl_context))
         yield
