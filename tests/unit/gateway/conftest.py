@@ -19,9 +19,9 @@ def once() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(params=["auto", "legacy"])
+@pytest.fixture
 async def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Place]:
-    """In both protocol eras: sessions of the older one, self-contained requests of the newer one."""
+    """In the protocol's newer era; `ERAS` marks tests for both."""
     backend = FakeBackend()
     gateway = Gateway(Settings(), backend)
     current = [auth.LOCAL_OWNER]
@@ -33,7 +33,7 @@ async def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
     @asynccontextmanager
     async def connect(owner: str) -> AsyncIterator[Caller]:
-        async with Client(gateway.mcp, mode=request.param) as client:
+        async with Client(gateway.mcp, mode=getattr(request, "param", "auto")) as client:
             yield Caller(client, owner, become)
 
     async with gateway.running():
