@@ -264,7 +264,8 @@ async def test_each_tool_describes_itself_and_its_arguments(alice: Caller) -> No
 
 @pytest.mark.claim("run_python_code(max_output)")
 async def test_output_is_cut_to_what_a_model_can_take_and_the_hint_says_where_the_rest_is(alice: Caller) -> None:
-    code = "for i in range(9000):\n    print('0123456789')"
+    lines = "\n".join(["0123456789"] * 100)
+    code = f"for i in range(90):\n    print({lines!r})"
     cut = await alice.python(code)
     assert cut.stdout_truncated
     assert len(cut.stdout) < LimitSettings().output_chars + 100
