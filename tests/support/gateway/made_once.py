@@ -16,7 +16,7 @@ import httpcore2
 import pytest
 from fastmcp.server.dependencies import transform_context_annotations
 from fastmcp.tools.function_parsing import ParsedFunction
-from jsonschema import Draft202012Validator
+from jsonschema import Draft202012Validator  # type: ignore[import-untyped]
 
 _parse: Final = ParsedFunction.from_function
 _check: Final = Draft202012Validator.check_schema
