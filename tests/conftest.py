@@ -1,7 +1,15 @@
-"""What no test may depend on: the libraries that `sandpod setup` has made for whoever runs the tests."""
+"""What all tests share: none of the libraries that `sandpod setup` has made, and few garbage collections."""
 
+import gc
 import os
 
 
 def pytest_configure() -> None:
     os.environ["XDG_DATA_HOME"] = "/nonexistent"
+    gc.set_threshold(10_000, 20, 20)
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was imported out of each collection: it stays, and it is most of all there is."""
+    gc.collect()
+    gc.freeze()

@@ -1,5 +1,6 @@
 """Fixtures of the contract suite: a started backend of each kind, and an owner whose sandboxes are closed after."""
 
+import compileall
 import os
 import uuid
 from collections.abc import AsyncIterator, Iterator
@@ -11,13 +12,17 @@ import pytest_asyncio
 from sandpod_gateway.backends.base import Backend, ClaimRequest
 from sandpod_gateway.backends.local.backend import LocalBackend
 from support.gateway.backends import Case, cases, servers
+from support.gateway.made_once import made_once
 from support.gateway.probes import SETTINGS, Box
 from support.gateway.served import Served, connected, gateway
+from support.runner.harness import PACKAGE
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "obligation(id): the promise of a backend that the test is about")
     config.addinivalue_line("markers", "needs_userns: needs user namespaces, as local sandboxes do")
+    # Sandboxes can only read the runner's source: each would compile all of it anew, a third of what its start costs.
+    compileall.compile_dir(PACKAGE / "sandpod_runner", quiet=1)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -36,6 +41,13 @@ _LEFT_OUT = pytest.StashKey[int]()
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     if count := config.stash.get(_LEFT_OUT, 0):
         terminalreporter.write_line(f"SANDPOD_TEST_NO_USERNS: {count} tests of local sandboxes were left out.")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def once() -> Iterator[None]:
+    """What no gateway can change is worked out once."""
+    with made_once():
+        yield
 
 
 @pytest.fixture(scope="session", params=cases())

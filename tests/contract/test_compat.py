@@ -251,8 +251,9 @@ async def test_chrishayuks_session_keeps_variables_and_text_files() -> None:
 
 
 async def test_chrishayuks_charts_are_pictures_of_data_that_is_never_code() -> None:
-    # The environment of the tests has the libraries.
-    async with place("--compat.systems", "chrishayuk", "--local.python", sys.executable) as here:
+    # The environment of the tests has the libraries; no chart has to wait for them.
+    drawing = ("--local.preimport", '["matplotlib.figure", "plotly.graph_objects"]')
+    async with place("--compat.systems", "chrishayuk", "--local.python", sys.executable, *drawing) as here:
         await here.text("create_sandbox", session_id="s")
         rows = [{"x": "a'\"", "y": 1, "z": 3}, {"x": "b", "y": 2, "z": 1}]
         xy = {"session_id": "s", "data": rows, "x_key": "x", "y_keys": ["y", "z"], "title": 'It\'s "quoted"'}

@@ -91,8 +91,8 @@ async def test_pieces_of_both_streams_by_turns_are_all_read(served: Served) -> N
 async def test_output_that_is_no_longer_kept_is_counted_and_the_end_of_a_stopped_run_is_told(served: Served) -> None:
     size = 24 * 2**20
     own = (await served.call("create_sandbox"))["sandbox"]  # what is kept of so much takes room in the workspace
-    code = f"for number in range({size // LINE}):\n    print(f'{{number:0{LINE - 1}}}')\n"
-    code += "import sys, time\nsys.stdout.flush()\nopen('written', 'w')\ntime.sleep(600)"
+    code = f"import time\nprint('\\n'.join(f'{{n:0{LINE - 1}}}' for n in range({size // LINE})), flush=True)\n"
+    code += "open('written', 'w')\ntime.sleep(600)"
     begun = await served.call("start_run", code=code, sandbox=own)
     reading = await served.call("read_run", run_id=begun["run_id"], wait=20)
     while reading["dropped_bytes"] == 0:  # the first bytes are still kept

@@ -6,6 +6,7 @@ it; then, in square brackets, only what matters next: how the run failed, what w
 
 import base64
 import functools
+import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Final, ParamSpec, TypeVar
@@ -87,8 +88,10 @@ def answering(
             logger.exception("A tool failed: %s", function.__name__)
             return refused(_BUG)
 
-    # FastMCP reads types and the docstring from the wrapper; what it returns is not what the function returns.
+    # FastMCP reads types and the docstring from the wrapper; what it returns is not what the function returns. Without
+    # a signature of its own it would look through the wrapper, and make a schema of the result that nothing uses.
     tool.__annotations__ = {**function.__annotations__, "return": ToolResult}
+    tool.__signature__ = inspect.signature(function).replace(return_annotation=ToolResult)  # type: ignore[attr-defined]
     return tool
 
 

@@ -106,6 +106,7 @@ def _plain(field: Schema, defs: Schema, facts: Mapping[str, str]) -> Schema:
     return plain
 
 
+@functools.cache
 def output_schema(model: type[BaseModel]) -> Schema:
     """Return the schema of a tool's result: the names of its fields and their types.
 

@@ -5,8 +5,9 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import pytest
 import yaml
 from fastmcp import Client
 
@@ -14,6 +15,9 @@ from fakes.backend import FakeBackend
 from sandpod_gateway.api.run_results import RunResult
 from sandpod_gateway.app import Gateway
 from sandpod_gateway.auth import api_keys as auth
+
+ERAS: Final = pytest.mark.parametrize("place", ["auto", "legacy"], indirect=True)
+"""For tests of what the protocol carries: self-contained requests of its newer era, sessions of the older one."""
 
 
 @dataclass

@@ -1,4 +1,4 @@
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -9,11 +9,19 @@ from sandpod_gateway.app import Gateway
 from sandpod_gateway.auth import api_keys as auth
 from sandpod_gateway.settings import Settings
 from support.gateway.fake_gateway import Caller, Place
+from support.gateway.made_once import made_once
 
 
-@pytest.fixture(params=["auto", "legacy"])
+@pytest.fixture(scope="session", autouse=True)
+def once() -> Iterator[None]:
+    """What no gateway can change is worked out once."""
+    with made_once():
+        yield
+
+
+@pytest.fixture
 async def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Place]:
-    """In both protocol eras: sessions of the older one, self-contained requests of the newer one."""
+    """In the protocol's newer era; `ERAS` marks tests for both."""
     backend = FakeBackend()
     gateway = Gateway(Settings(), backend)
     current = [auth.LOCAL_OWNER]
@@ -25,7 +33,7 @@ async def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
     @asynccontextmanager
     async def connect(owner: str) -> AsyncIterator[Caller]:
-        async with Client(gateway.mcp, mode=request.param) as client:
+        async with Client(gateway.mcp, mode=getattr(request, "param", "auto")) as client:
             yield Caller(client, owner, become)
 
     async with gateway.running():

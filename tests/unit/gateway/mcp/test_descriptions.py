@@ -16,7 +16,7 @@ from sandpod_gateway.files.service import MAX_READ
 from sandpod_gateway.mcp.server import INSTRUCTIONS
 from sandpod_gateway.mcp.tools.sandboxes import MAX_NAME
 from sandpod_gateway.settings import Settings
-from support.gateway.fake_gateway import Caller, Place
+from support.gateway.fake_gateway import ERAS, Caller, Place
 
 SOURCES = Path(__file__).parents[4] / "gateway/sandpod_gateway"
 
@@ -89,6 +89,7 @@ def named_in(text: str) -> set[str]:
     return code | set(re.findall(r"(?<![\w/.-])[a-z0-9]+(?:_[a-z0-9]+)+(?![\w(])", text))
 
 
+@ERAS
 async def test_everything_that_a_text_names_exists(caller: Caller) -> None:
     tools = await caller.client.list_tools()
     (prompt,) = await caller.client.list_prompts()
@@ -169,6 +170,7 @@ async def test_capabilities_tell_the_limits_and_defaults_that_are_set(caller: Ca
         assert limit.get("maximum", most) == most
 
 
+@ERAS
 async def test_every_tool_has_a_title_a_description_and_both_schemas(caller: Caller) -> None:
     for tool in await caller.client.list_tools():
         assert tool.description

@@ -75,22 +75,20 @@ async def test_name_that_is_none_is_refused(alice: Caller, name: str) -> None:
 
 @pytest.mark.claim("read_file(path)")
 @pytest.mark.parametrize("path", ["", "../x", "/etc/passwd", "a/../../x", "a\0b", "x" * 5000, "a/" + "x" * 256])
-@pytest.mark.parametrize(
-    ("tool", "arguments"),
-    [
-        ("stat_file", {}),
-        ("make_directory", {}),
-        ("delete_file", {}),
-        ("read_file", {}),
-        ("write_file", {"text": "1"}),
-        ("upload_file", {"filename": "a", "text": "1"}),
-    ],
-)
-async def test_path_that_leads_out_is_refused(alice: Caller, tool: str, arguments: dict[str, Any], path: str) -> None:
-    if (tool, path) == ("upload_file", ""):
-        return  # no folder named means the workspace itself
+async def test_path_that_leads_out_is_refused(alice: Caller, path: str) -> None:
+    tools: dict[str, dict[str, Any]] = {
+        "stat_file": {},
+        "make_directory": {},
+        "delete_file": {},
+        "read_file": {},
+        "write_file": {"text": "1"},
+        "upload_file": {"filename": "a", "text": "1"},
+    }
+    if path == "":
+        del tools["upload_file"]  # no folder named means the workspace itself
     await alice.call("write_file", path="there", text="1")
-    assert (await alice.call(tool, path=path, **arguments))["error"] == ErrorCode.INVALID_PATH
+    for tool, arguments in tools.items():
+        assert (await alice.call(tool, path=path, **arguments))["error"] == ErrorCode.INVALID_PATH, tool
     for source, destination in ((path, "ok"), ("ok", path)):
         moved = await alice.call("move_file", source=source, destination=destination)
         assert moved["error"] in {ErrorCode.INVALID_PATH, ErrorCode.NOT_FOUND}
