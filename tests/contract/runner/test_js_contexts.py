@@ -207,6 +207,16 @@ async def test_timeout_and_cancel_interrupt_the_cell_and_keep_the_state(notebook
     assert await notebook.text("x") == "5"
 
 
+async def test_interrupt_that_comes_while_node_has_no_handler_for_it_keeps_the_state(notebook: Notebook) -> None:
+    # Node takes its listeners away while it runs a cell, and adds them again: this holds that moment open.
+    await notebook.cell("const x = 5, pause = new Int32Array(new SharedArrayBuffer(4))")
+    slow = "console.log('started'); Atomics.wait(pause, 0, 0, 300)"
+    await notebook.cell(f"process.prependListener('newListener', (name) => {{ if (name === 'SIGINT') {{ {slow} }} }})")
+    result = await notebook.cancelled(FOREVER)
+    assert (result.outcome, result.exit_code, result.end["context_state"]) == ("cancelled", 1, "kept")
+    assert await notebook.text("x") == "5"
+
+
 async def test_awaiting_what_can_never_come_outlives_a_garbage_collection(notebook: Notebook) -> None:
     await notebook.cell(
         "require('v8').setFlagsFromString('--expose-gc'); const gc = require('vm').runInNewContext('gc')"

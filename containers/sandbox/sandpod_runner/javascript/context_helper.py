@@ -21,6 +21,8 @@ from sandpod_runner.ipc.jobs import MAX_FDS, REQUEST, Job, read_job
 
 _HELPER: Final = 3
 _RUNNER: Final = 4
+_ANSWERS: Final = 5
+_ENTERED, _LEAVING, _LEFT = b"{}!"  # as in context.cjs
 
 
 def serve(job: Job, fd: int, become: Callable[[Job], NoReturn]) -> NoReturn:
@@ -31,28 +33,33 @@ def serve(job: Job, fd: int, become: Callable[[Job], NoReturn]) -> NoReturn:
     # Open to the end of this process: the runner kills what has closed it, and would not see how it ends.
     runner = socket.socket(fileno=fd)
     ours, theirs = socket.socketpair()
+    answers, answering = os.pipe2(os.O_CLOEXEC)
     pid = os.fork()
     if pid == 0:
         syscalls.end_with_parent()
         # Out of the way first: one may be at the number that the other one gets.
-        here, there = move_away(os.dup(theirs.fileno())), move_away(os.dup(fd))
-        os.dup2(here, _HELPER)
-        os.dup2(there, _RUNNER)
+        fds = [move_away(os.dup(each)) for each in (theirs.fileno(), fd, answers)]
+        for number, each in zip((_HELPER, _RUNNER, _ANSWERS), fds):
+            os.dup2(each, number)
         become(job)
     theirs.close()
-    os._exit(_Helper(pid, runner, ours).run())
+    os.close(answers)
+    os._exit(_Helper(pid, runner, ours, answering).run())
 
 
 class _Helper:
-    def __init__(self, pid: int, runner: socket.socket, node: socket.socket) -> None:
+    def __init__(self, pid: int, runner: socket.socket, node: socket.socket, answers: int) -> None:
         self._pid = pid
         self._runner = runner
         self._node = node
+        self._answers = answers
         node.setblocking(False)
         self._unsent = b""
         self._poll = select.poll()
         self._held: list[int] = []
-        self._interrupts = 0
+        self._guarded = False  # Node takes a signal, until it is answered that it may leave
+        self._interrupts = 0  # of this cell
+        self._signalled = False  # and whether one of them was a signal
 
     def run(self) -> int:
         wake, woken = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -72,17 +79,25 @@ class _Helper:
             events = ready.get(self._node.fileno(), 0)
             if events & select.POLLOUT:
                 self._send()
-            if events & ~select.POLLOUT and not self._opened():
+            if events & ~select.POLLOUT and not self._hear():
                 self._unsent = b""
                 self._poll.unregister(self._node)  # its end follows
             if self._runner.fileno() in ready and not self._pass_on():
                 return 0  # and Node ends with this process
 
     def _interrupt(self) -> None:
-        # One for each cell: a second one that comes at the cell's end would find Node without a handler, and end it.
         self._interrupts += 1
-        if self._interrupts == 1:
-            os.kill(self._pid, signal.SIGINT)
+        if self._interrupts > 1:
+            return
+        if self._guarded:
+            self._signal()
+        else:
+            self._unsent += b"null\n"
+            self._send()
+
+    def _signal(self) -> None:
+        self._signalled = True
+        os.kill(self._pid, signal.SIGINT)
 
     def _pass_on(self) -> bool:
         data, fds, _, _ = socket.recv_fds(self._runner, REQUEST.size, MAX_FDS)
@@ -93,9 +108,9 @@ class _Helper:
         cell, self._held = read_job(fds[0]), fds[1:]
         code, base = cell.code.decode("utf-8", "replace"), f"/proc/{os.getpid()}/fd/"
         what = {"code": code, "args": cell.args, "env": cell.env, "cwd": cell.cwd}
-        how = {"number": number, "base": base, "fds": self._held, "calm": self._interrupts == 0}
-        self._interrupts = 0
-        self._unsent = json.dumps(what | how).encode() + b"\n"
+        how = {"number": number, "base": base, "fds": self._held}
+        self._interrupts, self._signalled = 0, False
+        self._unsent += json.dumps(what | how).encode() + b"\n"
         self._send()
         return True
 
@@ -111,15 +126,26 @@ class _Helper:
         with contextlib.suppress(OSError):  # it has ended, and is not looked at any more
             self._poll.modify(self._node, select.POLLIN | (select.POLLOUT if self._unsent else 0))
 
-    def _opened(self) -> bool:
-        """Close the cell's descriptors when Node has opened them, and return whether Node is still there."""
+    def _hear(self) -> bool:
+        """Act on what Node says, and return whether it is still there."""
         try:
             data = self._node.recv(64)
         except BlockingIOError:
             return True
         except OSError:
             data = b""
-        self._let_go()
+        for word in data or b"\n":
+            if word == _ENTERED:
+                self._guarded = True
+                if self._interrupts and not self._signalled:
+                    self._signal()
+            elif word in {_LEAVING, _LEFT}:
+                self._guarded = False
+                answer = b"!" if word == _LEFT else b"x" if self._signalled else b"."
+                with contextlib.suppress(OSError):  # it has ended
+                    os.write(self._answers, answer)
+            else:  # it has opened the cell's descriptors
+                self._let_go()
         return bool(data)
 
     def _let_go(self) -> None:

@@ -1,8 +1,10 @@
 // A JavaScript context in its own process: it runs one cell after the other, and variables stay.
 //
 // Started by context_helper.py, which sends each cell on descriptor 3, as a line of JSON, and keeps the cell's descriptors
-// open until it gets a byte back. On descriptor 4 the runner gets what jobs.py describes: one message when the cell's
-// code begins and one when it has ended. A cell is code for V8's own REPL mode; rewrite.cjs makes it so.
+// open until it gets a byte back. An interrupt is a signal while the helper knows that Node takes it, or else a line with
+// null; `guarded` tells it, and gets its answers on descriptor 5. On descriptor 4 the runner gets what jobs.py describes:
+// one message when the cell's code begins and one when it has ended. A cell is code for V8's own REPL mode; rewrite.cjs
+// makes it so.
 'use strict';
 
 const { Buffer } = require('node:buffer'); // programs may put others in the places of globals
@@ -25,15 +27,18 @@ const { describe, describeSyntax, forms } = require('./values.cjs');
 
 const HELPER = 3;
 const RUNNER = 4;
+const ANSWERS = 5;
+const [ENTERED, LEAVING, LEFT, INTERRUPTED] = '{}!x'; // as in context_helper.py
 const BEGUN = 0; // Kind.READY and Kind.EXITED of jobs.py
 const ENDED = 3;
 const RESULT = 1; // RecordKind.RESULT and RecordKind.DROPPED of display_records.py
 const DROPPED = 2;
 const MIME_TYPES = { 'text/plain': 0, 'application/json': 5 }; // their places in messages.py
 const TAKE = '__take__';
-const FORGET_MS = 20;
 const LEAVE = new Error('process.exit() was called'); // takes the program out of what it does
 
+const word = Buffer.alloc(1);
+const forever = new Int32Array(new SharedArrayBuffer(4));
 const guardScript = new vm.Script('globalThis[Symbol.for("sandpod.guard")]()');
 let action;
 Object.defineProperty(globalThis, Symbol.for('sandpod.guard'), { value: () => action() });
@@ -56,7 +61,6 @@ class Cell {
 
   // From here on an interrupt is the cell's. Frames of the program come first in its stack traces.
   start() {
-    if (!this.job.calm) forgetInterrupt();
     current = this;
     this.used = usage().cpu;
     guarded(() => {
@@ -183,20 +187,43 @@ class Inspector {
   }
 }
 
-// Runs in a way that an interrupt ends, however busy the code is.
+// Runs in a way that a signal ends, however busy the code is. Shortly before and after, the signal would end Node, which
+// then has no handler for it: so the helper sends it only in between, and at most one. One that it has sent is waited for.
 function guarded(task) {
-  action = task;
+  action = () => {
+    tell(ENTERED);
+    try {
+      task();
+    } finally {
+      tell(LEAVING);
+      if (answer() === INTERRUPTED) Atomics.wait(forever, 0, 0);
+    }
+  };
   try {
     guardScript.runInThisContext({ breakOnSigint: true, displayErrors: false });
   } catch (error) {
     if (error?.code !== 'ERR_SCRIPT_EXECUTION_INTERRUPTED') throw error;
+    tell(LEFT);
+    while (answer() !== LEFT); // what was asked before is answered too
     interrupt();
   }
 }
 
-// Node keeps an interrupt that comes when its watch is about to end, and it would end the next cell.
-function forgetInterrupt() {
-  guarded(() => Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, FORGET_MS));
+function tell(word) {
+  try {
+    fs.writeSync(HELPER, word);
+  } catch {
+    process.reallyExit(streams.LOST); // the program has closed it
+  }
+}
+
+function answer() {
+  try {
+    if (fs.readSync(ANSWERS, word) === 1) return String.fromCharCode(word[0]);
+  } catch {
+    // as at its end
+  }
+  return process.reallyExit(streams.LOST);
 }
 
 function interrupt() {
@@ -268,16 +295,27 @@ function serve() {
   link.on('data', (data) => {
     parts.push(data);
     if (data.at(-1) !== 10) return; // the helper sends no cell before the last one has ended
-    try {
-      const cell = new Cell(parse(Buffer.concat(parts).toString()));
-      parts = [];
-      link.write('\n');
-      setImmediate(() => cell.start());
-    } catch {
-      process.reallyExit(streams.LOST); // there are no streams to report it on, or the program took away what this needs
+    const lines = Buffer.concat(parts).toString().trim().split('\n');
+    parts = [];
+    for (const job of lines.map((line) => parse(line))) {
+      if (job === null) {
+        interrupt();
+      } else {
+        take(job, link);
+      }
     }
   });
   link.on('close', () => process.reallyExit(0));
+}
+
+function take(job, link) {
+  try {
+    const cell = new Cell(job);
+    link.write('\n');
+    setImmediate(() => cell.start());
+  } catch {
+    process.reallyExit(streams.LOST); // there are no streams to report it on, or the program took away what this needs
+  }
 }
 
 serve();
