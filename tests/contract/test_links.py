@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import io
 import tarfile
+import zipfile
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -86,7 +87,7 @@ async def test_file_that_changes_while_it_is_sent_is_not_passed_off_as_whole(alo
             [piece async for piece in pieces]
 
 
-@pytest.mark.claim("fetch_workspace")
+@pytest.mark.claim("fetch_workspace", "fetch_workspace(format)")
 async def test_workspace_comes_as_one_archive(alone: Served) -> None:
     command = "mkdir d; head -c 5M /dev/urandom > d/big; echo 1 > a; sha256sum < d/big"
     digest = (await alone.shell(command))["stdout"].split()[0]
@@ -97,6 +98,13 @@ async def test_workspace_comes_as_one_archive(alone: Served) -> None:
         file = tar.extractfile("d/big")
         assert file is not None
         assert hashlib.sha256(file.read()).hexdigest() == digest
+    link = await alone.call("fetch_workspace", format="zip")
+    answer = await alone.http.get(link["url"], timeout=60)
+    with zipfile.ZipFile(io.BytesIO(answer.content)) as archive:
+        assert archive.namelist() == ["a", "d/", "d/big"]
+        assert hashlib.sha256(archive.read("d/big")).hexdigest() == digest
+    assert answer.headers["Content-Type"] == "application/zip"
+    assert (await alone.http.get(link["url"].replace(".zip?", ".tar.gz?"))).status_code == 403
 
 
 async def test_what_a_run_names_can_be_linked_moved_and_deleted_by_that_name(alone: Served) -> None:

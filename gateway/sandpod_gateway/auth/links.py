@@ -144,12 +144,12 @@ class Links:
     def make(self, maker: Maker, method: Method, sandbox: str, path: str, *, seconds: int) -> tuple[str, int]:
         """Return a link that lives for so many seconds, from the first slash on, and its end, in seconds since 1970.
 
-        The path is relative to the workspace; empty for the whole of it. Raises as `signing`.
+        The path is relative to the workspace; for all of it as an archive, the archive's format. Raises as `signing`.
         """
         end = int(self.clock()) + seconds
         token = _sign(self.signing(), end, maker, (method, sandbox, path))
         of = quote(sandbox, safe="")
-        where = f"archives/{of}.tar.gz" if method == "archive" else f"files/{of}/{quote(path, safe='/')}"
+        where = f"archives/{of}.{path}" if method == "archive" else f"files/{of}/{quote(path, safe='/')}"
         return f"/{where}?token={token}", end
 
     def owner(self, token: str, method: Method, sandbox: str, path: str) -> str | None:

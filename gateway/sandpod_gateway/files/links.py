@@ -61,15 +61,15 @@ class LinkMaker:
                 next_step="Link to a file in it, or call fetch_workspace for all files.",
             )
 
-    async def workspace(self, owner: str, *, sandbox: str | None) -> WorkspaceLink:
-        """Return a link to an archive of a sandbox's workspace.
+    async def workspace(self, owner: str, *, sandbox: str | None, form: str) -> WorkspaceLink:
+        """Return a link to an archive of a sandbox's workspace; `form` is tar.gz or zip.
 
         Raises session_not_found, invalid_argument (nobody could open it), or backend_unavailable (no key to sign it
         with).
         """
         base = self._base()
         record = await self._sandboxes.resolve(owner, sandbox, make=False)
-        return WorkspaceLink(**self._signed(base, "archive", record.name, "", self._expires))
+        return WorkspaceLink(**self._signed(base, "archive", record.name, form, self._expires))
 
     def _signed(self, base: str, method: Method, sandbox: str, path: str, seconds: int) -> dict[str, str]:
         link, end = self._links.make(current_maker(), method, sandbox, path, seconds=seconds)

@@ -82,13 +82,13 @@ class Transfers:
         self._metrics.file_bytes.labels("in").inc(size)
         return size
 
-    async def archive(self, owner: str, sandbox: str) -> AsyncGenerator[bytes, None]:
-        """Yield a tar.gz of the workspace in parts. Raises session_not_found, sandbox_lost."""
+    async def archive(self, owner: str, sandbox: str, form: str) -> AsyncGenerator[bytes, None]:
+        """Yield a tar.gz or zip of the workspace in parts. Raises session_not_found, sandbox_lost."""
         archive, part = secrets.token_hex(8), 0
         # One connection for all of it: the state of an archive belongs to a connection.
         async with talking(self._sandboxes, await self._sandboxes.resolve(owner, sandbox)) as connection:
             while True:
-                reply = await connection.ask("file", {"op": "archive", "archive": archive, "part": part})
+                reply = await connection.ask("file", {"op": "archive", "archive": archive, "part": part, "form": form})
                 if checked(_ArchivePart, reply).last:
                     return
                 if not reply.payload:

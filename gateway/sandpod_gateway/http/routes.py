@@ -40,6 +40,8 @@ _SAFE_HEADERS: Final = {
     "Accept-Ranges": "bytes",
 }
 
+_ARCHIVES: Final = {"tar.gz": "application/gzip", "zip": "application/zip"}
+
 MAX_UPLOADS: Final = 16  # into one sandbox at a time; each holds a part of a file here
 SILENCE: Final = 60.0  # seconds without a byte, after which an upload is given up
 CHECK_SECONDS: Final = 1.0  # that one look at the backend answers for; probes ask every few seconds
@@ -57,12 +59,14 @@ class FileRoutes:
         """Return them."""
         return [
             Route("/files/{sandbox}/{path:path}", self._answer, methods=["GET", "HEAD", "PUT"]),
-            Route("/archives/{sandbox}.tar.gz", self._answer, methods=["GET"]),
+            *(Route(f"/archives/{{sandbox}}.{form}", self._answer, methods=["GET"]) for form in _ARCHIVES),
         ]
 
     async def _answer(self, request: Request) -> Response:
-        sandbox, path = request.path_params["sandbox"], request.path_params.get("path", "")
-        method: Method = "put" if request.method == "PUT" else "get" if "path" in request.path_params else "archive"
+        sandbox, path = request.path_params["sandbox"], request.path_params.get("path")
+        method: Method = "put" if request.method == "PUT" else "get"
+        if path is None:
+            method, path = "archive", next(form for form in _ARCHIVES if request.url.path.endswith(form))
         owner = self.links.owner(request.query_params.get("token", ""), method, sandbox, path)
         if owner is None:
             message, step = "This link is not valid, or not any more.", "Ask for a new one with create_link."
@@ -71,18 +75,18 @@ class FileRoutes:
             if method == "put":
                 size = await self._take(owner, sandbox, path, request.stream())
                 return JSONResponse({"sandbox": sandbox, "path": path, "size": size}, status_code=201)
-            return await (self._archive(owner, sandbox) if method == "archive" else self._send(request, owner))
+            return await (self._archive(owner, sandbox, path) if method == "archive" else self._send(request, owner))
         except SandpodError as error:
             return problem(error, headers=_SAFE_HEADERS)
         except ClientDisconnect:
             return Response(status_code=400)  # nobody reads it
 
-    async def _archive(self, owner: str, sandbox: str) -> Response:
-        parts = self.transfers.archive(owner, sandbox)
+    async def _archive(self, owner: str, sandbox: str, form: str) -> Response:
+        parts = self.transfers.archive(owner, sandbox, form)
         headers = {
             **_SAFE_HEADERS,
-            "Content-Type": "application/gzip",
-            "Content-Disposition": f"attachment; filename*=UTF-8''{quote(sandbox, safe='')}.tar.gz",
+            "Content-Type": _ARCHIVES[form],
+            "Content-Disposition": f"attachment; filename*=UTF-8''{quote(sandbox, safe='')}.{form}",
             "Accept-Ranges": "none",
         }
         return StreamingResponse(_chained(await anext(parts), parts), headers=headers)

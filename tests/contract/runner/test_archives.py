@@ -2,19 +2,23 @@
 
 import io
 import os
+import stat
 import tarfile
+import zipfile
 from pathlib import Path
 
 import pytest
 
+from sandpod_runner.files import archives
 from sandpod_runner.files.archives import MAX_AT_ONCE
+from sandpod_runner.protocol.errors import Refusal
 from sandpod_runner.protocol.messages import FILE_PART
 from support.runner.harness import Client, running
 
 
-async def fetch(client: Client, name: str = "one") -> bytes:
+async def fetch(client: Client, name: str = "one", form: str = "tar.gz") -> bytes:
     parts: list[bytes] = []
-    while not (reply := await client.file("archive", archive=name, part=len(parts))).header["last"]:
+    while not (reply := await client.file("archive", archive=name, part=len(parts), form=form)).header["last"]:
         assert len(reply.payload) <= FILE_PART
         parts.append(reply.payload)
     return b"".join(parts)
@@ -39,14 +43,46 @@ async def test_archive_holds_all_of_the_workspace_and_nothing_else(client: Clien
         "open('n' * 200 + '\u00e9', 'w').write('long')\nopen(b'\\xff', 'w').write('bytes')"
     )
     assert (await client.run(code)).outcome == "ok"
+    with zipfile.ZipFile(io.BytesIO(await fetch(client, form="zip"))) as file:
+        assert file.testzip() is None
+        names = ["d/", "d/e/", "d/e/a.txt", "b.bin", "way out", "n" * 200 + "\u00e9", "\ufffd"]
+        assert sorted(file.namelist()) == sorted(names)
+        assert (file.read("d/e/a.txt"), file.read("b.bin")) == (b"1", bytes(3_000_000))
+        modes = {name: file.getinfo(name).external_attr >> 16 for name in ("d/e/", "d/e/a.txt", "way out")}
+        assert [stat.S_ISDIR(modes["d/e/"]), modes["d/e/a.txt"] & 0o777, stat.S_ISLNK(modes["way out"])] == [
+            True,
+            0o755,
+            True,
+        ]
+        assert file.read("way out") == b"/etc/passwd"
     with opened(await fetch(client)) as tar:
         names = ["d", "d/e", "d/e/a.txt", "b.bin", "way out", "n" * 200 + "\u00e9", os.fsdecode(b"\xff")]
         assert sorted(tar.getnames()) == sorted(names)
-        file = tar.extractfile("b.bin")
-        assert file is not None
-        assert file.read() == bytes(3_000_000)
+        content = tar.extractfile("b.bin")
+        assert content is not None
+        assert content.read() == bytes(3_000_000)
         assert tar.getmember("d/e/a.txt").mode == 0o755
         assert (tar.getmember("way out").issym(), tar.getmember("way out").linkname) == (True, "/etc/passwd")
+
+
+async def test_times_that_a_zip_file_can_not_have_are_the_nearest_that_it_can(client: Client) -> None:
+    code = (
+        "import os\nfor name, time in (('old', 0), ('new', 2**33)):\n    open(name, 'w'); os.utime(name, (time, time))"
+    )
+    await client.run(code)
+    with zipfile.ZipFile(io.BytesIO(await fetch(client, form="zip"))) as file:
+        assert {member.filename: member.date_time[0] for member in file.infolist()} == {"old": 1980, "new": 2107}
+
+
+def test_zip_file_of_more_files_than_it_can_hold_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archives, "MAX_MEMBERS", 2)
+    for name in "ab":
+        (tmp_path / name).touch()
+    with zipfile.ZipFile(io.BytesIO(b"".join(archives._zip(str(tmp_path))))) as file:
+        assert file.namelist() == ["a", "b"]
+    (tmp_path / "c").touch()
+    with pytest.raises(Refusal, match=r"at most 2 files: take a tar\.gz"):
+        list(archives._zip(str(tmp_path)))
 
 
 async def test_as_many_archives_as_may_be_made_at_once_come_whole_and_one_more_is_refused(client: Client) -> None:

@@ -1,14 +1,16 @@
-"""The whole workspace as one tar.gz, made part by part on request.
+"""The whole workspace as one tar.gz or zip, made part by part on request.
 
 Nothing is kept but the part in progress. Links are stored as links, and special files are left out; a file that changes
 meanwhile is stored with the size that it had when it was opened.
 """
 
 import contextlib
+import errno
 import os
 import stat
 import tarfile
 import time
+import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,6 +24,7 @@ from sandpod_runner.protocol.fields import require, whole
 from sandpod_runner.protocol.messages import FILE_PART
 
 MAX_AT_ONCE: Final = 4  # archives of one stream: each holds a part of up to 1 MiB and an open folder for each level
+MAX_MEMBERS: Final = 65_535  # of a zip file, whose list of them is kept to its end
 GIVEN_UP: Final = 60.0  # seconds without a request after which an archive makes room for another one
 _PIECE: Final = 64 * 1024
 _LEVEL: Final = 1  # the fastest compression: what it gains over the next ones in time it hardly loses in size
@@ -56,7 +59,8 @@ class Archives:
         archive = self._going.pop(name, None)
         if archive is None and number == 0:
             self._make_room()
-            archive = _Archive(_parts(self._workspace.root))
+            pieces = (_zip if fields.get("form") == "zip" else _tar_gz)(self._workspace.root)
+            archive = _Archive(_parts(pieces))
         if archive is None or archive.number != number:
             raise Refusal("not_found", "That archive was given up: begin a new one.")
         try:
@@ -78,14 +82,72 @@ class Archives:
         del self._going[oldest]
 
 
-def _parts(root: str) -> Iterator[bytes]:
-    packer, part = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP), bytearray()
-    for piece in _tar(root):
-        part += packer.compress(piece)
+def _parts(pieces: Iterator[bytes]) -> Iterator[bytes]:
+    part = bytearray()
+    for piece in pieces:
+        part += piece
         if len(part) >= FILE_PART - 2 * _PIECE:
             yield bytes(part)
             part.clear()
-    yield bytes(part + packer.flush())
+    yield bytes(part)
+
+
+class _Written:
+    """A file to write to, of which what was written is taken."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+
+    def write(self, data: bytes) -> int:
+        self._pieces.append(bytes(data))
+        return len(data)
+
+    def flush(self) -> None:
+        pass
+
+    def take(self) -> bytes:
+        data = b"".join(self._pieces)
+        self._pieces.clear()
+        return data
+
+
+def _zip(root: str) -> Iterator[bytes]:
+    written: Any = _Written()
+    with zipfile.ZipFile(written, "w", zipfile.ZIP_DEFLATED, compresslevel=_LEVEL) as archive:
+        for entry in Walk(root, public=True, ordered=True):
+            with contextlib.suppress(OSError):  # removed meanwhile, or not readable
+                for _ in _add(archive, entry):
+                    yield written.take()
+            if len(archive.filelist) > MAX_MEMBERS:
+                raise Refusal("invalid_argument", f"A zip file holds at most {MAX_MEMBERS} files: take a tar.gz.")
+    yield written.take()
+
+
+def _add(archive: zipfile.ZipFile, entry: Entry) -> Iterator[None]:
+    mode = entry.info.st_mode
+    # A name that is not UTF-8 can't be in a zip file.
+    member = zipfile.ZipInfo(entry.path.encode(errors="surrogateescape").decode(errors="replace"))
+    # The format has no times before 1980 or after 2107.
+    member.date_time = time.gmtime(min(max(entry.info.st_mtime, 315532800), 4354819199))[:6]
+    member.external_attr, member.compress_type = mode << 16, zipfile.ZIP_DEFLATED
+    if stat.S_ISDIR(mode):
+        member.filename += "/"
+        archive.writestr(member, b"")
+    elif stat.S_ISLNK(mode):
+        archive.writestr(member, os.fsencode(os.readlink(entry.name, dir_fd=entry.folder)))
+    elif stat.S_ISREG(mode):
+        with _opened(entry) as fd, archive.open(member, "w", force_zip64=True) as file:
+            while data := os.read(fd, _PIECE):
+                file.write(data)
+                yield
+    yield
+
+
+def _tar_gz(root: str) -> Iterator[bytes]:
+    packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, _GZIP)
+    for piece in _tar(root):
+        yield packer.compress(piece)
+    yield packer.flush()
 
 
 def _tar(root: str) -> Iterator[bytes]:
@@ -106,11 +168,8 @@ def _entry(entry: Entry) -> Iterator[bytes]:
 
 
 def _file(entry: Entry) -> Iterator[bytes]:
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    with closing(os.open(entry.name, flags, dir_fd=entry.folder)) as fd:
+    with _opened(entry) as fd:
         info = os.fstat(fd)
-        if not stat.S_ISREG(info.st_mode):
-            return
         yield _header(entry.path, info, tarfile.REGTYPE, size=info.st_size)
         left = info.st_size
         while left:
@@ -118,6 +177,15 @@ def _file(entry: Entry) -> Iterator[bytes]:
             yield data
             left -= len(data)
         yield bytes(-info.st_size % _BLOCK)
+
+
+@contextlib.contextmanager
+def _opened(entry: Entry) -> Iterator[int]:
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with closing(os.open(entry.name, flags, dir_fd=entry.folder)) as fd:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "It is no regular file any more.")
+        yield fd
 
 
 def _header(path: str, info: os.stat_result, kind: bytes, *, size: int = 0, target: str = "") -> bytes:

@@ -40,6 +40,7 @@ WithContent = Annotated[bool, Field(description="Delete a folder with everything
 Since = Annotated[str | None, Field(description="A run_id: only files created or changed since that run began.")]
 ArtifactPath = Annotated[str, Field(description="Its path, as a run's result or list_artifacts names it.")]
 MethodName = Annotated[Literal["get", "put"], Field(description="get to download the file, put to upload one.")]
+Format = Annotated[Literal["tar.gz", "zip"], Field(description="Form of the archive.")]
 Expires = Annotated[int | None, Field(ge=1, le=DAY, description="Seconds until the link ends.")]
 
 
@@ -61,9 +62,9 @@ def register(toolbox: Toolbox, parts: Parts) -> None:
         return await links.make(current_owner(), path, sandbox=sandbox, method=method, expires=expires)
 
     @toolbox.tool("Fetch the workspace", toolset="links", effect="read")
-    async def fetch_workspace(*, sandbox: Sandbox = None) -> results.WorkspaceLink:
-        """Create a link to download all files of /workspace as one tar.gz. It needs no key."""
-        return await links.workspace(current_owner(), sandbox=sandbox)
+    async def fetch_workspace(*, sandbox: Sandbox = None, format: Format = "tar.gz") -> results.WorkspaceLink:  # noqa: A002
+        """Create a link to download all files of /workspace as one archive. It needs no key."""
+        return await links.workspace(current_owner(), sandbox=sandbox, form=format)
 
 
 def _register_reading(toolbox: Toolbox, files: Files) -> None:

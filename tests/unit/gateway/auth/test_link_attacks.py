@@ -107,7 +107,7 @@ def json_web_token(algorithm: str, secret: bytes, method: Method, sandbox: str, 
     return f"{signed}.{_base64url(code)}"
 
 
-WHAT: dict[Method, str] = {"get": PATH, "put": PATH, "archive": ""}
+WHAT: dict[Method, str] = {"get": PATH, "put": PATH, "archive": "tar.gz"}
 
 
 def signed(key: LinkKey, maker: Maker, sandbox: str) -> dict[Method, str]:
