@@ -61,12 +61,13 @@ async def test_picture_comes_back_once(session: Session, sandbox: str, code: str
     assert answer.structured_content["stderr"] == ""
 
 
-async def test_figure_of_plotly_comes_as_a_page_and_a_picture_of_it_is_told_to_be_impossible(
+async def test_figure_of_plotly_is_kept_as_a_page_and_a_picture_of_it_is_told_to_be_impossible(
     session: Session, sandbox: str
 ) -> None:
     code = "import plotly.express as px\nfig = px.bar(x=[1, 2], y=[1, 2])\nfig.show()\nfig.to_image()"
     reply = await session.python(code, sandbox=sandbox)
-    assert [shown["mime_type"] for shown in reply["displays"]] == ["text/html", "application/json"]
+    assert [shown["mime_type"] for shown in reply["displays"]] == ["text/plain"]
+    assert [artifact["path"] for artifact in reply["artifacts"]][-1].endswith(".html")
     assert "a browser" in reply["hint"]
 
 
