@@ -7,7 +7,8 @@ as it has refused a pod, whoever wants one waits in the line, and one at a time 
 - Refused: the turn passes on, and it is not asked again before the next sign of room: a pod that left, or time. So a
   place costs at most one refusal of each, and one that no place is large enough for holds up nobody.
 - The quota counts a pod for a moment after it is gone, so a refusal in that moment says nothing: the line rests, and
-  the same one has the turn again. Otherwise whoever asks as that moment ends would get the place.
+  the same one has the turn again. Otherwise whoever asks as that moment ends would get the place. It is over as soon as
+  somebody is let in.
 
 A refused claim, whose caller waits, gets a place that a pool gives up; so does a pool that has nothing. They are first
 in the line, and the line rests until that pod has left, so the giver does not take it back. Nothing is given up for
@@ -31,7 +32,7 @@ from sandpod_operator.status.failures import exceeds_whole_quota
 # After a pod left, while the quota may still count it: tens of milliseconds on an idle cluster, seconds on a busy one.
 SETTLES: Final = timedelta(seconds=10)
 REST: Final = timedelta(seconds=1)  # between two tries meanwhile
-LEAVES: Final = timedelta(seconds=10)  # longest wait for a pod that is given up to leave, before anybody is asked
+LEAVES: Final = timedelta(seconds=30)  # longest wait for a pod that is given up to leave, before anybody is asked
 GIVES_AGAIN: Final = timedelta(seconds=60)  # before the next gift to somebody whom the first did not help; doubles
 # How long a claim that no node takes keeps pools' pods out of the scheduler's queue. Callers wait that long.
 NODES_YIELD: Final = timedelta(seconds=10)
@@ -77,6 +78,7 @@ class Line:
         self._message = ""  # what the quota said last
         self._rounds = 0  # how often all were refused in a row, since there was another sign of room than time
         self._next_round = _LONG_AGO  # when all who were refused are asked again
+        self._given = False  # whether a pod was given up that has not left
         self._settles_at = _LONG_AGO  # when the quota has surely noticed that a pod left
         self._rests_until = _LONG_AGO  # nobody has the turn before
 
@@ -130,7 +132,7 @@ class Line:
 
     def let_in(self, uid: str) -> None:
         """Note that a sandbox has its pod."""
-        self._rounds = 0
+        self._rounds, self._settles_at = 0, _LONG_AGO
         if uid in self._whose:
             self._whose[uid].gifts, self._whose[uid].next_gift = 0, _LONG_AGO
             self._leave(uid)
@@ -147,9 +149,10 @@ class Line:
     def pod_left(self) -> None:
         """Note that a pod is gone or has ended: the quota no longer counts it, so there may be room."""
         now = self._clock()
-        if self._all_refused():
+        if self._given or self._all_refused():
             # Not while somebody is still to be asked: where pods leave all the time the line would rest for ever.
             self._settles_at = now + SETTLES
+        self._given = False
         self._rounds, self._rests_until, self._next_round = 0, now, now
         self._begin_round()
         self._offer()
@@ -184,7 +187,7 @@ class Line:
             now = self._clock()
             waiter.next_gift = now + GIVES_AGAIN * 2 ** min(waiter.gifts, _MAX_DOUBLINGS)
             waiter.gifts += 1
-            self._rests_until = now + LEAVES
+            self._given, self._rests_until = True, now + LEAVES
 
     def _join(self, sandbox: Sandbox, *, for_node: bool = False) -> Waiter:
         """Add a sandbox: its pool waits, or itself once it is claimed, and for one thing only."""

@@ -226,10 +226,31 @@ def test_pool_that_comes_while_a_place_is_on_its_way_waits_for_that() -> None:
     assert line.turn_after() is None
     assert line.wakes == ("claim", LEAVES.total_seconds())
     assert line.turn_after(6) is None, "nor is time a sign of room"
-    assert line.turn_after(4) is not None, "but for a pod that does not leave"
+    assert line.turn_after(LEAVES.total_seconds() - 6) is not None, "but for a pod that does not leave"
     line.everyone_is_refused()
     line.pod_left()
     assert line.turn_after() == "claim"
+
+
+def test_place_that_was_given_up_goes_to_nobody_else_while_the_quota_still_counts_it() -> None:
+    line = Bench("claim", "a")
+    line.everyone_is_refused()
+    line.gave(sandbox("claim"))
+    line.joins("later", after=1)
+    line.pod_left()
+    line.refused(box("claim"), FULL)
+    assert line.turn_after() is None
+    assert line.turn_after(1) == "claim"
+
+
+def test_claim_that_comes_once_a_place_was_taken_is_believed_to_be_refused() -> None:
+    line = Bench("a", "b")
+    line.everyone_is_refused()
+    line.pod_left()
+    line.let_in("uid-b")
+    line.joins("claim", after=1)
+    line.refused(box("claim"), FULL)
+    assert line.giver_after() is not None
 
 
 def test_claim_that_no_node_takes_gets_a_place_keeps_the_nodes_for_a_while_and_asks_for_no_quota() -> None:
