@@ -74,9 +74,8 @@ async def find_hint(
 
 def hint_for(outcome: str, detail: str | None, stderr: str, place: Place) -> str | None:
     """Return a few sentences for the caller, or None; `detail` is what the runner said of the end."""
-    if outcome == Outcome.ERROR:
-        return detail or from_stderr(stderr, place)
-    return " ".join(filter(None, (detail, _BY_OUTCOME.get(outcome)))) or None
+    step = from_stderr(stderr, place) if outcome == Outcome.ERROR else _BY_OUTCOME.get(outcome)
+    return " ".join(filter(None, (detail, step))) or None
 
 
 def about_dropped(count: int) -> str | None:

@@ -18,6 +18,8 @@ NO_NAME = "curl: (6) Could not resolve host: example.org"
     [
         ("timeout", None, "", "timeout"),
         ("out_of_memory", "It used more than 512 MiB.", "", "512 MiB"),
+        ("error", "A process was killed.", "boom", "A process was killed."),
+        ("error", "A process was killed.", "ModuleNotFoundError: No module named 'x'", "install_packages"),
         ("output_limit", "It wrote more than 2 GiB.", "", "to a file"),
         ("sandbox_lost", "The sandbox went away.", "", "lost"),
         ("error", None, "ModuleNotFoundError: No module named 'a_x.b'", 'packages=["a-x"]'),
