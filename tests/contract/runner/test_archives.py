@@ -5,6 +5,7 @@ import os
 import stat
 import tarfile
 import zipfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,31 @@ def test_zip_file_of_more_files_than_it_can_hold_is_refused(tmp_path: Path, monk
     (tmp_path / "c").touch()
     with pytest.raises(Refusal, match=r"at most 2 files: take a tar\.gz"):
         list(archives._zip(str(tmp_path)))
+
+
+@pytest.mark.parametrize("form", [archives._zip, archives._tar_gz])
+def test_file_that_changes_meanwhile_is_stored_with_the_size_that_it_had(
+    tmp_path: Path, form: Callable[[str], Iterator[bytes]]
+) -> None:
+    sizes = {"grows": 400_000, "shrinks": 400_000}
+    for name, size in sizes.items():
+        (tmp_path / name).write_bytes(os.urandom(size))
+    pieces = [next(parts := form(str(tmp_path)))]
+    while sum(map(len, pieces)) < sizes["grows"] // 2:
+        pieces.append(next(parts))
+    with (tmp_path / "grows").open("ab") as file:
+        file.write(bytes(1_000_000))
+    while sum(map(len, pieces)) < sizes["grows"] * 3 // 2:
+        pieces.append(next(parts))
+    os.truncate(tmp_path / "shrinks", 0)
+    data = io.BytesIO(b"".join([*pieces, *parts]))
+    if form is archives._zip:
+        with zipfile.ZipFile(data) as archive:
+            assert {each.filename: each.file_size for each in archive.infolist()} == sizes
+            assert archive.testzip() is None
+    else:
+        with tarfile.open(fileobj=data, mode="r:gz") as tar:
+            assert {each.name: each.size for each in tar.getmembers()} == sizes
 
 
 async def test_as_many_archives_as_may_be_made_at_once_come_whole_and_one_more_is_refused(client: Client) -> None:

@@ -137,7 +137,7 @@ def _add(archive: zipfile.ZipFile, entry: Entry) -> Iterator[None]:
         archive.writestr(member, os.fsencode(os.readlink(entry.name, dir_fd=entry.folder)))
     elif stat.S_ISREG(mode):
         with _opened(entry) as fd, archive.open(member, "w", force_zip64=True) as file:
-            while data := os.read(fd, _PIECE):
+            for data in _content(fd, os.fstat(fd).st_size):
                 file.write(data)
                 yield
     yield
@@ -171,12 +171,17 @@ def _file(entry: Entry) -> Iterator[bytes]:
     with _opened(entry) as fd:
         info = os.fstat(fd)
         yield _header(entry.path, info, tarfile.REGTYPE, size=info.st_size)
-        left = info.st_size
-        while left:
-            data = os.read(fd, min(_PIECE, left)) or bytes(min(_PIECE, left))
-            yield data
-            left -= len(data)
+        yield from _content(fd, info.st_size)
         yield bytes(-info.st_size % _BLOCK)
+
+
+def _content(fd: int, size: int) -> Iterator[bytes]:
+    """Yield as much as was announced, whatever becomes of the file meanwhile: zeros where it has less by then."""
+    left = size
+    while left:
+        data = os.read(fd, min(_PIECE, left)) or bytes(min(_PIECE, left))
+        yield data
+        left -= len(data)
 
 
 @contextlib.contextmanager

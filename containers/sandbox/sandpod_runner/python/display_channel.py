@@ -85,8 +85,6 @@ class Channel:
 
     def keep(self, mime: str, data: bytes) -> str:
         """Write a picture or a page into the workspace, and return its path; "" where that can't be done."""
-        from sandpod_runner.python import pictures  # noqa: PLC0415 - for programs that show some
-
         path = pictures.keep(self._folder, mime, data) if self.takes_pictures else ""
         self._kept += bool(path)
         return path

@@ -78,8 +78,11 @@ def plotly_forms(figure: Any) -> dict[str, bytes]:
     # The page fetches plotly.js itself, which has several megabytes.
     page = library.to_html(figure, include_plotlyjs="cdn", validate=False).encode(errors="replace")
     path = display_channel.current().keep("text/html", page)
-    given = figure if isinstance(figure, dict) else figure.to_plotly_json()
-    kinds = ", ".join(dict.fromkeys(str(trace.get("type", "scatter")) for trace in given.get("data", ()))) or "empty"
+    if isinstance(figure, dict):
+        types = [trace.get("type", "scatter") for trace in figure.get("data", ())]
+    else:
+        types = [trace.type for trace in figure.data]  # its dictionary would copy all the data
+    kinds = ", ".join(dict.fromkeys(map(str, types))) or "empty"
     where = f"a page in {path}" if path else "it could not be written to the workspace"
     return {"text/plain": f"Plotly figure ({kinds}): {where}".encode(errors="replace")}
 

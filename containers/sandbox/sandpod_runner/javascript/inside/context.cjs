@@ -37,11 +37,12 @@ const MIME_TYPES = { 'text/plain': 0, 'application/json': 5 }; // their places i
 const TAKE = '__take__';
 const LEAVE = new Error('process.exit() was called'); // takes the program out of what it does
 
-const word = Buffer.alloc(1);
+const heard = Buffer.alloc(1);
 const forever = new Int32Array(new SharedArrayBuffer(4));
 const guardScript = new vm.Script('globalThis[Symbol.for("sandpod.guard")]()');
 let action;
 Object.defineProperty(globalThis, Symbol.for('sandpod.guard'), { value: () => action() });
+const { readSync, writeSync } = fs;
 const { parse } = JSON;
 let cells = 0;
 let current = null;
@@ -211,7 +212,7 @@ function guarded(task) {
 
 function tell(word) {
   try {
-    fs.writeSync(HELPER, word);
+    writeSync(HELPER, word);
   } catch {
     process.reallyExit(streams.LOST); // the program has closed it
   }
@@ -219,7 +220,7 @@ function tell(word) {
 
 function answer() {
   try {
-    if (fs.readSync(ANSWERS, word) === 1) return String.fromCharCode(word[0]);
+    if (readSync(ANSWERS, heard) === 1) return heard.toString();
   } catch {
     // as at its end
   }
@@ -295,27 +296,28 @@ function serve() {
   link.on('data', (data) => {
     parts.push(data);
     if (data.at(-1) !== 10) return; // the helper sends no cell before the last one has ended
-    const lines = Buffer.concat(parts).toString().trim().split('\n');
-    parts = [];
-    for (const job of lines.map((line) => parse(line))) {
-      if (job === null) {
-        interrupt();
-      } else {
-        take(job, link);
+    try {
+      let rest = Buffer.concat(parts);
+      parts = [];
+      for (let end = rest.indexOf(10); end !== -1; end = rest.indexOf(10)) {
+        take(parse(rest.toString('utf8', 0, end)), link);
+        rest = rest.subarray(end + 1);
       }
+    } catch {
+      process.reallyExit(streams.LOST); // there are no streams to report it on, or the program took away what this needs
     }
   });
   link.on('close', () => process.reallyExit(0));
 }
 
 function take(job, link) {
-  try {
-    const cell = new Cell(job);
-    link.write('\n');
-    setImmediate(() => cell.start());
-  } catch {
-    process.reallyExit(streams.LOST); // there are no streams to report it on, or the program took away what this needs
+  if (job === null) {
+    interrupt();
+    return;
   }
+  const cell = new Cell(job);
+  link.write('\n');
+  setImmediate(() => cell.start());
 }
 
 serve();
