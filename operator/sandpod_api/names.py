@@ -57,6 +57,8 @@ SHIELDED_COMMAND: Final = (f"{RUNNER_HOME}/bin/shielded-python3", "-I", "-m", "s
 PORTABLE_RUNNER: Final = "/opt/sandpod/portable"
 PORTABLE_SIZE: Final = "128Mi"
 WORKSPACE: Final = "/workspace"
+# Where added packages lie, in a volume of their own; the runner makes ~/.local a link to it.
+PACKAGES: Final = "/packages"
 # host:port pairs (split at the last colon), separated by commas, that the runner must not be able to reach, when it
 # starts and later. If it reaches one it ends with EXIT_NOT_ISOLATED and a termination message
 # `NetworkOpen: reached host:port`.
@@ -81,6 +83,8 @@ ENV_OPEN_FILES: Final = "SANDPOD_OPEN_FILES"
 ENV_RUN_TIMEOUT: Final = "SANDPOD_RUN_TIMEOUT"
 ENV_OUTPUT_BYTES: Final = "SANDPOD_OUTPUT_BYTES"
 ENV_WORKSPACE_BYTES: Final = "SANDPOD_WORKSPACE_BYTES"
+ENV_PACKAGES: Final = "SANDPOD_PACKAGES"
+ENV_PACKAGES_BYTES: Final = "SANDPOD_PACKAGES_BYTES"
 # Folders, separated by commas, whose files are in the pod's memory: under some runtimes the mounts don't show it.
 ENV_IN_MEMORY: Final = "SANDPOD_IN_MEMORY"
 # The pod's memory limit, bytes: under some runtimes the cgroup shows the node's memory instead.

@@ -185,8 +185,11 @@ class SandboxTemplateSpec(ApiModel):
         description="What happens to a sandbox with a persistent workspace at its idleTimeout. Suspend: it loses "
         "its pod and keeps its files until its ttl ends or it is used again. End: it is deleted, like every other.",
     )
-    tmp_size: Quantity = Field(
-        "256Mi", description="The most that /tmp can hold, added packages too, and /dev/shm; both are memory."
+    tmp_size: Quantity = Field("256Mi", description="The most that /tmp can hold, and /dev/shm; both are memory.")
+    packages_size: Quantity = Field(
+        "1Gi",
+        description="The most that added packages take, on the node's disk. The pod's limit of ephemeral storage is "
+        "larger by this, its request is not.",
     )
     network_profiles: list[NetworkProfile] = Field(
         default_factory=list,

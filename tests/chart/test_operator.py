@@ -123,7 +123,8 @@ def test_image_of_the_values_goes_to_all_templates_that_name_none() -> None:
 
 def test_quota_carries_as_many_default_sandboxes_as_it_has_pods() -> None:
     hard = only(render(), "ResourceQuota", "sandpod-namespace")["spec"]["hard"]
-    wanted = SandboxTemplate.model_validate(only(render(), "SandboxTemplate", "default")).spec.resources
+    template = SandboxTemplate.model_validate(only(render(), "SandboxTemplate", "default")).spec
+    wanted = template.resources
     pods = int(hard["pods"])
     # Kubernetes refuses all that it counts of a resource that has just been defined, for up to five minutes.
     assert not [name for name in hard if name.startswith("count/") and "sandpod" in name]
@@ -133,9 +134,10 @@ def test_quota_carries_as_many_default_sandboxes_as_it_has_pods() -> None:
         "requests.memory": wanted.memory_request,
         "limits.memory": wanted.memory,
         "requests.ephemeral-storage": wanted.ephemeral_storage,
-        "limits.ephemeral-storage": wanted.ephemeral_storage,
     }.items():
         assert parse_quantity(hard[name]) >= pods * parse_quantity(each), name
+    most = parse_quantity(wanted.ephemeral_storage) + parse_quantity(template.packages_size)
+    assert parse_quantity(hard["limits.ephemeral-storage"]) >= pods * most
 
 
 def test_limit_range_fills_in_what_the_quota_asks_every_container_for() -> None:

@@ -233,7 +233,7 @@ async def test_no_other_folder_can_be_written(box: Box) -> None:
     code = """
 found = []
 for folder, names, _ in os.walk("/", onerror=lambda _: None):
-    names[:] = [name for name in names if folder != "/" or name not in ("proc", "usr", "workspace", "tmp")]
+    names[:] = [name for name in names if folder != "/" or name not in ("proc", "usr", "workspace", "tmp", "packages")]
     if trial(open, folder + "/probe", "w") == "done":
         found.append(folder)
 tell(found)
@@ -243,7 +243,7 @@ tell(found)
 
 @pytest.mark.promise("local-apart")
 async def test_another_sandboxs_files_are_invisible(box: Box, victim: Box) -> None:
-    folders = ("/tmp", "/workspace", "/dev/shm")
+    folders = ("/tmp", "/workspace", "/dev/shm", "/packages")
     await victim.look(f"tell([trial(open, f + '/mine', 'w') for f in {folders!r}])")
     assert await box.look(f"tell([f for f in {folders!r} if os.path.exists(f + '/mine')])") == []
 

@@ -102,12 +102,13 @@ time.sleep(60)
         assert end.header["outcome"] == "out_of_memory"
 
 
-async def test_empty_files_without_end_run_out_of_memory_too(victim: Box) -> None:
-    code = """
+@pytest.mark.parametrize("room", ["/tmp", "/packages"])
+async def test_empty_files_without_end_run_out_of_memory_too(victim: Box, room: str) -> None:
+    code = f"""
 for folder in range(10_000):
-    os.mkdir(f"/tmp/{folder}")
+    os.mkdir(f"{room}/{{folder}}")
     for file in range(1000):
-        os.mknod(f"/tmp/{folder}/{file}")
+        os.mknod(f"{room}/{{folder}}/{{file}}")
 """
     async with victim.talk() as peer:
         _, end = await peer.output(TOOLS + code)
@@ -117,7 +118,7 @@ for folder in range(10_000):
 
 @pytest.mark.promise("local-limits")
 async def test_a_folder_holds_no_more_than_its_size(victim: Box) -> None:
-    for folder, limit in (("/workspace", 32), ("/tmp", 16), ("/dev/shm", 16), ("/var/tmp", 16)):
+    for folder, limit in (("/workspace", 32), ("/tmp", 16), ("/dev/shm", 16), ("/packages", 16)):
         code = f"""
 written = 0
 try:

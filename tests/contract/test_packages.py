@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import os
+import re
 from asyncio.subprocess import DEVNULL, PIPE
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -178,17 +179,34 @@ async def test_only_allowed_names_are_taken_and_what_they_depend_on_comes_with_t
 
 
 async def test_package_for_which_there_is_no_room_leaves_nothing_and_says_so() -> None:
-    async with place("--local.tmp-size", "4Mi") as here:
+    async with place("--local.packages-size", "4Mi") as here:
         content = wheel("greet", "1.0", files={"greet/data.bin": "0" * 6_000_000})
         here.index.add("greet", "1.0", content=content)
         failed = await here.install("greet")
         assert (failed["status"], failed["error"]) == ("failed", "quota_exceeded")
-        assert (failed["cause"], "/tmp" in failed["message"]) == ("greet needs 6 MiB, and 3 MiB are free", True)
+        assert failed["cause"] == "greet needs 6 MiB, and 3 MiB are free"
+        assert "~/.local" in failed["message"]
+        assert {"packagesSize", "local.packages_size"} <= set(re.findall(r"[\w.]+\w", failed["next"]))
         assert (await here.python("import greet"))["outcome"] == "error"
-        left = "find ~/.local -type f ! -name .lock"
-        assert (await here.shell(left)).get("stdout", "") == ""
-        here.index.add("small", "1.0")
+        # Nor one that fits, of a call whose others don't; all the room is there for what is asked for next.
+        here.index.add("small", "1.0", content=wheel("small", "1.0", files={"small/data.bin": "0" * 3_000_000}))
+        here.index.add("other", "1.0", content=wheel("other", "1.0", files={"other/data.bin": "0" * 3_000_000}))
+        failed = await here.install("small", "other")
+        assert failed["cause"] in {f"{name} needs 3 MiB, and 1 MiB are free" for name in ("small", "other")}
+        left = "find ~/.local/ /tmp -type f ! -name .lock; du -sm ~/.local/ | cut -f1"
+        assert int((await here.shell(left))["stdout"]) <= 1
         assert (await here.install("small"))["status"] == "success"
+
+
+async def test_packages_larger_than_tmp_and_memory_have_room_of_their_own() -> None:
+    async with place("--local.tmp-size", "4Mi", "--local.memory", "192Mi", "--local.packages-size", "512Mi") as here:
+        for name in ("one", "two"):
+            content = wheel(name, "1.0", files={f"{name}/data.bin": "0" * 120_000_000})
+            here.index.add(name, "1.0", content=content)
+            assert (await here.install(name))["status"] == "success"
+        assert (await here.python("import one, two\nprint(len(bytes(40 << 20)))"))["stdout"] == f"{40 << 20}\n"
+        assert (await here.python("open('/tmp/own.bin', 'wb').write(bytes(3 << 20))"))["outcome"] == "ok"
+        assert (await here.call("list_files"))["entries"] == []
 
 
 async def test_package_with_files_outside_of_its_folder_is_refused(plain: Place) -> None:

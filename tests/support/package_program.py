@@ -12,20 +12,23 @@ from typing import Any
 from sandpod_gateway.packages.sandbox import BOOTSTRAP, opening
 
 
-def install_wheels(home: Path, wheels: dict[str, bytes], *, python: str = sys.executable) -> dict[str, Any]:
+def install_wheels(
+    home: Path, wheels: dict[str, bytes], *, python: str = sys.executable, room: int | None = None
+) -> dict[str, Any]:
     """Install wheels, and return what the program reports.
 
     Args:
         home: The folder whose `.local` takes them.
         wheels: Content by name of the package.
         python: The Python that they are installed by and for.
+        room: Bytes that all packages may take; None is what the disk has.
     """
     order = [
         {"name": name, "size": len(data), "sha256": hashlib.sha256(data).hexdigest()} for name, data in wheels.items()
     ]
     done = subprocess.run(
         [python, str(BOOTSTRAP), "wheels"],
-        input=opening({"packages": order}) + b"".join(wheels.values()),
+        input=opening({"packages": order, "room": room}) + b"".join(wheels.values()),
         env={**os.environ, "HOME": str(home), "PYTHONDONTWRITEBYTECODE": "1"},
         stdout=subprocess.PIPE,
         check=True,

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Final
 
 from sandpod_runner.files.artifacts import Artifacts
-from sandpod_runner.files.disk import find_disk_watch
+from sandpod_runner.files.disk import PACKAGES, find_disk_watch
 from sandpod_runner.files.server import Storage
 from sandpod_runner.files.workspace import Workspace
 from sandpod_runner.ipc import process_tree, syscalls
@@ -109,7 +109,7 @@ async def _serve(settings: Settings, listen_fd: int | None) -> int:
     closed = settings.closed_network and not settings.allow_open_network
     offline = closed or network.has_loopback_alone()
     env = environment.build_environment(os.environ, tmp=tmp, cpus=environment.count_cpus(), offline=offline)
-    environment.prepare_home(env, settings.skeleton)
+    environment.prepare_home(env, settings.skeleton, settings.packages)
     python = find_python(settings.python, env)
     connects = network.Connects() if closed else None
     launcher = Launcher(env, settings.preimport, python.program, connects)
@@ -150,16 +150,19 @@ def _tolerate(reached: str, settings: Settings) -> bool:
 
 def _compose(settings: Settings, launcher: Launcher, languages: Languages, tmp: str) -> Service:
     workspace = Workspace(settings.workspace)
-    disk = find_disk_watch(workspace.root, settings.workspace_bytes, settings.in_memory)
+    packages, in_memory = settings.packages, settings.in_memory
+    disk = find_disk_watch(workspace.root, settings.workspace_bytes, in_memory, beside=packages)
+    options = {"kind": PACKAGES, "beside": workspace.root, "seldom": True}
+    disks = (disk, find_disk_watch(packages, settings.packages_bytes, in_memory, **options))
     base = Job(env=launcher.env, rlimits=settings.rlimits(on_disk=disk is not None))
     node = NodePool(launcher, languages.node, base) if languages.node else None
     folders = (workspace.root, tmp, "/dev/shm")  # noqa: S108 - a name of the system's
-    memory = find_watch(settings.memory_limit, folders, settings.in_memory)
+    memory = find_watch(settings.memory_limit, folders, in_memory, packages=packages)
     artifacts = Artifacts(workspace.root)
     contexts = Contexts(launcher, base, languages.node)
     code = CodeFolder(tmp, languages.commands)
     limits = RunLimits(settings.run_timeout or MAX_TIMEOUT, settings.output_bytes or sys.maxsize)
-    toolbox = Toolbox(launcher, languages, node, contexts, code, base, memory, disk, artifacts)
+    toolbox = Toolbox(launcher, languages, node, contexts, code, base, memory, tuple(filter(None, disks)), artifacts)
     return Service(
         runs=Runs(toolbox, workspace, limits),
         storage=Storage(workspace, disk, artifacts),
@@ -167,6 +170,7 @@ def _compose(settings: Settings, launcher: Launcher, languages: Languages, tmp: 
             "languages": dict(languages.versions),
             "workspace": workspace.root,
             "memory_limit": memory.limit if memory else None,
+            "packages_bytes": settings.packages_bytes,
         },
     )
 

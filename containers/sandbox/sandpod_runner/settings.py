@@ -23,7 +23,9 @@ class Settings:
     open_files: int | None = None  # of one process
     run_timeout: int | None = None  # seconds that a run takes at most, whatever it asks for
     output_bytes: int | None = None  # what a run may write at most, whatever it asks for
-    workspace_bytes: int | None = None  # what the folder holds at most; on a disk no file may be larger
+    workspace_bytes: int | None = None  # what the workspace holds at most
+    packages: str | None = None  # the folder that added packages go to; None is ~/.local itself
+    packages_bytes: int | None = None  # what it holds at most
     in_memory: tuple[str, ...] = ()  # folders, comma-separated, whose files take memory though mounts may not show it
     preimport: tuple[str, ...] = ()  # Python modules, comma-separated, imported once so that runs need not
     probes: tuple[Endpoint, ...] = ()  # `host:port`, comma-separated, which must not be reachable from here
@@ -37,12 +39,14 @@ class Settings:
     def rlimits(self, *, on_disk: bool) -> list[tuple[int, int]]:
         """Return the limits of each program's process: resource and value.
 
-        A workspace in memory keeps its size by itself, and a file there may have holes.
+        A workspace in memory keeps its size by itself, and a file there may have holes. With one on a disk a file may
+        be as large as a package's can be.
         """
+        file_size = max(self.workspace_bytes, self.packages_bytes or 0) if on_disk and self.workspace_bytes else None
         wanted = (
             (resource.RLIMIT_NPROC, self.processes),
             (resource.RLIMIT_NOFILE, self.open_files),
-            (resource.RLIMIT_FSIZE, self.workspace_bytes if on_disk else None),
+            (resource.RLIMIT_FSIZE, file_size),
             (resource.RLIMIT_CORE, 0),
         )
         return [(kind, value) for kind, value in wanted if value is not None]

@@ -99,12 +99,12 @@ class Failure(Enum):
     )
     SANDBOX_FULL = (
         ErrorCode.QUOTA_EXCEEDED,
-        "The packages do not fit into the sandbox's /tmp, where they are installed.",
-        "Delete files in /tmp, install fewer packages, or use a template with a larger /tmp.",
+        "The packages do not fit into the sandbox's ~/.local, where they are installed.",
+        "Delete files there, install less, or ask for a larger packagesSize (template) or local.packages_size.",
     )
     SANDBOX_MEMORY = (
         ErrorCode.QUOTA_EXCEEDED,
-        "The sandbox ran out of memory while it unpacked the packages; files in its /tmp count as memory too.",
+        "The sandbox ran out of memory while it unpacked the packages; files in its /tmp count as memory.",
         "Delete files in /tmp, install fewer packages, or use a template with more memory.",
     )
     SANDBOX_BROKEN = (

@@ -115,11 +115,11 @@ class Program(Generic[S]):
         `order` says what is to be installed, None for nothing; `files` are the packages in the same order. Raises
         quota_exceeded (no room), sandbox_lost, execution_failed or unsupported_language.
         """
-        first = await asyncio.to_thread(opening, order)
         sink = _Sink()
         async with talking(self.sandboxes, record) as connection:
             if Language.PYTHON not in connection.hello.languages:
                 raise Failure.NO_PYTHON.error()
+            first = await asyncio.to_thread(opening, order and {**order, "room": connection.hello.packages_bytes})
             ended = await self._attend(connection, sink, first, files)
         if ended.outcome == Outcome.OUT_OF_MEMORY:
             raise Failure.SANDBOX_MEMORY.error()

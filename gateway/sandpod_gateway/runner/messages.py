@@ -63,6 +63,7 @@ class Hello(Message):
 
     version: int
     languages: Annotated[dict[_Language, Annotated[str, Field(max_length=64)]], Field(max_length=64)]
+    packages_bytes: Count | None = None  # what the folder of added packages holds at most
 
 
 def checked(model: type[_Model], frame: Frame) -> _Model:

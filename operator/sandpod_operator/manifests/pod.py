@@ -135,6 +135,7 @@ def _main_container(sandbox: Sandbox, template: SandboxTemplate, environment: li
             {"name": "tmp", "mountPath": _TMP},
             # gVisor's own is as large as the node's memory.
             {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 - the pod's own, sized
+            {"name": "packages", "mountPath": names.PACKAGES},
             *([_RUNNER_MOUNT] if brings_runner(template) else []),
         ],
     }
@@ -179,6 +180,8 @@ def _environment(
         names.ENV_RUN_TIMEOUT: str(spec.limits.run_timeout),
         names.ENV_OUTPUT_BYTES: str(spec.limits.output_bytes),
         names.ENV_WORKSPACE_BYTES: str(int(parse_quantity(workspace.size))),
+        names.ENV_PACKAGES: names.PACKAGES,
+        names.ENV_PACKAGES_BYTES: str(int(parse_quantity(spec.packages_size))),
         names.ENV_IN_MEMORY: ",".join([names.WORKSPACE, _TMP] if _in_memory(workspace) else [_TMP]),
         names.ENV_MEMORY_LIMIT: str(int(parse_quantity(spec.resources.memory))),
     }
@@ -203,15 +206,20 @@ def _environment(
 def _resources(sandbox: Sandbox, template: SandboxTemplate) -> dict[str, Any]:
     wanted = template.spec.resources
     workspace = workspace_of(sandbox, template)
-    storage = wanted.ephemeral_storage
     # The kubelet counts a disk-backed emptyDir too, and would evict a pod that fills its workspace.
-    more = [workspace.size] if workspace.medium == "Disk" and not workspace.persistent else []
-    more += [names.PORTABLE_SIZE] if brings_runner(template) else []
-    if more:
-        storage = str(int(sum(map(parse_quantity, [storage, *more]))))
+    sizes = [wanted.ephemeral_storage]
+    sizes += [workspace.size] if workspace.medium == "Disk" and not workspace.persistent else []
+    sizes += [names.PORTABLE_SIZE] if brings_runner(template) else []
+    storage = sum(map(parse_quantity, sizes))
+    # Few sandboxes fill the room for packages: to set it aside for all would keep most of a node's disk empty.
+    most = storage + parse_quantity(template.spec.packages_size)
     return {
-        "limits": {"cpu": wanted.cpu, "memory": wanted.memory, "ephemeral-storage": storage},
-        "requests": {"cpu": wanted.cpu_request, "memory": wanted.memory_request, "ephemeral-storage": storage},
+        "limits": {"cpu": wanted.cpu, "memory": wanted.memory, "ephemeral-storage": str(int(most))},
+        "requests": {
+            "cpu": wanted.cpu_request,
+            "memory": wanted.memory_request,
+            "ephemeral-storage": str(int(storage)),
+        },
     }
 
 
@@ -229,5 +237,6 @@ def _volumes(sandbox: Sandbox, template: SandboxTemplate) -> list[dict[str, Any]
         {"name": "workspace", **({"persistentVolumeClaim": {"claimName": claim}} if workspace.persistent else files)},
         {"name": "tmp", **memory},
         {"name": "shm", **memory},
+        {"name": "packages", "emptyDir": {"sizeLimit": template.spec.packages_size}},
         *([{"name": "runner", "emptyDir": {"sizeLimit": names.PORTABLE_SIZE}}] if brings_runner(template) else []),
     ]

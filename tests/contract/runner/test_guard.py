@@ -20,12 +20,16 @@ IDLE = "import os, threading, time\ndef wait():\n    while not os.path.exists('i
 
 @pytest.fixture(scope="module")
 def runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
-    """A runner whose workspace is on a disk."""
+    """A runner whose workspace and packages are on a disk."""
     limits = {
+        "SANDPOD_PACKAGES": str(tmp_path_factory.mktemp("packages")),
+        "SANDPOD_PACKAGES_BYTES": str(24 * MIB),
         "SANDPOD_MEMORY_LIMIT": str(300 * MIB),
         "SANDPOD_WORKSPACE_BYTES": str(16 * MIB),
     }
     on_a_disk = "from sandpod_runner.files import disk; disk.in_memory = lambda folder: False"
+    # Whatever other programs of this machine delete meanwhile.
+    on_a_disk += "; disk._LONGEST = 0.1"
     with running(tmp_path_factory.mktemp("guard"), prelude=on_a_disk, **limits) as started:
         yield started
 
@@ -57,6 +61,21 @@ async def test_program_that_fills_the_disk_is_ended_alone(client: Client, code: 
     assert (await client.run("sleep 0.5", "shell")).outcome == "ok"
     await client.send({"t": "stdin", "run": bystander, "eof": True}, b"still here\n")
     assert (await client.finish(bystander)).out == b"still here\n"
+
+
+async def test_program_that_fills_the_room_for_packages_is_ended_alone(client: Client) -> None:
+    bystander = await client.start("import time\nprint('up', flush=True)\nprint(input())", stdin=True, timeout=60)
+    await client.until_output(bystander, b"up\n")
+    # At a pace that fills no disk, should nothing end it.
+    code = f"import os, time\nos.chdir(os.path.expanduser('~/.local'))\n{NAMED}    if n > 30: time.sleep(0.05)"
+    result = await client.run(code, timeout=60)
+    assert (result.outcome, result.end["signal"]) == ("error", "SIGKILL")
+    assert result.end["detail"] == (
+        "It wrote more than the 24 MiB that ~/.local may hold: delete files that are not needed any more."
+    )
+    await client.send({"t": "stdin", "run": bystander, "eof": True}, b"still here\n")
+    assert (await client.finish(bystander)).out == b"still here\n"
+    assert (await client.run("rm ~/.local/part-*; ls", "shell")).out == b""
 
 
 async def test_idle_context_whose_thread_fills_the_disk_is_ended_and_says_so(client: Client) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from sandpod_api import names
+from sandpod_runner.ipc.home import added_packages
 from sandpod_runner.processes.environment import build_environment, count_cpus, find_program, prepare_home
 from sandpod_runner.settings import Settings, SettingsError, read_settings
 
@@ -19,11 +20,14 @@ def test_settings_have_the_names_that_the_operator_writes() -> None:
         names.ENV_RUN_TIMEOUT: "600",
         names.ENV_OUTPUT_BYTES: "4096",
         names.ENV_WORKSPACE_BYTES: "1000",
+        names.ENV_PACKAGES: names.PACKAGES,
+        names.ENV_PACKAGES_BYTES: "900",
     }
     settings = read_settings(env)
     assert settings.probes == (("10.96.0.1", 443), ("fd00::1", 6443))
     assert (settings.run_timeout, settings.output_bytes) == (600, 4096)
     assert settings.preimport == ("numpy", "pandas")
+    assert (settings.packages, settings.packages_bytes) == ("/packages", 900)
     assert settings.rlimits(on_disk=True) == [
         (resource.RLIMIT_NPROC, 64),
         (resource.RLIMIT_NOFILE, 1024),
@@ -75,6 +79,19 @@ def test_home_is_made_with_links_to_the_images_files(tmp_path: Path) -> None:
     assert Path(env["XDG_CACHE_HOME"]).is_dir()
 
 
+def test_packages_lie_in_a_folder_of_their_own_where_there_is_one(tmp_path: Path) -> None:
+    room, skeleton = tmp_path / "room", tmp_path / "skeleton"
+    room.mkdir()
+    (skeleton / ".local/lib/node_modules").mkdir(parents=True)
+    (skeleton / ".local/lib/node_modules/own").symlink_to("/usr/lib")
+    env = build_environment({}, tmp=str(tmp_path), cpus=1, offline=False)
+    for _ in range(2):
+        prepare_home(env, str(skeleton), str(room))
+    assert (tmp_path / "home" / ".local").readlink() == room
+    assert Path(added_packages(env["HOME"])).resolve().is_relative_to(room)
+    assert (room / "lib/node_modules/own").is_symlink()
+
+
 def test_home_that_can_not_be_made_stops_nothing(tmp_path: Path) -> None:
     (tmp_path / "home").write_text("in the way")
     prepare_home(build_environment({}, tmp=str(tmp_path), cpus=1, offline=False), None)
@@ -94,4 +111,9 @@ def test_there_is_at_least_one_processor() -> None:
 
 
 def test_file_in_memory_may_have_holes_beyond_the_folders_size() -> None:
-    assert Settings(workspace_bytes=5).rlimits(on_disk=False) == [(resource.RLIMIT_CORE, 0)]
+    assert Settings(workspace_bytes=5, packages_bytes=9).rlimits(on_disk=False) == [(resource.RLIMIT_CORE, 0)]
+
+
+def test_file_of_a_package_may_be_larger_than_a_workspace_on_a_disk() -> None:
+    limits = Settings(workspace_bytes=5, packages_bytes=9).rlimits(on_disk=True)
+    assert limits == [(resource.RLIMIT_FSIZE, 9), (resource.RLIMIT_CORE, 0)]

@@ -1,7 +1,7 @@
-"""Notices when a workspace on a disk grows over its size, which no file system prevents.
+"""Notices when the workspace or the room for packages grows over its size on a disk, which no file system prevents.
 
-A workspace in memory has a size of its own. One on the node's disk has none: the kubelet looks now and then and evicts
-the whole pod, and the disk may be full by then.
+A folder in memory has a size of its own. One on the node's disk has none: the kubelet looks now and then and evicts the
+whole pod, and the disk may be full by then.
 """
 
 import contextlib
@@ -10,8 +10,9 @@ import itertools
 import os
 import stat
 import threading
+import time
 from collections.abc import Collection, Iterable, Iterator
-from typing import Final
+from typing import Any, Final
 
 from sandpod_runner.files.workspace import Walk
 from sandpod_runner.limits.memory import in_memory
@@ -22,21 +23,49 @@ _RATE: Final = 1024 * 1024 * 1024  # bytes a second that programs may write at m
 _SOONEST: Final = 0.1
 _LATEST: Final = 2.0
 _SHARE: Final = 10  # A look may take this part of the time: where there are many files it takes a while
+_LONGEST: Final = 10.0  # seconds that a folder goes uncounted because its file system has lost little
+_SELDOM_SHARE: Final = 50
+_MIB: Final = 2**20
+_WORKSPACE: Final = "the workspace's {} MiB"
+PACKAGES: Final = "the {} MiB that ~/.local may hold"
 
 
 class DiskWatch:
-    """Adds up the bytes that a folder holds, of which `limit` are allowed."""
+    """Adds up the bytes that a folder holds, of which `limit` are allowed.
 
-    def __init__(self, folder: str, limit: int) -> None:
+    Args:
+        folder: Its path.
+        limit: Bytes.
+        kind: What the folder is, with a gap for the limit.
+        beside: Another folder, perhaps on the same file system, whose files without a name are not this one's.
+        seldom: Count only once the file system has lost what was left here. Of a folder that programs rarely write to.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        limit: int,
+        kind: str = _WORKSPACE,
+        *,
+        beside: str | None = None,
+        seldom: bool = False,
+    ) -> None:
         self._folder = os.path.realpath(folder)
         self._device = os.stat(folder).st_dev
+        self._beside = None if beside is None else f"{os.path.realpath(beside)}/"
+        self._seldom = seldom
+        self._free = self._left = 0
+        self._again = 0.0
         self.limit = limit
+        self.whole = kind.format(limit // _MIB)
+        self.due = 0.0  # when to look next, by the monotonic clock
         self._room = 0
         self._lock = threading.Lock()  # uploads come in threads
 
     def look(self) -> None:
         """Find out how much all uploads together may still write."""
         room = max(0, self.limit - self.used())
+        self.due = 0.0
         with self._lock:
             self._room = room
 
@@ -49,7 +78,8 @@ class DiskWatch:
 
     def used(self, pids: Iterable[int] = ()) -> int:
         """Return the bytes in use, files without a name that these processes have open included."""
-        total = 0
+        total, begin = 0, time.monotonic()
+        free = self._free_bytes() if self._seldom else 0
         seen: set[int] = set()
         files = (entry.info for entry in Walk(self._folder, device=self._device))
         for info in itertools.chain(files, *map(self._nameless, pids)):
@@ -58,24 +88,44 @@ class DiskWatch:
                     continue
                 seen.add(info.st_ino)
             total += max(info.st_blocks * _BLOCK, _LEAST)
+        end = time.monotonic()
+        self._free, self._left = free, self.limit - total
+        self._again = end + max(_LONGEST, _SELDOM_SHARE * (end - begin))
         return total
+
+    def is_steady(self) -> bool:
+        """Return whether it need not be counted again yet: too little was written to its file system by all."""
+        if not self._seldom or time.monotonic() >= self._again:
+            return False
+        return max(0, self._free - self._free_bytes()) < self._left
 
     def pause(self, used: int, cost: float) -> float:
         """Return in how many seconds to look again, after a look that found `used` bytes and took `cost` seconds."""
         return max(min(max((self.limit - used) / _RATE, _SOONEST), _LATEST), _SHARE * cost)
+
+    def _free_bytes(self) -> int:
+        info = os.statvfs(self._folder)
+        return info.f_bfree * info.f_frsize
 
     def _nameless(self, pid: int) -> Iterator[os.stat_result]:
         with contextlib.suppress(OSError), os.scandir(f"/proc/{pid}/fd") as entries:
             for entry in entries:
                 with contextlib.suppress(OSError):
                     info = entry.stat()
-                    if info.st_nlink == 0 and info.st_dev == self._device:
+                    if info.st_nlink == 0 and info.st_dev == self._device and not self._is_beside(entry.path):
                         yield info
 
+    def _is_beside(self, link: str) -> bool:
+        return self._beside is not None and os.readlink(link).startswith(self._beside)
 
-def find_disk_watch(folder: str, limit: int | None, in_memory_anyway: Collection[str] = ()) -> DiskWatch | None:
-    """Return a watch over the workspace, or None where its file system keeps the limit or there is none.
+
+def find_disk_watch(
+    folder: str | None, limit: int | None, in_memory_anyway: Collection[str] = (), **options: Any
+) -> DiskWatch | None:
+    """Return a watch over a folder, with those options, or None where its file system keeps the limit or there is none.
 
     The files of `in_memory_anyway` are in memory though the mounts may not show it, as under gVisor.
     """
-    return None if limit is None or folder in in_memory_anyway or in_memory(folder) else DiskWatch(folder, limit)
+    if folder is None or limit is None or folder in in_memory_anyway or in_memory(folder):
+        return None
+    return DiskWatch(folder, limit, **options)

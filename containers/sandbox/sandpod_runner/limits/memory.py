@@ -72,12 +72,18 @@ class Watch:
 
 
 def find_watch(
-    limit: int | None, folders: Iterable[str], in_memory_anyway: Iterable[str] = (), base: str = "/sys/fs/cgroup"
+    limit: int | None,
+    folders: Iterable[str],
+    in_memory_anyway: Iterable[str] = (),
+    base: str = "/sys/fs/cgroup",
+    *,
+    packages: str | None = None,
 ) -> Watch | None:
     """Return a watch over this sandbox's memory, or None where nothing limits it.
 
     `limit` is that of the settings; a cgroup's own counts if it is no larger. Files of `folders` may be in memory,
-    those of `in_memory_anyway` are, though the mounts may not show it.
+    those of `in_memory_anyway` are, though the mounts may not show it. `packages` has a size of its own: only what the
+    kernel keeps for each of its files counts.
     """
     version_2 = ("memory.max", "memory.current", "memory.stat", "memory.events")
     version_1 = ("limit_in_bytes", "usage_in_bytes", "stat", "oom_control")
@@ -96,7 +102,7 @@ def find_watch(
                 return gvisor_watch(limit, usage, in_memory_anyway)
         elif own_limit.isdecimal() and int(own_limit) < _UNLIMITED and (limit is None or int(own_limit) <= limit):
             return cgroup_watch(int(own_limit), usage, stat, events, cache)
-    return None if limit is None else process_watch(limit, folders)
+    return None if limit is None else process_watch(limit, folders, packages)
 
 
 def cgroup_watch(limit: int, usage: str, stat: str, events: str, cache: tuple[str, ...]) -> Watch:
@@ -133,12 +139,13 @@ def gvisor_watch(limit: int, usage: str, folders: Iterable[str], meminfo: str = 
     return Watch(limit, used, patience=1)
 
 
-def process_watch(limit: int, folders: Iterable[str]) -> Watch:
+def process_watch(limit: int, folders: Iterable[str], packages: str | None = None) -> Watch:
     """Return a watch over the runner, all that comes from it and the files in memory: no cgroup keeps the limit."""
     counted = _by_device(folder for folder in folders if in_memory(folder))
+    apart = [packages] if packages is not None and in_memory(packages) else []
 
     def used(over: int) -> int:
-        files = sum(map(_folder_bytes, counted))
+        files = sum(map(_folder_bytes, counted)) + sum(map(_inode_bytes, apart))
         # Forked processes share memory until they write to it: only the second figure counts each page once.
         for file, names in (("status", _RESIDENT), ("smaps_rollup", ("Pss_Anon", "Pss_Shmem"))):
             own, shared = _added(file, names)
@@ -187,7 +194,12 @@ def _by_device(folders: Iterable[str]) -> list[str]:
 
 def _folder_bytes(folder: str) -> int:
     info = os.statvfs(folder)
-    return (info.f_blocks - info.f_bfree) * info.f_frsize + (info.f_files - info.f_ffree) * _INODE
+    return (info.f_blocks - info.f_bfree) * info.f_frsize + _inode_bytes(folder)
+
+
+def _inode_bytes(folder: str) -> int:
+    info = os.statvfs(folder)
+    return (info.f_files - info.f_ffree) * _INODE
 
 
 def in_memory(folder: str) -> bool:

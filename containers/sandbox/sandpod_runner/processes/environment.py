@@ -56,10 +56,16 @@ def build_environment(inherited: Mapping[str, str], *, tmp: str, cpus: int, offl
     return env
 
 
-def prepare_home(env: Mapping[str, str], skeleton: str | None) -> None:
-    """Make the folders that the environment names as far as possible, with links to the image's ready-made files."""
+def prepare_home(env: Mapping[str, str], skeleton: str | None, packages: str | None = None) -> None:
+    """Make the folders that the environment names as far as possible, with links to the image's ready-made files.
+
+    With `packages`, a folder that is there, added packages lie in it.
+    """
     for name in ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "MPLCONFIGDIR"):
         _make(env[name])
+    if packages is not None:
+        with contextlib.suppress(OSError):
+            os.symlink(packages, f"{env['HOME']}/.local")
     # There from the start: Python does not look again for a folder that it once did not find.
     _make(added_packages(env["HOME"]))
     _make(added_modules(env["HOME"]))

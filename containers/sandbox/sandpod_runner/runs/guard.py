@@ -31,13 +31,11 @@ class Guard:
         self._memory = toolbox.memory
         self._contexts = toolbox.contexts
         self._runs = runs
-        self._used = 0
-        self._written: dict[Writer, int] = {}
+        self._last: dict[DiskWatch, tuple[int, dict[Writer, int]]] = {}
         self._looks: list[_Look] = []
         if toolbox.memory is not None:
             self._looks.append(partial(self._look_at_memory, toolbox.memory))
-        if toolbox.disk is not None:
-            self._looks.append(partial(self._look_at_disk, toolbox.disk))
+        self._looks += [partial(self._look_at_disk, disk) for disk in toolbox.disks]
         self._tasks: dict[_Look, asyncio.Task[None]] = {}
 
     def begin(self) -> None:
@@ -78,28 +76,22 @@ class Guard:
             _end(max(sizes, key=lambda each: sizes[each]), stop, f"used up the sandbox's {limit // _MIB} MiB")
 
     async def _look_at_disk(self, disk: DiskWatch) -> float:
-        trees, begin = self._trees(), time.monotonic()
-        used = await in_thread(partial(disk.used, set().union(*trees.values())))
-        written = {each: process_tree.written(pids) for each, pids in trees.items()}
-        if used > disk.limit:
-            self._end_writer(written, used - self._used, disk.limit)
-        self._used, self._written = used, written
-        return disk.pause(used, time.monotonic() - begin)
-
-    def _end_writer(self, written: dict[Writer, int], growth: int, limit: int) -> None:
-        """End the run or idle context that has written most since the last look, if the workspace has grown by it.
-
-        A program that deletes files writes a little too, and must be able to: so nothing ends while the workspace
-        shrinks, nor for what a run wrote that has ended since.
-        """
-        before = self._written
-        grown = {each: written[each] - before[each] for each in written if each in before and not each.stopped}
-        least = 1 if before.keys() <= written.keys() else max(1, growth // 2)
-        largest = max(grown, key=lambda each: grown[each], default=None)
-        if growth > 0 and largest is not None and grown[largest] >= least:
-            whole = f"the workspace's {limit // _MIB} MiB"
-            text = f"It wrote more than {whole}: delete files that are not needed any more."
-            _end(largest, Stop("error", text, gentle=False), f"filled {whole}")
+        begin = time.monotonic()
+        if begin < disk.due:
+            return disk.due - begin  # short runs, one after another, would do nothing but look
+        trees = self._trees()
+        before, earlier = self._last.get(disk, (0, {}))
+        if disk.is_steady():
+            used, written = before, {each: process_tree.written(pids) for each, pids in trees.items()} | earlier
+        else:
+            used = await in_thread(partial(disk.used, set().union(*trees.values())))
+            written = {each: process_tree.written(pids) for each, pids in trees.items()}
+            if used > disk.limit:
+                _end_writer(written, earlier, used - before, disk.whole)
+        self._last[disk] = used, written
+        pause = disk.pause(used, time.monotonic() - begin)
+        disk.due = time.monotonic() + pause
+        return pause
 
     def _trees(self) -> dict[Writer, set[int]]:
         """Return the processes of each live run, and of each context that runs no cell: its threads may go on."""
@@ -107,6 +99,20 @@ class Guard:
         busy, table = set(roots.values()), process_tree.parents()
         roots |= {context: pid for context, pid in self._contexts.pids().items() if pid not in busy}
         return {each: process_tree.trees([pid], table) for each, pid in roots.items()}
+
+
+def _end_writer(written: dict[Writer, int], before: dict[Writer, int], growth: int, whole: str) -> None:
+    """End the run or idle context that has written most since the last count, if the folder has grown by it.
+
+    A program that deletes files writes a little too, and must be able to: so nothing ends while the folder shrinks, nor
+    for what a run wrote that has ended since.
+    """
+    grown = {each: written[each] - before[each] for each in written if each in before and not each.stopped}
+    least = 1 if before.keys() <= written.keys() else max(1, growth // 2)
+    largest = max(grown, key=lambda each: grown[each], default=None)
+    if growth > 0 and largest is not None and grown[largest] >= least:
+        text = f"It wrote more than {whole}: delete files that are not needed any more."
+        _end(largest, Stop("error", text, gentle=False), f"filled {whole}")
 
 
 def _end(largest: Writer, stop: Stop, idle: str) -> None:

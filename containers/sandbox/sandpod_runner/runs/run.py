@@ -38,7 +38,7 @@ class Toolbox:
     code: CodeFolder
     base: Job = field(repr=False)
     memory: Watch | None
-    disk: DiskWatch | None
+    disks: tuple[DiskWatch, ...]
     artifacts: Artifacts
 
 

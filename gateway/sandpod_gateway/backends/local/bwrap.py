@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from sandpod_api.names import ENV_LANGUAGES, ENV_PREIMPORT, WORKSPACE
+from sandpod_api.names import ENV_LANGUAGES, ENV_PACKAGES, ENV_PACKAGES_BYTES, ENV_PREIMPORT, PACKAGES, WORKSPACE
 from sandpod_gateway.backends.local.settings import LocalSettings
 
 UID: Final = 1000
@@ -55,7 +55,8 @@ def command(
     It must inherit the descriptors: `seccomp` has the filter program, `info` gets a JSON object with the sandbox's
     process id, and each path of `FILES` has its content.
     """
-    variables = environment(view, settings).items()
+    packages = {ENV_PACKAGES: PACKAGES, ENV_PACKAGES_BYTES: str(settings.packages_bytes)}
+    variables = (environment(view, settings) | packages).items()
     return [
         executable,
         # Not only "--unshare-all", which goes on without a user namespace where there is none.
@@ -85,7 +86,8 @@ def _file_system(view: View, settings: LocalSettings, descriptors: Mapping[str, 
     arguments += [*temporary, "/dev/shm", "--remount-ro", "/dev"]  # noqa: S108 - a path inside
     # Before the rest: the Python that sandboxes run may be installed below /tmp.
     arguments += [*temporary, "/tmp", "--symlink", "/tmp", "/var/tmp"]  # noqa: S108 - paths inside
-    arguments += ["--perms", "0755", "--size", str(settings.workspace_bytes), "--tmpfs", WORKSPACE]
+    for path, size in ((WORKSPACE, settings.workspace_bytes), (PACKAGES, settings.packages_bytes)):
+        arguments += ["--perms", "0755", "--size", str(size), "--tmpfs", path]
     for bind in view.binds:
         arguments += ["--ro-bind", bind.source, bind.dest]
     for target, path in view.symlinks:

@@ -36,7 +36,9 @@ class LocalSettings(StrictModel):
     workspace_size: Quantity = "256Mi"
     """The most that /workspace can hold; it is in memory."""
     tmp_size: Quantity = "256Mi"
-    """The most that /tmp can hold, added packages too, and /dev/shm; in memory."""
+    """The most that /tmp can hold, and /dev/shm; in memory."""
+    packages_size: Quantity = "1Gi"
+    """The most that added packages take; in memory, beside that of `memory`."""
     processes: Annotated[int, Field(ge=16, le=32_768)] = 128
     """Processes and threads at once in a sandbox."""
     open_files: Annotated[int, Field(ge=64, le=1_048_576)] = 1024
@@ -89,3 +91,8 @@ class LocalSettings(StrictModel):
     def tmp_bytes(self) -> int:
         """Size of /tmp and of /dev/shm, bytes each."""
         return int(parse_quantity(self.tmp_size))
+
+    @property
+    def packages_bytes(self) -> int:
+        """Size of the folder for packages, bytes."""
+        return int(parse_quantity(self.packages_size))

@@ -164,7 +164,7 @@ def _runner(host: Host, settings: LocalSettings, listening: int, lifeline: int) 
         "open_files": settings.open_files,
         # More than any folder holds, so that a full one says so, and a file may have holes; files in memory without a
         # folder are bounded too.
-        "file_size": max(settings.workspace_bytes, settings.tmp_bytes, _SPARSE) + 2**20,
+        "file_size": max(settings.workspace_bytes, settings.tmp_bytes, settings.packages_bytes, _SPARSE) + 2**20,
     }
     options = {
         "path": bwrap.HOME if isolated else str(Path(host.runner).parent),

@@ -82,10 +82,11 @@ def state() -> dict[str, Any]:
     return {"environment": environment(), "record": {**record, "packages": present}, "image": image_packages()}
 
 
-def unpack(_: dict[str, Any], memory: IO[bytes], target: str) -> None:
+def unpack(package: dict[str, Any], memory: IO[bytes], target: str, room: stream.Room) -> None:
     """Write a package's files, whose one outer folder may have any name. Links are left out, as npm does it."""
     os.makedirs(target, exist_ok=True)
     with tarfile.open(fileobj=memory, mode="r:*") as archive:
+        room.take(package["name"], {member.name: member.size for member in archive if member.isfile()})
         for member in archive:
             parts = [part for part in member.name.split("/") if part not in {"", "."}][1:]
             if not member.isfile() or not parts or ".." in parts:

@@ -8,6 +8,7 @@ JSON in base64.
 from __future__ import annotations
 
 import base64
+import contextlib
 import errno
 import fcntl
 import hashlib
@@ -15,13 +16,15 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any
 
 PART = 256 * 1024  # bytes
 
 BASE = os.path.join(os.path.expanduser("~"), ".local")
 STAGE = os.path.join(BASE, ".stage")
+BLOCK = 4096  # bytes, the least that a file or a folder takes
+_UNIT = 512  # bytes, of `st_blocks`
 _MIB = 2**20
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
@@ -30,16 +33,38 @@ class PackageError(Exception):
     """The content of a package is at fault."""
 
 
-def require_room(name: str, size: int) -> None:
-    """Check that a package of `size` bytes fits. Raises OSError: it does not."""
-    status = os.statvfs(BASE)
-    free = status.f_bavail * status.f_frsize
-    if size > free:
-        raise OSError(errno.ENOSPC, f"{name} needs {-(-size // _MIB)} MiB, and {free // _MIB} MiB are free")
+class Room:
+    """What packages may still take of BASE, which has `limit` bytes, or all of its file system for None."""
+
+    def __init__(self, limit: int | None) -> None:
+        status = os.statvfs(BASE)
+        self._free = status.f_bavail * status.f_frsize
+        if limit is not None:
+            self._free = max(0, min(self._free, limit - _used()))
+
+    def take(self, name: str, files: Mapping[str, int]) -> None:
+        """Set aside what a package takes, whose files have these sizes by path. Raises OSError: it does not fit."""
+        folders = {os.path.dirname(path) for path in files}
+        # Python compiles its modules once they are used, to files of about their size.
+        sizes = [size * 2 if path.endswith(".py") else size for path, size in files.items()]
+        need = sum(-(-size // BLOCK) for size in sizes) * BLOCK + len(folders) * BLOCK
+        if need > self._free:
+            detail = f"{name} needs {-(-need // _MIB)} MiB, and {self._free // _MIB} MiB are free"
+            raise OSError(errno.ENOSPC, detail)
+        self._free -= need
+
+
+def _used() -> int:
+    total = 0
+    for folder, _, names in os.walk(BASE):
+        for path in (folder, *(os.path.join(folder, name) for name in names)):
+            with contextlib.suppress(OSError):
+                total += max(os.lstat(path).st_blocks * _UNIT, BLOCK)
+    return total
 
 
 def run(
-    unpack: Callable[[dict[str, Any], IO[bytes], str], None],
+    unpack: Callable[[dict[str, Any], IO[bytes], str, Room], None],
     install: Callable[[Any, list[str]], None],
     state: Callable[[], dict[str, Any]],
 ) -> None:
@@ -48,7 +73,7 @@ def run(
     All packages are unpacked before the first is put in place, so that all of them are installed or none.
 
     Args:
-        unpack: Writes one of the order's packages, whose bytes are the file, to a folder.
+        unpack: Writes one of the order's packages, whose bytes are the file, to a folder, if there is room for it.
         install: Puts those folders in place, in the order of the packages.
         state: Returns what is installed.
     """
@@ -71,10 +96,11 @@ def _install(order: Any, raw: IO[bytes], unpack: Callable[..., None], install: C
     shutil.rmtree(STAGE, ignore_errors=True)
     try:
         folders: list[str] = []
+        room = Room(order.get("room"))
         for package, memory in _received(order["packages"], raw):
             folders.append(os.path.join(STAGE, str(len(folders))))
             try:
-                unpack(package, memory, folders[-1])
+                unpack(package, memory, folders[-1], room)
             except OSError:
                 raise
             except Exception as error:

@@ -32,7 +32,6 @@ HASH_FILE = "SANDPOD-SHA256"
 PYTHON = "{}.{}".format(*sys.version_info[:2])
 LIBRARY = f"lib/python{PYTHON}/site-packages"  # below BASE, as `pip install --user` has it
 SITE = os.path.join(BASE, LIBRARY)
-BLOCK = 4096  # bytes, the least that a file takes
 LONGEST_SHEBANG = 127  # bytes that the kernel reads of a first line
 
 ENTRY = re.compile(r"(?P<module>[\w.]+)\s*:\s*(?P<object>[\w.]+)\s*(\[.*\])?")
@@ -171,11 +170,11 @@ def remove(wanted: str, moves: Transaction) -> None:
                 moves.remove(path)
 
 
-def unpack(wheel: dict[str, Any], memory: IO[bytes], root: str) -> None:
+def unpack(wheel: dict[str, Any], memory: IO[bytes], root: str, room: stream.Room) -> None:
     """Write a wheel's files to a folder that is laid out as BASE, and their RECORD."""
     archive = zipfile.ZipFile(memory)
     members = [member for member in archive.infolist() if not member.is_dir()]
-    stream.require_room(wheel["name"], sum(-(-member.file_size // BLOCK) * BLOCK for member in members))
+    room.take(wheel["name"], {member.filename: member.file_size for member in members})
     info = info_folder(members, wheel["name"])
     rows: dict[str, tuple[str, str, int | str]] = {}
 

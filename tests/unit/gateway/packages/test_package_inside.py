@@ -150,6 +150,31 @@ def test_file_that_can_not_be_put_in_place_takes_the_others_back(tmp_path: Path)
     assert tree(tmp_path / ".local") == before
 
 
+@pytest.mark.parametrize("name", ["data.bin", "code.py"])
+def test_package_over_the_room_that_is_left_is_refused_before_it_is_unpacked(tmp_path: Path, name: str) -> None:
+    room = 4 * 2**20
+    size = 3_000_000 if name == "data.bin" else 1_500_000  # compiled code takes as much again
+    fits = {each: wheel(each, "1.0", files={f"{each}/{name}": "#" * size}) for each in ("one", "two")}
+    assert install_wheels(tmp_path, {"one": fits["one"]}, room=room)["failure"] is None
+    before = tree(tmp_path / ".local")
+    report = install_wheels(tmp_path, {"small": wheel("small", "1.0"), "two": fits["two"]}, room=room)
+    left = 1 if name == "data.bin" else 2
+    assert report["failure"] == {"reason": "room", "detail": f"two needs 3 MiB, and {left} MiB are free"}
+    assert tree(tmp_path / ".local") == before
+    assert not (tmp_path / ".local/.stage").exists()
+    assert install_wheels(tmp_path, {"two": fits["two"]}, room=2 * room)["failure"] is None
+
+
+def test_packages_go_to_the_folder_that_the_home_links_to(tmp_path: Path) -> None:
+    room = tmp_path / "room"
+    room.mkdir()
+    (tmp_path / ".local").symlink_to(room)
+    for version in ("1.0", "2.0"):
+        assert install_wheels(tmp_path, {"greet": wheel("greet", version)}, room=2**20)["failure"] is None
+    assert (room / LIBRARY / "greet/__init__.py").read_text() == "VERSION = '2.0'\n"
+    assert (tmp_path / ".local").is_symlink()
+
+
 def test_what_a_killed_installation_has_left_is_removed(tmp_path: Path) -> None:
     (tmp_path / ".local/.stage/0/lib").mkdir(parents=True)
     (tmp_path / ".local/.stage/0/lib/large").write_text("x")

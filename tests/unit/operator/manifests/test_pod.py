@@ -79,13 +79,15 @@ PLAIN_POD: dict[str, Any] = {
                     {"name": "SANDPOD_RUN_TIMEOUT", "value": "3600"},
                     {"name": "SANDPOD_OUTPUT_BYTES", "value": "2147483648"},
                     {"name": "SANDPOD_WORKSPACE_BYTES", "value": "268435456"},
+                    {"name": "SANDPOD_PACKAGES", "value": "/packages"},
+                    {"name": "SANDPOD_PACKAGES_BYTES", "value": "1073741824"},
                     {"name": "SANDPOD_IN_MEMORY", "value": "/workspace,/tmp"},
                     {"name": "SANDPOD_MEMORY_LIMIT", "value": "536870912"},
                     {"name": "SANDPOD_CLOSED_NETWORK", "value": "1"},
                 ],
                 "resources": {
-                    "limits": {"cpu": "1", "memory": "512Mi", "ephemeral-storage": "256Mi"},
-                    "requests": {"cpu": "50m", "memory": "128Mi", "ephemeral-storage": "256Mi"},
+                    "limits": {"cpu": "1", "memory": "512Mi", "ephemeral-storage": str(1280 * 2**20)},
+                    "requests": {"cpu": "50m", "memory": "128Mi", "ephemeral-storage": str(256 * 2**20)},
                 },
                 "securityContext": {
                     "allowPrivilegeEscalation": False,
@@ -109,6 +111,7 @@ PLAIN_POD: dict[str, Any] = {
                     {"name": "workspace", "mountPath": "/workspace"},
                     {"name": "tmp", "mountPath": "/tmp"},
                     {"name": "shm", "mountPath": "/dev/shm"},
+                    {"name": "packages", "mountPath": "/packages"},
                 ],
             }
         ],
@@ -116,6 +119,7 @@ PLAIN_POD: dict[str, Any] = {
             {"name": "workspace", "emptyDir": {"medium": "Memory", "sizeLimit": "256Mi"}},
             {"name": "tmp", "emptyDir": {"medium": "Memory", "sizeLimit": "256Mi"}},
             {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "256Mi"}},
+            {"name": "packages", "emptyDir": {"sizeLimit": "1Gi"}},
         ],
     },
 }
@@ -232,7 +236,7 @@ def test_foreign_image_gets_the_runner_from_a_container_that_ran_before_and_can_
     plain = PLAIN_POD["spec"]["containers"][0]
     place = {"name": "runner", "mountPath": "/opt/sandpod/runner"}
     resources = {
-        "limits": {"cpu": "1", "memory": "512Mi", "ephemeral-storage": str(384 * 2**20)},
+        "limits": {"cpu": "1", "memory": "512Mi", "ephemeral-storage": str(1408 * 2**20)},
         "requests": {"cpu": "50m", "memory": "128Mi", "ephemeral-storage": str(384 * 2**20)},
     }
     assert brings == {
@@ -267,10 +271,16 @@ def test_runner_comes_from_the_image_that_the_operator_is_told() -> None:
     assert pod["spec"]["initContainers"][0]["image"] == "r.example/s:2"
 
 
+def storage_of(spec: dict[str, Any]) -> tuple[int, int]:
+    """Return how much of the node's disk a pod requests, and its limit; MiB."""
+    found = spec["containers"][0]["resources"]
+    return tuple(int(found[kind]["ephemeral-storage"]) // 2**20 for kind in ("requests", "limits"))
+
+
 def test_disk_workspace_and_runner_both_count_as_storage() -> None:
     workspace = {"medium": "Disk", "size": "1Gi"}
     spec = spec_of(runner="Injected", workspace=workspace, resources={"ephemeralStorage": "64Mi"})
-    assert spec["containers"][0]["resources"]["limits"]["ephemeral-storage"] == str(1216 * 2**20)
+    assert storage_of(spec) == (1216, 2240)
 
 
 @pytest.mark.parametrize(
@@ -307,7 +317,14 @@ def test_profile_with_dns_uses_the_clusters_and_does_not_probe_it() -> None:
 def test_disk_workspace_has_its_size_in_the_disk_limit() -> None:
     spec = spec_of(workspace={"size": "1Gi", "medium": "Disk"})
     assert spec["volumes"][0] == {"name": "workspace", "emptyDir": {"sizeLimit": "1Gi"}}
-    assert spec["containers"][0]["resources"]["limits"]["ephemeral-storage"] == str(2**30 + 256 * 2**20)
+    assert storage_of(spec) == (1280, 2304)
+
+
+def test_room_for_packages_is_limited_on_the_nodes_disk_and_not_set_aside() -> None:
+    spec = spec_of(packagesSize="300Mi", resources={"ephemeralStorage": "64Mi"})
+    assert spec["volumes"][3] == {"name": "packages", "emptyDir": {"sizeLimit": "300Mi"}}
+    assert storage_of(spec) == (64, 364)
+    assert env_of({"spec": spec})["SANDPOD_PACKAGES_BYTES"] == str(300 * 2**20)
 
 
 def test_persistent_workspace_is_a_volume_claim_of_the_sandbox() -> None:

@@ -58,6 +58,47 @@ def test_open_file_without_a_name_counts(watch: DiskWatch, tmp_path: Path) -> No
         assert watch.used([os.getpid(), 2**22 + 1]) >= 2 * MIB
 
 
+def test_open_file_without_a_name_counts_in_its_own_folder_alone(tmp_path: Path) -> None:
+    for name in ("workspace", "packages"):
+        (tmp_path / name).mkdir()
+    workspace, packages = (
+        DiskWatch(str(tmp_path / own), 10 * MIB, beside=str(tmp_path / other))
+        for own, other in (("workspace", "packages"), ("packages", "workspace"))
+    )
+    with (tmp_path / "packages" / "gone").open("wb") as file:
+        file.write(bytes(2 * MIB))
+        file.flush()
+        (tmp_path / "packages" / "gone").unlink()
+        assert packages.used([os.getpid()]) >= 2 * MIB
+        assert workspace.used([os.getpid()]) < MIB
+
+
+def test_folder_that_is_written_to_seldom_is_counted_once_its_file_system_has_lost_what_was_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free, now = 100 * MIB, 1000.0
+    monkeypatch.setattr(DiskWatch, "_free_bytes", lambda _: free)
+    monkeypatch.setattr("sandpod_runner.files.disk.time.monotonic", lambda: now)
+    watch = DiskWatch(str(tmp_path), 10 * MIB, seldom=True)
+    assert not watch.is_steady()
+    watch.used()
+    free -= 9 * MIB
+    assert watch.is_steady()
+    free -= 2 * MIB
+    assert not watch.is_steady()
+    free = 200 * MIB
+    assert watch.is_steady()
+    now += 11
+    assert not watch.is_steady()
+    (tmp_path / "large").write_bytes(bytes(11 * MIB))
+    watch.used()
+    free += 50 * MIB  # of other folders: this one may hold too much all the same
+    assert not watch.is_steady()
+    often = DiskWatch(str(tmp_path), 100 * MIB)
+    often.used()
+    assert not often.is_steady()
+
+
 def test_looks_come_sooner_the_less_is_left_and_never_fill_the_time(watch: DiskWatch) -> None:
     large = DiskWatch(watch._folder, 4096 * MIB)
     pauses = [large.pause(used * MIB, 0.0) for used in (0, 3000, 4000, 4095, 5000)]

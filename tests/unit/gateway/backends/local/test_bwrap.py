@@ -15,7 +15,9 @@ VIEW = View(
     symlinks=(("usr/bin", "/bin"),),
     path="/usr/bin",
 )
-SETTINGS = LocalSettings(workspace_size="1Mi", tmp_size="2Mi", memory="64Mi", processes=32, open_files=128)
+SETTINGS = LocalSettings(
+    workspace_size="1Mi", tmp_size="2Mi", packages_size="3Mi", memory="64Mi", processes=32, open_files=128
+)
 DESCRIPTORS = {"seccomp": 7, "info": 8, **{path: number for number, path in enumerate(FILES, 9)}}
 
 
@@ -29,13 +31,14 @@ def test_command_line_is_this() -> None:
         --seccomp 7 --new-session --die-with-parent --as-pid-1 --info-fd 8 --clearenv --proc /proc --dev /dev
         --perms 1777 --size 2097152 --tmpfs /dev/shm --remount-ro /dev
         --perms 1777 --size 2097152 --tmpfs /tmp --symlink /tmp /var/tmp
-        --perms 0755 --size 1048576 --tmpfs /workspace
+        --perms 0755 --size 1048576 --tmpfs /workspace --perms 0755 --size 3145728 --tmpfs /packages
         --ro-bind /usr /usr --ro-bind /root/.pyenv/3.11 /root/.pyenv/3.11 --symlink usr/bin /bin
         --symlink /workspace /app/results --symlink /workspace /mnt/data
         --perms 0444 --file 9 /etc/passwd --perms 0444 --file 10 /etc/group
         --perms 0444 --file 11 /etc/nsswitch.conf --perms 0444 --file 12 /etc/hosts --remount-ro /
         --setenv PATH /usr/bin --setenv LANG C.UTF-8
         --setenv SANDPOD_MEMORY_LIMIT 67108864 --setenv SANDPOD_PROCESSES 32 --setenv SANDPOD_OPEN_FILES 128
+        --setenv SANDPOD_PACKAGES /packages --setenv SANDPOD_PACKAGES_BYTES 3145728
         --chdir /workspace -- /usr/bin/python3 x.py
     """
     assert command() == expected.split()
