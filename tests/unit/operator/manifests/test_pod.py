@@ -274,7 +274,8 @@ def test_runner_comes_from_the_image_that_the_operator_is_told() -> None:
 def storage_of(spec: dict[str, Any]) -> tuple[int, int]:
     """Return how much of the node's disk a pod requests, and its limit; MiB."""
     found = spec["containers"][0]["resources"]
-    return tuple(int(found[kind]["ephemeral-storage"]) // 2**20 for kind in ("requests", "limits"))
+    requested, limit = (int(found[kind]["ephemeral-storage"]) // 2**20 for kind in ("requests", "limits"))
+    return requested, limit
 
 
 def test_disk_workspace_and_runner_both_count_as_storage() -> None:
