@@ -24,7 +24,7 @@ Runner to gateway:
 
 | t | fields | payload |
 |---|---|---|
-| hello | version, languages {name: version}, workspace, memory_limit (bytes or null), runs [names of the live ones] | |
+| hello | version, languages {name: version}, workspace, memory_limit and packages_bytes (bytes or null), runs [names of the live ones] | |
 | started | run | |
 | known | run, as (the run that its key belongs to, or itself) | |
 | out | run, stream (stdout or stderr), offset (bytes of that stream before this piece) | output, at most OUT_PIECE bytes |
