@@ -56,8 +56,8 @@ test-clients: setup .build/clients/.done ## Runs the examples of other libraries
 
 # An environment of their own, since these libraries bring an MCP client that is not this project's.
 .build/clients/.done: requirements/clients.lock
-	@$(PYTHON) -m venv --clear .build/clients
-	@.build/clients/bin/python -m pip install --quiet --require-hashes --requirement $<
+	@rm -rf .build/clients
+	@tools/install.sh .build/clients $<
 	@touch $@
 
 .PHONY: setup
