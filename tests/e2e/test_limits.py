@@ -1,6 +1,5 @@
 """What a greedy or hostile program takes is its own sandbox's, never a neighbour's or the node's."""
 
-
 import pytest
 
 from support.cluster.callers import Session

@@ -1,4 +1,4 @@
-"""Reads objects of the cluster that KUBECONFIG names through one `kubectl proxy`: a kubectl for each look costs more."""
+"""Reads objects of the cluster of KUBECONFIG through one `kubectl proxy`: a kubectl for each look costs more."""
 
 import atexit
 import functools
