@@ -8,7 +8,7 @@ import pytest
 
 from sandpod_runner.output.spill_file import FILE_SIZE
 from sandpod_runner.protocol.messages import HIDDEN
-from sandpod_runner.runs.history import MOST
+from sandpod_runner.runs.delivery import MOST
 from sandpod_runner.server.connection import MAX_TAILS
 from support.runner.harness import PATIENCE, Client, RefusedError, Runner, Sandbox, running
 

@@ -38,13 +38,8 @@ class OutputLog:
         self._blocks: deque[Block] = deque()
         self._held = 0
         self._largest = min(BLOCK, memory // 4)
-        self._counts = [0, 0]
+        self.counts = (0, 0)  # bytes of each stream that were appended
         self.end = 0  # cursor after all that was appended
-
-    @property
-    def counts(self) -> tuple[int, int]:
-        """Bytes of each stream that were appended."""
-        return self._counts[0], self._counts[1]
 
     @property
     def size(self) -> int:
@@ -71,7 +66,8 @@ class OutputLog:
                 block.marks.append(length << 1 | stream)
                 self._held += MARK
         self.end += length
-        self._counts[stream] += length
+        stdout, stderr = self.counts
+        self.counts = (stdout, stderr + length) if stream else (stdout + length, stderr)
         while self._held > self._memory:
             self._let_go()
 

@@ -10,10 +10,9 @@ from sandpod_runner.output.spill_file import SpillFile, SpillFolder
 from sandpod_runner.protocol.errors import Refusal, refusal_of
 from sandpod_runner.protocol.fields import flag, run_name, whole
 from sandpod_runner.protocol.messages import KEPT_OUTPUT, MAX_RUNS, ORPHAN_GRACE
-from sandpod_runner.runs.delivery import Delivery, Owner
+from sandpod_runner.runs.delivery import Delivery, History, Owner
 from sandpod_runner.runs.execution import ContextCell, FreshProcess
 from sandpod_runner.runs.guard import Guard
-from sandpod_runner.runs.history import MemoryOfRuns, Record
 from sandpod_runner.runs.outcome import Stop
 from sandpod_runner.runs.request import RunLimits, parse_run
 from sandpod_runner.runs.run import Run, Toolbox
@@ -34,13 +33,13 @@ class Runs:
         self._workspace = workspace
         self._loop = asyncio.get_running_loop()
         self._live: dict[str, Run] = {}
-        self._memory = MemoryOfRuns()
+        self._history = History()
         self._forgetting: asyncio.TimerHandle | None = None
         self._replays: set[Delivery] = set()  # of ended runs, to owners that have not got all of it
         self._orphans: dict[Run, asyncio.TimerHandle] = {}  # what ends a run that has lost its owner, unless one comes
         self._spills = SpillFolder(workspace.root)
         self._spills.clear()
-        self._spills.make_room = self._memory.drop_output
+        self._spills.make_room = self._history.drop_output
         self._tasks: set[asyncio.Task[None]] = set()
         self._guard = Guard(toolbox, self._live.values())
 
@@ -55,7 +54,7 @@ class Runs:
         Raises Refusal: it can't be, and nothing was started.
         """
         request = parse_run(header, code, self._toolbox.languages.versions, self._limits)
-        known = self._memory.known(request)
+        known = self._history.known(request)
         if known is not None:
             owner.send({"t": "known", "run": request.run, "as": known})
             return
@@ -67,16 +66,15 @@ class Runs:
             raise refusal_of(error) from error
         context = None if request.context is None else self._toolbox.contexts.place(request.context, request.language)
         log = OutputLog(LONG_LOG, SpillFile(self._spills)) if request.long else OutputLog(KEPT_OUTPUT)
-        delivery = Delivery(request.run, log, owner, detached=request.detached, acks=request.acks)
-        record = Record(request, delivery)
+        delivery = Delivery(request, log, owner)
         self._guard.begin()
-        run = Run(request, record, self._toolbox, cwd, context)
+        run = Run(request, delivery, self._toolbox, cwd, context)
         way = FreshProcess(run) if context is None else ContextCell(run, context)
         self._live[request.run] = run
-        self._memory.begin(record)
+        self._history.begin(delivery)
         owner.send({"t": "started", "run": request.run})
         if request.detached:
-            delivery.leave()  # nobody waits for it: its output would only fill the stream
+            delivery.owner = None  # nobody waits for it: its output would only fill the stream
         self._keep(self._see_through(run, way))
 
     def feed(self, header: dict[str, Any], data: bytes) -> None:
@@ -122,14 +120,14 @@ class Runs:
     def delivery(self, name: str) -> Delivery:
         """Return the output of a run, live or remembered. Raises Refusal: not_found."""
         run = self._live.get(name)
-        record = self._memory.find(name) if run is None else run.record
-        if record is None:
+        delivery = self._history.find(name) if run is None else run.delivery
+        if delivery is None:
             raise Refusal("not_found", "There is no run of that name, or it was forgotten.")
-        return record.delivery
+        return delivery
 
     def describe(self) -> dict[str, list[dict[str, Any]]]:
         """Return a row for each run, live or remembered, oldest first, and one for each context."""
-        rows = [record.describe() for record in (*self._memory.ended, *(run.record for run in self._live.values()))]
+        rows = [each.describe() for each in (*self._history.ended, *(run.delivery for run in self._live.values()))]
         rows.sort(key=lambda row: float(row["started"]))
         return {"runs": rows, "contexts": self._toolbox.contexts.describe()}
 
@@ -147,7 +145,7 @@ class Runs:
         """Note that a stream has gone: its runs wait for another one, and end soon, but for the detached ones."""
         for run in self._live.values():
             if run.delivery.owner is owner:
-                run.delivery.leave()
+                run.delivery.owner = None
                 run.streams.flow()
                 if not run.request.detached:
                     self._orphans[run] = self._loop.call_later(ORPHAN_GRACE, run.stop, _ORPHANED)
@@ -181,15 +179,14 @@ class Runs:
             timer.cancel()
 
     def _remember(self, run: Run) -> None:
-        record = run.record
         del self._live[run.request.run]
         self._adopt(run)
-        self._memory.end(record, self._loop.time())
-        if record.delivery.owner is not None:
-            self._replays.add(record.delivery)
+        self._history.end(run.delivery, self._loop.time())
+        if run.delivery.owner is not None:
+            self._replays.add(run.delivery)
         if self._forgetting is None:
             self._forget()
 
     def _forget(self) -> None:
-        wait = self._memory.expire(self._loop.time())
+        wait = self._history.expire(self._loop.time())
         self._forgetting = None if wait is None else self._loop.call_later(wait, self._forget)

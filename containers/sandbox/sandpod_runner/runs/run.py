@@ -10,6 +10,7 @@ from sandpod_runner.files.artifacts import Artifacts, Found
 from sandpod_runner.files.disk import DiskWatch
 from sandpod_runner.ipc.jobs import Exit, Job
 from sandpod_runner.limits.memory import Watch
+from sandpod_runner.output.output_log import STREAMS
 from sandpod_runner.processes.languages import Languages
 from sandpod_runner.processes.launcher import Launcher
 from sandpod_runner.processes.node_pool import NodePool
@@ -17,7 +18,7 @@ from sandpod_runner.processes.program import LostError, Program
 from sandpod_runner.runs import outcome
 from sandpod_runner.runs.code_folder import CodeFolder
 from sandpod_runner.runs.context import Context, Contexts
-from sandpod_runner.runs.history import Record
+from sandpod_runner.runs.delivery import Delivery
 from sandpod_runner.runs.outcome import Stop
 from sandpod_runner.runs.request import RunRequest
 from sandpod_runner.runs.streams import Streams
@@ -57,11 +58,10 @@ class Run:
     """A run that was accepted, in a process of its own or as a cell of a context."""
 
     def __init__(
-        self, request: RunRequest, record: Record, toolbox: Toolbox, cwd: str, context: Context | None
+        self, request: RunRequest, delivery: Delivery, toolbox: Toolbox, cwd: str, context: Context | None
     ) -> None:
         self.request = request
-        self.record = record
-        self.delivery = record.delivery
+        self.delivery = delivery
         self.toolbox = toolbox
         self.cwd = cwd
         self.context = context
@@ -146,7 +146,7 @@ class Run:
                 "run": self.request.run,
                 **fields,
                 "duration_ms": round(ending.seconds * 1000, 3),
-                **{f"{name}_bytes": count for name, count in self.streams.counts.items()},
+                **{f"{name}_bytes": count for name, count in zip(STREAMS, self.delivery.log.counts, strict=True)},
                 "displays": max(0, shown.forms + shown.results - dropped) if self.request.detached else 0,
                 "displays_dropped": shown.dropped + dropped,
                 "context": self.request.context,

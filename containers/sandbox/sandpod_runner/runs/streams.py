@@ -89,7 +89,6 @@ class Streams:
         self._stop = stop
         self._pipes = Pipes()
         self.shown = Shown(delivery.post, None, 0)
-        self.counts = dict.fromkeys(STREAMS, 0)  # bytes that were passed on
         self.last_words = b""  # the end of standard error: what a runtime writes when it gives up
 
     def connect(self, pipes: Pipes, done: Callable[[Exit], None] | None = None) -> None:
@@ -97,7 +96,7 @@ class Streams:
         self._pipes = pipes
         self.shown = Shown(self._delivery.post, done, len(MIME_TYPES) if self._request.context is not None else 0)
         for name, reader in pipes.outputs.items():
-            reader.take = self._take_shown if name == SHOWN else partial(self._take, name)
+            reader.take = self._take_shown if name == SHOWN else partial(self._take, STREAMS.index(name))
         self.flow()
         if pipes.stdin is not None and not self._request.stdin:
             pipes.stdin.end()
@@ -142,19 +141,18 @@ class Streams:
         self._hold()
         return whole
 
-    def _take(self, name: str, data: bytes) -> bool:
+    def _take(self, stream: int, data: bytes) -> bool:
         limit = self._request.output_limit
-        room, offset = limit - sum(self.counts.values()), self.counts[name]
-        self.counts[name] += min(len(data), room)
+        room = limit - self._delivery.log.end
         if room > 0:
-            self._delivery.put(name, offset, data[:room])
+            self._delivery.put(stream, data[:room])
             self._hold()
-        if name == "stderr":
+        if STREAMS[stream] == "stderr":
             self.last_words = (self.last_words + data)[-LAST_WORDS:]
         if len(data) <= room:
             return True
-        for stream in STREAMS:
-            self._pipes.outputs[stream].close()
+        for name in STREAMS:
+            self._pipes.outputs[name].close()
         self._stop(Stop("output_limit", f"It wrote more than {limit} bytes of output.", gentle=False))
         return False
 
