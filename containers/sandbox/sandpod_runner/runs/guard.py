@@ -36,8 +36,8 @@ class Guard:
         self._looks: list[_Look] = []
         if toolbox.memory is not None:
             self._looks.append(partial(self._look_at_memory, toolbox.memory))
-        if toolbox.disk is not None:
-            self._looks.append(partial(self._look_at_disk, toolbox.disk))
+        if toolbox.storage.disk is not None:
+            self._looks.append(partial(self._look_at_disk, toolbox.storage.disk))
         self._tasks: dict[_Look, asyncio.Task[None]] = {}
 
     def begin(self) -> None:

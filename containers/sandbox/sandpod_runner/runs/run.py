@@ -1,31 +1,81 @@
 """One run from its acceptance to its `end`, which comes once, after all output, with nothing of it left alive."""
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+import os
+import stat
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sandpod_runner.files.artifacts import Artifacts, Found
-from sandpod_runner.files.disk import DiskWatch
+from sandpod_runner.files.artifacts import Found
+from sandpod_runner.files.server import Storage
+from sandpod_runner.files.workspace import make_usable
 from sandpod_runner.ipc.jobs import Exit, Job
 from sandpod_runner.limits.memory import Watch
 from sandpod_runner.output.output_log import STREAMS
-from sandpod_runner.processes.languages import Languages
+from sandpod_runner.processes.languages import CommandLanguage, Languages
 from sandpod_runner.processes.launcher import Launcher
 from sandpod_runner.processes.node_pool import NodePool
 from sandpod_runner.processes.program import LostError, Program
+from sandpod_runner.protocol.errors import refusal_of
 from sandpod_runner.runs import outcome
-from sandpod_runner.runs.code_folder import CodeFolder
 from sandpod_runner.runs.context import Context, Contexts
 from sandpod_runner.runs.delivery import Delivery
 from sandpod_runner.runs.outcome import Stop
-from sandpod_runner.runs.request import RunRequest
+from sandpod_runner.runs.request import RunLimits, RunRequest
 from sandpod_runner.runs.streams import Streams
 
 logger = logging.getLogger(__name__)
 
 START_SECONDS: Final = 30.0  # longest wait for a process: the zygote may just be starting again
+_SUFFIXES = {"python": ".py", "javascript": ".js", "shell": ".sh"}
+
+
+class CodeFolder:
+    """Writes the code of programs for tracebacks and `multiprocessing` to read, into a folder outside the workspace."""
+
+    def __init__(self, tmp: str, commands: Mapping[str, CommandLanguage]) -> None:
+        self._suffixes = {**{name: language.extension for name, language in commands.items()}, **_SUFFIXES}
+        self.path = f"{tmp}/.sandpod-{os.urandom(4).hex()}"
+        os.makedirs(self.path, mode=0o700, exist_ok=True)
+
+    def write(self, name: str, language: str, code: bytes) -> str:
+        """Write a program's code and return the file's path. Raises Refusal: The system does not let it."""
+        path = f"{self.path}/{name}{self._suffixes[language]}"
+        try:
+            try:
+                _write(path, code)
+            except (FileNotFoundError, NotADirectoryError, PermissionError):
+                self._repair()
+                _write(path, code)
+        except OSError as error:
+            self.remove(path)
+            raise refusal_of(error) from error
+        return path
+
+    def remove(self, path: str) -> None:
+        """Remove a program's file; Node may have renamed it to say that it is a module."""
+        for name in (path, f"{path.removesuffix('.js')}.mjs") if path.endswith(".js") else (path,):
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+
+    def _repair(self) -> None:
+        """Make the folder anew: it belongs to the programs' user, so a program may have removed it."""
+        make_usable(os.path.dirname(self.path))
+        with contextlib.suppress(FileNotFoundError):
+            if not stat.S_ISDIR(os.lstat(self.path).st_mode):
+                os.unlink(self.path)
+        os.makedirs(self.path, mode=0o700, exist_ok=True)
+        make_usable(self.path)
+
+
+def _write(path: str, code: bytes) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with open(fd, "wb", buffering=0) as file:
+        file.write(code)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,26 +89,15 @@ class Toolbox:
     code: CodeFolder
     base: Job = field(repr=False)
     memory: Watch | None
-    disk: DiskWatch | None
-    artifacts: Artifacts
+    storage: Storage
+    limits: RunLimits
 
 
-@dataclass(slots=True)
-class Ending:
-    """How a run ended."""
-
-    how: Exit = field(default_factory=lambda: Exit(None))
-    fault: str | None = None  # what went wrong on the runner's side
-    note: str | None = None  # what else the caller should know
-    context_state: str | None = None  # what became of its context
-    seconds: float = 0.0  # how long its code ran
-
-
-class Run:
-    """A run that was accepted, in a process of its own or as a cell of a context."""
+class Run(ABC):
+    """A run that was accepted. A subclass runs its code."""
 
     def __init__(
-        self, request: RunRequest, delivery: Delivery, toolbox: Toolbox, cwd: str, context: Context | None
+        self, request: RunRequest, delivery: Delivery, toolbox: Toolbox, cwd: str, context: Context | None = None
     ) -> None:
         self.request = request
         self.delivery = delivery
@@ -67,8 +106,13 @@ class Run:
         self.context = context
         self.pid: int | None = None  # the process that it runs in, once there is one
         self.stopping: asyncio.Future[Stop] = asyncio.get_running_loop().create_future()
-        self.streams = Streams(request, self.delivery, self.stop)
-        self.mark = toolbox.artifacts.begin(request.run)
+        self.streams = Streams(request, delivery, self.stop)
+        self.mark = toolbox.storage.artifacts.begin(request.run)
+        self.how = Exit(None)  # how its code ended
+        self.seconds = 0.0  # how long its code ran
+        self.fault: str | None = None  # what went wrong on the runner's side
+        self.note: str | None = None  # what else the caller should know
+        self.context_state: str | None = None  # what became of its context
         self._kills = toolbox.memory.kills() if toolbox.memory else 0
 
     @property
@@ -81,22 +125,26 @@ class Run:
         if not self.stopping.done():
             self.stopping.set_result(why)
 
-    async def live(self, follow: Callable[[], Awaitable[Ending]]) -> None:
-        """See it through, where `follow` sees its code to the end, and send its `end`."""
-        ending, found = Ending(), Found([], 0)
+    @abstractmethod
+    async def follow(self) -> None:
+        """See its code to the end, and record how it ended."""
+
+    async def live(self) -> None:
+        """See it through, and send its `end`."""
+        found = Found([], 0)
         try:
-            ending = await follow()
-            self._look_at_memory(ending)
+            await self.follow()
+            self._look_at_memory()
         except Exception:
             logger.exception("a run failed inside the runner")
-            ending.fault = "The runner failed: this is a fault of its own."
+            self.fault = "The runner failed: this is a fault of its own."
         finally:
             self.streams.close()
         try:
-            found = await self.toolbox.artifacts.end(self.request.run, self.mark)
+            found = await self.toolbox.storage.artifacts.end(self.request.run, self.mark)
         except Exception:
             logger.exception("the files of a run could not be looked through")
-        self._send_end(ending, found)
+        self._send_end(found)
 
     async def started(self, program: Program) -> int:
         """Return a program's process. Raises LostError: There is none, or the run was stopped before there was one."""
@@ -126,31 +174,30 @@ class Run:
     def _stop_late(self) -> None:
         self.stop(Stop("timeout", f"It was stopped after {self.request.timeout:g} seconds."))
 
-    def _look_at_memory(self, ending: Ending) -> None:
-        memory, how = self.toolbox.memory, ending.how
+    def _look_at_memory(self) -> None:
+        memory, how = self.toolbox.memory, self.how
         limit = None if memory is None else memory.limit
         by_kernel = memory is not None and memory.kills() > self._kills
         if (by_kernel and outcome.killed(how)) or outcome.ran_out(self.request.language, how, self.streams.last_words):
             self.stop(outcome.out_of_memory(limit, [context.state for context in self.toolbox.contexts.pids()]))
         elif by_kernel and limit is not None:
-            ending.note = " ".join(filter(None, (ending.note, outcome.killed_for_memory(limit))))
+            self.note = " ".join(filter(None, (self.note, outcome.killed_for_memory(limit))))
 
-    def _send_end(self, ending: Ending, found: Found) -> None:
+    def _send_end(self, found: Found) -> None:
         shown, dropped = self.streams.shown, self.delivery.dropped
-        fields = outcome.describe_end(ending.how, self.stopped, ending.fault)
-        fields["detail"] = (
-            " ".join(filter(None, (fields["detail"], ending.note, outcome.about_kept(shown.kept)))) or None
-        )
+        fields = outcome.describe_end(self.how, self.stopped, self.fault)
+        sentences = (fields["detail"], self.note, outcome.about_kept(shown.kept))
+        fields["detail"] = " ".join(filter(None, sentences)) or None
         self.delivery.finish(
             {
                 "run": self.request.run,
                 **fields,
-                "duration_ms": round(ending.seconds * 1000, 3),
+                "duration_ms": round(self.seconds * 1000, 3),
                 **{f"{name}_bytes": count for name, count in zip(STREAMS, self.delivery.log.counts, strict=True)},
                 "displays": max(0, shown.forms + shown.results - dropped) if self.request.detached else 0,
                 "displays_dropped": shown.dropped + dropped,
                 "context": self.request.context,
-                "context_state": ending.context_state,
+                "context_state": self.context_state,
                 "artifacts": found.entries,
                 "artifacts_more": found.more,
             }

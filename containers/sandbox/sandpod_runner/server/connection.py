@@ -7,13 +7,12 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
 from sandpod_runner.files.artifacts import MAX_KNOWN
 from sandpod_runner.files.operations import Listing, Reply
-from sandpod_runner.files.server import FileServer, Storage
+from sandpod_runner.files.server import FileServer
 from sandpod_runner.output.output_log import STREAMS
 from sandpod_runner.protocol import messages
 from sandpod_runner.protocol.errors import Refusal
@@ -42,22 +41,13 @@ A line often comes in several writes, and the end of a short program right behin
 _PIECES: Final = 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Service:
-    """What all streams share."""
-
-    runs: Runs
-    storage: Storage
-    hello: dict[str, Any]  # what the sandbox says of itself
-
-
 class Connection(asyncio.Protocol):
     """One stream."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self, runs: Runs) -> None:
+        self._runs = runs
         self._decoder = Decoder()
-        self._files = FileServer(service.storage, self._answer, self._hold)
+        self._files = FileServer(runs.toolbox.storage, self._answer, self._hold)
         self._tails: set[asyncio.Task[None]] = set()  # answers that wait for output
         self._transport: asyncio.Transport | None = None
         self._source: asyncio.ReadTransport | None = None
@@ -71,8 +61,7 @@ class Connection(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)  # noqa: S101 - tells the type checker what kind of stream it is
         transport.set_write_buffer_limits(HIGH_WATER, LOW_WATER)
         self._transport = self._source = transport
-        service = self._service
-        self.send({"t": "hello", "version": messages.VERSION, **service.hello, "runs": service.runs.names})
+        self.send({"t": "hello", "version": messages.VERSION, **self._runs.hello})
 
     def read_from(self, source: asyncio.ReadTransport) -> None:
         """Note where frames come from, if they are sent to another transport."""
@@ -106,7 +95,7 @@ class Connection(asyncio.Protocol):
         self._files.close()
         for task in self._tails:
             task.cancel()
-        self._service.runs.orphan(self)
+        self._runs.orphan(self)
 
     def send(self, header: dict[str, Any], payload: bytes = b"") -> None:
         """Send a frame, unless the stream has gone."""
@@ -147,7 +136,7 @@ class Connection(asyncio.Protocol):
 
     def _table(self) -> dict[str, Callable[[Frame], None]]:
         """Return what handles each kind of frame."""
-        runs = self._service.runs
+        runs = self._runs
         return {
             "run": lambda frame: runs.start(frame.header, frame.payload, self),
             "stdin": lambda frame: runs.feed(frame.header, frame.payload),
@@ -167,7 +156,7 @@ class Connection(asyncio.Protocol):
 
     def _tail(self, frame: Frame) -> None:
         """Answer with what a run has written since a cursor, at once or when there is something."""
-        header, delivery = frame.header, self._service.runs.delivery(run_name(frame.header))
+        header, delivery = frame.header, self._runs.delivery(run_name(frame.header))
         cursor, limit = whole(header, "cursor"), whole(header, "limit", TAIL_BYTES, MAX_TAIL)
         wait = seconds(header, "wait", 0.0, MAX_TAIL_WAIT)
         require(limit, "limit must be a whole number of bytes over 0.")
@@ -195,7 +184,7 @@ class Connection(asyncio.Protocol):
 
     def _list_artifacts(self, frame: Frame) -> None:
         listing = Listing(MAX_KNOWN, [])
-        for entry in self._service.storage.artifacts.list(frame.header.get("since")):
+        for entry in self._runs.toolbox.storage.artifacts.list(frame.header.get("since")):
             if not listing.add(entry):
                 break
         self._reply(frame, {"entries": listing.entries, "truncated": listing.truncated})
@@ -226,7 +215,7 @@ class Connection(asyncio.Protocol):
     def _flow(self, *, can_send: bool) -> None:
         self.can_send = can_send
         self._files.sendable(can_send)
-        self._service.runs.flow(self)
+        self._runs.flow(self)
 
 
 async def _wait(longest: float, delivery: Delivery, cursor: int, answer: Callable[[], None]) -> None:
