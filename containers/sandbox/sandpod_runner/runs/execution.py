@@ -46,7 +46,7 @@ class FreshProcess(Run):
         try:
             self._program, self._pipes = self._launch()
         except (LostError, OSError) as error:
-            self._program, self._pipes = Program(), Pipes()
+            self._program, self._pipes = Program([]), Pipes()
             self._program.fail(str(error))
 
     async def follow(self) -> None:
