@@ -26,7 +26,6 @@ from sandpod_runner.limits import network
 from sandpod_runner.limits.memory import find_watch
 from sandpod_runner.limits.threads import start_threads
 from sandpod_runner.processes import environment
-from sandpod_runner.processes.languages import Languages, find_languages, find_python
 from sandpod_runner.processes.launcher import Launcher
 from sandpod_runner.processes.node_pool import NodePool
 from sandpod_runner.protocol import messages
@@ -109,9 +108,9 @@ async def _serve(settings: Settings, listen_fd: int | None) -> int:
     offline = closed or network.has_loopback_alone()
     env = environment.build_environment(os.environ, tmp=tmp, cpus=environment.count_cpus(), offline=offline)
     environment.prepare_home(env, settings.skeleton)
-    python = find_python(settings.python, env)
+    python, version = environment.find_python(settings.python, env)
     connects = network.Connects() if closed else None
-    launcher = Launcher(env, settings.preimport, python.program, connects)
+    launcher = Launcher(env, settings.preimport, python, connects)
     opened: asyncio.Task[str] | None = None
     try:
         if listen_fd is None:
@@ -126,7 +125,7 @@ async def _serve(settings: Settings, listen_fd: int | None) -> int:
         warm = loop.create_task(launcher.ready.wait())
         stop = loop.create_task(ending.wait())
         await asyncio.wait({warm, stop}, return_when=asyncio.FIRST_COMPLETED)
-        runs = _compose(settings, launcher, find_languages(python, settings.languages, env), tmp)
+        runs = _compose(settings, launcher, environment.find_languages(version, settings.languages, env), tmp)
         await _listen(runs, listen_fd, ending)
         await runs.close()
         if opened is not None and opened.done():
@@ -147,7 +146,7 @@ def _tolerate(reached: str, settings: Settings) -> bool:
     return False
 
 
-def _compose(settings: Settings, launcher: Launcher, languages: Languages, tmp: str) -> Runs:
+def _compose(settings: Settings, launcher: Launcher, languages: environment.Languages, tmp: str) -> Runs:
     workspace = Workspace(settings.workspace)
     disk = find_disk_watch(workspace.root, settings.workspace_bytes, settings.in_memory)
     base = Job(env=launcher.env, rlimits=settings.rlimits(on_disk=disk is not None))

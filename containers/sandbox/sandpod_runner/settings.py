@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from sandpod_runner.limits.network import Endpoint
-from sandpod_runner.processes.languages import CommandLanguage, read_languages
+from sandpod_runner.processes.environment import CommandLanguage, read_languages
 
 
 class SettingsError(ValueError):

@@ -15,7 +15,7 @@ from sandpod_runner.ipc import process_tree
 from sandpod_runner.ipc.jobs import MESSAGE_SIZE, REQUEST, Exit, Job, Kind, Message, write_job
 from sandpod_runner.limits.network import Connects
 from sandpod_runner.output.stdio_pipes import Pipes, open_pipes
-from sandpod_runner.processes.languages import PACKAGES
+from sandpod_runner.processes.environment import PACKAGES
 from sandpod_runner.processes.program import FREEZE_AFTER, LostError, Program, sweep
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from typing import Any, Final
 from sandpod_runner.ipc import process_tree
 from sandpod_runner.ipc.jobs import Exit, Job
 from sandpod_runner.output.stdio_pipes import Pipes, open_pipes
-from sandpod_runner.processes.languages import Languages
+from sandpod_runner.processes.environment import FILE, Languages
 from sandpod_runner.processes.program import KILL_ROUNDS, LostError, Program
 from sandpod_runner.protocol.messages import STOP_GRACE
 from sandpod_runner.runs.context import Cell, Context
@@ -102,7 +102,7 @@ def _build_job(request: RunRequest, languages: Languages, *, file: str, cwd: str
         return replace(job, code=request.code)
     shell = languages.shell or ""
     if request.language != "shell":
-        command = languages.commands[request.language].command_for(file)
+        command = [word.replace(FILE, file) for word in languages.commands[request.language].command]
     elif file:
         command = [shell, file]
     else:

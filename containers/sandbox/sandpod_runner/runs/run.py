@@ -16,7 +16,7 @@ from sandpod_runner.files.workspace import make_usable
 from sandpod_runner.ipc.jobs import Exit, Job
 from sandpod_runner.limits.memory import Watch
 from sandpod_runner.output.output_log import STREAMS
-from sandpod_runner.processes.languages import CommandLanguage, Languages
+from sandpod_runner.processes.environment import CommandLanguage, Languages
 from sandpod_runner.processes.launcher import Launcher
 from sandpod_runner.processes.node_pool import NodePool
 from sandpod_runner.processes.program import LostError, Program
