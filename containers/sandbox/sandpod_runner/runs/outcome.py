@@ -7,13 +7,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from sandpod_runner.ipc.display_records import KEPT_FOLDER
 from sandpod_runner.ipc.jobs import Exit
+from sandpod_runner.limits.memory import MIB
 
 Outcome = Literal["ok", "error", "timeout", "cancelled", "out_of_memory", "output_limit", "sandbox_lost"]
 
 _SHELL_KILLED: Final = 128 + signal.SIGKILL
-_MIB: Final = 1024 * 1024
 _MEMORY_ERROR: Final = re.compile(rb"[\w.]*MemoryError(:|$)")
 _NODE_MEMORY_ERROR: Final = re.compile(
     rb"JavaScript heap out of memory|'ERR_MEMORY_ALLOCATION_FAILED'|^RangeError: Array buffer allocation failed",
@@ -39,19 +38,8 @@ def out_of_memory(limit: int | None, contexts: Iterable[str] = ()) -> Stop:
         return Stop("out_of_memory", "It asked for more memory than it can have.", gentle=False)
     idle = sum(state == "idle" for state in contexts)
     others = f", of which idle contexts hold a part ({idle}; restart_context ends one)" if idle else ""
-    detail = f"It used more than the sandbox's {limit // _MIB} MiB of memory{others}."
+    detail = f"It used more than the sandbox's {limit // MIB} MiB of memory{others}."
     return Stop("out_of_memory", detail, gentle=False)
-
-
-def killed_for_memory(limit: int) -> str:
-    """Return the sentence for a run that went on when the kernel killed a process in the sandbox."""
-    return f"While it ran, the kernel killed a process: the sandbox's {limit // _MIB} MiB of memory had run out."
-
-
-def about_kept(count: int) -> str:
-    """Return the sentence for so many pictures that were kept as files."""
-    kept = f"Pictures too large or too many for this answer: {count}. They are whole in the folder {KEPT_FOLDER}."
-    return kept if count else ""
 
 
 def ran_out(language: str, how: Exit, last_words: bytes) -> bool:

@@ -13,8 +13,9 @@ from typing import Any, Final
 from sandpod_runner.files.artifacts import Found
 from sandpod_runner.files.server import Storage
 from sandpod_runner.files.workspace import make_usable
+from sandpod_runner.ipc.display_records import KEPT_FOLDER
 from sandpod_runner.ipc.jobs import Exit, Job
-from sandpod_runner.limits.memory import Watch
+from sandpod_runner.limits.memory import MIB, Watch
 from sandpod_runner.output.output_log import STREAMS
 from sandpod_runner.processes.environment import CommandLanguage, Languages
 from sandpod_runner.processes.launcher import Launcher
@@ -181,12 +182,16 @@ class Run(ABC):
         if (by_kernel and outcome.killed(how)) or outcome.ran_out(self.request.language, how, self.streams.last_words):
             self.stop(outcome.out_of_memory(limit, [context.state for context in self.toolbox.contexts.pids()]))
         elif by_kernel and limit is not None:
-            self.note = " ".join(filter(None, (self.note, outcome.killed_for_memory(limit))))
+            killed = f"the kernel killed a process: the sandbox's {limit // MIB} MiB of memory had run out."
+            self.note = " ".join(filter(None, (self.note, f"While it ran, {killed}")))
 
     def _send_end(self, found: Found) -> None:
-        shown, dropped = self.streams.shown, self.delivery.dropped
+        streams, dropped = self.streams, self.delivery.dropped
         fields = outcome.describe_end(self.how, self.stopped, self.fault)
-        sentences = (fields["detail"], self.note, outcome.about_kept(shown.kept))
+        sentences = [fields["detail"], self.note]
+        if streams.kept:
+            lost = f"Pictures too large or too many for this answer: {streams.kept}."
+            sentences.append(f"{lost} They are whole in the folder {KEPT_FOLDER}.")
         fields["detail"] = " ".join(filter(None, sentences)) or None
         self.delivery.finish(
             {
@@ -194,8 +199,8 @@ class Run(ABC):
                 **fields,
                 "duration_ms": round(self.seconds * 1000, 3),
                 **{f"{name}_bytes": count for name, count in zip(STREAMS, self.delivery.log.counts, strict=True)},
-                "displays": max(0, shown.forms + shown.results - dropped) if self.request.detached else 0,
-                "displays_dropped": shown.dropped + dropped,
+                "displays": max(0, streams.forms + streams.results - dropped) if self.request.detached else 0,
+                "displays_dropped": streams.dropped + dropped,
                 "context": self.request.context,
                 "context_state": self.context_state,
                 "artifacts": found.entries,
