@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from sandpod_runner.output.spill_file import FILE_SIZE
+from sandpod_runner.output.output_log import FILE_SIZE
 from sandpod_runner.protocol.messages import HIDDEN
 from sandpod_runner.runs.delivery import MOST
 from sandpod_runner.server.connection import MAX_TAILS

@@ -5,8 +5,7 @@ from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, Final
 
-from sandpod_runner.output.output_log import OutputLog
-from sandpod_runner.output.spill_file import SpillFile, SpillFolder
+from sandpod_runner.output.output_log import OutputLog, SpillFile, SpillFolder
 from sandpod_runner.protocol.errors import Refusal, refusal_of
 from sandpod_runner.protocol.fields import flag, run_name, whole
 from sandpod_runner.protocol.messages import KEPT_OUTPUT, MAX_RUNS, ORPHAN_GRACE

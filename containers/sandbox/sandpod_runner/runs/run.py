@@ -190,8 +190,8 @@ class Run(ABC):
         fields = outcome.describe_end(self.how, self.stopped, self.fault)
         sentences = [fields["detail"], self.note]
         if streams.kept:
-            lost = f"Pictures too large or too many for this answer: {streams.kept}."
-            sentences.append(f"{lost} They are whole in the folder {KEPT_FOLDER}.")
+            kept = f"Pictures too large or too many for this answer: {streams.kept}."
+            sentences.append(f"{kept} They are whole in the folder {KEPT_FOLDER}.")
         fields["detail"] = " ".join(filter(None, sentences)) or None
         self.delivery.finish(
             {
