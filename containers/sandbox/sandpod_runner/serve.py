@@ -31,10 +31,9 @@ from sandpod_runner.processes.node_pool import NodePool
 from sandpod_runner.protocol import messages
 from sandpod_runner.runs.context import Contexts
 from sandpod_runner.runs.registry import Runs
-from sandpod_runner.runs.request import MAX_TIMEOUT, RunLimits
+from sandpod_runner.runs.request import MAX_TIMEOUT
 from sandpod_runner.runs.run import CodeFolder, Toolbox
-from sandpod_runner.server.connection import Connection
-from sandpod_runner.server.stdio import join
+from sandpod_runner.server.connection import Connection, join
 from sandpod_runner.settings import Settings, SettingsError, read_settings
 
 logger = logging.getLogger(__name__)
@@ -156,8 +155,8 @@ def _compose(settings: Settings, launcher: Launcher, languages: environment.Lang
     storage = Storage(workspace, disk, Artifacts(workspace.root))
     contexts = Contexts(launcher, base, languages.node)
     code = CodeFolder(tmp, languages.commands)
-    limits = RunLimits(settings.run_timeout or MAX_TIMEOUT, settings.output_bytes or sys.maxsize)
-    return Runs(Toolbox(launcher, languages, node, contexts, code, base, memory, storage, limits))
+    most = settings.run_timeout or MAX_TIMEOUT, settings.output_bytes or sys.maxsize
+    return Runs(Toolbox(launcher, languages, node, contexts, code, base, memory, storage, *most))
 
 
 async def _listen(runs: Runs, listen_fd: int | None, ending: asyncio.Event) -> None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from sandpod_runner.ipc import process_tree
+from sandpod_runner.ipc.descriptors import closing
 from sandpod_runner.ipc.jobs import MESSAGE_SIZE, REQUEST, Exit, Job, Kind, Message, write_job
 from sandpod_runner.output.stdio_pipes import PipeReader, forget
 from sandpod_runner.processes.launcher import Launcher
@@ -59,16 +60,13 @@ class ContextProcess:
         self._numbers = itertools.count(1)
         self._cell: Cell | None = None
         self._left: list[PipeReader] = []
-        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        self._sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
-            self._sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        except OSError:
-            os.close(null)
-            raise
-        try:
+            null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
             self.program = launcher.start(replace(base, cwd=cwd, context=True), [null, null, null, theirs.detach()])
-        except LostError:
+        except (LostError, OSError):
             self._sock.close()
+            theirs.close()
             raise
         self._sock.setblocking(False)
         self._loop.add_reader(self._sock, self._receive)
@@ -84,11 +82,8 @@ class ContextProcess:
         before = set[int]().union(*map(process_tree.children, own)) - own
         begun, ended = self._loop.create_future(), self._loop.create_future()
         self._cell = cell = Cell(self, number, begun, ended, before, process_tree.now())
-        job_fd = write_job(job)
-        try:
+        with closing(write_job(job)) as job_fd:
             socket.send_fds(self._sock, [REQUEST.pack(number)], [job_fd, *fds])
-        finally:
-            os.close(job_fd)
         return cell
 
     def keep_reading(self, pipes: list[PipeReader]) -> None:
@@ -103,15 +98,15 @@ class ContextProcess:
         self._left = left[:most]
 
     def close(self, how: Exit) -> None:
-        """Note that it has ended, or is ignored from now on."""
+        """Record that it has ended, or is ignored from now on."""
         if not self._open:
             return
         cell = self._cell
-        if cell is not None and not cell.ended.done():
+        if cell is not None:
             for _ in range(_MESSAGES):
                 self._receive()
-        if cell is not None and not cell.ended.done():
-            cell.ended.set_result((how, True))
+            if not cell.ended.done():
+                cell.ended.set_result((how, True))
         self._loop.remove_reader(self._sock)
         self._sock.close()
         for pipe in self._left:

@@ -50,7 +50,8 @@ class Runs:
 
         Raises Refusal: it can't be, and nothing was started.
         """
-        request = parse_run(header, code, self.toolbox.languages.versions, self.toolbox.limits)
+        box = self.toolbox
+        request = parse_run(header, code, box.languages.versions, box.max_timeout, box.max_output)
         known = self._history.known(request)
         if known is not None:
             owner.send({"t": "known", "run": request.run, "as": known})
@@ -58,15 +59,15 @@ class Runs:
         if len(self._live) + len(self._replays) >= MAX_RUNS:
             raise Refusal("session_busy", f"The sandbox already runs {MAX_RUNS} programs, which is the maximum.")
         try:
-            cwd = self.toolbox.storage.workspace.folder_path(request.cwd)
+            cwd = box.storage.workspace.folder_path(request.cwd)
         except OSError as error:
             raise refusal_of(error) from error
-        context = None if request.context is None else self.toolbox.contexts.place(request.context, request.language)
+        context = None if request.context is None else box.contexts.place(request.context, request.language)
         log = OutputLog(LONG_LOG, SpillFile(self._spills)) if request.long else OutputLog(KEPT_OUTPUT)
         delivery = Delivery(request, log, owner)
         self._guard.begin()
         start = FreshProcess if context is None else partial(ContextCell, context=context)
-        self._live[request.run] = run = start(request, delivery, self.toolbox, cwd)
+        self._live[request.run] = run = start(request, delivery, box, cwd)
         self._history.begin(delivery)
         owner.send({"t": "started", "run": request.run})
         if request.detached:
@@ -177,22 +178,19 @@ class Runs:
             await run.live()
         finally:
             # Before the owner can ask for another run of that name: nothing is awaited between `end` and this.
-            self._remember(run)
+            del self._live[run.request.run]
+            self._adopt(run)
+            self._history.end(run.delivery, self._loop.time())
+            if run.delivery.owner is not None:
+                self._replays.add(run.delivery)
+            if self._forgetting is None:
+                self._forget()
             del run.streams  # which know the run: its code would stay in memory until they are found
 
     def _adopt(self, run: Run) -> None:
         timer = self._orphans.pop(run, None)
         if timer is not None:
             timer.cancel()
-
-    def _remember(self, run: Run) -> None:
-        del self._live[run.request.run]
-        self._adopt(run)
-        self._history.end(run.delivery, self._loop.time())
-        if run.delivery.owner is not None:
-            self._replays.add(run.delivery)
-        if self._forgetting is None:
-            self._forget()
 
     def _forget(self) -> None:
         wait = self._history.expire(self._loop.time())

@@ -19,14 +19,6 @@ _TEXTS: Final = f"texts without NUL, each below {MAX_TEXT} bytes"
 
 
 @dataclass(frozen=True, slots=True)
-class RunLimits:
-    """What a run may take at most, whatever it asks for."""
-
-    timeout: float = MAX_TIMEOUT  # seconds
-    output: int = sys.maxsize
-
-
-@dataclass(frozen=True, slots=True)
 class RunRequest:
     """A run that may be started: everything has its type and is within its limits."""
 
@@ -50,8 +42,17 @@ class RunRequest:
         return self.detached or self.key is not None
 
 
-def parse_run(header: dict[str, Any], code: bytes, languages: Collection[str], limits: RunLimits) -> RunRequest:
-    """Return the request, within the limits. Raises Refusal: A field is missing, malformed or too large."""
+def parse_run(
+    header: dict[str, Any],
+    code: bytes,
+    languages: Collection[str],
+    max_timeout: float = MAX_TIMEOUT,
+    max_output: int = sys.maxsize,
+) -> RunRequest:
+    """Return the request, which asks for at most so many seconds and bytes of output.
+
+    Raises Refusal: A field is missing, malformed or too large.
+    """
     language = header.get("language")
     if not isinstance(language, str) or language not in languages:
         raise Refusal("unsupported_language", f"This sandbox runs {', '.join(sorted(languages)) or 'nothing'}.")
@@ -77,8 +78,8 @@ def parse_run(header: dict[str, Any], code: bytes, languages: Collection[str], l
         env=env,
         cwd=cwd,
         stdin=flag(header, "stdin"),
-        timeout=min(timeout, limits.timeout),
-        output_limit=min(output_limit, limits.output),
+        timeout=min(timeout, max_timeout),
+        output_limit=min(output_limit, max_output),
         detached=flag(header, "detached"),
         acks=flag(header, "acks"),
         key=_short_text(header, "key"),

@@ -26,7 +26,7 @@ from sandpod_runner.runs import outcome
 from sandpod_runner.runs.context import Context, Contexts
 from sandpod_runner.runs.delivery import Delivery
 from sandpod_runner.runs.outcome import Stop
-from sandpod_runner.runs.request import RunLimits, RunRequest
+from sandpod_runner.runs.request import RunRequest
 from sandpod_runner.runs.streams import Streams
 
 logger = logging.getLogger(__name__)
@@ -91,7 +91,8 @@ class Toolbox:
     base: Job = field(repr=False)
     memory: Watch | None
     storage: Storage
-    limits: RunLimits
+    max_timeout: float  # seconds that a run takes at most, whatever it asks for
+    max_output: int  # bytes that a run writes at most
 
 
 class Run(ABC):

@@ -18,7 +18,7 @@ from sandpod_runner.runs.delivery import (
     Delivery,
     History,
 )
-from sandpod_runner.runs.request import RunLimits, RunRequest, fingerprint, parse_run
+from sandpod_runner.runs.request import RunRequest, fingerprint, parse_run
 
 LARGE = 2 * 1024 * 1024
 
@@ -39,7 +39,7 @@ class Stream:
 
 
 def asked(name: str, **fields: Any) -> RunRequest:
-    return parse_run({"run": name, "language": "shell", **fields}, b"true", LANGUAGES, RunLimits())
+    return parse_run({"run": name, "language": "shell", **fields}, b"true", LANGUAGES)
 
 
 def delivered(name: str = "r", *, owner: Stream | None = None, **fields: Any) -> Delivery:
@@ -190,7 +190,7 @@ def test_fingerprint_is_of_code_language_arguments_and_context_alone() -> None:
     others = [
         *python,
         asked("a", args=["x"]),
-        parse_run({"run": "a", "language": "shell"}, b"", LANGUAGES, RunLimits()),
+        parse_run({"run": "a", "language": "shell"}, b"", LANGUAGES),
     ]
     assert len({same, *map(fingerprint, others)}) == 5
 

@@ -5,11 +5,11 @@ from typing import Any
 
 from sandpod_runner.output.output_log import OutputLog
 from sandpod_runner.runs.delivery import Delivery
-from sandpod_runner.runs.request import RunLimits, parse_run
+from sandpod_runner.runs.request import parse_run
 from sandpod_runner.server.connection import _wait
 
 PATIENCE = 30.0
-REQUEST = parse_run({"run": "r", "language": "shell"}, b"", ("shell",), RunLimits())
+REQUEST = parse_run({"run": "r", "language": "shell"}, b"", ("shell",))
 
 
 class Stream:
