@@ -20,8 +20,7 @@ from sandpod_runner.processes.program import KILL_ROUNDS, LostError, Program
 from sandpod_runner.protocol.messages import STOP_GRACE
 from sandpod_runner.runs.context import Cell, Context
 from sandpod_runner.runs.delivery import Delivery
-from sandpod_runner.runs.outcome import Stop
-from sandpod_runner.runs.request import MAX_TEXT, RunRequest
+from sandpod_runner.runs.request import MAX_TEXT, RunRequest, Stop
 from sandpod_runner.runs.run import START_SECONDS, Run, Toolbox
 
 _PATIENCE: Final = 3.0

@@ -15,8 +15,8 @@ from sandpod_runner.ipc import process_tree
 from sandpod_runner.limits.memory import MIB, Watch
 from sandpod_runner.limits.threads import in_thread
 from sandpod_runner.runs.context import Context
-from sandpod_runner.runs.outcome import Stop, out_of_memory
-from sandpod_runner.runs.run import Run, Toolbox
+from sandpod_runner.runs.request import Stop
+from sandpod_runner.runs.run import Run, Toolbox, out_of_memory
 
 Writer: TypeAlias = Run | Context
 _Look: TypeAlias = Callable[[], Awaitable[float]]  # returns in how many seconds to look again

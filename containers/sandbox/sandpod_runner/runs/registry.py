@@ -12,8 +12,7 @@ from sandpod_runner.protocol.messages import KEPT_OUTPUT, MAX_RUNS, ORPHAN_GRACE
 from sandpod_runner.runs.delivery import Delivery, History, Owner
 from sandpod_runner.runs.execution import ContextCell, FreshProcess
 from sandpod_runner.runs.guard import Guard
-from sandpod_runner.runs.outcome import Stop
-from sandpod_runner.runs.request import parse_run
+from sandpod_runner.runs.request import Stop, parse_run
 from sandpod_runner.runs.run import Run, Toolbox
 
 LONG_LOG: Final = 1024 * 1024  # output in memory of runs that are remembered long, which have a file in addition

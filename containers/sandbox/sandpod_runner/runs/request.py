@@ -1,10 +1,10 @@
-"""Checks what a `run` frame asks for. Pure. Nothing that comes in is trusted."""
+"""What a `run` frame asks for, of which nothing is trusted, and why a run is ended. Pure."""
 
 import json
 import sys
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from sandpod_runner.protocol.errors import Refusal
 from sandpod_runner.protocol.fields import flag, require, run_name, seconds, whole
@@ -16,6 +16,18 @@ MAX_TEXT: Final = 120_000  # largest single argument or variable, bytes: Linux t
 MAX_KEY: Final = 128  # longest idempotency key or name of a context, bytes
 CONTEXT_LANGUAGES: Final = ("python", "javascript")
 _TEXTS: Final = f"texts without NUL, each below {MAX_TEXT} bytes"
+
+
+Outcome = Literal["ok", "error", "timeout", "cancelled", "out_of_memory", "output_limit", "sandbox_lost"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Why a run is ended before its program ends."""
+
+    outcome: Outcome
+    detail: str | None = None  # a sentence for the caller
+    gentle: bool = True  # whether the program may clean up first
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +61,7 @@ def parse_run(
     max_timeout: float = MAX_TIMEOUT,
     max_output: int = sys.maxsize,
 ) -> RunRequest:
-    """Return the request, which asks for at most so many seconds and bytes of output.
-
-    Raises Refusal: A field is missing, malformed or too large.
-    """
+    """Return the request, within these limits. Raises Refusal: A field is missing, malformed or too large."""
     language = header.get("language")
     if not isinstance(language, str) or language not in languages:
         raise Refusal("unsupported_language", f"This sandbox runs {', '.join(sorted(languages)) or 'nothing'}.")

@@ -4,15 +4,18 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
+import signal
 import stat
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from sandpod_runner.files.artifacts import Found
 from sandpod_runner.files.server import Storage
 from sandpod_runner.files.workspace import make_usable
+from sandpod_runner.ipc.descriptors import closing, write_all
 from sandpod_runner.ipc.display_records import KEPT_FOLDER
 from sandpod_runner.ipc.jobs import Exit, Job
 from sandpod_runner.limits.memory import MIB, Watch
@@ -22,16 +25,20 @@ from sandpod_runner.processes.launcher import Launcher
 from sandpod_runner.processes.node_pool import NodePool
 from sandpod_runner.processes.program import LostError, Program
 from sandpod_runner.protocol.errors import refusal_of
-from sandpod_runner.runs import outcome
 from sandpod_runner.runs.context import Context, Contexts
 from sandpod_runner.runs.delivery import Delivery
-from sandpod_runner.runs.outcome import Stop
-from sandpod_runner.runs.request import RunRequest
+from sandpod_runner.runs.request import RunRequest, Stop
 from sandpod_runner.runs.streams import Streams
 
 logger = logging.getLogger(__name__)
 
 START_SECONDS: Final = 30.0  # longest wait for a process: the zygote may just be starting again
+_SHELL_KILLED: Final = 128 + signal.SIGKILL
+_MEMORY_ERROR: Final = re.compile(rb"[\w.]*MemoryError(:|$)")
+_NODE_MEMORY_ERROR: Final = re.compile(
+    rb"JavaScript heap out of memory|'ERR_MEMORY_ALLOCATION_FAILED'|^RangeError: Array buffer allocation failed",
+    re.MULTILINE,
+)
 _SUFFIXES = {"python": ".py", "javascript": ".js", "shell": ".sh"}
 
 
@@ -74,9 +81,8 @@ class CodeFolder:
 
 
 def _write(path: str, code: bytes) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    with open(fd, "wb", buffering=0) as file:
-        file.write(code)
+    with closing(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)) as fd:
+        write_all(fd, code)  # a disk that is almost full takes a part of it, without an error
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,15 +186,15 @@ class Run(ABC):
         memory, how = self.toolbox.memory, self.how
         limit = None if memory is None else memory.limit
         by_kernel = memory is not None and memory.kills() > self._kills
-        if (by_kernel and outcome.killed(how)) or outcome.ran_out(self.request.language, how, self.streams.last_words):
-            self.stop(outcome.out_of_memory(limit, [context.state for context in self.toolbox.contexts.pids()]))
+        if (by_kernel and killed(how)) or ran_out(self.request.language, how, self.streams.last_words):
+            self.stop(out_of_memory(limit, [context.state for context in self.toolbox.contexts.pids()]))
         elif by_kernel and limit is not None:
-            killed = f"the kernel killed a process: the sandbox's {limit // MIB} MiB of memory had run out."
-            self.note = " ".join(filter(None, (self.note, f"While it ran, {killed}")))
+            lack = f"the sandbox's {limit // MIB} MiB of memory had run out."
+            self.note = " ".join(filter(None, (self.note, f"While it ran, the kernel killed a process: {lack}")))
 
     def _send_end(self, found: Found) -> None:
         streams, dropped = self.streams, self.delivery.dropped
-        fields = outcome.describe_end(self.how, self.stopped, self.fault)
+        fields = describe_end(self.how, self.stopped, self.fault)
         sentences = [fields["detail"], self.note]
         if streams.kept:
             kept = f"Pictures too large or too many for this answer: {streams.kept}."
@@ -208,3 +214,52 @@ class Run(ABC):
                 "artifacts_more": found.more,
             }
         )
+
+
+def out_of_memory(limit: int | None, contexts: Iterable[str] = ()) -> Stop:
+    """Return the end of a run that took too much memory; `contexts` are the states of those that have a process."""
+    if limit is None:
+        return Stop("out_of_memory", "It asked for more memory than it can have.", gentle=False)
+    idle = sum(state == "idle" for state in contexts)
+    others = f", of which idle contexts hold a part ({idle}; restart_context ends one)" if idle else ""
+    detail = f"It used more than the sandbox's {limit // MIB} MiB of memory{others}."
+    return Stop("out_of_memory", detail, gentle=False)
+
+
+def ran_out(language: str, how: Exit, last_words: bytes) -> bool:
+    """Return whether a language's own runtime gave up for lack of memory."""
+    if how.status == 0:
+        return False
+    if language == "javascript":
+        return _NODE_MEMORY_ERROR.search(last_words) is not None
+    lines = last_words.strip().rsplit(b"\n", 1)
+    return language == "python" and _MEMORY_ERROR.match(lines[-1]) is not None
+
+
+def killed(how: Exit) -> bool:
+    """Return whether the program, or the last one that a shell ran, was killed outright."""
+    if how.status is None:
+        return False
+    if os.WIFSIGNALED(how.status):
+        return os.WTERMSIG(how.status) == signal.SIGKILL
+    return os.WEXITSTATUS(how.status) == _SHELL_KILLED
+
+
+def describe_end(how: Exit, stop: Stop | None, fault: str | None) -> dict[str, Any]:
+    """Return the fields of an `end` that say how it came."""
+    exit_code = signal_name = None
+    if how.status is None:
+        fault = fault or "How it ended is not known: the process that had started it was killed."
+    elif os.WIFSIGNALED(how.status):
+        number = os.WTERMSIG(how.status)
+        signal_name = next((known.name for known in signal.Signals if known == number), f"SIG{number}")
+    else:
+        exit_code = os.WEXITSTATUS(how.status)
+    return {
+        "outcome": stop.outcome if stop else ("ok" if exit_code == 0 else "error"),
+        "exit_code": exit_code,
+        "signal": signal_name,
+        "cpu_ms": round(how.cpu * 1000, 3),
+        "max_rss_bytes": how.max_rss,
+        "detail": (stop.detail if stop else None) or fault,
+    }

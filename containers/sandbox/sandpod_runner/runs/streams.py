@@ -15,8 +15,7 @@ from sandpod_runner.output.output_log import STREAMS
 from sandpod_runner.output.stdio_pipes import SHOWN, PipeReader, Pipes
 from sandpod_runner.protocol.messages import MAX_DISPLAYS, MIME_TYPES
 from sandpod_runner.runs.delivery import Delivery
-from sandpod_runner.runs.outcome import Stop
-from sandpod_runner.runs.request import RunRequest
+from sandpod_runner.runs.request import RunRequest, Stop
 
 LAST_WORDS: Final = 4096  # bytes of standard error that are looked at
 

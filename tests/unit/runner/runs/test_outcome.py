@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from sandpod_runner.ipc.jobs import Exit
-from sandpod_runner.runs.outcome import Stop, describe_end, killed, out_of_memory, ran_out
+from sandpod_runner.runs.request import Stop
+from sandpod_runner.runs.run import describe_end, killed, out_of_memory, ran_out
 
 MIB = 1024 * 1024
 ABORTED = Exit(signal.SIGABRT)
