@@ -197,10 +197,7 @@ async def _accept(listener: socket.socket, welcome: _Welcome) -> None:
 
 
 def is_own_program(sock: socket.socket) -> bool:
-    """Return whether a program of the sandbox, which descends from the runner, is at the other end.
-
-    It could start runs that outlive its own. The gateway's `attach` comes from outside.
-    """
+    """Return whether the peer descends from the runner: a program could start runs that outlive its own."""
     pid, _, _ = _PEER.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
     if pid == 0:
         return False  # of another process namespace

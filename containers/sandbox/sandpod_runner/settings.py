@@ -35,13 +35,11 @@ class Settings:
     skeleton: str | None = None  # a folder whose files are linked into the programs' home at the start
 
     def rlimits(self, *, on_disk: bool) -> list[tuple[int, int]]:
-        """Return the limits of each program's process: resource and value.
-
-        A workspace in memory keeps its size by itself, and a file there may have holes.
-        """
+        """Return the limits of each program's process: resource and value."""
         wanted = (
             (resource.RLIMIT_NPROC, self.processes),
             (resource.RLIMIT_NOFILE, self.open_files),
+            # In memory the file system keeps the workspace's size, and a file may have holes.
             (resource.RLIMIT_FSIZE, self.workspace_bytes if on_disk else None),
             (resource.RLIMIT_CORE, 0),
         )

@@ -47,10 +47,7 @@ class Watch:
         self._blind = False
 
     def rest(self) -> None:
-        """Accept what is used now, while nothing runs.
-
-        Files in memory may fill it almost, and the run that would delete them must not be ended for it.
-        """
+        """Accept what is used now, while nothing runs: the run that would delete files must not be ended for them."""
         used = self._used()
         self._line = max(self._threshold, used + (self.limit - used) // 2)
 

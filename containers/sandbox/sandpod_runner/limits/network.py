@@ -156,12 +156,9 @@ class Connects:
                 fcntl.ioctl(fd, _SEND, _ANSWER.pack(number, 0, 0, _GO_ON))
             else:
                 fcntl.ioctl(fd, _SEND, _ANSWER.pack(number, 0, -errno.ENETUNREACH, 0))
-                self._look_soon(place)
-
-    def _look_soon(self, place: Endpoint) -> None:
-        if place not in self._looks and len(self._looks) < AT_ONCE:
-            self._looks[place] = task = self._loop.create_task(self._look(place))
-            task.add_done_callback(lambda _: self._looks.pop(place))
+                if place not in self._looks and len(self._looks) < AT_ONCE:
+                    self._looks[place] = task = self._loop.create_task(self._look(place))
+                    task.add_done_callback(lambda _: self._looks.pop(place))
 
     async def _look(self, place: Endpoint) -> None:
         with contextlib.suppress(OSError), socket.socket(_family(place[0]), socket.SOCK_STREAM) as sock:

@@ -28,7 +28,6 @@ INHERITED = (
 )
 """What the image's author sets for programs."""
 
-_HOME = "home"
 _DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
 _OFFLINE = {"PIP_RETRIES": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "npm_config_fetch_retries": "0"}
 """Package managers fail at once instead of retrying for seconds."""
@@ -50,7 +49,7 @@ _TRY: Final = (
 
 def build_environment(inherited: Mapping[str, str], *, tmp: str, cpus: int, offline: bool) -> dict[str, str]:
     """Return the environment that every program gets; a run's own variables come on top."""
-    home = f"{tmp}/{_HOME}"
+    home = f"{tmp}/home"
     env = {
         "PATH": _DEFAULT_PATH,
         "HOME": home,
@@ -83,11 +82,10 @@ def build_environment(inherited: Mapping[str, str], *, tmp: str, cpus: int, offl
 
 def prepare_home(env: Mapping[str, str], skeleton: str | None) -> None:
     """Make the folders that the environment names as far as possible, with links to the image's ready-made files."""
-    for name in ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "MPLCONFIGDIR"):
-        _make(env[name])
-    # There from the start: Python does not look again for a folder that it once did not find.
-    _make(added_packages(env["HOME"]))
-    _make(added_modules(env["HOME"]))
+    named = [env[name] for name in ("HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "MPLCONFIGDIR")]
+    # Those of packages from the start: Python does not look again for a folder that it once did not find.
+    for folder in (*named, added_packages(env["HOME"]), added_modules(env["HOME"])):
+        _make(folder)
     if skeleton is None:
         return
     for folder, folders, files in os.walk(skeleton):
@@ -170,10 +168,7 @@ def _is_word(value: Any) -> bool:
 
 
 def find_python(name: str | None, env: Mapping[str, str]) -> tuple[str, str]:
-    """Return the interpreter that starts programs, the one of this name in the image or the runner's own.
-
-    With it comes its version, which is empty if users' Python code can't run here.
-    """
+    """Return the interpreter that starts programs, and its version: empty if users' Python code can't run here."""
     if name is None:
         return sys.executable, ".".join(map(str, sys.version_info[:3]))
     program = find_program((name,), env["PATH"])

@@ -29,14 +29,11 @@ class LostError(Exception):
 
 
 class Program:
-    """A process that was asked for. `pid` is set first, then `ended`; where there never was one, `pid` is LostError.
-
-    `fds` are the descriptors that it is asked for with, kept until it is there to ask again, and closed here.
-    """
+    """A process that was asked for. `pid` is set first, then `ended`; where there never was one, `pid` is LostError."""
 
     def __init__(self, fds: list[int]) -> None:
         loop = asyncio.get_running_loop()
-        self.fds = fds
+        self.fds = fds  # which it is asked for with, kept until it is there to ask again, and closed here
         self.pid: asyncio.Future[int] = loop.create_future()
         self.ended: asyncio.Future[Exit] = loop.create_future()
         self._handle = -1

@@ -226,10 +226,7 @@ class Contexts:
         self._contexts: dict[str, Context] = {}
 
     def place(self, name: str, language: str) -> Context:
-        """Return the context of that name, a new one if there was none, for one more cell.
-
-        Raises Refusal: session_busy: too many cells or contexts; invalid_argument: it is of another language.
-        """
+        """Return the context of that name for one more cell. Raises Refusal: Too many, or of another language."""
         context = self._contexts.get(name)
         if context is not None and context.language != language:
             if not context.empty:
@@ -239,7 +236,11 @@ class Contexts:
             context = None
         if context is None:
             if len(self._contexts) >= MAX_CONTEXTS:
-                self._make_room()
+                spare = next((name for name, each in self._contexts.items() if each.empty), None)
+                if spare is None:
+                    most = f"The sandbox has {MAX_CONTEXTS} contexts, which is the most"
+                    raise Refusal("session_busy", f"{most}: restart one that is not needed any more.")
+                del self._contexts[spare]
             context = self._contexts[name] = Context(name, language, self._launcher, self._bases[language])
         if context.waiting >= MAX_CELLS:
             raise Refusal("session_busy", f"{MAX_CELLS} cells already wait for this context, which is the maximum.")
@@ -264,10 +265,3 @@ class Contexts:
             for context in self._contexts.values()
             if context.lost or not context.empty
         ]
-
-    def _make_room(self) -> None:
-        spare = next((name for name, context in self._contexts.items() if context.empty), None)
-        if spare is None:
-            most = f"The sandbox has {MAX_CONTEXTS} contexts, which is the most"
-            raise Refusal("session_busy", f"{most}: restart one that is not needed any more.")
-        del self._contexts[spare]

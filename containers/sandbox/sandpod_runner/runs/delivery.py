@@ -50,8 +50,8 @@ class Owner(Protocol):
 class Delivery:
     """What is kept of a run, live or ended, and what it has written, on its way.
 
-    A detached run's program never waits for the owner. One that reports what has come (`acks`) has the log keep what
-    has not.
+    A detached run's program never waits for the owner. Where the owner reports what has come (`acks`), the log keeps
+    what has not.
     """
 
     def __init__(self, request: RunRequest, log: OutputLog, owner: Owner) -> None:

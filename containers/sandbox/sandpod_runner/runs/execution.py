@@ -141,12 +141,14 @@ class ContextCell(Run):
             context.turn.release()
 
     async def _in_turn(self) -> None:
-        context, box = self._context, self.toolbox
-        self.mark = box.storage.artifacts.begin(self.request.run)  # what other cells did meanwhile is theirs
+        context, box, request = self._context, self.toolbox, self.request
+        self.mark = box.storage.artifacts.begin(request.run)  # what other cells did meanwhile is theirs
+        cwd = self.cwd if request.cwd != "." else ""
+        job = replace(box.base, env=request.env, cwd=cwd, code=request.code, args=request.args)
         for _ in range(_TRIES):
             begin = time.monotonic()
             try:
-                cell = self._send()
+                cell = context.send(job, self._pipes.theirs, cwd=self.cwd)
                 note, context.lost = context.lost, None
                 self.pid = await self.started(cell.process.program)
             except LostError as error:
@@ -169,12 +171,6 @@ class ContextCell(Run):
             await _end_started(cell)
             note = note or "The context keeps its variables."
         self.how, self.note, self.context_state, self.seconds = how, note, state, spent
-
-    def _send(self) -> Cell:
-        request, base = self.request, self.toolbox.base
-        cwd = self.cwd if request.cwd != "." else ""
-        job = replace(base, env=request.env, cwd=cwd, code=request.code, args=request.args)
-        return self._context.send(job, self._pipes.theirs, cwd=self.cwd)
 
     async def _until_over(self, cell: Cell) -> tuple[Exit, bool]:
         ended = cell.ended

@@ -45,10 +45,7 @@ class Runs:
         return list(self._live)
 
     def start(self, header: dict[str, Any], code: bytes, owner: Owner) -> None:
-        """Start a run, whose frames go to its owner. A name or key that was used before starts nothing.
-
-        Raises Refusal: it can't be, and nothing was started.
-        """
+        """Start a run, whose frames go to its owner; a used name or key starts nothing. Raises Refusal: It can't be."""
         box = self.toolbox
         request = parse_run(header, code, box.languages.versions, box.max_timeout, box.max_output)
         known = self._history.known(request)

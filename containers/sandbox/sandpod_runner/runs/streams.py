@@ -41,7 +41,7 @@ class Streams:
         """Begin; the pipes are closed here. `done` is called when the program reports its end, if that is trusted."""
         self._pipes, self._done = pipes, done
         for name, reader in pipes.outputs.items():
-            reader.take = self._take_shown if name == SHOWN else partial(self._take, STREAMS.index(name))
+            reader.take = self._take_records if name == SHOWN else partial(self._take, STREAMS.index(name))
         self.flow()
         if pipes.stdin is not None and not self._request.stdin:
             pipes.stdin.end()
@@ -81,11 +81,6 @@ class Streams:
         """Read and write nothing more."""
         self._pipes.close()
 
-    def _take_shown(self, data: bytes) -> bool:
-        right = self._take_records(data)
-        self._hold()
-        return right
-
     def _take_records(self, data: bytes) -> bool:
         """Pass on what is whole and within the limits, and return whether all of it was records."""
         self._record += data
@@ -122,6 +117,7 @@ class Streams:
                 return False  # it has nothing more to say
             case _:
                 return False
+        self._hold()
         return True
 
     def _take(self, stream: int, data: bytes) -> bool:

@@ -38,10 +38,8 @@ MAX_TAIL: Final = 1024 * 1024  # largest limit, bytes
 MAX_TAIL_WAIT: Final = 30.0  # seconds
 MAX_TAILS: Final = 64  # requests of one stream that wait at a time
 SETTLE = 0.02
-"""Seconds in which a request that waited gathers what comes after the first output.
-
-A line often comes in several writes, and the end of a short program right behind its last line.
-"""
+"""Seconds in which a request that waited gathers what comes after the first output: a line often comes in several
+writes, and the end of a short program right behind its last line."""
 _PIECES: Final = 1024
 _PATIENCE: Final = 5.0  # seconds in which a peer that connects must say why
 _PIPES: Final = 2
@@ -57,7 +55,19 @@ class Connection(asyncio.Protocol):
         self._tails: set[asyncio.Task[None]] = set()  # answers that wait for output
         self._transport: asyncio.Transport | None = None
         self._source: asyncio.ReadTransport | None = None
-        self._handlers = self._table()
+        self._handlers: dict[str, Callable[[Frame], None]] = {
+            "run": lambda frame: runs.start(frame.header, frame.payload, self),
+            "stdin": lambda frame: runs.feed(frame.header, frame.payload),
+            "cancel": lambda frame: runs.cancel(run_name(frame.header)),
+            "follow": lambda frame: runs.follow(frame.header, self),
+            "ack": lambda frame: runs.acknowledge(frame.header, self),
+            "file": self._files.submit,
+            "ping": lambda frame: self._reply(frame, {"runs": runs.names}, kind="pong"),
+            "tail": self._tail,
+            "list": lambda frame: self._reply(frame, runs.describe()),
+            "artifacts": self._list_artifacts,
+            "restart": lambda frame: runs.restart(frame.header.get("context"), partial(self._reply, frame, {})),
+        }
         self._greeted = False
         self.can_send = True  # whether programs' output may come
         self.lost = asyncio.Event()  # whether it has ended
@@ -139,23 +149,6 @@ class Connection(asyncio.Protocol):
         except Exception:
             logger.exception("a frame could not be handled")
             self._refuse(frame, Refusal("backend_error", "The request failed inside the runner."))
-
-    def _table(self) -> dict[str, Callable[[Frame], None]]:
-        """Return what handles each kind of frame."""
-        runs = self._runs
-        return {
-            "run": lambda frame: runs.start(frame.header, frame.payload, self),
-            "stdin": lambda frame: runs.feed(frame.header, frame.payload),
-            "cancel": lambda frame: runs.cancel(run_name(frame.header)),
-            "follow": lambda frame: runs.follow(frame.header, self),
-            "ack": lambda frame: runs.acknowledge(frame.header, self),
-            "file": self._files.submit,
-            "ping": lambda frame: self._reply(frame, {"runs": runs.names}, kind="pong"),
-            "tail": self._tail,
-            "list": lambda frame: self._reply(frame, runs.describe()),
-            "artifacts": self._list_artifacts,
-            "restart": lambda frame: runs.restart(frame.header.get("context"), partial(self._reply, frame, {})),
-        }
 
     def _reply(self, frame: Frame, fields: dict[str, Any], kind: str = "reply") -> None:
         self.send({"t": kind, "id": request_id(frame.header), **fields})
