@@ -1,4 +1,4 @@
-"""The contexts of the sandbox, whose turn it is in each, and their processes.
+"""The contexts of the sandbox and their processes.
 
 A process is given one cell after the other, and reports, untrusted, when each begins and ends.
 """
@@ -154,7 +154,7 @@ class Context:
         self.name = name
         self.language = language
         self.started = time.time()
-        self.turn = asyncio.Lock()
+        self.lock = asyncio.Lock()  # held by the cell that runs
         self.waiting = 0
         self.lost: str | None = None  # why what it held is gone, until a cell has reported it
         self.process: ContextProcess | None = None
@@ -164,7 +164,7 @@ class Context:
     @property
     def state(self) -> str:
         """What it is doing: idle, busy or lost."""
-        return "busy" if self.turn.locked() else "lost" if self.lost else "idle"
+        return "busy" if self.lock.locked() else "lost" if self.lost else "idle"
 
     @property
     def stopped(self) -> bool:
@@ -174,7 +174,7 @@ class Context:
     @property
     def empty(self) -> bool:
         """Whether nothing would be missed if it were forgotten."""
-        return self.process is None and not self.turn.locked() and not self.waiting
+        return self.process is None and not self.lock.locked() and not self.waiting
 
     def send(self, job: Job, fds: list[int], *, cwd: str) -> Cell:
         """Send a cell to the process, or a new one that begins in `cwd`. Raises LostError: It can't be started."""

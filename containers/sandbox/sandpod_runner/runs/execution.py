@@ -126,19 +126,19 @@ class ContextCell(Run):
     async def follow(self) -> None:
         """Wait for the cell's turn, and see it through."""
         context = self._context
-        turn: asyncio.Task[Any] = asyncio.create_task(context.turn.acquire())
+        locking: asyncio.Task[Any] = asyncio.create_task(context.lock.acquire())
         try:
-            await self.first(None, turn)
+            await self.first(None, locking)
         finally:
             context.waiting -= 1
-        if not turn.done():
-            turn.cancel()
+        if not locking.done():
+            locking.cancel()
             return
         try:
             if not self.stopping.done() and not self.fault:
                 await self._in_turn()
         finally:
-            context.turn.release()
+            context.lock.release()
 
     async def _in_turn(self) -> None:
         context, box, request = self._context, self.toolbox, self.request

@@ -23,7 +23,7 @@ _Look: TypeAlias = Callable[[], Awaitable[float]]  # returns in how many seconds
 
 
 class Guard:
-    """Looks again and again, from a run's begin on. `runs` are always those that are live now."""
+    """Looks again and again, from the start of a run on. `runs` are always those that are live now."""
 
     def __init__(self, toolbox: Toolbox, runs: Collection[Run]) -> None:
         self._memory = toolbox.memory
