@@ -21,7 +21,7 @@ LAST_WORDS: Final = 4096  # bytes of standard error that are looked at
 
 
 class Streams:
-    """Nothing is read or written before they are connected."""
+    """The streams of one run: nothing is read or written before they are connected."""
 
     def __init__(self, request: RunRequest, delivery: Delivery, stop: Callable[[Stop], None]) -> None:
         self._request = request

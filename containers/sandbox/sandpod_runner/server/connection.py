@@ -54,7 +54,7 @@ class Connection(asyncio.Protocol):
         self._files = FileServer(runs.toolbox.storage, self._answer, self._hold)
         self._tails: set[asyncio.Task[None]] = set()  # answers that wait for output
         self._transport: asyncio.Transport | None = None
-        self._source: asyncio.ReadTransport | None = None
+        self.source: asyncio.ReadTransport | None = None  # where frames come from, which may be another transport
         self._handlers: dict[str, Callable[[Frame], None]] = {
             "run": lambda frame: runs.start(frame.header, frame.payload, self),
             "stdin": lambda frame: runs.feed(frame.header, frame.payload),
@@ -76,12 +76,8 @@ class Connection(asyncio.Protocol):
         """Say hello."""
         assert isinstance(transport, asyncio.Transport)  # noqa: S101 - tells the type checker what kind of stream it is
         transport.set_write_buffer_limits(HIGH_WATER, LOW_WATER)
-        self._transport = self._source = transport
+        self._transport = self.source = transport
         self.send({"t": "hello", "version": messages.VERSION, **self._runs.hello})
-
-    def read_from(self, source: asyncio.ReadTransport) -> None:
-        """Note where frames come from, if they are sent to another transport."""
-        self._source = source
 
     def data_received(self, data: bytes) -> None:
         """Do what the frames ask for."""
@@ -105,7 +101,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Leave its runs without an owner."""
         del exc  # why it went makes no difference
-        self._transport = self._source = None
+        self._transport = self.source = None
         self.lost.set()
         self.can_send = True
         self._files.close()
@@ -208,8 +204,8 @@ class Connection(asyncio.Protocol):
             self.send({"t": "reply", "id": number, **answer[0]}, answer[1])
 
     def _hold(self, held: bool) -> None:  # noqa: FBT001 - the one thing it is about
-        if self._source is not None and not self._source.is_closing():
-            self._source.pause_reading() if held else self._source.resume_reading()
+        if self.source is not None and not self.source.is_closing():
+            self.source.pause_reading() if held else self.source.resume_reading()
 
     def _flow(self, *, can_send: bool) -> None:
         self.can_send = can_send
@@ -274,7 +270,7 @@ async def _serve(control: socket.socket, connection: Connection, read_fd: int, w
             logger.warning("a stream is refused: %s", error)
             connection.abort()
             return
-        connection.read_from(reading)
+        connection.source = reading
         loop.add_reader(control, connection.abort)
         await connection.lost.wait()
         loop.remove_reader(control)
