@@ -72,8 +72,8 @@ def _number(text: str) -> int:
 def _endpoints(text: str) -> tuple[Endpoint, ...]:
     found = []
     for word in _words(text):
-        host, colon, port = word.rpartition(":")
-        if not colon or not host or not port.isdecimal():
+        host, _, port = word.rpartition(":")
+        if not host or not port.isdecimal() or int(port) not in range(1, 65536):  # of more the system keeps 16 bits
             raise ValueError(f"{word!r} is not host:port")
         found.append((host.strip("[]"), int(port)))
     return tuple(found)
