@@ -24,7 +24,6 @@ STREAMS: Final = ("stdout", "stderr")
 BLOCK: Final = 64 * 1024  # largest block that small pieces are gathered in, bytes: so much is dropped at once
 _END: Final = attrgetter("end")
 _ADOPT: Final = BLOCK // 2  # pieces of this size are kept as they came, without copying them
-
 FILE_SIZE: Final = 16 * 1024 * 1024  # bytes of one run's file
 TOTAL: Final = 64 * 1024 * 1024  # bytes of all files together
 _MARK: Final = 4  # bytes of a mark of a block
@@ -58,8 +57,7 @@ class Block:
 
     def pieces(self, cursor: int) -> Iterator[Piece]:
         """Yield what is at the cursor and after it."""
-        at, offsets = self.start, list(self.offsets)
-        view = memoryview(self.data)
+        at, offsets, view = self.start, list(self.offsets), memoryview(self.data)
         for mark in self.marks:
             length, stream = mark >> 1, mark & 1
             skip = max(0, cursor - at)
@@ -125,9 +123,8 @@ class SpillFile:
     def __init__(self, folder: SpillFolder, *, size: int = FILE_SIZE) -> None:
         self._folder = folder
         self._limit = size
-        self._fd = -1
-        self._name = ""
-        self._next = 0
+        self._fd, self._name = -1, ""
+        self._next = 0  # where the next block comes
         self.extents: deque[Extent] = deque()
         self.size = 0  # bytes of the file
 
@@ -199,6 +196,9 @@ class SpillFile:
             self.extents.popleft()
 
 
+_NO_SPILL: Final = SpillFile(SpillFolder(""), size=0)  # keeps nothing
+
+
 class Reading(NamedTuple):
     """What was read; `dropped` bytes after the cursor that was asked for are lost, and `pieces` come after them."""
 
@@ -212,7 +212,7 @@ class OutputLog:
 
     def __init__(self, memory: int, spill: SpillFile | None = None) -> None:
         self._memory = memory
-        self._spill = spill or SpillFile(SpillFolder(""), size=0)
+        self._spill = spill or _NO_SPILL
         self._blocks: deque[Block] = deque()
         self._held = 0
         self._largest = min(BLOCK, memory // 4)
