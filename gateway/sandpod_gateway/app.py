@@ -61,6 +61,7 @@ class Gateway:
         owner_of_key = {LOCAL_KEY_ID: LOCAL_OWNER}.get if self._keys is None else self._keys.owner_of_key
         self._links = Links(backend.link_store() or MemoryStore(), owner_of_key)
         transfers = Transfers(self._sandboxes, self.metrics, max_bytes=settings.links.upload_bytes)
+        files = Files(self._sandboxes, self.metrics, max_upload=limits.upload_bytes, default_read=limits.output_chars)
         self._file_routes = FileRoutes(self._links, transfers)
         self._loopback: str | None = None
         self._installer = Installer(self._sandboxes, settings.packages)
@@ -68,10 +69,8 @@ class Gateway:
             runs=Runs(self._sandboxes, limits, self.metrics, self._installer),
             background=BackgroundRuns(self._sandboxes, limits),
             sandboxes=self._sandboxes,
-            files=Files(
-                self._sandboxes, self.metrics, max_upload=limits.upload_bytes, default_read=limits.output_chars
-            ),
-            links=LinkMaker(self._sandboxes, self._links, expires=settings.links.expires, address=self._address),
+            files=files,
+            links=LinkMaker(files, self._links, expires=settings.links.expires, address=self._address),
             installer=self._installer,
             metrics=self.metrics,
         )

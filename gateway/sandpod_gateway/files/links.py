@@ -1,6 +1,7 @@
 """Links to files of callers' own sandboxes, at the address that callers know this server by."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, TypeVar
 
@@ -11,28 +12,26 @@ from sandpod_gateway.api.results import Artifact, ArtifactContent, ArtifactList,
 from sandpod_gateway.api.run_results import RunOutput, RunResult
 from sandpod_gateway.auth.api_keys import current_maker
 from sandpod_gateway.auth.links import Links, Method
-from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.paths import check_path, inside_workspace
-from sandpod_gateway.sandboxes.requests import ask_runner
-from sandpod_gateway.sandboxes.service import Sandboxes
+from sandpod_gateway.files.service import Files
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
 MAX_URLS: Final = 32 * 1024  # characters of all links of one answer
 
 
+@dataclass(frozen=True, slots=True)
 class LinkMaker:
     """Makes links to files of callers' own sandboxes, valid for `expires` seconds unless a call says otherwise.
 
     `address` returns the address that the caller knows this server by, or None where links can't lead here.
     """
 
-    def __init__(self, sandboxes: Sandboxes, links: Links, *, expires: int, address: Callable[[], str | None]) -> None:
-        self._sandboxes = sandboxes
-        self._links = links
-        self._expires = expires
-        self._address = address
+    files: Files
+    links: Links
+    expires: int
+    address: Callable[[], str | None]
 
     async def make(
         self, owner: str, path: str, *, sandbox: str | None, method: Literal["get", "put"], expires: int | None
@@ -43,23 +42,15 @@ class LinkMaker:
         it), or backend_unavailable (no key to sign it with).
         """
         check_path(path)
-        inside = inside_workspace(path)
-        base = self._base()
-        record = await self._sandboxes.resolve(owner, sandbox, make=method == "put")
-        if method == "get":
-            await self._require_file(record, path)
-        seconds = expires if expires is not None else self._expires
-        return FileLink(path=inside, method=method, **self._signed(base, method, record.name, inside, seconds))
-
-    async def _require_file(self, record: SandboxRecord, path: str) -> None:
-        fields = {"op": "stat", "path": path}
-        reply = await ask_runner(self._sandboxes, record, lambda connection: connection.ask("file", fields), again=True)
-        if reply.header.get("kind") == "directory":
-            raise SandpodError(
-                ErrorCode.INVALID_PATH,
-                "The path is a folder.",
-                next_step="Link to a file in it, or call fetch_workspace for all files.",
-            )
+        inside, base = inside_workspace(path), self._base()
+        if method == "put":
+            name = (await self.files.sandboxes.resolve(owner, sandbox)).name
+        else:
+            name, reply = await self.files.ask(owner, sandbox, {"op": "stat", "path": path})
+            if reply.header.get("kind") == "directory":
+                step = "Link to a file in it, or call fetch_workspace for all files."
+                raise SandpodError(ErrorCode.INVALID_PATH, "The path is a folder.", next_step=step)
+        return FileLink(path=inside, method=method, **self._signed(base, method, name, inside, expires))
 
     async def workspace(self, owner: str, *, sandbox: str | None, form: str) -> WorkspaceLink:
         """Return a link to an archive of a sandbox's workspace; `form` is tar.gz or zip.
@@ -68,17 +59,17 @@ class LinkMaker:
         with).
         """
         base = self._base()
-        record = await self._sandboxes.resolve(owner, sandbox, make=False)
-        return WorkspaceLink(**self._signed(base, "archive", record.name, form, self._expires))
+        record = await self.files.sandboxes.resolve(owner, sandbox, make=False)
+        return WorkspaceLink(**self._signed(base, "archive", record.name, form))
 
-    def _signed(self, base: str, method: Method, sandbox: str, path: str, seconds: int) -> dict[str, str]:
-        link, end = self._links.make(current_maker(), method, sandbox, path, seconds=seconds)
+    def _signed(self, base: str, method: Method, sandbox: str, path: str, seconds: int | None = None) -> dict[str, str]:
+        link, end = self.links.make(current_maker(), method, sandbox, path, seconds=seconds or self.expires)
         return {"sandbox": sandbox, "url": base + link, "expires_at": rfc3339(datetime.fromtimestamp(end, UTC))}
 
     def url(self, sandbox: str, path: str) -> str | None:
         """Return a link to a file of a sandbox that was resolved, or None where links can't lead here."""
         try:
-            return self._signed(self._base(), "get", sandbox, path, self._expires)["url"]
+            return self._signed(self._base(), "get", sandbox, path)["url"]
         except SandpodError:
             return None
 
@@ -103,11 +94,8 @@ class LinkMaker:
         return linked
 
     def _base(self) -> str:
-        base = self._address()
-        if base is None:
-            raise SandpodError(
-                ErrorCode.INVALID_ARGUMENT,
-                "This server was told to serve no links over standard input and output.",
-                next_step="Use read_file and write_file, or ask for the setting links.loopback.",
-            )
+        if (base := self.address()) is None:
+            message = "This server was told to serve no links over standard input and output."
+            step = "Use read_file and write_file, or ask for the setting links.loopback."
+            raise SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step=step)
         return base
