@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
-from sandpod_gateway.api.results import Installation, Package, PackageList
+from sandpod_gateway.api.results import ErrorCode, Installation, Package, PackageList
 from sandpod_gateway.api.run_results import Language
 from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.errors import SandpodError
@@ -93,7 +93,8 @@ class Installer:
         """Return the requirements. Raises unsupported_language, invalid_argument, package_blocked."""
         channel = self._channel(language)
         if not self._settings.enabled:
-            raise Failure.DISABLED.error()
+            message, step = "This server installs no packages.", "Use a template whose image has them."
+            raise SandpodError(ErrorCode.PACKAGE_BLOCKED, message, next_step=step)
         return channel.parse(packages)
 
     async def install(
@@ -118,7 +119,9 @@ class Installer:
         """Return an installation, at its end or after `wait` seconds. Raises not_found."""
         entry = self._entries.get(name)
         if entry is None or entry.owner != owner:
-            raise Failure.NO_INSTALLATION.error()
+            message = "There is no such installation, or the server was restarted since."
+            step = "Call install_packages again: what is there takes no time. list_packages tells what is."
+            raise SandpodError(ErrorCode.NOT_FOUND, message, next_step=step)
         return await entry.waited(wait)
 
     def added(self, sandbox: str) -> list[str]:
@@ -137,7 +140,8 @@ class Installer:
 
     def _channel(self, language: str) -> Channel[Any, Any]:
         if language not in self._channels:
-            raise Failure.NO_LANGUAGE.error()
+            message, step = "There are no packages for that language.", "Use language python or javascript."
+            raise SandpodError(ErrorCode.UNSUPPORTED_LANGUAGE, message, next_step=step)
         return self._channels[language]
 
     def _begin(self, record: SandboxRecord, wanted: list[Any], language: str) -> _Entry:
@@ -147,7 +151,9 @@ class Installer:
             if (entry.sandbox, entry.requested, entry.owner) == (record.name, requested, record.owner):
                 return entry
         if sum(entry.owner == record.owner for entry in live) >= GOING_ON:
-            raise Failure.TOO_MANY_AT_ONCE.error(GOING_ON)
+            message = f"{GOING_ON} installations of yours are going on."
+            step = "Wait for one with get_installation, and name several packages in one call."
+            raise SandpodError(ErrorCode.RATE_LIMITED, message, next_step=step)
         entry = _Entry(f"inst-{secrets.token_hex(8)}", record.owner, record.name, requested)
         self._entries[entry.name] = entry
         while len(self._entries) > REMEMBERED and next(iter(self._entries.values())).ended is not None:
@@ -164,7 +170,8 @@ class Installer:
         except SandpodError as error:
             entry.error = error
         except asyncio.CancelledError:
-            entry.error = Failure.CANCELLED.error()
+            step = "Call install_packages again."
+            entry.error = SandpodError(ErrorCode.CANCELLED, "The server is ending.", next_step=step)
             raise
         except Exception:
             logger.exception("an installation failed")

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import ConfigDict, Field, OnErrorOmit, field_validator
 
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.packages.cache import Digest
 from sandpod_gateway.packages.channel import Resolution
@@ -85,7 +86,8 @@ class NpmState(Report):
     def require_node(self) -> NpmTarget:
         """Return the Node.js to install for. Raises unsupported_language."""
         if self.environment is None:
-            raise Failure.NO_NODE.error()
+            message, step = "This sandbox has no Node.js.", "Use a template whose image has it."
+            raise SandpodError(ErrorCode.UNSUPPORTED_LANGUAGE, message, next_step=step)
         return self.environment
 
     @cached_property
@@ -109,21 +111,14 @@ class NpmState(Report):
 
 
 class NpmPackage(Untrusted):
-    """A package that is to be installed.
+    """A package that the sandbox is to have."""
 
-    Attributes:
-        path: Its location, below the folder that has `node_modules`.
-        integrity: Its hash, as the registry announces it; empty for a package that is installed in this version.
-        script: Whether it has an install script.
-        needed: Whether the request needs it.
-    """
-
-    path: Location
+    path: Location  # below the folder that has `node_modules`
     name: Annotated[str, Field(min_length=1, max_length=214)]
     version: NpmVersion
-    integrity: Annotated[str, Field(max_length=500)] = ""
-    script: bool = False
-    needed: bool = False
+    integrity: Annotated[str, Field(max_length=500)] = ""  # as the registry announces it; empty if it is installed
+    script: bool = False  # whether it has an install script
+    needed: bool = False  # whether the request needs it
 
     @property
     def digest(self) -> Digest:
@@ -131,7 +126,9 @@ class NpmPackage(Untrusted):
         try:
             return Digest.announced(self.integrity)
         except ValueError as error:
-            raise Failure.NO_HASH.error(self.name, error) from error
+            message = f"The npm registry announces {self.name} without one sound hash: {error}."
+            step = "Ask for another version; tell the administrator if it stays."
+            raise SandpodError(ErrorCode.BACKEND_ERROR, message, next_step=step) from error
 
 
 class Resolved(Resolution):
