@@ -1,6 +1,7 @@
-"""Links to files of callers' own sandboxes, at the address that callers know this server by."""
+"""Links to files of callers' own sandboxes, at the address that callers know this server by, and what they serve."""
 
-from collections.abc import Callable
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, TypeVar
@@ -14,7 +15,10 @@ from sandpod_gateway.auth.api_keys import current_maker
 from sandpod_gateway.auth.links import Links, Method
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.paths import check_path, inside_workspace
-from sandpod_gateway.files.service import Files
+from sandpod_gateway.files.service import Files, Version
+from sandpod_gateway.runner.messages import Message, checked, senseless
+from sandpod_gateway.sandboxes.requests import talking
+from sandpod_runner.protocol import messages as protocol
 
 _Model = TypeVar("_Model", bound=BaseModel)
 
@@ -53,11 +57,7 @@ class LinkMaker:
         return FileLink(path=inside, method=method, **self._signed(base, method, name, inside, expires))
 
     async def workspace(self, owner: str, *, sandbox: str | None, form: str) -> WorkspaceLink:
-        """Return a link to an archive of a sandbox's workspace; `form` is tar.gz or zip.
-
-        Raises session_not_found, invalid_argument (nobody could open it), or backend_unavailable (no key to sign it
-        with).
-        """
+        """Return a link to an archive of a workspace, a tar.gz or zip. Raises as `make` does, but for the path."""
         base = self._base()
         record = await self.files.sandboxes.resolve(owner, sandbox, make=False)
         return WorkspaceLink(**self._signed(base, "archive", record.name, form))
@@ -99,3 +99,85 @@ class LinkMaker:
             step = "Use read_file and write_file, or ask for the setting links.loopback."
             raise SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step=step)
         return base
+
+
+class _ArchivePart(Message):
+    last: bool
+
+
+class ChangedError(Exception):
+    """The file was changed while it was sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transfers:
+    """Reads and writes files of sandboxes for holders of links, which were checked before.
+
+    A file is never whole in memory: each part is requested when the one before was consumed, so a slow client slows the
+    sandbox down and nothing piles up.
+    """
+
+    files: Files
+    max_bytes: int  # of an upload
+
+    async def look(self, owner: str, sandbox: str, path: str) -> Version:
+        """Return a file's version. Raises session_not_found, not_found, invalid_path (no regular file, too)."""
+        check_path(path)
+        record = await self.files.sandboxes.resolve(owner, sandbox)
+        return (await self.files.read_part(record, path, 0, 0))[0]
+
+    async def read(self, owner: str, sandbox: str, path: str, version: Version, span: range) -> AsyncIterator[bytes]:
+        """Yield bytes of a file in parts. Raises as `look` does, or ChangedError: it was changed."""
+        record = await self.files.sandboxes.resolve(owner, sandbox)
+        offset = span.start
+        while offset < span.stop:
+            limit = min(protocol.FILE_PART, span.stop - offset)
+            now, data = await self.files.read_part(record, path, offset, limit)
+            if now != version or not data:
+                raise ChangedError
+            self.files.metrics.file_bytes.labels("out").inc(len(data))
+            yield data
+            offset += len(data)
+
+    async def write(self, owner: str, sandbox: str, path: str, chunks: AsyncIterator[bytes]) -> int:
+        """Write a file from chunks of any size; it appears whole at the end or not at all. Returns its size.
+
+        Raises session_not_found, invalid_path, quota_exceeded, upload_too_large, sandbox_lost.
+        """
+        check_path(path)
+        size = 0
+
+        async def parts() -> AsyncIterator[bytes]:
+            nonlocal size
+            buffer = bytearray()
+            async for chunk in chunks:
+                size += len(chunk)
+                if size > self.max_bytes:
+                    message = f"The file is over {self.max_bytes} bytes."
+                    step = "Send it in several files and join them with a run."
+                    raise SandpodError(ErrorCode.UPLOAD_TOO_LARGE, message, next_step=step)
+                buffer += chunk
+                while len(buffer) >= protocol.FILE_PART:
+                    yield bytes(buffer[: protocol.FILE_PART])
+                    del buffer[: protocol.FILE_PART]
+            yield bytes(buffer)
+
+        async with talking(self.files.sandboxes, await self.files.sandboxes.resolve(owner, sandbox)) as connection:
+            await connection.upload({"path": path, "overwrite": True}, parts())
+        self.files.metrics.file_bytes.labels("in").inc(size)
+        return size
+
+    async def archive(self, owner: str, sandbox: str, form: str) -> AsyncGenerator[bytes, None]:
+        """Yield a tar.gz or zip of the workspace in parts. Raises session_not_found, sandbox_lost."""
+        archive, part = secrets.token_hex(8), 0
+        # One connection for all of it: the state of an archive belongs to a connection.
+        async with talking(self.files.sandboxes, await self.files.sandboxes.resolve(owner, sandbox)) as connection:
+            while True:
+                reply = await connection.ask("file", {"op": "archive", "archive": archive, "part": part, "form": form})
+                if checked(_ArchivePart, reply).last:
+                    return
+                if not reply.payload:
+                    raise senseless()
+                self.files.metrics.file_bytes.labels("out").inc(len(reply.payload))
+                yield reply.payload
+                part += 1

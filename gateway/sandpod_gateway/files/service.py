@@ -14,18 +14,8 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field
 
 from sandpod_api.base import rfc3339
-from sandpod_gateway.api.results import (
-    ArtifactContent,
-    ArtifactList,
-    ErrorCode,
-    FileChanged,
-    FileContent,
-    FileEntry,
-    FileList,
-    FileMoved,
-    FileStat,
-    FileWritten,
-)
+from sandpod_gateway.api import results
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.backends.base import SandboxRecord
 from sandpod_gateway.content import MAX_PICTURES, PICTURES, Answer, Picture, as_text, mime_type
 from sandpod_gateway.errors import SandpodError
@@ -57,10 +47,10 @@ class _Entry(Message):
     mtime: Annotated[float, Field(allow_inf_nan=False)] = 0
     unreadable: bool = False
 
-    def entry(self) -> FileEntry:
+    def entry(self) -> results.FileEntry:
         mime = mimetypes.guess_type(self.path)[0] if self.kind == "file" else None
         known = self.model_dump(include={"path", "kind", "size", "unreadable"})
-        return FileEntry(**known, modified_at=_time(self.mtime), mime_type=mime)
+        return results.FileEntry(**known, modified_at=_time(self.mtime), mime_type=mime)
 
 
 class _Listing(Message):
@@ -97,18 +87,20 @@ class Files:
     max_upload: int  # bytes of a file in one call
     default_read: int  # most bytes of a read that names no limit
 
-    async def list(self, owner: str, path: str, *, sandbox: str | None, recursive: bool, limit: int) -> FileList:
+    async def list(
+        self, owner: str, path: str, *, sandbox: str | None, recursive: bool, limit: int
+    ) -> results.FileList:
         """List a folder. Raises invalid_path, not_found, or what `Sandboxes.resolve` raises."""
         check_path(path)
         fields = {"op": "list", "path": path, "recursive": recursive, "limit": min(limit, MAX_ENTRIES)}
         name, reply = await self.ask(owner, sandbox, fields)
         listing = checked(_Listing, reply)
         entries = [entry.entry() for entry in listing.entries]
-        return FileList(sandbox=name, path=shown_path(path), entries=entries, truncated=listing.truncated)
+        return results.FileList(sandbox=name, path=shown_path(path), entries=entries, truncated=listing.truncated)
 
     async def read(
         self, owner: str, path: str, *, sandbox: str | None, span: tuple[int, int | None], encoding: str | None
-    ) -> FileContent:
+    ) -> results.FileContent:
         """Read a part of a file: from an offset so many bytes, or the server's default.
 
         Raises invalid_path, not_found, invalid_content (not text, and text was asked for).
@@ -120,16 +112,8 @@ class Files:
             message = f"The file is not text: {mime_type(path)}, {size} bytes."
             step = "Call read_artifact to look at an image, or read_file with encoding=base64 for the bytes."
             raise SandpodError(ErrorCode.INVALID_CONTENT, message, next_step=step)
-        return FileContent(
-            sandbox=name,
-            path=shown_path(path),
-            encoding=used,
-            content=text,
-            offset=offset,
-            bytes=len(data),
-            size=size,
-            truncated=offset + len(data) < size,
-        )
+        common = {"sandbox": name, "path": shown_path(path), "size": size, "truncated": offset + len(data) < size}
+        return results.FileContent(**common, encoding=used, content=text, offset=offset, bytes=len(data))
 
     async def ask(
         self, owner: str, sandbox: str | None, fields: dict[str, Any], *, kind: str = "file", make: bool = False
@@ -150,9 +134,15 @@ class Files:
         """Return the sandbox's name, a file's size, and a part of its bytes. Raises invalid_path, not_found."""
         check_path(path)
         record = await self.sandboxes.resolve(owner, sandbox, make=False)
-        version, data = await read_part(self.sandboxes, record, path, offset, limit)
+        version, data = await self.read_part(record, path, offset, limit)
         self.metrics.file_bytes.labels("out").inc(len(data))
         return record.name, version.size, data
+
+    async def read_part(self, record: SandboxRecord, path: str, offset: int, limit: int) -> tuple[Version, bytes]:
+        """Return a file as it is now, and at most `limit` bytes of it. Raises invalid_path, not_found, sandbox_lost."""
+        fields = {"op": "read", "path": path, "offset": offset, "limit": limit}
+        reply = await ask_runner(self.sandboxes, record, lambda connection: connection.ask("file", fields), again=True)
+        return checked(Version, reply), reply.payload[:limit]
 
     async def whole(self, owner: str, path: str, *, sandbox: str, limit: int) -> bytes:
         """Return all bytes of a file of at most `limit`. Raises invalid_path, not_found, artifact_too_large."""
@@ -169,7 +159,9 @@ class Files:
             step = "Call upload_file without content for a link that takes larger files."
             raise SandpodError(ErrorCode.UPLOAD_TOO_LARGE, message, next_step=step)
 
-    async def write(self, owner: str, path: str, data: bytes, *, sandbox: str | None, overwrite: bool) -> FileWritten:
+    async def write(
+        self, owner: str, path: str, data: bytes, *, sandbox: str | None, overwrite: bool
+    ) -> results.FileWritten:
         """Write a file, whole or not at all. Raises invalid_path, upload_too_large, file_exists, quota_exceeded."""
         check_path(path)
         self.check_upload(data)
@@ -181,44 +173,43 @@ class Files:
         self.metrics.file_bytes.labels("in").inc(len(data))
         digest = hashlib.sha256(data).hexdigest()
         hint = self.sandboxes.replaced(record.name)
-        return FileWritten(sandbox=record.name, path=shown_path(path), size=len(data), sha256=digest, hint=hint)
+        return results.FileWritten(sandbox=record.name, path=shown_path(path), size=len(data), sha256=digest, hint=hint)
 
-    async def stat(self, owner: str, path: str, *, sandbox: str | None) -> FileStat:
+    async def stat(self, owner: str, path: str, *, sandbox: str | None) -> results.FileStat:
         """Return the metadata of a file or folder; a link is not followed. Raises invalid_path, not_found."""
         check_path(path)
         name, reply = await self.ask(owner, sandbox, {"op": "stat", "path": path})
-        return FileStat(sandbox=name, **dict(checked(_Entry, reply).entry()))
+        return results.FileStat(sandbox=name, **dict(checked(_Entry, reply).entry()))
 
-    async def make_directory(self, owner: str, path: str, *, sandbox: str | None) -> FileChanged:
+    async def make_directory(self, owner: str, path: str, *, sandbox: str | None) -> results.FileChanged:
         """Make a folder and its parents, unless it exists. Raises invalid_path, file_exists, quota_exceeded."""
         check_path(path)
         name, _ = await self.ask(owner, sandbox, {"op": "mkdir", "path": path}, make=True)
-        return FileChanged(sandbox=name, path=shown_path(path), hint=self.sandboxes.replaced(name))
+        return results.FileChanged(sandbox=name, path=shown_path(path), hint=self.sandboxes.replaced(name))
 
-    async def delete(self, owner: str, path: str, *, sandbox: str | None, recursive: bool) -> FileChanged:
+    async def delete(self, owner: str, path: str, *, sandbox: str | None, recursive: bool) -> results.FileChanged:
         """Delete a file, a link, or a folder: an empty one, or with `recursive` all that is in it.
 
         Raises invalid_path (also for a folder that is not empty), not_found.
         """
         check_path(path)
         name, _ = await self.ask(owner, sandbox, {"op": "delete", "path": path, "recursive": recursive})
-        return FileChanged(sandbox=name, path=shown_path(path))
+        return results.FileChanged(sandbox=name, path=shown_path(path))
 
     async def move(
         self, owner: str, source: str, destination: str, *, sandbox: str | None, overwrite: bool
-    ) -> FileMoved:
+    ) -> results.FileMoved:
         """Move a file or folder. Raises invalid_path, not_found (the destination's folder, too), file_exists."""
         check_path(destination)
         check_path(source)
         fields = {"op": "move", "path": source, "destination": destination, "overwrite": overwrite}
         name, _ = await self.ask(owner, sandbox, fields)
-        return FileMoved(sandbox=name, source=shown_path(source), destination=shown_path(destination))
+        return results.FileMoved(sandbox=name, source=shown_path(source), destination=shown_path(destination))
 
-    async def artifacts(self, owner: str, *, sandbox: str | None, since: str | None) -> ArtifactList:
+    async def artifacts(self, owner: str, *, sandbox: str | None, since: str | None) -> results.ArtifactList:
         """List the files that runs created or changed since the run `since` began, and that still exist.
 
-        Without `sandbox` it is that run's, or the default one. Raises not_found (the run), or what `Sandboxes.resolve`
-        raises.
+        Without `sandbox` it is that run's, or the default one. Raises as `ask` does, or not_found (the run).
         """
         fields = {}
         if since is not None:
@@ -231,9 +222,9 @@ class Files:
         listing = checked(_Artifacts, reply)
         found = [entry.artifact() for entry in listing.entries[:MAX_LISTED]]
         more = listing.truncated or len(listing.entries) > MAX_LISTED
-        return ArtifactList(sandbox=name, artifacts=found, truncated=more)
+        return results.ArtifactList(sandbox=name, artifacts=found, truncated=more)
 
-    async def artifact(self, owner: str, path: str, *, sandbox: str | None) -> Answer[ArtifactContent]:
+    async def artifact(self, owner: str, path: str, *, sandbox: str | None) -> Answer[results.ArtifactContent]:
         """Read an artifact: an image as such, anything else as text or base64 up to the limit of a result.
 
         Raises invalid_path, not_found, artifact_too_large.
@@ -247,18 +238,9 @@ class Files:
             raise SandpodError(ErrorCode.ARTIFACT_TOO_LARGE, message, next_step=step)
         common = {"sandbox": name, "path": shown_path(path), "size": size, "mime_type": kind}
         if kind in PICTURES:
-            return Answer(ArtifactContent(**common, encoding="image"), [Picture(kind, data)])
+            return Answer(results.ArtifactContent(**common, encoding="image"), [Picture(kind, data)])
         encoding, content = as_text(data, None)
-        return Answer(ArtifactContent(**common, encoding=encoding, content=content, truncated=len(data) < size))
-
-
-async def read_part(
-    sandboxes: Sandboxes, record: SandboxRecord, path: str, offset: int, limit: int
-) -> tuple[Version, bytes]:
-    """Return a file as it is now, and at most `limit` bytes of it. Raises invalid_path, not_found, sandbox_lost."""
-    fields = {"op": "read", "path": path, "offset": offset, "limit": limit}
-    reply = await ask_runner(sandboxes, record, lambda connection: connection.ask("file", fields), again=True)
-    return checked(Version, reply), reply.payload[:limit]
+        return Answer(results.ArtifactContent(**common, encoding=encoding, content=content, truncated=len(data) < size))
 
 
 async def _parts(data: bytes) -> AsyncIterator[bytes]:

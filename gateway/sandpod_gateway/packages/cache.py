@@ -86,7 +86,6 @@ class FileCache:
     def __init__(self, folder: Path | None, max_bytes: int) -> None:
         self._own = folder is None
         self._folder = folder or Path()
-        self._max_bytes = max_bytes
         self._kept = _Sizes(max_bytes, getsizeof=int)
 
     def open(self) -> None:
@@ -98,13 +97,11 @@ class FileCache:
             for partial in self._folder.glob("*.part"):
                 partial.unlink()
         except OSError as error:
-            raise StartError(
-                ErrorCode.INVALID_ARGUMENT,
-                f"The folder for packages can't be used: {error.strerror}.",
-                next_step="Set --packages.cache-dir to a folder that this user can write to.",
-            ) from error
+            message = f"The folder for packages can't be used: {error.strerror}."
+            step = "Set --packages.cache-dir to a folder that this user can write to."
+            raise StartError(ErrorCode.INVALID_ARGUMENT, message, next_step=step) from error
         for path in sorted(self._folder.glob("*.package"), key=lambda path: path.stat().st_mtime):
-            if path.stat().st_size <= self._max_bytes:
+            if path.stat().st_size <= self._kept.maxsize:
                 self._kept[path] = path.stat().st_size
             else:
                 path.unlink()
@@ -132,7 +129,7 @@ class FileCache:
         content = await asyncio.to_thread(_open, source, digest)
         # Others can make bytes with the same sha1.
         strong = digest if digest is not None and digest.algorithm != "sha1" else None
-        if content is not None and strong is not None and content.size <= self._max_bytes:
+        if content is not None and strong is not None and content.size <= self._kept.maxsize:
             target = self._path(strong)
             await asyncio.to_thread(_move, source, target)
             self._kept[target] = content.size

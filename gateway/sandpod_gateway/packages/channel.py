@@ -18,7 +18,7 @@ from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.packages.cache import Content, FileCache
 from sandpod_gateway.packages.errors import ConflictError, Failure
 from sandpod_gateway.packages.process import scratch_folder
-from sandpod_gateway.packages.sandbox import Program, Report, Untrusted
+from sandpod_gateway.packages.sandbox import Program, Report, S, Untrusted
 from sandpod_gateway.packages.settings import NpmSettings, PackageSettings
 from sandpod_gateway.sandboxes.service import Sandboxes
 
@@ -54,7 +54,6 @@ class Resolution(Untrusted):
     packages: list[Any]
 
 
-S = TypeVar("S", bound=Report)
 R = TypeVar("R", bound=Resolution)
 
 
@@ -102,10 +101,7 @@ class Channel(ABC, Generic[S, R]):
         return any(fnmatchcase(self._normal(name), self._normal(pattern)) for pattern in patterns)
 
     async def listed(self, record: SandboxRecord) -> list[PackageInfo]:
-        """Return the packages of a sandbox: those that were added, then the image's own.
-
-        Raises sandbox_lost, execution_failed, unsupported_language.
-        """
+        """Return the packages of a sandbox, the image's own last. Raises what `Program.run` raises."""
         there = (await self._program.run(record)).packages
         found = [PackageInfo(name=name, **dict(each)) for name, each in there.items()]
         return sorted(found, key=lambda package: (package.source == "image", package.name))
@@ -205,9 +201,9 @@ class Channel(ABC, Generic[S, R]):
     def _fits(self, requirement: Any, state: S) -> bool:
         """Return whether the installed package of that name satisfies a requirement."""
 
-    @abstractmethod
     def _pins(self, state: S) -> dict[str, Any]:
         """Return the versions to keep where that is possible."""
+        return {name: each.version for name, each in state.packages.items()}
 
     @abstractmethod
     async def _resolve(self, wanted: list[Any], state: S, pins: dict[str, Any]) -> R:
@@ -226,9 +222,10 @@ class Channel(ABC, Generic[S, R]):
         del wanted, state, found, files
         return {}
 
-    @abstractmethod
     def _result(self, found: R, added: list[Any], state: S) -> tuple[list[Package], str | None]:
         """Return the result of `install`."""
+        del added
+        return installed({self._normal(package.name) for package in found.packages}, state), None
 
 
 def installed(names: set[str], state: Report) -> list[Package]:

@@ -130,9 +130,9 @@ class Installer:
         return [f"{name} {version}" for name, version in sorted({each.name: each.version for each in added}.items())]
 
     async def listed(self, owner: str, *, sandbox: str | None, language: str) -> PackageList:
-        """Return the packages of a sandbox: those that were added, then the image's own.
+        """Return the packages of a sandbox, the image's own last.
 
-        Raises unsupported_language, or what `Sandboxes.resolve` raises.
+        Raises unsupported_language, or what `Sandboxes.resolve` and `Program.run` raise.
         """
         channel = self._channel(language)
         record = await self._sandboxes.resolve(owner, sandbox, make=False)

@@ -168,10 +168,5 @@ def guard(url: str) -> dict[str, list[str]]:
     environment, which resolve the names themselves.
     """
     proxies = [value if "://" in value else f"http://{value}" for value in getproxies_environment().values() if value]
-    return {"refused": _REFUSED, "trusted": sorted(filter(None, map(_place, (url, *proxies))))}
-
-
-def _place(url: str) -> str | None:
-    parts = urlsplit(url)
-    port = parts.port or _PORTS.get(parts.scheme)
-    return f"{parts.hostname}:{port}" if parts.hostname and port else None
+    places = [(parts.hostname, parts.port or _PORTS.get(parts.scheme)) for parts in map(urlsplit, (url, *proxies))]
+    return {"refused": _REFUSED, "trusted": sorted(f"{host}:{port}" for host, port in places if host and port)}

@@ -18,16 +18,6 @@ REGISTRY: Final = "npm registry"
 NAME: Final = r"(?:@[A-Za-z0-9~-][A-Za-z0-9._~-]*/)?[A-Za-z0-9~-][A-Za-z0-9._~-]*"
 _LOCATION: Final = rf"^node_modules/{NAME}(/node_modules/{NAME}){{0,20}}$"
 
-# What npm's lock file has for each package that matters when another one is added. Neither hashes nor addresses: those
-# come from the registry alone.
-_LOCKED: Final = frozenset(
-    {
-        *("name", "version", "optional", "peer", "hasInstallScript", "inBundle"),
-        *("dependencies", "optionalDependencies", "peerDependencies", "peerDependenciesMeta"),
-        *("engines", "os", "cpu", "libc"),
-    }
-)
-
 _UNREACHABLE: Final = re.compile(
     r"E40[13]|E5\d\d|E429|ENEEDAUTH|ECONN\w+|ENOTFOUND|EAI_AGAIN|E\w*TIMEDOUT|E\w*TIMEOUT|ERR_SOCKET_TIMEOUT|EHOSTUNREACH"
     r"|ENETUNREACH|EPROTO|ERR_SSL\w*|ERR_TLS\w*|\w*CERT\w*|UNABLE_TO\w*|FETCH_ERROR|EINVALIDPROXY|ERR_\w*PROXY\w*"
@@ -67,13 +57,6 @@ class NpmRecord(Untrusted):
     asked: dict[_Name, _Text] = Field(default_factory=dict, max_length=MAX_PACKAGES)
     dependencies: dict[_Name, _Text] = Field(default_factory=dict, max_length=MAX_PACKAGES)
     packages: dict[Location, Locked] = Field(default_factory=dict, max_length=MAX_PACKAGES)
-
-    def lock(self) -> dict[str, dict[str, Any]]:
-        """Return the packages as they stand in a lock file."""
-        return {
-            path: {key: value for key, value in locked.model_dump().items() if key in _LOCKED and value}
-            for path, locked in self.packages.items()
-        }
 
 
 class NpmState(Report):
@@ -175,7 +158,6 @@ class NpmFailure(Untrusted):
         if code in errors:
             return errors[code]
         if code.startswith("EALLOW"):
-            return Failure.BLOCKED.error(
-                f"{spec} comes from a repository, an address or a file; only packages of the registry are installed."
-            )
+            where = "a repository, an address or a file; only packages of the registry are installed"
+            return Failure.BLOCKED.error(f"{spec} comes from {where}.")
         return Failure.UNREACHABLE.error(REGISTRY) if _UNREACHABLE.fullmatch(code) else Failure.UNKNOWN.error("npm")

@@ -31,6 +31,14 @@ _ASKED: Final = re.compile(rf"({NAME})(?:@([A-Za-z0-9^~<>=*][A-Za-z0-9.^~<>=|* +
 _FILE: Final = re.compile(r"\.(?:tgz|tar|tar\.gz)$", re.IGNORECASE)
 _NAMED: Final = 5  # packages that a note lists
 
+# What npm's lock file has for each package that matters when another one is added. Neither hashes nor addresses: those
+# come from the registry alone.
+_LOCKED: Final = {
+    *("name", "version", "optional", "peer", "hasInstallScript", "inBundle"),
+    *("dependencies", "optionalDependencies", "peerDependencies", "peerDependenciesMeta"),
+    *("engines", "os", "cpu", "libc"),
+}
+
 _PROGRAM: Final = Path(__file__).with_name("process.cjs")
 _MEMORY: Final = ("RLIMIT_DATA", 4 * 2**30)  # bytes, most of which Node sets aside and does not use
 _HEAP: Final = 256  # MiB: two processes of that size fit the gateway beside its own; 340 packages do with it
@@ -77,9 +85,8 @@ class NpmPackages(Channel[NpmState, Resolved]):
     def _parse(self, text: str) -> NpmRequirement:
         found = _ASKED.fullmatch(text) if len(text) <= MAX_LENGTH else None
         if found is None or _FILE.search(text):
-            message = (
-                "That is no name of an npm package: options, paths, addresses, repositories and aliases are not taken."
-            )
+            refused = "options, paths, addresses, repositories and aliases are not taken"
+            message = f"That is no name of an npm package: {refused}."
             step = "Use a name with a version or range if need be, such as lodash, express@4 or @types/node@^22."
             raise SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step=step)
         return NpmRequirement(found[1], found[2] or "")
@@ -103,7 +110,11 @@ class NpmPackages(Channel[NpmState, Resolved]):
         Not where a list of allowed names is set: a sandbox could add other packages as dependencies of allowed ones.
         Dependencies are then of the newest versions that fit.
         """
-        return {} if self._limits.allow else state.record.lock()
+        locked = {} if self._limits.allow else state.record.packages
+        return {
+            path: {key: value for key, value in entry.model_dump(include=_LOCKED).items() if value}
+            for path, entry in locked.items()
+        }
 
     def _dependencies(self, state: NpmState) -> dict[str, str]:
         """Return the earlier requests, as far as they are allowed."""
@@ -117,11 +128,10 @@ class NpmPackages(Channel[NpmState, Resolved]):
         return found
 
     async def _resolve(self, wanted: list[NpmRequirement], state: NpmState, pins: dict[str, Any]) -> Resolved:
-        asked = {"names": [each.name for each in wanted], "wanted": list(map(str, wanted)), "lock": pins or None}
+        job = {"names": [each.name for each in wanted], "wanted": list(map(str, wanted)), "lock": pins or None}
+        job |= {"dependencies": self._dependencies(state)}
         async with scratch_folder() as scratch:
-            return await self._run_npm(
-                scratch, state.require_node(), {**asked, "dependencies": self._dependencies(state)}, Resolved
-            )
+            return await self._run_npm(scratch, state.require_node(), job, Resolved)
 
     def _is_missing(self, package: NpmPackage, state: NpmState) -> bool:
         there = state.record.packages.get(package.path)

@@ -155,7 +155,6 @@ function described(error) {
   return {
     code,
     spec: typeof spec === 'string' ? spec : '',
-    status: error.statusCode ?? 0,
     required: error.required ?? null,
     versions: versions.slice(-5),
     conflict: edge.name ? `${edge.from?.name ?? 'what is asked for'} asks for ${edge.name} ${edge.spec}` : '',

@@ -17,10 +17,10 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name, canonicalize_version
 from pydantic import AliasPath, Field, OnErrorOmit, ValidationError
 
-from sandpod_gateway.api.results import ErrorCode, Package
+from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.packages.cache import Digest
-from sandpod_gateway.packages.channel import MAX_LENGTH, Channel, Resolution, installed
+from sandpod_gateway.packages.channel import MAX_LENGTH, Channel, Resolution
 from sandpod_gateway.packages.errors import ConflictError, Failure
 from sandpod_gateway.packages.process import guard, run_program, scratch_folder
 from sandpod_gateway.packages.sandbox import MAX_PACKAGES, InstalledPackage, Report, Untrusted, Version
@@ -86,12 +86,6 @@ class Target(Untrusted):
         options = ["--implementation", "cp", "--python-version", f"{python[0]}.{python[1:]}"]
         for abi in (self.abi, "abi3", "none"):
             options += ["--abi", abi]
-        for platform in self._platforms():
-            options += ["--platform", platform]
-        return options
-
-    def _platforms(self) -> list[str]:
-        """Return the tags of its platform, the newest first."""
         kind, version = self.libc
         minor = re.fullmatch(r"[12]\.(\d{1,3})", version)
         if kind == "glibc" and minor is not None:
@@ -99,8 +93,9 @@ class Target(Untrusted):
             tags += ["manylinux2014", "manylinux2010", "manylinux1"]
         else:
             tags = ["musllinux_1_2", "musllinux_1_1"]
-        machine = self.platform.removeprefix("linux-")
-        return [f"{tag}_{machine}" for tag in (*tags, "linux")]
+        for tag in (*tags, "linux"):  # the newest first
+            options += ["--platform", f"{tag}_{self.platform.removeprefix('linux-')}"]
+        return options
 
 
 class State(Report):
@@ -167,9 +162,6 @@ class PythonPackages(Channel[State, Wheels]):
         version = state.installed[requirement.name].version
         return not requirement.extras and requirement.specifier.contains(version, prereleases=True)
 
-    def _pins(self, state: State) -> dict[str, str]:
-        return {name: each.version for name, each in state.installed.items()}
-
     async def _resolve(self, wanted: list[Requirement], state: State, pins: dict[str, str]) -> Wheels:
         async with scratch_folder() as scratch:
             report, kept = scratch / "report.json", scratch / "constraints.txt"
@@ -210,10 +202,6 @@ class PythonPackages(Channel[State, Wheels]):
         if status != 0:
             raise failure_of(output, settings.max_bytes)
 
-    def _result(self, found: Wheels, added: list[Wheel], state: State) -> tuple[list[Package], str | None]:
-        del added
-        return installed({canonicalize_name(wheel.name) for wheel in found.packages}, state), None
-
 
 def failure_of(output: str, max_bytes: int) -> SandpodError:
     """Return the error for the end of a failed pip's output, where an installation may take `max_bytes`."""
@@ -235,7 +223,6 @@ def _no_match(name: str, output: str) -> SandpodError:
         return Failure.NO_VERSION.error(name, cause=f"The newest that fit this sandbox are {', '.join(newest)}.")
     project = canonicalize_name(re.split(r"[\[<>=!~ ]", name, maxsplit=1)[0])
     if re.search(rf"Fetched page \S+/{re.escape(project)}/? as ", output):
-        return Failure.UNFIT.error(
-            f"There is no wheel of {name} for this sandbox's Python and platform; source packages are not built."
-        )
+        what = "for this sandbox's Python and platform; source packages are not built"
+        return Failure.UNFIT.error(f"There is no wheel of {name} {what}.")
     return Failure.NO_PACKAGE.error("package index", name)
