@@ -95,7 +95,7 @@ class LinkMaker:
 
     def _base(self) -> str:
         if (base := self.address()) is None:
-            message = "This server was told to serve no links over standard input and output."
+            message = "This server serves no links over standard input and output."
             step = "Use read_file and write_file, or ask for the setting links.loopback."
             raise SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step=step)
         return base

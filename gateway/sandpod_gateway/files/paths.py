@@ -25,7 +25,7 @@ def inside_workspace(path: str) -> str:
     """
     inside = posixpath.relpath(posixpath.join(WORKSPACE, path), WORKSPACE)
     if inside in {".", ".."} or inside.startswith("../"):
-        message, step = "The path is no file inside the workspace.", "Use a path such as data/table.csv."
+        message, step = "The path is not a file inside the workspace.", "Use a path such as data/table.csv."
         raise SandpodError(ErrorCode.INVALID_PATH, message, next_step=step)
     return spell(unspell(inside))
 
@@ -35,7 +35,7 @@ def check_path(path: str) -> None:
     check_text(path, "path")
     meant = _meant(path)
     if not path or "\0" in path or len(meant) > MAX_PATH or any(len(part) > MAX_NAME for part in meant.split(b"/")):
-        message = "That is no path: it is empty, too long or has a NUL character in it."
+        message = "That is not a path: it is empty, too long or has a NUL character in it."
         step = "Use a path inside the workspace, such as data/table.csv."
         raise SandpodError(ErrorCode.INVALID_PATH, message, next_step=step)
 
@@ -44,7 +44,7 @@ def check_filename(name: str) -> None:
     """Check that a text can be the name of a file. Raises invalid_filename."""
     check_text(name, "filename")
     if name in {"", ".", ".."} or "/" in name or not name.isprintable() or len(_meant(name)) > MAX_NAME:
-        message = "That is no file name: it is empty, too long, or has a slash or a control character in it."
+        message = "That is not a file name: it is empty, too long, or has a slash or a control character in it."
         step = "Use a name such as table.csv, and `path` for the folder."
         raise SandpodError(ErrorCode.INVALID_FILENAME, message, next_step=step)
 

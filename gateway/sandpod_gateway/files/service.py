@@ -233,7 +233,7 @@ class Files:
         limit = MAX_PICTURES if kind in PICTURES else MAX_READ
         name, size, data = await self.part(owner, path, sandbox=sandbox, limit=limit)
         if size > MAX_ARTIFACT or (kind in PICTURES and size > limit):
-            message = f"The file has {size} bytes, which is too large to be read here."
+            message = f"The file has {size} bytes, too many to be read here."
             step = "Make a link to it with create_link, or read parts of it with read_file."
             raise SandpodError(ErrorCode.ARTIFACT_TOO_LARGE, message, next_step=step)
         common = {"sandbox": name, "path": shown_path(path), "size": size, "mime_type": kind}

@@ -79,7 +79,7 @@ class Channel(ABC, Generic[S, R]):
     def parse(self, packages: list[str]) -> list[Any]:
         """Return the requirements, sorted and without duplicates. Raises invalid_argument, package_blocked."""
         if not 1 <= len(packages) <= MAX_REQUESTED:
-            message = f"An installation is of 1 to {MAX_REQUESTED} packages."
+            message = f"An installation takes 1 to {MAX_REQUESTED} packages."
             step = "Name them, or install them in several calls."
             raise SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step=step)
         wanted = [self._parse(text.strip()) for text in packages]
@@ -135,7 +135,7 @@ class Channel(ABC, Generic[S, R]):
     async def supplied(
         self, owner: str, wanted: list[Any], state: S
     ) -> AsyncIterator[tuple[R, list[tuple[Any, Content]]]]:
-        """Give all packages that the request needs, and with their content those that the sandbox's `state` lacks.
+        """Yield all packages that the request needs, and with their content those that the sandbox's `state` lacks.
 
         A slot of the owner is held until they are downloaded. Raises package_blocked, quota_exceeded, invalid_argument
         (a conflict), not_found, timeout, backend_unavailable, backend_error.

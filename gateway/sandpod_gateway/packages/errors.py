@@ -5,8 +5,8 @@ from enum import Enum
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.errors import SandpodError
 
-_LATER = "Try again later; tell the administrator if it stays."
-_AGAIN = "Try again; tell the administrator if it stays."
+_LATER = "Try again later; tell the administrator if it persists."
+_AGAIN = "Try again; tell the administrator if it persists."
 _OTHER = "Ask for another version, or for another package."
 _LESS = "Ask for less, or use a template whose image has them."
 
@@ -26,18 +26,18 @@ class Failure(Enum):
     BLOCKED = (ErrorCode.PACKAGE_BLOCKED, "{}", _OTHER)
     BLOCKED_NAME = (ErrorCode.PACKAGE_BLOCKED, "The package {} {}.", "Do without it, or ask the administrator.")
     DAMAGED = (ErrorCode.BACKEND_ERROR, "What was downloaded of {} is not what the {} announced.", _AGAIN)
-    NO_ANSWER = (ErrorCode.BACKEND_ERROR, "{}'s answer makes no sense.", "Tell the administrator.")
+    NO_ANSWER = (ErrorCode.BACKEND_ERROR, "{} returned an answer that is not valid.", "Tell the administrator.")
     NO_PACKAGE = (ErrorCode.NOT_FOUND, "The {} has no {}.", "Check the name of the package.")
     NO_ROOM = (ErrorCode.BACKEND_ERROR, "The server has no room for the download.", _LATER)
     NO_VERSION = (
         ErrorCode.NOT_FOUND,
-        "There is no version of that kind: {}.",
+        "No version matches {}.",
         "Ask for another version, or for any by the name alone.",
     )
     REFUSED_ADDRESS = (
         ErrorCode.PACKAGE_BLOCKED,
         "The files are at a loopback, link-local or metadata address, where nothing is fetched from.",
-        "Ask for another package; tell the administrator if it stays.",
+        "Ask for another package; tell the administrator if it persists.",
     )
     SERVER = (ErrorCode.BACKEND_ERROR, "Something went wrong in the server; its log says what.", _AGAIN)
     TOO_LARGE = (ErrorCode.QUOTA_EXCEEDED, "The packages and what they depend on are over {} bytes.", _LESS)

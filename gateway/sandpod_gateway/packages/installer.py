@@ -8,7 +8,6 @@ import asyncio
 import logging
 import secrets
 import time
-from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Any, Final
 from weakref import WeakValueDictionary
@@ -28,7 +27,7 @@ from sandpod_gateway.sandboxes.service import Sandboxes
 logger = logging.getLogger(__name__)
 
 REMEMBERED: Final = 256  # installations
-GOING_ON: Final = 8  # installations of one caller at once
+IN_PROGRESS: Final = 8  # installations of one caller at once
 
 
 @dataclass(slots=True, eq=False)
@@ -74,7 +73,7 @@ class Installer:
             Language.PYTHON: PythonPackages(*shared),
             Language.JAVASCRIPT: NpmPackages(*shared),
         }
-        self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        self._entries: dict[str, _Entry] = {}  # the oldest first
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     def open(self) -> None:
@@ -120,7 +119,7 @@ class Installer:
         entry = self._entries.get(name)
         if entry is None or entry.owner != owner:
             message = "There is no such installation, or the server was restarted since."
-            step = "Call install_packages again: what is there takes no time. list_packages tells what is."
+            step = "Call install_packages again: installed packages take no time, and list_packages lists them."
             raise SandpodError(ErrorCode.NOT_FOUND, message, next_step=step)
         return await entry.waited(wait)
 
@@ -150,14 +149,15 @@ class Installer:
         for entry in live:
             if (entry.sandbox, entry.requested, entry.owner) == (record.name, requested, record.owner):
                 return entry
-        if sum(entry.owner == record.owner for entry in live) >= GOING_ON:
-            message = f"{GOING_ON} installations of yours are going on."
+        if sum(entry.owner == record.owner for entry in live) >= IN_PROGRESS:
+            message = f"{IN_PROGRESS} of your installations are in progress."
             step = "Wait for one with get_installation, and name several packages in one call."
             raise SandpodError(ErrorCode.RATE_LIMITED, message, next_step=step)
         entry = _Entry(f"inst-{secrets.token_hex(8)}", record.owner, record.name, requested)
         self._entries[entry.name] = entry
-        while len(self._entries) > REMEMBERED and next(iter(self._entries.values())).ended is not None:
-            self._entries.popitem(last=False)
+        ended = [name for name, each in self._entries.items() if each.ended is not None]
+        for name in ended[: max(0, len(self._entries) - REMEMBERED)]:
+            del self._entries[name]
         entry.task = asyncio.create_task(self._carry_out(entry, record, wanted))
         return entry
 
@@ -171,7 +171,7 @@ class Installer:
             entry.error = error
         except asyncio.CancelledError:
             step = "Call install_packages again."
-            entry.error = SandpodError(ErrorCode.CANCELLED, "The server is ending.", next_step=step)
+            entry.error = SandpodError(ErrorCode.CANCELLED, "The server is shutting down.", next_step=step)
             raise
         except Exception:
             logger.exception("an installation failed")

@@ -65,7 +65,7 @@ def shield_memory() -> None:
 
 @asynccontextmanager
 async def scratch_folder() -> AsyncIterator[Path]:
-    """Give a folder that is there until the block is left."""
+    """Yield a folder that is removed when the block is left."""
     folder = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="sandpod-packages-"))
     try:
         yield folder

@@ -109,8 +109,8 @@ class NpmPackage(Untrusted):
         try:
             return Digest.announced(self.integrity)
         except ValueError as error:
-            message = f"The npm registry announces {self.name} without one sound hash: {error}."
-            step = "Ask for another version; tell the administrator if it stays."
+            message = f"The npm registry does not announce exactly one valid hash of {self.name}: {error}."
+            step = "Ask for another version; tell the administrator if it persists."
             raise SandpodError(ErrorCode.BACKEND_ERROR, message, next_step=step) from error
 
 

@@ -86,7 +86,7 @@ class NpmPackages(Channel[NpmState, Resolved]):
         found = _ASKED.fullmatch(text) if len(text) <= MAX_LENGTH else None
         if found is None or _FILE.search(text):
             refused = "options, paths, addresses, repositories and aliases are not taken"
-            message = f"That is no name of an npm package: {refused}."
+            message = f"That is not the name of an npm package: {refused}."
             step = "Use a name with a version or range if need be, such as lodash, express@4 or @types/node@^22."
             raise SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step=step)
         return NpmRequirement(found[1], found[2] or "")
@@ -230,6 +230,6 @@ def _note(names: list[str]) -> str | None:
         return None
     listed = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
     return (
-        f"Scripts that packages run at their installation were not run: those of {listed}. What they would have built "
-        "or downloaded is not there; where a program misses it, use another package."
+        f"Install scripts of packages were not run: those of {listed}. What they would have built or downloaded is "
+        "missing; if a program needs it, use another package."
     )

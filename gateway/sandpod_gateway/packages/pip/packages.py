@@ -150,7 +150,7 @@ class PythonPackages(Channel[State, Wheels]):
             if requirement is not None and requirement.url is None and requirement.marker is None:
                 requirement.name = canonicalize_name(requirement.name)
                 return requirement
-        message = "That is no package name: options, paths, addresses and conditions are not taken."
+        message = "That is not a package name: options, paths, addresses and conditions are not taken."
         step = "Use a name with extras or versions if need be, such as numpy, uvicorn[standard] or numpy>=1.26,<3."
         raise SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step=step)
 
