@@ -8,6 +8,7 @@ import asyncio
 import binascii
 import hashlib
 import os
+import secrets
 import shutil
 import tempfile
 from base64 import b64decode
@@ -141,7 +142,7 @@ class FileCache:
 
 def _move(source: Path, target: Path) -> None:
     # Renamed at the end, as the move from another file system is a copy: the package is there whole or not at all.
-    partial = target.with_suffix(".part")
+    partial = target.with_name(f"{secrets.token_hex(8)}.part")  # of this move: the same package may come twice at once
     shutil.move(source, partial)
     partial.replace(target)
 
