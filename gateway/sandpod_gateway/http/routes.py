@@ -26,7 +26,7 @@ from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.auth.links import Links, Method
 from sandpod_gateway.content import mime_type
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.files.transfers import Transfers
+from sandpod_gateway.files.links import Transfers
 from sandpod_gateway.http.refusals import problem
 
 INLINE: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp", "text/plain"})
