@@ -8,7 +8,7 @@ from fastmcp.server.auth import TokenVerifier
 
 from sandpod_gateway.api.toolsets import ALL
 from sandpod_gateway.mcp import resources
-from sandpod_gateway.mcp.calls import BadArguments, BoundedCalls
+from sandpod_gateway.mcp.calls import CallMiddleware
 from sandpod_gateway.mcp.compat.chrishayuk import Chrishayuk
 from sandpod_gateway.mcp.compat.common import System
 from sandpod_gateway.mcp.compat.gaiar import Gaiar
@@ -16,10 +16,8 @@ from sandpod_gateway.mcp.compat.johanli233 import Johanli
 from sandpod_gateway.mcp.compat.philschmid import Philschmid
 from sandpod_gateway.mcp.compat.settings import CompatSettings
 from sandpod_gateway.mcp.compat.telnet import Telnet
-from sandpod_gateway.mcp.services import Parts
-from sandpod_gateway.mcp.toolbox import Toolbox
+from sandpod_gateway.mcp.toolbox import Parts, Toolbox
 from sandpod_gateway.mcp.tools import background, files, runs, sandboxes
-from sandpod_gateway.mcp.toolsets import ToolSelection
 
 INSTRUCTIONS: Final = (
     "Sandpod runs code in sandboxes that belong to you alone. Call run_python_code, run_js_code or run_shell_command: "
@@ -62,9 +60,7 @@ def create_mcp(
         mask_error_details=True,  # unknown errors are ours to log: their texts may hold anything
         on_duplicate="replace",  # tools of other systems may take the names of ours
     )
-    mcp.add_middleware(BoundedCalls(max_calls, parts.metrics))
-    mcp.add_middleware(BadArguments())
-    mcp.add_middleware(ToolSelection(toolsets or ALL, parts.metrics))
+    mcp.add_middleware(CallMiddleware(max_calls, toolsets or ALL, parts.metrics))
     if toolsets:
         toolbox = Toolbox(mcp, parts, facts, link_files=link_files)
         for module in (runs, files, background, sandboxes):

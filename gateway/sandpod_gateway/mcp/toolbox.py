@@ -1,4 +1,4 @@
-"""Registers tools: the one decorator that makes an MCP tool of a function which returns a result.
+"""Registers tools: the services that they call, and the decorator that makes one of a function with a result.
 
 A model pays for each schema in every conversation, and some model APIs refuse `anyOf`, `$ref` and boolean forms of
 `additionalProperties`. So optional arguments have their type alone (leaving one out means its default), models are
@@ -8,6 +8,7 @@ written where they are used, and results are names and types. What a call may co
 import functools
 import string
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final, Literal, ParamSpec, get_args
 
 from fastmcp import FastMCP
@@ -18,9 +19,14 @@ from pydantic import BaseModel
 
 from sandpod_gateway.api.toolsets import Toolset
 from sandpod_gateway.content import Answer
-from sandpod_gateway.mcp.services import Parts
+from sandpod_gateway.files.links import LinkMaker
+from sandpod_gateway.files.service import Files
 from sandpod_gateway.mcp.tool_results import Result, answering, refuse, tool_result
-from sandpod_gateway.mcp.toolsets import SetTool
+from sandpod_gateway.metrics import Metrics
+from sandpod_gateway.packages.installer import Installer
+from sandpod_gateway.runs.background import BackgroundRuns
+from sandpod_gateway.runs.service import Runs
+from sandpod_gateway.sandboxes.service import Sandboxes
 
 P = ParamSpec("P")
 
@@ -35,6 +41,29 @@ _HINTS: Final[dict[Effect, dict[str, bool]]] = {
     "run": {},
 }
 _KEPT: Final = ("type", "description", "enum", "default", "minimum", "maximum")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parts:
+    """The gateway's services, as the tools call them."""
+
+    runs: Runs
+    background: BackgroundRuns
+    sandboxes: Sandboxes
+    files: Files
+    links: LinkMaker
+    installer: Installer
+    metrics: Metrics
+
+
+class SetTool(FunctionTool):
+    """A tool of a toolset. Tools without one are always listed."""
+
+    toolset: Toolset
+
+    def get_meta(self) -> dict[str, Any]:
+        """Return what clients get in addition to the schema: nothing, since a model pays for it."""
+        return {}
 
 
 class Toolbox:

@@ -21,8 +21,8 @@ from sandpod_gateway.content import Answer, Picture
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.paths import inside_workspace
 from sandpod_gateway.mcp.compat.settings import CompatSettings
-from sandpod_gateway.mcp.services import Parts
 from sandpod_gateway.mcp.tool_results import answering, images
+from sandpod_gateway.mcp.toolbox import Parts
 from sandpod_gateway.runs.request import RunRequest
 
 Value = dict[str, Any] | list[Any] | str

@@ -10,8 +10,7 @@ from sandpod_gateway.auth.api_keys import current_owner
 from sandpod_gateway.content import Answer
 from sandpod_gateway.mcp import arguments
 from sandpod_gateway.mcp.arguments import MaxOutput, RunId, Sandbox, StripAnsi, Wait
-from sandpod_gateway.mcp.services import Parts
-from sandpod_gateway.mcp.toolbox import Toolbox
+from sandpod_gateway.mcp.toolbox import Parts, Toolbox
 from sandpod_gateway.runs.request import RunRequest
 
 Code = Annotated[str, Field(description="The program, or the shell command.")]

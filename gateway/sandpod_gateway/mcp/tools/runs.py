@@ -12,8 +12,7 @@ from sandpod_gateway.backends.base import ClaimRequest
 from sandpod_gateway.content import Answer
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.mcp import arguments
-from sandpod_gateway.mcp.services import Parts
-from sandpod_gateway.mcp.toolbox import Toolbox
+from sandpod_gateway.mcp.toolbox import Parts, Toolbox
 from sandpod_gateway.packages.installer import Installer
 from sandpod_gateway.runs.progress import Send
 from sandpod_gateway.runs.request import RunRequest

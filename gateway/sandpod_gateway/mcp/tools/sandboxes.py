@@ -13,8 +13,7 @@ from sandpod_gateway.backends.base import ClaimRequest, SandboxRecord, Workspace
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.limits import check_text
 from sandpod_gateway.mcp import arguments
-from sandpod_gateway.mcp.services import Parts
-from sandpod_gateway.mcp.toolbox import Toolbox
+from sandpod_gateway.mcp.toolbox import Parts, Toolbox
 from sandpod_gateway.sandboxes.service import Sandboxes
 
 _AS_RECORDED: Final = ("status", "reason", "message", "template", "image", "network", "persistent")
