@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
@@ -40,11 +40,6 @@ IDLE_SECONDS: Final = 1800.0
 _STATEFUL: Final = frozenset({None, *HANDSHAKE_PROTOCOL_VERSIONS})  # for which the SDK makes a session
 
 
-def _refusal(metrics: Metrics, code: ErrorCode, message: str, next_step: str) -> SandpodError:
-    metrics.refusals.labels(code).inc()
-    return SandpodError(code, message, next_step=next_step)
-
-
 @dataclass(eq=False)
 class Requests:
     """Counts the requests that each caller has in progress, and their bytes; each refusal counts in the metrics."""
@@ -57,24 +52,23 @@ class Requests:
     def enter(self, owner: str) -> None:
         """Count a request. Raises SandpodError (rate_limited): the caller has too many in progress."""
         if self._count[owner] >= self.per_owner:
-            raise self._refusal(f"You have {self.per_owner} requests in progress, the most for one caller.")
+            raise _rate_limited(f"You have {self.per_owner} requests in progress, the most for one caller.")
         self._count[owner] += 1
 
     def hold(self, owner: str, size: int) -> None:
         """Count bytes of a request's body. Raises SandpodError (rate_limited): the caller's requests hold too much."""
         if self._bytes[owner] + size > MAX_BODIES:
-            raise self._refusal(f"Your requests in progress hold {MAX_BODIES} bytes, the most for one caller.")
+            raise _rate_limited(f"Your requests in progress hold {MAX_BODIES} bytes, the most for one caller.")
         self._bytes[owner] += size
 
     def leave(self, owner: str, size: int) -> None:
         """Take a request and its bytes off the count."""
-        self._count[owner] -= 1
-        self._bytes[owner] -= size
-        if not self._count[owner]:
-            del self._count[owner], self._bytes[owner]
+        self._count -= Counter([owner])  # keeps no zeros
+        self._bytes -= Counter({owner: size})
 
-    def _refusal(self, message: str) -> SandpodError:
-        return _refusal(self.metrics, ErrorCode.RATE_LIMITED, message, "Wait for some of them to be answered.")
+
+def _rate_limited(message: str) -> SandpodError:
+    return SandpodError(ErrorCode.RATE_LIMITED, message, next_step="Wait for some of them to be answered.")
 
 
 @dataclass(eq=False)
@@ -92,32 +86,27 @@ class BoundedBodies:
         if owner is None or scope["method"] != "POST" or not scope["path"].startswith(self.path):
             await self.app(scope, receive, send)
             return
-        try:
-            self.requests.enter(owner)
-        except SandpodError as error:
-            await refused(error, headers={"retry-after": "1"})(scope, receive, send)
-            return
         body = bytearray()
-        try:
-            answer: ASGIApp | None = await self._read(owner, scope, receive, body)
+        with suppress(ClientDisconnect), ExitStack() as stack:  # nobody reads an answer then
+            try:
+                self.requests.enter(owner)
+                stack.callback(lambda: self.requests.leave(owner, len(body)))
+                answer = await self._read(owner, scope, receive, body)
+            except SandpodError as error:
+                self.requests.metrics.refusals.labels(error.code).inc()
+                answer = refused(error, headers={"retry-after": "1"})
             if answer is None:
                 receive = _replayed(bytes(body), receive)
                 answer = partial(negotiated, self.app, bytes(body)) if self.negotiates else self.app
             await answer(scope, receive, send)
-        except ClientDisconnect:
-            pass  # nobody reads an answer
-        finally:
-            self.requests.leave(owner, len(body))
 
-    async def _read(self, owner: str, scope: Scope, receive: Receive, body: bytearray) -> Response | None:
-        """Read the body; return the answer where the request goes no further."""
+    async def _read(self, owner: str, scope: Scope, receive: Receive, body: bytearray) -> ASGIApp | None:
+        """Read the body; return the answer where the request goes no further. Raises rate_limited."""
         try:
             async with asyncio.timeout(BODY_SECONDS):
                 complete = await self._fill(owner, scope, receive, body)
         except TimeoutError:
             return Response(status_code=HTTPStatus.REQUEST_TIMEOUT, headers={"connection": "close"})
-        except SandpodError as error:
-            return refused(error, headers={"retry-after": "1"})
         refusal = messages.refusal(bytes(body)) if complete else messages.too_large(bytes(body))
         if refusal is None:
             return None
@@ -180,30 +169,24 @@ class OpenSessions:
                 if not each.requests and each.used <= since:
                     self.ended(each.owner, session)
         if self._taken[owner] >= self.per_owner:
-            raise _refusal(
-                self.metrics,
-                ErrorCode.MAX_SESSIONS,
-                f"You have {self.per_owner} MCP sessions open, the most for one caller.",
+            message = f"You have {self.per_owner} MCP sessions open, the most for one caller."
+            step = (
                 "End sessions that you are done with (DELETE with their Mcp-Session-Id), and use one session for many "
-                "calls.",
+                "calls."
             )
+            raise SandpodError(ErrorCode.MAX_SESSIONS, message, next_step=step)
         if self._taken.total() >= self.in_all:
-            raise _refusal(
-                self.metrics,
-                ErrorCode.BACKEND_UNAVAILABLE,
-                f"{self.in_all} MCP sessions are open, the most that this server takes.",
-                "Try again in a minute, or use protocol revision 2026-07-28, which needs no session.",
-            )
+            message = f"{self.in_all} MCP sessions are open, the most that this server takes."
+            step = "Try again in a minute, or use protocol revision 2026-07-28, which needs no session."
+            raise SandpodError(ErrorCode.BACKEND_UNAVAILABLE, message, next_step=step)
         self._taken[owner] += 1
 
     def leave(self, owner: str, session: str | None) -> None:
         """Give the place back, or pass it on to the session that was opened."""
         if session is not None:
             self._sessions[session] = _Session(owner, requests=0, used=self.clock())
-            return
-        self._taken[owner] -= 1
-        if not self._taken[owner]:
-            del self._taken[owner]
+        else:
+            self._taken -= Counter([owner])
 
     @contextmanager
     def using(self, owner: str, session: str) -> Iterator[None]:
@@ -267,6 +250,7 @@ class SessionLimit:
         try:
             self.sessions.enter(owner)
         except SandpodError as error:
+            self.sessions.metrics.refusals.labels(error.code).inc()
             await refused(error, headers={"retry-after": "60"})(scope, receive, send)
             return
         opened: str | None = None
