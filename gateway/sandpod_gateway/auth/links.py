@@ -124,22 +124,18 @@ class Links:
             stored = await self.store.read()
             if stored is None:
                 self._keys = ()
-                raise SandpodError(
-                    ErrorCode.BACKEND_UNAVAILABLE,
-                    "There is no Secret for the keys of links, so links are not made or accepted.",
-                    next_step="Create the empty Secret that the chart has for it.",
-                )
+                message = "There is no Secret for the keys of links, so links are not made or accepted."
+                step = "Create the empty Secret that the chart has for it."
+                raise SandpodError(ErrorCode.BACKEND_UNAVAILABLE, message, next_step=step)
             keys = _parse(stored.content)
             wanted = renewed(keys, int(self.clock()))
             content = _KeySet(keys=wanted).model_dump_json().encode()
             if wanted == keys or await self.store.replace(content, stored.version):
                 self._keys = wanted
                 return
-        raise SandpodError(
-            ErrorCode.BACKEND_ERROR,
-            "The keys of links were changed by others again and again.",
-            next_step="Look for what else writes to their Secret.",
-        )
+        message = "The keys of links were changed by others again and again."
+        step = "Look for what else writes to their Secret."
+        raise SandpodError(ErrorCode.BACKEND_ERROR, message, next_step=step)
 
     def make(self, maker: Maker, method: Method, sandbox: str, path: str, *, seconds: int) -> tuple[str, int]:
         """Return a link that lives for so many seconds, from the first slash on, and its end, in seconds since 1970.
@@ -167,11 +163,8 @@ class Links:
     def signing(self) -> LinkKey:
         """Return the newest secret that every gateway has read. Raises SandpodError (backend_unavailable): none is."""
         if not self._keys:
-            raise SandpodError(
-                ErrorCode.BACKEND_UNAVAILABLE,
-                "Links can't be made now.",
-                next_step="Use read_file and write_file, and tell the administrator: the gateway's log has the reason.",
-            )
+            step = "Use read_file and write_file, and tell the administrator: the gateway's log has the reason."
+            raise SandpodError(ErrorCode.BACKEND_UNAVAILABLE, "Links can't be made now.", next_step=step)
         now = self.clock()
         return next((key for key in reversed(self._keys) if key.created + LEAD <= now), self._keys[0])
 
@@ -193,12 +186,10 @@ def _parse(content: bytes) -> tuple[LinkKey, ...]:
     try:
         return _KeySet.model_validate_json(content or b"{}").keys
     except ValidationError:
+        message = "The Secret for the keys of links holds something else; the keys read before stay in use."
+        step = "Empty the Secret: the gateway makes new keys, and links made before end."
         # Without the cause: it quotes what was read.
-        raise SandpodError(
-            ErrorCode.BACKEND_ERROR,
-            "The Secret for the keys of links holds something else; the keys read before stay in use.",
-            next_step="Empty the Secret: the gateway makes new keys, and links made before end.",
-        ) from None
+        raise SandpodError(ErrorCode.BACKEND_ERROR, message, next_step=step) from None
 
 
 def _sign(key: LinkKey, end: int, maker: Maker, what: tuple[Method, str, str]) -> str:

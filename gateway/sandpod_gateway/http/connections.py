@@ -7,8 +7,8 @@ and sends nothing must not keep others out.
 import asyncio
 import resource
 import socket
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext, suppress
 from typing import Any, ClassVar, Final
 
 import uvicorn
@@ -93,10 +93,7 @@ def config(app: ASGIApp, *, most: int, **options: Any) -> uvicorn.Config:
 
 
 class _Server(uvicorn.Server):
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave signals alone: they are for the main server."""
-        yield
+    capture_signals = nullcontext  # type: ignore[assignment]  # signals are for the main server
 
 
 @asynccontextmanager

@@ -29,8 +29,7 @@ from sandpod_gateway.api import messages
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.auth.api_keys import owner_in
 from sandpod_gateway.errors import SandpodError
-from sandpod_gateway.http.negotiation import negotiated
-from sandpod_gateway.http.refusals import JSON, refused
+from sandpod_gateway.http.negotiation import JSON, negotiated, refused
 from sandpod_gateway.metrics import Metrics
 
 BODY_SECONDS: Final = 60.0  # for a body of 4 MiB over half a megabit a second

@@ -27,7 +27,7 @@ from sandpod_gateway.auth.links import Links, Method
 from sandpod_gateway.content import mime_type
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.transfers import Transfers
-from sandpod_gateway.http.refusals import problem
+from sandpod_gateway.http.negotiation import problem
 
 INLINE: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp", "text/plain"})
 """What a browser may show: nothing in it can run script."""
@@ -93,18 +93,13 @@ class FileRoutes:
 
     async def _take(self, owner: str, sandbox: str, path: str, chunks: AsyncIterator[bytes]) -> int:
         if self._uploads[sandbox] >= MAX_UPLOADS:
-            raise SandpodError(
-                ErrorCode.RATE_LIMITED,
-                f"{MAX_UPLOADS} uploads into this sandbox are under way, the most at a time.",
-                next_step="Wait for some of them to end.",
-            )
+            message = f"{MAX_UPLOADS} uploads into this sandbox are under way, the most at a time."
+            raise SandpodError(ErrorCode.RATE_LIMITED, message, next_step="Wait for some of them to end.")
         self._uploads[sandbox] += 1
         try:
             return await self.transfers.write(owner, sandbox, path, _timely(chunks))
         finally:
-            self._uploads[sandbox] -= 1
-            if not self._uploads[sandbox]:
-                del self._uploads[sandbox]
+            self._uploads -= Counter([sandbox])  # keeps no zeros
 
     async def _send(self, request: Request, owner: str) -> Response:
         sandbox, path = request.path_params["sandbox"], request.path_params["path"]

@@ -5,6 +5,7 @@ came. A request's address and headers choose the transport and the toolsets, and
 """
 
 import contextlib
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from http import HTTPStatus
@@ -24,7 +25,7 @@ from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.toolsets import expanded
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.http.limits import BoundedBodies, OpenSessions, Requests, SessionLimit
-from sandpod_gateway.http.refusals import coded, problem, refused
+from sandpod_gateway.http.negotiation import coded, problem, refused
 
 MCP_PATH: Final = "/mcp"
 SSE_PATH: Final = "/sse"
@@ -35,6 +36,7 @@ TOOLS: Final = "tools"
 API_KEY: Final = "api_key"
 """Query parameter that holds a key, where the settings allow it."""
 
+_PATH: Final = re.compile(rf"({MCP_PATH}|{SSE_PATH})(?:/(,*[A-Za-z][A-Za-z,]*))?/*")
 _METHODS: Final = {MCP_PATH: ("GET", "POST", "DELETE"), SSE_PATH: ("GET",), MESSAGES_PATH: ("POST",)}
 
 
@@ -154,14 +156,8 @@ def _split(path: str) -> tuple[str | None, str | None]:
     """Return a path as the transports have it, None where they have none, and the toolsets that it names."""
     if path.startswith(MESSAGES_PATH):
         return MESSAGES_PATH, None
-    path = path.rstrip("/")
-    for base in (MCP_PATH, SSE_PATH):
-        if path == base:
-            return base, None
-        names = path.removeprefix(f"{base}/")
-        if names != path and names.replace(",", "").isalpha():
-            return base, names
-    return None, None
+    match = _PATH.fullmatch(path)
+    return (match[1], match[2]) if match is not None else (None, None)
 
 
 def _with_key(raw: list[tuple[bytes, bytes]], from_query: str | None) -> list[tuple[bytes, bytes]]:
