@@ -72,12 +72,9 @@ class RunStarted(ResultModel):
     state: Literal["running", "ended"]  # whether it still runs
 
 
-class RunOutput(ResultModel):
+class RunOutput(RunStarted):
     """What a run has written since the cursor, and its result once it has ended."""
 
-    run_id: str
-    sandbox: str
-    state: Literal["running", "ended"]  # whether it still runs
     stdout: str = ""  # standard output since the cursor
     stderr: str = ""  # standard error since the cursor
     cursor: Count = 0  # pass it to the next read_run to get what comes after this

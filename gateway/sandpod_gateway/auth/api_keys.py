@@ -22,7 +22,7 @@ from starlette.types import Scope
 
 from sandpod_gateway.api.results import ErrorCode
 from sandpod_gateway.api.strict_model import StrictModel
-from sandpod_gateway.api.toolsets import ToolsetName
+from sandpod_gateway.api.toolsets import TOOLS, ToolsetName
 from sandpod_gateway.errors import StartError
 
 logger = logging.getLogger(__name__)
@@ -136,14 +136,8 @@ class KeyVerifier(TokenVerifier):
             return None
         expires = int(entry.expires.timestamp()) if entry.expires is not None else None
         # The token's place holds the hash: whatever logs an AccessToken must not log a key.
-        return AccessToken(
-            token=entry.hash,
-            client_id=entry.user,
-            scopes=[],
-            subject=entry.user,
-            expires_at=expires,
-            claims={"tools": entry.tools},
-        )
+        user, claims = entry.user, {TOOLS: entry.tools}
+        return AccessToken(token=entry.hash, client_id=user, scopes=[], subject=user, expires_at=expires, claims=claims)
 
     def reload(self) -> None:
         """Read the file again if it has changed; a file that is gone has no keys.

@@ -138,9 +138,6 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
 
 @dataclass(slots=True)
 class _Session:
-    """A session over streamable HTTP."""
-
-    owner: str
     requests: int  # in progress
     used: float  # when the last one ended
 
@@ -154,7 +151,7 @@ class OpenSessions:
     metrics: Metrics
     idle: float = IDLE_SECONDS  # seconds without a request after which a session ends
     clock: Callable[[], float] = time.monotonic  # seconds
-    _sessions: dict[str, _Session] = field(default_factory=dict, init=False)
+    _sessions: dict[tuple[str, str], _Session] = field(default_factory=dict, init=False)  # by owner and id
     _taken: Counter[str] = field(default_factory=Counter, init=False)  # by sessions, and connections that may be one
 
     def enter(self, owner: str) -> None:
@@ -164,9 +161,9 @@ class OpenSessions:
         """
         if self._taken[owner] >= self.per_owner or self._taken.total() >= self.in_all:
             since = self.clock() - self.idle
-            for session, each in tuple(self._sessions.items()):
+            for known, each in tuple(self._sessions.items()):
                 if not each.requests and each.used <= since:
-                    self.ended(each.owner, session)
+                    self.ended(*known)
         if self._taken[owner] >= self.per_owner:
             message = f"You have {self.per_owner} MCP sessions open, the most for one caller."
             step = (
@@ -183,14 +180,15 @@ class OpenSessions:
     def leave(self, owner: str, session: str | None) -> None:
         """Give the place back, or pass it on to the session that was opened."""
         if session is not None:
-            self._sessions[session] = _Session(owner, requests=0, used=self.clock())
+            self._sessions[owner, session] = _Session(requests=0, used=self.clock())
         else:
             self._taken -= Counter([owner])
 
     @contextmanager
     def using(self, owner: str, session: str) -> Iterator[None]:
         """Count a request in a session: it is not idle meanwhile."""
-        known = self._known(owner, session) or _Session(owner, requests=0, used=0)  # a request in no session is refused
+        unknown = _Session(requests=0, used=0)  # a request in no session is refused
+        known = self._sessions.get((owner, session), unknown)
         known.requests += 1
         try:
             yield
@@ -200,13 +198,8 @@ class OpenSessions:
 
     def ended(self, owner: str, session: str) -> None:
         """Give back the place of a session."""
-        if self._known(owner, session) is not None:
-            del self._sessions[session]
+        if self._sessions.pop((owner, session), None) is not None:
             self.leave(owner, None)
-
-    def _known(self, owner: str, session: str) -> _Session | None:
-        known = self._sessions.get(session)
-        return known if known is not None and known.owner == owner else None
 
 
 @dataclass(eq=False)

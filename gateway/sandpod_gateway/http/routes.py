@@ -105,7 +105,13 @@ class FileRoutes:
         sandbox, path = request.path_params["sandbox"], request.path_params["path"]
         version = await self.transfers.look(owner, sandbox, path)
         tag = f'"{version.mtime:.6f}-{version.size}"'
-        headers = {**_SAFE_HEADERS, **_described(path), "ETag": tag}
+        kind, name = mime_type(path), quote(posixpath.basename(path), safe="")
+        headers = {
+            **_SAFE_HEADERS,
+            "Content-Type": f"{kind}; charset=utf-8" if kind.startswith("text/") else kind,
+            "Content-Disposition": f"{'inline' if kind in INLINE else 'attachment'}; filename*=UTF-8''{name}",
+            "ETag": tag,
+        }
         wanted = request.headers.get("range") if request.headers.get("if-range", tag) == tag else None
         span = parse_range(wanted, version.size)
         if span is None:
@@ -160,16 +166,6 @@ def parse_range(header: str | None, size: int) -> range | None:
     if last and stop <= start:
         return range(size)
     return range(start, min(stop, size)) if start < size else None
-
-
-def _described(path: str) -> dict[str, str]:
-    kind = mime_type(path)
-    shown = kind in INLINE
-    name = quote(posixpath.basename(path), safe="")
-    return {
-        "Content-Type": f"{kind}; charset=utf-8" if kind.startswith("text/") else kind,
-        "Content-Disposition": f"{'inline' if shown else 'attachment'}; filename*=UTF-8''{name}",
-    }
 
 
 def metrics_route(registry: CollectorRegistry, middleware: Sequence[Middleware] = ()) -> Route:

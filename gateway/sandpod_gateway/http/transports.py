@@ -22,7 +22,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.api.toolsets import expanded
+from sandpod_gateway.api.toolsets import TOOLS, expanded
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.http.limits import BoundedBodies, OpenSessions, Requests, SessionLimit
 from sandpod_gateway.http.negotiation import coded, problem, refused
@@ -31,8 +31,6 @@ MCP_PATH: Final = "/mcp"
 SSE_PATH: Final = "/sse"
 MESSAGES_PATH: Final = "/messages/"
 
-TOOLS: Final = "tools"
-"""Query parameter: names of toolsets, separated by commas."""
 API_KEY: Final = "api_key"
 """Query parameter that holds a key, where the settings allow it."""
 

@@ -20,16 +20,13 @@ from mcp_types import CallToolRequestParams, ReadResourceRequestParams
 from pydantic import ValidationError as PydanticError
 
 from sandpod_gateway.api.results import ErrorCode
-from sandpod_gateway.api.toolsets import ALL, expanded
+from sandpod_gateway.api.toolsets import ALL, TOOLS, expanded
 from sandpod_gateway.auth.api_keys import current_owner
 from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.mcp.resources import FILES_TOOLSET, FILES_URI, resource_error
 from sandpod_gateway.mcp.tool_results import refuse
 from sandpod_gateway.mcp.toolbox import SetTool
 from sandpod_gateway.metrics import Metrics
-
-QUERY: Final = "tools"  # name of the endpoint's query parameter: set names, separated by commas
-CLAIM: Final = "tools"  # name of the access token's claim: the set names of the caller's key, or None for all
 
 _FILES: Final = FILES_URI.partition("{")[0]
 _ALIASES: Final = {
@@ -123,14 +120,19 @@ class CallMiddleware(Middleware):
     def _off(self, what: str, toolset: str) -> SandpodError:
         way = "ask the administrator for it"
         if toolset in self._server & _of_key():
-            way = f"connect to an address that has {QUERY}=core,{toolset}"
+            way = f"connect to an address that has {TOOLS}=core,{toolset}"
         message, step = f"{what} is off: its toolset is {toolset!r}.", f"Use what is listed, or {way}."
         return SandpodError(ErrorCode.FORBIDDEN, message, next_step=step)
 
 
 def chosen_toolsets(server: frozenset[str]) -> frozenset[str]:
     """Return the sets that this request may use: those that server, key and address all choose."""
-    return server & _of_key() & _of_address()
+    chosen = server & _of_key()
+    try:
+        texts = get_http_request().query_params.getlist(TOOLS)
+    except RuntimeError:  # standard input and output
+        return chosen
+    return chosen.intersection(*(expanded(text.split(",")) for text in texts if text))
 
 
 def _toolset(tool: Tool | None) -> str | None:
@@ -139,16 +141,8 @@ def _toolset(tool: Tool | None) -> str | None:
 
 def _of_key() -> frozenset[str]:
     token = get_access_token()
-    names = token.claims.get(CLAIM) if token is not None else None
+    names = token.claims.get(TOOLS) if token is not None else None
     return ALL if names is None else expanded(names)
-
-
-def _of_address() -> frozenset[str]:
-    try:
-        texts = get_http_request().query_params.getlist(QUERY)
-    except RuntimeError:  # standard input and output
-        return ALL
-    return ALL.intersection(*(expanded(text.split(",")) for text in texts if text))
 
 
 def _clarify(given: dict[str, Any], takes: dict[str, Any]) -> None:

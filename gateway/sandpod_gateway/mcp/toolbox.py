@@ -66,15 +66,14 @@ class SetTool(FunctionTool):
         return {}
 
 
+@dataclass(frozen=True)
 class Toolbox:
     """Adds tools to a server; `facts`, which the settings decide, stand for `$name` in their descriptions."""
 
-    def __init__(self, mcp: FastMCP[None], parts: Parts, facts: Mapping[str, str], *, link_files: bool) -> None:
-        self._mcp = mcp
-        self._links = parts.links
-        self._facts = facts
-        self._link_files = link_files
-        self._refused = functools.partial(refuse, parts.metrics)
+    mcp: FastMCP[None]
+    parts: Parts
+    facts: Mapping[str, str]
+    link_files: bool  # whether files that a result names are linked in blocks of their own
 
     def tool(
         self, title: str, *, toolset: Toolset, effect: Effect, open_world: bool = False
@@ -83,24 +82,24 @@ class Toolbox:
         annotations = ToolAnnotations(**_HINTS[effect], open_world_hint=None if open_world else False)
 
         def decorate(function: Callable[P, Awaitable[Result]]) -> Callable[P, Awaitable[ToolResult]]:
-            answers = answering(function, self._answered, self._refused)
+            answers = answering(function, self._answered, functools.partial(refuse, self.parts.metrics))
             tool = FunctionTool.from_function(answers, title=title, annotations=annotations)
             returned = function.__annotations__["return"]
             model = next(iter(get_args(returned)), returned)  # of an Answer, too
             fields = {
-                "description": string.Template(tool.description or "").substitute(self._facts).strip(),
-                "parameters": input_schema(tool.parameters, self._facts),
+                "description": string.Template(tool.description or "").substitute(self.facts).strip(),
+                "parameters": input_schema(tool.parameters, self.facts),
                 "output_schema": output_schema(model),
             }
-            self._mcp.add_tool(SetTool(**{**dict(tool), **fields}, toolset=toolset))
+            self.mcp.add_tool(SetTool(**{**dict(tool), **fields}, toolset=toolset))
             return answers
 
         return decorate
 
     def _answered(self, result: Result) -> ToolResult:
         answer = result if isinstance(result, Answer) else Answer(result)
-        linked = Answer(self._links.linked(answer.result), answer.pictures)
-        return tool_result(linked, link_files=self._link_files)
+        linked = Answer(self.parts.links.linked(answer.result), answer.pictures)
+        return tool_result(linked, link_files=self.link_files)
 
 
 def input_schema(schema: Schema, facts: Mapping[str, str]) -> Schema:

@@ -139,7 +139,7 @@ def in_workspace(path: str, home: str) -> str:
 
     Raises invalid_path.
     """
-    for folder in (home, WORKSPACE):
+    for folder in (WORKSPACE, home):
         if path == folder or path.startswith(f"{folder.rstrip('/')}/"):
             path = path[len(folder) :].lstrip("/") or "."
             break

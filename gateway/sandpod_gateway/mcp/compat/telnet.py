@@ -4,11 +4,11 @@ A connection is made by a context of the caller's sandbox for them, under its ne
 it reaches what the caller's programs reach. Nothing is kept here either; a context's name says which connection it is.
 """
 
-import contextlib
 import json
+import re
 import secrets
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -21,6 +21,7 @@ from sandpod_gateway.mcp.compat.common import OPEN_WORLD, READ, System, refusal,
 
 _CODE: Final = Path(__file__).with_name("telnet_program.py").read_text(encoding="utf-8")
 _SESSION: Final = "telnet"  # the sandbox's name, and the first word of a connection's context
+_CONTEXT: Final = re.compile(rf"{_SESSION} ([0-9a-f]{{16}}) ([0-9]{{1,5}}) (.+)")  # of a connection
 _MAX_HOST: Final = 90  # bytes; a context's name has room for no more
 _GREETING_SECONDS: Final = 5
 _GREETING_BYTES: Final = 1024
@@ -44,8 +45,8 @@ class _Reply(BaseModel):
     detail: Annotated[str, Field(max_length=1000)] = ""
 
 
-class _Connection(BaseModel):
-    session_id: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+class _Connection(NamedTuple):
+    session_id: str
     host: str
     port: int
 
@@ -56,11 +57,8 @@ class _Connection(BaseModel):
 
 def _connection_of(context: str) -> _Connection | None:
     """Return the connection of a context, or None of one that is for something else."""
-    prefix, *rest = context.split(" ", 3)
-    with contextlib.suppress(ValidationError):
-        if prefix == _SESSION:
-            return _Connection.model_validate(dict(zip(("session_id", "port", "host"), rest, strict=False)))
-    return None
+    match = _CONTEXT.fullmatch(context)
+    return _Connection(match[1], match[3], int(match[2])) if match is not None else None
 
 
 class Telnet(System):
@@ -108,7 +106,7 @@ class Telnet(System):
     @tool("List connections", _failed, READ)
     async def list_connections(self) -> Any:
         """List your connections."""
-        found = [connection.model_dump() for _, connection in await self._open()]
+        found = [connection._asdict() for _, connection in await self._open()]
         return {"count": len(found), "connections": found}
 
     async def _open(self) -> list[tuple[SandboxRecord, _Connection]]:

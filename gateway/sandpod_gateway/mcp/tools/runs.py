@@ -2,7 +2,7 @@
 
 from typing import Annotated, Final
 
-from fastmcp import Context
+from fastmcp.server.dependencies import get_context
 from pydantic import Field
 
 from sandpod_gateway.api.results import ErrorCode, Installation, PackageList
@@ -39,14 +39,17 @@ def register(toolbox: Toolbox, parts: Parts) -> None:
     """Add the tools."""
 
     async def answer(
-        ctx: Context, request: RunRequest, sandbox: str | None, fresh: ClaimRequest | None = None
+        request: RunRequest, sandbox: str | None, *, fresh: bool = False, cold_start: bool | None = None
     ) -> Answer[RunResult]:
-        send = _progress_sender(ctx)
-        return await parts.runs.run(current_owner(), request, sandbox=sandbox, fresh=fresh, send=send)
+        if cold_start and not fresh:
+            message = "`cold_start` needs fresh=true: other runs use an existing sandbox."
+            raise SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step="Leave it out, or set fresh=true.")
+        owner, send = current_owner(), _progress_sender()
+        claim = ClaimRequest(owner=owner, cold_start=cold_start) if fresh else None
+        return await parts.runs.run(owner, request, sandbox=sandbox, fresh=claim, send=send)
 
     def register_program(name: str, title: str, language: Language, description: str) -> None:
         async def run_program(
-            ctx: Context,
             *,
             code: Annotated[str, Field(description="The whole program.")],
             sandbox: arguments.Sandbox = None,
@@ -75,7 +78,7 @@ def register(toolbox: Toolbox, parts: Parts) -> None:
                 max_output=max_output,
                 packages=packages or [],
             )
-            return await answer(ctx, request, sandbox, _fresh(fresh=fresh, cold_start=cold_start))
+            return await answer(request, sandbox, fresh=fresh, cold_start=cold_start)
 
         run_program.__name__, run_program.__doc__ = name, description
         toolbox.tool(title, toolset="core", effect="run")(run_program)
@@ -85,7 +88,6 @@ def register(toolbox: Toolbox, parts: Parts) -> None:
 
     @toolbox.tool("Run a shell command", toolset="core", effect="run")
     async def run_shell_command(
-        ctx: Context,
         *,
         command: Command,
         sandbox: arguments.Sandbox = None,
@@ -111,7 +113,7 @@ def register(toolbox: Toolbox, parts: Parts) -> None:
             strip_ansi=strip_ansi,
             max_output=max_output,
         )
-        return await answer(ctx, request, sandbox)
+        return await answer(request, sandbox)
 
     _register_packages(toolbox, parts.installer)
 
@@ -139,20 +141,10 @@ def _register_packages(toolbox: Toolbox, installer: Installer) -> None:
         return await installer.listed(current_owner(), sandbox=sandbox, language=language)
 
 
-def _progress_sender(ctx: Context) -> Send | None:
+def _progress_sender() -> Send | None:
     """Return what sends a progress notification of this call, or None where the caller gave no progress token."""
-    meta = ctx.request_context.meta if ctx.request_context is not None else None
+    context = get_context()
+    meta = context.request_context.meta if context.request_context is not None else None
     if not meta or meta.get("progressToken") is None:
         return None
-
-    async def send(number: int, message: str) -> None:
-        await ctx.report_progress(number, None, message)
-
-    return send
-
-
-def _fresh(*, fresh: bool, cold_start: bool | None) -> ClaimRequest | None:
-    if cold_start and not fresh:
-        message = "`cold_start` needs fresh=true: other runs use an existing sandbox."
-        raise SandpodError(ErrorCode.INVALID_ARGUMENT, message, next_step="Leave it out, or set fresh=true.")
-    return ClaimRequest(owner=current_owner(), cold_start=cold_start) if fresh else None
+    return lambda number, message: context.report_progress(number, None, message)

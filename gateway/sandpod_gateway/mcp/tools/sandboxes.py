@@ -24,7 +24,7 @@ Name = Annotated[
     str | None,
     Field(description=f"Your name for it, up to {MAX_NAME} characters; the same name returns the same sandbox."),
 ]
-Template = Annotated[str | None, BeforeValidator(arguments.named), Field(description="Template to make it from.")]
+Template = Annotated[arguments.Name, Field(description="Template to make it from.")]
 Lifetime = Annotated[
     arguments.LifetimeArgument | None, BeforeValidator(arguments.parsed), Field(description="How long it lives.")
 ]
