@@ -27,14 +27,9 @@ from sandpod_gateway.errors import StartError
 
 logger = logging.getLogger(__name__)
 
-LOCAL_OWNER: Final = "local"
-"""The one caller of a server without keys, which listens on loopback only."""
-
-KEY_ID_BYTES: Final = 8
-"""Of a key's hash: enough to find the key by, and nothing to call with."""
-LOCAL_KEY_ID: Final = bytes(KEY_ID_BYTES)
-"""Stands in links for the key that the local caller does not need."""
-
+LOCAL_OWNER: Final = "local"  # the one caller of a server without keys, which listens on loopback only
+KEY_ID_BYTES: Final = 8  # of a key's hash: enough to find the key by, and nothing to call with
+LOCAL_KEY_ID: Final = bytes(KEY_ID_BYTES)  # stands in links for the key that the local caller does not need
 KEY_PREFIX: Final = "sandpod_"  # secret scanners and people recognize it
 KEY_BYTES: Final = 32  # 256 random bits: one round of SHA-256 is enough, there is nothing to guess
 MAX_FILE: Final = 1024 * 1024  # bytes; Kubernetes bounds a Secret at the same size
@@ -45,16 +40,12 @@ POLL_SECONDS: Final = 2.0  # the kubelet itself takes up to a minute to bring a 
 class KeyEntry(StrictModel):
     """One key as it is stored."""
 
-    name: Annotated[str, Field(min_length=1, max_length=128)]
-    """What the key is for."""
-    user: Annotated[str, Field(min_length=1, max_length=128)]
-    """Whose it is; sandboxes belong to users."""
-    hash: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]
-    """SHA-256 of the key."""
+    name: Annotated[str, Field(min_length=1, max_length=128)]  # what the key is for
+    user: Annotated[str, Field(min_length=1, max_length=128)]  # whose it is; sandboxes belong to users
+    hash: Annotated[str, Field(pattern=r"^sha256:[0-9a-f]{64}$")]  # SHA-256 of the key
     created: AwareDatetime
     expires: AwareDatetime | None = None
-    tools: Annotated[list[ToolsetName] | None, Field(min_length=1)] = None
-    """Toolsets that the key may use; default: all."""
+    tools: Annotated[list[ToolsetName] | None, Field(min_length=1)] = None  # toolsets that it may use; None for all
 
 
 class KeyFile(StrictModel):

@@ -31,14 +31,11 @@ from sandpod_gateway.api.strict_model import StrictModel
 from sandpod_gateway.auth.api_keys import KEY_ID_BYTES, Maker
 from sandpod_gateway.errors import SandpodError
 
-POLL_SECONDS: Final = 30.0
-"""Pause between two looks at the store."""
+POLL_SECONDS: Final = 30.0  # between two looks at the store
 LEAD: Final = 300
 """Seconds from a new secret to its first use, by when every gateway has read it: ten looks, and clocks that differ."""
-ROTATE: Final = 7 * DAY
-"""Age, in seconds, at which a secret gets a successor."""
-RETIRE: Final = LEAD + DAY
-"""Seconds from a successor to a secret's end: the longest link that it can have signed has ended then."""
+ROTATE: Final = 7 * DAY  # age, in seconds, at which a secret gets a successor
+RETIRE: Final = LEAD + DAY  # seconds from a successor to a secret's end: the longest link that it signed has ended then
 SECRET_BYTES: Final = 32
 ID_BYTES: Final = 4
 MAX_KEYS: Final = 16
@@ -46,10 +43,9 @@ MAX_TRIES: Final = 5  # lost races for the store; each is lost to a gateway that
 
 Method = Literal["get", "put", "archive"]
 
-_PURPOSE: Final = "sandpod link 1"
-"""Goes into every code, so that a code of another form or version is never one of these."""
+_PURPOSE: Final = "sandpod link 1"  # in every code, so that a code of another form or version is never one of these
+# The secret's id, the end in seconds since 1970, the id of the maker's key.
 _CLAIMS: Final = struct.Struct(f">{ID_BYTES}sI{KEY_ID_BYTES}s")
-"""The secret's id, the end in seconds since 1970, the id of the maker's key."""
 _MAC_BYTES: Final = 16
 _TOKEN: Final = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
 
@@ -59,8 +55,7 @@ class LinkKey(StrictModel):
 
     id: Annotated[str, Field(pattern=rf"^[0-9a-f]{{{2 * ID_BYTES}}}$")]
     secret: Annotated[str, Field(pattern=rf"^[0-9a-f]{{{2 * SECRET_BYTES}}}$", repr=False)]
-    created: Annotated[int, Field(ge=0, le=2**32)]
-    """Seconds since 1970."""
+    created: Annotated[int, Field(ge=0, le=2**32)]  # seconds since 1970
 
 
 class _KeySet(StrictModel):

@@ -34,8 +34,7 @@ from sandpod_gateway.metrics import Metrics
 
 BODY_SECONDS: Final = 60.0  # for a body of 4 MiB over half a megabit a second
 MAX_BODIES: Final = 64 * 2**20  # bytes of one caller's requests in progress; each is kept until its answer
-IDLE_SECONDS: Final = 1800.0
-"""Time without a request after which a session over streamable HTTP ends."""
+IDLE_SECONDS: Final = 1800.0  # without a request, after which a session over streamable HTTP ends
 _STATEFUL: Final = frozenset({None, *HANDSHAKE_PROTOCOL_VERSIONS})  # for which the SDK makes a session
 
 

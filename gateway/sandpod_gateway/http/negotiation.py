@@ -8,6 +8,7 @@ specification asks for.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -112,21 +113,28 @@ def _with_code(start: Message, text: bytes) -> Response:
 async def negotiated(app: ASGIApp, body: bytes, scope: Scope, receive: Receive, send: Send) -> None:
     """Serve a request, of which the body is known, by an app that takes what the specification asks for alone."""
     headers = MutableHeaders(raw=list(scope["headers"]))
-    answer = _adapted(headers, body)
-    if isinstance(answer, Response):
-        await answer(scope, receive, send)
-        return
-    scope = {**scope, "headers": headers.raw}
-    await (_one_answer(app, scope, receive, send) if answer == JSON else app(scope, receive, send))
-
-
-def _adapted(headers: MutableHeaders, body: bytes) -> str | Response:
-    """Change a request's headers; return the answer's media type, or the refusal."""
-    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != JSON:
+    headers["accept"] = headers.get("accept") or "*/*"
+    wants_json, wants_events = check_accept_headers(Request({"type": "http", "headers": headers.raw}))
+    streams = wants_events and _EVENTS in headers["accept"].lower()  # where the client names it
+    answer: ASGIApp
+    if headers.get("content-type", "").partition(";")[0].strip().lower() != JSON:
         message, step = "The Content-Type is not JSON.", f"Send Content-Type: {JSON}."
-        return _unacceptable(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, message, step)
-    headers["content-type"] = JSON
+        answer = _unacceptable(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, message, step)
+    elif not _has_version(headers, body):
+        answer = _unknown_version(headers[MCP_PROTOCOL_VERSION_HEADER])
+    elif not wants_json or (_LISTEN in body and not streams):
+        message = "The Accept header leaves no type to answer with."
+        step = f"Send Accept: {JSON}, {_EVENTS}; or {JSON} alone, which gets no progress."
+        answer = _unacceptable(HTTPStatus.NOT_ACCEPTABLE, message, step)
+    else:
+        headers["content-type"], headers["accept"] = JSON, f"{JSON}, {_EVENTS}"
+        scope = {**scope, "headers": headers.raw}
+        answer = app if streams else partial(_one_answer, app)
+    await answer(scope, receive, send)
+
+
+def _has_version(headers: MutableHeaders, body: bytes) -> bool:
+    """Return whether a request's version is known, or negotiated in its body; take away the headers of a session."""
     version = headers.get(MCP_PROTOCOL_VERSION_HEADER)
     old = version in {None, *HANDSHAKE_PROTOCOL_VERSIONS}
     unknown = version not in {None, *SUPPORTED_PROTOCOL_VERSIONS}
@@ -134,29 +142,13 @@ def _adapted(headers: MutableHeaders, body: bytes) -> str | Response:
         # A new session: it has no id yet, and its version stands in the body.
         del headers[MCP_SESSION_ID_HEADER]
         del headers[MCP_PROTOCOL_VERSION_HEADER]
-    elif unknown and _ENVELOPE not in body:
-        return _unknown_version(version or "")
-    return _answer_type(headers, listens=_LISTEN in body)
+        return True
+    return not unknown or _ENVELOPE in body
 
 
 def _initializes(body: bytes) -> bool:
-    if b'"initialize"' not in body:
-        return False
-    message = pydantic_core.from_json(body)
+    message = pydantic_core.from_json(body) if b'"initialize"' in body else None
     return isinstance(message, dict) and message.get("method") == "initialize"
-
-
-def _answer_type(headers: MutableHeaders, *, listens: bool) -> str | Response:
-    """Return the answer's media type: a stream where the client names it, JSON where it takes that or anything."""
-    headers["accept"] = headers.get("accept") or "*/*"
-    wants_json, wants_events = check_accept_headers(Request({"type": "http", "headers": headers.raw}))
-    streams = wants_events and _EVENTS in headers["accept"].lower()
-    if not wants_json or (listens and not streams):
-        message = "The Accept header leaves no type to answer with."
-        step = f"Send Accept: {JSON}, {_EVENTS}; or {JSON} alone, which gets no progress."
-        return _unacceptable(HTTPStatus.NOT_ACCEPTABLE, message, step)
-    headers["accept"] = f"{JSON}, {_EVENTS}"
-    return _EVENTS if streams else JSON
 
 
 def _unacceptable(status: HTTPStatus, message: str, step: str) -> Response:

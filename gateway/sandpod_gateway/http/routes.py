@@ -29,8 +29,8 @@ from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.transfers import Transfers
 from sandpod_gateway.http.negotiation import problem
 
+# What a browser may show: nothing in it can run script.
 INLINE: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp", "text/plain"})
-"""What a browser may show: nothing in it can run script."""
 _SAFE_HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "Content-Security-Policy": "sandbox; default-src 'none'",

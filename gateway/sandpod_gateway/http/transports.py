@@ -31,8 +31,7 @@ MCP_PATH: Final = "/mcp"
 SSE_PATH: Final = "/sse"
 MESSAGES_PATH: Final = "/messages/"
 
-API_KEY: Final = "api_key"
-"""Query parameter that holds a key, where the settings allow it."""
+API_KEY: Final = "api_key"  # query parameter that holds a key, where the settings allow it
 
 _PATH: Final = re.compile(rf"({MCP_PATH}|{SSE_PATH})(?:/(,*[A-Za-z][A-Za-z,]*))?/*")
 _METHODS: Final = {MCP_PATH: ("GET", "POST", "DELETE"), SSE_PATH: ("GET",), MESSAGES_PATH: ("POST",)}

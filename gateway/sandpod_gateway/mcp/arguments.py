@@ -12,8 +12,7 @@ from sandpod_api.types import MAX_LIFETIME
 from sandpod_gateway.api.strict_model import StrictModel
 from sandpod_gateway.runs.request import OTHER_NAMES
 
-DEFAULT: Final = "default"
-"""What clients that must fill in every argument call the default sandbox; no other sandbox has this name."""
+DEFAULT: Final = "default"  # what clients that fill in every argument call that sandbox; no other has this name
 
 
 def parsed(value: Any) -> Any:
@@ -103,8 +102,7 @@ PackageLanguage = Annotated[
 class WorkspaceArgument(StrictModel):
     """A workspace other than the template's."""
 
-    size: Annotated[int | None, Field(ge=2**20, le=2**50)] = None
-    """Bytes that it can hold."""
+    size: Annotated[int | None, Field(ge=2**20, le=2**50, description="Bytes that it can hold.")] = None
     persistent: bool = False
     """Suspend the sandbox when idle instead of ending it; the next call resumes it with its files, without contexts and
     processes."""

@@ -157,23 +157,12 @@ def _clarify(given: dict[str, Any], takes: dict[str, Any]) -> None:
 def _refusal(error: PydanticError, schema: dict[str, Any]) -> SandpodError:
     first = error.errors(include_url=False, include_input=False, include_context=False)[0]
     parts = [str(part) for part in first["loc"]]
-    parent, schema = _parent(parts, schema)
-    takes = list(schema.get("properties", {}))
+    takes = schema.get("properties", {})
+    inner = takes.get(parts[0], {}).get("properties") if parts[1:] else None
+    parent, takes = (parts[0], inner) if inner else ("The tool", takes)
     name = ".".join(parts)[:100] or "arguments"
     words = _WORDS.get(first["type"], first["msg"][:1].lower() + first["msg"][1:])
     close = difflib.get_close_matches(parts[-1], takes, n=1) if first["type"] in _UNKNOWN else []
     meant = f"Did you mean {close[0]}? " if close else ""
-    next_step = f"{meant}{parent or 'The tool'} takes: {', '.join(takes)}." if takes else "Correct it and call again."
+    next_step = f"{meant}{parent} takes: {', '.join(takes)}." if takes else "Correct it and call again."
     return SandpodError(ErrorCode.INVALID_ARGUMENT, f"The argument {name} is wrong: {words}.", next_step=next_step)
-
-
-def _parent(parts: list[str], schema: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Return the argument that an argument is part of, and its schema; the whole tool's where it is part of none."""
-    path: list[str] = []
-    for part in parts[:-1]:
-        inner = schema.get("properties", {}).get(part, {})
-        if "properties" not in inner:
-            break
-        path.append(part)
-        schema = inner
-    return ".".join(path), schema

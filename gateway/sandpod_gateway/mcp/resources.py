@@ -18,9 +18,7 @@ from sandpod_gateway.errors import SandpodError
 from sandpod_gateway.files.service import Files
 from sandpod_gateway.metrics import Metrics
 
-MAX_BYTES: Final = 512 * 1024
-"""Largest file that is read as a resource: in base64 it stays below the 1 MiB that clients accept."""
-
+MAX_BYTES: Final = 512 * 1024  # of a file that is read as a resource: in base64 below the 1 MiB that clients accept
 _MAX_TEXT: Final = 900 * 1024  # bytes of JSON of a text that is sent as text
 
 FILES_URI: Final = "sandpod://sandboxes/{sandbox}/files/{path*}"

@@ -26,8 +26,7 @@ logger = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 
-Result = BaseModel | Answer[BaseModel]
-"""What a tool's function returns."""
+Result = BaseModel | Answer[BaseModel]  # what a tool's function returns
 
 SHOWN_FILES: Final = 20  # files of a run that are named; list_artifacts names all
 

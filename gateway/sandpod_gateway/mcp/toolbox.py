@@ -104,16 +104,11 @@ class Toolbox:
 
 def input_schema(schema: Schema, facts: Mapping[str, str]) -> Schema:
     """Return the plain form of what pydantic says of a tool's arguments; `facts` stand for `$name` in descriptions."""
-    defs = schema.get("$defs", {})
-    properties = {name: _plain(field, defs, facts) for name, field in schema.get("properties", {}).items()}
-    plain: Schema = {"type": "object", "properties": properties}
-    if required := schema.get("required"):
-        plain["required"] = required
-    return plain
+    return _plain(schema, schema.get("$defs", {}), facts)
 
 
 def _plain(field: Schema, defs: Schema, facts: Mapping[str, str]) -> Schema:
-    """Return one argument's schema without null, references and what only a validator needs."""
+    """Return a schema without null, references and what only a validator needs."""
     merged = dict(field)
     for option in field.get("anyOf", []):
         if option.get("type") != "null":
@@ -129,6 +124,8 @@ def _plain(field: Schema, defs: Schema, facts: Mapping[str, str]) -> Schema:
         plain["items"] = _plain(merged["items"], defs, facts)
     if "properties" in merged:
         plain["properties"] = {name: _plain(each, defs, facts) for name, each in merged["properties"].items()}
+    if merged.get("required"):
+        plain["required"] = merged["required"]
     if isinstance(extra := merged.get("additionalProperties"), dict):
         plain["additionalProperties"] = _plain(extra, defs, facts)
     return plain

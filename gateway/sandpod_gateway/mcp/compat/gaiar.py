@@ -25,8 +25,7 @@ from sandpod_gateway.runs.request import RunRequest
 _HOME: Final = "/mnt/data"
 _SESSION: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 _FILENAME: Final = re.compile(r"[A-Za-z0-9._-]{1,255}", re.ASCII)
-_MAX_READ: Final = 320 * 1024
-"""Bytes of an artifact as base64 in one answer, which counts it twice; a link gives larger ones."""
+_MAX_READ: Final = 320 * 1024  # bytes of an artifact in an answer, which has its base64 twice; a link gives larger ones
 
 # Its own names of what we call after the backend.
 _CODES: Final = {ErrorCode.BACKEND_ERROR: "docker_error", ErrorCode.BACKEND_UNAVAILABLE: "docker_unavailable"}

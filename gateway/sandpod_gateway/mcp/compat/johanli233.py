@@ -7,7 +7,6 @@ default image and the local backend that folder is a link to /workspace.
 import asyncio
 import posixpath
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Final
 
 from cachetools import LRUCache
@@ -70,19 +69,17 @@ class Johanli(System):
         return {"success": True, "message": f"Uploaded {name} to {posixpath.join(WORKSPACE, where)}."}
 
     def _read(self, path: str) -> tuple[str, bytes]:
-        """Return a file's name and content, or of one that is too large just enough for that to be seen."""
-        source = self._readable(path)
-        with source.open("rb") as file:
-            return source.name, file.read(self.parts.files.max_upload + 1)
+        """Return name and content of a file that callers may have: their own system let them have any of the server's.
 
-    def _readable(self, path: str) -> Path:
-        """Return a file of the server that callers may have: their own system let them have any."""
+        Of one that is too large, the content is just enough for that to be seen.
+        """
         folder = self.settings.upload_dir
         try:
             if folder is not None:
                 found = (folder / path).resolve(strict=True)
                 if found.is_relative_to(folder.resolve(strict=True)) and found.is_file():
-                    return found
+                    with found.open("rb") as file:
+                        return found.name, file.read(self.parts.files.max_upload + 1)
         except (OSError, ValueError):
             pass  # whether such a file exists elsewhere is not disclosed
         message = "This server does not read that file for a sandbox."
